@@ -1,0 +1,1 @@
+"""The Dash app; imported as vramscope.dashboard."""

@@ -1,0 +1,37 @@
+"""What used the GPU memory: a live profiler and timeline for PyTorch training.
+
+``with vramscope.record("traces/run"):`` around a loop or a step; ``vramscope.load(path)`` opens what
+was recorded, or any snapshot that torch wrote. Names are resolved on first use: importing vramscope
+loads neither torch nor NumPy nor Arrow.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from vramscope._version import __version__
+
+if TYPE_CHECKING:
+    from vramscope.errors import VramscopeError
+    from vramscope.load import load
+    from vramscope.record import Recorder, record
+
+__all__ = ["Recorder", "VramscopeError", "__version__", "load", "record"]
+
+_HOME = {
+    "Recorder": "vramscope.record",
+    "VramscopeError": "vramscope.errors",
+    "load": "vramscope.load",
+    "record": "vramscope.record",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'vramscope' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,1 @@
+"""The model of the CUDA caching allocator: pure, no torch."""

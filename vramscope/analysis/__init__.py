@@ -1,0 +1,33 @@
+"""Questions about a recording, one a file: pure functions over columns, ``ANALYSIS = Analysis(...)``."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from vramscope import registry
+from vramscope.model.finding import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """One question about a recording."""
+
+    name: str
+    question: str
+    run: Callable[..., Any]
+    """``run(recording, **options)`` → a frozen result; deterministic, no I/O."""
+    findings: Callable[[Any], list[Finding]] | None = None
+    """What of the result is worth saying unasked."""
+
+
+@cache
+def analyses() -> dict[str, Analysis]:
+    """Every analysis by name."""
+    return registry.parts(sys.modules[__name__], Analysis)
+
+
+def find(name: str) -> Analysis | None:
+    """The analysis called *name*, or None."""
+    return analyses().get(name)

@@ -1,0 +1,1 @@
+"""Out of a live process: the only folder, with integrations/, that knows torch."""

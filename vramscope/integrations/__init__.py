@@ -1,0 +1,1 @@
+"""Frameworks that call us: one a file, late imports."""

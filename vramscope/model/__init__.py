@@ -1,0 +1,1 @@
+"""What was recorded: frozen columns that know nobody."""

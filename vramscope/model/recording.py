@@ -1,0 +1,91 @@
+"""Everything of one rank on one device, and all of them together."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from importlib import import_module
+from typing import Any
+
+from vramscope.model.counters import Counters
+from vramscope.model.device import Device, Process
+from vramscope.model.marks import Labels, Marks, Note, Phases, Steps
+from vramscope.model.snapshot import Snapshot
+from vramscope.model.stacks import Stacks, stacks_of
+from vramscope.model.trace import Trace
+
+
+class Outcome(str, Enum):
+    """How a run ended."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    """An exception left the recorded block."""
+    DIED = "died"
+    """The process is gone and never said goodbye."""
+    FILE = "file"
+    """Not a run: a file that somebody saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Everything of one rank on one device.
+
+    Every analysis is a method: ``recording.peak()``, ``recording.timeline()`` (see ``vramscope.analysis``).
+    """
+
+    source: str = "snapshot"
+    """``cuda``, ``simulated`` or ``snapshot``."""
+    process: Process = field(default_factory=Process)
+    device: Device = field(default_factory=Device)
+    trace: Trace = field(default_factory=Trace.of)
+    stacks: Stacks = field(default_factory=stacks_of)
+    initial: Snapshot = field(default_factory=Snapshot)
+    """The state before the first event: what pre-dates the trace."""
+    final: Snapshot | None = None
+    """The state at the end *as the source reported it* (a truth to check against); None where it did not."""
+    pools: tuple[tuple[int, int], ...] = ((0, 0),)
+    """torch's pool ids, by the index that columns carry."""
+    marks: Marks = field(default_factory=Marks.of)
+    steps: Steps = field(default_factory=Steps.of)
+    phases: Phases = field(default_factory=Phases.of)
+    labels: Labels = field(default_factory=Labels.of)
+    counters: Counters = field(default_factory=Counters.of)
+    notes: tuple[Note, ...] = ()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """The analysis of that name, bound to this recording."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        # By name: the model must not depend on the analyses that depend on it.
+        analysis = import_module("vramscope.analysis").find(name)
+        if analysis is None:
+            raise AttributeError(f"Recording has no field and no analysis {name!r}")
+        return lambda **options: analysis.run(self, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """All recordings of one job, or of one file."""
+
+    name: str
+    path: str
+    recordings: tuple[Recording, ...]
+    """By rank, then device."""
+    outcome: Outcome = Outcome.FILE
+    started_ns: int = 0
+    """Unix time; 0 where unknown."""
+    ended_ns: int = 0
+    """Of the last thing written; 0 where unknown."""
+    error: str = ""
+    """The exception that ended it, one line."""
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def ranks(self) -> Mapping[int, tuple[Recording, ...]]:
+        """Rank → its recordings, one per device."""
+        found: dict[int, tuple[Recording, ...]] = {}
+        for recording in self.recordings:
+            rank = recording.process.rank
+            found[rank] = (*found.get(rank, ()), recording)
+        return found

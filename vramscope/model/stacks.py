@@ -1,0 +1,105 @@
+"""Every call stack once, by stack_id."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.model.table import Table
+
+
+class Frame(NamedTuple):
+    """One call: where the program was."""
+
+    function: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks(Table):
+    """A tree of frames: a stack is its innermost frame's node, the callers are the parents.
+
+    Row 0 is the empty stack. Parents precede their children.
+    """
+
+    DTYPES: ClassVar = {"parent": "i4", "function": "i4", "file": "i4", "line": "i4"}
+
+    parent: NDArray[Any]
+    """Row of the calling frame; 0 for an outermost frame."""
+    function: NDArray[Any]
+    """Index into ``strings``."""
+    file: NDArray[Any]
+    """Index into ``strings``."""
+    line: NDArray[Any]
+    strings: tuple[str, ...]
+
+    def frame(self, stack_id: int) -> Frame:
+        """The innermost frame of a stack."""
+        return Frame(
+            self.strings[self.function[stack_id]],
+            self.strings[self.file[stack_id]],
+            int(self.line[stack_id]),
+        )
+
+    def frames(self, stack_id: int) -> tuple[Frame, ...]:
+        """All frames of a stack, innermost first; empty for stack 0."""
+        found = []
+        while stack_id:
+            found.append(self.frame(stack_id))
+            stack_id = int(self.parent[stack_id])
+        return tuple(found)
+
+
+class StackBuilder:
+    """Collects stacks, each once; grows only, so that what was written stays valid."""
+
+    __slots__ = ("_ids", "_nodes", "_strings")
+
+    def __init__(self) -> None:
+        self._nodes: list[tuple[int, int, int, int]] = [(0, 0, 0, 0)]
+        self._ids: dict[tuple[int, int, int, int], int] = {}
+        self._strings: dict[str, int] = {"": 0}
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def add(self, frames: Iterable[Frame | tuple[str, str, int]]) -> int:
+        """The stack_id of *frames*, given innermost first."""
+        stack_id = 0
+        for function, file, line in reversed(list(frames)):
+            stack_id = self.push(stack_id, function, file, line)
+        return stack_id
+
+    def push(self, parent: int, function: str, file: str, line: int) -> int:
+        """The stack_id of *parent* having called this frame."""
+        node = (parent, self._string(function), self._string(file), line)
+        stack_id = self._ids.get(node)
+        if stack_id is None:
+            stack_id = self._ids[node] = len(self._nodes)
+            self._nodes.append(node)
+        return stack_id
+
+    def _string(self, text: str) -> int:
+        return self._strings.setdefault(text, len(self._strings))
+
+    def rows(self, start: int = 1) -> list[tuple[int, str, str, int]]:
+        """``(parent, function, file, line)`` of each node from *start* on, for an append-only writer."""
+        strings = list(self._strings)
+        return [(p, strings[n], strings[f], line) for p, n, f, line in self._nodes[start:]]
+
+    def build(self) -> Stacks:
+        """What was collected so far."""
+        nodes = np.array(self._nodes, dtype="i4").reshape(-1, 4)
+        columns = {name: nodes[:, i].copy() for i, name in enumerate(Stacks.DTYPES)}
+        return Stacks(**columns, strings=tuple(self._strings))
+
+
+def stacks_of(*stacks: Sequence[Frame | tuple[str, str, int]]) -> Stacks:
+    """The stacks given (each innermost first) under the ids 1, 2, … of their nodes; for small cases."""
+    builder = StackBuilder()
+    for frames in stacks:
+        builder.add(frames)
+    return builder.build()

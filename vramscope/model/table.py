@@ -1,0 +1,69 @@
+"""What every table of columns has in common."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Table:
+    """A frozen dataclass whose array fields are columns of one length.
+
+    Subclasses name the dtype of every column in ``DTYPES``; other fields (name lists) ride along. Columns
+    are never written after construction.
+    """
+
+    __slots__ = ()
+    DTYPES: ClassVar[Mapping[str, str]] = {}
+
+    def __post_init__(self) -> None:
+        lengths = {name: len(column) for name, column in self.columns()}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"{type(self).__name__}: columns differ in length: {lengths}")
+        for name, column in self.columns():
+            if column.dtype != np.dtype(self.DTYPES[name]):
+                raise TypeError(f"{type(self).__name__}.{name}: {column.dtype}, not {self.DTYPES[name]}")
+            column.setflags(write=False)
+
+    def columns(self) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Name and array of each column, in order of declaration."""
+        return ((name, getattr(self, name)) for name in self.DTYPES)
+
+    def __len__(self) -> int:
+        return len(getattr(self, next(iter(self.DTYPES))))
+
+    @classmethod
+    def of(cls, **columns: Any) -> "Self":
+        """Build from any sequences, converted to the declared dtypes; missing columns become zeros."""
+        n_rows = next((len(columns[name]) for name in cls.DTYPES if name in columns), 0)
+        arrays = {
+            name: np.array(columns.pop(name), dtype=dtype) if name in columns else np.zeros(n_rows, dtype)
+            for name, dtype in cls.DTYPES.items()
+        }
+        return cls(**arrays, **columns)
+
+    def rows(self, index: Any) -> "Self":
+        """The rows that *index* (a slice, mask or index array) selects."""
+        rest = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.DTYPES}  # type: ignore[arg-type]
+        return type(self)(**{name: column[index] for name, column in self.columns()}, **rest)
+
+    def to_pandas(self) -> Any:
+        """The same rows as a ``pandas.DataFrame``; raises MissingExtraError where pandas is not installed."""
+        return data_frame(dict(self.columns()))
+
+
+def data_frame(columns: Mapping[str, Any]) -> Any:
+    """Columns as a ``pandas.DataFrame``. By name, so that the core does not depend on pandas."""
+    try:
+        pandas = import_module("pandas")
+    except ImportError as error:
+        raise MissingExtraError("pandas", "pandas") from error
+    return pandas.DataFrame(columns)

@@ -1,0 +1,71 @@
+"""The allocator's events on one device, oldest first."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, ClassVar
+
+from numpy.typing import NDArray
+
+from vramscope.model.table import Table
+
+
+class Action(IntEnum):
+    """What the allocator did; members named as torch names them, values stored in files."""
+
+    ALLOC = 0
+    FREE_REQUESTED = 1
+    """The tensor's storage died: allocated bytes fall."""
+    FREE_COMPLETED = 2
+    """The block is back in the free lists: active and requested bytes fall."""
+    SEGMENT_ALLOC = 3
+    SEGMENT_FREE = 4
+    SEGMENT_MAP = 5
+    SEGMENT_UNMAP = 6
+    OOM = 7
+    """An allocation failed for good and the program was told."""
+    SNAPSHOT = 8
+    """Somebody took a snapshot; no memory moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace(Table):
+    """One row per allocator event.
+
+    *Instant k* of a trace is the state after its first k events: instant 0 is before any event, instant
+    ``len(trace)`` the end. Every interval of events is ``[start_event, end_event)``.
+    """
+
+    DTYPES: ClassVar = {
+        "action": "u1",
+        "time_ns": "i8",
+        "address": "u8",
+        "size": "i8",
+        "block_size": "i8",
+        "stream": "u8",
+        "pool": "i4",
+        "stack_id": "i4",
+    }
+
+    action: NDArray[Any]
+    """An ``Action``."""
+    time_ns: NDArray[Any]
+    """Unix time; all 0 where the source has no clock (torch ≤ 2.1)."""
+    address: NDArray[Any]
+    """Of the block or segment; 0 for OOM and SNAPSHOT."""
+    size: NDArray[Any]
+    """Bytes as torch reports them: requested bytes for ALLOC and FREE_*, segment bytes for SEGMENT_*, the
+    rounded request for OOM, active bytes for SNAPSHOT."""
+    block_size: NDArray[Any]
+    """Bytes of the block that served or serves (rounding and absorbed remainder included) for ALLOC and
+    FREE_*; segment bytes for SEGMENT_*; else 0."""
+    stream: NDArray[Any]
+    """Raw cudaStream_t; 0 is the default stream."""
+    pool: NDArray[Any]
+    """Index into ``Recording.pools``; 0 is the default pool."""
+    stack_id: NDArray[Any]
+    """A stack of ``Recording.stacks``; 0 is the empty stack."""
+
+    @property
+    def has_clock(self) -> bool:
+        """Whether ``time_ns`` is real."""
+        return len(self) > 0 and bool(self.time_ns[-1] > 0)

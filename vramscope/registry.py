@@ -1,0 +1,49 @@
+"""What a folder offers: every file's constant of one kind, plus other distributions' entry points."""
+
+import pkgutil
+from importlib import import_module
+from importlib.metadata import entry_points
+from types import ModuleType
+from typing import TypeVar
+
+from vramscope.errors import UnknownNameError
+
+Part = TypeVar("Part")
+
+
+def parts(package: ModuleType, kind: type[Part]) -> dict[str, Part]:
+    """Name → part for each module of *package* that declares ``KIND = Kind(...)``.
+
+    A file adds a part by defining one constant named after the kind in capitals; modules with a leading
+    underscore are helpers. Entry points in the group ``<package>`` (``vramscope.commands``) add parts of
+    other distributions in the same way. Raises TypeError on a wrong type or a name taken twice.
+    """
+    constant = kind.__name__.upper()
+    found: dict[str, Part] = {}
+    for module in pkgutil.iter_modules(package.__path__):
+        if not module.name.startswith("_"):
+            part = getattr(import_module(f"{package.__name__}.{module.name}"), constant, None)
+            if part is not None:
+                _add(found, part, kind, module.name)
+    for point in entry_points(group=package.__name__):
+        _add(found, point.load(), kind, point.value)
+    return found
+
+
+def part(package: ModuleType, kind: type[Part], name: str) -> Part:
+    """The one part called *name*; raises UnknownNameError that lists the others."""
+    offered = parts(package, kind)
+    if name not in offered:
+        raise UnknownNameError(
+            f"no {kind.__name__.lower()} called {name!r}; there is: {', '.join(sorted(offered))}"
+        )
+    return offered[name]
+
+
+def _add(found: dict[str, Part], part: Part, kind: type[Part], where: str) -> None:
+    name = getattr(part, "name", None)
+    if not isinstance(part, kind) or not isinstance(name, str):
+        raise TypeError(f"{where}: expected a {kind.__name__} with a name, got {part!r}")
+    if name in found:
+        raise TypeError(f"{where}: the {kind.__name__.lower()} {name!r} exists already")
+    found[name] = part

@@ -1,0 +1,45 @@
+"""Bytes and times to text and back: the only formatter.
+
+GiB means 2³⁰ bytes everywhere, and says so.
+"""
+
+import re
+
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_BYTE_SCALE = {"": 1, "B": 1} | {
+    name: 1024**power
+    for power, letter in enumerate("KMGTP", start=1)
+    for name in (letter, f"{letter}B", f"{letter}IB")
+}
+
+
+def format_bytes(n_bytes: int | float) -> str:
+    """``1536`` → ``'1.50 KiB'``; whole bytes below 1 KiB, three significant digits above."""
+    sign, value = ("-", -float(n_bytes)) if n_bytes < 0 else ("", float(n_bytes))
+    for power, unit in enumerate(_BYTE_UNITS):
+        scaled = value / 1024**power
+        digits = 0 if unit == "B" else 2 if scaled < 9.995 else 1 if scaled < 99.95 else 0
+        if float(f"{scaled:.{digits}f}") < 1024 or unit == _BYTE_UNITS[-1]:
+            return f"{sign}{scaled:.{digits}f} {unit}"
+    raise AssertionError("unreachable")
+
+
+def parse_bytes(text: str | int) -> int:
+    """``'20GiB'``, ``'1.5 G'``, ``'512'`` → bytes. Units are powers of 1024; raises ValueError."""
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", str(text))
+    if match is None or match[2].upper() not in _BYTE_SCALE:
+        raise ValueError(f"not a size: {text!r}; write for example 512MiB or 20GiB")
+    return round(float(match[1]) * _BYTE_SCALE[match[2].upper()])
+
+
+def format_duration(n_ns: int | float) -> str:
+    """``1_500_000`` → ``'1.50 ms'``; minutes and hours above 120 s."""
+    seconds = float(n_ns) / 1e9
+    if seconds >= 7200:
+        return f"{seconds / 3600:.1f} h"
+    if seconds >= 120:
+        return f"{seconds / 60:.1f} min"
+    for scale, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
+        if seconds * scale >= 1:
+            return f"{seconds * scale:.3g} {unit}"
+    return f"{n_ns:.0f} ns"
