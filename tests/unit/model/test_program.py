@@ -1,0 +1,197 @@
+"""Steps and phases follow from the marks as a person would label the loop."""
+
+import pytest
+
+from vramscope.model.marks import MarkKind, Marks, Phase
+from vramscope.model.program import resolve
+
+NAMES = ("", "Model", "Adam", "SGD", "Critic", "Generator")
+
+
+class Program:
+    """Writes marks as a program would: each call is one moment, one event apart."""
+
+    def __init__(self):
+        self.rows = []
+        self.now = 0
+
+    def mark(self, kind, phase=0, *, value=0, name=0, thread=1):
+        self.rows.append((kind, phase, 1000 + self.now, self.now, thread, value, name))
+        self.now += 1
+        return self
+
+    def begin(self, phase, **more):
+        return self.mark(MarkKind.PHASE_BEGIN, phase, **more)
+
+    def end(self, phase, **more):
+        return self.mark(MarkKind.PHASE_END, phase, **more)
+
+    def whole(self, phase, **more):
+        return self.begin(phase, **more).end(phase, **more)
+
+    def enter(self, depth=0):
+        return self.mark(MarkKind.ENTER, value=depth)
+
+    def exit(self, depth=0):
+        return self.mark(MarkKind.EXIT, value=depth)
+
+    def step(self, *optimizers):
+        self.whole(Phase.FORWARD, name=1).whole(Phase.BACKWARD)
+        for optimizer in optimizers or (7,):
+            self.whole(Phase.OPTIMIZER, value=optimizer, name=2)
+        return self
+
+    def resolve(self):
+        columns = dict(zip(Marks.DTYPES, zip(*self.rows, strict=True), strict=True)) if self.rows else {}
+        return resolve(Marks.of(**columns, names=NAMES), self.now + 5, 9999)
+
+
+def spans(steps):
+    return list(zip(steps.start_event.tolist(), steps.end_event.tolist(), strict=True))
+
+
+def test_no_marks_mean_no_steps_and_no_phases():
+    steps, phases = Program().resolve()
+
+    assert (len(steps), len(phases)) == (0, 0)
+
+
+def test_a_step_ends_with_its_optimizer_and_begins_with_the_end_of_the_last():
+    steps, phases = Program().enter().step().step().exit().resolve()
+
+    assert spans(steps) == [(1, 6), (6, 12)]
+    assert phases.step.tolist() == [0, 0, 0, 1, 1, 1]
+    assert steps.start_ns.tolist() == [1001, 1006]
+
+
+def test_the_last_step_keeps_the_zero_grad_after_its_optimizer():
+    steps, _ = Program().enter().step().whole(Phase.ZERO_GRAD, name=2).exit().resolve()
+
+    assert spans(steps) == [(1, 8)]
+
+
+def test_an_unfinished_step_lasts_to_the_end_of_the_trace():
+    steps, phases = Program().step().begin(Phase.FORWARD, name=1).resolve()
+
+    assert spans(steps) == [(0, 5), (5, 12)]
+    assert (phases.end_event[-1], phases.end_ns[-1]) == (12, 9999)
+
+
+def test_gradient_accumulation_is_one_step():
+    program = Program()
+    program.whole(Phase.FORWARD).whole(Phase.BACKWARD).step()
+
+    assert len(program.resolve()[0]) == 1
+
+
+def test_a_gan_steps_when_its_last_optimizer_does():
+    program = Program()
+    for _ in range(3):
+        program.step(1).step(2)
+
+    steps, _ = program.resolve()
+
+    assert [end for _, end in spans(steps)] == [11, 23, 35]
+
+
+def test_five_critic_steps_to_one_generator_step_are_one_step():
+    program = Program()
+    for _ in range(2):
+        for _ in range(5):
+            program.step(1)
+        program.step(2)
+
+    assert len(program.resolve()[0]) == 2
+
+
+def test_an_optimizer_that_steps_once_an_epoch_does_not_make_the_steps():
+    program = Program()
+    for _ in range(50):
+        program.step(1)
+    program.step(2)
+
+    assert len(program.resolve()[0]) == 51
+
+
+def test_one_nested_entry_is_one_step_whatever_happens_inside():
+    program = Program().enter()
+    for _ in range(2):
+        program.enter(1).step(1).step(1).exit(1)
+
+    steps, phases = program.exit().resolve()
+
+    assert spans(steps) == [(1, 14), (15, 28)]
+    assert set(phases.step.tolist()) == {0, 1}
+
+
+def test_one_top_level_entry_per_step_is_one_step_each():
+    program = Program()
+    for _ in range(3):
+        program.enter().step().exit()
+
+    assert spans(program.resolve()[0]) == [(0, 7), (8, 15), (16, 23)]
+
+
+def test_top_level_entries_around_whole_loops_are_looked_into():
+    program = Program()
+    for _ in range(2):
+        program.enter().step().step().exit()
+
+    assert len(program.resolve()[0]) == 4
+
+
+def test_the_programs_own_steps_win():
+    program = Program().enter()
+    for _ in range(2):
+        program.step().step().mark(MarkKind.STEP)
+
+    assert [end for _, end in spans(program.exit().resolve()[0])] == [13, 26]
+
+
+@pytest.mark.parametrize("phase", [Phase.FORWARD, Phase.EVAL])
+def test_inference_steps_are_the_outermost_forwards(phase):
+    steps, phases = Program().enter().whole(phase).whole(phase).exit().resolve()
+
+    assert spans(steps) == [(1, 2), (3, 4)]
+    assert phases.step.tolist() == [0, 1]
+
+
+def test_a_loop_without_optimizer_steps_with_its_backward():
+    program = Program()
+    for _ in range(2):
+        program.whole(Phase.FORWARD).whole(Phase.BACKWARD)
+
+    assert [end for _, end in spans(program.resolve()[0])] == [3, 7]
+
+
+def test_recompute_on_autograds_thread_is_inside_the_backward_that_waits_for_it():
+    _, phases = Program().begin(Phase.BACKWARD).whole(Phase.RECOMPUTE, thread=2).end(Phase.BACKWARD).resolve()
+
+    assert phases.phase.tolist() == [Phase.BACKWARD, Phase.RECOMPUTE]
+    assert phases.depth.tolist() == [0, 1]
+    assert phases.end_event.tolist() == [3, 2]
+
+
+def test_a_phase_that_an_exception_left_open_ends_with_the_one_around_it():
+    _, phases = Program().begin(Phase.USER, name=1).begin(Phase.FORWARD).end(Phase.USER, name=1).resolve()
+
+    assert phases.end_event.tolist() == [2, 2]
+
+
+def test_leaving_the_outermost_entry_closes_what_is_open():
+    _, phases = Program().enter().begin(Phase.FORWARD).exit().whole(Phase.DATA).resolve()
+
+    assert phases.end_event.tolist() == [2, 4]
+    assert phases.depth.tolist() == [0, 0]
+
+
+def test_an_end_without_a_begin_is_ignored():
+    assert len(Program().end(Phase.BACKWARD).resolve()[1]) == 0
+
+
+def test_building_the_model_before_the_loop_belongs_to_no_step():
+    program = Program().enter().mark(MarkKind.MARK, name=1)
+
+    steps, _ = program.step().resolve()
+
+    assert spans(steps) == [(2, 7)]

@@ -1,0 +1,222 @@
+"""Which steps and phases do the raw marks mean?
+
+Marks are facts (a forward began, this optimizer returned); steps are an interpretation, so they are made
+when a recording is read and never stored: a better rule then serves old recordings too.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from vramscope.model.marks import MarkKind, Marks, Phase, Phases, Steps
+
+# An optimizer that steps less often than this share of the busiest one does not define the cycle: a
+# GAN's generator steps once per 1 to 10 steps of its critic, a side optimizer once in an epoch.
+_RAREST_IN_CYCLE = 1 / 20
+
+_WORK = frozenset({Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER})
+_OPENS_A_STEP = _WORK | {Phase.ZERO_GRAD, Phase.DATA}
+
+
+class _Mark(NamedTuple):
+    kind: int
+    phase: int
+    time_ns: int
+    event: int
+    thread: int
+    value: int
+    name: int
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """A phase between two marks; *last* stays at the number of marks while the phase is open."""
+
+    mark: _Mark
+    depth: int
+    first: int
+    last: int
+    end_event: int
+    end_ns: int
+
+    @property
+    def phase(self) -> int:
+        return self.mark.phase
+
+
+@dataclass(slots=True)
+class _Span:
+    """A step from one mark to another, as positions in the list of marks."""
+
+    first: int
+    last: int
+
+
+def resolve(marks: Marks, n_events: int, end_ns: int) -> tuple[Steps, Phases]:
+    """Steps and phases of one device.
+
+    Step boundaries, best knowledge first: the program's own (``recorder.step()``, ProfilerStep); one
+    ``with record():`` entry per step; the end of the optimizer that closes the cycle; the end of an
+    outermost backward; an outermost forward. *n_events* and *end_ns* close what is still open.
+    """
+    rows = [_Mark(*row) for row in zip(*(column.tolist() for _, column in marks.columns()), strict=True)]
+    stretches = _stretches(rows, n_events, end_ns)
+    spans = _spans(rows, stretches)
+    return _steps(rows, spans, n_events, end_ns), _phases(stretches, spans, marks.names)
+
+
+def _stretches(rows: list[_Mark], n_events: int, end_ns: int) -> list[_Stretch]:
+    """Pair begins with ends per thread; an end closes what an exception left open above its begin."""
+    found: list[_Stretch] = []
+    threads: dict[int, list[_Stretch]] = {}
+    for at, row in enumerate(rows):
+        if row.kind == MarkKind.PHASE_BEGIN:
+            # Other threads' open phases count: a recompute on autograd's thread is inside the backward
+            # that the calling thread waits in.
+            depth = sum(map(len, threads.values()))
+            stretch = _Stretch(row, depth, at, len(rows), n_events, end_ns)
+            found.append(stretch)
+            threads.setdefault(row.thread, []).append(stretch)
+        elif row.kind == MarkKind.PHASE_END:
+            _close(threads.get(row.thread, []), row, at)
+        elif row.kind == MarkKind.EXIT and row.value == 0:
+            for stack in threads.values():
+                _end(stack, row, at)
+    return found
+
+
+def _close(stack: list[_Stretch], row: _Mark, at: int) -> None:
+    for position in reversed(range(len(stack))):
+        if (stack[position].mark.phase, stack[position].mark.name) == (row.phase, row.name):
+            closed = stack[position:]
+            del stack[position:]
+            _end(closed, row, at)
+            return
+
+
+def _end(stack: list[_Stretch], row: _Mark, at: int) -> None:
+    for stretch in stack:
+        stretch.last, stretch.end_event, stretch.end_ns = at, row.event, row.time_ns
+    stack.clear()
+
+
+def _spans(rows: list[_Mark], stretches: list[_Stretch]) -> list[_Span]:
+    said = [at for at, row in enumerate(rows) if row.kind == MarkKind.STEP]
+    nested = [span for span in _entries(rows, outermost=False) if span.first < span.last]
+    if said:
+        return _between(said, stretches, len(rows))
+    if nested:
+        return nested
+    inferred = _inferred(stretches, len(rows))
+    entries = list(_entries(rows, outermost=True))
+    if len(entries) > 1 and _one_at_most(entries, inferred):
+        return entries
+    return inferred
+
+
+def _entries(rows: list[_Mark], *, outermost: bool) -> Iterator[_Span]:
+    """``with record():`` blocks, from ENTER to EXIT (or to the end, while open)."""
+    open_at: list[int] = []
+    for at, row in enumerate(rows):
+        if row.kind not in (MarkKind.ENTER, MarkKind.EXIT) or (row.value == 0) != outermost:
+            continue
+        if row.kind == MarkKind.ENTER and row.value <= 1:
+            open_at.append(at)
+        elif row.kind == MarkKind.EXIT and row.value <= 1 and open_at:
+            yield _Span(open_at.pop(), at)
+    if open_at:
+        yield _Span(open_at.pop(), len(rows))
+
+
+def _one_at_most(entries: list[_Span], spans: list[_Span]) -> bool:
+    """Whether no entry holds the ends of two steps."""
+    ends = sorted(span.last for span in spans)
+    return all(bisect_left(ends, entry.last) - bisect_left(ends, entry.first) <= 1 for entry in entries)
+
+
+def _inferred(stretches: list[_Stretch], n_rows: int) -> list[_Span]:
+    outermost = [s for s in stretches if s.depth == 0]
+    optimizers = [s for s in outermost if s.phase == Phase.OPTIMIZER]
+    if optimizers:
+        anchor = _anchor(optimizers)
+        ends = [s.last for s in optimizers if _identity(s) == anchor]
+        return _between(ends, stretches, n_rows)
+    backwards = [s.last for s in outermost if s.phase == Phase.BACKWARD]
+    if backwards:
+        return _between(backwards, stretches, n_rows)
+    return [_Span(s.first, s.last) for s in outermost if s.phase in (Phase.FORWARD, Phase.EVAL)]
+
+
+def _identity(stretch: _Stretch) -> tuple[int, int]:
+    return stretch.mark.value, stretch.mark.name
+
+
+def _anchor(optimizers: list[_Stretch]) -> tuple[int, int]:
+    """The optimizer that closes a cycle: the least often stepping one, the last to appear among equals."""
+    counts = Counter(map(_identity, optimizers))
+    often_enough = max(counts.values()) * _RAREST_IN_CYCLE
+    candidates = [identity for identity, count in counts.items() if count >= often_enough]
+    return min(reversed(candidates), key=lambda identity: counts[identity])
+
+
+def _between(ends: list[int], stretches: list[_Stretch], n_rows: int) -> list[_Span]:
+    """Spans that end at the marks given, plus the unfinished one after the last, if it did any work.
+
+    The first begins with the first phase that belongs to a loop: building the model is not a step. An end
+    at *n_rows* is a phase still open.
+    """
+    begins = sorted(s.first for s in stretches if s.phase in _OPENS_A_STEP)
+    first = begins[0] if begins and begins[0] < ends[0] else 0
+    spans = [_Span(a, b) for a, b in pairwise([first, *ends])]
+    tail = [s for s in stretches if s.first > ends[-1]]
+    if any(s.phase in _WORK for s in tail):
+        spans.append(_Span(ends[-1], n_rows))
+    else:
+        # optimizer.step(); optimizer.zero_grad(): the last step keeps its zero_grad.
+        spans[-1].last = max([ends[-1], *(s.last for s in tail if s.phase == Phase.ZERO_GRAD)])
+    return spans
+
+
+def _steps(rows: list[_Mark], spans: list[_Span], n_events: int, end_ns: int) -> Steps:
+    def instant(at: int) -> tuple[int, int]:
+        return (rows[at].event, rows[at].time_ns) if at < len(rows) else (n_events, end_ns)
+
+    starts = [instant(span.first) for span in spans]
+    ends = [instant(span.last) for span in spans]
+    return Steps.of(
+        index=range(len(spans)),
+        start_event=[event for event, _ in starts],
+        end_event=[event for event, _ in ends],
+        start_ns=[time for _, time in starts],
+        end_ns=[time for _, time in ends],
+    )
+
+
+def _phases(stretches: list[_Stretch], spans: list[_Span], names: tuple[str, ...]) -> Phases:
+    return Phases.of(
+        phase=[s.phase for s in stretches],
+        step=_step_of(stretches, spans),
+        depth=[s.depth for s in stretches],
+        start_event=[s.mark.event for s in stretches],
+        end_event=[s.end_event for s in stretches],
+        start_ns=[s.mark.time_ns for s in stretches],
+        end_ns=[s.end_ns for s in stretches],
+        thread=[s.mark.thread for s in stretches],
+        name=[s.mark.name for s in stretches],
+        names=names,
+    )
+
+
+def _step_of(stretches: list[_Stretch], spans: list[_Span]) -> list[int]:
+    """Row of the step in which each phase began, −1 for none; both lists are in order of their first mark."""
+    found = []
+    at = 0
+    for stretch in stretches:
+        while at < len(spans) and spans[at].last <= stretch.first:
+            at += 1
+        inside = at < len(spans) and spans[at].first <= stretch.first
+        found.append(at if inside else -1)
+    return found
