@@ -87,8 +87,10 @@ class StackBuilder:
 
     def rows(self, start: int = 1) -> list[tuple[int, str, str, int]]:
         """``(parent, function, file, line)`` of each node from *start* on, for an append-only writer."""
+        # The nodes before their strings: another thread may be adding both.
+        nodes = self._nodes[start:]
         strings = list(self._strings)
-        return [(p, strings[n], strings[f], line) for p, n, f, line in self._nodes[start:]]
+        return [(p, strings[n], strings[f], line) for p, n, f, line in nodes]
 
     def build(self) -> Stacks:
         """What was collected so far."""

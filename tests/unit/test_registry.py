@@ -1,0 +1,66 @@
+"""A folder is a registry: one file with one constant adds a part, mistakes are told apart."""
+
+import sys
+import textwrap
+from dataclasses import dataclass
+from importlib import import_module
+
+import pytest
+
+from vramscope import registry
+from vramscope.errors import UnknownNameError
+
+
+@dataclass(frozen=True)
+class Word:
+    name: str
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A package that files can be added to; ``Word`` is importable from it."""
+    monkeypatch.syspath_prepend(tmp_path)
+    package = tmp_path / "words_for_test"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    module = import_module("words_for_test")
+    module.Word = Word
+
+    def add(file, text):
+        code = textwrap.dedent(text)
+        (package / file).write_text(f"from words_for_test import Word\n{code}")
+        return module
+
+    yield add
+    for name in [name for name in sys.modules if name.startswith("words_for_test")]:
+        del sys.modules[name]
+
+
+def test_a_file_with_the_constant_is_a_part(folder):
+    module = folder("hello.py", "WORD = Word('hello')")
+
+    assert registry.parts(module, Word) == {"hello": Word("hello")}
+    assert registry.part(module, Word, "hello") == Word("hello")
+
+
+def test_helpers_and_files_without_the_constant_are_not_parts(folder):
+    folder("_helper.py", "WORD = Word('hidden')")
+
+    assert registry.parts(folder("empty.py", ""), Word) == {}
+
+
+def test_a_name_taken_twice_is_refused(folder):
+    folder("one.py", "WORD = Word('same')")
+
+    with pytest.raises(TypeError, match="'same' exists already"):
+        registry.parts(folder("two.py", "WORD = Word('same')"), Word)
+
+
+def test_a_constant_of_the_wrong_type_is_refused(folder):
+    with pytest.raises(TypeError, match="expected a Word"):
+        registry.parts(folder("wrong.py", "WORD = 'text'"), Word)
+
+
+def test_an_unknown_name_lists_what_there_is(folder):
+    with pytest.raises(UnknownNameError, match="no word called 'x'; there is: hello"):
+        registry.part(folder("hello.py", "WORD = Word('hello')"), Word, "x")
