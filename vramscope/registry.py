@@ -1,8 +1,9 @@
 """What a folder offers: every file's constant of one kind, plus other distributions' entry points."""
 
 import pkgutil
+from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import TypeVar
 
@@ -11,12 +12,16 @@ from vramscope.errors import UnknownNameError
 Part = TypeVar("Part")
 
 
-def parts(package: ModuleType, kind: type[Part]) -> dict[str, Part]:
+def parts(
+    package: ModuleType, kind: type[Part], refused: Callable[[str, Exception], None] | None = None
+) -> dict[str, Part]:
     """Name → part for each module of *package* that declares ``KIND = Kind(...)``.
 
     A file adds a part by defining one constant named after the kind in capitals; modules with a leading
     underscore are helpers. Entry points in the group ``<package>`` (``vramscope.commands``) add parts of
-    other distributions in the same way. Raises TypeError on a wrong type or a name taken twice.
+    other distributions in the same way. Raises TypeError on a wrong type or a name taken twice; with
+    *refused*, a broken entry point is told to it instead (where, error), so that a stranger's mistake does
+    not stop us.
     """
     constant = kind.__name__.upper()
     found: dict[str, Part] = {}
@@ -26,7 +31,7 @@ def parts(package: ModuleType, kind: type[Part]) -> dict[str, Part]:
             if part is not None:
                 _add(found, part, kind, module.name)
     for point in entry_points(group=package.__name__):
-        _add(found, point.load(), kind, point.value)
+        _add_foreign(found, point, kind, refused)
     return found
 
 
@@ -38,6 +43,20 @@ def part(package: ModuleType, kind: type[Part], name: str) -> Part:
             f"no {kind.__name__.lower()} called {name!r}; there is: {', '.join(sorted(offered))}"
         )
     return offered[name]
+
+
+def _add_foreign(
+    found: dict[str, Part],
+    point: EntryPoint,
+    kind: type[Part],
+    refused: Callable[[str, Exception], None] | None,
+) -> None:
+    try:
+        _add(found, point.load(), kind, point.value)
+    except Exception as error:  # loading runs a stranger's module: anything can come out
+        if refused is None:
+            raise
+        refused(point.name, error)
 
 
 def _add(found: dict[str, Part], part: Part, kind: type[Part], where: str) -> None:

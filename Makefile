@@ -1,0 +1,53 @@
+# Every target does its own set-up, in a virtual environment of its own: nothing is expected but Python.
+PYTHON ?= python3
+VENV   ?= .venv
+# What `make demo` passes on, for example: make demo DEMO="--steps 3 --no-serve"
+DEMO   ?=
+
+BIN   := $(VENV)/bin
+READY := $(VENV)/.vramscope-ready
+TOOLS := $(VENV)/.vramscope-tools
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format browser
+
+help:  ## what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(TOOLS)  ## the virtual environment with everything in it
+
+# torch first and pinned: what comes is this machine's own build, and the examples behave as described.
+$(READY): pyproject.toml setup.py
+	@echo "setting up $(VENV): PyTorch and the dashboard, once"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet --editable ".[dashboard]"
+	@touch $@
+
+$(TOOLS): $(READY)
+	$(BIN)/python -m pip install --quiet --group dev
+	@touch $@
+
+demo: $(READY)  ## train a small transformer for real and watch its memory in the browser
+	$(BIN)/vramscope demo $(DEMO)
+
+test: $(TOOLS) browser  ## all tests
+	$(BIN)/pytest -n auto --dist loadgroup
+
+check: $(TOOLS) browser  ## format, lint, types, import contracts, tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -n auto --dist loadgroup
+
+format: $(TOOLS)  ## put the code into the shape that check wants
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# The browser tests drive Debian's chromium; where it can neither be found nor installed they are skipped, saying so.
+browser:
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null; } \
+	  || echo "no chromium and no way to install it: the browser tests will be skipped"

@@ -1,0 +1,166 @@
+"""The command line: exit codes, one line per error, and nothing heavy before it is needed."""
+
+import os
+import subprocess
+import sys
+from argparse import Namespace
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from vramscope import cli, commands, registry
+from vramscope._version import __version__
+from vramscope.commands import Command
+from vramscope.errors import FormatError, UnknownNameError, UsageError
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, command: Command, value: str = f"{__name__}:COMMAND") -> None:
+    """As if another distribution offered *command*, and nobody else anything."""
+    monkeypatch.setattr(sys.modules[__name__], "COMMAND", command, raising=False)
+    point = EntryPoint(command.name, value, "vramscope.commands")
+    monkeypatch.setattr(registry, "entry_points", lambda **_: [point])
+
+
+def offering(monkeypatch: pytest.MonkeyPatch, run) -> None:
+    """A command line with the foreign command ``try``, doing *run*."""
+    made = Command("try", "for tests", lambda parser: parser.add_argument("word", nargs="?"), run)
+    installed(monkeypatch, made)
+
+
+def raising(error: BaseException):
+    def run(_: Namespace) -> int:
+        raise error
+
+    return run
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_a_command_gets_its_arguments_and_its_exit_code_is_ours(monkeypatch):
+    offering(monkeypatch, lambda args: 3 if args.word == "forbidden" else 0)
+
+    assert cli.main(["try", "forbidden"]) == 3
+    assert cli.main(["try", "fine"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (FormatError("run.pickle: cut short"), 1),
+        (PermissionError(13, "not allowed", "run.pickle"), 1),
+        (UsageError("asked wrongly"), 2),
+        (UnknownNameError("no export called 'x'"), 2),
+    ],
+)
+def test_an_error_is_one_line_on_stderr_and_an_exit_code(monkeypatch, capsys, error, code):
+    offering(monkeypatch, raising(error))
+
+    assert cli.main(["try"]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == f"vramscope: {error}\n"
+
+
+def test_an_error_of_several_lines_is_told_in_one(monkeypatch, capsys):
+    offering(monkeypatch, raising(FormatError("first\nsecond")))
+
+    cli.main(["try"])
+    assert capsys.readouterr().err == "vramscope: first second\n"
+
+
+@pytest.mark.parametrize("arguments", [["--debug", "try"], ["try", "--debug"]])
+def test_debug_shows_the_traceback_wherever_it_stands(monkeypatch, capsys, arguments):
+    offering(monkeypatch, raising(FormatError("cut short")))
+
+    assert cli.main(arguments) == 1
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_a_bug_of_ours_is_not_dressed_up_as_an_error_of_the_user(monkeypatch):
+    offering(monkeypatch, raising(ZeroDivisionError("bug")))
+
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["try"])
+
+
+def test_an_interrupt_is_130(monkeypatch):
+    offering(monkeypatch, raising(KeyboardInterrupt()))
+
+    assert cli.main(["try"]) == 130
+
+
+def test_no_command_shows_the_help_and_is_asked_wrongly(capsys):
+    assert cli.main([]) == 2
+    assert "report" in capsys.readouterr().err
+
+
+def test_an_unknown_command_is_asked_wrongly():
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["no-such-word"])
+
+    assert exit_.value.code == 2
+
+
+def test_the_version_is_the_packages(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["--version"])
+
+    assert exit_.value.code == 0
+    assert capsys.readouterr().out == f"vramscope {__version__}\n"
+
+
+def test_a_broken_foreign_command_is_named_and_the_others_work(monkeypatch, capsys):
+    installed(monkeypatch, Command("theirs", "", lambda _: None, lambda _: 7), value="no_such_module:COMMAND")
+
+    assert cli.main([]) == 2
+    err = capsys.readouterr().err
+    assert "left out the command theirs: ModuleNotFoundError" in err
+    assert "report" in err
+
+
+def test_a_foreign_command_cannot_take_the_name_of_ours(monkeypatch, capsys):
+    installed(monkeypatch, Command("report", "theirs", lambda _: None, lambda _: 7))
+
+    cli.main([])
+    assert "left out the command report: TypeError" in capsys.readouterr().err
+
+
+def test_a_closed_pipe_is_quiet():
+    code = (
+        "from vramscope import cli, registry\n"
+        "from vramscope.commands import Command\n"
+        "def run(args):\n"
+        "    print('x' * 100_000)\n"
+        "    return 0\n"
+        "registry.parts = lambda *a, **k: {'try': Command('try', '', lambda p: None, run)}\n"
+        "raise SystemExit(cli.main(['try']))\n"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+
+    assert done.stderr == b""
+    assert done.returncode == 141
+
+
+def test_help_loads_nothing_heavy():
+    done = python("-X", "importtime", "-m", "vramscope", "--help")
+
+    assert done.returncode == 0
+    loaded = {
+        line.rsplit("|", 1)[-1].strip().split(".")[0] for line in done.stderr.splitlines() if "|" in line
+    }
+    assert "vramscope" in loaded
+    assert loaded.isdisjoint({"numpy", "pyarrow", "rich", "torch", "pandas", "dash", "plotly"})
+
+
+@pytest.mark.parametrize("name", sorted(registry.parts(commands, Command, refused=lambda *_: None)))
+def test_every_command_explains_itself(name, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        cli.main([name, "--help"])
+
+    assert exit_.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: vramscope {name}")

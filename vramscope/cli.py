@@ -1,0 +1,58 @@
+"""The command line: a parser from the commands there are, errors to one line and an exit code."""
+
+import os
+import sys
+import traceback
+from argparse import SUPPRESS, ArgumentParser, Namespace
+from collections.abc import Sequence
+
+from vramscope import commands, registry
+from vramscope._version import __version__
+from vramscope.errors import UnknownNameError, UsageError, VramscopeError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; 0 fine, 1 failed, 2 asked wrongly, 3 a check found what it forbids."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if "command" not in args:
+        parser.print_help(sys.stderr)
+        return 2
+    try:
+        code: int = args.command.run(args)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader of a pipe went away (| head). Python flushes again at exit: let it flush into nothing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        return 130
+    except (VramscopeError, OSError) as error:
+        return _failed(error, args)
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser("vramscope", description="What used the GPU memory, when, and why.")
+    parser.add_argument("--version", action="version", version=f"vramscope {__version__}")
+    debug = ArgumentParser(add_help=False)
+    for options in (parser, debug):  # before and after the command
+        options.add_argument("--debug", action="store_true", default=SUPPRESS, help="errors with traceback")
+    words = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for name, command in registry.parts(commands, commands.Command, refused=_warn).items():
+        word = words.add_parser(name, help=command.help, description=command.help, parents=[debug])
+        command.arguments(word)
+        word.set_defaults(command=command)
+    return parser
+
+
+def _warn(where: str, error: Exception) -> None:
+    print(f"vramscope: left out the command {where}: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def _failed(error: Exception, args: Namespace) -> int:
+    if "debug" in args:
+        traceback.print_exception(error)
+    else:
+        print(f"vramscope: {' '.join(str(error).split())}", file=sys.stderr)
+    return 2 if isinstance(error, UsageError | UnknownNameError) else 1

@@ -1,0 +1,82 @@
+"""Train a small transformer for real, record it, and show it while it trains."""
+
+import subprocess
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import copyfile
+
+from vramscope.commands import Command
+from vramscope.errors import MissingExtraError, UsageError, VramscopeError
+
+_POLL_S = 0.1
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--steps", type=int, default=20, metavar="N", help="training steps (20)")
+    parser.add_argument("--output", metavar="DIR", help="where to record (traces/demo-<time>)")
+    parser.add_argument("--no-serve", action="store_true", help="train, print the report, and end")
+    parser.add_argument("--port", type=int, metavar="PORT", help="of the dashboard")
+
+
+def run(args: Namespace) -> int:
+    if find_spec("torch") is None:
+        raise MissingExtraError("PyTorch", "torch")
+    directory = Path(args.output or f"traces/demo-{time.strftime('%Y%m%d-%H%M%S')}")
+    training = _start(directory, args.steps)
+    try:
+        if not args.no_serve:
+            try:
+                return _serve(directory, args.port)
+            except MissingExtraError as error:
+                print(f"no dashboard here: {error}")
+        return training.wait() or _report(directory)
+    finally:
+        training.terminate()
+        training.wait()
+
+
+def _start(directory: Path, steps: int) -> "subprocess.Popen[bytes]":
+    """A process that trains; returns when its recording has begun."""
+    script = directory.with_name(f"{directory.name}.py")
+    if directory.exists() or script.exists():
+        raise UsageError(f"{directory}: there is something already; choose another --output")
+    script.parent.mkdir(parents=True, exist_ok=True)
+    # A copy of its own: the lines that the report names can be opened, changed and run again.
+    copyfile(Path(__file__).with_name("_demo_train.py"), script)
+    print(f"training {script} for {steps} steps, recorded to {directory}", flush=True)
+    # A session of its own: Ctrl-C is for the dashboard, which then ends the training in good order.
+    training = subprocess.Popen(  # noqa: S603 - our own script
+        [sys.executable, str(script), str(directory), str(steps)], start_new_session=True
+    )
+    while not directory.exists() and training.poll() is None:
+        time.sleep(_POLL_S)
+    if not directory.exists():
+        raise VramscopeError(
+            f"the training ended with exit code {training.wait()} before it recorded anything"
+        )
+    return training
+
+
+def _serve(directory: Path, port: int | None) -> int:
+    """The dashboard on the recording, until it is stopped."""
+    from vramscope import commands, registry
+
+    serve = registry.part(commands, Command, "serve")
+    parser = ArgumentParser(add_help=False)
+    serve.arguments(parser)
+    options = [] if port is None else ["--port", str(port)]
+    return serve.run(parser.parse_args([str(directory), *options]))
+
+
+def _report(directory: Path) -> int:
+    from vramscope.commands.report import COMMAND as REPORT
+
+    parser = ArgumentParser(add_help=False)
+    REPORT.arguments(parser)
+    return REPORT.run(parser.parse_args([str(directory)]))
+
+
+COMMAND = Command("demo", "train a small transformer for real and watch its memory", arguments, run)

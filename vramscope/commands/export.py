@@ -1,0 +1,41 @@
+"""What was recorded, as files that other tools read."""
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from vramscope.commands import Command
+from vramscope.errors import UsageError
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("path", metavar="RUN", help="a trace directory, or a file that torch wrote")
+    parser.add_argument("--to", required=True, metavar="FORMAT", help="parquet or csv")
+    parser.add_argument("--output", required=True, metavar="PATH", help="where to write")
+    parser.add_argument("--force", action="store_true", help="overwrite what is there")
+
+
+def run(args: Namespace) -> int:
+    from vramscope import export, registry
+    from vramscope.commands._waiting import waiting
+    from vramscope.load import load
+    from vramscope.units import format_bytes
+
+    chosen = registry.part(export, export.Export, args.to)
+    output = Path(args.output)
+    _refuse_to_overwrite(output, force=args.force)
+    with waiting(f"reading {args.path}"):
+        loaded = load(args.path)
+    with waiting(f"writing {output}"):
+        files = chosen.write(loaded, output)
+    size = sum(file.stat().st_size for file in files)
+    print(f"{len(files)} files, {format_bytes(size)}: {output}")
+    return 0
+
+
+def _refuse_to_overwrite(output: Path, *, force: bool) -> None:
+    taken = any(output.iterdir()) if output.is_dir() else output.exists()
+    if taken and not force:
+        raise UsageError(f"{output}: there is something already; choose another --output, or pass --force")
+
+
+COMMAND = Command("export", "what was recorded, as Parquet or CSV", arguments, run)

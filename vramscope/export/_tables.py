@@ -1,0 +1,137 @@
+"""Every table of a recording as Arrow, with words for codes and text for stacks."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from vramscope.analysis.lifetimes import lifetimes
+from vramscope.model.marks import Category, MarkKind, Phase
+from vramscope.model.recording import Recording, Run
+from vramscope.model.snapshot import BlockState, Snapshot
+from vramscope.model.stacks import Stacks
+from vramscope.model.table import Table
+from vramscope.model.trace import Action
+
+_WORDS: dict[str, type[IntEnum]] = {
+    "action": Action,
+    "category": Category,
+    "kind": MarkKind,
+    "phase": Phase,
+    "state": BlockState,
+}
+
+
+def write_tables(run: Run, directory: Path, suffix: str, write: Callable[[Any, Path], None]) -> list[Path]:
+    """Write each table of each recording to ``rank<r>-device<d>/<table><suffix>``; returns the files."""
+    files = []
+    for recording in run.recordings:
+        home = directory / f"rank{recording.process.rank}-device{recording.device.index}"
+        home.mkdir(parents=True, exist_ok=True)
+        for name, table in tables(recording):
+            files.append(home / f"{name}{suffix}")
+            write(table, files[-1])
+    return files
+
+
+def tables(recording: Recording) -> Iterator[tuple[str, pa.Table]]:
+    """Name and Arrow table of everything in *recording*, with its allocations paired.
+
+    Codes become their names (``ALLOC``), name indices the names; beside every ``stack_id`` stands the
+    ``stack`` as text. Nothing is left out: all columns are the recording's own.
+    """
+    stacks = recording.stacks
+    yield "recording", _about(recording)
+    yield "events", _arrow(recording.trace, stacks)
+    yield "allocations", _arrow(lifetimes(recording), stacks)
+    for name in ("steps", "phases", "marks", "labels"):
+        yield name, _arrow(getattr(recording, name), stacks)
+    yield "samples", _arrow(recording.counters, stacks)
+    yield from _state("initial", recording.initial, stacks)
+    if recording.final is not None:
+        yield from _state("final", recording.final, stacks)
+    yield "stacks", _frames(stacks)
+    yield (
+        "pools",
+        pa.table(
+            {
+                "pool": pa.array(range(len(recording.pools)), pa.int32()),
+                "owner": pa.array([owner for owner, _ in recording.pools], pa.int64()),
+                "id": pa.array([id_ for _, id_ in recording.pools], pa.int64()),
+            }
+        ),
+    )
+    yield (
+        "notes",
+        pa.Table.from_pylist(
+            [asdict(note) for note in recording.notes],
+            pa.schema({"code": pa.string(), "text": pa.string(), "value": pa.int64()}),
+        ),
+    )
+
+
+def stack_text(stacks: Stacks, stack_id: int) -> str:
+    """One line, innermost frame first; empty for stack 0."""
+    return " ← ".join(f"{f.function} ({f.file}:{f.line})" for f in stacks.frames(stack_id))
+
+
+def _about(recording: Recording) -> pa.Table:
+    """One row: where it ran."""
+    process = asdict(recording.process)
+    settings = process.pop("allocator")
+    device = {f"device_{name}": value for name, value in asdict(recording.device).items()}
+    row = {
+        "source": recording.source,
+        **process,
+        **device,
+        "allocator": "; ".join(map("=".join, settings.items())),
+    }
+    return pa.table({name: [value] for name, value in row.items()})
+
+
+def _state(when: str, state: Snapshot, stacks: Stacks) -> Iterator[tuple[str, pa.Table]]:
+    yield f"{when}_segments", _arrow(state.segments, stacks)
+    yield f"{when}_blocks", _arrow(state.blocks, stacks)
+
+
+def _frames(stacks: Stacks) -> pa.Table:
+    columns = {name: pa.array(column) for name, column in stacks.columns()}
+    for name in ("function", "file"):
+        columns[name] = _words(getattr(stacks, name), stacks.strings)
+    return pa.table({"stack_id": pa.array(range(len(stacks)), pa.int32()), **columns})
+
+
+def _arrow(table: Table, stacks: Stacks) -> pa.Table:
+    columns: dict[str, Any] = {}
+    for name, values in table.columns():
+        if name in _WORDS:
+            columns[name] = _codes(values, _WORDS[name])
+        elif name == "name":
+            columns[name] = _words(values, getattr(table, "names"))  # noqa: B009 - not every table has names
+        else:
+            columns[name] = pa.array(values)
+        if name == "stack_id":
+            columns["stack"] = _stack_texts(values, stacks)
+    return pa.table(columns)
+
+
+def _codes(values: NDArray[Any], kind: type[IntEnum]) -> Any:
+    """Codes as their names; a code newer than this version as its number."""
+    known = {int(member): member.name for member in kind}
+    size = int(values.max(initial=0)) + 1
+    return _words(values, [known.get(code, str(code)) for code in range(size)])
+
+
+def _stack_texts(stack_ids: NDArray[Any], stacks: Stacks) -> Any:
+    # Only the stacks in use: every prefix of a deep stack is one too, and their texts would be gigabytes.
+    used, row = np.unique(stack_ids, return_inverse=True)
+    return _words(row, [stack_text(stacks, int(stack_id)) for stack_id in used])
+
+
+def _words(index: NDArray[Any], words: Sequence[str]) -> Any:
+    return pa.DictionaryArray.from_arrays(pa.array(index.astype("i4")), pa.array(words, pa.string()))
