@@ -20,13 +20,13 @@ setup: $(TOOLS)  ## the virtual environment with everything in it
 $(READY): pyproject.toml setup.py
 	@echo "setting up $(VENV): PyTorch and the dashboard, once"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet torch==2.13.0
-	$(BIN)/python -m pip install --quiet --editable ".[dashboard]"
+	$(BIN)/python -m pip install -qq --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install -qq torch==2.13.0
+	$(BIN)/python -m pip install -qq --editable ".[dashboard]"
 	@touch $@
 
 $(TOOLS): $(READY)
-	$(BIN)/python -m pip install --quiet --group dev
+	$(BIN)/python -m pip install -qq --group dev
 	@touch $@
 
 demo: $(READY)  ## train a small transformer for real and watch its memory in the browser
