@@ -1,0 +1,60 @@
+"""What README and CONTRIBUTING show works as pasted."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+VRAMSCOPE = Path(sys.executable).with_name("vramscope")
+
+
+def blocks(document: str, language: str) -> list[str]:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="recording needs PyTorch")
+def test_the_readmes_python_records_and_its_shell_reports_and_serves(tmp_path):
+    (code,) = blocks("README.md", "python")
+    (shell,) = (block for block in blocks("README.md", "") if "traces/" in block)
+    report, serve = (line.split() for line in shell.splitlines())
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    reported = subprocess.run(
+        [VRAMSCOPE, *report[1:]], cwd=tmp_path, check=True, capture_output=True, text=True
+    ).stdout
+
+    assert "10 steps" in reported
+    assert "simulated" in reported or "cuda" in reported
+    # The port is left to the system: others may be serving here.
+    command = [sys.executable, "-u", VRAMSCOPE, *serve[1:], "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as server:
+        try:
+            assert server.stdout is not None
+            address = next(found[0] for line in server.stdout if (found := re.search(r"http://\S+", line)))
+            with urlopen(address, timeout=60) as answer:
+                assert answer.status == 200
+        finally:
+            server.terminate()
+
+
+def test_the_analysis_of_the_walkthrough_passes_its_own_test(tmp_path):
+    source, test = blocks("CONTRIBUTING.md", "python")
+    path = tmp_path / "churn.py"
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location("walkthrough_churn", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    names = vars(module) | vars(importlib.import_module("vramscope.model.trace"))
+    exec(compile(test, "CONTRIBUTING.md", "exec"), names)
+
+    names["test_churn_counts_every_allocation_also_freed_ones"]()
+    assert module.ANALYSIS.name == "churn"

@@ -1,0 +1,103 @@
+"""Headings, sentences and tables: a page in words, shown in a terminal or as Markdown."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """The title of what follows."""
+
+    text: str
+    level: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One sentence or line."""
+
+    text: str
+    kind: str = "plain"
+    """``plain``, ``quiet``, ``note``, ``warning`` or ``error``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table of words."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    align: str
+    """One letter a column: ``l`` or ``r``."""
+
+
+Block = Heading | Text | Grid
+
+_STYLES = {"plain": "", "quiet": "dim", "note": "yellow", "warning": "yellow", "error": "red"}
+
+
+def printable(text: str) -> str:
+    """*text* without what would move a terminal's cursor or break a line: names come from files."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def print_terminal(blocks: Sequence[Block]) -> None:
+    """Show the page on stdout, in colour for a person."""
+    from rich.console import Console
+    from rich.text import Text as Styled
+
+    console = Console(highlight=False, soft_wrap=False)
+    if not console.is_terminal:
+        console.width = max(console.width, 140)  # a file has no right edge: cut nothing that fits a page
+    for block in blocks:
+        if isinstance(block, Heading):
+            console.print(Styled(f"\n{printable(block.text)}", "bold"))
+        elif isinstance(block, Grid):
+            console.print(_rich_table(block))
+        else:
+            mark = "! " if block.kind in ("note", "warning", "error") else ""
+            console.print(Styled(mark + printable(block.text), _STYLES[block.kind]))
+
+
+def _rich_table(grid: Grid) -> Any:
+    from rich.table import Table
+    from rich.text import Text as Styled
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.show_header = any(grid.header)
+    for title, align in zip(grid.header, grid.align, strict=True):
+        wide = align == "l"
+        table.add_column(title, justify="left" if wide else "right", no_wrap=not wide, overflow="fold")
+    for row in grid.rows:
+        table.add_row(*(Styled(printable(cell)) for cell in row))
+    return table
+
+
+def markdown(blocks: Sequence[Block]) -> str:
+    """The page as GitHub's Markdown."""
+    parts = []
+    for kind, group in groupby(blocks, key=type):
+        if kind is Text:
+            parts.append("\n".join(f"- {_escaped(block.text)}" for block in group if isinstance(block, Text)))
+        else:
+            parts += [_markdown_block(block) for block in group]
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_block(block: Block) -> str:
+    if isinstance(block, Grid):
+        rules = tuple("---" if align == "l" else "---:" for align in block.align)
+        return "\n".join(
+            f"| {' | '.join(map(_escaped, row))} |" for row in (block.header, rules, *block.rows)
+        )
+    assert isinstance(block, Heading)  # noqa: S101 - for the type checker
+    return f"{'#' * block.level} {_escaped(block.text)}"
+
+
+def _escaped(text: str) -> str:
+    r"""Data stays data: ``<module>`` is no tag, ``__init__`` not bold, ``a|b`` one cell."""
+    for character in "\\`*_[]<>|":
+        text = text.replace(character, f"\\{character}")
+    return printable(text.replace("\n", " "))

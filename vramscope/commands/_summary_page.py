@@ -1,0 +1,199 @@
+"""A summary in words: headings, sentences and tables."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+
+from vramscope.commands._document import Block, Grid, Heading, Text
+from vramscope.commands._lines import Line
+from vramscope.commands._summary import QUANTITIES, High, StepPeak, Summary
+from vramscope.model.recording import Outcome, Run
+from vramscope.model.stacks import Frame
+from vramscope.units import format_bytes, format_duration
+
+_CALLERS_SHOWN = 2
+_STEPS_SHOWN = 12
+
+_ENDINGS = {
+    Outcome.RUNNING: "still running",
+    Outcome.FINISHED: "finished",
+    Outcome.FAILED: "failed",
+    Outcome.DIED: "the process died while recording",
+    Outcome.FILE: "a file",
+}
+_PARTS = {
+    "requested": "in use, as requested",
+    "rounding": "rounding of requests to blocks",
+    "pending": "freed, still used by another stream",
+    "inactive_split": "free pieces of segments in use",
+    "releasable": "free segments (empty_cache() returns them)",
+}
+
+
+def page(run: Run, summaries: Sequence[Summary], top: int) -> Iterator[Block]:
+    """The whole report; tables of stacks and steps are cut to what a person reads, and say so."""
+    yield Heading(f"{run.name} ({_ENDINGS[run.outcome]})", level=1)
+    if run.error:
+        yield Text(run.error, "error")
+    for note in run.notes:
+        yield Text(note.text, "note")
+    if not summaries:
+        yield Text("no recordings in here", "warning")
+    for summary in summaries:
+        yield from _recording(summary, top)
+
+
+def _recording(summary: Summary, top: int) -> Iterator[Block]:
+    recording = summary.recording
+    device = recording.device
+    title = f"rank {recording.process.rank}, device {device.index}"
+    name = " ".join(
+        filter(None, [device.name, format_bytes(device.total_bytes) if device.total_bytes else ""])
+    )
+    simulated = "simulated" if "simulated" in (recording.source, device.kind) else ""
+    yield Heading(", ".join(filter(None, [title, name, simulated])))
+    if simulated:
+        yield Text(
+            "simulated: real tensors of a training without a GPU, in a model of CUDA's allocator", "quiet"
+        )
+    for note in recording.notes:
+        yield Text(note.text, "note")
+    yield Text(_extent(summary), "quiet")
+    yield _quantities(summary)
+    yield from _identity(summary)
+    yield from _live_set(summary, top)
+    yield from _categories(summary)
+    yield from _steps(summary.steps)
+    yield from _findings(summary)
+
+
+def _extent(summary: Summary) -> str:
+    recording = summary.recording
+    trace = recording.trace
+    parts = [f"{len(trace):,} events"]
+    if trace.has_clock:
+        parts.append(format_duration(int(trace.time_ns[-1] - trace.time_ns[0])))
+    if len(recording.steps):
+        parts.append(f"{len(recording.steps)} steps")
+    if recording.process.torch:
+        parts.append(f"torch {recording.process.torch}")
+    return ", ".join(parts)
+
+
+def _quantities(summary: Summary) -> Grid:
+    rows = (
+        ("at the end", *(format_bytes(summary.end[quantity]) for quantity in QUANTITIES)),
+        ("peak", *(format_bytes(summary.peak[quantity].n_bytes) for quantity in QUANTITIES)),
+        ("peak in", *(_when(summary.peak[quantity]) for quantity in QUANTITIES)),
+    )
+    return Grid(("", *QUANTITIES), rows, "lrrrr")
+
+
+def _when(high: High) -> str:
+    step = "" if high.step is None else f"step {high.step}"
+    return " ".join(filter(None, [step, high.phase])) or f"event {high.instant:,}"
+
+
+def _identity(summary: Summary) -> Iterator[Block]:
+    reserved = sum(summary.identity.values())
+    if not reserved:
+        return
+    yield Heading(f"{format_bytes(reserved)} reserved when most was allocated", level=3)
+    rows = tuple(
+        (text, format_bytes(summary.identity[part]), _share(summary.identity[part], reserved))
+        for part, text in _PARTS.items()
+    )
+    yield Grid(("", "bytes", "share"), rows, "lrr")
+
+
+def _live_set(summary: Summary, top: int) -> Iterator[Block]:
+    total = sum(line.n_bytes for line in summary.lines)
+    if not total:
+        return
+    yield Heading(f"{format_bytes(total)} allocated at the peak, by where it was allocated", level=3)
+    shown = summary.lines[:top]
+    rows = [_line(line, total) for line in shown]
+    rest = summary.lines[top:]
+    if rest:
+        n_bytes, n_blocks = sum(line.n_bytes for line in rest), sum(line.n_blocks for line in rest)
+        rows.append(
+            (*_amount(n_bytes, n_blocks, total), f"{len(rest)} more places (--top {len(summary.lines)})")
+        )
+    yield Grid(("bytes", "share", "blocks", "where"), tuple(rows), "rrrl")
+
+
+def _line(line: Line, total: int) -> tuple[str, ...]:
+    return (*_amount(line.n_bytes, line.n_blocks, total), _place(line))
+
+
+def _amount(n_bytes: int, n_blocks: int, total: int) -> tuple[str, ...]:
+    return format_bytes(n_bytes), _share(n_bytes, total), f"{n_blocks:,}"
+
+
+def _place(line: Line) -> str:
+    """``app/train.py:31 forward: linear ← app/train.py:60 train  +7 frames``, innermost first."""
+    calls = [_frame(frame) for frame in line.frames[: 1 + _CALLERS_SHOWN]]
+    if line.via:
+        calls[:1] = [f"{calls[0]}: {line.via}"] if calls else [line.via]
+    if not calls:
+        return f"{line.n_folded} frames of C++" if line.n_folded else "no stack was recorded"
+    hidden = line.n_folded + max(0, len(line.frames) - 1 - _CALLERS_SHOWN)
+    return " ← ".join(calls) + (f"  +{hidden} frames" if hidden else "")
+
+
+def _frame(frame: Frame) -> str:
+    return f"{_short(frame.file)}:{frame.line} {frame.function}"
+
+
+def _short(file: str) -> str:
+    """The last folder and the name: enough to know the file by."""
+    return str(PurePath(*PurePath(file.replace("\\", "/")).parts[-2:]))
+
+
+def _categories(summary: Summary) -> Iterator[Block]:
+    if summary.categories is None:
+        return
+    total = sum(summary.categories.values())
+    yield Heading("The same bytes by category", level=3)
+    ordered = sorted(summary.categories.items(), key=lambda item: -item[1])
+    rows = tuple((name.replace("_", " "), format_bytes(n), _share(n, total)) for name, n in ordered)
+    yield Grid(("", "bytes", "share"), rows, "lrr")
+
+
+def _steps(steps: Sequence[StepPeak]) -> Iterator[Block]:
+    if not steps:
+        return
+    yield Heading("Peak allocated bytes of each step and phase", level=3)
+    phases = list(dict.fromkeys(phase for step in steps for phase in step.phases))
+    shown = _telling(steps)
+    rows = tuple(
+        (
+            str(step.index),
+            format_bytes(step.allocated_bytes),
+            *(format_bytes(step.phases[phase]) if phase in step.phases else "" for phase in phases),
+        )
+        for step in shown
+    )
+    yield Grid(("step", "peak", *phases), rows, "r" * (2 + len(phases)))
+    if len(shown) < len(steps):
+        yield Text(f"{len(steps) - len(shown)} more steps, none of them higher", "quiet")
+
+
+def _telling(steps: Sequence[StepPeak]) -> list[StepPeak]:
+    """All of a few; of many, the first two, the last two and the highest, in order."""
+    if len(steps) <= _STEPS_SHOWN:
+        return list(steps)
+    ends = [*range(2), *range(len(steps) - 2, len(steps))]
+    middle = sorted(range(2, len(steps) - 2), key=lambda at: -steps[at].allocated_bytes)
+    return [steps[at] for at in sorted([*ends, *middle[: _STEPS_SHOWN - len(ends)]])]
+
+
+def _findings(summary: Summary) -> Iterator[Block]:
+    for finding in summary.findings:
+        where = f" ({_short(finding.file)}:{finding.line})" if finding.file else ""
+        advice = f" {finding.advice}" if finding.advice else ""
+        kind = "plain" if finding.severity == "info" else finding.severity
+        yield Text(f"{finding.claim}{where}{advice}", kind)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else ""

@@ -1,0 +1,139 @@
+"""What is in this file?"""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from vramscope.commands import Command
+
+if TYPE_CHECKING:
+    from vramscope.commands._document import Block
+    from vramscope.model.recording import Recording, Run
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("path", metavar="RUN", help="a trace directory, or a file that torch wrote")
+    parser.add_argument("--json", action="store_true", help="one object, for machines")
+
+
+def run(args: Namespace) -> int:
+    import json
+
+    from vramscope.commands._document import print_terminal
+    from vramscope.commands._waiting import waiting
+    from vramscope.load import load
+
+    with waiting(f"reading {args.path}"):
+        loaded = load(args.path)
+    contents = _contents(loaded)
+    if args.json:
+        print(json.dumps(contents, indent=2))
+    else:
+        print_terminal(list(_page(contents)))
+    return 0
+
+
+def _contents(run: "Run") -> dict[str, Any]:
+    """What a machine reads; None where something is not known."""
+    return {
+        "schema": 1,
+        "name": run.name,
+        "path": run.path,
+        "outcome": run.outcome.value,
+        "error": run.error or None,
+        "started_ns": run.started_ns or None,
+        "ended_ns": run.ended_ns or None,
+        "notes": [_note(note) for note in run.notes],
+        "recordings": [_recording(recording) for recording in run.recordings],
+    }
+
+
+def _recording(recording: "Recording") -> dict[str, Any]:
+    process, device, trace = recording.process, recording.device, recording.trace
+    return {
+        "rank": process.rank,
+        "world_size": process.world_size,
+        "device": device.index,
+        "device_kind": device.kind,
+        "device_name": device.name or None,
+        "capacity_bytes": device.total_bytes or None,
+        "source": recording.source,
+        "torch": process.torch or None,
+        "python": process.python or None,
+        "driver": process.driver or None,
+        "host": process.host or None,
+        "pid": process.pid or None,
+        "command": process.command or None,
+        "allocator": dict(process.allocator),
+        "events": len(trace),
+        "events_by_action": _by_action(recording),
+        "duration_ns": int(trace.time_ns[-1] - trace.time_ns[0]) if trace.has_clock else None,
+        "streams": len(set(trace.stream.tolist())),
+        "pools": len(recording.pools),
+        "stacks": len(set(trace.stack_id.tolist()) - {0}),
+        "steps": len(recording.steps),
+        "phases": len(recording.phases),
+        "marks": len(recording.marks),
+        "samples": len(recording.counters),
+        "labels": len(recording.labels),
+        "segments_before": len(recording.initial.segments),
+        "blocks_before": len(recording.initial.blocks),
+        "notes": [_note(note) for note in recording.notes],
+    }
+
+
+def _by_action(recording: "Recording") -> dict[str, int]:
+    import numpy as np
+
+    from vramscope.model.trace import Action
+
+    counts = np.bincount(recording.trace.action, minlength=len(Action)).tolist()
+    return {action.name.lower(): counts[action] for action in Action if counts[action]}
+
+
+def _note(note: Any) -> dict[str, Any]:
+    return {"code": note.code, "text": note.text, "value": note.value}
+
+
+def _page(contents: dict[str, Any]) -> Iterator["Block"]:
+    from vramscope.commands._document import Heading, Text
+
+    yield Heading(f"{contents['name']}: {contents['outcome']}", level=1)
+    if contents["error"]:
+        yield Text(contents["error"], "error")
+    for note in contents["notes"]:
+        yield Text(note["text"], "note")
+    for recording in contents["recordings"]:
+        yield from _recording_page(recording)
+
+
+def _recording_page(recording: dict[str, Any]) -> Iterator["Block"]:
+    from vramscope.commands._document import Grid, Heading, Text
+
+    yield Heading(f"rank {recording['rank']}, device {recording['device']} ({recording['source']})")
+    for note in recording["notes"]:
+        yield Text(note["text"], "note")
+    rows = [(_title(key), _word(key, value)) for key, value in recording.items() if key != "notes"]
+    yield Grid(("", ""), tuple(row for row in rows if row[1]), "ll")
+
+
+def _title(key: str) -> str:
+    return key.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
+
+
+def _word(key: str, value: Any) -> str:
+    """A value in words; nothing for what is not known."""
+    from vramscope.units import format_bytes, format_duration
+
+    if value is None:
+        return ""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_word('', n)}" for name, n in value.items())
+    if key == "capacity_bytes":
+        return format_bytes(value)
+    if key == "duration_ns":
+        return format_duration(value)
+    return f"{value:,}" if isinstance(value, int) and key != "pid" else str(value)
+
+
+COMMAND = Command("info", "what is in the file: versions, devices, counts, notes", arguments, run)
