@@ -58,3 +58,22 @@ def test_the_analysis_of_the_walkthrough_passes_its_own_test(tmp_path):
 
     names["test_churn_counts_every_allocation_also_freed_ones"]()
     assert module.ANALYSIS.name == "churn"
+
+
+def test_ci_runs_the_readmes_test_command_and_nothing_else():
+    script = (ROOT / ".ci" / "run").read_text().splitlines()
+    commands = [line for line in script if line and not line.startswith(("#", "set ", "cd "))]
+
+    assert commands == ["make test"]
+    assert any(block.splitlines()[1].startswith("make test ") for block in blocks("README.md", ""))
+
+
+def test_every_target_of_the_makefile_that_documents_name_exists():
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    named = {
+        target
+        for document in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md")
+        for target in re.findall(r"(?:^|`)make ([a-z]+)", (ROOT / document).read_text(), flags=re.MULTILINE)
+    }
+
+    assert {"demo", "test", "check", "format"} <= named <= targets

@@ -1,0 +1,39 @@
+"""The demo: a training that can be read, and nothing of the user's overwritten."""
+
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from vramscope import cli
+from vramscope.commands import demo
+
+
+def test_without_torch_it_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setattr(demo, "find_spec", lambda _: None)
+
+    assert cli.main(["demo", "--no-serve"]) == 1
+    assert 'pip install "vramscope[torch]"' in capsys.readouterr().err
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="training needs PyTorch")
+def test_what_is_there_already_is_not_overwritten(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text("my own")
+
+    assert cli.main(["demo", "--no-serve", "--output", str(tmp_path / "mine")]) == 2
+    assert (tmp_path / "mine.py").read_text() == "my own"
+    assert "choose another --output" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("torch") is None, reason="training needs PyTorch")
+def test_it_trains_records_and_reports(tmp_path):
+    command = [sys.executable, "-m", "vramscope", "demo", "--no-serve", "--steps", "2", "--output", "run"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "step  2 of 2  loss" in done.stdout
+    assert "forward" in done.stdout
+    assert "run.py" in done.stdout
+    assert (tmp_path / "run.py").exists()

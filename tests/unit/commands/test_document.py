@@ -1,0 +1,37 @@
+"""A page in words is data to the terminal and to Markdown: no name in it can act."""
+
+from vramscope.commands._document import Grid, Heading, Text, markdown, print_terminal, printable
+
+HOSTILE = "\x1b[2Jgone\r[bold]<b>|`__init__`"
+
+
+def test_printable_shows_control_characters_instead_of_sending_them():
+    assert printable("a\x1b[2J\nb\u202ec\udc80é ←") == "a\\x1b[2J\\nb\\u202ec\\udc80é ←"
+
+
+def test_names_cannot_move_the_cursor_or_style_the_terminal(capsys):
+    print_terminal([Heading(HOSTILE), Text(HOSTILE, "note"), Grid(("a",), ((HOSTILE,),), "l")])
+
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert out.count("\\x1b[2Jgone\\r[bold]<b>|`__init__`") == 3
+
+
+def test_a_file_is_not_cut_at_the_width_of_a_terminal(capsys):
+    print_terminal([Grid(("where",), (("x" * 120,),), "l")])
+
+    assert "x" * 120 in capsys.readouterr().out
+
+
+def test_markdown_escapes_what_would_be_markup():
+    shown = markdown([Grid(("name",), (("<b>|`__init__`",),), "l")])
+
+    assert shown == "| name |\n| --- |\n| \\<b\\>\\|\\`\\_\\_init\\_\\_\\` |\n"
+
+
+def test_markdown_has_headings_lists_and_aligned_tables():
+    shown = markdown(
+        [Heading("Run", 1), Text("one"), Text("two"), Heading("Table"), Grid(("", "n"), (("a", "1"),), "lr")]
+    )
+
+    assert shown == "# Run\n\n- one\n- two\n\n## Table\n\n|  | n |\n| --- | ---: |\n| a | 1 |\n"

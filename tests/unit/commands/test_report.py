@@ -1,0 +1,271 @@
+"""report and info say what a recording small enough to count by hand holds."""
+
+import json
+import re
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from vramscope import cli
+from vramscope.model.device import Device, Process
+from vramscope.model.marks import Labels, Note, Phases, Steps
+from vramscope.model.recording import Outcome, Recording, Run
+from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
+from vramscope.model.stacks import StackBuilder
+from vramscope.model.trace import Action, Trace
+
+MIB = 2**20
+BASE = 0x7000_0000_0000
+FORWARD, BACKWARD = 1, 2
+
+# What each event does to (requested, allocated, active) bytes, after a segment of 20 MiB:
+EVENTS = [
+    (Action.SEGMENT_ALLOC, BASE, 20 * MIB, 20 * MIB, 0),
+    (Action.ALLOC, BASE, 1000, 1024, "layer"),  # 1000, 1024, 1024
+    (Action.ALLOC, BASE + 1024, 2048, 2048, "loss"),  # 3048, 3072, 3072
+    (Action.FREE_REQUESTED, BASE + 1024, 2048, 2048, 0),  # 3048, 1024, 3072
+    (Action.FREE_COMPLETED, BASE + 1024, 2048, 2048, 0),  # 1000, 1024, 1024
+    (Action.ALLOC, BASE + 1024, 512, 512, "layer"),  # 1512, 1536, 1536
+    (Action.FREE_REQUESTED, BASE + 1024, 512, 512, 0),  # 1512, 1024, 1536: pending
+]
+
+
+def by_hand(**changes) -> Recording:
+    builder = StackBuilder()
+    torch = "/opt/lib/python3.11/site-packages/torch/nn/functional.py"
+    stacks = {
+        "layer": builder.add([("linear", torch, 5), ("forward", "/home/me/net/model.py", 31)]),
+        "loss": builder.add([("mse_loss", torch, 9), ("<module>", "/home/me/net/train.py", 12)]),
+        0: 0,
+    }
+    action, address, size, block_size, names = zip(*EVENTS, strict=True)
+    fields = {
+        "trace": Trace.of(
+            action=action,
+            time_ns=range(1_000_000_000, 1_000_000_000 + 1000 * len(EVENTS), 1000),
+            address=address,
+            size=size,
+            block_size=block_size,
+            stack_id=[stacks[name] for name in names],
+        ),
+        "stacks": builder.build(),
+        "steps": Steps.of(index=[0, 1], start_event=[1, 5], end_event=[5, 7]),
+        "phases": Phases.of(
+            phase=[FORWARD, BACKWARD, FORWARD], step=[0, 0, 1], start_event=[1, 2, 5], end_event=[2, 5, 7]
+        ),
+        "device": Device(index=1, name="Pretend GPU", total_bytes=80 * 2**30),
+        "process": Process(rank=3, torch="2.13.0"),
+    }
+    return Recording(**(fields | changes))
+
+
+def loading(monkeypatch, *recordings: Recording, **run) -> None:
+    """As if every path held these recordings."""
+    loaded = Run("gpt2", "traces/gpt2", recordings, **run)
+    monkeypatch.setitem(sys.modules, "vramscope.load", SimpleNamespace(load=lambda _: loaded))
+
+
+def report(monkeypatch, capsys, recording: Recording, *options: str, **run) -> str:
+    loading(monkeypatch, recording, **run)
+
+    assert cli.main(["report", "traces/gpt2", *options]) == 0
+    return capsys.readouterr().out
+
+
+def cells(out: str, start: str) -> list[str]:
+    """Of the one row of a table that starts so."""
+    (line,) = (line for line in out.splitlines() if line.strip().startswith(start))
+    return re.split(r"\s{2,}", line.strip())
+
+
+def test_json_is_schema_1_as_counted_by_hand(monkeypatch, capsys):
+    shown = json.loads(report(monkeypatch, capsys, by_hand(), "--json"))
+
+    assert shown == {
+        "schema": 1,
+        "recordings": [
+            {
+                "rank": 3,
+                "device": 1,
+                "source": "snapshot",
+                "events": 7,
+                "starts_late": False,
+                "gaps": 0,
+                "end": {
+                    "requested_bytes": 1512,
+                    "allocated_bytes": 1024,
+                    "active_bytes": 1536,
+                    "reserved_bytes": 20 * MIB,
+                },
+                "peak": {
+                    "requested_bytes": 3048,
+                    "allocated_bytes": 3072,
+                    "active_bytes": 3072,
+                    "reserved_bytes": 20 * MIB,
+                },
+                "steps": [
+                    {
+                        "index": 0,
+                        "peak_allocated_bytes": 3072,
+                        "phases": [
+                            {"phase": "forward", "peak_allocated_bytes": 1024},
+                            {"phase": "backward", "peak_allocated_bytes": 3072},
+                        ],
+                    },
+                    {
+                        "index": 1,
+                        "peak_allocated_bytes": 1536,
+                        "phases": [{"phase": "forward", "peak_allocated_bytes": 1536}],
+                    },
+                ],
+                "categories_at_peak": None,
+                "notes": [],
+            }
+        ],
+        "findings": [],
+    }
+
+
+def test_the_terminal_says_the_same_in_words(monkeypatch, capsys):
+    out = report(monkeypatch, capsys, by_hand(), outcome=Outcome.FINISHED)
+
+    assert "gpt2 (finished)" in out
+    assert "rank 3, device 1, Pretend GPU 80.0 GiB" in out
+    assert "7 events, 6 µs, 2 steps, torch 2.13.0" in out
+    assert cells(out, "at the end") == ["at the end", "1.48 KiB", "1.00 KiB", "1.50 KiB", "20.0 MiB"]
+    assert "step 0 backward" in out
+    assert "train.py:12 <module>: mse_loss" in out
+    assert "model.py:31 forward: linear" in out
+
+
+def test_what_holds_most_comes_first_and_the_rest_is_summed_up(monkeypatch, capsys):
+    out = report(monkeypatch, capsys, by_hand(), "--top", "1")
+
+    assert "2.00 KiB  66.7 %" in out
+    assert "1.00 KiB  33.3 %" in out
+    assert "1 more places (--top 2)" in out
+    assert "model.py:31" not in out
+
+
+def test_notes_come_before_any_figure(monkeypatch, capsys):
+    note = Note("gap", "3 events are missing after event 2", 3)
+    out = report(monkeypatch, capsys, by_hand(notes=(note,)))
+    shown = json.loads(report(monkeypatch, capsys, by_hand(notes=(note,)), "--json"))
+
+    assert out.index("! 3 events are missing") < out.index("at the end")
+    assert shown["recordings"][0]["gaps"] == 1
+    assert shown["recordings"][0]["notes"] == [
+        {"code": "gap", "text": "3 events are missing after event 2", "value": 3}
+    ]
+
+
+def test_memory_in_use_before_the_trace_is_a_late_start(monkeypatch, capsys):
+    segments = Segments.of(address=[BASE], size=[2 * MIB], is_large=[False])
+    blocks = Blocks.of(
+        address=[BASE, BASE + 512],
+        size=[512, 2 * MIB - 512],
+        requested_size=[500, 0],
+        state=[BlockState.ALLOCATED, BlockState.INACTIVE],
+    )
+    late = Recording(initial=Snapshot(segments=segments, blocks=blocks))
+    (shown,) = json.loads(report(monkeypatch, capsys, late, "--json"))["recordings"]
+
+    assert shown["starts_late"] is True
+    assert shown["end"] == shown["peak"]
+    assert shown["end"] == {
+        "requested_bytes": 500,
+        "allocated_bytes": 512,
+        "active_bytes": 512,
+        "reserved_bytes": 2 * MIB,
+    }
+
+
+def test_a_simulated_recording_says_so_wherever_it_is_shown(monkeypatch, capsys):
+    simulated = by_hand(source="simulated", device=Device(kind="simulated"))
+
+    assert "simulated" in report(monkeypatch, capsys, simulated)
+    assert "simulated" in report(monkeypatch, capsys, simulated, "--markdown")
+    assert '"source": "simulated"' in report(monkeypatch, capsys, simulated, "--json")
+
+
+def test_known_categories_are_told_in_bytes_that_sum_to_the_peak(monkeypatch, capsys):
+    labels = Labels.of(event=[3], address=[BASE], category=[1])
+    (shown,) = json.loads(report(monkeypatch, capsys, by_hand(labels=labels), "--json"))["recordings"]
+
+    assert shown["categories_at_peak"]["parameter"] == 1024
+    assert sum(shown["categories_at_peak"].values()) == 3072
+
+
+def test_an_empty_recording_is_reported_as_such(monkeypatch, capsys):
+    (shown,) = json.loads(report(monkeypatch, capsys, Recording(), "--json"))["recordings"]
+    out = report(monkeypatch, capsys, Recording())
+
+    assert shown["events"] == 0
+    assert set(shown["peak"].values()) == {0}
+    assert "0 events" in out
+
+
+def test_a_run_without_recordings_says_so(monkeypatch, capsys):
+    loading(monkeypatch)
+
+    assert cli.main(["report", "x"]) == 0
+    assert "no recordings" in capsys.readouterr().out
+
+
+def test_how_it_ended_is_told(monkeypatch, capsys):
+    out = report(monkeypatch, capsys, by_hand(), outcome=Outcome.FAILED, error="ValueError: no batch")
+
+    assert "gpt2 (failed)" in out
+    assert "! ValueError: no batch" in out
+
+
+def test_many_steps_are_cut_to_the_telling_ones(monkeypatch, capsys):
+    steps = Steps.of(index=range(100), start_event=[0] * 99 + [5], end_event=[0] * 42 + [3] + [0] * 56 + [7])
+    out = report(monkeypatch, capsys, by_hand(steps=steps, phases=Phases.of()))
+
+    assert "88 more steps, none of them higher" in out
+    assert [line.split()[0] for line in out.splitlines() if line.strip().startswith("42 ")] == ["42"]
+
+
+def test_markdown_has_the_tables(monkeypatch, capsys):
+    out = report(monkeypatch, capsys, by_hand(), "--markdown")
+
+    assert out.startswith("# gpt2 (a file)\n")
+    assert "| at the end | 1.48 KiB | 1.00 KiB | 1.50 KiB | 20.0 MiB |" in out
+    assert "| 0 | 3.00 KiB | 1.00 KiB | 3.00 KiB |" in out
+
+
+@pytest.mark.parametrize("options", [["--top", "0"], ["--top", "-1"]])
+def test_a_table_of_no_rows_is_asked_wrongly(monkeypatch, options):
+    loading(monkeypatch, by_hand())
+
+    assert cli.main(["report", "x", *options]) == 2
+
+
+def test_info_counts_what_is_in_the_file(monkeypatch, capsys):
+    loading(monkeypatch, by_hand(), outcome=Outcome.DIED, started_ns=5)
+
+    assert cli.main(["info", "x", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    (recording,) = shown["recordings"]
+    assert (shown["schema"], shown["outcome"], shown["started_ns"], shown["ended_ns"]) == (1, "died", 5, None)
+    assert recording["events_by_action"] == {
+        "alloc": 3,
+        "free_requested": 2,
+        "free_completed": 1,
+        "segment_alloc": 1,
+    }
+    assert (recording["events"], recording["steps"], recording["stacks"]) == (7, 2, 2)
+    assert recording["capacity_bytes"] == 80 * 2**30
+    assert recording["python"] is None
+
+
+def test_info_in_words_names_versions_and_counts(monkeypatch, capsys):
+    loading(monkeypatch, by_hand())
+
+    assert cli.main(["info", "x"]) == 0
+    out = capsys.readouterr().out
+    assert "2.13.0" in out
+    assert "alloc 3, free_requested 2" in out
+    assert "80.0 GiB" in out
