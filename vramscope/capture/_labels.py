@@ -1,0 +1,131 @@
+"""What is this storage? Named by identity at the few moments when the program itself knows."""
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import torch
+
+from vramscope.capture._storages import storage_of
+from vramscope.model.marks import Category
+
+Tell: TypeAlias = Callable[[Any, Category, str], bool]
+"""``tell(storage, category, name)``: False where the storage is not ours, so that it may be asked again."""
+
+Named: TypeAlias = list[tuple[str, "weakref.ref[Any]", Category]]
+
+
+class _Seen(weakref.ref):  # type: ignore[type-arg]
+    """A storage that has its label, by the address of its C++ half."""
+
+    __slots__ = ("cdata",)
+    cdata: int
+
+
+class Labeller:
+    """Finds names for storages; each storage is told once, by the first name found for it.
+
+    Measured: 0.3 µs for a tensor whose storage has its label, so 1,000 parameters under Adam cost about
+    1.5 ms a step.
+    """
+
+    __slots__ = ("_calls", "_modules", "_names", "_seen", "_tell")
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._seen: dict[int, _Seen] = {}
+        self._modules: weakref.WeakKeyDictionary[Any, Named] = weakref.WeakKeyDictionary()
+        self._calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        # By id(): a tensor's own hash is its id, but == compares values.
+        self._names: dict[int, str] = {}
+
+    def module(self, module: Any) -> None:
+        """Parameters and buffers of a root module."""
+        for name, reference, category in self._named(module):
+            tensor = reference()
+            if tensor is not None:
+                self._label(tensor, category, name)
+
+    def inputs(self, inputs: Any, is_input: Callable[[Any], bool]) -> None:
+        """Tensors among the arguments of a root module, as far as ``is_input(storage)``."""
+        for tensor in tensors_in(inputs, depth=3):
+            if tensor.grad_fn is None and not tensor.requires_grad:
+                self._label(tensor, Category.INPUT, "", is_input)
+
+    def gradients(self, optimizer: Any = None) -> None:
+        """Of every parameter known, and of the optimizer's."""
+        for named in list(self._modules.values()):
+            for name, reference, category in named:
+                if category == Category.PARAMETER:
+                    self._gradient(reference(), name)
+        for parameter in _parameters(optimizer):
+            self._label(parameter, Category.PARAMETER, self._names.get(id(parameter), ""))
+            self._gradient(parameter, self._names.get(id(parameter), ""))
+
+    def optimizer_state(self, optimizer: Any) -> None:
+        """Tensors in ``optimizer.state``."""
+        for parameter, state in list(getattr(optimizer, "state", {}).items()):
+            owner = self._names.get(id(parameter), "")
+            if isinstance(state, Mapping):
+                for key, value in list(state.items()):
+                    for tensor in tensors_in(value, depth=2):
+                        self._label(
+                            tensor, Category.OPTIMIZER_STATE, f"{key} of {owner}" if owner else str(key)
+                        )
+
+    def _gradient(self, parameter: Any, name: str) -> None:
+        gradient = None if parameter is None else parameter.grad
+        if gradient is not None:
+            self._label(gradient, Category.GRADIENT, f"gradient of {name}" if name else "")
+
+    def _named(self, module: Any) -> Named:
+        """Walked again at the 1st, 2nd, 4th, 8th … call: modules grow late (lazy layers, adapters)."""
+        calls = self._calls[module] = self._calls.get(module, 0) + 1
+        if calls & (calls - 1) == 0:
+            named = [
+                *_walk(module.named_parameters(), Category.PARAMETER),
+                *_walk(module.named_buffers(), Category.BUFFER),
+            ]
+            self._modules[module] = named
+            for name, reference, category in named:
+                if category == Category.PARAMETER:
+                    self._names[id(reference())] = name
+        return self._modules[module]
+
+    def _label(
+        self, tensor: Any, category: Category, name: str, wanted: Callable[[Any], bool] | None = None
+    ) -> None:
+        storage = storage_of(tensor)
+        if storage is None:
+            return
+        cdata = storage._cdata
+        if cdata in self._seen or (wanted is not None and not wanted(storage)):
+            return
+        if self._tell(storage, category, name):
+            seen = _Seen(storage, self._forget)
+            seen.cdata = cdata
+            self._seen[cdata] = seen
+
+    def _forget(self, seen: _Seen) -> None:
+        self._seen.pop(seen.cdata, None)
+
+
+def _walk(found: Iterable[tuple[str, Any]], category: Category) -> Named:
+    return [(name, weakref.ref(tensor), category) for name, tensor in found]
+
+
+def _parameters(optimizer: Any) -> Iterator[Any]:
+    for group in getattr(optimizer, "param_groups", ()):
+        yield from group.get("params", ())
+
+
+def tensors_in(value: Any, depth: int) -> Iterator[Any]:
+    """Tensors in plain containers; strangers are not looked into."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth and type(value) in (tuple, list):
+        for item in value:
+            yield from tensors_in(item, depth - 1)
+    elif depth and isinstance(value, dict):
+        for item in list(value.values()):
+            yield from tensors_in(item, depth - 1)

@@ -1,0 +1,356 @@
+"""What is the program doing? Marks out of torch's own hooks, with no change to the loop.
+
+The hooks are functions of this module and stay the same objects for the life of the process: torch.compile
+guards on their identity, and would compile again after every ``with record():`` otherwise. They return at
+once while torch.compile traces them.
+"""
+
+import functools
+import gc
+import inspect
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch.compiler import is_compiling
+from torch.nn.modules import module as _modules
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from vramscope.model.marks import MarkKind, Phase
+
+
+class Listener(Protocol):
+    """Told what the program does; may raise, ``failed`` then gets the error and training goes on."""
+
+    def mark(self, kind: MarkKind, phase: Phase = Phase.OTHER, value: int = 0, name: str = "") -> None:
+        """A fact about the program, now."""
+
+    def forward_begins(self, module: Any) -> None:
+        """An outermost call of a module."""
+
+    def forward_ends(self, inputs: Any, result: Any) -> None:
+        """It returned."""
+
+    def backward_ends(self) -> None:
+        """An outermost backward returned: gradients are there."""
+
+    def step_begins(self, optimizer: Any) -> None:
+        """``optimizer.step()`` was called."""
+
+    def step_ends(self, optimizer: Any) -> None:
+        """It returned: its state is there."""
+
+    def failed(self, error: Exception) -> None:
+        """Something of ours went wrong."""
+
+
+class _Open(NamedTuple):
+    """A phase that began on this thread."""
+
+    phase: Phase
+    value: int
+    name: str
+    position: int
+    """Frames from the bottom of the thread up to the one whose return ends the phase; 0 = ends by itself."""
+    frame: int
+    """id() of that frame: a reference would keep its locals, so tensors, alive."""
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.calls = 0
+        """Module calls under way, inside each other."""
+        self.open: list[_Open] = []
+
+
+_listener: Listener | None = None
+_thread = _Thread()
+_undo: list[Callable[[], None]] = []
+_graph_task: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
+# The name that torch ≥ 2.4 runs every backward through, bound in two modules; torch 2.1 has neither.
+_ENGINE = "_engine_run_backward"
+_FORWARDS = frozenset({Phase.FORWARD, Phase.EVAL, Phase.RECOMPUTE})
+
+
+def install(listener: Listener) -> None:
+    """Tell *listener* what happens, until ``uninstall``."""
+    global _listener  # noqa: PLW0603 -- the hooks must be module-level functions, see above
+    _listener = listener
+    _hook_modules()
+    _hook_optimizers()
+    _hook_backward()
+    gc.callbacks.append(_after_gc)
+    _undo.append(lambda: gc.callbacks.remove(_after_gc))
+    _silence_compile()
+
+
+def uninstall() -> None:
+    """Take every hook out again; harmless when there is none."""
+    global _listener  # noqa: PLW0603
+    _listener = None
+    while _undo:
+        _undo.pop()()
+
+
+def begin(phase: Phase, value: int, name: str, owner: FrameType | None) -> None:
+    """A phase begins on this thread; ``end`` ends it, or the loss of its frame *owner* (None = never)."""
+    if _listener is None:
+        return
+    stack = _frame_ids(owner) if owner is not None else []
+    if owner is not None:
+        _drop_stale(_listener, stack)
+    _thread.open.append(_Open(phase, value, name, len(stack), stack[0] if stack else 0))
+    _listener.mark(MarkKind.PHASE_BEGIN, phase, value, name)
+
+
+def end(phase: Phase, value: int, name: str) -> None:
+    """The innermost phase like this ends, with all that an exception left open above it."""
+    if _listener is None:
+        return
+    stack = _thread.open
+    for at in reversed(range(len(stack))):
+        if stack[at][:3] == (phase, value, name):
+            del stack[at:]
+            _listener.mark(MarkKind.PHASE_END, phase, value, name)
+            return
+
+
+def in_forward() -> bool:
+    """Whether a module is being called on this thread."""
+    return _thread.calls > 0
+
+
+def forget_thread() -> None:
+    """The thread left the recorded block: nothing is open."""
+    _thread.open.clear()
+    _thread.calls = 0
+
+
+def _frame_ids(frame: FrameType | None) -> list[int]:
+    found = []
+    while frame is not None:
+        found.append(id(frame))
+        frame = frame.f_back
+    return found
+
+
+def _drop_stale(listener: Listener, stack: list[int]) -> None:
+    """End the phases whose frames are gone: an exception passed that their hooks never saw."""
+    opened = _thread.open
+    while opened and opened[-1].position:
+        at = len(stack) - opened[-1].position
+        # An owner begins one phase only, so one that begins a second is another frame at the same address.
+        if at > 0 and stack[at] == opened[-1].frame:
+            return
+        lost = opened.pop()
+        if lost.phase in _FORWARDS:
+            _thread.calls = 0
+        listener.mark(MarkKind.PHASE_END, lost.phase, lost.value, lost.name)
+
+
+# ------------------------------------------------------------------------------------------ modules
+
+
+def _hook_modules() -> None:
+    handles = [
+        _modules.register_module_forward_pre_hook(_before_module),
+        _modules.register_module_forward_hook(_after_module, always_call=True, **_WITH_KWARGS),
+    ]
+    _undo.extend(handle.remove for handle in handles)
+
+
+_WITH_KWARGS = (
+    {"with_kwargs": True}
+    if "with_kwargs" in inspect.signature(_modules.register_module_forward_hook).parameters
+    else {}
+)
+
+
+def _before_module(module: Any, args: Any) -> None:  # noqa: ARG001
+    if is_compiling():
+        return
+    _thread.calls += 1
+    if _thread.calls == 1:
+        _guarded(_begin_forward, module, sys._getframe(1))
+
+
+def _after_module(module: Any, args: Any, *rest: Any) -> None:
+    """*rest*: kwargs and result; without kwargs in old torch, and where forward raised."""
+    if is_compiling() or not _thread.calls:
+        return
+    _thread.calls -= 1
+    if not _thread.calls:
+        _guarded(_end_forward, module, (args, *rest[:-1]), rest[-1])
+
+
+def _begin_forward(listener: Listener, module: Any, owner: FrameType) -> None:
+    calls = _thread.calls
+    begin(_forward_phase(), 0, type(module).__name__, owner)
+    _thread.calls = calls
+    listener.forward_begins(module)
+
+
+def _end_forward(listener: Listener, module: Any, inputs: Any, result: Any) -> None:
+    listener.forward_ends(inputs, result)
+    name = type(module).__name__
+    for opened in reversed(_thread.open):
+        if opened.name == name and opened.phase in _FORWARDS:
+            end(opened.phase, 0, name)
+            return
+
+
+def _forward_phase() -> Phase:
+    if _in_backward():
+        return Phase.RECOMPUTE
+    return Phase.FORWARD if torch.is_grad_enabled() else Phase.EVAL
+
+
+def _in_backward() -> bool:
+    if _graph_task is not None and _graph_task() != -1:
+        return True
+    return any(opened.phase == Phase.BACKWARD for opened in _thread.open)
+
+
+# ----------------------------------------------------------------------------------------- backward
+
+
+def _hook_backward() -> None:
+    if hasattr(torch.autograd.graph, _ENGINE):
+        places: list[tuple[Any, str]] = [(torch.autograd.graph, _ENGINE), (torch.autograd, _ENGINE)]
+    else:
+        places = [(torch.autograd, "backward"), (torch.autograd, "grad")]
+    for home, name in places:
+        _replace(home, name, _watched_backward)
+
+
+def _watched_backward(run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        if _listener is None or is_compiling() or _in_backward():
+            return run(*args, **kwargs)
+        _guarded(_begin_backward, sys._getframe())
+        # Module calls inside of backward count from nothing: they are recomputations.
+        calls, _thread.calls = _thread.calls, 0
+        try:
+            return run(*args, **kwargs)
+        finally:
+            _thread.calls = calls
+            _guarded(_end_backward)
+
+    return run_backward
+
+
+def _begin_backward(_listener: Listener, owner: FrameType) -> None:
+    begin(Phase.BACKWARD, 0, "", owner)
+
+
+def _end_backward(listener: Listener) -> None:
+    end(Phase.BACKWARD, 0, "")
+    listener.backward_ends()
+
+
+# ---------------------------------------------------------------------------------------- optimizer
+
+
+def _hook_optimizers() -> None:
+    handles = [
+        register_optimizer_step_pre_hook(_before_step),
+        register_optimizer_step_post_hook(_after_step),
+    ]
+    _undo.extend(handle.remove for handle in handles)
+    _replace(torch.optim.Optimizer, "zero_grad", _watched_zero_grad)
+
+
+def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001
+    if not is_compiling():
+        _guarded(_begin_step, optimizer, sys._getframe(1))
+
+
+def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001
+    if not is_compiling():
+        _guarded(_end_step, optimizer)
+
+
+def _begin_step(listener: Listener, optimizer: Any, owner: FrameType) -> None:
+    begin(Phase.OPTIMIZER, id(optimizer), type(optimizer).__name__, owner)
+    listener.step_begins(optimizer)
+
+
+def _end_step(listener: Listener, optimizer: Any) -> None:
+    listener.step_ends(optimizer)
+    end(Phase.OPTIMIZER, id(optimizer), type(optimizer).__name__)
+
+
+def _watched_zero_grad(run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        if _listener is None or is_compiling():
+            return run(optimizer, *args, **kwargs)
+        _guarded(_begin_zero_grad, optimizer, sys._getframe())
+        try:
+            return run(optimizer, *args, **kwargs)
+        finally:
+            _guarded(_end_zero_grad, optimizer)
+
+    return zero_grad
+
+
+def _begin_zero_grad(_listener: Listener, optimizer: Any, owner: FrameType) -> None:
+    begin(Phase.ZERO_GRAD, id(optimizer), type(optimizer).__name__, owner)
+
+
+def _end_zero_grad(_listener: Listener, optimizer: Any) -> None:
+    end(Phase.ZERO_GRAD, id(optimizer), type(optimizer).__name__)
+
+
+# -------------------------------------------------------------------------------------- other hooks
+
+
+def _after_gc(stage: str, info: dict[str, int]) -> None:
+    # Only whole collections: the young generations are collected hundreds of times a second.
+    if stage == "stop" and info.get("generation") == 2:
+        _guarded(_mark_gc)
+
+
+def _mark_gc(listener: Listener) -> None:
+    listener.mark(MarkKind.GC, value=2)
+
+
+def _silence_compile() -> None:
+    """torch warns that global hooks fire once more for a compiled module; with ours nobody need care."""
+    warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
+    entry = warnings.filters[0]
+
+    def undo() -> None:
+        if entry in warnings.filters:
+            warnings.filters.remove(entry)  # type: ignore[attr-defined]
+
+    _undo.append(undo)
+
+
+def _replace(home: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Put our wrapper round an attribute until it is undone; stays where somebody has wrapped ours since."""
+    original = getattr(home, name)
+    ours = wrap(original)
+    setattr(home, name, ours)
+
+    def undo() -> None:
+        if getattr(home, name) is ours:
+            setattr(home, name, original)
+
+    _undo.append(undo)
+
+
+def _guarded(do: Callable[..., None], *args: Any) -> None:
+    """Our own mistakes never reach the training: the listener is told instead."""
+    listener = _listener
+    if listener is None:
+        return
+    try:
+        do(listener, *args)
+    except Exception as error:  # noqa: BLE001 -- the recorder's boundary
+        listener.failed(error)

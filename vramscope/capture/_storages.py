@@ -1,0 +1,284 @@
+"""When is a tensor's storage born, and when does it die? On the CPU, where no allocator tells.
+
+A dispatch mode sees every operator of its thread, also inside backward and inside the optimizer, and looks
+at the storages of what is returned: an unknown one is a birth. A weak reference tells the death. What cannot
+be seen: temporaries inside one operator, operators of other threads, the buffers of compiled code.
+"""
+
+import functools
+import gc
+import sys
+import weakref
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+
+
+class Life(weakref.ref):  # type: ignore[type-arg]
+    """A storage's weak reference with what we know of it."""
+
+    __slots__ = ("address", "cdata", "in_forward", "n_bytes")
+    cdata: int
+    """Address of the C++ half: dead storages' are used again, data pointers are shared and change."""
+    n_bytes: int
+    address: int
+    """Of its block on the simulated device; 0 until it was placed there."""
+    in_forward: bool
+    """Born while a module was called."""
+
+
+class Listener(Protocol):
+    """Told about storages, in the order of events."""
+
+    def born(self, life: Life, frame: FrameType | None) -> None:
+        """A new storage; *frame* of the caller, None where unknown."""
+
+    def died(self, life: Life) -> None:
+        """The last tensor on it is gone. May come at any time, on any thread, from within anything."""
+
+    def resized(self, life: Life, n_bytes: int, frame: FrameType | None) -> None:
+        """It has another size now, and 0 bytes is a size."""
+
+    def failed(self, error: Exception) -> None:
+        """Something of ours went wrong."""
+
+
+class Storages:
+    """Every storage on the CPU that we know, by the address of its C++ half."""
+
+    __slots__ = ("_mode", "_resize", "listener", "live", "n_born", "n_late", "quiet")
+
+    def __init__(self, listener: Listener) -> None:
+        self.live: dict[int, Life] = {}
+        self.n_born = 0
+        self.n_late = 0
+        """Storages that some operator returned a view of, though their birth was not seen."""
+        self.quiet = False
+        """Look at nothing any more."""
+        self.listener = listener
+        self._mode = _Mode(self)
+        self._resize: Callable[..., Any] | None = None
+
+    def enter_thread(self) -> None:
+        """See the operators of the calling thread."""
+        self._mode.__enter__()
+
+    def exit_thread(self) -> None:
+        """No longer; where another mode was left above ours, stay, but look at nothing."""
+        if _get_current_dispatch_mode() is self._mode:
+            self._mode.__exit__(None, None, None)
+        else:
+            self.quiet = True
+
+    def wrap_resize(self) -> None:
+        """``UntypedStorage.resize_`` passes no operator (FSDP frees parameters with it)."""
+        original = torch.UntypedStorage.resize_
+        see = self.see_storage
+
+        @functools.wraps(original)
+        def resize_(storage: Any, size: int) -> Any:
+            result = original(storage, size)
+            see(storage, sys._getframe(1))
+            return result
+
+        self._resize = resize_
+        torch.UntypedStorage.resize_ = resize_
+
+    def unwrap_resize(self) -> None:
+        """Restore it, unless somebody wrapped ours since."""
+        if self._resize is not None and torch.UntypedStorage.__dict__.get("resize_") is self._resize:
+            del torch.UntypedStorage.resize_
+        self._resize = None
+
+    def adopt(self, *, everything: bool) -> None:
+        """Take in the tensors that Python can reach; else only the young ones.
+
+        Looks at objects by their exact type: asking a stranger's object anything may run its code.
+        """
+        objects = gc.get_objects() if everything else [*gc.get_objects(0), *gc.get_objects(1)]
+        wanted: dict[type, bool] = {}
+        for thing in objects:
+            kind = type(thing)
+            if kind not in wanted:
+                wanted[kind] = issubclass(kind, torch.Tensor) and not is_stranger(kind)
+            if wanted[kind]:
+                self.adopt_tensor(thing)
+
+    def adopt_tensor(self, tensor: Any) -> None:
+        """Take in a tensor and its gradient."""
+        self.see(tensor, None)
+        with torch._C.DisableTorchFunction():
+            gradient = tensor.grad if tensor.is_leaf else None
+        if gradient is not None:
+            self.see(gradient, None)
+
+    def see(self, out: Any, frame: FrameType | None) -> None:
+        """A tensor, or what an operator returned."""
+        if isinstance(out, torch.Tensor):
+            try:
+                known = _storage_id(out) in self.live
+            except (NotImplementedError, RuntimeError):
+                self.see(_parts(out), frame)
+                return
+            if not known:
+                self._see_storage(storage_of(out), frame)
+        elif type(out) in (tuple, list):
+            for item in out:
+                self.see(item, frame)
+
+    def see_again(self, out: Any, frame: FrameType | None) -> None:
+        """What an operator returned that may have changed the size of a storage."""
+        if isinstance(out, torch.Tensor):
+            storage = storage_of(out)
+            if storage is not None:
+                self._see_storage(storage, frame)
+        elif type(out) in (tuple, list):
+            for item in out:
+                self.see_again(item, frame)
+
+    def see_storage(self, storage: Any, frame: FrameType | None) -> None:
+        """A storage that may be new, or have a new size; never raises."""
+        if self.quiet:
+            return
+        try:
+            self._see_storage(storage, frame)
+        except Exception as error:  # noqa: BLE001 -- the recorder's boundary
+            self.listener.failed(error)
+
+    def _see_storage(self, storage: Any, frame: FrameType | None) -> None:
+        life, n_bytes = self.live.get(storage._cdata), storage.nbytes()
+        if life is not None:
+            if life.n_bytes != n_bytes:
+                life.n_bytes = n_bytes
+                self.listener.resized(life, n_bytes, frame)
+        elif n_bytes and storage.device.type == "cpu":
+            life = Life(storage, self._dead)
+            life.cdata, life.n_bytes, life.address, life.in_forward = storage._cdata, n_bytes, 0, False
+            self.live[life.cdata] = life
+            self.n_born += 1
+            self.listener.born(life, frame)
+
+    def _dead(self, life: Life) -> None:
+        if self.quiet:
+            return
+        try:
+            del self.live[life.cdata]
+            self.listener.died(life)
+        except Exception as error:  # noqa: BLE001 -- the recorder's boundary
+            self.listener.failed(error)
+
+
+def storage_of(tensor: Any) -> Any:
+    """The tensor's storage, None where it has none of its own; runs no ``__torch_function__``."""
+    with torch._C.DisableTorchFunction():
+        try:
+            return tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):  # sparse tensors, wrapper subclasses
+            return None
+
+
+def is_stranger(kind: type) -> bool:
+    """A tensor class that dispatches by itself and only wraps others: DTensor, FakeTensor …"""
+    return getattr(kind, "__torch_dispatch__", None) is not torch.Tensor.__torch_dispatch__
+
+
+_storage_id: Callable[[Any], int] = getattr(torch._C, "_storage_id", lambda tensor: storage_of(tensor)._cdata)
+
+
+def _parts(tensor: Any) -> list[Any]:
+    """The plain tensors that make up a sparse one."""
+    if tensor.layout == torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return []
+
+
+class _Operator(NamedTuple):
+    """What an operator's schema tells about the storages that it returns."""
+
+    views: bool
+    """It returns views: an unknown storage is older than this call."""
+    writes: bool
+    """It returns what it wrote to, which may have another size now."""
+    is_composite: bool
+    """Autograd takes it apart before we see it, but in inference mode the CPU runs it whole: take it apart
+    there as well, or what it allocates inside is lost."""
+
+
+# torch.tensor, from_numpy …: the tensor was made in C++ just before.
+_FRESH = frozenset({"aten::lift_fresh", "aten::lift_fresh_copy"})
+
+
+def _operator(func: Any) -> _Operator:
+    if not isinstance(func, torch._ops.OpOverload):
+        return _Operator(views=False, writes=False, is_composite=False)
+    alias = [returned.alias_info for returned in func._schema.returns]
+    views = any(info is not None and not info.is_write for info in alias)
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return _Operator(
+        views=views and func._schema.name not in _FRESH,
+        writes=any(info is not None and info.is_write for info in alias),
+        is_composite=has(func.name(), "CompositeImplicitAutograd") and not has(func.name(), "CPU"),
+    )
+
+
+class _Mode(TorchDispatchMode):
+    """Runs every operator as it is, then looks at what it returned."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, storages: Storages) -> None:
+        super().__init__()
+        self._storages = storages
+        self._strangers: dict[type, bool] = {}
+        self._operators: dict[Any, _Operator] = {}
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Compiled regions stay compiled; under other modes torch.compile falls back to eager."""
+        return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Not by torch's wrapper: it imports torch._dynamo, and costs 1 µs a call."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if types and any(self._is_stranger(kind) for kind in types):
+            # They take themselves apart, and the inner tensors come back to us.
+            return NotImplemented
+        operator = self._operators.get(func)
+        if operator is None:
+            operator = self._operators[func] = _operator(func)
+        if operator.is_composite and torch.is_inference_mode_enabled():
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
+        out = func(*args, **kwargs) if kwargs else func(*args)
+        if not self._storages.quiet:
+            self._look(operator, out)
+        return out
+
+    def _look(self, operator: _Operator, out: Any) -> None:
+        storages = self._storages
+        try:
+            before = storages.n_born
+            if operator.writes:
+                storages.see_again(out, sys._getframe(2))
+            else:
+                storages.see(out, sys._getframe(2))
+            if operator.views:
+                storages.n_late += storages.n_born - before
+        except Exception as error:  # noqa: BLE001 -- the recorder's boundary
+            storages.listener.failed(error)
+
+    def _is_stranger(self, kind: type) -> bool:
+        found = self._strangers.get(kind)
+        if found is None:
+            found = self._strangers[kind] = is_stranger(kind)
+        return found

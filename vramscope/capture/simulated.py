@@ -1,0 +1,326 @@
+"""What would CUDA's allocator do with this program? Asked on the CPU, where there is no GPU.
+
+Every storage's birth and death goes through our model of the caching allocator. The program is the CPU's:
+workspaces inside an operator are not seen, and its kernels save other tensors than CUDA's. Always labelled
+*simulated*; not a prediction.
+"""
+
+import platform
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from time import time_ns
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+
+from vramscope.allocator.device import CachingAllocator, OutOfMemory
+from vramscope.allocator.settings import Settings
+from vramscope.capture import Failed, Options, Sink, Source, _phases
+from vramscope.capture._labels import Labeller, tensors_in
+from vramscope.capture._log import LabelRow, MarkRow, labels_table, marks_table
+from vramscope.capture._settings import allocator_conf
+from vramscope.capture._stacks import StackWalker
+from vramscope.capture._storages import Life, Storages
+from vramscope.errors import CaptureError
+from vramscope.model.device import Device
+from vramscope.model.marks import Category, MarkKind, Note, Phase
+from vramscope.model.stacks import StackBuilder
+from vramscope.model.trace import Action, Trace
+from vramscope.units import format_bytes
+
+_COLUMNS = len(Trace.DTYPES)
+# Events that wait for the writer, 300 bytes each: above the first number the program's own thread writes
+# them, above the second (a disk that hangs) recording gives up.
+_MANY_WAITING = 500_000
+_TOO_MANY_WAITING = 4_000_000
+
+
+class Simulated:
+    """The simulated device of this process.
+
+    Events come from any thread and from within anything (a weak reference calls back wherever the garbage
+    collector runs), so nobody may ever wait: everything enters one queue, and whoever gets the lock empties
+    it. The order of the queue is the order of events.
+    """
+
+    def __init__(self, options: Options, failed: Failed) -> None:
+        conf = allocator_conf()
+        settings = Settings.from_conf(conf, torch=torch.__version__)
+        self.failed = failed
+        self.settings: Mapping[str, str] = {"PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
+        self.devices: Sequence[Device] = (
+            Device(0, "simulated", f"simulated on {platform.machine()}", options.capacity_bytes or 0),
+        )
+        self._allocator = CachingAllocator(settings, options.capacity_bytes, self._emit)
+        self._storages = Storages(self)
+        self._labeller = Labeller(self._tell)
+        self._builder = StackBuilder()
+        self._walker = StackWalker(self._builder, options.stack_depth)
+        self._sink: Sink | None = None
+        self._queue: deque[tuple[Callable[..., None], int, tuple[Any, ...]]] = deque()
+        self._at_work = threading.Lock()
+        self._writing = threading.Lock()
+        self._is_initial = True
+        self._has_overflowed = False
+        self._n_events = 0
+        self._n_stacks = 1
+        self._now = 0
+        self._stack_id = 0
+        # One flat list: tuples would be counted by the garbage collector, which then ran more often than
+        # without us, and freed the program's cycles earlier.
+        self._rows: list[int] = []
+        self._marks: list[MarkRow] = []
+        self._labels: list[LabelRow] = []
+        self._notes: list[Note] = []
+
+    # ------------------------------------------------------------------------------- as a Capture
+
+    def start(self, sink: Sink) -> None:
+        """Begin; what exists already becomes the initial state."""
+        self._storages.adopt(everything=True)
+        self._work()
+        with self._at_work:
+            self._is_initial = False
+            initial = self._allocator.snapshot(0, self._now)
+        sink.state(initial, 0, reported=False)
+        self._sink = sink
+        self._hook()
+
+    def resume(self) -> None:
+        """The next block was entered.
+
+        The weak references stayed through the pause, so every death was seen; births are taken in where the
+        garbage collector still has the tensors among the young, the rest when an operator shows them.
+        """
+        self._storages.adopt(everything=False)
+        self._hook()
+
+    def _hook(self) -> None:
+        self._storages.wrap_resize()
+        _phases.install(self)
+
+    def pause(self) -> None:
+        """A block was left: take every hook out of the program."""
+        _phases.uninstall()
+        self._storages.unwrap_resize()
+
+    def enter_thread(self) -> None:
+        """See the operators of the calling thread."""
+        self._storages.enter_thread()
+
+    def exit_thread(self) -> None:
+        """The calling thread left its outermost block."""
+        _phases.forget_thread()
+        self._storages.exit_thread()
+
+    def flush(self) -> None:
+        """Hand over what there is."""
+        with self._writing:
+            self._write()
+
+    def finish(self) -> None:
+        """A block was left: hand over the rest, and the state at its end."""
+        with self._writing:
+            self._write(is_end=True)
+
+    def abandon(self) -> None:
+        """Never touch the sink again: writing failed, or this is a forked child."""
+        self._sink = None
+        self._storages.quiet = True
+        self._storages.live.clear()
+        self._queue.clear()
+        self._rows.clear()
+
+    def notes(self) -> list[Note]:
+        """What only the end tells."""
+        n_late = self._storages.n_late
+        if not self._storages.n_born:
+            return [Note("nothing_seen", "no GPU, and no tensor on the CPU was seen: nothing was recorded")]
+        if n_late:
+            return [Note("seen_late", f"{n_late} storages were first seen after their birth", n_late)]
+        return []
+
+    # ----------------------------------------------------------------------- told by the program
+
+    def mark(self, kind: MarkKind, phase: Phase = Phase.OTHER, value: int = 0, name: str = "") -> None:
+        """A fact about the program, now."""
+        row = (int(kind), int(phase), threading.get_ident(), value, name)
+        self._queue.append((self._mark, time_ns(), row))
+        self._work()
+
+    def born(self, life: Life, frame: FrameType | None) -> None:
+        """A new storage."""
+        life.in_forward = _phases.in_forward()
+        stack_id = 0 if frame is None else self._walker.stack_id(frame)
+        self._queue.append((self._place, time_ns(), (life, life.n_bytes, stack_id)))
+        self._work()
+
+    def died(self, life: Life) -> None:
+        """The last tensor on it is gone."""
+        self._queue.append((self._release, time_ns(), (life,)))
+        self._work()
+
+    def resized(self, life: Life, n_bytes: int, frame: FrameType | None) -> None:
+        """It has another size now."""
+        stack_id = 0 if frame is None else self._walker.stack_id(frame)
+        self._queue.append((self._replace, time_ns(), (life, n_bytes, stack_id)))
+        self._work()
+
+    def forward_begins(self, module: Any) -> None:
+        """Its parameters and buffers are known by name."""
+        self._labeller.module(module)
+
+    def forward_ends(self, inputs: Any, result: Any) -> None:
+        """Its inputs are known; compiled code returns storages that no operator showed."""
+        self._labeller.inputs(inputs, self._is_input)
+        for tensor in tensors_in(result, depth=3):
+            self._storages.see(tensor, None)
+
+    def backward_ends(self) -> None:
+        """Gradients are there."""
+        self._labeller.gradients()
+
+    def step_begins(self, optimizer: Any) -> None:
+        """Gradients of parameters that belong to no module seen."""
+        self._labeller.gradients(optimizer)
+
+    def step_ends(self, optimizer: Any) -> None:
+        """Its state is there."""
+        self._labeller.optimizer_state(optimizer)
+
+    def _is_input(self, storage: Any) -> bool:
+        """What a forward made is no input of the next one: a generator's picture shown to its critic."""
+        life = self._storages.live.get(storage._cdata)
+        return life is None or not life.in_forward
+
+    def _tell(self, storage: Any, category: Category, name: str) -> bool:
+        if storage._cdata not in self._storages.live:
+            self._storages.see_storage(storage, None)
+        life = self._storages.live.get(storage._cdata)
+        if life is None:
+            return False
+        self._queue.append((self._label, time_ns(), (life, int(category), name)))
+        self._work()
+        return True
+
+    # ------------------------------------------------------------ under the lock, in queue order
+
+    def _work(self) -> None:
+        """Empty the queue, unless somebody does already: then what was just added is taken next time."""
+        if not self._at_work.acquire(blocking=False):
+            return
+        try:
+            queue = self._queue
+            while queue:
+                do, now, arguments = queue.popleft()
+                self._now = max(self._now, now)
+                do(*arguments)
+        finally:
+            self._at_work.release()
+        if len(self._rows) > _MANY_WAITING * _COLUMNS:
+            self._relieve()
+
+    def _place(self, life: Life, n_bytes: int, stack_id: int) -> None:
+        self._stack_id = stack_id
+        try:
+            life.address = self._allocator.malloc(n_bytes, stack_id=stack_id)
+        except OutOfMemory:
+            self._overflow()
+            life.address = self._allocator.malloc(n_bytes, stack_id=stack_id)
+
+    def _release(self, life: Life) -> None:
+        self._stack_id = 0
+        if life.address:
+            self._allocator.free(life.address)
+            life.address = 0
+
+    def _replace(self, life: Life, n_bytes: int, stack_id: int) -> None:
+        """As CUDA does it: the new block first, then the content is copied and the old one freed."""
+        old = life.address
+        life.address = 0
+        if n_bytes:
+            self._place(life, n_bytes, stack_id)
+        if old:
+            self._stack_id = 0
+            self._allocator.free(old)
+
+    def _mark(self, kind: int, phase: int, thread: int, value: int, name: str) -> None:
+        self._marks.append((kind, phase, self._now, self._n_events, thread, value, name))
+
+    def _label(self, life: Life, category: int, name: str) -> None:
+        if life.address:
+            self._labels.append((self._n_events, life.address, category, name))
+
+    def _emit(self, action: Action, address: int, size: int, block_size: int, stream: int, pool: int) -> None:
+        if not self._is_initial:
+            self._n_events += 1
+            self._rows.extend((action, self._now, address, size, block_size, stream, pool, self._stack_id))
+
+    def _overflow(self) -> None:
+        """The program is on the CPU and goes on; so do we, on a device without limit."""
+        capacity, reserved = self._allocator.capacity_bytes or 0, self._allocator.reserved_bytes
+        self._marks.append(
+            (MarkKind.OOM, 0, self._now, self._n_events, threading.get_ident(), capacity - reserved, "")
+        )
+        self._notes.append(
+            Note(
+                "simulated_oom",
+                f"the simulated device of {format_bytes(capacity)} was full; recorded on without a limit",
+                capacity,
+            )
+        )
+        self._allocator.capacity_bytes = None
+
+    # ------------------------------------------------------------------------------------ writing
+
+    def _relieve(self) -> None:
+        """The writer's thread does not keep up."""
+        if len(self._rows) > _TOO_MANY_WAITING * _COLUMNS:
+            self.failed(CaptureError(f"{_TOO_MANY_WAITING} events wait to be written: the disk hangs"))
+        elif self._writing.acquire(blocking=False):
+            try:
+                self._write()
+            finally:
+                self._writing.release()
+
+    def _write(self, *, is_end: bool = False) -> None:
+        """Everything up to now; at an end the state there too."""
+        self._work()
+        with self._at_work:
+            rows, self._rows = self._rows, []
+            marks, self._marks = self._marks, []
+            labels, self._labels = self._labels, []
+            notes, self._notes = self._notes, []
+            state = self._allocator.snapshot(self._n_events, self._now) if is_end else None
+        sink = self._sink
+        if sink is None:
+            return
+        self._write_stacks(sink)
+        if rows:
+            sink.append(_trace(rows), 0)
+        if marks:
+            sink.append(marks_table(marks), 0)
+        if labels:
+            sink.append(labels_table(labels), 0)
+        if state is not None:
+            sink.state(state, 0, reported=True)
+        for note in notes:
+            sink.note(note, 0)
+
+    def _write_stacks(self, sink: Sink) -> None:
+        rows = self._builder.rows(self._n_stacks)
+        if rows:
+            sink.stacks(rows)
+            self._n_stacks += len(rows)
+
+
+def _trace(rows: list[int]) -> Trace:
+    table = np.array(rows, dtype=np.int64).reshape(-1, _COLUMNS)
+    columns = zip(Trace.DTYPES.items(), table.T, strict=True)
+    return Trace(**{name: column.astype(dtype) for (name, dtype), column in columns})
+
+
+SOURCE = Source("simulated", available=lambda: True, open=Simulated)

@@ -1,0 +1,408 @@
+"""``with vramscope.record("traces/run"):`` around a loop or a step: what used the memory, while it trains.
+
+Whatever goes wrong here is said once, as a warning and as a note in the trace, and training goes on.
+"""
+
+import atexit
+import functools
+import os
+import platform
+import shlex
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+from vramscope.errors import CaptureError, StoreError, UsageError
+from vramscope.model.device import Process
+from vramscope.model.marks import MarkKind, Note, Phase
+from vramscope.model.recording import Outcome
+from vramscope.units import parse_bytes
+
+if TYPE_CHECKING:
+    from vramscope.capture import Capture
+    from vramscope.store.writer import Writer
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_DEVICES = ("auto", "cuda", "simulated")
+# With the time that writing takes this keeps the promise that a killed process loses two seconds at most.
+_FLUSH_INTERVAL_S = 0.8
+_PHASES = {phase.name.lower(): phase for phase in Phase if phase not in (Phase.OTHER, Phase.USER)}
+
+
+def record(
+    directory: str | os.PathLike[str] | None = None,
+    *,
+    device: Literal["auto", "cuda", "simulated"] = "auto",
+    capacity: str | int | None = None,
+    stack_depth: int = 64,
+    quiet: bool = False,
+) -> "Recorder":
+    """Record what uses the memory, as a context manager or a decorator.
+
+    *directory* takes the trace; without it ``traces/<script>-<time>``. Entered again, inside of itself or
+    later, it continues the same run; without *directory* it continues whatever runs. *device*: ``cuda``
+    where there is a GPU, else ``simulated``: every tensor on the CPU through a model of CUDA's allocator,
+    with *capacity* (``"20GiB"``) if given. *stack_depth*: the innermost so many frames are kept. *quiet*:
+    nothing on stderr but warnings. Raises UsageError for what cannot be meant.
+    """
+    if device not in _DEVICES:
+        raise UsageError(f"no device {device!r}; there is: {', '.join(_DEVICES)}")
+    try:
+        capacity_bytes = None if capacity is None else parse_bytes(capacity)
+    except ValueError as error:
+        raise UsageError(f"capacity: {error}") from None
+    path = None if directory is None else Path(os.path.abspath(directory))  # noqa: PTH100 -- keeps links
+    if path is None and _runs.active is not None:
+        return _runs.active
+    if path not in _runs.by_directory:
+        _runs.by_directory[path] = Recorder(path, device, capacity_bytes, stack_depth, quiet=quiet)
+    return _runs.by_directory[path]
+
+
+class Recorder:
+    """One run of this process; made by ``record``."""
+
+    def __init__(
+        self,
+        directory: Path | None,
+        device: str,
+        capacity_bytes: int | None,
+        stack_depth: int,
+        *,
+        quiet: bool,
+    ) -> None:
+        self._wanted = directory
+        self._device = device
+        self._capacity_bytes = capacity_bytes
+        self._stack_depth = stack_depth
+        self._quiet = quiet
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._thread = _Depth()
+        self._directory: Path | None = None
+        self._capture: Capture | None = None
+        self._writer: Writer | None = None
+        self._flusher: _Flusher | None = None
+        self._has_failed = False
+        self._entered: list[Recorder] = []
+
+    @property
+    def directory(self) -> Path:
+        """Of the run; before the first entry the one wished for."""
+        if self._directory is None:
+            self._directory = self._wanted or Path.cwd() / "traces" / _default_name()
+        return self._directory
+
+    def __enter__(self) -> "Recorder":
+        run = _runs.active or self
+        self._entered.append(run)
+        if run is not self and self._wanted is not None and self._wanted != run.directory:
+            run._say(f"already recording to {run.directory}; {self._wanted} is not written")
+        run._enter()
+        return run
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._entered.pop()._exit(error)
+
+    def __call__(self, function: Function) -> Function:
+        """As a decorator: every call is recorded."""
+
+        @functools.wraps(function)
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return cast("Function", recorded)
+
+    def phase(self, name: str) -> "_NamedPhase":
+        """``with recorder.phase("loss"):`` names a stretch; ``forward``, ``loss``, ``data`` … keep their meaning."""
+        return _NamedPhase(self, name)
+
+    def step(self) -> None:
+        """A training step ends here; said once, only what is said counts."""
+        self._mark(MarkKind.STEP)
+
+    def mark(self, name: str) -> None:
+        """Remember this moment."""
+        self._mark(MarkKind.MARK, name=name)
+
+    # ------------------------------------------------------------------------- entering and leaving
+
+    def _enter(self) -> None:
+        with self._lock:
+            if not self._depth:
+                self._resume()
+            _runs.active = self
+            self._depth += 1
+            self._thread.depth += 1
+            if self._thread.depth == 1:
+                self._guarded(lambda capture: capture.enter_thread())
+            self._mark(MarkKind.ENTER, value=self._depth - 1)
+
+    def _exit(self, error: BaseException | None) -> None:
+        with self._lock:
+            self._mark(MarkKind.EXIT, value=self._depth - 1)
+            self._thread.depth -= 1
+            if not self._thread.depth:
+                self._guarded(lambda capture: capture.exit_thread())
+            self._depth -= 1
+            if not self._depth:
+                _runs.active = None
+                self._pause(error)
+
+    def _resume(self) -> None:
+        if self._has_failed:
+            return
+        if self._capture is None:
+            self._start(*self._open())
+            return
+        try:
+            if self._writer is not None:
+                self._writer.reopen()
+            self._capture.resume()
+            self._flusher = _Flusher(self)
+        except Exception as error:  # noqa: BLE001 -- the recorder's boundary
+            self._fail(error)
+
+    def _open(self) -> tuple[str, "Capture"]:
+        """The source and what it starts; raises CaptureError: nothing runs yet."""
+        try:
+            import torch  # noqa: F401
+        except ImportError:
+            raise CaptureError('recording needs torch: pip install "vramscope[torch]"') from None
+        from vramscope.capture import Options, sources
+
+        offered = sources()
+        name = self._device
+        if name == "auto":
+            name = next(name for name, source in offered.items() if source.available())
+        elif not offered[name].available():
+            raise CaptureError("no CUDA device here; record(device='simulated') needs none")
+        options = Options(self._capacity_bytes, self._stack_depth)
+        return name, offered[name].open(options, self._fail)
+
+    def _start(self, source: str, capture: "Capture") -> None:
+        try:
+            self._writer = self._create(source, capture)
+            self._capture = capture
+            capture.start(self._writer)
+            self._flusher = _Flusher(self)
+            self._say(f"recording to {self.directory} ({source})")
+        except Exception as error:  # noqa: BLE001 -- the recorder's boundary
+            self._fail(error)
+
+    def _create(self, source: str, capture: "Capture") -> "Writer":
+        """The writer in the wished directory, or in the first free one beside it."""
+        from vramscope.store.writer import Writer
+
+        process = _process(capture.settings)
+        wished = self.directory
+        for number in range(1, 10_000):
+            path = wished if number == 1 else wished.with_name(f"{wished.name}-{number}")
+            rank = path / f"rank{process.rank}"
+            try:
+                writer = Writer(
+                    path,
+                    source=source,
+                    process=process,
+                    devices=capture.devices,
+                    started_ns=time.time_ns(),
+                )
+            except StoreError:
+                if not rank.exists():
+                    raise
+                continue
+            if path != wished:
+                self._say(f"{wished} holds another run; recording to {path}", always=True)
+            self._directory = path
+            return writer
+        raise StoreError(f"{wished}: 9,999 runs of that name are there already")
+
+    def _pause(self, error: BaseException | None) -> None:
+        if self._flusher is not None:
+            self._flusher.stop()
+            self._flusher = None
+        self._guarded(lambda capture: capture.pause())
+        self._guarded(lambda capture: self._close(capture, error))
+
+    def _close(self, capture: "Capture", error: BaseException | None) -> None:
+        capture.finish()
+        if self._writer is None:
+            return
+        for note in capture.notes():
+            self._writer.note(note)
+        outcome, text = _outcome(error)
+        self._writer.close(outcome, text)
+
+    def _leave(self) -> None:
+        """The interpreter ends within a block (a notebook, a thread): close what is open."""
+        with self._lock:
+            if self._depth:
+                self._depth = 0
+                self._pause(None)
+
+    # ----------------------------------------------------------------------------- doing no harm
+
+    def _mark(self, kind: MarkKind, phase: Phase = Phase.OTHER, value: int = 0, name: str = "") -> None:
+        if self._depth or kind == MarkKind.ENTER:
+            self._guarded(lambda capture: capture.mark(kind, phase, value, name))
+
+    def _guarded(self, do: Callable[["Capture"], None]) -> None:
+        capture = self._capture
+        if capture is None:
+            return
+        try:
+            do(capture)
+        except Exception as error:  # noqa: BLE001 -- the recorder's boundary
+            self._fail(error)
+
+    def _flush(self) -> None:
+        if not self._has_failed:
+            self._guarded(lambda capture: capture.flush())
+
+    def _fail(self, error: Exception) -> None:
+        """Stop recording, say so once, and let the training go on."""
+        with self._lock:
+            if self._has_failed:
+                return
+            self._has_failed = True
+        text = f"vramscope stopped recording, training goes on: {type(error).__name__}: {error}"
+        capture, writer = self._capture, self._writer
+        if capture is not None:
+            for undo in (capture.pause, capture.abandon):
+                with suppress(Exception):
+                    undo()
+        if writer is not None:
+            with suppress(Exception):
+                writer.note(Note("recording_failed", text))
+                writer.close(Outcome.FAILED, text)
+        _warn(text)
+
+    def _say(self, text: str, *, always: bool = False) -> None:
+        if always or not self._quiet:
+            with suppress(OSError, ValueError):
+                sys.stderr.write(f"vramscope: {text}\n")
+
+
+class _NamedPhase:
+    """A stretch of the program that the user named."""
+
+    __slots__ = ("_name", "_phase", "_recorder")
+
+    def __init__(self, recorder: Recorder, name: str) -> None:
+        self._recorder = recorder
+        self._name = name
+        self._phase = _PHASES.get(name.lower(), Phase.USER)
+
+    def __enter__(self) -> None:
+        self._recorder._mark(MarkKind.PHASE_BEGIN, self._phase, name=self._name)
+
+    def __exit__(self, *_: object) -> None:
+        self._recorder._mark(MarkKind.PHASE_END, self._phase, name=self._name)
+
+
+class _Depth(threading.local):
+    """How deep this thread is inside of blocks."""
+
+    depth = 0
+
+
+class _Flusher:
+    """Hands over what there is, about once a second."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="vramscope-writer", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_over.wait(_FLUSH_INTERVAL_S):
+            self._recorder._flush()
+
+
+class _Runs:
+    """Every run of this process."""
+
+    def __init__(self) -> None:
+        self.active: Recorder | None = None
+        self.by_directory: dict[Path | None, Recorder] = {}
+
+    def forget(self) -> None:
+        """In a forked child: the parent goes on recording, the child records nothing of it."""
+        for recorder in self.by_directory.values():
+            recorder._has_failed = True
+            recorder._lock = threading.RLock()
+            recorder._flusher = None
+            recorder._writer = None
+            if recorder._capture is not None:
+                with suppress(Exception):
+                    recorder._capture.pause()
+                    recorder._capture.abandon()
+        self.active = None
+        self.by_directory = {}
+
+    def leave(self) -> None:
+        for recorder in self.by_directory.values():
+            recorder._leave()
+
+
+_runs = _Runs()
+atexit.register(_runs.leave)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_runs.forget)
+
+
+def _warn(text: str) -> None:
+    try:
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+    except Warning:  # made an error by the user's filters: not in the middle of their training
+        with suppress(OSError, ValueError):
+            sys.stderr.write(f"{text}\n")
+
+
+def _outcome(error: BaseException | None) -> tuple[Outcome, str]:
+    is_quiet_exit = isinstance(error, SystemExit) and not error.code
+    if error is None or is_quiet_exit or isinstance(error, GeneratorExit):
+        return Outcome.FINISHED, ""
+    return Outcome.FAILED, " ".join(f"{type(error).__name__}: {error}".split())[:2000]
+
+
+def _process(settings: Any) -> Process:
+    import torch
+
+    return Process(
+        rank=_environ_int("RANK", 0),
+        world_size=_environ_int("WORLD_SIZE", 1),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        command=shlex.join(sys.argv),
+        python=platform.python_version(),
+        torch=torch.__version__,
+        allocator=settings,
+    )
+
+
+def _environ_int(name: str, default: int) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdigit() else default
+
+
+def _default_name() -> str:
+    """``<script>-<time>``."""
+    script = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-c") else "python"
+    return f"{script}-{time.strftime('%Y%m%d-%H%M%S')}"
