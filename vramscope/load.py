@@ -1,0 +1,145 @@
+"""Which recordings are at this path? Our own directories, and whatever file torch or others wrote."""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from vramscope import formats, registry
+from vramscope.errors import FormatError, StoreError, UnknownNameError, UsageError
+from vramscope.formats import Format
+from vramscope.model.recording import Run
+from vramscope.store.reader import Reader, is_rank, is_run
+from vramscope.units import format_bytes
+
+HEAD_BYTES = 64 << 10
+"""What a format gets to see of a file before it says whether it is its own."""
+
+_MOST_FILES = 1000
+"""So many files below a directory, the newest, are looked into: a home directory must not take minutes."""
+
+_NEVER_INSIDE = frozenset({"node_modules", "site-packages", "__pycache__"})
+
+
+class Follower:
+    """A run that may still grow. Foreign files never do."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises what ``load`` raises."""
+        self._source: Reader | Run = Reader(path) if _is_ours(path) else _load_file(path)
+
+    def refresh(self) -> bool:
+        """Read what was written since; whether anything came."""
+        return isinstance(self._source, Reader) and self._source.refresh()
+
+    @property
+    def run(self) -> Run:
+        """What is known so far; the same object until a refresh finds more."""
+        return self._source.run if isinstance(self._source, Reader) else self._source
+
+
+def load(path: str | Path) -> Run:
+    """The run at *path*: a run's directory, one rank's directory, or a file of another tool.
+
+    A directory that holds exactly one run means that run. Raises UnknownNameError where there is nothing,
+    UsageError where there are several, StoreError or FormatError where it cannot be read.
+    """
+    return follow(path).run
+
+
+def follow(path: str | Path) -> Follower:
+    """Like ``load``, for a run that may still be written."""
+    return Follower(_only_one(Path(path)))
+
+
+def discover(root: str | Path) -> list[Path]:
+    """Run directories and files of known formats at or below *root*, newest first.
+
+    Links are not followed, so nothing outside of *root* is found; hidden directories and installed packages
+    are left out, and of very many files only the newest are looked into.
+    """
+    root = Path(root)
+    if not root.is_dir() or _is_ours(root):
+        return [root] if _is_ours(root) or _is_known(root) else []
+    runs, files = _walk(root)
+    candidates = sorted(files, key=_modified, reverse=True)[:_MOST_FILES]
+    return sorted([*runs, *filter(_is_known, candidates)], key=_modified, reverse=True)
+
+
+def _only_one(path: Path) -> Path:
+    """*path* itself, or the one run below it."""
+    if not path.exists():
+        raise UnknownNameError(f"{path}: there is nothing; give a run's directory or a snapshot file")
+    if not path.is_dir() or _is_ours(path):
+        return path
+    found = discover(path)
+    if not found:
+        raise StoreError(f"{path}: no run in it; record one with vramscope.record({str(path / 'run')!r})")
+    if len(found) > 1:
+        shown = ", ".join(str(each) for each in found[:10]) + (", …" if len(found) > 10 else "")
+        raise UsageError(f"{path}: {len(found)} runs in it; say which: {shown}")
+    return found[0]
+
+
+def _is_ours(path: Path) -> bool:
+    return path.is_dir() and (is_rank(path) or is_run(path))
+
+
+def _load_file(path: Path) -> Run:
+    try:
+        found = _format_of(path)
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
+    if found is None:
+        size, known = format_bytes(path.stat().st_size), ", ".join(sorted(_formats()))
+        raise FormatError(f"{path} ({size}): of no format that vramscope reads ({known})")
+    return found.read(path)
+
+
+def _formats() -> dict[str, Format]:
+    # A stranger's broken format must not keep ours from reading.
+    return registry.parts(formats, Format, refused=lambda _name, _error: None)
+
+
+def _format_of(path: Path) -> Format | None:
+    """The format that knows this file; None for pipes and devices too. Raises OSError."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+    return next((known for known in _formats().values() if known.sniff(head, path)), None)
+
+
+def _is_known(path: Path) -> bool:
+    with suppress(OSError):
+        return _format_of(path) is not None
+    return False
+
+
+def _walk(root: Path) -> tuple[list[Path], list[Path]]:
+    """Runs and other files below *root*; a run's own files are not listed."""
+    runs: list[Path] = []
+    files: list[Path] = []
+    for directory, below, names in os.walk(root):
+        here = Path(directory)
+        if is_run(here) or is_rank(here):
+            runs.append(here)
+            below.clear()
+            continue
+        below[:] = [name for name in below if not name.startswith(".") and name not in _NEVER_INSIDE]
+        files.extend(_own_files(here, names))
+    return runs, files
+
+
+def _own_files(directory: Path, names: list[str]) -> Iterator[Path]:
+    paths = (directory / name for name in names if not name.startswith("."))
+    return (path for path in paths if not path.is_symlink())
+
+
+def _modified(path: Path) -> float:
+    """When a file, or any file of a run, last changed; 0 where it is gone."""
+    if path.is_dir():
+        return max(map(_modified, path.glob("*" if is_rank(path) else "rank*/*")), default=0.0)
+    with suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0

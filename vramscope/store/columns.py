@@ -1,0 +1,119 @@
+"""Columns that grow at their end while earlier rows stay where they are."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from vramscope.store.schema import arrow_type
+
+
+class GrowingColumn:
+    """One column, appended to.
+
+    Views handed out stay valid and unchanged: new rows go behind them, or into a larger copy. So a refresh
+    costs what is new, not what is there.
+    """
+
+    __slots__ = ("_data", "_n_rows")
+
+    def __init__(self, dtype: str) -> None:
+        self._data = np.zeros(0, dtype)
+        self._n_rows = 0
+
+    def __len__(self) -> int:
+        return self._n_rows
+
+    def reserve(self, n_rows: int) -> None:
+        """Make room for so many more rows; untouched room costs no memory."""
+        needed = self._n_rows + n_rows
+        if needed > len(self._data):
+            grown = np.empty(max(needed, len(self._data) * 3 // 2), self._data.dtype)
+            grown[: self._n_rows] = self._data[: self._n_rows]
+            self._data = grown
+
+    def extend(self, rows: NDArray[Any]) -> None:
+        """Add *rows* at the end."""
+        self.reserve(len(rows))
+        self._data[self._n_rows : self._n_rows + len(rows)] = rows
+        self._n_rows += len(rows)
+
+    def view(self) -> NDArray[Any]:
+        """The rows so far."""
+        return self._data[: self._n_rows]
+
+
+class Names:
+    """Each string once, by index; 0 is ''."""
+
+    __slots__ = ("_index",)
+
+    def __init__(self) -> None:
+        self._index = {"": 0}
+
+    def indices(self, column: pa.Array) -> NDArray[Any]:
+        """An index per row of a column of strings; null counts as ''."""
+        encoded = (column.fill_null("") if column.null_count else column).dictionary_encode()
+        own = np.array([self._add(text) for text in encoded.dictionary.to_pylist()], "i4")
+        return own[to_numpy(encoded.indices)]
+
+    def _add(self, text: str) -> int:
+        return self._index.setdefault(text, len(self._index))
+
+    def tuple(self) -> tuple[str, ...]:
+        """The strings by index."""
+        return tuple(self._index)
+
+
+def numbers(batch: pa.RecordBatch, name: str, dtype: str) -> NDArray[Any]:
+    """The column *name* as NumPy numbers: zeros where it is missing or null; converted where it is wider.
+
+    Raises pa.ArrowException where it is something else than numbers that fit.
+    """
+    at = batch.schema.get_field_index(name)
+    if at < 0:
+        return np.zeros(len(batch), dtype)
+    column = batch.column(at)
+    if column.type != arrow_type(dtype):
+        column = column.cast(arrow_type(dtype))
+    if column.null_count:
+        column = column.fill_null(False if dtype == "?" else 0)
+    return to_numpy(column)
+
+
+def strings(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """The column *name* as an array of strings: '' where it is missing."""
+    at = batch.schema.get_field_index(name)
+    return pa.repeat("", len(batch)) if at < 0 else batch.column(at).cast(pa.string())
+
+
+# pa.array and Array.to_numpy import pandas where it is installed: 0.3 s of a training's start and of every
+# report, for nothing. These go through Arrow's buffers instead.
+
+
+def to_numpy(column: pa.Array) -> NDArray[Any]:
+    """Numbers or booleans without nulls, as NumPy sees Arrow's own buffer (booleans are unpacked)."""
+    data, end = column.buffers()[1], column.offset + len(column)
+    if data is None:
+        return np.zeros(0, column.type.to_pandas_dtype())
+    if pa.types.is_boolean(column.type):
+        bits = np.unpackbits(np.frombuffer(data, "u1"), count=end, bitorder="little")
+        return bits[column.offset :].view("?")
+    return np.frombuffer(data, column.type.to_pandas_dtype(), count=end)[column.offset :]
+
+
+def number_array(values: NDArray[Any]) -> pa.Array:
+    """Numbers or booleans, as Arrow sees NumPy's own memory (booleans are packed)."""
+    data = np.packbits(values, bitorder="little") if values.dtype == bool else np.ascontiguousarray(values)
+    return pa.Array.from_buffers(arrow_type(values.dtype.str), len(values), [None, pa.py_buffer(data)])
+
+
+def string_array(texts: Iterable[str]) -> pa.Array:
+    """Strings; lone surrogates (file names that are not UTF-8) are escaped."""
+    encoded = [text.encode(errors="backslashreplace") for text in texts]
+    ends = np.zeros(len(encoded) + 1, "i4")
+    ends[1:] = np.cumsum([len(text) for text in encoded])
+    data = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(pa.string(), len(encoded), data)

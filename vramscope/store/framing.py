@@ -1,0 +1,140 @@
+"""Which complete record batches are in this file, and what is behind them?
+
+Arrow's own reader raises at a torn end and cannot come back for more; this one takes each message of a stream
+when it is whole, remembers where it stopped, and tells an unfinished message from a damaged one.
+"""
+
+import stat
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+import pyarrow as pa
+
+_PREFIX = struct.Struct("<Ii")
+_CONTINUATION = 0xFFFFFFFF
+_LARGEST_METADATA = 16 << 20  # it grows with the columns, not with the rows: 600 bytes for ours
+_BUFFER = 1 << 20
+
+Decoded = TypeVar("Decoded")
+
+
+class _DamageError(Exception):
+    """The bytes at the current offset are not what a writer of Arrow streams writes."""
+
+
+@dataclass(slots=True)
+class StreamFile:
+    """One append-only Arrow IPC stream, read as far as it is written."""
+
+    path: Path
+    offset: int = 0
+    """Where the next message starts: everything before it has been read."""
+    unfinished_bytes: int = 0
+    """Behind the last whole message: a batch that is being written, or was never finished."""
+    damage: str = ""
+    """What is wrong at *offset*; '' while nothing is. Nothing behind it is read."""
+    _schema: pa.Schema | None = field(default=None, repr=False)
+
+    def size(self) -> int:
+        """Bytes of the file; 0 where there is none (yet)."""
+        try:
+            status = self.path.stat()
+        except OSError:
+            return 0
+        return status.st_size if stat.S_ISREG(status.st_mode) else 0
+
+    def new_bytes(self) -> int:
+        """What came since the last read."""
+        return max(0, self.size() - self.offset - self.unfinished_bytes)
+
+    def read(self, decode: Callable[[pa.RecordBatch], Decoded]) -> Iterator[Decoded]:
+        """Every whole batch that was not given before, decoded; never raises for what the file holds.
+
+        A batch that *decode* refuses with pa.ArrowException is damage like any other.
+        """
+        size = self.size()
+        if size == self.offset + self.unfinished_bytes:
+            return
+        if size < self.offset:
+            self.damage = f"it shrank to {size} bytes while it was read"
+            return
+        # Damage is looked at again: on a network file system new bytes may first have been seen as zeros.
+        self.damage = ""
+        try:
+            with self.path.open("rb", _BUFFER) as file:
+                file.seek(self.offset)
+                yield from self._whole(file, size, decode)
+        except OSError as error:
+            self.damage = str(error.strerror)
+
+    def _whole(
+        self, file: BinaryIO, size: int, decode: Callable[[pa.RecordBatch], Decoded]
+    ) -> Iterator[Decoded]:
+        try:
+            while message := _message(file, size - self.offset):
+                batch = self._batch(message)
+                decoded = None if batch is None else decode(batch)
+                self.offset += len(message)
+                if decoded is not None:
+                    yield decoded
+        except (_DamageError, pa.ArrowException, struct.error) as error:
+            self.damage = (str(error).splitlines() or [type(error).__name__])[0]
+        self.unfinished_bytes = size - self.offset
+
+    def _batch(self, message: bytes) -> pa.RecordBatch | None:
+        if len(message) == _PREFIX.size:
+            return None  # an end-of-stream marker: ours writes none, and more may follow it
+        parsed = pa.ipc.read_message(pa.py_buffer(message))
+        if parsed.type == "schema":
+            self._schema = pa.ipc.read_schema(parsed)
+            return None
+        if parsed.type != "record batch" or self._schema is None:
+            raise _DamageError(f"a message of type {parsed.type!r} has no place here")
+        batch = pa.ipc.read_record_batch(parsed, self._schema)
+        # Offsets of strings and lists come from the file: without this a wrong one would crash the process.
+        batch.validate(full=True)
+        return batch
+
+
+def _message(file: BinaryIO, available: int) -> bytes:
+    """The next message with its prefix; empty where it is not whole."""
+    prefix = file.read(_PREFIX.size)
+    if len(prefix) < _PREFIX.size:
+        return b""
+    mark, metadata_size = _PREFIX.unpack(prefix)
+    if mark != _CONTINUATION or not 0 <= metadata_size <= _LARGEST_METADATA or metadata_size % 8:
+        raise _DamageError(f"not an Arrow message: it starts with {prefix.hex()}")
+    if metadata_size == 0:
+        return prefix
+    if _PREFIX.size + metadata_size > available:
+        return b""
+    metadata = file.read(metadata_size)
+    if len(metadata) < metadata_size:
+        return b""
+    body_size = _body_size(metadata)
+    if _PREFIX.size + metadata_size + body_size > available:
+        return b""
+    message = prefix + metadata + file.read(body_size)
+    return message if len(message) == _PREFIX.size + metadata_size + body_size else b""
+
+
+def _body_size(metadata: bytes) -> int:
+    """``Message.bodyLength`` (Arrow's Message.fbs: field 3 of the root table), without flatbuffers."""
+    (table,) = struct.unpack_from("<I", metadata)
+    (back,) = struct.unpack_from("<i", metadata, table)
+    vtable = table - back
+    if vtable < 0:
+        raise _DamageError("not an Arrow message: its metadata point outside of it")
+    (vtable_size,) = struct.unpack_from("<H", metadata, vtable)
+    if vtable_size < 12:
+        return 0
+    (at,) = struct.unpack_from("<H", metadata, vtable + 10)
+    if not at:
+        return 0
+    (size,) = struct.unpack_from("<q", metadata, table + at)
+    if size < 0:
+        raise _DamageError(f"a message claims {size} bytes")
+    return int(size)

@@ -1,0 +1,175 @@
+"""What was recorded on a rank, by whom, and how did it end? The small JSON file beside the streams."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from vramscope._version import __version__
+from vramscope.errors import StoreError
+from vramscope.model.device import Device, Process
+from vramscope.model.recording import Outcome
+from vramscope.store import schema
+from vramscope.store.liveness import Incarnation
+
+_LONGEST = 16 << 20
+_LARGEST = 2**63
+
+Value = TypeVar("Value", str, int)
+Shape = TypeVar("Shape", Device, Process, Incarnation)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One rank's ``manifest.json``."""
+
+    source: str = "cuda"
+    process: Process = field(default_factory=Process)
+    devices: tuple[Device, ...] = ()
+    incarnation: Incarnation = field(default_factory=Incarnation)
+    started_ns: int = 0
+    outcome: Outcome = Outcome.RUNNING
+    ended_ns: int = 0
+    """0 while it runs."""
+    error: str = ""
+    """The exception that ended it, one line."""
+    stopped: str = ""
+    """Why writing stopped before the end (a full disk); '' where it did not."""
+
+
+def write(path: Path, manifest: Manifest, *, durable: bool) -> int:
+    """Replace the file in one step, so that a reader always finds a whole one; returns its bytes."""
+    data = json.dumps(_to_json(manifest), indent=1, ensure_ascii=False).encode(errors="backslashreplace")
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    temporary.replace(path)
+    return len(data)
+
+
+def read(path: Path) -> Manifest:
+    """Raises StoreError where the file is missing, damaged, or of a newer major version."""
+    document = _document(path)
+    try:
+        _check_version(document)
+        return _from_json(document)
+    except ValueError as error:
+        raise StoreError(f"{path}: {error}") from error
+
+
+def _to_json(manifest: Manifest) -> dict[str, Any]:
+    head = {
+        "format": "vramscope",
+        "schema": {"major": schema.MAJOR, "minor": schema.MINOR},
+        "writer": f"vramscope {__version__}",
+    }
+    values = {f.name: getattr(manifest, f.name) for f in fields(Manifest)}
+    process = {f.name: getattr(manifest.process, f.name) for f in fields(Process)}
+    return (
+        head
+        | values
+        | {
+            "process": process | {"allocator": dict(manifest.process.allocator)},
+            "incarnation": asdict(manifest.incarnation),
+            "devices": [asdict(device) for device in manifest.devices],
+            "outcome": manifest.outcome.value,
+        }
+    )
+
+
+def _document(path: Path) -> Mapping[str, Any]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LONGEST + 1)
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}; is this the directory of a run?") from error
+    if len(data) > _LONGEST:
+        raise StoreError(f"{path}: larger than {_LONGEST >> 20} MiB; this is no manifest of vramscope")
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{path}: not JSON ({error}); the manifest is damaged") from error
+    if not isinstance(document, dict):
+        raise StoreError(f"{path}: not a JSON object; this is no manifest of vramscope")
+    return document
+
+
+def _check_version(document: Mapping[str, Any]) -> None:
+    if "schema" not in document:
+        raise ValueError("names no schema version; this is no manifest of vramscope")
+    version = _mapping(document, "schema")
+    major, minor = _get(version, "major", 0), _get(version, "minor", 0)
+    if major > schema.MAJOR:
+        raise ValueError(
+            f"written by a newer vramscope (schema {major}.{minor}; this one reads {schema.MAJOR}.x): "
+            "pip install -U vramscope"
+        )
+    if major < 1:
+        raise ValueError(f"schema {major}.{minor} never existed; the manifest is damaged")
+
+
+def _from_json(document: Mapping[str, Any]) -> Manifest:
+    devices = document.get("devices", [])
+    if not isinstance(devices, list) or not all(isinstance(device, dict) for device in devices):
+        raise ValueError("'devices' is not a list of objects; the manifest is damaged")
+    process = _mapping(document, "process")
+    allocator = {str(key): str(value) for key, value in _mapping(process, "allocator").items()}
+    return Manifest(
+        source=_get(document, "source", ""),
+        process=_shape(Process, process, allocator=allocator),
+        devices=tuple(_device(device) for device in devices),
+        incarnation=_shape(Incarnation, _mapping(document, "incarnation")),
+        started_ns=_get(document, "started_ns", 0),
+        outcome=_outcome(_get(document, "outcome", "running"), _get(document, "ended_ns", 0)),
+        ended_ns=_get(document, "ended_ns", 0),
+        error=_get(document, "error", ""),
+        stopped=_get(document, "stopped", ""),
+    )
+
+
+def _device(document: Mapping[str, Any]) -> Device:
+    device = _shape(Device, document)
+    # The index becomes part of file names.
+    if not 0 <= device.index < 100_000:
+        raise ValueError(f"device {device.index} cannot be; the manifest is damaged")
+    return device
+
+
+def _outcome(text: str, ended_ns: int) -> Outcome:
+    """A word that a newer writer knows means what it looks like: ended, or not."""
+    try:
+        return Outcome(text)
+    except ValueError:
+        return Outcome.FINISHED if ended_ns else Outcome.RUNNING
+
+
+def _shape(shape: type[Shape], document: Mapping[str, Any], **known: Any) -> Shape:
+    """The dataclass from the values of its names; what is missing keeps its default."""
+    default = shape()
+    found = {
+        f.name: _get(document, f.name, getattr(default, f.name)) for f in fields(shape) if f.name not in known
+    }
+    return shape(**found, **known)
+
+
+def _get(document: Mapping[str, Any], name: str, default: Value) -> Value:
+    value = document.get(name, default)
+    if type(value) is not type(default):
+        raise ValueError(
+            f"{name!r} is {value!r:.80}, not a {type(default).__name__}; the manifest is damaged"
+        )
+    if isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
+        raise ValueError(f"{name!r} is too large; the manifest is damaged")
+    return value
+
+
+def _mapping(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = document.get(name, {})
+    if not isinstance(value, dict):
+        raise ValueError(f"{name!r} is not an object; the manifest is damaged")
+    return value

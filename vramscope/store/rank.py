@@ -1,0 +1,120 @@
+"""What did one rank record so far, and does it still?"""
+
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from vramscope.model.marks import Note
+from vramscope.model.recording import Outcome, Recording
+from vramscope.store import assembly
+from vramscope.store import manifest as manifests
+from vramscope.store.liveness import is_alive
+from vramscope.store.schema import EVERY_DEVICE, MANIFEST, NOTES, STACKS, device_of
+from vramscope.store.streams import ColumnStream, DeviceStreams
+
+_STILL_WRITING_S = 10.0
+"""How long after its last growth a trace counts as running, where its process cannot be asked about."""
+
+
+class RankReader:
+    """The directory of one rank, read as far as it is written."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises StoreError where the manifest cannot be read."""
+        self.directory = directory
+        self._version = self._manifest_version()
+        self.manifest = manifests.read(directory / MANIFEST)
+        self.outcome = self.manifest.outcome
+        self._grew_at = float("-inf")
+        self._devices: dict[int, DeviceStreams] = {}
+        # Row 0 is the empty stack, and is not written.
+        self._stacks = ColumnStream(directory, STACKS, n_rows=1)
+        self._notes = ColumnStream(directory, NOTES)
+
+    def refresh(self) -> bool:
+        """Take what was written since; whether anything came or changed."""
+        # How it ended is asked before the streams are read: then they are read to their end.
+        changed = [self._refresh_manifest(), self._refresh_outcome(), self._find_devices()]
+        # Stacks last: what refers to them is written after them, so it must be read before them.
+        grew = [stream.refresh() for stream in self._devices.values()]
+        grew += [self._notes.refresh(), self._stacks.refresh()]
+        if any(grew):
+            self._grew_at = time.monotonic()
+        return any(grew) or any(changed)
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether there is a recording at all."""
+        return bool(self._devices)
+
+    def recordings(self) -> list[Recording]:
+        """One per device, by index."""
+        stacks, stack_notes = assembly.stacks_of(self._stacks)
+        of_rank = (*self.notes(), *stack_notes)
+        found = []
+        for device, streams in sorted(self._devices.items()):
+            recording = assembly.recording(self.manifest, device, streams, stacks, self.ended_ns())
+            own = (
+                *assembly.written_notes(self._notes, device),
+                *assembly.file_notes(streams.files(), self.outcome),
+            )
+            found.append(replace(recording, notes=of_rank + own + recording.notes))
+        return found
+
+    def notes(self) -> list[Note]:
+        """What concerns the whole rank; every recording of it says so."""
+        found = assembly.written_notes(self._notes, EVERY_DEVICE)
+        found += assembly.file_notes([self._notes.file, self._stacks.file], self.outcome)
+        if self.manifest.stopped:
+            found.append(Note("stopped", f"writing stopped before the end: {self.manifest.stopped}"))
+        if self.outcome is Outcome.DIED:
+            found.append(assembly.obituary(self.manifest.started_ns, self.ended_ns()))
+        return found
+
+    def ended_ns(self) -> int:
+        """Time of the last thing written; 0 where there is none."""
+        last = (streams.last_ns() for streams in self._devices.values())
+        return self.manifest.ended_ns or max(last, default=0)
+
+    def _manifest_version(self) -> tuple[int, int, int]:
+        with suppress(OSError):
+            status = (self.directory / MANIFEST).stat()
+            return status.st_ino, status.st_mtime_ns, status.st_size
+        return 0, 0, 0
+
+    def _refresh_manifest(self) -> bool:
+        # The version first: a manifest replaced in between is then read once more, not missed.
+        version = self._manifest_version()
+        if version == self._version:
+            return False
+        self.manifest = manifests.read(self.directory / MANIFEST)
+        self._version = version
+        return True
+
+    def _refresh_outcome(self) -> bool:
+        before, self.outcome = self.outcome, self.manifest.outcome
+        if self.outcome is Outcome.RUNNING and not self._is_written():
+            self.outcome = Outcome.DIED
+        return self.outcome is not before
+
+    def _is_written(self) -> bool:
+        process = self.manifest.process
+        alive = is_alive(process.host, process.pid, self.manifest.incarnation)
+        return self._grew_lately() if alive is None else alive
+
+    def _grew_lately(self) -> bool:
+        last = 0.0
+        for path in self.directory.iterdir():
+            with suppress(OSError):
+                last = max(last, path.stat().st_mtime)
+        # Another machine's clock may be ahead of ours, or behind: so what we saw ourselves counts too.
+        age_s = min(abs(time.time() - last), time.monotonic() - self._grew_at)
+        return age_s < _STILL_WRITING_S
+
+    def _find_devices(self) -> bool:
+        with_files = (device_of(path.name) for path in self.directory.iterdir())
+        known = {device.index for device in self.manifest.devices}
+        new = (known | {device for device in with_files if device is not None}) - self._devices.keys()
+        self._devices.update({device: DeviceStreams(self.directory, device) for device in new})
+        return bool(new)

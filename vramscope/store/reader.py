@@ -1,0 +1,119 @@
+"""What has been recorded so far in this directory? All of it, however it ended, and more as it grows."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Lock
+
+from vramscope.errors import StoreError
+from vramscope.model.marks import Note
+from vramscope.model.recording import Outcome, Run
+from vramscope.store.rank import RankReader
+from vramscope.store.schema import MANIFEST
+
+_WORST_FIRST = (Outcome.RUNNING, Outcome.FAILED, Outcome.DIED)
+
+
+def is_rank(directory: Path) -> bool:
+    """Whether one rank's trace is in this directory."""
+    return (directory / MANIFEST).is_file()
+
+
+def ranks_of(run: Path) -> list[Path]:
+    """The directories of a run's ranks, in order; those without a manifest (yet) are left out."""
+    try:
+        found = [
+            path for path in run.iterdir() if re.fullmatch("rank[0-9]{1,9}", path.name) and is_rank(path)
+        ]
+    except OSError:
+        return []
+    return sorted(found, key=lambda path: int(path.name[4:]))
+
+
+def is_run(directory: Path) -> bool:
+    """Whether a run was recorded into this directory."""
+    return bool(ranks_of(directory))
+
+
+class Reader:
+    """A run directory, or the directory of a single rank, read as far as it is written.
+
+    ``refresh`` reads only what is new; ``run`` is what is known so far. Safe to use from several threads.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises StoreError where there is no run that this vramscope can read."""
+        self.path = path
+        self._lock = Lock()
+        self._ranks: dict[Path, RankReader] = {}
+        self._refused: dict[Path, StoreError] = {}
+        self._run: Run | None = None
+        self.refresh()
+        if not self._ranks:
+            raise next(iter(self._refused.values()), None) or StoreError(f"{path}: no run was recorded here")
+
+    def refresh(self) -> bool:
+        """Read what was written since the last time; whether anything came."""
+        with self._lock:
+            found = self._find_ranks()
+            # All of them, each time: any() would stop at the first.
+            grown = [rank.refresh() for rank in self._ranks.values()]
+            changed = found or any(grown)
+            if changed:
+                self._run = None
+            return changed
+
+    @property
+    def run(self) -> Run:
+        """Everything read so far; the same object until a refresh finds more."""
+        with self._lock:
+            if self._run is None:
+                self._run = self._build()
+            return self._run
+
+    def _find_ranks(self) -> bool:
+        before = len(self._ranks), len(self._refused)
+        for directory in [self.path] if is_rank(self.path) else ranks_of(self.path):
+            if directory in self._ranks:
+                continue
+            try:
+                self._ranks[directory] = RankReader(directory)
+                self._refused.pop(directory, None)
+            except StoreError as error:
+                self._refused[directory] = error
+        return before != (len(self._ranks), len(self._refused))
+
+    def _build(self) -> Run:
+        ranks = list(self._ranks.values())
+        outcomes = {rank.outcome for rank in ranks}
+        return Run(
+            name=self._name(),
+            path=str(self.path),
+            recordings=tuple(recording for rank in ranks for recording in rank.recordings()),
+            outcome=next((outcome for outcome in _WORST_FIRST if outcome in outcomes), Outcome.FINISHED),
+            started_ns=min((r.manifest.started_ns for r in ranks if r.manifest.started_ns), default=0),
+            ended_ns=max(rank.ended_ns() for rank in ranks),
+            error=self._error(ranks),
+            notes=tuple(self._notes(ranks)),
+        )
+
+    def _name(self) -> str:
+        path = self.path.resolve()
+        return f"{path.parent.name}/{path.name}" if is_rank(path) else path.name
+
+    def _error(self, ranks: list[RankReader]) -> str:
+        errors = [(rank.manifest.process.rank, rank.manifest.error) for rank in ranks if rank.manifest.error]
+        if not errors:
+            return ""
+        return errors[0][1] if len(ranks) == 1 else f"rank {errors[0][0]}: {errors[0][1]}"
+
+    def _notes(self, ranks: list[RankReader]) -> Iterator[Note]:
+        for error in self._refused.values():
+            yield Note("rank_unreadable", str(error))
+        for rank in ranks:
+            if not rank.has_devices:  # with devices, each of their recordings says it
+                yield from rank.notes()
+        expected = max(rank.manifest.process.world_size for rank in ranks)
+        if len(ranks) < expected and not is_rank(self.path):
+            missing = expected - len(ranks)
+            yield Note("ranks_missing", f"{len(ranks)} of {expected} ranks are here", missing)

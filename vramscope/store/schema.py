@@ -1,0 +1,106 @@
+"""Which files does a trace directory have, and which columns are in each?
+
+docs/trace-format.md says the same for people; a test keeps the two together. A column or a file more is a new
+MINOR (older readers skip it, newer readers fill it with zeros); anything that an older reader would get
+wrong is a new MAJOR.
+"""
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from vramscope.model.counters import Counters
+from vramscope.model.marks import Labels, Marks
+from vramscope.model.snapshot import Blocks, Segments
+from vramscope.model.table import Table
+from vramscope.model.trace import Trace
+
+MAJOR = 1
+MINOR = 0
+
+MANIFEST = "manifest.json"
+SUFFIX = ".arrows"  # Arrow's name for the streaming format
+
+
+def _fields(table: type[Table]) -> list[pa.Field]:
+    named = hasattr(table, "names")
+    return [
+        # Names are stored as themselves: an index would need its list to be rewritten.
+        pa.field(name, pa.string() if named and name == "name" else arrow_type(dtype), nullable=False)
+        for name, dtype in table.DTYPES.items()
+    ]
+
+
+def arrow_type(dtype: str) -> pa.DataType:
+    """Of a NumPy dtype such as ``'i8'``."""
+    return pa.from_numpy_dtype(np.dtype(dtype))
+
+
+def _list_of(table: type[Table]) -> pa.DataType:
+    return pa.list_(pa.field("item", pa.struct(_fields(table)), nullable=False))
+
+
+TABLES: Mapping[str, type[Table]] = {"events": Trace, "marks": Marks, "labels": Labels, "samples": Counters}
+"""Streams that hold one table of the model, one file per device."""
+
+STATES = "states"
+POOLS = "pools"
+STACKS = "stacks"
+NOTES = "notes"
+
+SCHEMAS: Mapping[str, pa.Schema] = {
+    **{stream: pa.schema(_fields(table)) for stream, table in TABLES.items()},
+    # A state is one row, so that it is there whole or not at all.
+    STATES: pa.schema(
+        [
+            pa.field("event", pa.int64(), nullable=False),
+            pa.field("time_ns", pa.int64(), nullable=False),
+            pa.field("reported", pa.bool_(), nullable=False),
+            pa.field("segments", _list_of(Segments), nullable=False),
+            pa.field("blocks", _list_of(Blocks), nullable=False),
+        ]
+    ),
+    POOLS: pa.schema(
+        [
+            pa.field("first", pa.uint64(), nullable=False),
+            pa.field("second", pa.uint64(), nullable=False),
+        ]
+    ),
+    STACKS: pa.schema(
+        [
+            pa.field("parent", pa.int32(), nullable=False),
+            pa.field("function", pa.string(), nullable=False),
+            pa.field("file", pa.string(), nullable=False),
+            pa.field("line", pa.int32(), nullable=False),
+        ]
+    ),
+    NOTES: pa.schema(
+        [
+            pa.field("device", pa.int32(), nullable=False),
+            pa.field("code", pa.string(), nullable=False),
+            pa.field("text", pa.string(), nullable=False),
+            pa.field("value", pa.int64(), nullable=False),
+        ]
+    ),
+}
+"""The columns of every stream."""
+
+OF_THE_RANK = frozenset({STACKS, NOTES})
+"""Streams with one file per rank; every other stream has one per device."""
+
+EVERY_DEVICE = -1
+"""``notes.device`` of what concerns the whole rank."""
+
+
+def file_name(stream: str, device: int | None = None) -> str:
+    """``events-0.arrows``, ``stacks.arrows``."""
+    return f"{stream}{SUFFIX}" if device is None else f"{stream}-{device}{SUFFIX}"
+
+
+def device_of(file: str) -> int | None:
+    """The device that a stream's file belongs to; None for files of the rank and for unknown streams."""
+    match = re.fullmatch(r"([a-z_]+)-([0-9]{1,5})" + re.escape(SUFFIX), file)
+    known = match is not None and match[1] in SCHEMAS and match[1] not in OF_THE_RANK
+    return int(match[2]) if match is not None and known else None
