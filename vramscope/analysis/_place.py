@@ -1,0 +1,38 @@
+"""In which step and phase was the program?"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.model.marks import Phase, Phases, Steps
+from vramscope.model.recording import Recording
+
+
+def place(recording: Recording, instant: int) -> tuple[int | None, Phase | None]:
+    """Step and innermost phase of the event that led to *instant*; None where outside of any."""
+    event = max(instant - 1, 0)
+    step = int(steps_of(recording.steps, np.array([event]))[0])
+    inside = (recording.phases.start_event <= event) & (event < recording.phases.end_event)
+    rows = np.flatnonzero(inside)
+    if not len(rows):
+        return (None if step < 0 else step), None
+    innermost = rows[np.argmax(recording.phases.depth[rows])]
+    return (None if step < 0 else step), Phase(int(recording.phases.phase[innermost]))
+
+
+def steps_of(steps: Steps, events: NDArray[Any]) -> NDArray[Any]:
+    """Row of ``Steps`` in which each event lies; −1 outside."""
+    if not len(steps):
+        return np.full(len(events), -1)
+    row = np.searchsorted(steps.start_event, events, side="right") - 1
+    return np.where((row >= 0) & (events < steps.end_event[row]), row, -1)
+
+
+def phases_of(phases: Phases, n_events: int) -> NDArray[Any]:
+    """Row of ``Phases`` that is innermost at each event, −1 outside. A loop over phases, not over events."""
+    found = np.full(n_events, -1, dtype="i8")
+    # Outer ones first, equal ones in order: the inner and the later paint over.
+    for row in np.argsort(phases.depth, kind="stable").tolist():
+        found[phases.start_event[row] : phases.end_event[row]] = row
+    return found

@@ -1,0 +1,71 @@
+"""Which call stacks hold what was allocated at one instant?"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis import Analysis
+from vramscope.analysis.lifetimes import Allocations, lifetimes
+from vramscope.analysis.live_set import live_rows
+from vramscope.analysis.timeline import instant_of
+from vramscope.model.recording import Recording
+from vramscope.model.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class StackBytes(Table):
+    """One row per stack, largest first; the bytes sum up to what was allocated."""
+
+    DTYPES: ClassVar = {"stack_id": "i4", "bytes": "i8", "count": "i8", "requested": "i8"}
+
+    stack_id: NDArray[Any]
+    """0: nobody recorded who asked for these."""
+    bytes: NDArray[Any]
+    """Of the blocks: what counts as allocated."""
+    count: NDArray[Any]
+    """Blocks."""
+    requested: NDArray[Any]
+    """Bytes that the program asked for."""
+    instant: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        """All that was allocated."""
+        return int(self.bytes.sum())
+
+    @property
+    def no_stack_fraction(self) -> float:
+        """Share of the bytes whose stack is not known."""
+        return int(self.bytes[self.stack_id == 0].sum()) / max(self.total_bytes, 1)
+
+
+def by_stack(recording: Recording, instant: int | None = None) -> StackBytes:
+    """At *instant*, or at the peak where None."""
+    return stack_bytes(lifetimes(recording), instant_of(recording, instant))
+
+
+def stack_bytes(allocations: Allocations, instant: int) -> StackBytes:
+    """The same for somebody who has the lifetimes already."""
+    live = allocations.rows(live_rows(allocations, instant))
+    stack_id, group, count = np.unique(live.stack_id, return_inverse=True, return_counts=True)
+    n_bytes, requested = _sums(group, live.block_size, len(stack_id)), _sums(group, live.size, len(stack_id))
+    order = np.argsort(-n_bytes, kind="stable")
+    return StackBytes(
+        stack_id=stack_id[order],
+        bytes=n_bytes[order],
+        count=count[order].astype("i8"),
+        requested=requested[order],
+        instant=instant,
+    )
+
+
+def _sums(group: NDArray[Any], values: NDArray[Any], n_groups: int) -> NDArray[Any]:
+    """Exact in integers: ``bincount`` with weights counts in floats."""
+    sums = np.zeros(n_groups, dtype="i8")
+    np.add.at(sums, group.reshape(-1), values)
+    return sums
+
+
+ANALYSIS = Analysis("by_stack", "Which call stacks hold what was allocated at one instant?", by_stack)
