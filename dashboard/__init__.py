@@ -1,1 +1,32 @@
-"""The Dash app; imported as vramscope.dashboard."""
+"""The Dash app; imported as vramscope.dashboard. Importing this loads neither Dash nor Plotly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .security import Access
+
+__all__ = ["create_app", "serve"]
+
+
+def create_app(root: Path | str, allowed: Access | None = None) -> Any:
+    """The dashboard over every run below *root* (or one file) as a ``dash.Dash``."""
+    from .app import build_app
+    from .data import Data
+    from .security import Access
+
+    return build_app(Data(Path(root)), allowed or Access())
+
+
+def serve(root: Path | str, allowed: Access, host: str = "127.0.0.1", port: int = 0) -> Any:
+    """A server, bound and ready to ``.run()``; port 0 takes a free one (``.effective_port``)."""
+    from waitress import create_server
+
+    from .security import MAX_BODY_BYTES
+
+    app = create_app(root, allowed)
+    return create_server(
+        app.server, host=host, port=port, threads=8, ident=None, max_request_body_size=MAX_BODY_BYTES
+    )

@@ -1,0 +1,75 @@
+"""What a URL of the dashboard says: which page, run, rank, device, instant and zoom.
+
+Everything in a URL is a stranger's word: values that are not what they should be are dropped.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+_INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+_RUN = re.compile(r"[A-Za-z0-9._-]{1,120}", re.ASCII)
+_NUMBERS = ("rank", "device", "t0", "t1", "at")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One view. None and '' mean: not said, take the usual."""
+
+    path: str = "/"
+    run: str = ""
+    """Id of a run, never a path."""
+    rank: int | None = None
+    device: int | None = None
+    t0: int | None = None
+    """Left edge of the zoom: ns since the recording began, or events."""
+    t1: int | None = None
+    at: int | None = None
+    """The instant: how many events came before."""
+    axis: str = ""
+    """``events``, or '' for time."""
+
+    def go(self, **changes: Any) -> "Address":
+        """This address with some things changed."""
+        return replace(self, **changes)
+
+    @property
+    def url(self) -> str:
+        """As a link, without what is usual."""
+        said = {
+            name: value for name, value in asdict(self).items() if name != "path" and value not in (None, "")
+        }
+        return f"{self.path}?{urlencode(said)}" if said else self.path
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        """As JSON for the browser to hand back; read it with :func:`restore`."""
+        return asdict(self)
+
+
+def parse(pathname: str | None, search: str | None) -> Address:
+    """The address that a browser shows."""
+    try:
+        said = dict(parse_qsl((search or "").lstrip("?"), max_num_fields=20))
+    except ValueError:
+        said = {}
+    return restore(said | {"path": pathname})
+
+
+def restore(said: Mapping[str, Any] | None) -> Address:
+    """An address out of whatever a client sent."""
+    words = {key: str(value) for key, value in (said or {}).items() if value is not None}
+    path = words.get("path", "/")
+    run = words.get("run", "")
+    return Address(
+        path=path if re.fullmatch(r"/[a-z0-9/_-]{0,80}", path) else "/",
+        run=run if _RUN.fullmatch(run) else "",
+        axis="events" if words.get("axis") == "events" else "",
+        **{name: _integer(words.get(name, "")) for name in _NUMBERS},
+    )
+
+
+def _integer(text: str) -> int | None:
+    return int(text) if _INTEGER.fullmatch(text) else None

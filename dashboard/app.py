@@ -1,0 +1,210 @@
+"""The app: a shell, one address, and every page found; nothing global, so apps can live side by side."""
+
+import logging
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
+
+from vramscope.errors import VramscopeError
+from vramscope.model.recording import Outcome
+
+from .address import Address, parse, restore
+from .components import header, states
+from .data import Data, View
+from .pages import Context, Page, pages
+from .security import Access, protect
+
+LIVE_MS, IDLE_MS = 1000, 5000
+_LOG = logging.getLogger(__name__)
+
+_INDEX = """<!doctype html>
+<html lang="en">
+<head>
+{%metas%}
+<title>{%title%}</title>
+<link rel="icon" href="data:,">
+<script src="assets/first/theme.js"></script>
+{%css%}
+</head>
+<body>
+{%app_entry%}
+<footer>{%config%}{%scripts%}{%renderer%}</footer>
+</body>
+</html>"""
+
+
+def build_app(data: Data, allowed: Access) -> Dash:
+    """The whole dashboard over *data*."""
+    app = Dash(
+        __package__,
+        title="vramscope",
+        update_title=None,
+        assets_ignore=r"first/.*",
+        suppress_callback_exceptions=True,  # only the page in view is in the document
+        serve_locally=True,
+        meta_tags=[
+            {"name": "viewport", "content": "width=device-width, initial-scale=1"},
+            {"name": "color-scheme", "content": "light dark"},
+        ],
+        index_string=_INDEX,
+    )
+    rooms = pages()
+    app.layout = _shell()
+    _route(app, data, {room.path: room for room in rooms})
+    _watch(app, data)
+    for room in rooms:
+        room.register(app, data)
+    # Last: the hashes must cover every inline script that callbacks brought along.
+    protect(app.server, allowed, app.csp_hashes())
+    return app
+
+
+def _shell() -> Any:
+    rail = html.Aside(
+        [
+            dcc.Link("vramscope", href="/", className="brand"),
+            html.Nav(id="menu", className="menu", **{"aria-label": "Pages"}),
+            html.Div(
+                [
+                    html.Button("Theme", id="theme-button", className="quiet", title="Light or dark (t)"),
+                    html.Button("Keys", id="help-button", className="quiet", title="Keyboard (?)"),
+                ],
+                className="rail-end",
+            ),
+        ],
+        className="rail",
+    )
+    main = html.Main(
+        [html.Div(id="alarm"), html.Div(id="top"), html.Div(id="page", className="page")],
+        id="main",
+        tabIndex="-1",
+    )
+    stores = [
+        dcc.Location(id="location", refresh="callback-nav"),
+        dcc.Store(id="address"),
+        dcc.Store(id="version"),
+        dcc.Store(id="key"),
+        dcc.Store(id="title"),
+        dcc.Store(id="sink"),
+        dcc.Interval(id="tick", interval=IDLE_MS),
+    ]
+    skip = html.A("Skip to content", href="#main", className="skip")
+    return dmc.MantineProvider(
+        [*stores, skip, html.Div([rail, main], className="shell"), _help()], id="theme"
+    )
+
+
+_KEYS = (
+    ("j / k", "next, previous step (at its peak)"),
+    ("p", "to the peak"),
+    ("w / s", "zoom in, out"),
+    ("a / d", "pan left, right"),
+    ("0", "whole run"),
+    ("x", "time or events"),
+    ("/", "find in the table"),
+    ("[ / ]", "previous, next page"),
+    ("t", "light or dark"),
+    ("?", "this list"),
+)
+
+
+def _help() -> Any:
+    rows = [html.Div([html.Dt(html.Kbd(keys)), html.Dd(what)]) for keys, what in _KEYS]
+    close = html.Button("Close", id="help-close", className="quiet")
+    return html.Dialog(
+        [html.H2("Keyboard"), html.Dl(rows), close], id="help", className="help", **{"aria-label": "Keyboard"}
+    )
+
+
+def _route(app: Dash, data: Data, rooms: dict[str, Page]) -> None:
+    @app.callback(
+        Output("menu", "children"), Output("top", "children"), Output("page", "children"),
+        Output("address", "data"), Output("tick", "interval"), Output("title", "data"),
+        Output("alarm", "children"),
+        Input("location", "pathname"), Input("location", "search"),
+    )  # fmt: skip
+    def go(pathname: str | None, search: str | None) -> tuple[Any, ...]:
+        address = parse(pathname, search)
+        room = rooms.get(address.path)
+        view, top, page = _enter(room, Context(data, address))
+        live = (view is not None and view.is_live) or address.path == "/"
+        name = " · ".join(
+            [*([view.run.name] if view else []), room.title if room else "Not found", "vramscope"]
+        )
+        menu = _menu(list(rooms.values()), address)
+        return menu, top, page, address.stored, LIVE_MS if live else IDLE_MS, name[:200], None
+
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "title"), Output("sink", "data"), Input("title", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+
+
+def _enter(room: Page | None, context: Context) -> tuple[View | None, Any, Any]:
+    """The view, the header and the page; on trouble a page that says what and what to do."""
+    if room is None:
+        return None, None, states.failure("There is no page at this address.")
+    try:
+        view = context.data.view(context.address) if room.about_run else None
+        top = header.run_header(view, context.address) if view else None
+        content = room.layout(context)
+        content = content if isinstance(content, list) else [content]
+        return view, top, [*content, header.notes(view)] if view else content
+    except VramscopeError as error:
+        return None, None, states.failure(str(error))
+    except Exception as error:  # noqa: BLE001 — a page that fails is shown as such; the others go on
+        _LOG.exception("page %s failed", room.name)
+        return (
+            None,
+            None,
+            states.failure(f"An error in vramscope: {type(error).__name__}. The server's log has more."),
+        )
+
+
+def _menu(rooms: list[Page], address: Address) -> list[Any]:
+    shown = [room for room in rooms if address.run or not room.about_run]
+    return [_menu_link(room, address) for room in shown]
+
+
+def _menu_link(room: Page, address: Address) -> Any:
+    target = address.go(path=room.path, t0=None, t1=None) if room.about_run else Address(room.path)
+    here = room.path == address.path
+    link = dcc.Link(room.title, href=target.url, className="here" if here else "")
+    return html.Span(link, **({"aria-current": "page"} if here else {}))
+
+
+def _watch(app: Dash, data: Data) -> None:
+    """One clock for all pages: reads on in a run that grows, and says when it ended or disappeared."""
+
+    @app.callback(
+        Output("version", "data"), Output("tick", "interval", allow_duplicate=True),
+        Input("tick", "n_intervals"), State("address", "data"), State("version", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def tick(_: int, said: dict[str, Any] | None, known: dict[str, Any] | None) -> tuple[Any, Any]:
+        address = restore(said)
+        if not address.run:
+            return no_update, no_update
+        now = _standing(data, address)
+        if now == known:
+            return no_update, no_update
+        return now, LIVE_MS if now["outcome"] == Outcome.RUNNING.value else IDLE_MS
+
+    @app.callback(
+        Output("standing", "children"), Output("alarm", "children", allow_duplicate=True),
+        Input("version", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+    def tell(now: dict[str, Any] | None) -> tuple[Any, Any]:
+        if not now or now["outcome"] == "gone":
+            return no_update, states.gone() if now else None
+        return header.outcome_dot(Outcome(now["outcome"])), None
+
+
+def _standing(data: Data, address: Address) -> dict[str, Any]:
+    try:
+        version = data.refresh(address.run)
+        outcome = data.view(address).run.outcome.value
+    except VramscopeError:
+        return {"run": address.run, "version": -1, "outcome": "gone"}
+    return {"run": address.run, "version": version, "outcome": outcome}

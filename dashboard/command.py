@@ -1,0 +1,84 @@
+"""``vramscope serve``: the dashboard over a folder of runs, or one file."""
+
+from argparse import ArgumentParser, Namespace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from vramscope.commands import Command
+from vramscope.errors import MissingExtraError, UsageError
+
+_NEEDED = {
+    "dash": "dash",
+    "plotly": "plotly",
+    "dash_mantine_components": "dash-mantine-components",
+    "dash_ag_grid": "dash-ag-grid",
+    "waitress": "waitress",
+}
+DEFAULT_PORT = 8050
+
+
+def _arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("path", nargs="?", type=Path, default=Path("traces"),
+                        help="a folder of runs, one run, or a snapshot file (default: traces)")  # fmt: skip
+    parser.add_argument(
+        "--port", type=int, default=None, help=f"default {DEFAULT_PORT}, or the next free one"
+    )
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to bind; anything but this machine needs --allow-host"
+    )
+    parser.add_argument("--allow-host", action="append", default=[], metavar="NAME",
+                        help="a name under which browsers may reach this server; repeatable")  # fmt: skip
+    parser.add_argument("--no-token", action="store_true", help="let every user of this machine in")
+    parser.add_argument("--open", action="store_true", help="open a browser")
+
+
+def _run(args: Namespace) -> int:
+    for module, package in _NEEDED.items():
+        if find_spec(module) is None:
+            raise MissingExtraError(package, "dashboard")
+    if not args.path.exists():
+        raise UsageError(
+            f"{args.path}: no such folder or file; record one with vramscope.record(), or try: vramscope demo"
+        )
+    from .security import access
+
+    allowed = access(args.host, args.allow_host, use_token=not args.no_token)
+    server = _bound(args, allowed)
+    url = _url(server.effective_port, allowed)
+    print(f"vramscope serves {args.path} at\n\n    {url}\n\nCtrl-C ends it.", flush=True)
+    if args.open:
+        import webbrowser
+
+        webbrowser.open(url)
+    try:
+        server.run()
+    except KeyboardInterrupt:
+        print()
+    finally:
+        server.close()
+    return 0
+
+
+def _bound(args: Namespace, allowed: Any) -> Any:
+    """A named port must be had; the usual one may be taken, then any."""
+    from . import serve
+
+    try:
+        return serve(args.path, allowed, args.host, DEFAULT_PORT if args.port is None else args.port)
+    except OSError as error:
+        if args.port is None:
+            return serve(args.path, allowed, args.host, 0)
+        raise UsageError(
+            f"port {args.port} cannot be had ({error.strerror}); leave --port out for a free one"
+        ) from error
+
+
+def _url(port: int, allowed: Any) -> str:
+    named = sorted(allowed.hosts - {"127.0.0.1", "localhost", "::1"})
+    host = named[0] if named else "127.0.0.1"
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}/" + (f"?token={allowed.token}" if allowed.token else "")
+
+
+COMMAND = Command("serve", "show recordings in the browser, live while they are written", _arguments, _run)

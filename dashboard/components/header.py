@@ -1,0 +1,108 @@
+"""Which run, of what source, on which device, and how is it doing?"""
+
+from datetime import datetime, timezone
+from typing import Any
+
+from dash import dcc, html
+
+from vramscope.model.recording import Outcome, Recording
+from vramscope.units import format_bytes
+
+from ..address import Address
+from ..data import View
+from .definitions import DEFINITION, explained
+
+SOURCE = {"simulated": "simulated", "cuda": "cuda", "snapshot": "file"}
+OUTCOME = {
+    Outcome.RUNNING: "running",
+    Outcome.FINISHED: "ended",
+    Outcome.FAILED: "failed",
+    Outcome.DIED: "died",
+    Outcome.FILE: "file",
+}
+
+
+def source_badge(source: str) -> Any:
+    """Where the numbers come from; a simulated device is never passed over in silence."""
+    word = SOURCE.get(source, source)
+    badge = html.Span(word, className=f"badge badge-{SOURCE.get(source, 'other')}", tabIndex="0")
+    return explained(badge, DEFINITION.get(word, f"Recorded by {word}."))
+
+
+def outcome_dot(outcome: Outcome) -> html.Span:
+    """Running, ended, failed or died: a word with a dot, never a colour alone."""
+    word = OUTCOME[outcome]
+    return html.Span([html.I(className="dot"), word], className=f"outcome outcome-{word}")
+
+
+def when(time_ns: int) -> str:
+    """Local date and time; '' where unknown."""
+    if time_ns <= 0:
+        return ""
+    return datetime.fromtimestamp(time_ns / 1e9, tz=timezone.utc).astimezone().strftime("%d %b %Y, %H:%M")
+
+
+def run_header(view: View, address: Address) -> html.Header:
+    """Name and standing of the run, and the choice of its recordings."""
+    process, device = view.recording.process, view.recording.device
+    facts = [
+        device.name or f"device {device.index}",
+        format_bytes(device.total_bytes) if device.total_bytes else "",
+        f"torch {process.torch}" if process.torch else "",
+        process.host,
+        when(view.run.started_ns),
+    ]
+    title = html.Div(
+        [
+            html.H1(view.run.name, className="run-name", title=view.run.name[:500]),
+            source_badge(view.recording.source),
+            html.Span(outcome_dot(view.run.outcome), id="standing"),
+        ],
+        className="run-title",
+    )
+    return html.Header(
+        [
+            html.Div([title, html.P(" · ".join(fact for fact in facts if fact), className="facts")]),
+            recording_choice(view, address),
+        ],
+        className="run-header",
+    )
+
+
+def recording_choice(view: View, address: Address) -> Any:
+    """A menu of ranks and devices; nothing where there is but one."""
+    if len(view.run.recordings) < 2:
+        return html.Span()
+    links = [
+        dcc.Link(
+            [html.Span(name_of(recording)), html.Span(f"{len(recording.trace):,} events", className="dim")],
+            href=_to(recording, address).url,
+            className="choice here" if recording is view.recording else "choice",
+        )
+        for recording in view.run.recordings
+    ]
+    summary = html.Summary([name_of(view.recording), html.Span("▾", className="dim")])
+    return html.Details(
+        [summary, html.Nav(links, className="choices")], className="recordings", id="recordings"
+    )
+
+
+def name_of(recording: Recording) -> str:
+    """``rank 0 · device 3``."""
+    return f"rank {recording.process.rank} · device {recording.device.index}"
+
+
+def _to(recording: Recording, address: Address) -> Address:
+    rank, device = recording.process.rank, recording.device.index
+    return address.go(rank=rank, device=device, t0=None, t1=None, at=None)
+
+
+def notes(view: View) -> Any:
+    """What is missing, doubtful or repaired: in every view."""
+    said = [note.text for note in (*view.run.notes, *view.recording.notes)]
+    if not said:
+        return html.Span()
+    if len(said) == 1:
+        return html.P([html.Strong("Note "), said[0]], className="notes")
+    summary = html.Summary([html.Strong(f"{len(said)} notes "), said[0]])
+    return html.Details([summary, html.Ul([html.Li(text) for text in said[1:]])], className="notes")

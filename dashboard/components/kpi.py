@@ -1,0 +1,25 @@
+"""The four numbers people ask for first."""
+
+from typing import Any
+
+from dash import html
+
+from vramscope.units import format_bytes
+
+from .definitions import term
+
+
+def card(name: str, label: str, n_bytes: int, below: Any = "", *, key: str = "") -> html.Div:
+    """One quantity, large; its exact bytes on hover."""
+    number, unit = format_bytes(n_bytes).split(" ")
+    value = html.Div(
+        [html.Span(number, className="kpi-number"), html.Span(unit, className="kpi-unit")],
+        title=f"{n_bytes:,} bytes", className="kpi-value", **({"id": key} if key else {}),
+    )  # fmt: skip
+    above = html.Div(term(name, label), className="kpi-label")
+    return html.Div([above, value, html.Div(below, className="kpi-below")], className="kpi")
+
+
+def row(*cards: html.Div) -> html.Section:
+    """Cards side by side."""
+    return html.Section(list(cards), className="kpis", **{"aria-label": "Key figures"})

@@ -1,0 +1,71 @@
+"""Names, definitions and present values of the curves; a box each to show or hide it."""
+
+from typing import Any
+
+from dash import dcc, html
+
+from vramscope.model.marks import Phase
+
+from ..figures.series import Series
+from ..figures.timeline import QUANTITIES
+from .definitions import LABEL, term
+
+
+def usual(series: Series) -> list[str]:
+    """The curves to begin with: capacity only where it would not press the others flat, active only where
+    it says something of its own (between a free and its completion it differs in every trace)."""
+    top = int(max(series.reserved.max(initial=0), series.allocated.max(initial=0)))
+    apart = series.active != series.allocated
+    fitting = {
+        "capacity": series.capacity_bytes <= 2.5 * top,
+        "active": bool((apart[1:] & apart[:-1]).any()),
+    }
+    return [name for name in offered(series) if fitting.get(name, True)]
+
+
+def offered(series: Series) -> list[str]:
+    """The curves that this recording has."""
+    has = {
+        "device_used": len(series.device_used.position) > 0,
+        "capacity": series.capacity_bytes > 0,
+    }
+    return [name for name in QUANTITIES if has.get(name, True)]
+
+
+def layout(prefix: str, series: Series, shown: list[str]) -> Any:
+    """One entry a curve; the script writes the value under the pointer into ``.value``."""
+    options = [
+        {
+            "value": name,
+            "label": html.Span(
+                [html.I(className=f"swatch swatch-{name}"), term(name, LABEL[name]),
+                 html.Output("", className="value", **{"data-q": name})],
+                className="entry",
+            ),
+        }
+        for name in offered(series)
+    ]  # fmt: skip
+    return dcc.Checklist(id=f"{prefix}-legend", options=options, value=shown, className="legend", inline=True)
+
+
+def position() -> html.Output:
+    """Where the pointer is on the horizontal axis."""
+    return html.Output("", className="value position", **{"data-q": "position"})
+
+
+def phases(series: Series) -> Any:
+    """The colours of the lane, for the phases that occur."""
+    present = [phase for phase in Phase if phase != Phase.OTHER and (series.phases.label == phase).any()]
+    if not present:
+        return (
+            html.P("No phases were recorded.", className="dim lane-key")
+            if not len(series.steps.start)
+            else None
+        )
+    entries = [
+        html.Span(
+            [html.I(className=f"swatch phase-{phase.name.lower()}"), phase.name.lower().replace("_", " ")]
+        )
+        for phase in present
+    ]
+    return html.Div([html.Span(term("phase", "Phases"), className="dim"), *entries], className="lane-key")

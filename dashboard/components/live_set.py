@@ -1,0 +1,36 @@
+"""What was live at an instant: heading, table by line, the way to more."""
+
+from typing import Any
+
+from dash import dcc, html
+
+from ..address import Address
+from ..data import Data, View
+from ..instant import folded, held, moment
+from . import stack_table
+
+
+def layout(prefix: str, data: Data, view: View, at: int, address: Address) -> html.Section:
+    """The panel, filled for *at*."""
+    heading, rows = content(data, view, at, address)
+    bar = html.Div(
+        [html.Div(heading, id=f"{prefix}-live"), stack_table.search_box(prefix)], className="panel-bar"
+    )
+    return html.Section(
+        [bar, stack_table.layout(prefix, rows)], className="panel", **{"aria-label": "Live memory"}
+    )
+
+
+def content(data: Data, view: View, at: int, address: Address) -> tuple[list[Any], list[dict[str, Any]]]:
+    """Heading and rows for another instant."""
+    live = held(data, view, at)
+    there = moment(data, view, at)
+    more = dcc.Link(
+        "Open in Peak", href=address.go(path="/peak", at=at, t0=None, t1=None).url, className="link"
+    )
+    heading = [
+        html.H3([f"Live at {there.words}", html.Span(f"instant {at:,}", className="dim instant")]),
+        html.P([stack_table.summary(live), " · " if address.path != "/peak" else "",
+                more if address.path != "/peak" else ""], className="dim"),
+    ]  # fmt: skip
+    return heading, stack_table.rows(folded(data, view), live)

@@ -1,0 +1,206 @@
+"""The live set as a table by line of code, and the whole stack of the row that is picked."""
+
+from typing import Any
+
+import dash_ag_grid as dag
+from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update
+
+from vramscope.analysis.folding import Folded, Holders, is_framework
+from vramscope.errors import VramscopeError
+from vramscope.model.stacks import Frame
+from vramscope.units import format_bytes
+
+from ..address import restore
+from ..data import Data, View
+from ..figures.names import place
+from .source import source
+
+MAX_ROWS = 500
+MAX_FRAMES = 80
+NO_FRAME = "no Python frame"
+PRE_EXISTING = "no stack recorded"
+
+_COLUMNS = [
+    {"field": "where", "headerName": "Line", "flex": 5, "minWidth": 200, "cellRenderer": "VsWhere",
+     "tooltipField": "file"},
+    {"field": "caller", "headerName": "Called from", "flex": 3, "minWidth": 90, "cellClass": "dim"},
+    {"field": "via", "headerName": "Through", "flex": 2, "minWidth": 70, "cellClass": "dim",
+     "headerTooltip": "The last function of torch on the way to the allocator"},
+    {"field": "bytes", "headerName": "Allocated", "width": 108, "type": "rightAligned", "sort": "desc",
+     "valueFormatter": {"function": "vsBytes(params.value)"}, "filter": False},
+    {"field": "share", "headerName": "Share", "width": 124, "cellRenderer": "VsShare", "filter": False},
+    {"field": "count", "headerName": "Blocks", "width": 78, "type": "rightAligned", "filter": False,
+     "valueFormatter": {"function": "vsCount(params.value)"},
+     "headerTooltip": "Allocations alive at this instant"},
+]  # fmt: skip
+
+
+def layout(prefix: str, rows: list[dict[str, Any]]) -> html.Div:
+    """The table with its search box, and room for a stack."""
+    grid = dag.AgGrid(
+        id=f"{prefix}-table",
+        rowData=rows,
+        columnDefs=_COLUMNS,
+        defaultColDef={"sortable": True, "resizable": True, "suppressHeaderMenuButton": True},
+        dashGridOptions={
+            "rowHeight": 34, "headerHeight": 34, "rowSelection": {"mode": "singleRow", "checkboxes": False,
+            "enableClickSelection": True}, "animateRows": False, "suppressCellFocus": False,
+            "enableCellTextSelection": True, "tooltipShowDelay": 300,
+        },
+        getRowId="params.data.id",
+        className="table",
+        dangerously_allow_code=False,
+    )  # fmt: skip
+    return html.Div(
+        [html.Div(grid, className="table-frame"),
+         html.Aside(_hint(), id=f"{prefix}-detail", className="detail", **{"aria-live": "polite"})],
+        className="table-and-detail",
+    )  # fmt: skip
+
+
+def search_box(prefix: str) -> Any:
+    """Finds a function or a file in the table; ``/`` jumps here. Client side."""
+    box = dcc.Input(
+        id=f"{prefix}-search", type="search", placeholder="Find a function or file", className="search"
+    )
+    return html.Label([html.Span("Find in the table", className="unseen"), box])
+
+
+def register(app: Any, data: Data, prefix: str) -> None:
+    """The callbacks of one table."""
+
+    @app.callback(
+        Output(f"{prefix}-detail", "children"),
+        Input(f"{prefix}-table", "selectedRows"),
+        State("address", "data"),
+        prevent_initial_call=True,
+    )
+    def show_stack(selected: list[dict[str, Any]] | None, said: dict[str, Any]) -> Any:
+        if not selected:
+            return _hint()
+        try:
+            view = data.view(restore(said))
+        except VramscopeError:
+            return no_update
+        return detail(view, selected[0].get("stack"))
+
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "search"),
+        Output(f"{prefix}-table", "dashGridOptions"),
+        Input(f"{prefix}-search", "value"),
+        State(f"{prefix}-table", "dashGridOptions"),
+        prevent_initial_call=True,
+    )
+
+
+def rows(folded: Folded, held: Holders) -> list[dict[str, Any]]:
+    """The largest MAX_ROWS − 1 rows; what is left is one row that says so."""
+    whole = max(held.total_bytes, 1)
+    shown = len(held.n_bytes) if len(held.n_bytes) <= MAX_ROWS else MAX_ROWS - 1
+    found = [_row(folded, held, i, whole) for i in range(shown)]
+    if shown < len(held.n_bytes):
+        rest, number = int(held.n_bytes[shown:].sum()), int(held.count[shown:].sum())
+        name = f"other ({len(held.n_bytes) - shown:,} more lines)"
+        found.append({"id": "other", "where": name, "bytes": rest, "share": rest / whole, "count": number})
+    return found
+
+
+def _row(folded: Folded, held: Holders, i: int, whole: int) -> dict[str, Any]:
+    node, stack = int(held.folded_id[i]), int(held.example[i])
+    frame = folded.stacks.frame(node) if node else None
+    n_bytes = int(held.n_bytes[i])
+    return {
+        "id": f"{node}-{int(held.via[i])}",
+        "where": _name(frame, stack),
+        "place": place(frame)[:120] if frame else "",
+        "file": frame.file[:400] if frame else "",
+        "caller": _caller(folded, node),
+        "via": folded.strings[int(held.via[i])][:120],
+        "bytes": n_bytes,
+        "share": n_bytes / whole,
+        "count": int(held.count[i]),
+        "stack": stack,
+    }
+
+
+def _name(frame: Frame | None, stack: int) -> str:
+    if frame is not None:
+        return frame.function[:200]
+    return NO_FRAME if stack else PRE_EXISTING
+
+
+def _caller(folded: Folded, node: int) -> str:
+    parent = int(folded.stacks.parent[node]) if node else 0
+    return place(folded.stacks.frame(parent))[:120] if parent else ""
+
+
+def _hint() -> html.P:
+    return html.P("Pick a row to see its whole stack, and the line of code.", className="dim hint")
+
+
+def detail(view: View, stack: Any) -> Any:
+    """The frames of one stack, outermost last, the user's own in full and torch's folded."""
+    stacks = view.recording.stacks
+    if not isinstance(stack, int) or not 0 < stack < len(stacks):
+        return html.P("No stack was recorded for these bytes: they were allocated before the recording "
+                      "began, or outside of Python.", className="dim hint")  # fmt: skip
+    frames = stacks.frames(stack)
+    own = [frame for frame in frames if not is_framework(frame.file)]
+    first = own[0] if own else frames[0]
+    return [
+        html.H4([html.Bdi(first.function[:200]), html.Span(place(first), className="dim")]),
+        _code(first),
+        html.Ol(_frame_items(frames[:MAX_FRAMES]), className="frames"),
+        html.P(f"{len(frames) - MAX_FRAMES} outer frames left out", className="dim")
+        if len(frames) > MAX_FRAMES
+        else html.Span(),
+    ]
+
+
+def _code(frame: Frame) -> Any:
+    lines = source(frame.file, frame.line)
+    if not lines:
+        return html.P("The source is not on this machine.", className="dim hint")
+    return html.Pre(
+        [html.Div([html.Span(f"{line.number:>4} ", className="number"), line.text or " "],
+                  className="line here" if line.number == frame.line else "line") for line in lines],
+        className="code",
+    )  # fmt: skip
+
+
+def _frame_items(frames: tuple[Frame, ...]) -> list[Any]:
+    items: list[Any] = []
+    run: list[Frame] = []
+    for frame in (*frames, None):
+        if frame is not None and is_framework(frame.file):
+            run.append(frame)
+            continue
+        if run:
+            items.append(_folded_item(run))
+            run = []
+        if frame is not None:
+            items.append(_item(frame))
+    return items
+
+
+def _item(frame: Frame) -> html.Li:
+    return html.Li(
+        [html.Bdi(frame.function[:300], className="function"), html.Bdi(place(frame)[:200], className="dim")],
+        title=frame.file[:400],
+    )
+
+
+def _folded_item(run: list[Frame]) -> html.Li:
+    words = f"{len(run)} frame{'s' if len(run) > 1 else ''} of torch and Python"
+    return html.Li(
+        html.Details([html.Summary(words), html.Ol([_item(frame) for frame in run])]), className="framework"
+    )
+
+
+def summary(held: Holders) -> str:
+    """``3.21 GiB in 812 blocks from 64 lines``."""
+    lines, blocks = len(held.n_bytes), held.total_count
+    return (
+        f"{format_bytes(held.total_bytes)} in {blocks:,} block{'s' if blocks != 1 else ''} "
+        f"from {lines:,} line{'s' if lines != 1 else ''}"
+    )

@@ -1,0 +1,60 @@
+"""What a page shows when there is nothing to show: why, and what to do."""
+
+from typing import Any
+
+from dash import html
+
+
+def state(title: str, text: str, *steps: Any, tone: str = "quiet") -> html.Section:
+    """A sentence that says what is so, one that says why, and what to do about it."""
+    advice = [html.P(step, className="state-step") for step in steps]
+    return html.Section(
+        [html.H2(title), html.P(text), *advice], className=f"state state-{tone}", role="status"
+    )
+
+
+def command(text: str) -> html.Code:
+    """Something to type."""
+    return html.Code(text, className="command")
+
+
+def no_runs(folder: str) -> html.Section:
+    """The folder holds nothing that we can open."""
+    return state(
+        "No recordings yet",
+        f"Nothing below {folder} is a run or a memory snapshot. This page looks again by itself.",
+        ["Record a training script: ", command('with vramscope.record("traces/first"):')],
+        ["Or try it without a script: ", command("vramscope demo")],
+        ["Files that torch wrote open too: ", command("vramscope serve snapshot.pickle")],
+    )
+
+
+def nothing_recorded(live: bool) -> html.Section:
+    """A run without a single event."""
+    if live:
+        return state(
+            "Waiting for the first event",
+            "The run has started; no memory has moved yet. This page follows by itself.",
+        )
+    return state(
+        "Nothing was recorded",
+        "This recording holds no allocator events.",
+        ["Enter the recorder before the model is built, around the code that allocates: ",
+         command("with vramscope.record():")],
+        "A snapshot without a trace still shows what was live when it was taken, if it lists segments.",
+    )  # fmt: skip
+
+
+def failure(message: str) -> html.Section:
+    """Something that was asked for cannot be had."""
+    return state(
+        "This cannot be shown", message, html.A("Back to all runs", href="/", className="link"), tone="error"
+    )
+
+
+def gone() -> html.Div:
+    """Over a page whose run disappeared while it was open."""
+    text = "This run was moved or deleted. What you see is the last state that was read. "
+    return html.Div(
+        [html.Strong("Gone. "), text, html.A("All runs", href="/")], className="banner", role="alert"
+    )

@@ -1,0 +1,202 @@
+"""The only door to recordings: finds runs, follows them, remembers what was asked about them.
+
+Runs have ids out of a closed dict; a path never comes from a request. Everything derived is kept per
+(run, version), and forgotten when the run grows. Shared by the server's threads.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2s
+from pathlib import Path
+from threading import RLock
+from time import monotonic
+from typing import Any, Protocol
+
+from vramscope import analysis
+from vramscope.errors import UnknownNameError
+from vramscope.model.recording import Outcome, Recording, Run
+
+from .address import Address
+
+MAX_OPEN_RUNS = 6
+MAX_ANSWERS = 64
+SCAN_EVERY_S = 1.0
+
+
+class Follower(Protocol):
+    """A run that may still be growing."""
+
+    run: Run
+
+    def refresh(self) -> bool:
+        """Read what was written since; whether there was anything."""
+
+
+class Library(Protocol):
+    """Where runs come from; ``vramscope.load`` in earnest."""
+
+    def discover(self, root: Path) -> Sequence[Path]:
+        """Runs and files below *root*, newest first."""
+
+    def follow(self, path: Path) -> Follower:
+        """Open one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One recording of one run, as it was when somebody looked."""
+
+    run_id: str
+    version: int
+    run: Run
+    recording: Recording
+
+    @property
+    def key(self) -> tuple[Hashable, ...]:
+        """What everything derived from it depends on."""
+        return (self.run_id, self.version, self.recording.process.rank, self.recording.device.index)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether more may come."""
+        return self.run.outcome is Outcome.RUNNING
+
+
+@dataclass(slots=True)
+class _Open:
+    """A run that somebody looks at."""
+
+    follower: Follower
+    lock: RLock = field(default_factory=RLock)
+    version: int = 0
+    answers: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
+
+
+class Data:
+    """Every run below one folder, or one file."""
+
+    def __init__(self, root: Path, library: Library | None = None) -> None:
+        self.root = root
+        self._library = library or _vramscope_load()
+        self._lock = RLock()
+        self._paths: dict[str, Path] = {}
+        self._scanned_s = float("-inf")
+        self._open: OrderedDict[str, _Open] = OrderedDict()
+
+    def paths(self) -> dict[str, Path]:
+        """Id → path of every run there is, newest first; looked up again after a second."""
+        with self._lock:
+            if monotonic() - self._scanned_s > SCAN_EVERY_S:
+                found = self._library.discover(self.root)
+                self._paths = {run_id(path, self.root): path for path in found}
+                self._scanned_s = monotonic()
+            return self._paths
+
+    def path(self, name: str) -> Path:
+        """Where the run of that id lies; raises UnknownNameError where it is not, or no longer, there."""
+        path = self.paths().get(name)
+        if path is None or not path.exists():
+            self._forget(name)
+            raise UnknownNameError(
+                "This run is not here: it was moved or deleted, or the link is of another folder."
+            )
+        return path
+
+    def view(self, address: Address) -> View:
+        """What *address* is about. Raises a VramscopeError that says what is wrong with it."""
+        opened = self._opened(address.run)
+        with opened.lock:
+            run = opened.follower.run
+            return View(address.run, opened.version, run, _choose(run, address.rank, address.device))
+
+    def refresh(self, name: str) -> int:
+        """Read on in a run that grows; its version."""
+        opened = self._opened(name)
+        with opened.lock:
+            if opened.follower.refresh():
+                opened.version += 1
+                opened.answers.clear()
+            return opened.version
+
+    def read(self, name: str) -> Run:
+        """The run of that id, for one look: kept open only where it is open already, or still grows."""
+        with self._lock:
+            opened = self._open.get(name)
+        if opened is None:
+            follower = self._library.follow(self.path(name))
+            if follower.run.outcome is not Outcome.RUNNING:
+                return follower.run
+        self.refresh(name)
+        return self._opened(name).follower.run
+
+    def ask(self, view: View, question: str, **options: Any) -> Any:
+        """The answer of one analysis, once per (view, options)."""
+        key = (question, *sorted(options.items()))
+        return self.derive(view, key, lambda recording: answer(recording, question, **options))
+
+    def derive(self, view: View, what: Hashable, make: Callable[[Recording], Any]) -> Any:
+        """``make(recording)``, once per (view, *what*); one at a time per run, so nothing is made twice."""
+        opened = self._opened(view.run_id)
+        key = (view.key, what)
+        with opened.lock:
+            if key not in opened.answers:
+                opened.answers[key] = make(view.recording)
+                while len(opened.answers) > MAX_ANSWERS:
+                    opened.answers.popitem(last=False)
+            opened.answers.move_to_end(key)
+            return opened.answers[key]
+
+    def _opened(self, name: str) -> _Open:
+        path = self.path(name)
+        with self._lock:
+            opened = self._open.get(name)
+            if opened is None:
+                # Held while reading: two threads must not read the same gigabyte.
+                opened = self._open[name] = _Open(self._library.follow(path))
+            self._open.move_to_end(name)
+            while len(self._open) > MAX_OPEN_RUNS:
+                self._open.popitem(last=False)
+            return opened
+
+    def _forget(self, name: str) -> None:
+        with self._lock:
+            self._open.pop(name, None)
+
+
+def answer(recording: Recording, question: str, **options: Any) -> Any:
+    """What the analysis of that name says."""
+    found = analysis.find(question)
+    if found is None:
+        raise UnknownNameError(f"there is no analysis called {question!r}")
+    return found.run(recording, **options)
+
+
+def run_id(path: Path, root: Path) -> str:
+    """A readable word for a run, stable over restarts, that gives no path away."""
+    try:
+        relative = path.relative_to(root)
+    except ValueError:
+        relative = Path(path.name)
+    word = re.sub(r"[^A-Za-z0-9]+", "-", relative.name or path.name).strip("-")[:60] or "run"
+    return f"{word}-{blake2s(str(relative).encode(errors='surrogateescape'), digest_size=3).hexdigest()}"
+
+
+def _vramscope_load() -> Library:
+    from vramscope import load
+
+    return load  # type: ignore[return-value]
+
+
+def _choose(run: Run, rank: int | None, device: int | None) -> Recording:
+    """The recording asked for; without a word, the fullest: of eight devices seven may be idle."""
+    fitting = [
+        recording
+        for recording in run.recordings
+        if rank in (None, recording.process.rank) and device in (None, recording.device.index)
+    ]
+    if not fitting:
+        said = f"rank {rank}, device {device}" if run.recordings else "anything"
+        raise UnknownNameError(f"{run.name} has no recording of {said}.")
+    return max(fitting, key=lambda recording: len(recording.trace) or -1)

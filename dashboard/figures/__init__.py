@@ -1,0 +1,1 @@
+"""Columns to plain dicts of Plotly JSON: pure, no Dash, no recordings opened."""

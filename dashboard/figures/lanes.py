@@ -1,0 +1,83 @@
+"""Which phase and which step fills each stretch of the axis?"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.model.marks import Phase
+
+from .series import Spans
+
+MAX_BANDS, MAX_LABELS, MAX_BORDERS = 400, 12, 60
+
+
+@dataclass(frozen=True, slots=True)
+class Bands:
+    """Neighbouring stretches: *phase[i]* holds from *edges[i]* to *edges[i + 1]*."""
+
+    edges: NDArray[Any]
+    phase: NDArray[Any]
+
+    def of(self, phase: Phase) -> NDArray[Any]:
+        """start, end, start, end, … of the stretches of one phase."""
+        mine = np.flatnonzero(self.phase == phase)
+        return np.stack([self.edges[mine], self.edges[mine + 1]], axis=1).ravel()
+
+
+def phase_bands(phases: Spans, start: float, end: float) -> Bands:
+    """The innermost phase over ``[start, end]`` in at most MAX_BANDS stretches.
+
+    Exact while there are few borders; beyond, the phase in the middle of each of MAX_BANDS columns.
+    """
+    near = (phases.end > start) & (phases.start < end)
+    borders = np.concatenate([[start, end], phases.start[near], phases.end[near]])
+    edges = np.unique(np.clip(borders, start, end))
+    if len(edges) > MAX_BANDS + 1:
+        edges = np.linspace(start, end, MAX_BANDS + 1)
+    phase = innermost(phases, (edges[:-1] + edges[1:]) / 2)
+    changes = np.flatnonzero(np.concatenate([[True], phase[1:] != phase[:-1]]))
+    return Bands(np.append(edges[changes], edges[-1]), phase[changes])
+
+
+def innermost(phases: Spans, at: NDArray[Any]) -> NDArray[Any]:
+    """The phase at each position; OTHER where none. One search per depth of nesting."""
+    found = np.full(len(at), int(Phase.OTHER))
+    for depth in np.unique(phases.depth):
+        mine = np.flatnonzero(phases.depth == depth)
+        row = np.searchsorted(phases.start[mine], at, "right") - 1
+        covered = (row >= 0) & (at < phases.end[mine[row]])
+        found[covered] = phases.label[mine[row[covered]]]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class StepLabels:
+    """Where steps begin and what to write below them."""
+
+    borders: NDArray[Any]
+    centres: NDArray[Any]
+    numbers: list[int]
+
+
+def step_labels(steps: Spans, start: float, end: float) -> StepLabels:
+    """Up to MAX_LABELS names, evenly chosen; borders only while they are few enough to tell apart."""
+    near = np.flatnonzero((steps.end > start) & (steps.start < end))
+    borders = np.union1d(steps.start[near], steps.end[near])
+    borders = borders[(borders > start) & (borders < end)]
+    centres = (np.maximum(steps.start[near], start) + np.minimum(steps.end[near], end)) / 2
+    named = _spread(centres, start, end)
+    few = borders if len(borders) <= MAX_BORDERS else borders[:0]
+    return StepLabels(few, centres[named], [int(n) for n in steps.label[near[named]]])
+
+
+def _spread(centres: NDArray[Any], start: float, end: float) -> list[int]:
+    """Indices of centres far enough apart for their names not to touch."""
+    room = (end - start) / (MAX_LABELS + 1)
+    firsts = np.unique(((centres - start) // room).astype("i8"), return_index=True)[1]
+    kept: list[int] = []
+    for index in firsts:
+        if not kept or centres[index] - centres[kept[-1]] >= room:
+            kept.append(int(index))
+    return kept

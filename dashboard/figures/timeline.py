@@ -1,0 +1,233 @@
+"""How full was the device, when, and in which phase? The overview's chart."""
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.model.marks import MarkKind, Phase
+
+from .lanes import phase_bands, step_labels
+from .m4 import m4, time_edges
+from .series import EVENTS, Curve, Series
+from .theme import PHASE_COLOUR, QUANTITY_COLOUR, base_layout, byte_unit, esc, pack, scaled
+
+# With 4 points a column at most 4,400 points: a zoom stays under 110 kB and 6,000 SVG points.
+MAIN_COLUMNS, OTHER_COLUMNS = 600, 250
+QUANTITIES = ("allocated", "active", "reserved", "device_used", "capacity")
+_TOTALS = ("reserved", "active", "allocated")  # painted in this order: allocated on top
+LANES = (0.0, 0.075)  # of the height, below the curves
+
+
+class Window(NamedTuple):
+    """The stretch of the axis in view."""
+
+    start: float
+    end: float
+
+
+def window(series: Series, start: float | None, end: float | None) -> Window:
+    """*start* to *end* inside the series; everything where they are missing, reversed or outside."""
+    first, last = series.extent
+    low = first if start is None else min(max(start, first), last)
+    high = last if end is None else min(max(end, first), last)
+    return Window(low, high) if high > low else Window(first, last)
+
+
+def figure(series: Series, view: Window, shown: Collection[str], at: int | None) -> dict[str, Any]:
+    """The whole figure; later zooms replace ``data`` only."""
+    first, last = series.extent
+    layout = base_layout(**_axes(series), margin={"l": 64, "r": 14, "t": 10, "b": 34}, dragmode="zoom")
+    if (view.start, view.end) != (first, last):
+        layout["xaxis"] |= {"autorange": False, "range": [view.start, view.end]}
+    return {"data": traces(series, view, shown, at), "layout": layout}
+
+
+def traces(series: Series, view: Window, shown: Collection[str], at: int | None) -> list[dict[str, Any]]:
+    """The same traces in the same order for every window."""
+    unit, unit_name = _unit(series, shown)
+    curves = {
+        "capacity": _capacity(series, view, shown),
+        "device_used": _clip(series.device_used, view, "device_used" in shown),
+        **{name: _total(series, name, view, shown) for name in _TOTALS},
+    }
+    drawn = [_line(name, curve, unit, unit_name) for name, curve in curves.items()]
+    drawn[-1]["customdata"] = pack(curves["allocated"].instant)
+    return [
+        *drawn,
+        *_phase_traces(series, view),
+        *_step_traces(series, view),
+        *_flag_traces(series, view, at),
+    ]
+
+
+class _Points(NamedTuple):
+    position: NDArray[Any]
+    value: NDArray[Any]
+    instant: NDArray[Any]
+
+
+_NOTHING = _Points(np.zeros(0), np.zeros(0, "i8"), np.zeros(0, "i8"))
+
+
+def _unit(series: Series, shown: Collection[str]) -> tuple[int, str]:
+    greatest = int(series.reserved.max(initial=0))
+    if "capacity" in shown:
+        greatest = max(greatest, series.capacity_bytes)
+    return byte_unit(max(greatest, int(series.allocated.max(initial=0))))
+
+
+def _total(series: Series, name: str, view: Window, shown: Collection[str]) -> _Points:
+    values = getattr(series, name)
+    if name not in shown:
+        return _NOTHING
+    columns = MAIN_COLUMNS if name == "allocated" else OTHER_COLUMNS
+    return reduced(series.position, values, view, columns)
+
+
+def reduced(position: NDArray[Any], values: NDArray[Any], view: Window, columns: int) -> _Points:
+    """The points of a step function that draw it exactly in *view*, levels at both edges included."""
+    entry = _entry(position, view.start)
+    stop = int(np.searchsorted(position, view.end, "right"))
+    if stop <= entry:
+        return _NOTHING
+    inside = m4([values], time_edges(position, entry, stop, columns))
+    level = values[inside]
+    # A repeated level draws nothing new between two steps; the last point ends the line.
+    keep = np.concatenate([[True], level[1:] != level[:-1]])
+    inside = inside[keep]
+    instant = np.append(inside, stop - 1)
+    at = np.append(position[inside], view.end)
+    at[0] = max(at[0], view.start)
+    return _Points(at, values[instant], instant)
+
+
+def _entry(position: NDArray[Any], start: float) -> int:
+    """The instant whose level holds at *start*: the first one exactly there, else the last before."""
+    left = int(np.searchsorted(position, start, "left"))
+    exact = left < len(position) and position[left] == start
+    return left if exact else max(left - 1, 0)
+
+
+def _clip(curve: Curve, view: Window, shown: bool) -> _Points:
+    if not shown or not len(curve.position):
+        return _NOTHING
+    return reduced(curve.position, curve.value, view, OTHER_COLUMNS)
+
+
+def _capacity(series: Series, view: Window, shown: Collection[str]) -> _Points:
+    if "capacity" not in shown or not series.capacity_bytes:
+        return _NOTHING
+    ends = np.array([view.start, view.end])
+    return _Points(ends, np.full(2, series.capacity_bytes), np.zeros(2, "i8"))
+
+
+_LINE: dict[str, dict[str, Any]] = {
+    "allocated": {"width": 1.6},
+    "active": {"width": 1.2, "dash": "dot"},
+    "reserved": {"width": 1.6},
+    "device_used": {"width": 1.4, "dash": "dashdot"},
+    "capacity": {"width": 1.4, "dash": "dash"},
+}
+_FILL = {"allocated": "rgba(100,116,139,0.20)", "reserved": "rgba(86,180,233,0.13)"}
+
+
+def _line(name: str, points: _Points, unit: int, unit_name: str) -> dict[str, Any]:
+    trace = {
+        "type": "scatter",
+        "mode": "lines",
+        "uid": name,  # the stylesheet's handle: Plotly makes it a class of the trace
+        "name": name,
+        "meta": unit_name,
+        "x": pack(points.position),
+        "y": pack(scaled(points.value, unit)),
+        "line": {"shape": "hv", "color": QUANTITY_COLOUR[name], **_LINE[name]},
+    }
+    return trace | ({"fill": "tozeroy", "fillcolor": _FILL[name]} if name in _FILL else {})
+
+
+def _phase_traces(series: Series, view: Window) -> list[dict[str, Any]]:
+    bands = phase_bands(series.phases, view.start, view.end)
+    return [_band(phase, bands.of(phase)) for phase in Phase if phase != Phase.OTHER]
+
+
+def _band(phase: Phase, edges: NDArray[Any]) -> dict[str, Any]:
+    """One thick line with a gap after every band: a third of the points of filled shapes."""
+    gaps = np.insert(edges.reshape(-1, 2), 2, edges[1::2], axis=1).ravel()
+    height = np.tile([0.74, 0.74, np.nan], len(edges) // 2)
+    line = {"color": PHASE_COLOUR[phase], "width": 11}
+    return {
+        "type": "scatter", "mode": "lines", "name": phase.name.lower(), "uid": f"phase{int(phase)}",
+        "x": pack(gaps), "y": pack(height), "yaxis": "y2", "line": line,
+    }  # fmt: skip
+
+
+def _step_traces(series: Series, view: Window) -> list[dict[str, Any]]:
+    labels = step_labels(series.steps, view.start, view.end)
+    lines = np.repeat(labels.borders, 3)
+    height = np.tile([0.0, 1.0, np.nan], len(labels.borders))
+    borders = {
+        "type": "scatter", "mode": "lines", "name": "step", "uid": "steplines", "yaxis": "y3",
+        "x": pack(lines), "y": pack(height), "line": {"width": 1, "color": "rgba(128,128,128,0.35)"},
+    }  # fmt: skip
+    names = {
+        "type": "scatter", "mode": "text", "name": "step", "uid": "stepnames", "yaxis": "y2",
+        "x": pack(labels.centres), "y": pack(np.full(len(labels.centres), 0.2)),
+        "text": [f"step {n}" for n in labels.numbers], "textfont": {"size": 11}, "cliponaxis": True,
+    }  # fmt: skip
+    return [borders, names]
+
+
+_FLAG = {
+    MarkKind.OOM: ("x", "#D55E00", "out of memory"),
+    MarkKind.EMPTY_CACHE: ("triangle-down", "#7A8896", "empty_cache"),
+    MarkKind.MARK: ("diamond", "#6A51A3", ""),
+}
+FLAG_LIMIT = 60
+
+
+def _flag_traces(series: Series, view: Window, at: int | None) -> list[dict[str, Any]]:
+    flags = series.flags
+    inside = np.flatnonzero((flags.position >= view.start) & (flags.position <= view.end))
+    inside = inside[np.argsort(flags.kind[inside] != MarkKind.OOM, kind="stable")][:FLAG_LIMIT]
+    looks = [_FLAG[MarkKind(int(kind))] for kind in flags.kind[inside]]
+    names = [esc(flags.names[i] or look[2], 24) for i, look in zip(inside, looks, strict=True)]
+    signs = {
+        "type": "scatter", "mode": "markers+text" if len(inside) <= 12 else "markers", "name": "mark",
+        "uid": "flags", "yaxis": "y3", "x": pack(flags.position[inside]),
+        "y": pack(np.full(len(inside), 0.965)),
+        "text": names, "textposition": "middle right", "textfont": {"size": 11}, "cliponaxis": False,
+        "marker": {"symbol": [look[0] for look in looks], "color": [look[1] for look in looks], "size": 9},
+    }  # fmt: skip
+    return [signs, _cursor(series, view, at)]
+
+
+def _cursor(series: Series, view: Window, at: int | None) -> dict[str, Any]:
+    known = at is not None and 0 <= at < len(series.position)
+    x = float(series.position[at]) if known else np.nan
+    inside = view.start <= x <= view.end
+    return {
+        "type": "scatter", "mode": "lines", "name": "instant", "uid": "cursor", "yaxis": "y3",
+        "x": [x, x] if inside else [], "y": [0, 1] if inside else [],
+        "line": {"width": 1.5, "color": "#1F2933"},
+    }  # fmt: skip
+
+
+def _axes(series: Series) -> dict[str, Any]:
+    _, unit_name = _unit(series, QUANTITIES[:4])
+    events = series.axis == EVENTS
+    plain = {"fixedrange": True, "showgrid": False, "zeroline": False, "visible": False, "range": [0, 1]}
+    return {
+        "xaxis": {
+            "autorange": True, "showgrid": False, "zeroline": False, "anchor": "y2", "ticks": "outside",
+            "ticklen": 4, "exponentformat": "none", "separatethousands": True, "nticks": 9,
+            "ticksuffix": "" if events else " s", "automargin": False,
+        },
+        "yaxis": {
+            "domain": [LANES[1] + 0.02, 1.0], "rangemode": "tozero", "fixedrange": True, "zeroline": False,
+            "ticksuffix": f" {unit_name}", "nticks": 7, "exponentformat": "none", "automargin": False,
+        },
+        "yaxis2": plain | {"domain": list(LANES), "anchor": "x"},
+        "yaxis3": plain | {"domain": [LANES[0], 1.0], "overlaying": "y", "anchor": "x"},
+    }  # fmt: skip

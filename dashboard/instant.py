@@ -1,0 +1,97 @@
+"""What was so at one instant of a recording? Answers of the analyses, put together once per view."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from vramscope.analysis._place import place
+from vramscope.analysis.by_stack import stack_bytes
+from vramscope.analysis.folding import Folded, Holders, fold, holders
+from vramscope.model.marks import Phase
+from vramscope.model.recording import Recording
+from vramscope.units import format_duration
+
+from .data import Data, View
+from .figures.calls import Tree, tree
+from .figures.series import Series, origin_ns, series
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Where an instant lies."""
+
+    instant: int
+    time: str
+    """Since the recording began; '' without a clock."""
+    step: int | None
+    phase: str
+
+    @property
+    def words(self) -> str:
+        """``1.23 s · step 3 · backward``."""
+        step = "" if self.step is None else f"step {self.step}"
+        return (
+            " · ".join(word for word in (self.time, step, self.phase) if word) or f"instant {self.instant:,}"
+        )
+
+
+def totals(data: Data, view: View) -> Any:
+    """The totals by instant."""
+    return data.ask(view, "timeline")
+
+
+def series_of(data: Data, view: View, axis: str) -> Series:
+    """The overview's series on one axis."""
+    at = totals(data, view)
+    return data.derive(view, ("series", axis), lambda recording: series(recording, at, axis))
+
+
+def clamp(data: Data, view: View, at: int | None) -> int:
+    """*at* if the recording has it, else the instant of the peak."""
+    known = totals(data, view)
+    if at is None or not 0 <= at < len(known.allocated):
+        return int(known.allocated.argmax())
+    return at
+
+
+def moment(data: Data, view: View, at: int) -> Moment:
+    """Time, step and phase of an instant: of the event that led to it."""
+    recording, known = view.recording, totals(data, view)
+    elapsed = int(known.time_ns[at]) - origin_ns(recording, known)
+    time = format_duration(max(elapsed, 0)) if recording.trace.has_clock else ""
+    step, phase = place(recording, at)
+    number = None if step is None else int(recording.steps.index[step])
+    word = "" if phase in (None, Phase.OTHER) else phase.name.lower().replace("_", " ")
+    return Moment(at, time, number, word)
+
+
+def folded(data: Data, view: View) -> Folded:
+    """The stacks without frames of the framework."""
+    return data.derive(view, "folded", lambda recording: fold(recording.stacks))
+
+
+def held(data: Data, view: View, at: int) -> Holders:
+    """Who holds what is live at an instant, by the user's line."""
+    lives, code = data.ask(view, "lifetimes"), folded(data, view)
+
+    def make(_: Recording) -> Holders:
+        rows = stack_bytes(lives, at)
+        return holders(code, rows.stack_id, rows.bytes, rows.count)
+
+    return data.derive(view, ("held", at), make)
+
+
+def tree_at(data: Data, view: View, at: int) -> Tree:
+    """The calls that lead to what is live at an instant."""
+    live, code = held(data, view, at), folded(data, view)
+    return data.derive(view, ("tree", at), lambda _: tree(code, live))
+
+
+def neighbour(data: Data, view: View, at: int, direction: int) -> int | None:
+    """The peak of the next (1) or previous (−1) step seen from an instant; None where there is none."""
+    steps = view.recording.steps
+    here = int((steps.start_event < at).sum()) - 1
+    row = here + direction
+    if not direction or not 0 <= row < len(steps):
+        return None
+    start, end = int(steps.start_event[row]), int(steps.end_event[row])
+    return start + int(totals(data, view).allocated[start : end + 1].argmax())

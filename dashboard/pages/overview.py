@@ -1,0 +1,194 @@
+"""How full was the device, when, and by what?"""
+
+from typing import Any
+
+from dash import ClientsideFunction, Input, Output, Patch, State, ctx, dcc, html, no_update
+from dash.exceptions import PreventUpdate
+
+from vramscope.errors import VramscopeError
+from vramscope.units import format_bytes
+
+from ..address import Address, restore
+from ..components import kpi, legend, live_set, stack_table, states
+from ..components.graph import graph
+from ..data import Data, View
+from ..figures import timeline
+from ..figures.series import EVENTS, TIME, Series
+from ..figures.timeline import QUANTITIES, Window
+from ..headline import findings, headline
+from ..instant import clamp, moment, neighbour, series_of, totals
+from . import Context, Page
+
+PEAK_KEY, NEXT_KEY, PREVIOUS_KEY = "p", "j", "k"
+
+
+def _layout(context: Context) -> Any:
+    data, address = context.data, context.address
+    view = data.view(address)
+    if not len(view.recording.trace) and not len(view.recording.initial.blocks):
+        return states.nothing_recorded(view.is_live)
+    series = series_of(data, view, address.axis or TIME)
+    at = clamp(data, view, address.at)
+    shown = legend.usual(series)
+    stretch = _window(series, address.t0, address.t1)
+    figure = timeline.figure(series, stretch, shown, at)
+    return [
+        html.Div(_opening(data, view), id="ov-opening"),
+        html.Section(
+            [
+                html.Div(
+                    [legend.layout("ov", series, shown), legend.position(), _axis_choice(view, address)],
+                    className="chart-bar",
+                ),
+                graph("ov-graph", figure, f"Memory over time. {headline(data, view).claim}.", "timeline"),
+                legend.phases(series),
+            ],
+            className="panel chart",
+            **{"aria-label": "Memory over time"},
+        ),
+        live_set.layout("ov", data, view, at, address),
+        dcc.Store(id="ov-view", data=[address.t0, address.t1]),
+        dcc.Store(id="ov-at", data=address.at),
+        dcc.Store(id="ov-ready"),
+    ]
+
+
+def _opening(data: Data, view: View) -> list[Any]:
+    said = headline(data, view)
+    more = [
+        html.Li([html.Span(found.severity, className=f"severity {found.severity}"), found.claim[:600]])
+        for found in findings(data, view)[:6]
+    ]
+    return [
+        html.Section(
+            [html.H2(said.claim, className="claim"), html.P(said.support, className="support"),
+             html.Ul(more, className="findings")],
+            className="opening",
+        ),
+        _kpis(data, view),
+    ]  # fmt: skip
+
+
+def _kpis(data: Data, view: View) -> Any:
+    known = totals(data, view)
+    full, wide = int(known.allocated.argmax()), int(known.reserved.argmax())
+    idle = int(known.reserved[full] - known.allocated[full])
+    share = f"{100 * idle / int(known.reserved[full]):.0f} % of reserved" if known.reserved[full] else ""
+    last = len(known.allocated) - 1
+    capacity = view.recording.device.total_bytes
+    top = int(known.reserved[wide])
+    room = (
+        f"{100 * top / capacity:.0f} % of {format_bytes(capacity)}"
+        if capacity
+        else moment(data, view, wide).words
+    )
+    return kpi.row(
+        kpi.card("allocated", "Peak allocated", int(known.allocated[full]), moment(data, view, full).words),
+        kpi.card("reserved", "Peak reserved", top, room),
+        kpi.card("unallocated", "Unallocated at the peak", idle, share),
+        kpi.card("allocated", "Allocated at the end", int(known.allocated[last]),
+                 f"{format_bytes(int(known.reserved[last]))} reserved"),
+    )  # fmt: skip
+
+
+def _axis_choice(view: View, address: Address) -> Any:
+    if not view.recording.trace.has_clock:
+        return html.Span("events (this source has no clock)", className="dim axis-only")
+    now = EVENTS if address.axis == EVENTS else TIME
+    links = [
+        dcc.Link(
+            word,
+            href=address.go(axis=axis, t0=None, t1=None).url,
+            className="here" if name == now else "",
+        )
+        for name, axis, word in ((TIME, "", "Time"), (EVENTS, EVENTS, "Events"))
+    ]
+    return html.Nav(links, className="segments", id="axis-choice", **{"aria-label": "Horizontal axis"})
+
+
+def _window(series: Series, t0: int | None, t1: int | None) -> Window:
+    scale = 1.0 if series.axis == EVENTS else 1e-9
+    start, end = (None if t is None else t * scale for t in (t0, t1))
+    return timeline.window(series, start, end)
+
+
+def _register(app: Any, data: Data) -> None:
+    stack_table.register(app, data, "ov")
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "zoomed"), Output("ov-view", "data"),
+        Input("ov-graph", "relayoutData"), State("ov-view", "data"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "drawn"), Output("ov-ready", "data"), Input("ov-graph", "figure")
+    )
+
+    @app.callback(
+        Output("ov-graph", "figure"),
+        Input("ov-view", "data"), Input("ov-legend", "value"), Input("ov-at", "data"),
+        Input("version", "data"), State("address", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+    def redraw(zoom: Any, shown: list[str] | None, at: Any, _: Any, said: dict[str, Any]) -> Any:
+        return _redraw(data, restore(said), zoom, _known(shown), at)
+
+    @app.callback(
+        Output("ov-at", "data"), Input("key", "data"), State("ov-at", "data"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def jump(key: Any, at: Any, said: dict[str, Any]) -> Any:
+        view = _view(data, restore(said))
+        return _jump(data, view, (key or {}).get("key"), clamp(data, view, _instant(at)))
+
+    @app.callback(
+        Output("ov-live", "children"), Output("ov-table", "rowData"), Output("ov-table", "selectedRows"),
+        Input("ov-at", "data"), Input("version", "data"), State("address", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+    def look(at: Any, _: Any, said: dict[str, Any]) -> Any:
+        address = restore(said)
+        view = _view(data, address)
+        known = clamp(data, view, _instant(at))
+        return *live_set.content(data, view, known, address), [] if ctx.triggered_id == "ov-at" else no_update
+
+    @app.callback(
+        Output("ov-opening", "children"), Input("version", "data"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def renew(_: Any, said: dict[str, Any]) -> Any:
+        return _opening(data, _view(data, restore(said)))
+
+
+def _view(data: Data, address: Address) -> View:
+    """The view, or nothing happens: the shell says what is wrong."""
+    try:
+        return data.view(address)
+    except VramscopeError as error:
+        raise PreventUpdate from error
+
+
+def _redraw(data: Data, address: Address, zoom: Any, shown: list[str], at: Any) -> Any:
+    """New data for the same axes: the range is the user's, and never written from here."""
+    view = _view(data, address)
+    series = series_of(data, view, address.axis or TIME)
+    t0, t1 = (_instant(edge) for edge in zoom) if isinstance(zoom, list) and len(zoom) == 2 else (None, None)
+    patch = Patch()
+    patch["data"] = timeline.traces(series, _window(series, t0, t1), shown, clamp(data, view, _instant(at)))
+    return patch
+
+
+def _known(shown: Any) -> list[str]:
+    return [name for name in QUANTITIES if name in (shown or [])]
+
+
+def _instant(said: Any) -> int | None:
+    return said if isinstance(said, int) and not isinstance(said, bool) else None
+
+
+def _jump(data: Data, view: View, key: Any, at: int) -> Any:
+    """The instant that a key leads to: the peak, or the peak of a neighbouring step."""
+    if key == PEAK_KEY:
+        return int(totals(data, view).allocated.argmax())
+    to = neighbour(data, view, at, {NEXT_KEY: 1, PREVIOUS_KEY: -1}.get(str(key), 0))
+    return no_update if to is None else to
+
+
+PAGE = Page(name="overview", title="Overview", order=10, path="/overview", layout=_layout, register=_register)

@@ -1,0 +1,161 @@
+"""What was live at the peak, or at any instant, and which calls led to it?"""
+
+from typing import Any
+
+from dash import ALL, ClientsideFunction, Input, Output, State, ctx, dcc, html, no_update
+from dash.exceptions import PreventUpdate
+
+from vramscope.errors import VramscopeError
+from vramscope.units import format_bytes
+
+from ..address import Address, restore
+from ..components import breakdown, live_set, stack_table, states
+from ..components.graph import graph
+from ..data import Data, View
+from ..figures import icicle
+from ..figures.names import place
+from ..instant import clamp, folded, held, moment, neighbour, totals, tree_at
+from . import Context, Page
+
+
+def _layout(context: Context) -> Any:
+    data, address = context.data, context.address
+    view = data.view(address)
+    at = clamp(data, view, address.at)
+    if not held(data, view, at).total_bytes:
+        return _empty(data, view, at, address)
+    tree, code = tree_at(data, view, at), folded(data, view)
+    figure = icicle.figure(tree, code)
+    sentence = f"Calls that lead to the live memory: {stack_table.summary(held(data, view, at))}."
+    way = {"aria-label": "Where the picture starts"}
+    crumbs = html.Nav(_crumbs(data, view, 0), id="pk-crumbs", className="crumbs", **way)
+    return [
+        _opening(data, view, at, address),
+        breakdown.layout(data, view, at),
+        html.Section(
+            [
+                html.Div([html.H3("By call"), crumbs], className="panel-bar"),
+                graph("pk-icicle", figure, sentence, "icicle", icicle.height_px(tree)),
+                dcc.Store(id="pk-root", data=0),
+                dcc.Store(id="pk-ready"),
+            ],
+            className="panel chart",
+            **{"aria-label": "Live memory by call"},
+        ),
+        live_set.layout("pk", data, view, at, address),
+        dcc.Store(id="pk-at", data=at),
+    ]  # fmt: skip
+
+
+def _opening(data: Data, view: View, at: int, address: Address) -> html.Section:
+    known = totals(data, view)
+    peak = int(known.allocated.argmax())
+    n_bytes = int(known.allocated[at])
+    claim = f"{'Peak: ' if at == peak else ''}{format_bytes(n_bytes)} live at {moment(data, view, at).words}"
+    below = "" if at == peak else f"{format_bytes(int(known.allocated[peak]) - n_bytes)} below the peak."
+    return html.Section(
+        [html.Div([html.H2(claim, className="claim"), html.P(below, className="support")]),
+         _jumps(data, view, at, peak, address)],
+        className="opening opening-split",
+    )  # fmt: skip
+
+
+def _jumps(data: Data, view: View, at: int, peak: int, address: Address) -> html.Nav:
+    """Neighbouring steps and the peak, as links: an instant is an address."""
+    before, after = (neighbour(data, view, at, direction) for direction in (-1, 1))
+    choices = (("Peak", peak), ("← Step", before), ("Step →", after))
+    links = [
+        dcc.Link(word, href=address.go(at=to).url, className="here" if to == at and word == "Peak" else "")
+        for word, to in choices
+        if to is not None
+    ]
+    return html.Nav(links, className="segments", **{"aria-label": "Instant"})
+
+
+def _empty(data: Data, view: View, at: int, address: Address) -> Any:
+    if not len(view.recording.trace):
+        return states.nothing_recorded(view.is_live)
+    return [
+        _opening(data, view, at, address),
+        states.state("Nothing is live here", "At this instant no tensor holds memory.",
+                     dcc.Link("Go to the peak", href=address.go(at=None).url, className="link")),
+    ]  # fmt: skip
+
+
+def _crumbs(data: Data, view: View, root: int) -> list[Any]:
+    """The calls above the picture, each a way back."""
+    code = folded(data, view)
+    path = [0]
+    node = root
+    while node:
+        path.insert(1, node)
+        node = int(code.stacks.parent[node])
+    words = {0: "all live memory"} | {n: place(code.stacks.frame(n))[:60] for n in path if n}
+    return [
+        html.Button(
+            html.Bdi(words[n]), id={"page": "peak", "crumb": n}, className="crumb", disabled=n == root
+        )
+        for n in path
+    ]
+
+
+def _register(app: Any, data: Data) -> None:
+    stack_table.register(app, data, "pk")
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "drawn"), Output("pk-ready", "data"), Input("pk-icicle", "figure")
+    )
+
+    @app.callback(
+        Output("pk-root", "data"),
+        Input("pk-icicle", "clickData"), Input({"page": "peak", "crumb": ALL}, "n_clicks"),
+        State("pk-root", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+    def choose(click: Any, crumbs: list[int | None], root: Any) -> Any:
+        if ctx.triggered_id == "pk-icicle":
+            chosen = _clicked(click)
+        else:
+            chosen = ctx.triggered_id["crumb"] if any(crumbs) else None
+        return no_update if chosen is None or chosen == root else chosen
+
+    @app.callback(
+        Output("pk-icicle", "figure"), Output("pk-crumbs", "children"),
+        Input("pk-root", "data"), State("pk-at", "data"), State("address", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+    def draw(root: Any, at: Any, said: dict[str, Any]) -> tuple[Any, Any]:
+        view = _view(data, restore(said))
+        tree, code = tree_at(data, view, clamp(data, view, at)), folded(data, view)
+        if not isinstance(root, int) or not 0 <= root < len(tree.parent) or not tree.total_bytes[root]:
+            raise PreventUpdate
+        return icicle.figure(tree, code, root), _crumbs(data, view, root)
+
+    @app.callback(
+        Output("location", "search"), Input("key", "data"), State("pk-at", "data"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def jump(key: Any, at: Any, said: dict[str, Any]) -> Any:
+        address = restore(said)
+        if address.path != PAGE.path:
+            return no_update
+        view = _view(data, address)
+        pressed = (key or {}).get("key")
+        here = clamp(data, view, at)
+        to = None if pressed == "p" else neighbour(data, view, here, {"j": 1, "k": -1}.get(str(pressed), 0))
+        return no_update if to is None and pressed != "p" else f"?{address.go(at=to).url.partition('?')[2]}"
+
+
+def _clicked(click: Any) -> int | None:
+    try:
+        node = click["points"][0]["customdata"]
+    except (KeyError, IndexError, TypeError):
+        return None
+    return node if isinstance(node, int) else None
+
+
+def _view(data: Data, address: Address) -> View:
+    try:
+        return data.view(address)
+    except VramscopeError as error:
+        raise PreventUpdate from error
+
+
+PAGE = Page(name="peak", title="Peak", order=20, path="/peak", layout=_layout, register=_register)

@@ -1,0 +1,125 @@
+"""Which runs are there, how much did each take, and how are they doing?"""
+
+from typing import Any
+
+from dash import Input, Output, State, dcc, html, no_update
+
+from vramscope.model.recording import Outcome
+from vramscope.units import format_bytes
+
+from ..address import Address
+from ..components import header, states
+from ..components.definitions import term
+from ..data import Data
+from ..figures.sparkline import image
+from ..summary import Summaries, Summary
+from . import Context, Page
+
+MAX_RUNS = 300
+
+
+def _layout(context: Context) -> Any:
+    folder = context.data.root
+    return [
+        html.Div(
+            [html.H1("Runs"), html.P(html.Bdi(str(folder.resolve().name or folder)), className="facts")],
+            className="page-title",
+        ),
+        html.Div(_skeleton(len(context.data.paths())), id="runs-list"),
+        dcc.Store(id="runs-shown"),
+    ]
+
+
+def _register(app: Any, data: Data) -> None:
+    summaries = Summaries(data)
+
+    @app.callback(
+        Output("runs-list", "children"), Output("runs-shown", "data"),
+        Input("tick", "n_intervals"), State("runs-shown", "data"),
+    )  # fmt: skip
+    def show(_: int, shown: list[Any] | None) -> tuple[Any, Any]:
+        names = list(data.paths())[:MAX_RUNS]
+        known = [(name, summaries.get(name)) for name in names]
+        now = [[name, _print(summary)] for name, summary in known]
+        if now == shown:
+            return no_update, no_update
+        return listing(known, str(data.root), len(data.paths())), now
+
+
+def _print(summary: Summary | None) -> str:
+    """Changes when the line would look different."""
+    if summary is None:
+        return ""
+    figures = (summary.n_events, summary.n_steps, summary.peak_reserved_bytes)
+    return f"{summary.outcome.value} {figures} {summary.error}"
+
+
+def listing(known: list[tuple[str, Summary | None]], folder: str, n_runs: int) -> Any:
+    """The table of runs; newest first."""
+    if not known:
+        return states.no_runs(folder)
+    head = html.Tr(
+        [
+            html.Th("Run", scope="col"),
+            html.Th("Memory over the run", scope="col"),
+            html.Th(term("allocated", "Peak allocated"), scope="col", className="number"),
+            html.Th(term("reserved", "Peak reserved"), scope="col", className="number"),
+            html.Th(term("step", "Steps"), scope="col", className="number"),
+            html.Th("When", scope="col"),
+            html.Th("State", scope="col"),
+        ]
+    )
+    body = [_row(name, summary) for name, summary in known]
+    table = html.Table([html.Thead(head), html.Tbody(body)], className="runs")
+    if n_runs > len(known):
+        return [table, html.P(f"The newest {len(known)} of {n_runs} are listed.", className="dim")]
+    return table
+
+
+def _row(name: str, summary: Summary | None) -> html.Tr:
+    if summary is None:
+        word = name.rsplit("-", 1)[0]
+        return html.Tr(
+            [html.Td(html.Bdi(word)), html.Td(html.Div(className="shimmer"), colSpan=6)], className="waiting"
+        )
+    if summary.error:
+        return html.Tr(
+            [html.Td(html.Bdi(summary.name)), html.Td(summary.error[:400], colSpan=5, className="dim"),
+             html.Td(html.Span("cannot be read", className="outcome outcome-failed"))],
+            className="unreadable",
+        )  # fmt: skip
+    link = dcc.Link(
+        html.Bdi(summary.name[:200]), href=Address("/overview", run=name).url, className="run-link"
+    )
+    several = f"{summary.n_recordings} devices" if summary.n_recordings > 1 else ""
+    return html.Tr(
+        [
+            html.Td(
+                html.Div(
+                    [link, header.source_badge(summary.source), html.Span(several, className="dim")],
+                    className="run-cell",
+                )
+            ),
+            html.Td(_spark(summary)),
+            html.Td(format_bytes(summary.peak_allocated_bytes), className="number strong"),
+            html.Td(format_bytes(summary.peak_reserved_bytes), className="number"),
+            html.Td(f"{summary.n_steps:,}" if summary.n_steps else "–", className="number"),
+            html.Td(header.when(summary.started_ns) or "–", className="dim"),
+            html.Td(header.outcome_dot(summary.outcome)),
+        ],
+        className="live" if summary.outcome is Outcome.RUNNING else "",
+    )
+
+
+def _spark(summary: Summary) -> Any:
+    if not len(summary.allocated):
+        return html.Span("no events", className="dim")
+    text = f"Peak {format_bytes(summary.peak_allocated_bytes)} allocated"
+    return html.Img(src=image(summary.allocated, summary.reserved), className="spark", alt=text)
+
+
+def _skeleton(n_runs: int) -> Any:
+    return [html.Div(className="shimmer tall") for _ in range(min(max(n_runs, 1), 12))]
+
+
+PAGE = Page(name="runs", title="Runs", order=0, path="/", layout=_layout, register=_register, about_run=False)

@@ -1,0 +1,157 @@
+"""Who may look, and what a page may do: Host, origin and token checks, headers.
+
+A recording names files and code of its owner. On a shared machine every user reaches 127.0.0.1, and a web
+page anywhere can aim its scripts there (DNS rebinding), hence: a token always, unless switched off by name;
+only known host names; nothing cross-site; a policy under which the page cannot talk to anybody else.
+"""
+
+import hmac
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from urllib.parse import urlencode, urlsplit
+
+from flask import Flask, Response, abort, redirect, request
+
+from vramscope.errors import UsageError
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+MAX_BODY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who is let in."""
+
+    token: str | None = field(default_factory=lambda: secrets.token_urlsafe(24))
+    """None: whoever reaches the port."""
+    hosts: frozenset[str] = LOOPBACK
+    """Names under which we answer, without port."""
+    embed: bool = False
+    """Whether a notebook on this machine may show us in a frame."""
+
+
+def access(host: str, allowed_hosts: Iterable[str] = (), *, use_token: bool = True) -> Access:
+    """Access for a server bound to *host*; raises UsageError for what would expose recordings."""
+    named = frozenset(name.lower().strip("[]") for name in allowed_hosts)
+    if is_loopback(host):
+        return Access(hosts=LOOPBACK | named) if use_token else Access(None, LOOPBACK | named)
+    if not use_token:
+        raise UsageError(f"--no-token works on this machine only, not with --host {host}")
+    own = frozenset() if _is_any(host) else frozenset({host.lower().strip("[]")})
+    if not named | own:
+        raise UsageError(
+            f"--host {host} answers on every interface: name the host you will open, "
+            "for example --allow-host gpu01.example.org"
+        )
+    return Access(hosts=LOOPBACK | named | own)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches *host*."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _is_any(host: str) -> bool:
+    return host.strip("[]") in {"", "0.0.0.0", "::"}  # noqa: S104 — compared, not bound
+
+
+def protect(server: Flask, allowed: Access, script_hashes: Iterable[str]) -> None:
+    """Put the checks before, and the headers after, every answer of *server*."""
+    headers = _headers(" ".join(f"'{digest}'" for digest in map(_bare, script_hashes)), allowed.embed)
+    server.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
+
+    @server.before_request
+    def check() -> Response | None:
+        _check_host(allowed.hosts)
+        _check_origin()
+        return _check_token(allowed.token)
+
+    @server.after_request
+    def seal(response: Response) -> Response:
+        response.headers.update(headers)
+        return response
+
+
+def _bare(digest: str) -> str:
+    return digest.strip("'")
+
+
+def _host_name(netloc: str) -> str:
+    try:
+        return (urlsplit(f"//{netloc}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _check_host(hosts: frozenset[str]) -> None:
+    if _host_name(request.host) not in hosts:
+        abort(403, "This dashboard does not answer under that host name; see --allow-host.")
+
+
+def _check_origin() -> None:
+    origin = request.headers.get("Origin")
+    if origin is not None and urlsplit(origin).netloc.lower() != request.host.lower():
+        abort(403, "Requests from other sites are refused.")
+    navigation = request.headers.get("Sec-Fetch-Mode") == "navigate" and request.method == "GET"
+    if request.headers.get("Sec-Fetch-Site") in {"cross-site", "same-site"} and not navigation:
+        abort(403, "Requests from other sites are refused.")
+
+
+def cookie_name() -> str:
+    """By port: cookies are shared by all ports of a host, and several dashboards may run."""
+    port = urlsplit(f"//{request.host}").port or 80
+    return f"vramscope-{port}"
+
+
+def _check_token(token: str | None) -> Response | None:
+    if token is None:
+        return None
+    offered = request.args.get("token")
+    if offered is not None and request.method == "GET" and _same(offered, token):
+        return _exchange(token)
+    if not _same(request.cookies.get(cookie_name(), ""), token):
+        abort(401, "Open the URL that `vramscope serve` printed: it carries the token.")
+    return None
+
+
+def _same(offered: str, token: str) -> bool:
+    return hmac.compare_digest(offered.encode(), token.encode())
+
+
+def _exchange(token: str) -> Response:
+    """The token leaves the address bar: kept in a cookie that scripts cannot read."""
+    rest = urlencode([(k, v) for k, v in request.args.items(multi=True) if k != "token"])
+    # A path that begins with two slashes would send the browser to another site.
+    path = "/" + request.path.lstrip("/\\")
+    answer = redirect(f"{path}?{rest}" if rest else path)
+    answer.set_cookie(cookie_name(), token, httponly=True, samesite="Strict", path="/")
+    return answer  # type: ignore[return-value]
+
+
+def _headers(script_hashes: str, embed: bool) -> dict[str, str]:
+    ancestors = "'self' http://localhost:* http://127.0.0.1:*" if embed else "'none'"
+    policy = (
+        "default-src 'none'",
+        f"script-src 'self' {script_hashes}".rstrip(),
+        "style-src 'self' 'unsafe-inline'",  # Plotly and the table place their marks by style attributes
+        "img-src 'self' data: blob:",
+        "font-src 'self' data:",
+        "connect-src 'self'",
+        "worker-src blob:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        f"frame-ancestors {ancestors}",
+    )
+    sealed = {
+        "Content-Security-Policy": "; ".join(policy),
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cross-Origin-Resource-Policy": "same-origin",
+    }
+    return sealed if embed else sealed | {"X-Frame-Options": "DENY"}

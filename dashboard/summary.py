@@ -1,0 +1,113 @@
+"""One line about every run of the list, made in the background: a folder may hold gigabytes."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.errors import VramscopeError
+from vramscope.model.recording import Outcome, Run
+
+from .data import Data, answer
+from .figures.sparkline import outline
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the list says about a run."""
+
+    name: str
+    outcome: Outcome = Outcome.FILE
+    source: str = ""
+    started_ns: int = 0
+    n_recordings: int = 0
+    n_steps: int = 0
+    n_events: int = 0
+    peak_allocated_bytes: int = 0
+    peak_reserved_bytes: int = 0
+    allocated: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
+    """Outline over the run, of the recording with the greatest peak."""
+    reserved: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
+    error: str = ""
+    """Why it cannot be opened; '' where it can."""
+
+
+class Summaries:
+    """Summaries by run id, as of the state of the files when they were made."""
+
+    def __init__(self, data: Data) -> None:
+        self._data = data
+        self._lock = Lock()
+        self._known: dict[str, tuple[int, Summary]] = {}
+        self._asked: dict[str, int] = {}
+        self._queue: SimpleQueue[tuple[str, int]] = SimpleQueue()
+        self._thread: Thread | None = None
+
+    def get(self, run: str) -> Summary | None:
+        """What is known of a run, perhaps of a moment ago; None until the first is made."""
+        changed = changed_ns(self._data.paths()[run])
+        with self._lock:
+            if self._asked.get(run) != changed:
+                self._asked[run] = changed
+                self._queue.put((run, changed))
+                self._start()
+            known = self._known.get(run)
+        return known[1] if known else None
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = Thread(target=self._work, name="vramscope-summaries", daemon=True)
+            self._thread.start()
+
+    def _work(self) -> None:
+        while True:
+            run, changed = self._queue.get()
+            made = summarise(self._data, run)
+            with self._lock:
+                self._known[run] = (changed, made)
+
+
+def changed_ns(path: Path) -> int:
+    """When a run or file was last written to; 0 where it is gone."""
+    try:
+        inside = [path, *path.iterdir(), *path.glob("*/*")] if path.is_dir() else [path]
+        return max(entry.stat().st_mtime_ns for entry in inside)
+    except OSError:
+        return 0
+
+
+def summarise(data: Data, run: str) -> Summary:
+    """Open a run and say the essential; an error becomes the line's text."""
+    try:
+        return _of(data.read(run))
+    except VramscopeError as error:
+        return Summary(run.rsplit("-", 1)[0], error=str(error))
+    except Exception as error:  # noqa: BLE001 — one odd file must not end the list
+        return Summary(run.rsplit("-", 1)[0], error=f"{type(error).__name__} in vramscope while reading")
+
+
+def _of(run: Run) -> Summary:
+    if not run.recordings:
+        return Summary(run.name, run.outcome, started_ns=run.started_ns)
+    each = [(answer(recording, "timeline"), recording) for recording in run.recordings]
+    best, recording = max(each, key=lambda pair: int(pair[0].allocated.max()))
+    position = (
+        np.maximum.accumulate(best.time_ns) if recording.trace.has_clock else np.arange(len(best.time_ns))
+    )
+    return Summary(
+        name=run.name,
+        outcome=run.outcome,
+        source=recording.source,
+        started_ns=run.started_ns or int(best.time_ns[0]),
+        n_recordings=len(run.recordings),
+        n_steps=max(len(one.steps) for one in run.recordings),
+        n_events=sum(len(one.trace) for one in run.recordings),
+        peak_allocated_bytes=int(best.allocated.max()),
+        peak_reserved_bytes=max(int(known.reserved.max()) for known, _ in each),
+        allocated=outline(position, best.allocated) if len(recording.trace) else best.allocated[:0],
+        reserved=outline(position, best.reserved) if len(recording.trace) else best.reserved[:0],
+    )
