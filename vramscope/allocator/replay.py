@@ -1,0 +1,368 @@
+"""Which blocks served a recorded history, and what was there before it began?
+
+torch's record gives the address and the *requested* size of every allocation. The size of its block follows
+from the rules and from what was free at that address then. Nothing is predicted: an allocation takes the free
+block that begins at its address, whatever the search would have found.
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.allocator.layout import (
+    Used,
+    blocks_of,
+    is_held,
+    room_after,
+    segments_after,
+    segments_before,
+    used,
+)
+from vramscope.allocator.lives import Lives, lives
+from vramscope.allocator.settings import SMALL_LIMIT, Settings
+from vramscope.model.marks import Note
+from vramscope.model.snapshot import BlockState, Segments, Snapshot
+from vramscope.model.trace import Action, Trace
+from vramscope.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Reconstruction:
+    """A trace with the size of every block, and the state from which it starts."""
+
+    trace: Trace
+    """``block_size`` is 0 for an event that contradicts the others: it counts for nothing."""
+    initial: Snapshot
+    notes: tuple[Note, ...] = ()
+
+
+def reconstruct(
+    trace: Trace,
+    final: Snapshot | None,
+    settings: Settings,
+    pools: tuple[tuple[int, int], ...] = ((0, 0),),  # noqa: ARG001 for private pools that never split
+) -> Reconstruction:
+    """Fill in ``block_size``, and rewind from *final* to the state before the first event.
+
+    Without *final* the start was empty but for what the trace itself frees. Never raises on a record that
+    contradicts itself: what cannot be goes uncounted, and a note says so. About 1 s per million events.
+    """
+    after = final or Snapshot(event=len(trace))
+    segments = segments_before(after.segments, trace)
+    settings = _as_used(settings, after.segments, trace)
+    found = lives(trace)
+    older = _untouched(after, found)
+    sizes, notes = _block_sizes(found, (trace, segments, older), settings)
+    if final is not None:
+        notes += _settle(found, sizes, used(final.blocks))
+    notes += _drop_homeless(found, sizes, segments)
+    filled = replace(trace, block_size=_by_event(trace, found, sizes))
+    blocks = blocks_of(segments, _joined(_at_start(found, sizes), older))
+    notes += _contradictions(trace, found)
+    return Reconstruction(filled, Snapshot(segments=segments, blocks=blocks), tuple(notes))
+
+
+def state_at(trace: Trace, initial: Snapshot, k: int, settings: Settings) -> Snapshot:  # noqa: ARG001
+    """Segments and blocks at instant *k* of a trace whose ``block_size`` is filled in.
+
+    Sorts the first k events: about 0.5 s per million. Start from a nearer state where that matters.
+    """
+    past = trace.rows(slice(0, k))
+    found = lives(past)
+    segments = segments_after(initial.segments, past)
+    born = found.rows((found.alloc >= 0) & (found.end < 0))
+    fresh = Used(
+        address=born.address,
+        size=past.block_size[born.alloc],
+        requested_size=born.requested_size,
+        state=np.where(born.request < 0, BlockState.ALLOCATED, BlockState.PENDING_FREE).astype("u1"),
+        stack_id=past.stack_id[born.alloc],
+    )
+    blocks = blocks_of(segments, _joined(_left_of(used(initial.blocks), found), fresh))
+    return Snapshot(event=k, time_ns=int(past.time_ns[-1]) if k else 0, segments=segments, blocks=blocks)
+
+
+def _left_of(older: Used, found: Lives) -> Used:
+    """What is still in use of the blocks that were there at the beginning."""
+    freed = found.rows(found.alloc < 0)
+    older = older.rows(~np.isin(older.address, freed.address[freed.end >= 0]))
+    is_pending = np.isin(older.address, freed.address[freed.request >= 0])
+    return replace(older, state=np.where(is_pending, BlockState.PENDING_FREE, older.state).astype("u1"))
+
+
+def _joined(one: Used, other: Used) -> Used:
+    return Used(**{name: np.concatenate([getattr(one, name), getattr(other, name)]) for name in Used.DTYPES})
+
+
+def _as_used(settings: Settings, held: Segments, trace: Trace) -> Settings:
+    """torch < 2.3 exports no settings, but expandable segments show."""
+    is_expandable = bool(held.is_expandable.any()) or bool((trace.action == Action.SEGMENT_MAP).any())
+    return replace(settings, expandable_segments=settings.expandable_segments or is_expandable)
+
+
+def _untouched(after: Snapshot, found: Lives) -> Used:
+    """Blocks in use at the end that the trace never mentions: they were there at the beginning."""
+    at_end = used(after.blocks)
+    return at_end.rows(~np.isin(at_end.address, found.address))
+
+
+def _at_start(found: Lives, sizes: NDArray[Any]) -> Used:
+    """Blocks in use at the beginning that the trace frees. Who allocated them is not known."""
+    freed, size = found.rows(found.alloc < 0), sizes[found.alloc < 0]
+    # A record without any FREE_REQUESTED left them out; otherwise a block without one was already freed.
+    is_pending = (freed.request < 0) & bool((found.request >= 0).any())
+    return Used(
+        address=freed.address,
+        size=size,
+        requested_size=freed.requested_size,
+        state=np.where(is_pending, BlockState.PENDING_FREE, BlockState.ALLOCATED).astype("u1"),
+        stack_id=np.zeros(len(freed), dtype="i4"),
+    )
+
+
+def _settle(found: Lives, sizes: NDArray[Any], at_end: Used) -> list[Note]:
+    """Take the sizes of blocks in use at the end from the snapshot; a note where it tells another story."""
+    rows = np.flatnonzero(found.end < 0)
+    order = np.argsort(at_end.address, kind="stable")
+    place = np.searchsorted(at_end.address, found.address[rows], sorter=order)
+    place = order[np.minimum(place, len(order) - 1)] if len(order) else place
+    is_there = np.isin(found.address[rows], at_end.address)
+    rows, place = rows[is_there], place[is_there]
+    is_same = at_end.requested_size[place] == found.requested_size[rows]
+    rows, place = rows[is_same], place[is_same]
+    n_other = int(np.count_nonzero(sizes[rows] != at_end.size[place]))
+    sizes[rows] = at_end.size[place]
+    mentioned = int(np.count_nonzero(np.isin(at_end.address, found.address)))
+    n_unlike = int(np.count_nonzero(found.end < 0)) + mentioned - 2 * len(rows)
+    notes = []
+    if n_other:
+        text = (
+            f"{n_other} blocks have another size than torch's rules give: private pools or changed settings"
+        )
+        notes.append(Note("other_size", text, n_other))
+    if n_unlike:
+        text = f"the events leave {n_unlike} blocks otherwise than the snapshot says: some events are missing"
+        notes.append(Note("end_differs", text, n_unlike))
+    return notes
+
+
+def _drop_homeless(found: Lives, sizes: NDArray[Any], segments: Segments) -> list[Note]:
+    """Blocks from before the trace count only where a segment is known to hold them."""
+    rows = np.flatnonzero(found.alloc < 0)
+    lost = rows[~is_held(segments, found.address[rows], sizes[rows])]
+    n_bytes = int(sizes[lost].sum())
+    sizes[lost] = 0
+    if not len(lost):
+        return []
+    text = f"{len(lost)} frees of {format_bytes(n_bytes)} lie in no known segment and are not counted"
+    return [Note("no_segment", text, len(lost))]
+
+
+def _contradictions(trace: Trace, found: Lives) -> list[Note]:
+    """Events that belong to no life."""
+    told = sum(int(np.count_nonzero(column >= 0)) for column in (found.alloc, found.request, found.end))
+    told -= int(np.count_nonzero(trace.action[found.end[found.end >= 0]] == Action.ALLOC))
+    n_lost = int(np.count_nonzero(trace.action <= Action.FREE_COMPLETED)) - told
+    if not n_lost:
+        return []
+    text = (
+        f"{n_lost} events contradict the others (freed twice, or allocated where a block lives): not counted"
+    )
+    return [Note("contradiction", text, n_lost)]
+
+
+def _doubts(n_unsure: int, n_strays: int) -> list[Note]:
+    notes = []
+    if n_unsure:
+        text = (
+            f"{n_unsure} blocks from before the recording may have been up to 1 MiB larger each: "
+            "they were freed before anything showed their end"
+        )
+        notes.append(Note("unsure_size", text, n_unsure))
+    if n_strays:
+        text = f"{n_strays} blocks were allocated where nothing was free: events before them are missing"
+        notes.append(Note("gap", text, n_strays))
+    return notes
+
+
+def _by_event(trace: Trace, found: Lives, sizes: NDArray[Any]) -> NDArray[Any]:
+    is_segment = (trace.action >= Action.SEGMENT_ALLOC) & (trace.action <= Action.SEGMENT_UNMAP)
+    block_size = np.where(is_segment, trace.size, 0)
+    for events in (found.alloc, found.request, found.end):
+        known = events >= 0
+        mine = events[known]
+        # An end that is the next ALLOC belongs to the next life.
+        own = (trace.action[mine] != Action.ALLOC) | (mine == found.alloc[known])
+        block_size[mine[own]] = sizes[known][own]
+    return block_size
+
+
+def _block_sizes(
+    found: Lives, given: tuple[Trace, Segments, Used], settings: Settings
+) -> tuple[NDArray[Any], list[Note]]:
+    """Size of the block of each life, and what is doubtful about it.
+
+    Small and expandable blocks are split exactly. A large one keeps a remainder of up to 1 MiB: whether
+    there was one depends on what was free behind it, so these are followed one by one.
+    """
+    trace, segments, older = given
+    sizes = settings.rounded_all(found.requested_size)
+    is_large = sizes > SMALL_LIMIT
+    if settings.expandable_segments or not is_large.any():
+        return sizes, []
+    unsure = _grow_to_neighbours(found, sizes, (segments, older), settings)
+    free = blocks_of(segments, _joined(_at_start(found, sizes), older))
+    free = free.rows(free.state == BlockState.INACTIVE)
+    rank = np.cumsum(is_large) - 1
+    pool = _LargePool(settings, (found.address[is_large], sizes[is_large], rank[unsure]))
+    for start in segments.address.tolist():
+        pool.boundaries.add(start)
+    for start, size in zip(free.address.tolist(), free.size.tolist(), strict=True):
+        pool.add_free(start, start + size)
+    _follow(pool, trace, found.rows(is_large))
+    sizes[is_large] = pool.sizes
+    return sizes, _doubts(len(pool.unsure) + pool.n_never_known, len(pool.strays))
+
+
+def _grow_to_neighbours(
+    found: Lives, sizes: NDArray[Any], given: tuple[Segments, Used], settings: Settings
+) -> NDArray[Any]:
+    """Sizes of the large blocks that pre-date the trace, written to *sizes*; the rows that stay unsure.
+
+    All large blocks are larger than 1 MiB, so a smaller gap behind one belongs to it. Behind a wider gap
+    the end shows only when a block lands in it.
+    """
+    segments, older = given
+    rows = np.flatnonzero((found.alloc < 0) & (sizes > SMALL_LIMIT))
+    others = np.unique(np.concatenate([found.address[found.alloc < 0], older.address]))
+    room = room_after(segments, found.address[rows], others)
+    need = sizes[rows]
+    is_whole = (room >= need) & ((room - need <= SMALL_LIMIT) | (need >= settings.max_split_size))
+    sizes[rows[is_whole]] = room[is_whole]
+    unsure: NDArray[Any] = rows[(room > need) & ~is_whole]
+    return unsure
+
+
+def _follow(pool: "_LargePool", trace: Trace, found: Lives) -> None:
+    """Lead the pool through the record; 1 µs an event."""
+    is_segment = (trace.action == Action.SEGMENT_ALLOC) | (trace.action == Action.SEGMENT_FREE)
+    segment_events = np.flatnonzero(is_segment)
+    ended, begun = np.flatnonzero(found.end >= 0), np.flatnonzero(found.alloc >= 0)
+    event = np.concatenate([found.end[ended], segment_events, found.alloc[begun]])
+    row = np.concatenate([ended, segment_events, begun])
+    actions = (
+        np.full(len(ended), Action.FREE_COMPLETED),
+        trace.action[segment_events],
+        np.full(len(begun), Action.ALLOC),
+    )
+    order = np.argsort(event, kind="stable")  # a free that the record lacks comes before the next ALLOC
+    for action, i in zip(np.concatenate(actions)[order].tolist(), row[order].tolist(), strict=True):
+        if action == Action.ALLOC:
+            pool.take(i)
+        elif action == Action.FREE_COMPLETED:
+            pool.give_back(i)
+        elif action == Action.SEGMENT_ALLOC:
+            pool.add_segment(int(trace.address[i]), int(trace.size[i]))
+        else:
+            pool.drop_segment(int(trace.address[i]))
+
+
+class _LargePool:
+    """The free large blocks while a record is followed, and the sizes that show.
+
+    Free blocks are kept by both ends, so that each step is a few look-ups whatever the record holds.
+    """
+
+    __slots__ = (
+        "_begin_of",
+        "_end_of",
+        "_settings",
+        "_starts",
+        "_unsure_ends",
+        "boundaries",
+        "n_never_known",
+        "sizes",
+        "strays",
+        "unsure",
+    )
+
+    def __init__(self, settings: Settings, given: tuple[NDArray[Any], NDArray[Any], NDArray[Any]]) -> None:
+        address, sizes, unsure = given
+        self._settings = settings
+        self._starts: list[int] = address.tolist()
+        self.sizes: list[int] = sizes.tolist()
+        """Of the blocks; the rounded request until a block was taken."""
+        self._end_of: dict[int, int] = {}
+        self._begin_of: dict[int, int] = {}
+        self.boundaries: set[int] = set()
+        """Where segments begin: no block extends across one."""
+        self.unsure = {self._starts[i] + self.sizes[i]: i for i in unsure.tolist()}
+        """Blocks from before the trace whose end is not known, by the least that it can be."""
+        self._unsure_ends = sorted(self.unsure)
+        self.n_never_known = 0
+        """Of those, how many were freed before anything showed their end."""
+        self.strays: set[int] = set()
+        """Blocks handed out where nothing was free."""
+
+    def add_free(self, start: int, end: int) -> None:
+        self._end_of[start] = end
+        self._begin_of[end] = start
+
+    def add_segment(self, start: int, size: int) -> None:
+        self.boundaries.add(start)
+        self.add_free(start, start + size)
+
+    def drop_segment(self, start: int) -> None:
+        self.boundaries.discard(start)
+        self._begin_of.pop(self._end_of.pop(start, 0), None)
+
+    def take(self, i: int) -> None:
+        """Block *i* is handed out at its address."""
+        start, need = self._starts[i], self.sizes[i]
+        if start not in self._end_of:
+            self._learn(start)
+        end = self._end_of.pop(start, 0)
+        self._begin_of.pop(end, None)
+        remainder = end - start - need
+        if remainder < 0:  # as far as we know it is not free: the record lacks something
+            self.strays.add(i)
+            return
+        if self._settings.splits(need, remainder):
+            self.add_free(start + need, end)
+        else:
+            self.sizes[i] = need + remainder
+
+    def give_back(self, i: int) -> None:
+        """Block *i* is free again, one with its free neighbours."""
+        start = self._starts[i]
+        end = start + self.sizes[i]
+        if i in self.strays:
+            return
+        if self.unsure.get(end) == i:
+            del self.unsure[end]
+            self.n_never_known += 1
+        if start not in self.boundaries:
+            before = self._begin_of.pop(start, start)
+            self._end_of.pop(before, None)
+            start = before
+        if end not in self.boundaries:
+            after = self._end_of.pop(end, end)
+            self._begin_of.pop(after, None)
+            end = after
+        self.add_free(start, end)
+
+    def _learn(self, start: int) -> None:
+        """A block lands behind one of unsure size while that lives: so far does that one reach."""
+        rank = bisect_right(self._unsure_ends, start) - 1
+        least = self._unsure_ends[rank] if rank >= 0 else 0
+        if least not in self.unsure or least not in self._end_of or start - least > SMALL_LIMIT:
+            return
+        end = self._end_of[least]
+        if start < end:
+            i = self.unsure.pop(least)
+            self.sizes[i] = start - self._starts[i]
+            del self._end_of[least]
+            self.add_free(start, end)
