@@ -18,6 +18,9 @@ HEAD_BYTES = 64 << 10
 _MOST_FILES = 1000
 """So many files below a directory, the newest, are looked into: a home directory must not take minutes."""
 
+_REFUSES = "unsupported"
+"""The format that only knows why a file cannot be opened, and says so when asked to."""
+
 _NEVER_INSIDE = frozenset({"node_modules", "site-packages", "__pycache__"})
 
 
@@ -91,7 +94,7 @@ def _load_file(path: Path) -> Run:
     except OSError as error:
         raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
     if found is None:
-        size, known = format_bytes(path.stat().st_size), ", ".join(sorted(_formats()))
+        size, known = format_bytes(path.stat().st_size), ", ".join(sorted(_formats().keys() - {_REFUSES}))
         raise FormatError(f"{path} ({size}): of no format that vramscope reads ({known})")
     return found.read(path)
 
@@ -112,7 +115,8 @@ def _format_of(path: Path) -> Format | None:
 
 def _is_known(path: Path) -> bool:
     with suppress(OSError):
-        return _format_of(path) is not None
+        known = _format_of(path)
+        return known is not None and known.name != _REFUSES
     return False
 
 

@@ -1,0 +1,33 @@
+"""A run in a temporary directory, and a writer into it."""
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vramscope.model.device import Device, Process
+from vramscope.store.writer import Writer
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def new_writer(run_dir: Path) -> Callable[..., Writer]:
+    """Starts the run of this process at ``run_dir``; arguments override."""
+
+    def start(directory: Path = run_dir, rank: int = 0, world_size: int = 1, **changed: object) -> Writer:
+        process = Process(rank=rank, world_size=world_size, host=socket.gethostname(), pid=os.getpid())
+        settings = {
+            "source": "simulated",
+            "process": process,
+            "devices": [Device(0, "simulated", "a device", 80 << 30)],
+            "started_ns": 1_700_000_000_000_000_000,
+        }
+        return Writer(directory, **settings | changed)
+
+    return start
