@@ -92,6 +92,8 @@ class Recorder:
         self._writer: Writer | None = None
         self._flusher: _Flusher | None = None
         self._has_failed = False
+        self._may_fail = threading.Lock()
+        """Taken by the first failure and never given back."""
         self._entered: list[Recorder] = []
 
     @property
@@ -103,10 +105,10 @@ class Recorder:
 
     def __enter__(self) -> "Recorder":
         run = _runs.active or self
-        self._entered.append(run)
-        if run is not self and self._wanted is not None and self._wanted != run.directory:
-            run._say(f"already recording to {run.directory}; {self._wanted} is not written")
+        if run is not self and self._wanted is not None:
+            run._say(f"already recording to {run.directory}; nothing goes to {self._wanted}")
         run._enter()
+        self._entered.append(run)
         return run
 
     def __exit__(
@@ -125,7 +127,7 @@ class Recorder:
         return cast("Function", recorded)
 
     def phase(self, name: str) -> "_NamedPhase":
-        """``with recorder.phase("loss"):`` names a stretch; ``forward``, ``loss``, ``data`` … keep their meaning."""
+        """``with recorder.phase("loss"):`` names a stretch; ``loss``, ``data`` … keep their meaning."""
         return _NamedPhase(self, name)
 
     def step(self) -> None:
@@ -163,19 +165,20 @@ class Recorder:
     def _resume(self) -> None:
         if self._has_failed:
             return
-        if self._capture is None:
-            self._start(*self._open())
-            return
         try:
-            if self._writer is not None:
+            if self._capture is None:
+                self._start(*self._open())
+            elif self._writer is not None:
                 self._writer.reopen()
-            self._capture.resume()
+                self._capture.resume()
             self._flusher = _Flusher(self)
+        except (CaptureError, UsageError):
+            raise
         except Exception as error:  # noqa: BLE001 -- the recorder's boundary
             self._fail(error)
 
     def _open(self) -> tuple[str, "Capture"]:
-        """The source and what it starts; raises CaptureError: nothing runs yet."""
+        """The source and what it starts; raises CaptureError where that cannot be: nothing runs yet."""
         try:
             import torch  # noqa: F401
         except ImportError:
@@ -185,21 +188,17 @@ class Recorder:
         offered = sources()
         name = self._device
         if name == "auto":
-            name = next(name for name, source in offered.items() if source.available())
+            name = "cuda" if offered["cuda"].available() else "simulated"
         elif not offered[name].available():
             raise CaptureError("no CUDA device here; record(device='simulated') needs none")
         options = Options(self._capacity_bytes, self._stack_depth)
         return name, offered[name].open(options, self._fail)
 
     def _start(self, source: str, capture: "Capture") -> None:
-        try:
-            self._writer = self._create(source, capture)
-            self._capture = capture
-            capture.start(self._writer)
-            self._flusher = _Flusher(self)
-            self._say(f"recording to {self.directory} ({source})")
-        except Exception as error:  # noqa: BLE001 -- the recorder's boundary
-            self._fail(error)
+        self._writer = self._create(source, capture)
+        self._capture = capture
+        capture.start(self._writer)
+        self._say(f"recording to {self.directory} ({source})")
 
     def _create(self, source: str, capture: "Capture") -> "Writer":
         """The writer in the wished directory, or in the first free one beside it."""
@@ -233,7 +232,8 @@ class Recorder:
             self._flusher.stop()
             self._flusher = None
         self._guarded(lambda capture: capture.pause())
-        self._guarded(lambda capture: self._close(capture, error))
+        if not self._has_failed:
+            self._guarded(lambda capture: self._close(capture, error))
 
     def _close(self, capture: "Capture", error: BaseException | None) -> None:
         capture.finish()
@@ -271,22 +271,33 @@ class Recorder:
             self._guarded(lambda capture: capture.flush())
 
     def _fail(self, error: Exception) -> None:
-        """Stop recording, say so once, and let the training go on."""
-        with self._lock:
-            if self._has_failed:
-                return
-            self._has_failed = True
+        """Stop recording, say so once, and let the training go on.
+
+        Runs on any thread and waits for none: the one that leaves the block may be waiting for ours.
+        """
+        if not self._may_fail.acquire(blocking=False):
+            return
+        self._has_failed = True
         text = f"vramscope stopped recording, training goes on: {type(error).__name__}: {error}"
         capture, writer = self._capture, self._writer
         if capture is not None:
-            for undo in (capture.pause, capture.abandon):
-                with suppress(Exception):
-                    undo()
+            with suppress(Exception):
+                capture.abandon()
         if writer is not None:
             with suppress(Exception):
                 writer.note(Note("recording_failed", text))
                 writer.close(Outcome.FAILED, text)
         _warn(text)
+
+    def _disown(self) -> None:
+        """In a forked child: locks may have been copied locked, threads were not copied at all."""
+        self._has_failed = True
+        self._lock = threading.RLock()
+        self._flusher = self._writer = None
+        # It stays: leaving the block takes its dispatch mode off this thread.
+        if self._capture is not None:
+            with suppress(Exception):
+                self._capture.abandon()
 
     def _say(self, text: str, *, always: bool = False) -> None:
         if always or not self._quiet:
@@ -345,14 +356,7 @@ class _Runs:
     def forget(self) -> None:
         """In a forked child: the parent goes on recording, the child records nothing of it."""
         for recorder in self.by_directory.values():
-            recorder._has_failed = True
-            recorder._lock = threading.RLock()
-            recorder._flusher = None
-            recorder._writer = None
-            if recorder._capture is not None:
-                with suppress(Exception):
-                    recorder._capture.pause()
-                    recorder._capture.abandon()
+            recorder._disown()
         self.active = None
         self.by_directory = {}
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from vramscope import registry
 from vramscope.model.counters import Counters
@@ -89,7 +89,10 @@ class Capture(Protocol):
         """What only the end tells."""
 
     def abandon(self) -> None:
-        """Never touch the sink again: writing failed, or this is a forked child."""
+        """Take every hook out and never touch the sink again: writing failed, or this is a forked child.
+
+        Waits for nothing.
+        """
 
 
 Failed: TypeAlias = Callable[[Exception], None]
@@ -109,6 +112,5 @@ class Source:
 
 @cache
 def sources() -> dict[str, Source]:
-    """Every source by name, the preferred first; imports torch."""
-    found: dict[str, Any] = registry.parts(sys.modules[__name__], Source)
-    return dict(sorted(found.items()))
+    """Every source by name; imports torch."""
+    return registry.parts(sys.modules[__name__], Source)

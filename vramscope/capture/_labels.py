@@ -46,11 +46,18 @@ class Labeller:
             if tensor is not None:
                 self._label(tensor, category, name)
 
-    def inputs(self, inputs: Any, is_input: Callable[[Any], bool]) -> None:
-        """Tensors among the arguments of a root module, as far as ``is_input(storage)``."""
+    def inputs(self, inputs: Any) -> None:
+        """Tensors among the arguments of a root module, but what another root module made."""
         for tensor in tensors_in(inputs, depth=3):
             if tensor.grad_fn is None and not tensor.requires_grad:
-                self._label(tensor, Category.INPUT, "", is_input)
+                self._label(tensor, Category.INPUT, "")
+
+    def outputs(self, result: Any) -> None:
+        """What a root module returned is never an input: a generator's picture, shown to its critic."""
+        for tensor in tensors_in(result, depth=3):
+            storage = storage_of(tensor)
+            if storage is not None and storage._cdata not in self._seen:
+                self._remember(storage)
 
     def gradients(self, optimizer: Any = None) -> None:
         """Of every parameter known, and of the optimizer's."""
@@ -92,19 +99,17 @@ class Labeller:
                     self._names[id(reference())] = name
         return self._modules[module]
 
-    def _label(
-        self, tensor: Any, category: Category, name: str, wanted: Callable[[Any], bool] | None = None
-    ) -> None:
+    def _label(self, tensor: Any, category: Category, name: str) -> None:
         storage = storage_of(tensor)
         if storage is None:
             return
-        cdata = storage._cdata
-        if cdata in self._seen or (wanted is not None and not wanted(storage)):
-            return
-        if self._tell(storage, category, name):
-            seen = _Seen(storage, self._forget)
-            seen.cdata = cdata
-            self._seen[cdata] = seen
+        if storage._cdata not in self._seen and self._tell(storage, category, name):
+            self._remember(storage)
+
+    def _remember(self, storage: Any) -> None:
+        seen = _Seen(storage, self._forget)
+        seen.cdata = storage._cdata
+        self._seen[seen.cdata] = seen
 
     def _forget(self, seen: _Seen) -> None:
         self._seen.pop(seen.cdata, None)

@@ -119,11 +119,6 @@ def end(phase: Phase, value: int, name: str) -> None:
             return
 
 
-def in_forward() -> bool:
-    """Whether a module is being called on this thread."""
-    return _thread.calls > 0
-
-
 def forget_thread() -> None:
     """The thread left the recorded block: nothing is open."""
     _thread.open.clear()

@@ -20,14 +20,12 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 class Life(weakref.ref):  # type: ignore[type-arg]
     """A storage's weak reference with what we know of it."""
 
-    __slots__ = ("address", "cdata", "in_forward", "n_bytes")
+    __slots__ = ("address", "cdata", "n_bytes")
     cdata: int
     """Address of the C++ half: dead storages' are used again, data pointers are shared and change."""
     n_bytes: int
     address: int
     """Of its block on the simulated device; 0 until it was placed there."""
-    in_forward: bool
-    """Born while a module was called."""
 
 
 class Listener(Protocol):
@@ -156,7 +154,7 @@ class Storages:
                 self.listener.resized(life, n_bytes, frame)
         elif n_bytes and storage.device.type == "cpu":
             life = Life(storage, self._dead)
-            life.cdata, life.n_bytes, life.address, life.in_forward = storage._cdata, n_bytes, 0, False
+            life.cdata, life.n_bytes, life.address = storage._cdata, n_bytes, 0
             self.live[life.cdata] = life
             self.n_born += 1
             self.listener.born(life, frame)

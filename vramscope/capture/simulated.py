@@ -127,7 +127,8 @@ class Simulated:
             self._write(is_end=True)
 
     def abandon(self) -> None:
-        """Never touch the sink again: writing failed, or this is a forked child."""
+        """Take every hook out and never touch the sink again; waits for nothing."""
+        self.pause()
         self._sink = None
         self._storages.quiet = True
         self._storages.live.clear()
@@ -147,13 +148,14 @@ class Simulated:
 
     def mark(self, kind: MarkKind, phase: Phase = Phase.OTHER, value: int = 0, name: str = "") -> None:
         """A fact about the program, now."""
+        if self._storages.quiet:
+            return
         row = (int(kind), int(phase), threading.get_ident(), value, name)
         self._queue.append((self._mark, time_ns(), row))
         self._work()
 
     def born(self, life: Life, frame: FrameType | None) -> None:
         """A new storage."""
-        life.in_forward = _phases.in_forward()
         stack_id = 0 if frame is None else self._walker.stack_id(frame)
         self._queue.append((self._place, time_ns(), (life, life.n_bytes, stack_id)))
         self._work()
@@ -175,7 +177,8 @@ class Simulated:
 
     def forward_ends(self, inputs: Any, result: Any) -> None:
         """Its inputs are known; compiled code returns storages that no operator showed."""
-        self._labeller.inputs(inputs, self._is_input)
+        self._labeller.inputs(inputs)
+        self._labeller.outputs(result)
         for tensor in tensors_in(result, depth=3):
             self._storages.see(tensor, None)
 
@@ -190,11 +193,6 @@ class Simulated:
     def step_ends(self, optimizer: Any) -> None:
         """Its state is there."""
         self._labeller.optimizer_state(optimizer)
-
-    def _is_input(self, storage: Any) -> bool:
-        """What a forward made is no input of the next one: a generator's picture shown to its critic."""
-        life = self._storages.live.get(storage._cdata)
-        return life is None or not life.in_forward
 
     def _tell(self, storage: Any, category: Category, name: str) -> bool:
         if storage._cdata not in self._storages.live:
