@@ -50,7 +50,7 @@ def print_terminal(blocks: Sequence[Block]) -> None:
 
     console = Console(highlight=False, soft_wrap=False)
     if not console.is_terminal:
-        console.width = max(console.width, 140)  # a file has no right edge: cut nothing that fits a page
+        console.width = max(console.width, 500)  # a file has no right edge
     for block in blocks:
         if isinstance(block, Heading):
             console.print(Styled(f"\n{printable(block.text)}", "bold"))

@@ -1,34 +1,21 @@
 """What one would tell a colleague about a recording: the figures, before anybody words them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-
-import numpy as np
 
 from vramscope.analysis import analyses
 from vramscope.analysis.by_stack import by_stack
 from vramscope.analysis.categories import categories
 from vramscope.analysis.identity import identity
-from vramscope.analysis.peak import peak
+from vramscope.analysis.peak import High, peak
 from vramscope.analysis.steps import steps
 from vramscope.analysis.timeline import timeline
 from vramscope.commands._lines import Line, lines
 from vramscope.model.finding import Finding
-from vramscope.model.marks import Category, Phase
+from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
 
 QUANTITIES = ("requested", "allocated", "active", "reserved")
-
-
-@dataclass(frozen=True, slots=True)
-class High:
-    """The maximum of one quantity, and when it was."""
-
-    n_bytes: int
-    instant: int
-    time_ns: int
-    step: int | None
-    phase: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +37,65 @@ class Summary:
     peak: Mapping[str, High]
     """Each the maximum of its own quantity."""
     identity: Mapping[str, int]
-    """What reserved bytes consist of when most is allocated."""
+    """What the reserved bytes consist of when most is allocated."""
     lines: tuple[Line, ...]
     """What was live when most was allocated, largest first."""
     steps: tuple[StepPeak, ...]
     categories: Mapping[str, int] | None
     """Bytes by category when most is allocated; None where nothing is known."""
     findings: tuple[Finding, ...]
+    """What the analyses say unasked, but for the peak: that is told anyway."""
 
     @property
     def starts_late(self) -> bool:
         """Whether memory was in use before the first event."""
-        return len(self.recording.initial.blocks) > 0
+        return len(self.recording.initial.segments) > 0
 
     @property
     def gaps(self) -> int:
         """How many stretches of events are missing."""
         return sum(note.code == "gap" for note in self.recording.notes)
+
+
+def summarize(recording: Recording) -> Summary:
+    """Ask every question once."""
+    totals, high = timeline(recording), peak(recording)
+    held = by_stack(recording, high.allocated.instant)
+    known = categories(recording, high.allocated.instant)
+    return Summary(
+        recording=recording,
+        end={quantity: int(getattr(totals, quantity)[-1]) for quantity in QUANTITIES},
+        peak={quantity: getattr(high, quantity) for quantity in QUANTITIES},
+        identity=identity(recording, high.allocated.instant).parts,
+        lines=tuple(lines(recording.stacks, held.stack_id, held.bytes, held.count)),
+        steps=_steps(recording),
+        categories=known.totals if known.is_known else None,
+        findings=_findings(recording),
+    )
+
+
+def phase_word(phase: Phase | int) -> str:
+    """``zero_grad``: the word for machines; people read it without the underscore."""
+    return Phase(phase).name.lower()
+
+
+def _steps(recording: Recording) -> tuple[StepPeak, ...]:
+    found = steps(recording)
+    phases: list[dict[str, int]] = [{} for _ in range(len(found.per_step))]
+    rows = found.per_phase
+    for step, phase, n_bytes in zip(
+        rows.step.tolist(), rows.phase.tolist(), rows.allocated.tolist(), strict=True
+    ):
+        if step >= 0:
+            phases[step][phase_word(phase)] = n_bytes
+    index, peaks = recording.steps.index.tolist(), found.per_step.allocated.tolist()
+    return tuple(StepPeak(*row) for row in zip(index, peaks, phases, strict=True))
+
+
+def _findings(recording: Recording) -> tuple[Finding, ...]:
+    return tuple(
+        finding
+        for analysis in analyses().values()
+        if analysis.findings is not None and analysis.name != "peak"
+        for finding in analysis.findings(analysis.run(recording))
+    )

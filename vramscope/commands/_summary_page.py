@@ -3,14 +3,15 @@
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
+from vramscope.analysis.peak import High
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.commands._lines import Line
-from vramscope.commands._summary import QUANTITIES, High, StepPeak, Summary
+from vramscope.commands._summary import QUANTITIES, StepPeak, Summary, phase_word
 from vramscope.model.recording import Outcome, Run
 from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes, format_duration
 
-_CALLERS_SHOWN = 2
+_CALLERS_SHOWN = 1
 _STEPS_SHOWN = 12
 
 _ENDINGS = {
@@ -90,7 +91,8 @@ def _quantities(summary: Summary) -> Grid:
 
 def _when(high: High) -> str:
     step = "" if high.step is None else f"step {high.step}"
-    return " ".join(filter(None, [step, high.phase])) or f"event {high.instant:,}"
+    phase = "" if high.phase is None else phase_word(high.phase).replace("_", " ")
+    return " ".join(filter(None, [step, phase])) or f"event {high.instant:,}"
 
 
 def _identity(summary: Summary) -> Iterator[Block]:
@@ -173,7 +175,9 @@ def _steps(steps: Sequence[StepPeak]) -> Iterator[Block]:
         )
         for step in shown
     )
-    yield Grid(("step", "peak", *phases), rows, "r" * (2 + len(phases)))
+    yield Grid(
+        ("step", "peak", *(phase.replace("_", " ") for phase in phases)), rows, "r" * (2 + len(phases))
+    )
     if len(shown) < len(steps):
         yield Text(f"{len(steps) - len(shown)} more steps, none of them higher", "quiet")
 

@@ -119,7 +119,8 @@ def test_json_is_schema_1_as_counted_by_hand(monkeypatch, capsys):
                         "phases": [{"phase": "forward", "peak_allocated_bytes": 1536}],
                     },
                 ],
-                "categories_at_peak": None,
+                # Made in forward and alive in backward; made and dead in backward.
+                "categories_at_peak": {"temporary": 2048, "activation": 1024},
                 "notes": [],
             }
         ],
@@ -195,6 +196,14 @@ def test_known_categories_are_told_in_bytes_that_sum_to_the_peak(monkeypatch, ca
 
     assert shown["categories_at_peak"]["parameter"] == 1024
     assert sum(shown["categories_at_peak"].values()) == 3072
+
+
+def test_without_labels_and_phases_no_category_is_claimed(monkeypatch, capsys):
+    bare = by_hand(phases=Phases.of(), steps=Steps.of())
+    (shown,) = json.loads(report(monkeypatch, capsys, bare, "--json"))["recordings"]
+
+    assert shown["categories_at_peak"] is None
+    assert "by category" not in report(monkeypatch, capsys, bare)
 
 
 def test_an_empty_recording_is_reported_as_such(monkeypatch, capsys):
