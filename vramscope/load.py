@@ -1,7 +1,7 @@
 """Which recordings are at this path? Our own directories, and whatever file torch or others wrote."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -62,11 +62,13 @@ def discover(root: str | Path) -> list[Path]:
     are left out, and of very many files only the newest are looked into.
     """
     root = Path(root)
-    if not root.is_dir() or _is_ours(root):
-        return [root] if _is_ours(root) or _is_known(root) else []
-    runs, files = _walk(root)
+    if _is_ours(root):
+        return [root]
+    runs, files = _walk(root) if root.is_dir() else ([], [root])
     candidates = sorted(files, key=_modified, reverse=True)[:_MOST_FILES]
-    return sorted([*runs, *filter(_is_known, candidates)], key=_modified, reverse=True)
+    offered = {name: known for name, known in _formats().items() if name != _REFUSES}
+    runs += [path for path in candidates if _is_known(path, offered)]
+    return sorted(runs, key=_modified, reverse=True)
 
 
 def _only_one(path: Path) -> Path:
@@ -89,12 +91,13 @@ def _is_ours(path: Path) -> bool:
 
 
 def _load_file(path: Path) -> Run:
+    offered = _formats()
     try:
-        found = _format_of(path)
+        found = _format_of(path, offered)
     except OSError as error:
         raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
     if found is None:
-        size, known = format_bytes(path.stat().st_size), ", ".join(sorted(_formats().keys() - {_REFUSES}))
+        size, known = format_bytes(path.stat().st_size), ", ".join(sorted(offered.keys() - {_REFUSES}))
         raise FormatError(f"{path} ({size}): of no format that vramscope reads ({known})")
     return found.read(path)
 
@@ -104,19 +107,18 @@ def _formats() -> dict[str, Format]:
     return registry.parts(formats, Format, refused=lambda _name, _error: None)
 
 
-def _format_of(path: Path) -> Format | None:
+def _format_of(path: Path, offered: Mapping[str, Format]) -> Format | None:
     """The format that knows this file; None for pipes and devices too. Raises OSError."""
     if not path.is_file():
         return None
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
-    return next((known for known in _formats().values() if known.sniff(head, path)), None)
+    return next((known for known in offered.values() if known.sniff(head, path)), None)
 
 
-def _is_known(path: Path) -> bool:
+def _is_known(path: Path, offered: Mapping[str, Format]) -> bool:
     with suppress(OSError):
-        known = _format_of(path)
-        return known is not None and known.name != _REFUSES
+        return _format_of(path, offered) is not None
     return False
 
 

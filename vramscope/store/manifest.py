@@ -40,15 +40,22 @@ class Manifest:
 
 
 def write(path: Path, manifest: Manifest, *, durable: bool) -> int:
-    """Replace the file in one step, so that a reader always finds a whole one; returns its bytes."""
+    """Replace the file in one step, so that a reader always finds a whole one; returns its bytes.
+
+    Raises OSError, and then the file is as it was.
+    """
     data = json.dumps(_to_json(manifest), indent=1, ensure_ascii=False).encode(errors="backslashreplace")
     temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     return len(data)
 
 

@@ -30,13 +30,13 @@ class ColumnStream:
             column.extend(np.zeros(n_rows))
 
     def refresh(self) -> bool:
-        """Take what was written since; whether there was something."""
-        n_before = len(self)
+        """Take what was written since; whether there was something, damage included."""
+        before = len(self), self.file.damage
         self._reserve(self.file.new_bytes())
         for batch in self.file.read(self._decode):
             for name, column in self._columns.items():
                 column.extend(batch[name])
-        return len(self) > n_before
+        return before != (len(self), self.file.damage)
 
     def _reserve(self, n_bytes: int) -> None:
         """Room for all rows that so many bytes can hold, so that a large file is copied once."""
@@ -81,12 +81,12 @@ class StateStream:
         """The last that the source itself said."""
 
     def refresh(self) -> bool:
-        """Take what was written since; whether there was something."""
-        n_before = self._n_taken
+        """Take what was written since; whether there was something, damage included."""
+        before = self._n_taken, self.file.damage
         for batch in self.file.read(_states):
             for reported, state in batch:
                 self._keep(state, reported=reported)
-        return self._n_taken > n_before
+        return before != (self._n_taken, self.file.damage)
 
     def _keep(self, state: Snapshot, *, reported: bool) -> None:
         self._n_taken += 1

@@ -194,7 +194,8 @@ class Writer:
                 raise StoreError(f"{self.path}: closed; reopen() continues it")
             path = self.path / file_name(stream, device)
             try:
-                self.written_bytes += self._file(path, stream).append(batch.serialize())
+                file = self._file(path, stream)
+                self.written_bytes += file.append(batch.serialize())
             except OSError as error:
                 self._stopped = _complaint(path, error)
                 raise StoreError(self._stopped) from error
