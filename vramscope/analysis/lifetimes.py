@@ -73,7 +73,7 @@ def lifetimes(recording: Recording) -> Allocations:
     """Every allocation paired with its free, exact under reuse of addresses; 0.4 s per million events."""
     trace = recording.trace
     known = _predating(recording)
-    allocs = np.flatnonzero(trace.action == Action.ALLOC)
+    allocs = np.flatnonzero((trace.action == Action.ALLOC) & (trace.block_size > 0))
     starts = np.concatenate([np.full(len(known), ALIVE), allocs]).astype("i8")
     address = np.concatenate([known.address, trace.address[allocs]])
     requested_free = _ends(recording, address, starts, Action.FREE_REQUESTED)
@@ -113,7 +113,7 @@ def _ends(recording: Recording, address: NDArray[Any], starts: NDArray[Any], act
     Births and ends are sorted together by (address, event): each end then belongs to the birth above it.
     An end without a birth at its address is left out.
     """
-    ends = np.flatnonzero(recording.trace.action == action)
+    ends = np.flatnonzero((recording.trace.action == action) & (recording.trace.block_size > 0))
     place = np.concatenate([address, recording.trace.address[ends]])
     event = np.concatenate([starts, ends])
     order = np.lexsort((event, place))

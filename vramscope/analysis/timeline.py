@@ -39,7 +39,10 @@ class Totals(Table):
 
 
 def timeline(recording: Recording) -> Totals:
-    """Exact at every instant; 0.1 s per million events."""
+    """Exact at every instant; 0.1 s per million events.
+
+    Events whose ``block_size`` is 0 contradict the others and count for nothing (``allocator.replay``).
+    """
     trace = recording.trace
     action, block = trace.action, trace.block_size
     is_alloc = action == Action.ALLOC
@@ -49,10 +52,10 @@ def timeline(recording: Recording) -> Totals:
     is_free = (action == Action.FREE_REQUESTED) | unannounced(trace, recording.initial.blocks)
     start = _levels(recording.initial)
     return Totals(
-        requested=_run(start[0], trace.size, is_alloc, is_done),
+        requested=_run(start[0], trace.size * (block > 0), is_alloc, is_done),
         allocated=_run(start[1], block, is_alloc, is_free),
         active=_run(start[2], block, is_alloc, is_done),
-        reserved=_run(start[3], trace.size, grows, shrinks),
+        reserved=_run(start[3], block, grows, shrinks),
         time_ns=_times(recording),
     )
 
@@ -93,7 +96,7 @@ def unannounced(trace: Trace, initial: Blocks) -> NDArray[Any]:
     found = np.zeros(len(trace), dtype="?")
     if not len(trace):
         return found
-    moves = np.flatnonzero(trace.action <= Action.FREE_COMPLETED)
+    moves = np.flatnonzero((trace.action <= Action.FREE_COMPLETED) & (trace.block_size > 0))
     moves = moves[np.argsort(trace.address[moves], kind="stable")]
     address, action = trace.address[moves], trace.action[moves]
     same = np.zeros(len(moves), dtype="?")

@@ -1,0 +1,185 @@
+"""A snapshot opens as it was saved: pickle, gzip or JSON, misnamed or not; damaged ones are refused."""
+
+import gzip
+import json
+import pickle
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramscope import formats as package
+from vramscope import registry
+from vramscope.errors import FormatError
+from vramscope.formats import Format
+from vramscope.formats.torch_snapshot import read, sniff
+from vramscope.model.recording import Outcome, Run
+
+SHARED = Path(__file__).parents[3].parent / "shared"
+FRAMES = [{"filename": "train.py", "name": "main", "line": 9}]
+
+
+def entry(action: str, addr: int, size: int, time_us: int) -> dict[str, Any]:
+    return {"action": action, "addr": addr, "size": size, "stream": 0, "time_us": time_us, "frames": FRAMES}
+
+
+def block(address: int, size: int, state: str) -> dict[str, Any]:
+    return {"address": address, "size": size, "requested_size": size, "state": state, "frames": FRAMES}
+
+
+def snapshot() -> dict[str, Any]:
+    """Device 1 of two: a block of 512 was there before; one of 1024 comes and goes, one stays."""
+    used = [block(0, 512, "active_allocated"), block(512, 1024, "active_allocated")]
+    segment: dict[str, Any] = {"device": 1, "address": 0, "total_size": 2097152, "stream": 0}
+    segment |= {"segment_type": "small", "blocks": [*used, block(1536, 2095616, "inactive")]}
+    trace = [
+        entry("alloc", 512, 1000, 5),
+        entry("free_requested", 512, 1000, 6),
+        entry("free_completed", 512, 1000, 7),
+        entry("alloc", 512, 1024, 8),
+    ]
+    annotations = [
+        {"name": "Optimizer.step#SGD.step", "stage": stage, "time_us": time, "device": 1}
+        for stage, time in (("START", 6), ("END", 7))
+    ]
+    return {
+        "segments": [segment],
+        "device_traces": [[], trace],
+        "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": -1},
+        "external_annotations": annotations,
+    }
+
+
+def opened(path: Path, data: bytes) -> Run:
+    path.write_bytes(data)
+    assert sniff(data[: 1 << 16], path)
+    return read(path)
+
+
+def refused(path: Path, data: bytes) -> str:
+    path.write_bytes(data)
+    with pytest.raises(FormatError) as caught:
+        read(path)
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_snapshot_becomes_a_recording_of_its_device(tmp_path):
+    run = opened(tmp_path / "run7.pickle", pickle.dumps(snapshot()))
+
+    (recording,) = run.recordings
+    assert (run.name, run.outcome, run.started_ns, run.ended_ns) == ("run7", Outcome.FILE, 5000, 8000)
+    assert (recording.source, recording.device.index) == ("snapshot", 1)
+    assert recording.trace.block_size.tolist() == [1024] * 4
+    assert recording.process.allocator["max_split_size"] == "-1"
+    assert recording.initial.blocks.size.tolist() == [512, 2096640]
+    assert [note.code for note in recording.notes] == ["starts_late"]
+    assert recording.notes[0].value == 512
+    assert len(recording.phases) == 1
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_every_protocol_gives_the_same(tmp_path, protocol):
+    recording = opened(tmp_path / "a.pickle", pickle.dumps(snapshot(), protocol=protocol)).recordings[0]
+
+    assert recording.trace.size.tolist() == [1000, 1000, 1000, 1024]
+
+
+@pytest.mark.parametrize(("name", "pack"), [
+    ("a.pickle.gz", lambda data: gzip.compress(pickle.dumps(data))),
+    ("a.json", lambda data: json.dumps(data).encode()),
+    ("a.json.gz", lambda data: gzip.compress(json.dumps(data).encode())),
+    ("a.json", pickle.dumps),
+    ("a", lambda data: b"\n " + json.dumps(data).encode()),
+])  # fmt: skip
+def test_the_content_decides_and_not_the_name(tmp_path, name, pack):
+    run = opened(tmp_path / name, pack(snapshot()))
+
+    assert (run.name, len(run.recordings[0].trace)) == ("a", 4)
+
+
+def test_a_bare_list_of_segments_opens(tmp_path):
+    recording = opened(tmp_path / "a.pickle", pickle.dumps(snapshot()["segments"])).recordings[0]
+
+    assert len(recording.final.blocks) == len(recording.initial.blocks) == 3
+    assert [note.code for note in recording.notes] == ["no_trace"]
+
+
+def test_what_follows_the_pickle_is_noted(tmp_path):
+    run = opened(tmp_path / "a.pickle", pickle.dumps(snapshot()) + b"tail")
+
+    assert [(note.code, note.value) for note in run.notes] == [("trailing", 4)]
+
+
+@pytest.mark.parametrize(("data", "words"), [
+    (b"", "the file ends in the middle"),
+    (pickle.dumps(snapshot())[:-20], "the file ends in the middle"),
+    (gzip.compress(pickle.dumps(snapshot()))[:-20], "damaged gzip"),
+    (json.dumps(snapshot()).encode()[:-20], "damaged JSON"),
+    (b'{"segments": ' + b"[" * 100_000, "damaged JSON"),
+    (json.dumps({"segments": [{"address": 10**30}]}).encode(), "segments[0]"),
+    (b'{"segments": [{"address": ' + b"9" * 5000 + b"}]}", "JSON"),
+    (pickle.dumps({"model": [1, 2]}), "no memory snapshot"),
+], ids=lambda value: value if isinstance(value, str) else "")  # fmt: skip
+def test_a_damaged_file_is_refused_by_its_path(tmp_path, data, words):
+    assert words in refused(tmp_path / "a.pickle", data)
+
+
+def test_a_file_that_is_gone_is_refused(tmp_path):
+    with pytest.raises(FormatError, match="No such file"):
+        read(tmp_path / "a.pickle")
+
+
+def test_a_gzip_bomb_is_refused_within_its_bounds(tmp_path):
+    bomb = gzip.compress(b"\0" * (200 << 20), compresslevel=9)
+    tracemalloc.start()
+    try:
+        message = refused(tmp_path / "a.pickle.gz", bomb)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert "unpack" in message
+    assert most < 100 << 20
+
+
+@pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"\x1f\x8b", b"{", b"[1, 2]", b"hello", b"\x80"])
+def test_strangers_are_not_taken_for_snapshots(data):
+    assert not sniff(data, Path("x.json"))
+
+
+SHARED_FILES = [
+    path
+    for folder in ("snapshots", "genuine")
+    for path in sorted((SHARED / folder).glob("*"))
+    if path.suffix != ".md"
+]
+
+
+@pytest.mark.skipif(not SHARED_FILES, reason="the shared captures are not beside this checkout")
+@pytest.mark.parametrize("path", SHARED_FILES or [None], ids=lambda path: path.name if path else "none")
+def test_every_shared_file_opens_or_is_refused_with_advice(path):
+    with path.open("rb") as file:
+        head = file.read(1 << 16)
+    fitting = [form for form in registry.parts(package, Format).values() if form.sniff(head, path)]
+    assert len(fitting) == 1
+
+    is_snapshot = path.name.startswith(("snap_", "segs_")) or path.parent.name == "genuine"
+    if is_snapshot:
+        assert fitting[0].read(path).recordings
+    else:
+        with pytest.raises(FormatError, match="not supported yet; record "):
+            fitting[0].read(path)
+
+
+@pytest.mark.skipif(not SHARED_FILES, reason="the shared captures are not beside this checkout")
+def test_the_json_twin_is_its_pickle():
+    twins = [SHARED / "snapshots" / f"snap_t26_adam_tiny_complete.{kind}" for kind in ("json", "pickle")]
+
+    one, other = (read(path).recordings[0] for path in twins)
+
+    for (name, column), (_, twin) in zip(one.trace.columns(), other.trace.columns(), strict=True):
+        assert column.tolist() == twin.tolist(), name
+    frames = [[twin.stacks.frames(i) for i in twin.trace.stack_id] for twin in (one, other)]
+    assert frames[0] == frames[1]

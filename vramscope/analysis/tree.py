@@ -1,0 +1,213 @@
+"""Which calls led to what was allocated at one instant?"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis import Analysis
+from vramscope.analysis.by_stack import StackBytes, by_stack
+from vramscope.analysis.folding import fold
+from vramscope.model.recording import Recording
+from vramscope.model.stacks import Frame, Stacks
+from vramscope.model.table import Table
+
+ROOT = "(all)"
+NO_STACK = "(no stack)"
+FRAMEWORK = "(framework only)"
+OTHER = "(other)"
+_SPECIAL = (ROOT, NO_STACK, FRAMEWORK, OTHER)
+
+
+@dataclass(frozen=True, slots=True)
+class Tree(Table):
+    """A flame graph of bytes: one row per call that leads to live memory, callers before callees.
+
+    Row 0 is the root: everything live. The bytes of a row are those of its children and its own, exactly.
+    """
+
+    DTYPES: ClassVar = {
+        "parent": "i4",
+        "function": "i4",
+        "file": "i4",
+        "line": "i4",
+        "self_bytes": "i8",
+        "total_bytes": "i8",
+        "count": "i8",
+        "node": "i4",
+    }
+
+    parent: NDArray[Any]
+    """Row of the caller; 0 for the root itself."""
+    function: NDArray[Any]
+    """Index into ``strings``."""
+    file: NDArray[Any]
+    """Index into ``strings``; the empty one for rows that are no call, like ``(other)``."""
+    line: NDArray[Any]
+    self_bytes: NDArray[Any]
+    """Allocated by this call itself."""
+    total_bytes: NDArray[Any]
+    """By it and by all it called."""
+    count: NDArray[Any]
+    """Live blocks of it and of all it called."""
+    node: NDArray[Any]
+    """Row in the tree that this one was pruned from, to ask for it as the next root; −1 for ``(other)``."""
+    strings: tuple[str, ...] = ("",)
+    no_stack_bytes: int = 0
+    """Live bytes of which no call is known; part of the root's total."""
+
+    def frame(self, row: int) -> Frame:
+        """The call of a row; rows that are none have a word in brackets for a function."""
+        return Frame(self.strings[self.function[row]], self.strings[self.file[row]], int(self.line[row]))
+
+    @property
+    def no_stack_fraction(self) -> float:
+        """Share of the live bytes of which no call is known."""
+        return self.no_stack_bytes / max(int(self.total_bytes[0]), 1)
+
+
+def tree(recording: Recording, instant: int | None = None, *, folded: bool = True) -> Tree:
+    """At *instant*, or at the peak where None. *folded* leaves out the frames of torch, Python and C++."""
+    return tree_of(recording.stacks, by_stack(recording, instant), folded=folded)
+
+
+def tree_of(stacks: Stacks, live: StackBytes, *, folded: bool = True) -> Tree:
+    """The tree of somebody who has the bytes by stack already."""
+    leaf = live.stack_id.astype("i8")
+    shown = stacks
+    if folded:
+        own = fold(stacks)
+        shown, leaf = own.stacks, np.asarray(own.of)[leaf]
+    own_bytes, own_count = np.zeros(len(shown) + 2, "i8"), np.zeros(len(shown) + 2, "i8")
+    # Two more rows for what has no call to hang on: nobody recorded one, or the framework made all of them.
+    leaf = np.where(leaf > 0, leaf, len(shown) + (live.stack_id > 0))
+    np.add.at(own_bytes, leaf, live.bytes)
+    np.add.at(own_count, leaf, live.count)
+    return _grown(shown, own_bytes, own_count)
+
+
+def _grown(stacks: Stacks, own_bytes: NDArray[Any], own_count: NDArray[Any]) -> Tree:
+    n_strings, n_nodes = len(stacks.strings), len(stacks)
+    parent = np.concatenate([stacks.parent, [0, 0]])
+    function = np.concatenate([stacks.function, [n_strings + 1, n_strings + 2]])
+    function[0] = n_strings
+    total, count = _summed(parent, own_bytes), _summed(parent, own_count)
+    # A node without live memory is not of this instant; the root stays even if nothing is.
+    kept = np.flatnonzero((count > 0) | (np.arange(n_nodes + 2) == 0))
+    place = np.zeros(n_nodes + 2, dtype="i4")
+    place[kept] = np.arange(len(kept))
+    nothing = np.zeros(2, dtype="i4")
+    return Tree(
+        parent=place[parent[kept]],
+        function=function[kept].astype("i4"),
+        file=np.concatenate([stacks.file, nothing])[kept],
+        line=np.concatenate([stacks.line, nothing])[kept],
+        self_bytes=own_bytes[kept],
+        total_bytes=total[kept],
+        count=count[kept],
+        node=np.arange(len(kept), dtype="i4"),
+        strings=(*stacks.strings, *_SPECIAL),
+        no_stack_bytes=int(own_bytes[n_nodes]),
+    )
+
+
+def _summed(parent: NDArray[Any], own: NDArray[Any]) -> NDArray[Any]:
+    """Own values plus those of all descendants, from the deepest level up."""
+    total = own.copy()
+    depth = _depths(parent)
+    order = np.argsort(-depth, kind="stable")
+    ends = np.searchsorted(-depth[order], -np.arange(int(depth.max(initial=0)), 0, -1), side="right")
+    start = 0
+    for end in ends.tolist():
+        level = order[start:end]
+        np.add.at(total, parent[level], total[level])
+        start = end
+    return total
+
+
+def _depths(parent: NDArray[Any]) -> NDArray[Any]:
+    """Steps from each node to the root, by jumping twice as far each time."""
+    depth = (np.arange(len(parent)) > 0).astype("i8")
+    ancestor = parent.astype("i8")
+    while ancestor.any():
+        depth = depth + depth[ancestor]
+        ancestor = ancestor[ancestor]
+    return depth
+
+
+def prune(whole: Tree, root: int = 0, max_nodes: int = 250) -> Tree:
+    """At most *max_nodes* (≥ 2) rows from *root* down: the biggest, and ``(other)`` for the rest beside them.
+
+    Every total stays exact. Row 0 of the result is *root*; ``node`` says which rows these are in *whole*.
+    """
+    rows = np.flatnonzero(_below(whole, root))
+    # Parents hold at least as much as children and precede them: any number of first rows is connected.
+    ranked = rows[np.argsort(-whole.total_bytes[rows], kind="stable")]
+    most = max(min(len(ranked), max_nodes), 1)
+    fewest = 1
+    while fewest < most:  # the largest number of rows that fits with the others they need
+        middle = (fewest + most + 1) // 2
+        if middle + len(_others(whole, ranked[:middle])[0]) <= max_nodes:
+            fewest = middle
+        else:
+            most = middle - 1
+    return _cut(whole, np.sort(ranked[:fewest]))
+
+
+def _below(whole: Tree, root: int) -> NDArray[Any]:
+    """Which rows are *root* or below it: follow the callers, twice as far each time, stopping at *root*."""
+    ancestor = whole.parent.astype("i8")
+    ancestor[root] = root
+    while True:
+        further = ancestor[ancestor]
+        if (further == ancestor).all():
+            return ancestor == root if root else np.ones(len(whole), dtype="?")
+        ancestor = further
+
+
+def _others(whole: Tree, kept: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Of the rows *kept* those with children that are not, and the bytes and blocks these hold."""
+    place = np.full(len(whole), -1, dtype="i8")
+    place[kept] = np.arange(len(kept))
+    inner = place[whole.parent[kept]]
+    is_child = (inner >= 0) & (kept != whole.parent[kept])
+    missing = whole.total_bytes[kept] - whole.self_bytes[kept]
+    np.subtract.at(missing, inner[is_child], whole.total_bytes[kept[is_child]])
+    n_children = np.bincount(whole.parent[1:], minlength=len(whole))[kept]
+    np.subtract.at(n_children, inner[is_child], 1)
+    n_blocks = whole.count[kept].copy()
+    np.subtract.at(n_blocks, inner[is_child], whole.count[kept[is_child]])
+    owners = np.flatnonzero(n_children > 0)
+    return owners, missing[owners], n_blocks[owners]
+
+
+def _cut(whole: Tree, kept: NDArray[Any]) -> Tree:
+    owners, missing, n_blocks = _others(whole, kept)
+    place = np.zeros(len(whole), dtype="i4")
+    place[kept] = np.arange(len(kept))
+    other = len(whole.strings) - len(_SPECIAL) + _SPECIAL.index(OTHER)
+    n_others = len(owners)
+    nothing = np.zeros(n_others, dtype="i4")
+
+    def column(name: str, added: NDArray[Any]) -> NDArray[Any]:
+        values: NDArray[Any] = getattr(whole, name)[kept]
+        return np.concatenate([values, added.astype(values.dtype)])
+
+    parent = place[whole.parent[kept]]
+    parent[0] = 0
+    return Tree(
+        parent=np.concatenate([parent, owners.astype("i4")]),
+        function=column("function", np.full(n_others, other)),
+        file=column("file", nothing),
+        line=column("line", nothing),
+        self_bytes=column("self_bytes", missing),
+        total_bytes=column("total_bytes", missing),
+        count=column("count", n_blocks),
+        node=np.concatenate([whole.node[kept], np.full(n_others, -1, dtype="i4")]),
+        strings=whole.strings,
+        no_stack_bytes=whole.no_stack_bytes,
+    )
+
+
+ANALYSIS = Analysis("tree", "Which calls led to what was allocated at one instant?", tree)

@@ -1,0 +1,124 @@
+"""Snapshots of torch's CUDA allocator: what ``torch.cuda.memory._dump_snapshot`` writes, any version.
+
+As a pickle of any protocol, gzipped or not, or the same as JSON. Also the bare list of segments that
+``torch.cuda.memory_snapshot()`` returns.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vramscope.allocator.history import DeviceHistory, histories
+from vramscope.allocator.replay import reconstruct
+from vramscope.errors import FormatError
+from vramscope.formats import Format
+from vramscope.formats._file import beginning, contents
+from vramscope.formats._pickle import loads
+from vramscope.model.device import Device, Process
+from vramscope.model.marks import Note
+from vramscope.model.program import resolve
+from vramscope.model.recording import Outcome, Recording, Run
+from vramscope.model.snapshot import BlockState, Snapshot
+from vramscope.model.stacks import StackBuilder, Stacks
+from vramscope.model.trace import Action, Trace
+from vramscope.units import format_bytes
+
+_SUFFIXES = (".pickle", ".pkl", ".pickle.gz", ".pkl.gz")
+_JSON_KEYS = (b'"device_traces"', b'"segments"', b'"total_size"')
+
+
+def sniff(head: bytes, path: Path) -> bool:
+    """A pickle, or JSON with the keys of a snapshot. Files are often misnamed: the content decides."""
+    start = beginning(head)
+    if start[:1] == b"\x80" and b"\x02" <= start[1:2] <= b"\x05":
+        return True
+    if start[:1] in (b"(", b"]", b"}", b"c") and path.name.lower().endswith(_SUFFIXES):
+        return True
+    return start.lstrip()[:1] in (b"{", b"[") and any(key in start for key in _JSON_KEYS)
+
+
+def read(path: Path) -> Run:
+    """One recording per device that held memory or did something."""
+    snapshot, n_trailing = _parsed(path, contents(path))
+    try:
+        return run_of(snapshot, path, n_trailing)
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from None
+
+
+def run_of(snapshot: Any, path: Path, n_trailing: int = 0) -> Run:
+    """The run that a snapshot (plain data) tells; *path* names it."""
+    builder = StackBuilder()
+    found, notes = histories(snapshot, builder)
+    if n_trailing:
+        notes = [*notes, Note("trailing", f"{n_trailing} bytes after the end were not read", n_trailing)]
+    process = Process(allocator=_settings(snapshot))
+    stacks = builder.build()
+    recordings = tuple(_recording(history, process, stacks) for history in found)
+    ends = [int(recording.trace.time_ns[-1]) for recording in recordings if len(recording.trace)]
+    starts = [int(recording.trace.time_ns[0]) for recording in recordings if len(recording.trace)]
+    return Run(
+        name=re.sub(r"\.(gz|pickle|pkl|json)\b", "", path.name) or path.name,
+        path=str(path),
+        recordings=recordings,
+        outcome=Outcome.FILE,
+        started_ns=min(starts, default=0),
+        ended_ns=max(ends, default=0),
+        notes=tuple(notes),
+    )
+
+
+def _parsed(path: Path, data: bytes) -> tuple[Any, int]:
+    try:
+        if data.lstrip()[:1] in (b"{", b"[") and data[:1] != b"\x80":
+            return json.loads(data), 0
+        return loads(data)
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{path}: damaged JSON ({str(error)[:200]}): copy it or dump it again") from None
+
+
+def _settings(snapshot: Any) -> Mapping[str, str]:
+    given = snapshot.get("allocator_settings", {}) if type(snapshot) is dict else {}
+    return {str(key): str(value) for key, value in given.items() if not isinstance(value, dict | list)}
+
+
+def _recording(history: DeviceHistory, process: Process, stacks: Stacks) -> Recording:
+    rebuilt = reconstruct(history.trace, history.final, history.settings, pools=history.pools)
+    trace = rebuilt.trace
+    end_ns = int(trace.time_ns[-1]) if len(trace) else 0
+    steps, phases = resolve(history.marks, len(trace), end_ns)
+    return Recording(
+        source="snapshot",
+        process=process,
+        device=Device(index=history.device),
+        trace=trace,
+        stacks=stacks,
+        initial=rebuilt.initial,
+        final=history.final,
+        pools=history.pools,
+        marks=history.marks,
+        steps=steps,
+        phases=phases,
+        notes=(*_late(rebuilt.initial, trace), *history.notes, *rebuilt.notes),
+    )
+
+
+def _late(initial: Snapshot, trace: Trace) -> list[Note]:
+    """What was there before the first event; with no event at all, everything was."""
+    blocks = initial.blocks
+    in_use = blocks.rows(blocks.state != BlockState.INACTIVE)
+    if not len(in_use) or (trace.action == Action.SNAPSHOT).all():
+        return []
+    n_bytes = int(in_use.size.sum())
+    text = (
+        f"recording started late: {format_bytes(n_bytes)} in {len(in_use)} blocks were already there; "
+        "when, and some of them by whom, is not known"
+    )
+    return [Note("starts_late", text, n_bytes)]
+
+
+FORMAT = Format("torch snapshot", sniff, read)
