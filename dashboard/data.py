@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2s
+from importlib import import_module
 from pathlib import Path
 from threading import RLock
 from time import monotonic
@@ -184,9 +185,8 @@ def run_id(path: Path, root: Path) -> str:
 
 
 def _vramscope_load() -> Library:
-    from vramscope import load
-
-    return load  # type: ignore[return-value]
+    # By name: the attribute ``vramscope.load`` is the function.
+    return import_module("vramscope.load")
 
 
 def _choose(run: Run, rank: int | None, device: int | None) -> Recording:

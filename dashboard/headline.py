@@ -32,13 +32,23 @@ def headline(data: Data, view: View) -> Headline:
 
 def _holder(data: Data, view: View, at: int) -> str:
     live, code = held(data, view, at), folded(data, view)
-    named = [row for row in range(min(len(live.folded_id), 50)) if live.folded_id[row]]
-    if not named or not live.total_bytes:
-        return ""
-    row = named[0]
+    known = live.folded_id > 0
+    if not known.any():
+        return "Who allocated it was not recorded."
+    row = int(known.argmax())
     frame = code.stacks.frame(int(live.folded_id[row]))
-    share = 100 * int(live.n_bytes[row]) / live.total_bytes
-    return f"{share:.0f} % of it was allocated by {frame.function[:80]} ({place(frame)[:80]})."
+    share = _percent(int(live.n_bytes[row]), live.total_bytes)
+    silent = int(live.n_bytes[~known].sum())
+    rest = (
+        f"; of {_percent(silent, live.total_bytes)} no line of yours is known"
+        if 10 * silent > live.total_bytes
+        else ""
+    )
+    return f"{share} of it was allocated by {frame.function[:80]} ({place(frame)[:80]}){rest}."
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / max(whole, 1):.0f} %"
 
 
 def findings(data: Data, view: View) -> list[Finding]:

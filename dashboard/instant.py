@@ -6,12 +6,12 @@ from typing import Any
 from vramscope.analysis._place import place
 from vramscope.analysis.by_stack import stack_bytes
 from vramscope.analysis.folding import Folded, Holders, fold, holders
+from vramscope.analysis.tree import Tree, tree_of
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
 from vramscope.units import format_duration
 
 from .data import Data, View
-from .figures.calls import Tree, tree
 from .figures.series import Series, origin_ns, series
 
 
@@ -66,7 +66,14 @@ def moment(data: Data, view: View, at: int) -> Moment:
 
 def folded(data: Data, view: View) -> Folded:
     """The stacks without frames of the framework."""
-    return data.derive(view, "folded", lambda recording: fold(recording.stacks))
+    return data.derive(view, "folded", lambda recording: _apart(fold(recording.stacks)))
+
+
+def _apart(code: Folded) -> Folded:
+    """Blocks without any stack get a row of their own, beside those that only torch's frames lead to."""
+    via = code.via.copy()
+    via[0] = len(code.strings)
+    return Folded(code.stacks, code.of, via, (*code.strings, ""))
 
 
 def held(data: Data, view: View, at: int) -> Holders:
@@ -82,8 +89,8 @@ def held(data: Data, view: View, at: int) -> Holders:
 
 def tree_at(data: Data, view: View, at: int) -> Tree:
     """The calls that lead to what is live at an instant."""
-    live, code = held(data, view, at), folded(data, view)
-    return data.derive(view, ("tree", at), lambda _: tree(code, live))
+    rows = stack_bytes(data.ask(view, "lifetimes"), at)
+    return data.derive(view, ("tree", at), lambda recording: tree_of(recording.stacks, rows))
 
 
 def neighbour(data: Data, view: View, at: int, direction: int) -> int | None:
@@ -93,5 +100,7 @@ def neighbour(data: Data, view: View, at: int, direction: int) -> int | None:
     row = here + direction
     if not direction or not 0 <= row < len(steps):
         return None
-    start, end = int(steps.start_event[row]), int(steps.end_event[row])
-    return start + int(totals(data, view).allocated[start : end + 1].argmax())
+    allocated = totals(data, view).allocated
+    # While a run grows its marks may be ahead of its events.
+    start = min(int(steps.start_event[row]), len(allocated) - 1)
+    return start + int(allocated[start : int(steps.end_event[row]) + 1].argmax())

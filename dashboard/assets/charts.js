@@ -121,9 +121,20 @@
     return !gd || !onEvents(gd);
   }
 
-  function drawn() {
+  // Plotly draws some frames after Dash has set the figure.
+  function drawn(figure, frames) {
     requestAnimationFrame(function () {
-      for (const gd of document.querySelectorAll(".timeline .js-plotly-plot")) if (gd._fullData) readout(gd, null);
+      const plots = [...document.querySelectorAll(".js-plotly-plot")];
+      if (!plots.length || plots.some((gd) => !gd._fullData)) {
+        if ((frames || 0) < 300) drawn(figure, (frames || 0) + 1);
+        return;
+      }
+      for (const gd of document.querySelectorAll(".timeline .js-plotly-plot")) {
+        readout(gd, null);
+        if (gd.vramscopeRedraws) continue;
+        gd.on("plotly_afterplot", () => readout(gd, null));
+        gd.vramscopeRedraws = true;
+      }
       for (const gd of document.querySelectorAll(".icicle .js-plotly-plot")) {
         if (gd.on && !gd.vramscopeClicks) {
           // The server cuts the tree anew for every root; Plotly's own zoom would only enlarge the old cut.

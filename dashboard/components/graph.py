@@ -7,21 +7,11 @@ from dash import dcc, html
 from ..figures.theme import CONFIG
 
 
-def graph(
-    name: str, figure: dict[str, Any], sentence: str, class_name: str = "", height_px: int = 0
-) -> html.Figure:
-    """*figure* under the id *name*; *sentence* says in words what it shows."""
-    return html.Figure(
-        dcc.Graph(
-            id=name,
-            figure=figure,
-            config=CONFIG,
-            className=class_name,
-            responsive=True,
-            style={"height": "100%"} if height_px else None,
-        ),
-        className="figure",
-        style={"height": f"{height_px}px"} if height_px else None,
-        role="img",
-        **{"aria-label": sentence},
-    )
+def graph(name: str, figure: dict[str, Any], sentence: str, kind: str, height_px: int = 0) -> html.Figure:
+    """*figure* under the id *name*; *sentence* says in words what it shows.
+
+    The frame has the height, *height_px* or the stylesheet's for ``figure.<kind>``; Plotly fills it.
+    """
+    tall = {"style": {"height": f"{height_px}px"}} if height_px else {}
+    drawing = dcc.Graph(id=name, figure=figure, config=CONFIG, responsive=True, style={"height": "100%"})
+    return html.Figure(drawing, className=f"figure {kind}", role="img", **tall, **{"aria-label": sentence})

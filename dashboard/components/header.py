@@ -32,6 +32,8 @@ def source_badge(source: str) -> Any:
 def outcome_dot(outcome: Outcome) -> html.Span:
     """Running, ended, failed or died: a word with a dot, never a colour alone."""
     word = OUTCOME[outcome]
+    if outcome is Outcome.FILE:
+        return html.Span()
     return html.Span([html.I(className="dot"), word], className=f"outcome outcome-{word}")
 
 

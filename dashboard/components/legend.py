@@ -34,34 +34,26 @@ def offered(series: Series) -> list[str]:
 
 def layout(prefix: str, series: Series, shown: list[str]) -> Any:
     """One entry a curve; the script writes the value under the pointer into ``.value``."""
-    options = [
-        {
-            "value": name,
-            "label": html.Span(
-                [html.I(className=f"swatch swatch-{name}"), term(name, LABEL[name]),
-                 html.Output("", className="value", **{"data-q": name})],
-                className="entry",
-            ),
-        }
-        for name in offered(series)
-    ]  # fmt: skip
+    options = [{"value": name, "label": _entry(name)} for name in offered(series)]
     return dcc.Checklist(id=f"{prefix}-legend", options=options, value=shown, className="legend", inline=True)
 
 
-def position() -> html.Output:
+def _entry(name: str) -> html.Span:
+    title = html.Span([html.I(className=f"swatch swatch-{name}"), term(name, LABEL[name])], className="name")
+    return html.Span([title, html.Output("", className="value", **{"data-q": name})], className="entry")
+
+
+def position() -> html.Div:
     """Where the pointer is on the horizontal axis."""
-    return html.Output("", className="value position", **{"data-q": "position"})
+    value = html.Output("", className="value", **{"data-q": "position"})
+    return html.Div([html.Span("At", className="name"), value], className="entry position")
 
 
 def phases(series: Series) -> Any:
     """The colours of the lane, for the phases that occur."""
     present = [phase for phase in Phase if phase != Phase.OTHER and (series.phases.label == phase).any()]
     if not present:
-        return (
-            html.P("No phases were recorded.", className="dim lane-key")
-            if not len(series.steps.start)
-            else None
-        )
+        return html.P("No phases were recorded.", className="dim lane-key")
     entries = [
         html.Span(
             [html.I(className=f"swatch phase-{phase.name.lower()}"), phase.name.lower().replace("_", " ")]

@@ -17,8 +17,8 @@ from .source import source
 
 MAX_ROWS = 500
 MAX_FRAMES = 80
-NO_FRAME = "no Python frame"
-PRE_EXISTING = "no stack recorded"
+NO_FRAME = "torch alone"
+NO_STACK = "no stack recorded"
 
 _COLUMNS = [
     {"field": "where", "headerName": "Line", "flex": 5, "minWidth": 200, "cellRenderer": "VsWhere",
@@ -26,7 +26,7 @@ _COLUMNS = [
     {"field": "caller", "headerName": "Called from", "flex": 3, "minWidth": 90, "cellClass": "dim"},
     {"field": "via", "headerName": "Through", "flex": 2, "minWidth": 70, "cellClass": "dim",
      "headerTooltip": "The last function of torch on the way to the allocator"},
-    {"field": "bytes", "headerName": "Allocated", "width": 108, "type": "rightAligned", "sort": "desc",
+    {"field": "bytes", "headerName": "Allocated", "width": 118, "type": "rightAligned", "sort": "desc",
      "valueFormatter": {"function": "vsBytes(params.value)"}, "filter": False},
     {"field": "share", "headerName": "Share", "width": 124, "cellRenderer": "VsShare", "filter": False},
     {"field": "count", "headerName": "Blocks", "width": 78, "type": "rightAligned", "filter": False,
@@ -53,7 +53,7 @@ def layout(prefix: str, rows: list[dict[str, Any]]) -> html.Div:
     )  # fmt: skip
     return html.Div(
         [html.Div(grid, className="table-frame"),
-         html.Aside(_hint(), id=f"{prefix}-detail", className="detail", **{"aria-live": "polite"})],
+         html.Aside(id=f"{prefix}-detail", className="detail", **{"aria-live": "polite"})],
         className="table-and-detail",
     )  # fmt: skip
 
@@ -77,7 +77,7 @@ def register(app: Any, data: Data, prefix: str) -> None:
     )
     def show_stack(selected: list[dict[str, Any]] | None, said: dict[str, Any]) -> Any:
         if not selected:
-            return _hint()
+            return []
         try:
             view = data.view(restore(said))
         except VramscopeError:
@@ -126,16 +126,12 @@ def _row(folded: Folded, held: Holders, i: int, whole: int) -> dict[str, Any]:
 def _name(frame: Frame | None, stack: int) -> str:
     if frame is not None:
         return frame.function[:200]
-    return NO_FRAME if stack else PRE_EXISTING
+    return NO_FRAME if stack else NO_STACK
 
 
 def _caller(folded: Folded, node: int) -> str:
     parent = int(folded.stacks.parent[node]) if node else 0
     return place(folded.stacks.frame(parent))[:120] if parent else ""
-
-
-def _hint() -> html.P:
-    return html.P("Pick a row to see its whole stack, and the line of code.", className="dim hint")
 
 
 def detail(view: View, stack: Any) -> Any:

@@ -5,6 +5,7 @@ from typing import Any
 from dash import ALL, ClientsideFunction, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
+from vramscope.analysis.tree import Tree
 from vramscope.errors import VramscopeError
 from vramscope.units import format_bytes
 
@@ -14,7 +15,7 @@ from ..components.graph import graph
 from ..data import Data, View
 from ..figures import icicle
 from ..figures.names import place
-from ..instant import clamp, folded, held, moment, neighbour, totals, tree_at
+from ..instant import clamp, held, moment, neighbour, totals, tree_at
 from . import Context, Page
 
 
@@ -24,11 +25,11 @@ def _layout(context: Context) -> Any:
     at = clamp(data, view, address.at)
     if not held(data, view, at).total_bytes:
         return _empty(data, view, at, address)
-    tree, code = tree_at(data, view, at), folded(data, view)
-    figure = icicle.figure(tree, code)
+    tree = tree_at(data, view, at)
+    figure = icicle.figure(tree)
     sentence = f"Calls that lead to the live memory: {stack_table.summary(held(data, view, at))}."
     way = {"aria-label": "Where the picture starts"}
-    crumbs = html.Nav(_crumbs(data, view, 0), id="pk-crumbs", className="crumbs", **way)
+    crumbs = html.Nav(_crumbs(tree, 0), id="pk-crumbs", className="crumbs", **way)
     return [
         _opening(data, view, at, address),
         breakdown.layout(data, view, at),
@@ -69,7 +70,9 @@ def _jumps(data: Data, view: View, at: int, peak: int, address: Address) -> html
         for word, to in choices
         if to is not None
     ]
-    return html.Nav(links, className="segments", **{"aria-label": "Instant"})
+    return html.Nav(
+        links if at != peak or len(links) > 1 else [], className="segments", **{"aria-label": "Instant"}
+    )
 
 
 def _empty(data: Data, view: View, at: int, address: Address) -> Any:
@@ -82,20 +85,17 @@ def _empty(data: Data, view: View, at: int, address: Address) -> Any:
     ]  # fmt: skip
 
 
-def _crumbs(data: Data, view: View, root: int) -> list[Any]:
+def _crumbs(tree: Tree, root: int) -> list[Any]:
     """The calls above the picture, each a way back."""
-    code = folded(data, view)
-    path = [0]
-    node = root
-    while node:
-        path.insert(1, node)
-        node = int(code.stacks.parent[node])
-    words = {0: "all live memory"} | {n: place(code.stacks.frame(n))[:60] for n in path if n}
+    path = [root] if root else []
+    while path and tree.parent[path[0]]:
+        path.insert(0, int(tree.parent[path[0]]))
+    words = {0: "all live memory"} | {n: place(tree.frame(n))[:60] for n in path}
     return [
         html.Button(
             html.Bdi(words[n]), id={"page": "peak", "crumb": n}, className="crumb", disabled=n == root
         )
-        for n in path
+        for n in (0, *path)
     ]
 
 
@@ -123,10 +123,10 @@ def _register(app: Any, data: Data) -> None:
     )  # fmt: skip
     def draw(root: Any, at: Any, said: dict[str, Any]) -> tuple[Any, Any]:
         view = _view(data, restore(said))
-        tree, code = tree_at(data, view, clamp(data, view, at)), folded(data, view)
+        tree = tree_at(data, view, clamp(data, view, at))
         if not isinstance(root, int) or not 0 <= root < len(tree.parent) or not tree.total_bytes[root]:
             raise PreventUpdate
-        return icicle.figure(tree, code, root), _crumbs(data, view, root)
+        return icicle.figure(tree, root), _crumbs(tree, root)
 
     @app.callback(
         Output("location", "search"), Input("key", "data"), State("pk-at", "data"), State("address", "data"),
