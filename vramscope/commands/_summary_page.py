@@ -70,11 +70,11 @@ def _recording(summary: Summary, top: int) -> Iterator[Block]:
 def _extent(summary: Summary) -> str:
     recording = summary.recording
     trace = recording.trace
-    parts = [f"{len(trace):,} events"]
+    parts = [_count(len(trace), "event")]
     if trace.has_clock:
         parts.append(format_duration(int(trace.time_ns[-1] - trace.time_ns[0])))
     if len(recording.steps):
-        parts.append(f"{len(recording.steps)} steps")
+        parts.append(_count(len(recording.steps), "step"))
     if recording.process.torch:
         parts.append(f"torch {recording.process.torch}")
     return ", ".join(parts)
@@ -92,7 +92,9 @@ def _quantities(summary: Summary) -> Grid:
 def _when(high: High) -> str:
     step = "" if high.step is None else f"step {high.step}"
     phase = "" if high.phase is None else phase_word(high.phase).replace("_", " ")
-    return " ".join(filter(None, [step, phase])) or f"event {high.instant:,}"
+    return " ".join(filter(None, [step, phase])) or (
+        f"event {high.instant:,}" if high.instant else "the start"
+    )
 
 
 def _identity(summary: Summary) -> Iterator[Block]:
@@ -118,7 +120,10 @@ def _live_set(summary: Summary, top: int) -> Iterator[Block]:
     if rest:
         n_bytes, n_blocks = sum(line.n_bytes for line in rest), sum(line.n_blocks for line in rest)
         rows.append(
-            (*_amount(n_bytes, n_blocks, total), f"{len(rest)} more places (--top {len(summary.lines)})")
+            (
+                *_amount(n_bytes, n_blocks, total),
+                f"{_count(len(rest), 'more place')} (--top {len(summary.lines)})",
+            )
         )
     yield Grid(("bytes", "share", "blocks", "where"), tuple(rows), "rrrl")
 
@@ -179,7 +184,7 @@ def _steps(steps: Sequence[StepPeak]) -> Iterator[Block]:
         ("step", "peak", *(phase.replace("_", " ") for phase in phases)), rows, "r" * (2 + len(phases))
     )
     if len(shown) < len(steps):
-        yield Text(f"{len(steps) - len(shown)} more steps, none of them higher", "quiet")
+        yield Text(f"{_count(len(steps) - len(shown), 'more step')}, none higher", "quiet")
 
 
 def _telling(steps: Sequence[StepPeak]) -> list[StepPeak]:
@@ -197,6 +202,10 @@ def _findings(summary: Summary) -> Iterator[Block]:
         advice = f" {finding.advice}" if finding.advice else ""
         kind = "plain" if finding.severity == "info" else finding.severity
         yield Text(f"{finding.claim}{where}{advice}", kind)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _share(part: int, whole: int) -> str:

@@ -145,7 +145,7 @@ def test_what_holds_most_comes_first_and_the_rest_is_summed_up(monkeypatch, caps
 
     assert "2.00 KiB  66.7 %" in out
     assert "1.00 KiB  33.3 %" in out
-    assert "1 more places (--top 2)" in out
+    assert "1 more place (--top 2)" in out
     assert "model.py:31" not in out
 
 
@@ -233,7 +233,7 @@ def test_many_steps_are_cut_to_the_telling_ones(monkeypatch, capsys):
     steps = Steps.of(index=range(100), start_event=[0] * 99 + [5], end_event=[0] * 42 + [3] + [0] * 56 + [7])
     out = report(monkeypatch, capsys, by_hand(steps=steps, phases=Phases.of()))
 
-    assert "88 more steps, none of them higher" in out
+    assert "88 more steps, none higher" in out
     assert [line.split()[0] for line in out.splitlines() if line.strip().startswith("42 ")] == ["42"]
 
 
