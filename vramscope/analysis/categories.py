@@ -15,7 +15,7 @@ from vramscope.analysis import Analysis
 from vramscope.analysis._place import phases_of, steps_of
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
 from vramscope.analysis.timeline import instant_of
-from vramscope.model.marks import Category, Labels, Phase
+from vramscope.model.marks import Category, Labels, MarkKind, Marks, Phase, Phases
 from vramscope.model.recording import Recording
 from vramscope.model.table import Table
 
@@ -128,7 +128,7 @@ def _by_lifetime(recording: Recording, found: Allocations) -> NDArray[Any]:
     dies = np.where(found.free_event == ALIVE, n_events, found.free_event)
     end = _padded(known.end_event)[born]
     phase = np.where(born >= 0, _padded(known.phase)[born], Phase.OTHER)
-    outlives = (dies >= end) & (end < n_events)
+    outlives = (dies >= end) & np.append(_is_closed(known, recording.marks), False)[born]
     kept_as = np.select(
         [phase == Phase.BACKWARD, phase == Phase.DATA, phase == Phase.RECOMPUTE, phase == Phase.OPTIMIZER],
         [Category.GRADIENT, Category.INPUT, Category.ACTIVATION, Category.OPTIMIZER_STATE],
@@ -139,6 +139,16 @@ def _by_lifetime(recording: Recording, found: Allocations) -> NDArray[Any]:
     kept = np.where(for_backward, Category.ACTIVATION, kept_as)
     guess = np.where(outlives, kept, np.where(dies < end, Category.TEMPORARY, Category.UNKNOWN))
     return np.where((born >= 0) & (phase != Phase.OTHER), guess, Category.UNKNOWN)
+
+
+def _is_closed(phases: Phases, marks: Marks) -> NDArray[Any]:
+    """Which phases ended, and are not merely open where the recording stops: their end is a mark."""
+    ends = marks.rows(marks.kind == MarkKind.PHASE_END)
+    closed = np.zeros(len(phases), dtype="?")
+    for phase in Phase:
+        mine = phases.phase == phase
+        closed[mine] = np.isin(phases.end_ns[mine], ends.time_ns[ends.phase == phase])
+    return closed
 
 
 def _served_backward(recording: Recording, born: NDArray[Any], dies: NDArray[Any]) -> NDArray[Any]:
@@ -152,7 +162,7 @@ def _served_backward(recording: Recording, born: NDArray[Any], dies: NDArray[Any
     next_end = np.where(
         (step >= 0) & (step + 1 < len(steps)), ends[np.minimum(step + 1, len(steps))], step_end
     )
-    served: NDArray[Any] = (following < dies) & (following < step_end) & (dies <= next_end)
+    served: NDArray[Any] = (following <= dies) & (following < step_end) & (dies <= next_end)
     return served
 
 
