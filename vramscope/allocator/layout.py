@@ -201,4 +201,5 @@ def is_held(segments: Segments, address: NDArray[Any], size: NDArray[Any]) -> ND
     if not len(segments):
         return np.zeros(len(start), dtype="?")
     end = (segments.address.astype("i8") + segments.size)[owner]
-    return (owner >= 0) & (start + size <= end)
+    is_inside: NDArray[Any] = (owner >= 0) & (start + size <= end)
+    return is_inside

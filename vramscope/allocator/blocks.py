@@ -1,0 +1,126 @@
+"""The pieces of the predicting allocator: blocks, and the free lists they wait in.
+
+Best fit means: of the free blocks of one pool, size class and stream, the smallest that is large enough.
+"""
+
+from bisect import bisect_left, insort
+
+
+class Block:
+    """A piece of a segment, linked to its neighbours there. Addresses and sizes in bytes."""
+
+    __slots__ = (
+        "address",
+        "age_base",
+        "bin",
+        "is_mapped",
+        "is_pending",
+        "is_used",
+        "next",
+        "prev",
+        "requested_size",
+        "segment",
+        "size",
+        "stack_id",
+        "tie",
+        "users",
+    )
+
+    def __init__(self, address: int, size: int, bin_: "Bin", segment: "Segment", tie: int) -> None:
+        self.address = address
+        self.size = size
+        self.bin = bin_
+        self.segment = segment
+        self.tie = tie
+        """Order among equally large free blocks."""
+        self.prev: Block | None = None
+        self.next: Block | None = None
+        self.is_used = False
+        self.is_pending = False
+        """Freed by the program, still used by another stream."""
+        self.is_mapped = True
+        self.requested_size = 0
+        self.stack_id = 0
+        self.users: set[int] = set()
+        """Other streams that use it."""
+        self.age_base = 0
+        """Searches of the default large pool until it was freed."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether neighbours may merge with it."""
+        return not (self.is_used or self.is_pending)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of its segment."""
+        return self.prev is None and self.next is None
+
+    def cut(self, size: int, tie: int) -> "Block":
+        """Make the first *size* bytes a block of its own, of that order; this one keeps the rest."""
+        front = Block(self.address, size, self.bin, self.segment, tie)
+        front.is_mapped = self.is_mapped
+        front.prev, front.next = self.prev, self
+        if self.prev is not None:
+            self.prev.next = front
+        self.prev = front
+        self.address += size
+        self.size -= size
+        return front
+
+    def absorb(self, other: "Block") -> None:
+        """Become one with a neighbour."""
+        if other is self.prev:
+            self.address = other.address
+            self.prev = other.prev
+            if self.prev is not None:
+                self.prev.next = self
+        else:
+            self.next = other.next
+            if self.next is not None:
+                self.next.prev = self
+        self.size += other.size
+
+
+class Segment:
+    """What came from one cudaMalloc, or the address space that one expandable segment may grow into."""
+
+    __slots__ = ("address", "is_expandable", "size", "stack_id", "tie")
+
+    def __init__(self, address: int, size: int, tie: int, stack_id: int, *, is_expandable: bool) -> None:
+        self.address = address
+        self.size = size
+        self.tie = tie
+        self.stack_id = stack_id
+        self.is_expandable = is_expandable
+
+
+class Bin:
+    """The free blocks of one pool, size class and stream, in the order in which the search sees them."""
+
+    __slots__ = ("is_large", "order", "pool", "stream", "unmapped")
+
+    def __init__(self, pool: int, stream: int, *, is_large: bool) -> None:
+        self.pool = pool
+        self.stream = stream
+        self.is_large = is_large
+        self.order: list[tuple[int, int, int, Block]] = []
+        """(size, tie, address, block): addresses differ, so blocks are never compared."""
+        self.unmapped: list[tuple[int, Block]] = []
+        """Address space of expandable segments without memory, by address."""
+
+    def add(self, block: Block) -> None:
+        insort(self.order, (block.size, block.tie, block.address, block))
+
+    def remove(self, block: Block) -> None:
+        del self.order[bisect_left(self.order, (block.size, block.tie, block.address))]
+
+    def first_of(self, size: int) -> int:
+        """The place of the smallest block of at least that size."""
+        return bisect_left(self.order, (size,))
+
+    def add_unmapped(self, block: Block) -> None:
+        insort(self.unmapped, (block.address, block))
+
+    def remove_unmapped(self, block: Block) -> None:
+        del self.unmapped[bisect_left(self.unmapped, (block.address,))]
