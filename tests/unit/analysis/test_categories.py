@@ -19,6 +19,7 @@ LABELS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 8), st.integers(0
 def during(*spans: tuple[Phase, int, int], n_steps: int = 1, length: int = 100) -> dict[str, Any]:
     """Phases by events, closed by marks, in steps of *length* events."""
     phase, start, end = zip(*spans, strict=True)
+    end_ns = [1000 + at for at in end]
     return {
         "steps": Steps.of(
             index=range(n_steps),
@@ -31,11 +32,9 @@ def during(*spans: tuple[Phase, int, int], n_steps: int = 1, length: int = 100) 
             depth=[sum(s < at < e for _, s, e in spans) for at in start],
             start_event=start,
             end_event=end,
-            end_ns=[1000 + at for at in end],
+            end_ns=end_ns,
         ),
-        "marks": Marks.of(
-            kind=[MarkKind.PHASE_END] * len(end), phase=phase, time_ns=[1000 + at for at in end]
-        ),
+        "marks": Marks.of(kind=[MarkKind.PHASE_END] * len(end), phase=phase, time_ns=end_ns),
     }
 
 
@@ -88,12 +87,10 @@ def test_what_outlives_the_next_step_is_not_an_activation(recording):
 
 
 def test_what_is_live_in_a_phase_still_open_is_unknown(recording):
-    spans = during((Phase.BACKWARD, 0, 2)) | {"marks": Marks.of()}
+    spans = during((Phase.BACKWARD, 0, 3)) | {"marks": Marks.of()}
+    history = recording((A, 1, 10), (A, 2, 10), (R, 2, 10), **spans)
 
-    assert of(recording((A, 1, 10), (A, 2, 10), (R, 2, 10), **spans)) == [
-        Category.UNKNOWN,
-        Category.TEMPORARY,
-    ]
+    assert of(history) == [Category.UNKNOWN, Category.TEMPORARY]
 
 
 def test_a_label_wins_over_the_phase_and_says_so(recording):
