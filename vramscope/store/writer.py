@@ -41,6 +41,10 @@ from vramscope.store.schema import (
     file_name,
 )
 
+_SYNC_EVERY_S = 30.0
+"""Some milliseconds per file: too much after every step of a loop that re-enters the recorder. The kernel
+writes what is older than this by itself."""
+
 _STREAMS = {table: stream for stream, table in TABLES.items()}
 
 _ADVICE = {
@@ -81,6 +85,7 @@ class Writer:
         self._n_pools: dict[int, int] = {}
         self._stopped = ""
         self._is_open = True
+        self._synced_s = float("-inf")
         self._manifest = Manifest(
             source=source,
             process=process,
@@ -135,15 +140,15 @@ class Writer:
             ],
         )
 
-    def close(self, outcome: Outcome, error: str = "", *, durable: bool = True) -> None:
+    def close(self, outcome: Outcome, error: str = "") -> None:
         """Say how it ended, and let go of the files; nothing happens where that was done already.
 
-        *durable*: return only when the disk has it, so that a power failure loses nothing either. That costs
-        milliseconds per file: too much between the steps of a loop.
+        Waits for the disk, so that a power failure loses nothing either, but at most every 30 seconds.
         """
         with self._mine():
             if self._is_open:
                 self._is_open = False
+                durable = time.monotonic() - self._synced_s >= _SYNC_EVERY_S
                 self._let_go(durable=durable)
                 ended = replace(
                     self._manifest,
@@ -153,6 +158,8 @@ class Writer:
                     stopped=self._stopped,
                 )
                 self._save(ended, durable=durable)
+                if durable:
+                    self._synced_s = time.monotonic()
 
     def reopen(self) -> None:
         """Continue the same run: what comes is appended to what is there."""

@@ -18,6 +18,7 @@ from vramscope.model.marks import Marks, Note
 from vramscope.model.recording import Outcome, Run
 from vramscope.model.snapshot import Blocks, Segments, Snapshot
 from vramscope.model.trace import Trace
+from vramscope.store.framing import StreamFile
 from vramscope.store.reader import Reader
 from vramscope.store.writer import Writer
 
@@ -222,3 +223,29 @@ def test_threads_that_refresh_together_take_each_row_once(
     reader.refresh()
 
     assert reader.run.recordings[0].trace.size.tolist() == list(range(50))
+
+
+def test_what_rows_refer_to_is_read_after_them(
+    run_dir: Path, new_writer: Callable[..., Writer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer writes them first, so a reader that reads them last finds every one."""
+    writer = new_writer()
+    size, read = StreamFile.size, []
+
+    def write_behind_the_reader(file: StreamFile) -> int:
+        found = size(file)
+        if file.path.name not in read:
+            read.append(file.path.name)
+            numbers = [len(read)]
+            writer.stacks([(0, f"f{len(read)}", "x.py", 1)])
+            writer.pools([(0, n) for n in range(len(read) + 1)], 0)
+            writer.append(Trace.of(size=numbers, stack_id=numbers, pool=numbers), 0)
+        return found
+
+    monkeypatch.setattr(StreamFile, "size", write_behind_the_reader)
+    (recording,) = Reader(run_dir).run.recordings
+
+    assert len(recording.trace) > 0
+    assert recording.trace.stack_id.tolist() == recording.trace.size.tolist()
+    assert recording.trace.pool.tolist() == recording.trace.size.tolist()
+    assert recording.notes == ()

@@ -80,6 +80,20 @@ def test_written_bytes_count_what_is_on_the_disk(run_dir: Path, new_writer: NewW
     assert writer.written_bytes == sum(path.stat().st_size for path in (run_dir / "rank0").iterdir())
 
 
+def test_the_end_waits_for_the_disk_but_not_after_every_step(
+    new_writer: NewWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    writer = new_writer()
+    for _ in range(20):
+        writer.append(Trace.of(size=[1]), 0)
+        writer.close(Outcome.FINISHED)
+        writer.reopen()
+
+    assert len(synced) == 2  # the events and the manifest, once
+
+
 def test_an_empty_table_writes_nothing(run_dir: Path, new_writer: NewWriter) -> None:
     writer = new_writer()
     writer.append(Trace.of(), 0)
