@@ -39,12 +39,10 @@ def _holder(data: Data, view: View, at: int) -> str:
     frame = code.stacks.frame(int(live.folded_id[row]))
     share = _percent(int(live.n_bytes[row]), live.total_bytes)
     silent = int(live.n_bytes[~known].sum())
-    rest = (
-        f"; of {_percent(silent, live.total_bytes)} no line of yours is known"
-        if 10 * silent > live.total_bytes
-        else ""
-    )
-    return f"{share} of it was allocated by {frame.function[:80]} ({place(frame)[:80]}){rest}."
+    said = f"{share} of it was allocated by {frame.function[:80]} ({place(frame)[:80]})"
+    if 10 * silent > live.total_bytes:
+        said += f"; of {_percent(silent, live.total_bytes)} no line of yours is known"
+    return f"{said}."
 
 
 def _percent(part: int, whole: int) -> str:

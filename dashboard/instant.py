@@ -3,12 +3,15 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from vramscope.analysis._place import place
 from vramscope.analysis.by_stack import stack_bytes
 from vramscope.analysis.folding import Folded, Holders, fold, holders
 from vramscope.analysis.tree import Tree, tree_of
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
+from vramscope.model.stacks import Stacks
 from vramscope.units import format_duration
 
 from .data import Data, View
@@ -66,12 +69,20 @@ def moment(data: Data, view: View, at: int) -> Moment:
 
 def folded(data: Data, view: View) -> Folded:
     """The stacks without frames of the framework."""
-    return data.derive(view, "folded", lambda recording: _apart(fold(recording.stacks)))
+    return data.derive(view, "folded", lambda recording: _named(recording.stacks))
 
 
-def _apart(code: Folded) -> Folded:
-    """Blocks without any stack get a row of their own, beside those that only torch's frames lead to."""
+# Between a function of torch and the allocator lie hooks that say nothing about it.
+_PLUMBING = ("__torch_function__", "__torch_dispatch__", "_call_impl", "_wrapped_call_impl", "__call__")
+
+
+def _named(stacks: Stacks) -> Folded:
+    """Folded, with the function of torch that a reader knows; without any stack, a row of its own."""
+    code = fold(stacks)
     via = code.via.copy()
+    dull = np.isin(via, [i for i, name in enumerate(code.strings) if name in _PLUMBING])
+    for node in np.flatnonzero(dull).tolist():  # parents precede
+        via[node] = via[stacks.parent[node]]
     via[0] = len(code.strings)
     return Folded(code.stacks, code.of, via, (*code.strings, ""))
 

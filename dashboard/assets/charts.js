@@ -35,7 +35,7 @@
   }
 
   function readout(gd, x) {
-    const legend = gd.closest(".chart").querySelector(".chart-bar");
+    const chart = gd.closest(".chart"), legend = chart && chart.querySelector(".chart-bar");
     if (!legend) return;
     const rest = trace(gd, "cursor");
     const at = x === null ? (rest && rest.x && rest.x.length ? rest.x[0] : null) : x;

@@ -70,9 +70,8 @@ def _jumps(data: Data, view: View, at: int, peak: int, address: Address) -> html
         for word, to in choices
         if to is not None
     ]
-    return html.Nav(
-        links if at != peak or len(links) > 1 else [], className="segments", **{"aria-label": "Instant"}
-    )
+    shown = links if at != peak or len(links) > 1 else []
+    return html.Nav(shown, className="segments", **{"aria-label": "Instant"})
 
 
 def _empty(data: Data, view: View, at: int, address: Address) -> Any:
