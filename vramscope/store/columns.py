@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from vramscope.store.schema import arrow_type
+from vramscope.store.schema import arrow_type, numpy_type
 
 
 class GrowingColumn:
@@ -97,11 +97,11 @@ def to_numpy(column: pa.Array) -> NDArray[Any]:
     """Numbers or booleans without nulls, as NumPy sees Arrow's own buffer (booleans are unpacked)."""
     data, end = column.buffers()[1], column.offset + len(column)
     if data is None:
-        return np.zeros(0, column.type.to_pandas_dtype())
+        return np.zeros(0, numpy_type(column.type))
     if pa.types.is_boolean(column.type):
         bits = np.unpackbits(np.frombuffer(data, "u1"), count=end, bitorder="little")
         return bits[column.offset :].view("?")
-    return np.frombuffer(data, column.type.to_pandas_dtype(), count=end)[column.offset :]
+    return np.frombuffer(data, numpy_type(column.type), count=end)[column.offset :]
 
 
 def number_array(values: NDArray[Any]) -> pa.Array:

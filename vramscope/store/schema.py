@@ -7,6 +7,7 @@ wrong is a new MAJOR.
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +37,11 @@ def _fields(table: type[Table]) -> list[pa.Field]:
 def arrow_type(dtype: str) -> pa.DataType:
     """Of a NumPy dtype such as ``'i8'``."""
     return pa.from_numpy_dtype(np.dtype(dtype))
+
+
+def numpy_type(kind: pa.DataType) -> np.dtype[Any]:
+    """Of integers and booleans, which both libraries call the same; Arrow's own answer needs pandas."""
+    return np.dtype(str(kind))
 
 
 def _list_of(table: type[Table]) -> pa.DataType:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from vramscope.model.snapshot import Blocks, Segments, Snapshot
 from vramscope.store.columns import GrowingColumn, Names, numbers, strings
 from vramscope.store.framing import StreamFile
-from vramscope.store.schema import POOLS, SCHEMAS, STATES, TABLES, file_name
+from vramscope.store.schema import POOLS, SCHEMAS, STATES, TABLES, file_name, numpy_type
 
 Rows = TypeVar("Rows", Segments, Blocks)
 
@@ -64,7 +64,7 @@ class ColumnStream:
 
 def _dtype(kind: pa.DataType) -> str:
     """Of NumPy; '' for strings."""
-    return "" if kind == pa.string() else np.dtype(kind.to_pandas_dtype()).str
+    return "" if kind == pa.string() else numpy_type(kind).str
 
 
 class StateStream:
@@ -120,7 +120,9 @@ def _rows(table: type[Rows], batch: pa.RecordBatch, row: int) -> Rows:
     at = batch.schema.get_field_index(table.__name__.lower())
     if at < 0 or not pa.types.is_list(batch.column(at).type):
         return table.of()
-    rows = pa.RecordBatch.from_struct_array(batch.column(at)[row].values)
+    items = batch.column(at)[row].values
+    # from_struct_array would do, but takes all rows' items where pyarrow is old (15).
+    rows = pa.RecordBatch.from_arrays(items.flatten(), names=[field.name for field in items.type])
     # Copied: Arrow's buffer holds all rows, and flags of a view of it cannot be set.
     columns = {name: np.array(numbers(rows, name, dtype)) for name, dtype in table.DTYPES.items()}
     return table(**columns)
