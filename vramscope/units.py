@@ -29,7 +29,7 @@ def parse_bytes(text: str | int) -> int:
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", str(text))
     if match is None or match[2].upper() not in _BYTE_SCALE:
         raise ValueError(f"not a size: {text!r}; write for example 512MiB or 20GiB")
-    return round(float(match[1]) * _BYTE_SCALE[match[2].upper()])
+    return round(float(match[1]) * int(_BYTE_SCALE[match[2].upper()]))
 
 
 def format_duration(n_ns: int | float) -> str:

@@ -143,7 +143,7 @@ def _inferred(stretches: list[_Stretch], n_rows: int) -> list[_Span]:
     if optimizers:
         anchor = _anchor(optimizers)
         ends = [s.last for s in optimizers if _identity(s) == anchor]
-        return _between(ends, stretches, n_rows)
+        return _between(_with_zero_grad(ends, outermost), stretches, n_rows)
     backwards = [s.last for s in outermost if s.phase == Phase.BACKWARD]
     if backwards:
         return _between(backwards, stretches, n_rows)
@@ -162,6 +162,26 @@ def _anchor(optimizers: list[_Stretch]) -> tuple[int, int]:
     return min(reversed(candidates), key=lambda identity: counts[identity])
 
 
+def _with_zero_grad(ends: list[int], outermost: list[_Stretch]) -> list[int]:
+    """``optimizer.step(); optimizer.zero_grad()``: each step keeps its zero_grad.
+
+    Unless the first step began with one: then the loop clears before it goes forward, and what follows a
+    step belongs to the next.
+    """
+    if next(s.phase for s in outermost if s.phase in _OPENS_A_STEP) == Phase.ZERO_GRAD:
+        return ends
+    found = []
+    position = 0
+    for end in ends:
+        while position < len(outermost) and outermost[position].first < end:
+            position += 1
+        found.append(end)
+        while position < len(outermost) and outermost[position].phase == Phase.ZERO_GRAD:
+            found[-1] = outermost[position].last
+            position += 1
+    return found
+
+
 def _between(ends: list[int], stretches: list[_Stretch], n_rows: int) -> list[_Span]:
     """Spans that end at the marks given, plus the unfinished one after the last, if it did any work.
 
@@ -171,12 +191,8 @@ def _between(ends: list[int], stretches: list[_Stretch], n_rows: int) -> list[_S
     begins = sorted(s.first for s in stretches if s.phase in _OPENS_A_STEP)
     first = begins[0] if begins and begins[0] < ends[0] else 0
     spans = [_Span(a, b) for a, b in pairwise([first, *ends])]
-    tail = [s for s in stretches if s.first > ends[-1]]
-    if any(s.phase in _WORK for s in tail):
+    if any(s.phase in _WORK for s in stretches if s.first > ends[-1]):
         spans.append(_Span(ends[-1], n_rows))
-    else:
-        # optimizer.step(); optimizer.zero_grad(): the last step keeps its zero_grad.
-        spans[-1].last = max([ends[-1], *(s.last for s in tail if s.phase == Phase.ZERO_GRAD)])
     return spans
 
 

@@ -70,6 +70,22 @@ def test_the_last_step_keeps_the_zero_grad_after_its_optimizer():
     assert spans(steps) == [(1, 8)]
 
 
+def test_a_zero_grad_right_after_the_optimizer_belongs_to_its_step():
+    program = Program().enter()
+    for _ in range(2):
+        program.step().whole(Phase.ZERO_GRAD, name=2)
+
+    assert spans(program.exit().resolve()[0]) == [(1, 8), (8, 16)]
+
+
+def test_a_loop_that_clears_first_keeps_its_zero_grads_in_the_next_step():
+    program = Program().enter()
+    for _ in range(2):
+        program.whole(Phase.ZERO_GRAD, name=2).step()
+
+    assert spans(program.exit().resolve()[0]) == [(1, 8), (8, 16)]
+
+
 def test_an_unfinished_step_lasts_to_the_end_of_the_trace():
     steps, phases = Program().step().begin(Phase.FORWARD, name=1).resolve()
 

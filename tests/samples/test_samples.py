@@ -1,0 +1,90 @@
+"""The committed recordings show what was known about them without us: by hand, or by torch's counters."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vramscope
+from vramscope.model.marks import Category, Phase
+from vramscope.model.trace import Action
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+NAMES = ("transformer", "gan-retain-graph", "transformer-cuda")
+
+
+def sample(name):
+    (recording,) = vramscope.load(SAMPLES / name).recordings
+    return recording, json.loads((SAMPLES / f"{name}.expected.json").read_text())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_sample_has_its_source_and_steps(name):
+    recording, expected = sample(name)
+
+    assert recording.source == expected["source"]
+    assert len(recording.steps) == expected["steps"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_step_goes_forward_backward_and_optimizes(name):
+    recording, _ = sample(name)
+
+    for step in range(len(recording.steps)):
+        phases = set(recording.phases.phase[recording.phases.step == step].tolist())
+        assert {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER} <= phases
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_parts_of_reserved_memory_sum_to_it_at_every_instant_asked(name):
+    recording, _ = sample(name)
+    reserved = recording.timeline().reserved
+
+    for instant in np.random.default_rng(0).integers(0, len(recording.trace) + 1, 20).tolist():
+        parts = recording.identity(instant=instant)
+        assert sum(parts.parts.values()) == reserved[instant]
+
+
+def test_parameters_and_optimizer_state_of_the_transformer_are_known_to_the_byte():
+    recording, expected = sample("transformer")
+    allocations = recording.lifetimes()
+    at_end_of_last_step = int(recording.steps.end_event[-1])
+    known = recording.categories(instant=at_end_of_last_step).assigned
+
+    def requested(category):
+        is_mine = allocations.allocated_at(at_end_of_last_step) & (known.category == category)
+        return int(allocations.size[is_mine].sum())
+
+    assert requested(Category.PARAMETER) == expected["parameter_bytes_requested"]
+    assert requested(Category.OPTIMIZER_STATE) == expected["optimizer_bytes_requested"]
+
+
+def test_the_logits_are_the_largest_allocation_of_the_transformer():
+    recording, expected = sample("transformer")
+
+    allocated = recording.trace.size[recording.trace.action == Action.ALLOC]
+    assert allocated.max() == expected["largest_activation_bytes"]
+
+
+def test_the_gan_keeps_the_same_bytes_every_step():
+    recording, expected = sample("gan-retain-graph")
+    allocated = recording.timeline().allocated[recording.steps.end_event]
+
+    assert set(np.diff(allocated)[1:].tolist()) == {expected["kept_bytes_per_step"]}
+
+
+def test_the_cuda_sample_ends_on_torchs_own_counters():
+    recording, expected = sample("transformer-cuda")
+    totals = recording.timeline()
+
+    ours = {name: int(getattr(totals, name)[-1]) for name in expected["end_bytes"]}
+    assert ours == expected["end_bytes"]
+
+
+def test_the_cuda_sample_peaks_where_torch_says():
+    recording, expected = sample("transformer-cuda")
+    totals = recording.timeline()
+
+    ours = {name: int(getattr(totals, name).max()) for name in expected["peak_bytes"]}
+    assert ours == expected["peak_bytes"]
