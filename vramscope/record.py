@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
@@ -180,7 +181,8 @@ class Recorder:
     def _open(self) -> tuple[str, "Capture"]:
         """The source and what it starts; raises CaptureError where that cannot be: nothing runs yet."""
         try:
-            import torch  # noqa: F401
+            # By name: everybody imports this module, and only capture/ knows torch.
+            import_module("torch")
         except ImportError:
             raise CaptureError('recording needs torch: pip install "vramscope[torch]"') from None
         from vramscope.capture import Options, sources
@@ -204,7 +206,7 @@ class Recorder:
         """The writer in the wished directory, or in the first free one beside it."""
         from vramscope.store.writer import Writer
 
-        process = _process(capture.settings)
+        process = _process(capture)
         wished = self.directory
         for number in range(1, 10_000):
             path = wished if number == 1 else wished.with_name(f"{wished.name}-{number}")
@@ -241,6 +243,8 @@ class Recorder:
             return
         for note in capture.notes():
             self._writer.note(note)
+            if note.code == "nothing_seen":
+                self._say(note.text)
         outcome, text = _outcome(error)
         self._writer.close(outcome, text)
 
@@ -386,9 +390,7 @@ def _outcome(error: BaseException | None) -> tuple[Outcome, str]:
     return Outcome.FAILED, " ".join(f"{type(error).__name__}: {error}".split())[:2000]
 
 
-def _process(settings: Any) -> Process:
-    import torch
-
+def _process(capture: "Capture") -> Process:
     return Process(
         rank=_environ_int("RANK", 0),
         world_size=_environ_int("WORLD_SIZE", 1),
@@ -396,8 +398,8 @@ def _process(settings: Any) -> Process:
         pid=os.getpid(),
         command=shlex.join(sys.argv),
         python=platform.python_version(),
-        torch=torch.__version__,
-        allocator=settings,
+        torch=capture.torch,
+        allocator=capture.settings,
     )
 
 

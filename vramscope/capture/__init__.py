@@ -58,6 +58,10 @@ class Capture(Protocol):
         """What is recorded."""
 
     @property
+    def torch(self) -> str:
+        """Its version."""
+
+    @property
     def settings(self) -> Mapping[str, str]:
         """The allocator's, by torch's names."""
 

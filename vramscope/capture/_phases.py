@@ -151,11 +151,9 @@ def _drop_stale(listener: Listener, stack: list[int]) -> None:
 
 
 def _hook_modules() -> None:
-    handles = [
-        _modules.register_module_forward_pre_hook(_before_module),
-        _modules.register_module_forward_hook(_after_module, always_call=True, **_WITH_KWARGS),
-    ]
-    _undo.extend(handle.remove for handle in handles)
+    after = _modules.register_module_forward_hook(_after_module, always_call=True, **_WITH_KWARGS)
+    _keep_key(_modules.register_module_forward_pre_hook(_before_module), _before_module)
+    _keep_key(after, _after_module)
 
 
 _WITH_KWARGS = (
@@ -163,6 +161,25 @@ _WITH_KWARGS = (
     if "with_kwargs" in inspect.signature(_modules.register_module_forward_hook).parameters
     else {}
 )
+_keys: dict[Any, int] = {}
+
+
+def _keep_key(handle: Any, hook: Any) -> None:
+    """Register under the same key as the last time: torch.compile guards on the keys as well."""
+    # torch forgets to take the last of these away with its handle.
+    loose = getattr(_modules, "_global_forward_hooks_with_kwargs", {})
+    homes = [reference() for reference in (handle.hooks_dict_ref, *handle.extra_dict_ref)]
+    key = _keys.setdefault(hook, handle.id)
+    for home in (*homes, loose):
+        if home is not None and handle.id in home:
+            home[key] = home.pop(handle.id)
+    handle.id = key
+
+    def undo() -> None:
+        handle.remove()
+        loose.pop(key, None)
+
+    _undo.append(undo)
 
 
 def _before_module(module: Any, args: Any) -> None:  # noqa: ARG001

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 import torch
+from torch.overrides import enable_reentrant_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 
@@ -96,14 +97,15 @@ class Storages:
 
         Looks at objects by their exact type: asking a stranger's object anything may run its code.
         """
-        objects = gc.get_objects() if everything else [*gc.get_objects(0), *gc.get_objects(1)]
         wanted: dict[type, bool] = {}
-        for thing in objects:
-            kind = type(thing)
-            if kind not in wanted:
-                wanted[kind] = issubclass(kind, torch.Tensor) and not is_stranger(kind)
-            if wanted[kind]:
-                self.adopt_tensor(thing)
+        # One list after the other: a list that is being built would find itself in the next, and live on.
+        for generation in (None,) if everything else (0, 1):
+            for thing in gc.get_objects(generation):
+                kind = type(thing)
+                if kind not in wanted:
+                    wanted[kind] = issubclass(kind, torch.Tensor) and not is_stranger(kind)
+                if wanted[kind]:
+                    self.adopt_tensor(thing)
 
     def adopt_tensor(self, tensor: Any) -> None:
         """Take in a tensor and its gradient."""
@@ -209,6 +211,8 @@ class _Operator(NamedTuple):
     there as well, or what it allocates inside is lost."""
 
 
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
 # torch.tensor, from_numpy …: the tensor was made in C++ just before.
 _FRESH = frozenset({"aten::lift_fresh", "aten::lift_fresh_copy"})
 
@@ -255,8 +259,10 @@ class _Mode(TorchDispatchMode):
         if operator is None:
             operator = self._operators[func] = _operator(func)
         if operator.is_composite and torch.is_inference_mode_enabled():
-            with self:
-                return func.decompose(*args, **(kwargs or {}))
+            # With the dispatch state of the call, or views lose their bases, and matmul then takes another
+            # way; the C++ kernel, as func.decompose() may take one written in Python with other rounding.
+            with enable_reentrant_dispatch(), self:
+                return func._op_dk(_COMPOSITE, *args, **(kwargs or {}))
         out = func(*args, **kwargs) if kwargs else func(*args)
         if not self._storages.quiet:
             self._look(operator, out)

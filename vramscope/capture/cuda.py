@@ -42,6 +42,7 @@ class Cuda:
         if backend != "native":
             raise CaptureError(f"torch's allocator backend is {backend!r}; only 'native' keeps a history")
         self.failed = failed
+        self.torch = str(torch.__version__)
         self.devices: Sequence[Device] = (_device(_ordinal()),)
         conf = allocator_conf()
         self.settings: Mapping[str, str] = {"PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}

@@ -50,6 +50,7 @@ class Simulated:
         conf = allocator_conf()
         settings = Settings.from_conf(conf, torch=torch.__version__)
         self.failed = failed
+        self.torch = str(torch.__version__)
         self.settings: Mapping[str, str] = {"PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
         self.devices: Sequence[Device] = (
             Device(0, "simulated", f"simulated on {platform.machine()}", options.capacity_bytes or 0),
@@ -75,6 +76,9 @@ class Simulated:
         self._marks: list[MarkRow] = []
         self._labels: list[LabelRow] = []
         self._notes: list[Note] = []
+        self._told: set[str] = set()
+        self._threads: set[int] = set()
+        self._other_threads: set[int] = set()
 
     # ------------------------------------------------------------------------------- as a Capture
 
@@ -109,10 +113,12 @@ class Simulated:
 
     def enter_thread(self) -> None:
         """See the operators of the calling thread."""
+        self._threads.add(threading.get_ident())
         self._storages.enter_thread()
 
     def exit_thread(self) -> None:
         """The calling thread left its outermost block."""
+        self._threads.discard(threading.get_ident())
         _phases.forget_thread()
         self._storages.exit_thread()
 
@@ -137,12 +143,20 @@ class Simulated:
 
     def notes(self) -> list[Note]:
         """What only the end tells."""
-        n_late = self._storages.n_late
+        found = []
         if not self._storages.n_born:
-            return [Note("nothing_seen", "no GPU, and no tensor on the CPU was seen: nothing was recorded")]
-        if n_late:
-            return [Note("seen_late", f"{n_late} storages were first seen after their birth", n_late)]
-        return []
+            found.append(Note("nothing_seen", "no GPU and no tensor on the CPU: nothing was recorded"))
+        if self._storages.n_late:
+            text = "some storages were first seen after their birth: made outside of the blocks or in C++"
+            found.append(Note("seen_late", text, self._storages.n_late))
+        if self._other_threads:
+            text = (
+                "modules were called on threads that entered no block: what they allocate is seen late or not"
+            )
+            found.append(Note("other_threads", text, len(self._other_threads)))
+        new = [note for note in found if note.code not in self._told]
+        self._told.update(note.code for note in new)
+        return new
 
     # ----------------------------------------------------------------------- told by the program
 
@@ -173,6 +187,8 @@ class Simulated:
 
     def forward_begins(self, module: Any) -> None:
         """Its parameters and buffers are known by name."""
+        if threading.get_ident() not in self._threads:
+            self._other_threads.add(threading.get_ident())
         self._labeller.module(module)
 
     def forward_ends(self, inputs: Any, result: Any) -> None:
@@ -197,6 +213,7 @@ class Simulated:
     def _tell(self, storage: Any, category: Category, name: str) -> bool:
         if storage._cdata not in self._storages.live:
             self._storages.see_storage(storage, None)
+            self._storages.n_late += storage._cdata in self._storages.live
         life = self._storages.live.get(storage._cdata)
         if life is None:
             return False

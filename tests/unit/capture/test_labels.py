@@ -1,0 +1,95 @@
+"""What the program knows by name is labelled at its block, and only that."""
+
+import pytest
+import torch
+from torch import nn
+
+from vramscope.model.marks import Category
+from vramscope.model.trace import Action
+
+
+@pytest.fixture
+def labelled(recorded):
+    """``labelled(train)`` gives category and name → bytes of the block labelled so."""
+
+    def run(train):
+        with recorded() as recording:
+            kept = train()
+        del kept
+        blocks = recording.sink.initial.blocks
+        sizes = dict(zip(blocks.address.tolist(), blocks.requested_size.tolist(), strict=True))
+        found = {}
+        labels = recording.sink.labels
+        rows = list(zip(*(column.tolist() for _, column in labels.columns()), strict=True))
+        trace = recording.sink.trace
+        for instant, (action, address, size) in enumerate(
+            zip(trace.action.tolist(), trace.address.tolist(), trace.size.tolist(), strict=True), start=1
+        ):
+            if action == Action.ALLOC:
+                sizes[address] = size
+            for event, at, category, name in rows:
+                if event == instant and at in sizes:
+                    found[Category(category), labels.names[name]] = sizes[at]
+        return found
+
+    return run
+
+
+def adam_step():
+    model = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(16, 8)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def test_everything_of_a_step_has_its_name(labelled):
+    found = labelled(adam_step)
+
+    assert found[Category.PARAMETER, "0.weight"] == 4 * 8 * 4
+    assert found[Category.BUFFER, "1.running_mean"] == 4 * 4
+    assert found[Category.INPUT, ""] == 16 * 8 * 4
+    assert found[Category.GRADIENT, "gradient of 0.weight"] == 4 * 8 * 4
+    assert found[Category.OPTIMIZER_STATE, "exp_avg of 0.weight"] == 4 * 8 * 4
+    assert found[Category.OPTIMIZER_STATE, "step of 0.bias"] == 4
+
+
+def test_parameters_without_a_module_are_known_from_their_optimizer(labelled):
+    def train():
+        weight = torch.ones(8, 8, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], momentum=0.9)
+        (weight * 2).sum().backward()
+        optimizer.step()
+        return weight, optimizer
+
+    found = labelled(train)
+
+    assert found == {
+        (Category.PARAMETER, ""): 256,
+        (Category.GRADIENT, ""): 256,
+        (Category.OPTIMIZER_STATE, "momentum_buffer"): 256,
+    }
+
+
+def test_what_a_module_made_is_no_input_of_the_next(labelled):
+    def train():
+        maker, critic = nn.Linear(4, 8), nn.Linear(8, 1)
+        picture = maker(torch.ones(2, 4))
+        return critic(picture.detach()), picture, maker, critic
+
+    found = labelled(train)
+
+    assert [size for (category, _), size in found.items() if category == Category.INPUT] == [2 * 4 * 4]
+
+
+def test_inputs_by_keyword_and_in_containers(labelled):
+    class Model(nn.Module):
+        def forward(self, batch, mask):
+            return batch["x"] * mask
+
+    def train():
+        return Model()({"x": torch.ones(3)}, mask=torch.ones(1, 3))
+
+    found = labelled(train)
+
+    assert found[Category.INPUT, ""] == 12

@@ -1,0 +1,240 @@
+"""The marks say what an unchanged program did: each phase once, at its outermost call, to its end."""
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from vramscope.capture import _phases
+from vramscope.model.marks import MarkKind, Phase
+
+
+class Told:
+    """A listener that writes down what it is told."""
+
+    def __init__(self):
+        self.lines = []
+        self.failures = []
+        self.error = None
+
+    def mark(self, kind, phase=Phase.OTHER, value=0, name=""):  # noqa: ARG002
+        if self.error is not None:
+            raise self.error
+        if kind != MarkKind.GC:
+            self.lines.append({MarkKind.PHASE_BEGIN: "+", MarkKind.PHASE_END: "-"}[kind] + phase.name.lower())
+
+    def forward_begins(self, module):
+        pass
+
+    def forward_ends(self, inputs, result):
+        pass
+
+    def backward_ends(self):
+        pass
+
+    def step_begins(self, optimizer):
+        pass
+
+    def step_ends(self, optimizer):
+        pass
+
+    def failed(self, error):
+        self.failures.append(error)
+
+
+@pytest.fixture
+def told():
+    listener = Told()
+    _phases.install(listener)
+    yield listener
+    _phases.uninstall()
+    _phases.forget_thread()
+
+
+def network(n_in=4):
+    return nn.Sequential(nn.Linear(n_in, 4), nn.ReLU(), nn.Linear(4, 1))
+
+
+def both(*phases):
+    return [sign + phase for phase in phases for sign in "+-"]
+
+
+def test_a_plain_step(told):
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters())
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+    assert told.lines == both("forward", "backward", "optimizer", "zero_grad")
+
+
+def test_without_gradients_a_forward_is_evaluation(told):
+    with torch.no_grad():
+        network()(torch.ones(2, 4))
+    with torch.inference_mode():
+        network()(torch.ones(2, 4))
+
+    assert told.lines == both("eval", "eval")
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_a_checkpointed_forward_runs_again_inside_backward(told, use_reentrant):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = network()
+
+        def forward(self, x):
+            return checkpoint(self.inner, x, use_reentrant=use_reentrant)
+
+    Model()(torch.ones(2, 4, requires_grad=True)).sum().backward()
+
+    assert told.lines == [*both("forward"), "+backward", *both("recompute"), "-backward"]
+
+
+def test_gradients_taken_within_a_forward(told):
+    class Slope(nn.Module):
+        def forward(self, x):
+            return torch.autograd.grad(x.pow(2).sum(), x, create_graph=True)[0]
+
+    Slope()(torch.ones(2, 4, requires_grad=True))
+
+    assert told.lines == ["+forward", *both("backward"), "-forward"]
+
+
+def test_a_closure_runs_inside_of_the_optimizer(told):
+    model = network()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=1)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 4)).pow(2).sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+
+    assert told.lines == ["+optimizer", *both("zero_grad", "forward", "backward"), "-optimizer"]
+
+
+def test_an_exception_in_forward_ends_it(told):
+    with pytest.raises(RuntimeError):
+        network()(torch.ones(2, 5))
+    network()(torch.ones(2, 4))
+
+    assert told.lines == both("forward", "forward")
+
+
+def test_an_exception_in_backward_ends_it(told):
+    loss = network()(torch.ones(2, 4)).sum()
+    loss.backward()
+    with pytest.raises(RuntimeError):
+        loss.backward()
+
+    assert told.lines == both("forward", "backward", "backward")
+
+
+def test_an_optimizer_that_raised_ends_at_the_next_phase(told):
+    class Broken(torch.optim.SGD):
+        def step(self, closure=None):  # noqa: ARG002
+            raise ValueError("no")
+
+    model = network()
+    optimizer = Broken(model.parameters(), lr=0.1)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no"):
+            optimizer.step()
+    model(torch.ones(2, 4))
+
+    assert told.lines == both("optimizer", "optimizer", "forward")
+
+
+class Interrupted(nn.Module):
+    def forward(self, x):  # noqa: ARG002
+        raise KeyboardInterrupt
+
+
+def test_a_forward_that_was_interrupted_ends_at_the_next_phase(told):
+    model = network()
+    loss = model(torch.ones(2, 4)).sum()
+    with pytest.raises(KeyboardInterrupt):
+        nn.Sequential(Interrupted())(torch.ones(1))
+    loss.backward()
+    model(torch.ones(2, 4))
+
+    assert told.lines == both("forward", "forward", "backward", "forward")
+
+
+def test_threads_have_phases_of_their_own(told):
+    inside, go_on = threading.Event(), threading.Event()
+
+    class Slow(nn.Module):
+        def forward(self, x):
+            inside.set()
+            go_on.wait(10)
+            return x
+
+    thread = threading.Thread(target=Slow(), args=(torch.ones(1),))
+    thread.start()
+    inside.wait(10)
+    network()(torch.ones(2, 4))
+    go_on.set()
+    thread.join()
+
+    assert told.lines == ["+forward", *both("forward"), "-forward"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_compiled_model_has_its_phases_and_compiles_once(told, backend):
+    import torch._dynamo
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    model = torch.compile(network(), backend=backend)
+    optimizer = torch.optim.SGD(model.parameters())
+    for _ in range(3):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        _phases.uninstall()
+        _phases.install(told)
+
+    assert told.lines == both("forward", "backward", "optimizer") * 3
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_our_own_mistake_stays_with_us(told):
+    told.error = ZeroDivisionError("ours")
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters())
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+    assert model[0].weight.grad is None
+    assert told.failures
+    assert all(isinstance(error, ZeroDivisionError) for error in told.failures)
+
+
+def test_nobody_elses_wrapper_is_thrown_away(told):
+    ours = torch.autograd.graph._engine_run_backward
+    seen = []
+
+    def theirs(*args, **kwargs):
+        seen.append("called")
+        return ours(*args, **kwargs)
+
+    torch.autograd._engine_run_backward = theirs
+    try:
+        _phases.uninstall()
+        network()(torch.ones(2, 4)).sum().backward()
+        torch.autograd.backward(network()(torch.ones(2, 4)).sum())
+        assert torch.autograd._engine_run_backward is theirs
+        assert seen
+        assert told.lines == []
+    finally:
+        torch.autograd._engine_run_backward = torch.autograd.graph._engine_run_backward
