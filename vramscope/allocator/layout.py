@@ -54,6 +54,19 @@ def segments_before(after: Segments, trace: Trace) -> Segments:
     return _moved(after, trace, backward=True)
 
 
+def segments_ever(before: Segments, trace: Trace) -> Segments:
+    """Every range that was a segment at some time of *trace*, those that overlap or touch made one."""
+    came = np.flatnonzero((trace.action == Action.SEGMENT_ALLOC) | (trace.action == Action.SEGMENT_MAP))
+    start = np.concatenate([before.address, trace.address[came]]).astype("i8")
+    size = np.concatenate([before.size, trace.size[came]])
+    order = np.argsort(start, kind="stable")
+    start, size = start[order], size[order]
+    reached = np.maximum.accumulate(start + size) if len(start) else start
+    begins = np.flatnonzero(np.r_[True, start[1:] > reached[:-1]]) if len(start) else np.zeros(0, "i8")
+    end = reached[np.r_[begins[1:], len(start)] - 1] if len(start) else start
+    return Segments.of(address=start[begins].astype("u8"), size=end - start[begins])
+
+
 def _moved(known: Segments, trace: Trace, *, backward: bool) -> Segments:
     cuda = _cuda_malloced(known, trace, backward=backward)
     mapped = _mapped(known, trace, backward=backward)

@@ -19,6 +19,7 @@ from vramscope.allocator.layout import (
     room_after,
     segments_after,
     segments_before,
+    segments_ever,
     used,
 )
 from vramscope.allocator.lives import Lives, lives
@@ -58,11 +59,11 @@ def reconstruct(
     sizes, notes = _block_sizes(found, (trace, segments, older), settings)
     if final is not None:
         notes += _settle(found, sizes, used(final.blocks))
-    notes += _drop_homeless(found, sizes, segments)
-    filled = replace(trace, block_size=_by_event(trace, found, sizes))
     blocks = blocks_of(segments, _joined(_at_start(found, sizes), older))
-    notes += _contradictions(trace, found)
-    return Reconstruction(filled, Snapshot(segments=segments, blocks=blocks), tuple(notes))
+    initial = Snapshot(segments=segments, blocks=blocks)
+    notes += _drop_homeless(found, sizes, initial, trace) + _contradictions(trace, found)
+    filled = replace(trace, block_size=_by_event(trace, found, sizes))
+    return Reconstruction(filled, initial, tuple(notes))
 
 
 def state_at(trace: Trace, initial: Snapshot, k: int, settings: Settings) -> Snapshot:  # noqa: ARG001
@@ -149,16 +150,19 @@ def _settle(found: Lives, sizes: NDArray[Any], at_end: Used) -> list[Note]:
     return notes
 
 
-def _drop_homeless(found: Lives, sizes: NDArray[Any], segments: Segments) -> list[Note]:
-    """Blocks from before the trace count only where a segment is known to hold them."""
-    rows = np.flatnonzero(found.alloc < 0)
-    lost = rows[~is_held(segments, found.address[rows], sizes[rows])]
-    n_bytes = int(sizes[lost].sum())
-    sizes[lost] = 0
-    if not len(lost):
+def _drop_homeless(found: Lives, sizes: NDArray[Any], initial: Snapshot, trace: Trace) -> list[Note]:
+    """Blocks for which no segment has a place count for nothing, so that active never exceeds reserved."""
+    is_older = found.alloc < 0
+    is_lost = is_older & ~np.isin(found.address, used(initial.blocks).address)
+    segments = segments_ever(initial.segments, trace)
+    if len(segments):  # a record without any segment has at least its allocations
+        is_lost |= ~is_older & ~is_held(segments, found.address, sizes)
+    n_lost, n_bytes = int(np.count_nonzero(is_lost)), int(sizes[is_lost].sum())
+    sizes[is_lost] = 0
+    if not n_lost:
         return []
-    text = f"{len(lost)} frees of {format_bytes(n_bytes)} lie in no known segment and are not counted"
-    return [Note("no_segment", text, len(lost))]
+    text = f"{n_lost} blocks of {format_bytes(n_bytes)} in all lie in no known segment: not counted"
+    return [Note("no_segment", text, n_lost)]
 
 
 def _contradictions(trace: Trace, found: Lives) -> list[Note]:

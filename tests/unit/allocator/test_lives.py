@@ -1,0 +1,43 @@
+"""Events of one address belong to one block after the other."""
+
+from vramscope.allocator.lives import lives
+from vramscope.model.trace import Action
+
+A, R, C = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED
+
+
+def rows(found):
+    return sorted(zip(found.alloc.tolist(), found.request.tolist(), found.end.tolist(), strict=True))
+
+
+def test_an_address_that_is_used_again_has_several_lives(trace_of):
+    trace = trace_of((A, 8, 10), (A, 16, 5), (R, 8, 10), (C, 8, 10), (A, 8, 7))
+
+    assert rows(lives(trace)) == [(0, 2, 3), (1, -1, -1), (4, -1, -1)]
+
+
+def test_a_free_without_allocation_is_of_a_block_from_before(trace_of):
+    found = lives(trace_of((C, 8, 10), (R, 16, 20), (C, 16, 20)))
+
+    assert rows(found) == [(-1, -1, 0), (-1, 1, 2)]
+    assert found.requested_size.tolist() == [10, 20]
+
+
+def test_freed_twice_counts_once(trace_of):
+    assert rows(lives(trace_of((A, 8, 1), (R, 8, 1), (R, 8, 1), (C, 8, 1), (C, 8, 1)))) == [(0, 1, 3)]
+
+
+def test_allocated_where_a_block_lives_counts_once(trace_of):
+    assert rows(lives(trace_of((A, 8, 1), (A, 8, 1), (R, 8, 1), (C, 8, 1)))) == [(0, 2, 3)]
+
+
+def test_a_block_whose_address_is_handed_out_again_is_over(trace_of):
+    assert rows(lives(trace_of((A, 8, 1), (R, 8, 1), (A, 8, 2)))) == [(0, 1, 2), (2, -1, -1)]
+
+
+def test_a_record_without_requested_frees_has_lives_all_the_same(trace_of):
+    assert rows(lives(trace_of((A, 8, 1), (C, 8, 1), (A, 8, 1), (C, 8, 1)))) == [(0, -1, 1), (2, -1, 3)]
+
+
+def test_no_events_no_lives(trace_of):
+    assert len(lives(trace_of((Action.SNAPSHOT, 0, 0)))) == 0
