@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +22,29 @@ def create_app(root: Path | str, allowed: Access | None = None) -> Any:
 
 
 def serve(root: Path | str, allowed: Access, host: str = "127.0.0.1", port: int = 0) -> Any:
-    """A server, bound and ready to ``.run()``; port 0 takes a free one (``.effective_port``)."""
+    """A server, bound and ready to ``.run()``; port 0 takes a free one. Raises OSError."""
     from waitress import create_server
 
     from .security import MAX_BODY_BYTES
 
-    app = create_app(root, allowed)
-    return create_server(
-        app.server, host=host, port=port, threads=8, ident=None, max_request_body_size=MAX_BODY_BYTES
-    )
+    bound = _bind(host, port)
+    try:
+        app = create_app(root, allowed)
+        limits = {"threads": 8, "ident": None, "max_request_body_size": MAX_BODY_BYTES}
+        return create_server(app.server, sockets=[bound], **limits)
+    except BaseException:
+        bound.close()
+        raise
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """Ours, so that it is closed where the port is taken; waitress leaves its own open then."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
+    return bound

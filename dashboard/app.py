@@ -5,6 +5,7 @@ from typing import Any
 
 import dash_mantine_components as dmc
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
+from dash.exceptions import PreventUpdate
 
 from vramscope.errors import VramscopeError
 from vramscope.model.recording import Outcome
@@ -184,11 +185,9 @@ def _watch(app: Dash, data: Data) -> None:
     )  # fmt: skip
     def tick(_: int, said: dict[str, Any] | None, known: dict[str, Any] | None) -> tuple[Any, Any]:
         address = restore(said)
-        if not address.run:
-            return no_update, no_update
-        now = _standing(data, address)
-        if now == known:
-            return no_update, no_update
+        now = _standing(data, address) if address.run else known
+        if now is None or now == known:
+            raise PreventUpdate
         return now, LIVE_MS if now["outcome"] == Outcome.RUNNING.value else IDLE_MS
 
     @app.callback(

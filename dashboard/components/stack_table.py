@@ -21,15 +21,16 @@ NO_FRAME = "torch alone"
 NO_STACK = "no stack recorded"
 
 _COLUMNS = [
-    {"field": "where", "headerName": "Line", "flex": 5, "minWidth": 200, "cellRenderer": "VsWhere",
+    {"field": "where", "headerName": "Line", "flex": 4, "minWidth": 200, "cellRenderer": "VsWhere",
      "tooltipField": "file"},
     {"field": "caller", "headerName": "Called from", "flex": 3, "minWidth": 90, "cellClass": "dim"},
     {"field": "via", "headerName": "Through", "flex": 2, "minWidth": 70, "cellClass": "dim",
      "headerTooltip": "The last function of torch on the way to the allocator"},
-    {"field": "bytes", "headerName": "Allocated", "width": 118, "type": "rightAligned", "sort": "desc",
+    {"field": "bytes", "headerName": "Allocated", "width": 130, "type": "rightAligned", "sort": "desc",
      "valueFormatter": {"function": "vsBytes(params.value)"}, "filter": False},
-    {"field": "share", "headerName": "Share", "width": 124, "cellRenderer": "VsShare", "filter": False},
-    {"field": "count", "headerName": "Blocks", "width": 78, "type": "rightAligned", "filter": False,
+    {"field": "share", "headerName": "Share", "flex": 2, "minWidth": 124, "filter": False,
+     "cellRenderer": "VsShare"},
+    {"field": "count", "headerName": "Blocks", "width": 92, "type": "rightAligned", "filter": False,
      "valueFormatter": {"function": "vsCount(params.value)"},
      "headerTooltip": "Allocations alive at this instant"},
 ]  # fmt: skip

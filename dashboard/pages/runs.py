@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from dash import Input, Output, State, dcc, html, no_update
+from dash import Input, Output, State, dcc, html
+from dash.exceptions import PreventUpdate
 
 from vramscope.model.recording import Outcome
 from vramscope.units import format_bytes
@@ -42,7 +43,7 @@ def _register(app: Any, data: Data) -> None:
         known = [(name, summaries.get(name)) for name in names]
         now = [[name, _print(summary)] for name, summary in known]
         if now == shown:
-            return no_update, no_update
+            raise PreventUpdate
         return listing(known, str(data.root), len(data.paths())), now
 
 

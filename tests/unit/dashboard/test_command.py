@@ -1,0 +1,69 @@
+"""``vramscope serve`` says its one URL, and what is wrong otherwise."""
+
+import signal
+import subprocess
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+from urllib.request import HTTPCookieProcessor, build_opener
+
+import pytest
+from vramscope.dashboard import command, serve
+from vramscope.dashboard.security import Access
+
+from vramscope.errors import MissingExtraError, UsageError
+
+
+def parsed(*words: str) -> Any:
+    parser = ArgumentParser()
+    command.COMMAND.arguments(parser)
+    return parser.parse_args(words)
+
+
+def test_a_missing_package_is_one_line_with_the_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "dash" else object())
+
+    with pytest.raises(MissingExtraError, match=r'pip install "vramscope\[dashboard\]"'):
+        command.COMMAND.run(parsed(str(tmp_path)))
+
+
+def test_a_missing_folder_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such folder"):
+        command.COMMAND.run(parsed(str(tmp_path / "nowhere")))
+
+
+def test_the_command_loads_no_dash_to_be_listed() -> None:
+    heavy = {"dash", "plotly", "numpy", "pyarrow"}
+    code = f"import sys, vramscope.dashboard.command; sys.exit(bool({heavy} & set(sys.modules)))"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "vramscope", "serve", str(tmp_path), "--port", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        url = next(line.strip() for line in process.stdout if "token=" in line)
+        opener = build_opener(HTTPCookieProcessor())
+        with opener.open(url, timeout=30) as answer:
+            page = answer.read().decode()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+
+    assert "vramscope" in page
+    assert (process.returncode, errors) == (0, "")
+
+
+def test_the_url_carries_the_token() -> None:
+    assert command._url(8050, Access("t0ken")) == "http://127.0.0.1:8050/?token=t0ken"
+    assert command._url(1, Access(None)) == "http://127.0.0.1:1/"
+
+
+def test_a_taken_port_is_said_and_the_usual_one_is_replaced(tmp_path: Path) -> None:
+    first = serve(tmp_path, Access(None))
+    try:
+        with pytest.raises(UsageError, match="cannot be had"):
+            command._bound(parsed(str(tmp_path), "--port", str(first.effective_port)), Access(None))
+    finally:
+        first.close()

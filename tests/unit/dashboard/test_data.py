@@ -1,0 +1,139 @@
+"""The door to recordings: closed ids, nothing asked twice, growth and disappearance noticed."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vramscope.dashboard import data as data_module
+from vramscope.dashboard.address import Address
+from vramscope.dashboard.data import Data, run_id
+from vramscope.dashboard.instant import clamp, held, moment, neighbour, totals
+from vramscope.dashboard.summary import Summaries, summarise
+
+from vramscope.errors import UnknownNameError, VramscopeError
+
+
+def test_ids_are_words_that_give_no_path_away(run_at: Any, tmp_path: Path) -> None:
+    run_at("a b/deep & odd ü")
+    (name,) = Data(tmp_path).paths()
+
+    assert name.startswith("deep-odd")
+    assert "/" not in name
+    assert not name.startswith(".")
+
+
+def test_two_runs_of_one_name_have_two_ids(tmp_path: Path) -> None:
+    assert run_id(tmp_path / "a" / "run", tmp_path) != run_id(tmp_path / "b" / "run", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "../../etc/passwd", "/etc/passwd", "gpt", "gpt-000000"])
+def test_an_id_that_was_not_found_opens_nothing(data: Data, name: str) -> None:
+    with pytest.raises(UnknownNameError):
+        data.view(Address(run=name))
+
+
+def test_an_unknown_rank_or_device_is_said(data: Data) -> None:
+    with pytest.raises(UnknownNameError, match="no recording of rank 7"):
+        data.view(Address(run=next(iter(data.paths())), rank=7))
+
+
+def test_an_answer_is_made_once(data: Data, view: Any) -> None:
+    assert totals(data, view) is totals(data, view)
+    assert held(data, view, 40) is held(data, view, 40)
+
+
+def test_growth_makes_a_new_version_and_new_answers(tmp_path: Path, open_program: Any) -> None:
+    program = open_program(tmp_path / "live")
+    program.begin()
+    program.step()
+    data = Data(tmp_path)
+    (name,) = data.paths()
+    before = totals(data, data.view(Address(run=name)))
+    assert data.refresh(name) == 0
+    program.step()
+
+    assert data.refresh(name) == 1
+    assert len(totals(data, data.view(Address(run=name))).allocated) > len(before.allocated)
+
+
+def test_a_deleted_run_is_gone_and_not_a_crash(data: Data, tmp_path: Path) -> None:
+    (name,) = data.paths()
+    data.view(Address(run=name))
+    shutil.rmtree(tmp_path / "gpt")
+
+    with pytest.raises(UnknownNameError, match="moved or deleted"):
+        data.refresh(name)
+
+
+def test_new_runs_appear(data: Data, run_at: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(data.paths()) == 1
+    run_at("second")
+    monkeypatch.setattr(data_module, "SCAN_EVERY_S", -1.0)
+
+    assert len(data.paths()) == 2
+
+
+def test_few_runs_are_kept_open(run_at: Any, tmp_path: Path) -> None:
+    for i in range(data_module.MAX_OPEN_RUNS + 3):
+        run_at(f"run{i}", steps=1)
+    data = Data(tmp_path)
+    for name in data.paths():
+        data.view(Address(run=name))
+
+    assert len(data._open) == data_module.MAX_OPEN_RUNS
+
+
+def test_the_holders_of_an_instant_sum_up_to_what_was_allocated(data: Data, view: Any) -> None:
+    known = totals(data, view).allocated
+    for at in range(len(known)):
+        assert held(data, view, at).total_bytes == known[at]
+
+
+def test_steps_are_walked_by_their_peaks(data: Data, view: Any) -> None:
+    known = totals(data, view).allocated
+    first = neighbour(data, view, 0, 1)
+    second = neighbour(data, view, first, 1)
+
+    assert known[first] == known[second] == known.max()
+    assert (moment(data, view, first).step, moment(data, view, second).step) == (0, 1)
+    assert neighbour(data, view, second, -1) == first
+    assert neighbour(data, view, first, -1) is None
+
+
+@pytest.mark.parametrize("at", [None, -1, 10**12])
+def test_an_instant_that_is_not_there_is_the_peak(data: Data, view: Any, at: int | None) -> None:
+    assert clamp(data, view, at) == totals(data, view).allocated.argmax()
+
+
+def test_a_line_of_the_list_says_the_essential(data: Data) -> None:
+    (name,) = data.paths()
+    line = summarise(data, name)
+
+    assert (line.name, line.source, line.n_steps, line.error) == ("gpt", "simulated", 3, "")
+    assert line.peak_allocated_bytes == line.allocated.max() == (20 + 64 + 2) << 20
+    assert line.peak_reserved_bytes == 512 << 20
+
+
+def test_a_file_that_cannot_be_read_is_a_line_with_its_reason(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "gpt.pickle").write_bytes(b"\x80\x04N.")
+    data = Data(tmp_path)
+    monkeypatch.setattr(data, "_paths", {"gpt": tmp_path / "gpt.pickle"})
+    monkeypatch.setattr(data, "_scanned_s", float("inf"))
+
+    assert summarise(data, "gpt").error
+
+
+def test_summaries_are_made_in_the_background(data: Data) -> None:
+    (name,) = data.paths()
+    summaries = Summaries(data)
+    assert summaries.get(name) is None
+    while summaries.get(name) is None:
+        pass
+
+    assert summaries.get(name).n_steps == 3
+
+
+def test_an_analysis_that_does_not_exist_is_said(data: Data, view: Any) -> None:
+    with pytest.raises(VramscopeError, match="no analysis"):
+        data.ask(view, "weather")

@@ -1,0 +1,266 @@
+"""Every page lays out whatever the run; adding one is one file; no name becomes markup or is uploaded."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plotly.utils
+import pytest
+from dash.development.base_component import Component
+from vramscope.dashboard import pages as pages_package
+from vramscope.dashboard.address import Address
+from vramscope.dashboard.app import build_app
+from vramscope.dashboard.components import stack_table
+from vramscope.dashboard.components.source import source
+from vramscope.dashboard.data import Data
+from vramscope.dashboard.pages import Context, pages
+from vramscope.dashboard.security import Access
+
+from vramscope.analysis.folding import fold, holders
+from vramscope.model.recording import Outcome
+from vramscope.model.stacks import StackBuilder
+
+SNAPSHOTS = Path(__file__).parents[3].parent / "shared" / "snapshots"
+NAMES = [page.name for page in pages()]
+
+
+def laid_out(name: str, data: Data, **address: Any) -> Any:
+    page = next(page for page in pages() if page.name == name)
+    return page.layout(Context(data, Address(page.path, **address)))
+
+
+def parts(layout: Any) -> Iterator[Component]:
+    for top in layout if isinstance(layout, list) else [layout]:
+        yield top
+        yield from (part for part in top._traverse() if isinstance(part, Component))
+
+
+def text(layout: Any) -> str:
+    return json.dumps(layout, cls=plotly.utils.PlotlyJSONEncoder, ensure_ascii=False)
+
+
+def only(data: Data) -> str:
+    (name,) = data.paths()
+    return name
+
+
+def post(client: Any, inputs: dict[str, Any], states: dict[str, Any], output: str) -> Any:
+    """What the browser sends when the first of *inputs* changed, to the callback of that *output*."""
+    known = client.get("/_dash-dependencies", base_url="http://127.0.0.1").get_json()
+    keys = [key.split(".") for key in inputs]
+    found = next(
+        each for each in known
+        if [[i["id"], i["property"]] for i in each["inputs"]] == keys and output in each["output"]
+    )  # fmt: skip
+    outs = [out.rsplit(".", 1) for out in found["output"].strip(".").split("...")]
+    wanted = [{"id": name, "property": prop} for name, prop in outs]
+
+    def side(values: dict[str, Any]) -> list[dict[str, Any]]:
+        return [
+            dict(zip(("id", "property"), key.split("."), strict=True), value=v) for key, v in values.items()
+        ]
+
+    body = {
+        "output": found["output"], "outputs": wanted if len(wanted) > 1 else wanted[0],
+        "inputs": side(inputs), "state": side(states), "changedPropIds": [next(iter(inputs))],
+    }  # fmt: skip
+    return client.post("/_dash-update-component", json=body, base_url="http://127.0.0.1")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_every_page_lays_out(name: str, steps: int, run_at: Any, tmp_path: Path) -> None:
+    run_at("gpt", steps=steps)
+    data = Data(tmp_path)
+
+    assert text(laid_out(name, data, run=only(data)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_id_is_there_once(name: str, data: Data) -> None:
+    ids = [str(part.id) for part in parts(laid_out(name, data, run=only(data))) if hasattr(part, "id")]
+
+    assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_graph_can_be_sent_to_the_cloud(name: str, data: Data) -> None:
+    graphs = [part for part in parts(laid_out(name, data, run=only(data))) if part._type == "Graph"]
+    for graph in graphs:
+        assert graph.config["showSendToCloud"] is False
+        assert graph.config["plotlyServerURL"] == ""
+        assert not graph.config["displayModeBar"]
+    assert graphs or name == "runs"
+
+
+def test_every_graph_says_in_words_what_it_shows(data: Data) -> None:
+    for name in ("overview", "peak"):
+        figures = [p for p in parts(laid_out(name, data, run=only(data))) if p._type == "Figure"]
+        assert all(len(getattr(figure, "aria-label")) > 20 for figure in figures)
+        assert figures
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hostile_names_stay_text(name: str, run_at: Any, tmp_path: Path, hostile: tuple[str, ...]) -> None:
+    run_at("gpt", names=hostile)
+    data = Data(tmp_path)
+    layout = laid_out(name, data, run=only(data))
+    drawn = "".join(text(part.figure) for part in parts(layout) if part._type == "Graph")
+    shown = text(layout)
+
+    assert not any(f"<{tag}" in drawn for tag in ("script", "b>", "a ", "span", "img"))
+    assert not any(part._type in {"Markdown", "Iframe", "Script"} for part in parts(layout))
+    assert "dangerously_allow_html" not in shown
+    assert "A" * 1000 not in shown
+
+
+def test_a_page_is_added_by_one_file(tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "weather.py").write_text(
+        "from dash import html\n"
+        "from vramscope.dashboard.pages import Page\n"
+        "def layout(context): return html.P('sunny')\n"
+        "PAGE = Page('weather', 'Weather', 15, '/weather', layout, lambda app, data: None)\n"
+    )
+    monkeypatch.setattr(pages_package, "__path__", [*pages_package.__path__, str(tmp_path)])
+    client = build_app(data, Access(None)).server.test_client()
+    answer = go(client, "/weather", f"?run={only(data)}").get_json()["response"]
+
+    assert "sunny" in json.dumps(answer["page"])
+    titles = [item["props"]["children"]["props"]["children"] for item in answer["menu"]["children"]]
+    assert titles == ["Runs", "Overview", "Weather", "Peak"]
+
+
+def go(client: Any, path: str, search: str) -> Any:
+    return post(client, {"location.pathname": path, "location.search": search}, {}, "page.children")
+
+
+@pytest.mark.parametrize(
+    ("path", "search"),
+    [("/overview", "?run=nothing"), ("/peak", "?run=../../etc/passwd"), ("/nowhere", ""), ("/overview", "")],
+)
+def test_what_is_not_there_is_said_with_a_way_back(data: Data, path: str, search: str) -> None:
+    client = build_app(data, Access(None)).server.test_client()
+    page = json.dumps(go(client, path, search).get_json()["response"]["page"])
+
+    assert "cannot be shown" in page
+    assert '"href": "/"' in page
+
+
+def test_a_page_that_fails_is_a_page_that_says_so(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vramscope.dashboard.pages.overview.headline", lambda *_: 1 / 0)
+    client = build_app(data, Access(None)).server.test_client()
+    answer = go(client, "/overview", f"?run={only(data)}")
+
+    assert answer.status_code == 200
+    assert "ZeroDivisionError" in answer.text
+
+
+def test_two_apps_in_one_process_both_work(data: Data) -> None:
+    clients = [build_app(data, Access(None)).server.test_client() for _ in range(2)]
+
+    assert all("gpt" in go(client, "/overview", f"?run={only(data)}").text for client in clients)
+
+
+@pytest.fixture
+def client(data: Data) -> Any:
+    return build_app(data, Access(None)).server.test_client()
+
+
+def redraw(client: Any, data: Data, zoom: Any) -> Any:
+    inputs = {
+        "ov-view.data": zoom,
+        "ov-legend.value": ["allocated"],
+        "ov-at.data": None,
+        "version.data": None,
+    }
+    said = Address("/overview", run=only(data)).stored
+    return post(client, inputs, {"address.data": said}, "ov-graph.figure")
+
+
+def tick(client: Any, name: str, known: Any) -> Any:
+    said = Address("/overview", run=name).stored
+    return post(
+        client, {"tick.n_intervals": 3}, {"address.data": said, "version.data": known}, "version.data"
+    )
+
+
+@pytest.mark.parametrize(
+    "zoom", [[None, None], ["x", {}], [10**30, -5], [1e400, 2], "abc", None, [True, False]]
+)
+def test_whatever_a_client_says_about_the_zoom_is_survived(client: Any, data: Data, zoom: Any) -> None:
+    assert redraw(client, data, json.loads(json.dumps(zoom))).status_code == 200
+
+
+def test_a_zoom_replaces_data_and_never_the_range(client: Any, data: Data) -> None:
+    figure = redraw(client, data, [0, 500_000]).get_json()["response"]["ov-graph"]["figure"]
+
+    assert [operation["location"] for operation in figure["operations"]] == [["data"]]
+
+
+def test_a_tick_without_news_sends_nothing(client: Any, data: Data) -> None:
+    known = {"run": only(data), "version": 0, "outcome": "finished"}
+
+    assert tick(client, only(data), known).status_code == 204
+
+
+def test_a_run_that_disappears_raises_the_alarm(client: Any, data: Data, tmp_path: Path) -> None:
+    name = only(data)
+    shutil.rmtree(tmp_path / "gpt")
+
+    assert tick(client, name, None).get_json()["response"]["version"]["data"]["outcome"] == "gone"
+
+
+def test_an_outcome_is_a_word(run_at: Any, tmp_path: Path) -> None:
+    run_at("gpt", outcome=Outcome.FAILED)
+    client = build_app(Data(tmp_path), Access(None)).server.test_client()
+
+    assert "failed" in go(client, "/overview", f"?run={only(Data(tmp_path))}").text
+
+
+def test_simulated_is_always_said(client: Any, data: Data) -> None:
+    for path in ("/overview", "/peak"):
+        top = go(client, path, f"?run={only(data)}").get_json()["response"]["top"]
+        assert "simulated" in json.dumps(top)
+
+
+def test_a_table_has_at_most_500_rows_that_sum_up() -> None:
+    builder = StackBuilder()
+    ids = [builder.add([(f"f{i}", "/a.py", i)]) for i in range(2000)]
+    code = fold(builder.build())
+    live = holders(code, np.array(ids), np.arange(1, 2001) * 512, np.ones(2000, "i8"))
+    rows = stack_table.rows(code, live)
+
+    assert len(rows) == 500
+    assert sum(row["bytes"] for row in rows) == live.total_bytes
+    assert len(json.dumps(rows)) < 150_000
+
+
+def test_only_python_sources_are_read(tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").write_text("password")
+    (tmp_path / "link.py").symlink_to(tmp_path / "secret.txt")
+    (tmp_path / "model.py").write_text("a = 1\nb = 2\nc = 3\n")
+
+    assert source(str(tmp_path / "secret.txt"), 1) == []
+    assert source(str(tmp_path / "link.py"), 1) == []
+    assert source("model.py", 1) == []
+    assert [line.text for line in source(str(tmp_path / "model.py"), 2)] == ["a = 1", "b = 2", "c = 3"]
+
+
+@pytest.mark.skipif(not SNAPSHOTS.is_dir(), reason="no ../shared/snapshots here")
+@pytest.mark.parametrize(
+    "file",
+    ["snap_t26_train_fullstep.pickle", "snap_t210_compiled_ce_8dev.pickle", "snap_t21_deepstack263.pickle",
+     "snap_t29_notrace_4503blocks.pickle", "snap_t22_oom_vit.json", "snap_tiny_expandable_2dev.pickle",
+     "snap_anonymised_fixture.pickle", "snap_empty_1dev.pickle"],
+)  # fmt: skip
+def test_real_files_lay_out_on_every_page(file: str) -> None:
+    data = Data(SNAPSHOTS / file)
+    client = build_app(data, Access(None)).server.test_client()
+    for path in ("/", "/overview", "/peak"):
+        answer = go(client, path, f"?run={only(data)}")
+
+        assert answer.status_code == 200
+        assert "An error in vramscope" not in answer.text

@@ -1,0 +1,163 @@
+"""The overview's figure: exact at every zoom, clipped to the window, small on the wire."""
+
+import base64
+import json
+from time import process_time
+from typing import Any
+
+import numpy as np
+import pytest
+from vramscope.dashboard.figures import timeline
+from vramscope.dashboard.figures.lanes import phase_bands, step_labels
+from vramscope.dashboard.figures.series import Curve, Flags, Series, Spans
+from vramscope.dashboard.figures.theme import pack
+from vramscope.dashboard.figures.timeline import QUANTITIES, traces, window
+
+from vramscope.model.marks import MarkKind, Phase
+
+NOTHING = Spans(np.zeros(0), np.zeros(0), np.zeros(0, "i8"), np.zeros(0, "i8"))
+
+
+def unpack(column: Any) -> np.ndarray:
+    if isinstance(column, dict):
+        return np.frombuffer(base64.b64decode(column["bdata"]), column["dtype"]).astype("f8")
+    return np.array(column, "f8")
+
+
+def trace(drawn: list[dict[str, Any]], uid: str) -> tuple[np.ndarray, np.ndarray]:
+    found = next(each for each in drawn if each["uid"] == uid)
+    return unpack(found["x"]), unpack(found["y"])
+
+
+def big(n: int, n_steps: int = 200, seed: int = 0) -> Series:
+    """*n* events of a busy training, with everything an overview can show."""
+    rng = np.random.default_rng(seed)
+    position = np.concatenate([[0.0], np.cumsum(rng.exponential(2e-5, n))])
+    allocated = (np.abs(np.cumsum(rng.integers(-40, 41, n + 1))) + 100_000) * 512 * 97
+    active = allocated + rng.integers(0, 3, n + 1) * 512
+    reserved = -(-np.maximum.accumulate(active) // (2 << 20)) * (2 << 20) + rng.integers(0, 2, n + 1) * (
+        2 << 20
+    )
+    edges = np.linspace(0, position[-1], 3 * n_steps + 1)
+    phases = Spans(edges[:-1], edges[1:], np.tile([1, 2, 3], n_steps), np.zeros(3 * n_steps, "i8"))
+    steps = Spans(edges[:-1:3], edges[3::3], np.arange(n_steps), np.zeros(n_steps, "i8"))
+    used = np.linspace(0, position[-1], 400)
+    flags = Flags(used[:200], np.full(200, int(MarkKind.MARK)), tuple(["<b>mark</b>"] * 200))
+    samples = Curve(used, rng.integers(10**9, 10**10, 400))
+    return Series("time", position, allocated, active, reserved, samples, 80 << 30, phases, steps, flags)
+
+
+def test_the_shown_maximum_is_the_exact_one_in_sixty_random_windows() -> None:
+    series = big(300_000)
+    rng = np.random.default_rng(5)
+    for _ in range(60):
+        view = window(series, *np.sort(rng.uniform(0, series.extent[1], 2)))
+        inside = (series.position > view.start) & (series.position <= view.end)
+        entry = np.searchsorted(series.position, view.start, "right") - 1
+        for name in ("allocated", "reserved"):
+            values = getattr(series, name)
+            _, shown = trace(traces(series, view, QUANTITIES, None), name)
+
+            assert shown.max() * (1 << 30) == max(values[inside].max(), values[entry])
+
+
+def test_every_curve_stays_inside_its_window_and_fills_it() -> None:
+    series = big(50_000)
+    view = window(series, 0.2, 0.5)
+    for each in traces(series, view, QUANTITIES, 100):
+        x = unpack(each["x"])
+        assert not len(x) or (np.nanmin(x) >= view.start and np.nanmax(x) <= view.end)
+    x, _ = trace(traces(series, view, QUANTITIES, None), "allocated")
+
+    assert (x[0], x[-1]) == (view.start, view.end)
+
+
+def test_the_line_enters_with_the_level_that_held_before_the_window() -> None:
+    series = big(1000)
+    view = window(series, (series.position[500] + series.position[501]) / 2, series.position[600])
+    _, y = trace(traces(series, view, QUANTITIES, None), "allocated")
+
+    assert y[0] * (1 << 30) == series.allocated[500]
+
+
+def test_every_window_has_the_same_traces_in_the_same_order() -> None:
+    series = big(5000)
+    whole = [each["uid"] for each in traces(series, window(series, None, None), QUANTITIES, 3)]
+
+    assert whole == [each["uid"] for each in traces(series, window(series, 0.01, 0.02), ["allocated"], None)]
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [(None, None), (5.0, 1.0), (-9.0, -3.0), (float("inf"), None), (1e300, 1e301)]
+)
+def test_a_window_that_makes_no_sense_shows_everything(start: float | None, end: float | None) -> None:
+    series = big(1000)
+
+    assert window(series, start, end) == series.extent
+
+
+def test_the_points_know_their_instant() -> None:
+    series = big(50_000)
+    allocated = next(
+        t for t in traces(series, window(series, 0.1, 0.9), QUANTITIES, None) if t["uid"] == "allocated"
+    )
+    instant = unpack(allocated["customdata"]).astype(int)
+
+    assert (series.allocated[instant] == unpack(allocated["y"]) * (1 << 30)).all()
+
+
+def test_a_zoom_of_two_million_events_is_small_and_quick() -> None:
+    series = big(2_000_000)
+    views = [window(series, a, a + b) for a, b in ((0, 1e9), (3, 20), (10.0, 1.0), (20, 0.01))]
+    for view in views:
+        traces(series, view, QUANTITIES, 7)
+        began = process_time()
+        drawn = traces(series, view, QUANTITIES, 7)
+        spent = process_time() - began
+
+        assert len(json.dumps(drawn)) <= 130_000  # of which a browser gets 110 kB: see the payload over HTTP
+        assert sum(len(unpack(each["x"])) for each in drawn) <= 6000
+        assert spent <= 0.12, f"{spent * 1000:.0f} ms of CPU"
+
+
+def test_the_lane_has_at_most_400_bands_and_12_names() -> None:
+    series = big(1000, n_steps=5000)
+    bands = phase_bands(series.phases, *series.extent)
+    labels = step_labels(series.steps, *series.extent)
+
+    assert 1 <= len(bands.phase) <= 400
+    assert 1 <= len(labels.numbers) <= 12
+
+
+def test_inner_phases_override_outer_ones() -> None:
+    phases = Spans(np.array([0.0, 2.0]), np.array([10.0, 4.0]), np.array([2, 4]), np.array([0, 1]))
+    bands = phase_bands(phases, 0, 10)
+
+    assert bands.edges.tolist() == [0, 2, 4, 10]
+    assert bands.phase.tolist() == [Phase.BACKWARD, Phase.RECOMPUTE, Phase.BACKWARD]
+
+
+def test_marks_are_shown_literally_and_not_without_end() -> None:
+    signs = next(
+        t for t in traces(big(1000), window(big(1000), None, None), QUANTITIES, None) if t["uid"] == "flags"
+    )
+
+    assert len(signs["text"]) == timeline.FLAG_LIMIT
+    assert "<" not in "".join(signs["text"])
+
+
+def test_a_recording_of_one_instant_can_be_drawn() -> None:
+    one = np.array([5 << 20])
+    nothing = Curve(np.zeros(0), np.zeros(0, "i8"))
+    flags = Flags(np.zeros(0), np.zeros(0, "i8"), ())
+    series = Series("events", np.zeros(1), one, one, one, nothing, 0, NOTHING, NOTHING, flags)
+    x, y = trace(traces(series, window(series, None, None), QUANTITIES, 0), "allocated")
+
+    assert (x[0], y[0]) == (0.0, 5.0)
+
+
+@pytest.mark.parametrize("values", [[1, 2, 3], [0.5, 1e300], [2**53, 1], [np.nan, 1.0], [-1, 70_000], []])
+def test_packing_loses_nothing(values: list[float]) -> None:
+    column = np.array(values)
+
+    assert np.array_equal(unpack(pack(column)), column.astype("f8"), equal_nan=True)
