@@ -92,6 +92,8 @@ class Recorder:
         self._capture: Capture | None = None
         self._writer: Writer | None = None
         self._flusher: _Flusher | None = None
+        self._n_blocks = 0
+        self._ended = (Outcome.FINISHED, "")
         self._has_failed = False
         self._may_fail = threading.Lock()
         """Taken by the first failure and never given back."""
@@ -245,15 +247,24 @@ class Recorder:
             self._writer.note(note)
             if note.code == "nothing_seen":
                 self._say(note.text)
-        outcome, text = _outcome(error)
-        self._writer.close(outcome, text)
+        self._n_blocks += 1
+        self._ended = _outcome(error)
+        self._writer.close(*self._ended)
 
     def _leave(self) -> None:
-        """The interpreter ends within a block (a notebook, a thread): close what is open."""
+        """The interpreter ends: close what is open (a notebook, a thread), and write what waited for that."""
         with self._lock:
             if self._depth:
                 self._depth = 0
                 self._pause(None)
+            if self._n_blocks > 1 and not self._has_failed:
+                self._guarded(self._conclude)
+
+    def _conclude(self, capture: "Capture") -> None:
+        if self._writer is not None:
+            self._writer.reopen()
+            capture.conclude()
+            self._writer.close(*self._ended)
 
     # ----------------------------------------------------------------------------- doing no harm
 
@@ -409,6 +420,18 @@ def _environ_int(name: str, default: int) -> int:
 
 
 def _default_name() -> str:
-    """``<script>-<time>``."""
+    """``<script>-<time>``; for all ranks of a machine the time at which their launcher started."""
     script = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-c") else "python"
-    return f"{script}-{time.strftime('%Y%m%d-%H%M%S')}"
+    start_s = _launched_s() if _environ_int("WORLD_SIZE", 1) > 1 else None
+    return f"{script}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(start_s))}"
+
+
+def _launched_s() -> float | None:
+    """When our parent started, in seconds since the epoch; None where /proc does not tell."""
+    try:
+        # The second field is the program's name, in brackets, and may hold anything.
+        fields = Path(f"/proc/{os.getppid()}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))
+    except (OSError, StopIteration):
+        return None
+    return int(boot.split()[1]) + int(fields[19]) / os.sysconf("SC_CLK_TCK")

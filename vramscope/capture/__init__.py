@@ -89,6 +89,9 @@ class Capture(Protocol):
     def finish(self) -> None:
         """A block was left: hand over the rest, and the state at its end."""
 
+    def conclude(self) -> None:
+        """The program ends, long after the last block perhaps: hand over what waited for that."""
+
     def notes(self) -> Sequence[Note]:
         """What only the end tells."""
 

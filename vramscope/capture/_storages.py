@@ -203,9 +203,9 @@ class _Operator(NamedTuple):
     """What an operator's schema tells about the storages that it returns."""
 
     views: bool
-    """It returns views: an unknown storage is older than this call."""
-    writes: bool
-    """It returns what it wrote to, which may have another size now."""
+    """It returns what it was given: an unknown storage is older than this call."""
+    resizes: bool
+    """It may give another size to the storage of what it returns."""
     is_composite: bool
     """Autograd takes it apart before we see it, but in inference mode the CPU runs it whole: take it apart
     there as well, or what it allocates inside is lost."""
@@ -219,13 +219,11 @@ _FRESH = frozenset({"aten::lift_fresh", "aten::lift_fresh_copy"})
 
 def _operator(func: Any) -> _Operator:
     if not isinstance(func, torch._ops.OpOverload):
-        return _Operator(views=False, writes=False, is_composite=False)
-    alias = [returned.alias_info for returned in func._schema.returns]
-    views = any(info is not None and not info.is_write for info in alias)
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
+        return _Operator(views=False, resizes=False, is_composite=False)
+    schema, has = func._schema, torch._C._dispatch_has_kernel_for_dispatch_key
     return _Operator(
-        views=views and func._schema.name not in _FRESH,
-        writes=any(info is not None and info.is_write for info in alias),
+        views=any(out.alias_info is not None for out in schema.returns) and schema.name not in _FRESH,
+        resizes="resize" in schema.name or "set_" in schema.name or any(a.is_out for a in schema.arguments),
         is_composite=has(func.name(), "CompositeImplicitAutograd") and not has(func.name(), "CPU"),
     )
 
@@ -238,6 +236,7 @@ class _Mode(TorchDispatchMode):
     def __init__(self, storages: Storages) -> None:
         super().__init__()
         self._storages = storages
+        self._live = storages.live
         self._strangers: dict[type, bool] = {}
         self._operators: dict[Any, _Operator] = {}
 
@@ -264,6 +263,13 @@ class _Mode(TorchDispatchMode):
             with enable_reentrant_dispatch(), self:
                 return func._op_dk(_COMPOSITE, *args, **(kwargs or {}))
         out = func(*args, **kwargs) if kwargs else func(*args)
+        # Most operators return a storage that is known; this way out saves a fifth of our time.
+        if type(out) is torch.Tensor and not operator.resizes:
+            try:
+                if _storage_id(out) in self._live:
+                    return out
+            except (NotImplementedError, RuntimeError):  # sparse: it has two storages
+                pass
         if not self._storages.quiet:
             self._look(operator, out)
         return out
@@ -272,7 +278,7 @@ class _Mode(TorchDispatchMode):
         storages = self._storages
         try:
             before = storages.n_born
-            if operator.writes:
+            if operator.resizes:
                 storages.see_again(out, sys._getframe(2))
             else:
                 storages.see(out, sys._getframe(2))

@@ -117,6 +117,11 @@ class Cuda:
                 torch.cuda.memory._record_memory_history(enabled=None)
         self.flush()
 
+    def conclude(self) -> None:
+        """The program ends: every block told its state already."""
+        if self._memory is not None:
+            self._memory.close()
+
     def abandon(self) -> None:
         """Take every hook out and never touch the sink again; waits for nothing."""
         _phases.uninstall()

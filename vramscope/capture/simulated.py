@@ -5,8 +5,10 @@ workspaces inside an operator are not seen, and its kernels save other tensors t
 *simulated*; not a prediction.
 """
 
+import math
 import platform
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from time import time_ns
@@ -36,6 +38,7 @@ _COLUMNS = len(Trace.DTYPES)
 # them, above the second (a disk that hangs) recording gives up.
 _MANY_WAITING = 500_000
 _TOO_MANY_WAITING = 4_000_000
+_STATE_INTERVAL_S = 10.0
 
 
 class Simulated:
@@ -68,6 +71,7 @@ class Simulated:
         self._has_overflowed = False
         self._n_events = 0
         self._n_stacks = 1
+        self._stated_s = -math.inf
         self._now = 0
         self._stack_id = 0
         # One flat list: tuples would be counted by the garbage collector, which then ran more often than
@@ -128,7 +132,15 @@ class Simulated:
             self._write()
 
     def finish(self) -> None:
-        """A block was left: hand over the rest, and the state at its end."""
+        """A block was left: hand over the rest, and the state at its end.
+
+        Of a block per step not every end is worth a state, 40 bytes a block: ``conclude`` writes the last.
+        """
+        with self._writing:
+            self._write(is_end=time.monotonic() - self._stated_s > _STATE_INTERVAL_S)
+
+    def conclude(self) -> None:
+        """The program ends: hand over what happened since, and the state now."""
         with self._writing:
             self._write(is_end=True)
 
@@ -231,7 +243,8 @@ class Simulated:
             queue = self._queue
             while queue:
                 do, now, arguments = queue.popleft()
-                self._now = max(self._now, now)
+                if now > self._now:  # noqa: PLR1730 -- max() costs more than the event's row
+                    self._now = now
                 do(*arguments)
         finally:
             self._at_work.release()
@@ -321,6 +334,7 @@ class Simulated:
         if labels:
             sink.append(labels_table(labels), 0)
         if state is not None:
+            self._stated_s = time.monotonic()
             sink.state(state, 0, reported=True)
         for note in notes:
             sink.note(note, 0)
