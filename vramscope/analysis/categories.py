@@ -128,7 +128,7 @@ def _by_lifetime(recording: Recording, found: Allocations) -> NDArray[Any]:
     dies = np.where(found.free_event == ALIVE, n_events, found.free_event)
     end = _padded(known.end_event)[born]
     phase = np.where(born >= 0, _padded(known.phase)[born], Phase.OTHER)
-    outlives = (dies >= end) & np.append(_is_closed(known, recording.marks), False)[born]
+    outlives = (dies >= end) & np.append(_is_closed(known, recording.marks, n_events), False)[born]
     kept_as = np.select(
         [phase == Phase.BACKWARD, phase == Phase.DATA, phase == Phase.RECOMPUTE, phase == Phase.OPTIMIZER],
         [Category.GRADIENT, Category.INPUT, Category.ACTIVATION, Category.OPTIMIZER_STATE],
@@ -141,13 +141,13 @@ def _by_lifetime(recording: Recording, found: Allocations) -> NDArray[Any]:
     return np.where((born >= 0) & (phase != Phase.OTHER), guess, Category.UNKNOWN)
 
 
-def _is_closed(phases: Phases, marks: Marks) -> NDArray[Any]:
-    """Which phases ended, and are not merely open where the recording stops: their end is a mark."""
+def _is_closed(phases: Phases, marks: Marks, n_events: int) -> NDArray[Any]:
+    """Which phases ended: before the recording did, or with it by a mark of their own."""
     ends = marks.rows(marks.kind == MarkKind.PHASE_END)
-    closed = np.zeros(len(phases), dtype="?")
+    closed: NDArray[Any] = phases.end_event < n_events
     for phase in Phase:
         mine = phases.phase == phase
-        closed[mine] = np.isin(phases.end_ns[mine], ends.time_ns[ends.phase == phase])
+        closed[mine] |= np.isin(phases.end_ns[mine], ends.time_ns[ends.phase == phase])
     return closed
 
 

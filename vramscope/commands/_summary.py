@@ -8,7 +8,7 @@ from vramscope.analysis.by_stack import by_stack
 from vramscope.analysis.categories import categories
 from vramscope.analysis.identity import identity
 from vramscope.analysis.peak import High, peak
-from vramscope.analysis.steps import steps
+from vramscope.analysis.step_peaks import step_peaks
 from vramscope.analysis.timeline import timeline
 from vramscope.commands._lines import Line, lines
 from vramscope.model.finding import Finding
@@ -80,7 +80,7 @@ def phase_word(phase: Phase | int) -> str:
 
 
 def _steps(recording: Recording) -> tuple[StepPeak, ...]:
-    found = steps(recording)
+    found = step_peaks(recording)
     phases: list[dict[str, int]] = [{} for _ in range(len(found.per_step))]
     rows = found.per_phase
     for step, phase, n_bytes in zip(

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramscope.analysis.steps import steps
+from vramscope.analysis.step_peaks import step_peaks
 from vramscope.model.marks import Phase, Phases, Steps
 from vramscope.model.recording import Recording
 from vramscope.model.trace import Action
@@ -23,7 +23,7 @@ def test_the_level_on_entry_counts(recording):
         steps=Steps.of(index=[0, 1], start_event=[0, 1], end_event=[1, 3]),
     )
 
-    assert steps(history).per_step.allocated.tolist() == [2048, 2048]
+    assert step_peaks(history).per_step.allocated.tolist() == [2048, 2048]
 
 
 def test_each_quantity_has_its_own_peak(recording):
@@ -32,7 +32,7 @@ def test_each_quantity_has_its_own_peak(recording):
         steps=Steps.of(index=[0], start_event=[0], end_event=[4]),
     )  # fmt: skip
 
-    found = steps(history).per_step
+    found = step_peaks(history).per_step
 
     assert (found.requested[0], found.allocated[0], found.active[0], found.reserved[0]) == (
         1112,
@@ -49,7 +49,7 @@ def test_phases_of_a_step_that_come_twice_are_one_row(recording):
         phases=phases, steps=Steps.of(index=[0], start_event=[0], end_event=[4]),
     )  # fmt: skip
 
-    found = steps(history).per_phase
+    found = step_peaks(history).per_phase
 
     assert found.phase.tolist() == [F, B]
     assert found.step.tolist() == [0, 0]
@@ -64,14 +64,14 @@ def test_what_a_step_did_outside_of_phases_is_other(recording):
         phases=phases, steps=Steps.of(index=[0], start_event=[0], end_event=[3]),
     )  # fmt: skip
 
-    found = steps(history).per_phase
+    found = step_peaks(history).per_phase
 
     assert found.phase.tolist() == [O, F]
     assert found.allocated.tolist() == [1536, 1024]
 
 
 def test_nothing_has_no_rows():
-    found = steps(Recording())
+    found = step_peaks(Recording())
 
     assert (len(found.per_step), len(found.per_phase)) == (0, 0)
 
@@ -80,7 +80,7 @@ def test_marks_ahead_of_the_events_are_cut(recording):
     phases = Phases.of(phase=[F], step=[0], start_event=[1], end_event=[9])
     history = recording((A, 1, 512), phases=phases, steps=Steps.of(index=[0], start_event=[0], end_event=[9]))
 
-    found = steps(history)
+    found = step_peaks(history)
 
     assert found.per_step.allocated.tolist() == [512]
     assert found.per_phase.allocated.tolist() == [512, 512]
@@ -93,7 +93,7 @@ def test_steps_are_as_high_as_the_books_say(play, ops, cuts):
     known = Steps.of(index=range(len(edges) - 1), start_event=edges[:-1], end_event=edges[1:])
     history = Recording(trace=played.recording.trace, initial=played.recording.initial, steps=known)
 
-    found = steps(history).per_step
+    found = step_peaks(history).per_step
 
     for row, (start, end) in enumerate(pairwise(edges)):
         most = tuple(map(max, zip(*played.totals[start : end + 1], strict=True)))

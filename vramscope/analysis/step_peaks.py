@@ -56,7 +56,7 @@ class StepPeaks:
     (a recompute in backward) both count."""
 
 
-def steps(recording: Recording) -> StepPeaks:
+def step_peaks(recording: Recording) -> StepPeaks:
     """Peaks of all steps and phases; 0.2 s per million events."""
     totals = timeline(recording)
     known = recording.steps
@@ -124,4 +124,4 @@ def _joined(
     return found.rows(np.lexsort((found.start_event, found.step)))
 
 
-ANALYSIS = Analysis("steps", "How much memory did each step and each of its phases need?", steps)
+ANALYSIS = Analysis("step_peaks", "How much memory did each step and each of its phases need?", step_peaks)
