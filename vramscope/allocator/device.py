@@ -131,6 +131,10 @@ class CachingAllocator:
         for address in addresses or tuple(self._pending):
             self._complete(self._pending.pop(address))
 
+    def is_pending(self, address: int) -> bool:
+        """Whether the block there was freed and waits for another stream."""
+        return address in self._pending
+
     def empty_cache(self) -> None:
         """Give everything unused back to the driver."""
         self.finish_events()

@@ -63,6 +63,10 @@ def reconstruct(
     initial = Snapshot(segments=segments, blocks=blocks)
     notes += _drop_homeless(found, sizes, initial, trace) + _contradictions(trace, found)
     filled = replace(trace, block_size=_by_event(trace, found, sizes))
+    filled, n_clipped = _clipped(filled, int(segments.size.sum()))
+    if n_clipped:
+        text = f"{n_clipped} segments were given back that nothing shows to have come: not counted"
+        notes.append(Note("segment_contradiction", text, n_clipped))
     return Reconstruction(filled, initial, tuple(notes))
 
 
@@ -113,8 +117,9 @@ def _untouched(after: Snapshot, found: Lives) -> Used:
 def _at_start(found: Lives, sizes: NDArray[Any]) -> Used:
     """Blocks in use at the beginning that the trace frees. Who allocated them is not known."""
     freed, size = found.rows(found.alloc < 0), sizes[found.alloc < 0]
-    # A record without any FREE_REQUESTED left them out; otherwise a block without one was already freed.
-    is_pending = (freed.request < 0) & bool((found.request >= 0).any())
+    # A block without FREE_REQUESTED was freed before, unless the record leaves them out (skip_actions).
+    leaves_out = bool(((found.alloc >= 0) & (found.end >= 0) & (found.request < 0)).any())
+    is_pending = (freed.request < 0) & (not leaves_out)
     return Used(
         address=freed.address,
         size=size,
@@ -163,6 +168,24 @@ def _drop_homeless(found: Lives, sizes: NDArray[Any], initial: Snapshot, trace: 
         return []
     text = f"{n_lost} blocks of {format_bytes(n_bytes)} in all lie in no known segment: not counted"
     return [Note("no_segment", text, n_lost)]
+
+
+def _clipped(trace: Trace, held_bytes: int) -> tuple[Trace, int]:
+    """Without the SEGMENT_FREE and SEGMENT_UNMAP below zero bytes reserved, and how many these are."""
+    gains = (trace.action == Action.SEGMENT_ALLOC) | (trace.action == Action.SEGMENT_MAP)
+    loses = (trace.action == Action.SEGMENT_FREE) | (trace.action == Action.SEGMENT_UNMAP)
+    change = trace.block_size * (gains.astype("i1") - loses.astype("i1"))
+    if held_bytes + int(np.cumsum(change).min(initial=0)) >= 0:
+        return trace, 0
+    level, below = held_bytes, []
+    for event in np.flatnonzero(change).tolist():
+        if level + int(change[event]) < 0:
+            below.append(event)
+        else:
+            level += int(change[event])
+    block_size = trace.block_size.copy()
+    block_size[below] = 0
+    return replace(trace, block_size=block_size), len(below)
 
 
 def _contradictions(trace: Trace, found: Lives) -> list[Note]:

@@ -108,6 +108,13 @@ def test_a_block_completed_but_not_requested_was_pending(trace_of, snapshot_of):
     assert sizes(found.initial.blocks)[:2] == [(512, PENDING), (512, USED)]
 
 
+def test_a_record_that_leaves_out_requested_frees_does_not_make_blocks_pending(trace_of, snapshot_of):
+    final = snapshot_of((BASE, 2 * MIB, [(2 * MIB, 0, FREE)]))
+    trace = trace_of((C, BASE, 100), (A, BASE, 100), (C, BASE, 100))
+
+    assert sizes(reconstruct(trace, final, Settings()).initial.blocks)[0] == (512, USED)
+
+
 def test_segments_are_rewound(trace_of, snapshot_of):
     """One was there all the time, one came, one went."""
     stayed, came, went = BASE, BASE + 20 * MIB, BASE + 40 * MIB
@@ -218,10 +225,10 @@ def test_of_two_blocks_from_before_in_one_place_the_first_counts(trace_of, snaps
     assert "no_segment" in [note.code for note in found.notes]
 
 
-def allocated_bytes(trace: Trace, initial) -> np.ndarray:
-    start = initial.blocks.size[initial.blocks.state == USED].sum()
-    change = np.select([trace.action == A, trace.action == R], [trace.block_size, -trace.block_size], 0)
-    return start + np.cumsum(change)
+def least(trace: Trace, rises, falls) -> int:
+    """The lowest level of what rises and falls at these actions, from a start of 0."""
+    sign = np.isin(trace.action, rises).astype("i1") - np.isin(trace.action, falls).astype("i1")
+    return int(np.cumsum(sign * trace.block_size).min())
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -240,5 +247,8 @@ def test_scrambled_records_neither_raise_nor_go_below_zero(seed):
 
     for settings in (Settings(), Settings(max_split_size=2 * MIB), Settings(expandable_segments=True)):
         found = reconstruct(replace(trace), final, settings)
-        assert allocated_bytes(found.trace, found.initial).min() >= 0
+        blocks, segments = found.initial.blocks, found.initial.segments
+        assert least(found.trace, [A], [R]) + blocks.size[blocks.state == USED].sum() >= 0
+        assert least(found.trace, [A], [C]) + blocks.size[blocks.state != FREE].sum() >= 0
+        assert least(found.trace, [SEGMENT, MAP], [RELEASE, UNMAP]) + segments.size.sum() >= 0
         state_at(found.trace, found.initial, n, settings)
