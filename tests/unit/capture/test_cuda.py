@@ -1,0 +1,211 @@
+"""CUDA's history, recorded, ends where torch's own counters do; on the genuine allocator without a GPU."""
+
+import json
+import os
+import subprocess
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from vramscope.load import load
+from vramscope.model.marks import Phase
+from vramscope.model.recording import Outcome
+
+ROOT = Path(__file__).parents[3]
+STANDIN = Path(os.environ.get("VRAMSCOPE_STANDIN", ROOT.parent / "standin" / "run" / "python"))
+
+pytestmark = [
+    pytest.mark.standin,
+    pytest.mark.skipif(not STANDIN.exists(), reason=f"no CUDA build of torch over the stand-in at {STANDIN}"),
+]
+
+PROGRAM = """
+import json, sys, torch, vramscope
+from torch import nn
+torch.backends.cudnn.enabled = False
+torch.manual_seed(0)
+older = torch.ones(1000, 1000, device="cuda")
+model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+
+def step():
+    model(torch.randn(64, 256, device="cuda")).pow(2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+def counters():
+    stats = torch.cuda.memory_stats()
+    names = ("requested", "allocated", "active", "reserved")
+    return {name: stats[f"{name}_bytes.all.current"] for name in names}
+"""
+
+
+@pytest.fixture
+def run_on_cuda(tmp_path):
+    """``run_on_cuda(code, **environment)`` records in ``run``; gives what the code printed as JSON lines."""
+
+    def run(code, **environment):
+        done = subprocess.run(
+            [str(STANDIN), "-W", "ignore", "-c", PROGRAM + textwrap.dedent(code)],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+        )
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    return run
+
+
+def ends(timeline, instant=-1):
+    return {
+        name: int(getattr(timeline, name)[instant])
+        for name in ("requested", "allocated", "active", "reserved")
+    }
+
+
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True", "roundup_power2_divisions:4"])
+def test_the_timeline_ends_at_torchs_counters(run_on_cuda, tmp_path, conf):
+    (expected,) = run_on_cuda(
+        """
+        with vramscope.record("run"):
+            for _ in range(5):
+                step()
+        print(json.dumps(counters()))
+        """,
+        PYTORCH_CUDA_ALLOC_CONF=conf,
+    )
+    (recording,) = load(tmp_path / "run").recordings
+
+    assert recording.source == "cuda"
+    assert ends(recording.timeline()) == expected
+    assert len(recording.steps) == 5
+
+
+def test_every_mark_is_at_the_counters_of_its_moment(run_on_cuda, tmp_path):
+    *expected, _ = run_on_cuda(
+        """
+        with vramscope.record("run") as recorder:
+            for _ in range(5):
+                kept = [torch.ones(1000 * n, device="cuda") for n in range(1, 5)]
+                step()
+                recorder.mark("here")
+                print(json.dumps(counters()))
+        print(json.dumps(counters()))
+        """
+    )
+    (recording,) = load(tmp_path / "run").recordings
+    marks, timeline = recording.marks, recording.timeline()
+    here = marks.event[marks.name == marks.names.index("here")]
+
+    assert [ends(timeline, int(instant)) for instant in here] == expected
+
+
+def test_phases_and_labels_of_a_step(run_on_cuda, tmp_path):
+    run_on_cuda(
+        """
+        with vramscope.record("run"):
+            step()
+        """
+    )
+    (recording,) = load(tmp_path / "run").recordings
+
+    assert recording.phases.phase.tolist() == [
+        Phase.FORWARD,
+        Phase.BACKWARD,
+        Phase.OPTIMIZER,
+        Phase.ZERO_GRAD,
+    ]
+    assert {"0.weight", "gradient of 0.weight", "exp_avg of 0.weight"} <= set(recording.labels.names)
+    assert recording.counters.device_total_bytes[-1] > 0
+
+
+def test_a_block_per_step_is_one_trace_with_what_came_between(run_on_cuda, tmp_path):
+    expected, _ = run_on_cuda(
+        """
+        for n in range(1, 5):
+            with vramscope.record("run"):
+                step()
+                if n == 4:
+                    print(json.dumps(counters()))
+            between = torch.ones(300 * n, 1000, device="cuda")
+        print(json.dumps(counters()))
+        """
+    )
+    (recording,) = load(tmp_path / "run").recordings
+
+    assert ends(recording.timeline()) == expected
+    assert len(recording.steps) == 4
+    assert "gap" in [note.code for note in recording.notes]
+
+
+def test_a_ring_that_fills_is_read_on_the_way(run_on_cuda, tmp_path):
+    (expected,) = run_on_cuda(
+        """
+        import vramscope.capture.cuda
+        vramscope.capture.cuda._MAX_ENTRIES = 400
+        with vramscope.record("run"):
+            for _ in range(30):
+                step()
+        print(json.dumps(counters()))
+        """
+    )
+    (recording,) = load(tmp_path / "run").recordings
+
+    assert ends(recording.timeline()) == expected
+    assert len(recording.trace) > 1000
+    assert len(recording.steps) == 30
+
+
+def test_a_history_that_the_program_keeps_is_left_to_it(run_on_cuda, tmp_path):
+    expected, entries = run_on_cuda(
+        """
+        torch.cuda.memory._record_memory_history()
+        before = torch.ones(5000, device="cuda")
+        with vramscope.record("run"):
+            step()
+        print(json.dumps(counters()))
+        print(len(torch.cuda.memory._snapshot()["device_traces"][0]))
+        """
+    )
+    (recording,) = load(tmp_path / "run").recordings
+
+    assert ends(recording.timeline()) == expected
+    assert entries > 20
+    assert "shared_history" in [note.code for note in recording.notes]
+
+
+def test_out_of_memory_passes_through_and_is_recorded(run_on_cuda, tmp_path):
+    (raised,) = run_on_cuda(
+        """
+        try:
+            with vramscope.record("run"):
+                step()
+                torch.empty(1 << 40, device="cuda")
+        except torch.OutOfMemoryError as error:
+            print(json.dumps(type(error).__name__))
+        """
+    )
+    run = load(tmp_path / "run")
+
+    assert raised == "OutOfMemoryError"
+    assert run.outcome is Outcome.FAILED
+    assert run.error.startswith("OutOfMemoryError: CUDA out of memory")
+    assert len(run.recordings[0].trace) > 20
+
+
+def test_nothing_of_ours_stays_with_the_allocator(run_on_cuda):
+    during, after = run_on_cuda(
+        """
+        with vramscope.record("run"):
+            step()
+            print(json.dumps(torch._C._cuda_isHistoryEnabled()))
+        print(json.dumps(torch._C._cuda_isHistoryEnabled()))
+        """
+    )
+
+    assert during
+    assert not after

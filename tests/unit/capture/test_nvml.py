@@ -1,0 +1,104 @@
+"""What the driver tells is taken; what it does not tell is −1 and said once."""
+
+from types import SimpleNamespace
+
+import pynvml
+import pytest
+
+from vramscope.capture import nvml
+
+GIB = 1 << 30
+
+
+class Driver:
+    """A driver that tells everything, until told not to."""
+
+    def __init__(self, monkeypatch):
+        self.pids = {nvml.os.getpid(): GIB}
+        self.asked = []
+        self.refusals = {}
+        for name in ("nvmlInit", "nvmlShutdown"):
+            monkeypatch.setattr(pynvml, name, lambda: None)
+        for name in (
+            "nvmlDeviceGetHandleByUUID",
+            "nvmlDeviceGetHandleByPciBusId",
+            "nvmlDeviceGetMemoryInfo",
+            "nvmlDeviceGetComputeRunningProcesses",
+            "nvmlDeviceGetUtilizationRates",
+        ):
+            monkeypatch.setattr(pynvml, name, self.answer(name))
+
+    def answer(self, name):
+        def call(handle, version=None):
+            self.asked.append((name, handle))
+            error = self.refusals.get((name, version is not None), self.refusals.get(name))
+            if error is not None:
+                raise pynvml.NVMLError(error)
+            return {
+                "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=(2 if version else 3) * GIB, total=80 * GIB),
+                "nvmlDeviceGetComputeRunningProcesses": [
+                    SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in self.pids.items()
+                ],
+                "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=37),
+            }.get(name, "handle")
+
+        return call
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    return Driver(monkeypatch)
+
+
+def everything(memory):
+    return (*memory.used_and_total(), memory.process_used(), memory.utilization())
+
+
+def test_a_driver_that_tells_all(driver):
+    memory = nvml.DeviceMemory("GPU-1", "")
+
+    assert everything(memory) == (2 * GIB, 80 * GIB, GIB, 37)
+    assert memory.notes == []
+    assert driver.asked[0] == ("nvmlDeviceGetHandleByUUID", "GPU-1")
+
+
+def test_without_a_uuid_the_bus_decides(driver):
+    nvml.DeviceMemory("", "00000000:01:00.0")
+
+    assert driver.asked[0] == ("nvmlDeviceGetHandleByPciBusId", "00000000:01:00.0")
+
+
+def test_an_old_driver_counts_its_reserve(driver):
+    driver.refusals["nvmlDeviceGetMemoryInfo", True] = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
+    memory = nvml.DeviceMemory("GPU-1", "")
+
+    assert [memory.used_and_total() for _ in range(2)] == [(3 * GIB, 80 * GIB)] * 2
+    assert [note.code for note in memory.notes] == ["nvml_memory"]
+
+
+def test_a_container_hides_the_process(driver):
+    driver.pids = {1: GIB}
+    memory = nvml.DeviceMemory("GPU-1", "")
+
+    assert [memory.process_used() for _ in range(2)] == [-1, -1]
+    assert [note.code for note in memory.notes] == ["nvml_process"]
+
+
+def test_a_slice_has_no_utilization(driver):
+    driver.refusals["nvmlDeviceGetUtilizationRates"] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    memory = nvml.DeviceMemory("MIG-1", "")
+
+    assert everything(memory) == (2 * GIB, 80 * GIB, GIB, -1)
+    assert memory.notes[0].text == "NVML does not tell the utilization: Not Supported"
+
+
+def test_without_a_driver_all_is_unknown_and_said_once(monkeypatch):
+    def missing():
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", missing)
+    memory = nvml.DeviceMemory("GPU-1", "")
+
+    assert [everything(memory) for _ in range(2)] == [(-1, -1, -1, -1)] * 2
+    assert [note.code for note in memory.notes] == ["nvml_device"]
+    memory.close()
