@@ -118,8 +118,9 @@ def _by_lifetime(recording: Recording, found: Allocations) -> NDArray[Any]:
     """What the phases of birth and death say; UNKNOWN where they say nothing.
 
     A block that outlives the forward that made it, and dies by the end of the next step, was kept for
-    backward. One that outlives the backward that made it is a gradient; what an optimizer step makes and
-    keeps is its state. What dies in the stretch that made it was temporary.
+    backward, as is one made between the phases of a step and freed within its backward (a loss function's).
+    One that outlives the backward that made it is a gradient; what an optimizer step makes and keeps is its
+    state. What dies in the stretch that made it was temporary.
     """
     known = recording.phases.rows(recording.phases.phase != Phase.USER)
     n_events = len(recording.trace)
@@ -138,7 +139,23 @@ def _by_lifetime(recording: Recording, found: Allocations) -> NDArray[Any]:
     for_backward = forward & _served_backward(recording, found.alloc_event, dies)
     kept = np.where(for_backward, Category.ACTIVATION, kept_as)
     guess = np.where(outlives, kept, np.where(dies < end, Category.TEMPORARY, Category.UNKNOWN))
-    return np.where((born >= 0) & (phase != Phase.OTHER), guess, Category.UNKNOWN)
+    by_phase = np.where((born >= 0) & (phase != Phase.OTHER), guess, Category.UNKNOWN)
+    of_loss = (born < 0) & _freed_by_its_backward(recording, row_at, known, found)
+    return np.where(of_loss, Category.ACTIVATION, by_phase)
+
+
+def _freed_by_its_backward(
+    recording: Recording, row_at: NDArray[Any], known: Phases, found: Allocations
+) -> NDArray[Any]:
+    """Whether a block was born in a step and freed within a backward of that step.
+
+    Born outside of every module, as what a loss function saves: only autograd lets go of it there.
+    """
+    step = steps_of(recording.steps, found.alloc_event)
+    freed_in = row_at[np.where(found.free_event == ALIVE, len(recording.trace), found.free_event)]
+    is_backward = (freed_in >= 0) & (_padded(known.phase)[freed_in] == Phase.BACKWARD)
+    freed: NDArray[Any] = is_backward & (step >= 0) & (step == steps_of(recording.steps, found.free_event))
+    return freed
 
 
 def _is_closed(phases: Phases, marks: Marks, n_events: int) -> NDArray[Any]:

@@ -28,7 +28,7 @@ class Folded:
     of: NDArray[Any]
     """By original stack_id: the folded one; 0 where no frame was the user's."""
     via: NDArray[Any]
-    """By original stack_id: index into ``strings`` of the Python function of the framework called last, 0 where none."""
+    """By original stack_id: index into ``strings`` of the framework's function called last, 0 where none."""
     strings: tuple[str, ...]
 
 

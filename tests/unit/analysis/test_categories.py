@@ -78,6 +78,22 @@ def test_a_recompute_inside_of_backward_makes_activations(recording):
     assert of(history) == [Category.ACTIVATION, Category.ACTIVATION]
 
 
+def test_what_a_loss_function_saves_is_an_activation_as_its_backward_frees_it(recording):
+    """Blocks 1 and 2 are born between the phases: backward frees 1, the program 2 after it, 3 never."""
+    history = recording(
+        (A, 1, 10), (A, 2, 10), (A, 3, 10), (R, 1, 10), (R, 2, 10),
+        **during((Phase.BACKWARD, 3, 4)),
+    )  # fmt: skip
+
+    assert of(history) == [Category.ACTIVATION, Category.UNKNOWN, Category.UNKNOWN]
+
+
+def test_what_another_steps_backward_frees_stays_unknown(recording):
+    history = recording((A, 1, 10), (R, 1, 10), **during((Phase.BACKWARD, 1, 2), n_steps=2, length=1))
+
+    assert of(history) == [Category.UNKNOWN]
+
+
 def test_what_outlives_the_next_step_is_not_an_activation(recording):
     # A forward may also fill a cache, or leak.
     rows = [(A, 1, 10)] + [(A, 100 + i, 1) for i in range(8)] + [(R, 1, 10)]
