@@ -41,8 +41,8 @@ class Block:
         self.is_mapped = True
         self.requested_size = 0
         self.stack_id = 0
-        self.users: set[int] = set()
-        """Other streams that use it."""
+        self.users: frozenset[int] = frozenset()
+        """Other streams that use it. Rarely any: a set for each block would be many objects."""
         self.age_base = 0
         """Searches of the default large pool until it was freed."""
 

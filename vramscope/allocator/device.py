@@ -124,7 +124,7 @@ class CachingAllocator:
         """Another stream uses the block: once freed it stays pending until its events are finished."""
         block = self._used[address]
         if stream != block.bin.stream:
-            block.users.add(stream)
+            block.users |= {stream}
 
     def finish_events(self, *addresses: int) -> None:
         """The other streams are done with these pending blocks; with all of them where none is named."""
@@ -180,7 +180,7 @@ class CachingAllocator:
         self.requested_bytes -= block.requested_size
         self._tell(Action.FREE_COMPLETED, block)
         block.is_used = block.is_pending = False
-        block.users.clear()
+        block.users = frozenset()
         self.merge(block)
         block.age_base = self._searches
         block.bin.add(block)

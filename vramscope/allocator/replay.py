@@ -44,12 +44,12 @@ def reconstruct(
     trace: Trace,
     final: Snapshot | None,
     settings: Settings,
-    pools: tuple[tuple[int, int], ...] = ((0, 0),),  # noqa: ARG001 for private pools that never split
+    pools: tuple[tuple[int, int], ...] = ((0, 0),),  # noqa: ARG001 no rule depends on them yet
 ) -> Reconstruction:
     """Fill in ``block_size``, and rewind from *final* to the state before the first event.
 
     Without *final* the start was empty but for what the trace itself frees. Never raises on a record that
-    contradicts itself: what cannot be goes uncounted, and a note says so. About 1 s per million events.
+    contradicts itself: what cannot be goes uncounted, and a note says so. About 0.5 s per million events.
     """
     after = final or Snapshot(event=len(trace))
     segments = segments_before(after.segments, trace)
