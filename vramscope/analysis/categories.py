@@ -152,7 +152,7 @@ def _freed_by_its_backward(
     Born outside of every module, as what a loss function saves: only autograd lets go of it there.
     """
     step = steps_of(recording.steps, found.alloc_event)
-    freed_in = row_at[np.where(found.free_event == ALIVE, len(recording.trace), found.free_event)]
+    freed_in = row_at[np.where(found.free_event < 0, len(recording.trace), found.free_event)]
     is_backward = (freed_in >= 0) & (_padded(known.phase)[freed_in] == Phase.BACKWARD)
     freed: NDArray[Any] = is_backward & (step >= 0) & (step == steps_of(recording.steps, found.free_event))
     return freed
