@@ -25,7 +25,7 @@ _INDEX = """<!doctype html>
 {%metas%}
 <title>{%title%}</title>
 <link rel="icon" href="data:,">
-<script src="assets/first/theme.js"></script>
+<script src="assets/theme.js"></script>
 {%css%}
 </head>
 <body>
@@ -41,7 +41,7 @@ def build_app(data: Data, allowed: Access) -> Dash:
         __package__,
         title="vramscope",
         update_title=None,
-        assets_ignore=r"first/.*",
+        assets_ignore=r"theme\.js",
         suppress_callback_exceptions=True,  # only the page in view is in the document
         serve_locally=True,
         meta_tags=[

@@ -2,7 +2,7 @@
 (function () {
   const NEAR_PX = 4;
   const SCALE = { KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40 };
-  let pressed = null;
+  let pressed = null, picks = 0;
 
   const plot = (target) => target && target.closest && target.closest(".timeline .js-plotly-plot");
   const area = (gd) => gd.querySelector('.nsewdrag[data-subplot="xy"]').getBoundingClientRect();
@@ -138,7 +138,12 @@
       for (const gd of document.querySelectorAll(".icicle .js-plotly-plot")) {
         if (gd.on && !gd.vramscopeClicks) {
           // The server cuts the tree anew for every root; Plotly's own zoom would only enlarge the old cut.
-          gd.on("plotly_icicleclick", () => false);
+          const id = gd.closest(".dash-graph").id;
+          gd.on("plotly_icicleclick", function (event) {
+            picks += 1;
+            dash_clientside.set_props(`${id}-pick`, { data: { node: event.points[0].customdata, picks } });
+            return false;
+          });
           gd.vramscopeClicks = true;
         }
       }
@@ -152,7 +157,7 @@
   }
 
   function chosen(at) {
-    remember({ at });
+    if (at !== null && at !== undefined) remember({ at });
     return window.dash_clientside.no_update;
   }
 

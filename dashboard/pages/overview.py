@@ -50,6 +50,7 @@ def _layout(context: Context) -> Any:
         dcc.Store(id="ov-view", data=[address.t0, address.t1]),
         dcc.Store(id="ov-at", data=address.at),
         dcc.Store(id="ov-ready"),
+        dcc.Store(id="ov-said"),
     ]
 
 
@@ -121,6 +122,10 @@ def _register(app: Any, data: Data) -> None:
     )  # fmt: skip
     app.clientside_callback(
         ClientsideFunction("vramscope", "drawn"), Output("ov-ready", "data"), Input("ov-graph", "figure")
+    )
+
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "chosen"), Output("ov-said", "data"), Input("ov-at", "data")
     )
 
     @app.callback(

@@ -38,6 +38,7 @@ def _layout(context: Context) -> Any:
                 html.Div([html.H3("By call"), crumbs], className="panel-bar"),
                 graph("pk-icicle", figure, sentence, "icicle", icicle.height_px(tree)),
                 dcc.Store(id="pk-root", data=0),
+                dcc.Store(id="pk-icicle-pick"),
                 dcc.Store(id="pk-ready"),
             ],
             className="panel chart",
@@ -45,6 +46,7 @@ def _layout(context: Context) -> Any:
         ),
         live_set.layout("pk", data, view, at, address),
         dcc.Store(id="pk-at", data=at),
+        dcc.Location(id="pk-location", refresh="callback-nav"),
     ]  # fmt: skip
 
 
@@ -106,12 +108,12 @@ def _register(app: Any, data: Data) -> None:
 
     @app.callback(
         Output("pk-root", "data"),
-        Input("pk-icicle", "clickData"), Input({"page": "peak", "crumb": ALL}, "n_clicks"),
+        Input("pk-icicle-pick", "data"), Input({"page": "peak", "crumb": ALL}, "n_clicks"),
         State("pk-root", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def choose(click: Any, crumbs: list[int | None], root: Any) -> Any:
-        if ctx.triggered_id == "pk-icicle":
-            chosen = _clicked(click)
+    def choose(pick: Any, crumbs: list[int | None], root: Any) -> Any:
+        if ctx.triggered_id == "pk-icicle-pick":
+            chosen = (pick or {}).get("node")
         else:
             chosen = ctx.triggered_id["crumb"] if any(crumbs) else None
         return no_update if chosen is None or chosen == root else chosen
@@ -128,26 +130,17 @@ def _register(app: Any, data: Data) -> None:
         return icicle.figure(tree, root), _crumbs(tree, root)
 
     @app.callback(
-        Output("location", "search"), Input("key", "data"), State("pk-at", "data"), State("address", "data"),
+        Output("pk-location", "search"),
+        Input("key", "data"), State("pk-at", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
     def jump(key: Any, at: Any, said: dict[str, Any]) -> Any:
         address = restore(said)
-        if address.path != PAGE.path:
-            return no_update
         view = _view(data, address)
         pressed = (key or {}).get("key")
         here = clamp(data, view, at)
         to = None if pressed == "p" else neighbour(data, view, here, {"j": 1, "k": -1}.get(str(pressed), 0))
         return no_update if to is None and pressed != "p" else f"?{address.go(at=to).url.partition('?')[2]}"
-
-
-def _clicked(click: Any) -> int | None:
-    try:
-        node = click["points"][0]["customdata"]
-    except (KeyError, IndexError, TypeError):
-        return None
-    return node if isinstance(node, int) else None
 
 
 def _view(data: Data, address: Address) -> View:

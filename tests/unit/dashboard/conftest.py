@@ -1,5 +1,7 @@
 """Recorded runs on disk, small and made on the spot: a training whose every byte is known."""
 
+import os
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -117,7 +119,7 @@ def _columns(names: tuple[str, ...], rows: list[tuple[int, ...]]) -> dict[str, A
 def open_program(path: Path, **more: Any) -> Program:
     """A run that has begun and not ended."""
     device = Device(kind="simulated", name="Simulated 1 GiB", total_bytes=1 << 30)
-    process = Process(torch="2.13.0", host="here")
+    process = Process(torch="2.13.0", host=socket.gethostname(), pid=os.getpid())
     return Program(
         Writer(path, source="simulated", process=process, devices=[device], started_ns=START_NS), **more
     )

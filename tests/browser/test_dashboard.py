@@ -1,0 +1,304 @@
+"""What a person meets: both themes, zoom, click, keys, live runs, odd names; and silence in the console."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from vramscope.dashboard.address import Address
+from vramscope.dashboard.data import Data
+from vramscope.dashboard.instant import totals
+
+from vramscope.model.recording import Outcome
+
+pytestmark = pytest.mark.browser
+PLOT = "document.querySelector('#ov-graph .js-plotly-plot')"
+
+
+def until(page: Any, expression: str, arg: Any = None) -> None:
+    """Like ``wait_for_function``, which would need the policy to allow eval."""
+    for _ in range(200):
+        if page.evaluate(expression, arg):
+            return
+        page.wait_for_timeout(100)
+    raise AssertionError(f"never true: {expression}")
+
+
+@pytest.fixture
+def gpt(tmp_path: Path, runs: Any, serve_at: Any, visit: Any) -> Any:
+    """A visitor of a run of 300 steps, more events than the picture has columns."""
+    runs.recorded(tmp_path / "gpt", steps=300)
+    (name,) = Data(tmp_path).paths()
+    visitor = visit(serve_at(tmp_path))
+    visitor.run = name
+    return visitor
+
+
+def known(tmp_path: Path) -> Any:
+    data = Data(tmp_path)
+    (name,) = data.paths()
+    return totals(data, data.view(Address(run=name)))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("path", ["/", "/overview", "/peak"])
+def test_every_page_in_both_themes(gpt: Any, path: str, theme: str) -> None:
+    page = gpt.go(f"{path}?run={gpt.run}" if path != "/" else "/", theme).page
+    page.wait_for_selector("h1")
+    page.wait_for_selector(".runs .spark, .kpi-number, .icicle path.surface")
+
+    assert page.evaluate("document.documentElement.dataset.theme") == theme
+    luminance = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0]")
+    assert (luminance < 60) == (theme == "dark")
+    assert page.title().endswith("vramscope")
+
+
+def test_the_list_leads_to_a_run(gpt: Any) -> None:
+    page = gpt.go("/").page
+    page.click(".run-link")
+    page.wait_for_selector(".claim")
+
+    assert "simulated" in page.inner_text(".run-header")
+    assert f"run={gpt.run}" in page.url
+
+
+def test_a_zoom_brings_finer_data_and_the_exact_maximum(gpt: Any, tmp_path: Path) -> None:
+    gpt.go(f"/overview?run={gpt.run}&axis=events").plotted()
+    allocated = known(tmp_path).allocated
+    assert max(gpt.trace("allocated")) * (1 << 20) == allocated.max()
+    for start, end in ((100, 3000), (500, 560), (4000, 9000)):
+        gpt.relayout(**{"xaxis.range[0]": start, "xaxis.range[1]": end})
+        until(
+            gpt.page,
+            "([a, b]) => { const x = document.querySelector('#ov-graph .js-plotly-plot')._fullData"
+            ".find(t => t.uid === 'allocated').x; return x[0] === a && x[x.length - 1] === b }",
+            [start, end],
+        )
+
+        assert max(gpt.trace("allocated")) * (1 << 20) == allocated[start : end + 1].max()
+        assert f"t0={start}&t1={end}" in gpt.page.url
+
+
+def test_a_link_restores_zoom_and_instant(gpt: Any) -> None:
+    gpt.go(f"/overview?run={gpt.run}&axis=events&t0=200&t1=900&at=500").plotted()
+
+    assert gpt.page.evaluate(
+        "document.querySelector('#ov-graph .js-plotly-plot')._fullLayout.xaxis.range"
+    ) == [200, 900]
+    assert gpt.trace("cursor", "x") == [500, 500]
+    assert "instant 500" in gpt.page.inner_text("#ov-live")
+
+
+def test_a_click_shows_what_was_live_there(gpt: Any, tmp_path: Path) -> None:
+    gpt.go(f"/overview?run={gpt.run}&axis=events&t0=0&t1=200").plotted()
+    box = gpt.page.locator('#ov-graph .nsewdrag[data-subplot="xy"]').bounding_box()
+    gpt.page.mouse.click(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.5)
+    until(gpt.page, "new URL(location).searchParams.get('at')")
+    at = int(gpt.page.evaluate("new URL(location).searchParams.get('at')"))
+    until(gpt.page, f"document.querySelector('#ov-live').innerText.includes('instant {at}')")
+
+    assert abs(at - 80) <= 2
+    megabytes = int(known(tmp_path).allocated[at]) >> 20
+    assert f"{megabytes:.1f} MiB in" in gpt.page.inner_text("#ov-live")
+
+
+def test_the_readout_follows_the_pointer(gpt: Any, tmp_path: Path) -> None:
+    gpt.go(f"/overview?run={gpt.run}&axis=events&t0=0&t1=200").plotted()
+    box = gpt.page.locator('#ov-graph .nsewdrag[data-subplot="xy"]').bounding_box()
+    gpt.page.mouse.move(box["x"] + box["width"] * 0.3025, box["y"] + 40)
+    until(gpt.page, "document.querySelector('[data-q=position]').textContent.startsWith('instant 6')")
+    shown = gpt.page.inner_text("[data-q=allocated]")
+
+    assert shown == f"{int(known(tmp_path).allocated[60]) / 2**20:.1f} MiB"
+    assert gpt.page.inner_text("[data-q=reserved]") == "512 MiB"
+
+
+def test_the_keyboard_walks_the_steps_and_finds_the_peak(gpt: Any, tmp_path: Path) -> None:
+    gpt.go(f"/overview?run={gpt.run}&at=1").plotted()
+    gpt.page.keyboard.press("j")
+    until(gpt.page, "document.querySelector('#ov-live').innerText.includes('step 0')")
+    gpt.page.keyboard.press("j")
+    until(gpt.page, "document.querySelector('#ov-live').innerText.includes('step 1')")
+    gpt.page.keyboard.press("p")
+    peak = int(known(tmp_path).allocated.argmax())
+    until(gpt.page, f"document.querySelector('#ov-live').innerText.includes('instant {peak}')")
+    gpt.page.keyboard.press("?")
+    assert gpt.page.locator("#help").is_visible()
+    gpt.page.keyboard.press("Escape")
+    gpt.page.keyboard.press("]")
+    gpt.page.wait_for_selector(".icicle path.surface")
+    gpt.page.keyboard.press("t")
+
+    assert gpt.page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_keys_do_nothing_while_somebody_types(gpt: Any) -> None:
+    gpt.go(f"/overview?run={gpt.run}").plotted()
+    gpt.page.keyboard.press("/")
+    gpt.page.keyboard.type("mlp tx")
+    until(gpt.page, "document.querySelectorAll('#ov-table .ag-center-cols-container .ag-row').length === 0")
+
+    assert gpt.page.evaluate("document.documentElement.dataset.theme") == "light"
+
+
+def test_a_box_of_the_icicle_becomes_the_root_and_crumbs_lead_back(gpt: Any) -> None:
+    page = gpt.go(f"/peak?run={gpt.run}").page
+    page.wait_for_selector(".icicle path.surface")
+    page.wait_for_timeout(500)
+    page.locator(".icicle g.slice", has_text="Attention.forward").first.click()
+    until(page, "document.querySelectorAll('#pk-crumbs button').length >= 3")
+    page.locator("#pk-crumbs button").first.click()
+    until(page, "document.querySelectorAll('#pk-crumbs button').length === 1")
+
+
+def test_a_row_shows_its_stack(gpt: Any) -> None:
+    page = gpt.go(f"/peak?run={gpt.run}").page
+    page.locator("#pk-table .ag-center-cols-container .ag-row").first.click()
+    page.wait_for_selector("#pk-detail .frames")
+
+    assert "model.py" in page.inner_text("#pk-detail")
+    assert "of torch and Python" in page.inner_text("#pk-detail")
+
+
+def test_hostile_names_are_shown_literally(tmp_path: Path, runs: Any, serve_at: Any, visit: Any) -> None:
+    runs.recorded(tmp_path / "<b>run", names=runs.HOSTILE)
+    (name,) = Data(tmp_path).paths()
+    visitor = visit(serve_at(tmp_path))
+    for path in ("/", f"/overview?run={name}", f"/peak?run={name}"):
+        page = visitor.go(path).page
+        page.wait_for_selector(".runs .run-link, .ag-row")
+        page.wait_for_timeout(700)
+
+        assert page.evaluate("window.pwned") is None
+        assert "<b>run" in page.inner_text("main")
+        assert page.locator("main a[href*=evil], main img[src*=evil], svg a").count() == 0
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth + 1")
+
+
+def test_a_live_run_grows_and_the_zoom_stays(tmp_path: Path, runs: Any, serve_at: Any, visit: Any) -> None:
+    program = runs.open_program(tmp_path / "live")
+    program.begin()
+    for _ in range(3):
+        program.step()
+    (name,) = Data(tmp_path).paths()
+    visitor = visit(serve_at(tmp_path)).go(f"/overview?run={name}&axis=events")
+    visitor.plotted()
+    assert "running" in visitor.page.inner_text("#standing")
+    last = visitor.trace("allocated", "x")[-1]
+    program.step()
+    until(
+        visitor.page,
+        "last => document.querySelector('#ov-graph .js-plotly-plot')._fullData"
+        ".find(t => t.uid === 'allocated').x.at(-1) > last",
+        last,
+    )
+    for round_ in range(6):
+        span = [10 + round_, 60 + round_]
+        visitor.relayout(**{"xaxis.range[0]": span[0], "xaxis.range[1]": span[1]})
+        program.step()
+        visitor.page.wait_for_timeout(1300)
+
+        assert (
+            visitor.page.evaluate(
+                "document.querySelector('#ov-graph .js-plotly-plot')._fullLayout.xaxis.range"
+            )
+            == span
+        )
+        assert visitor.trace("allocated", "x")[-1] == span[1]
+    program.writer.close(Outcome.FINISHED)
+    until(visitor.page, "document.querySelector('#standing').innerText.includes('ended')")
+
+
+def test_a_run_deleted_while_open_is_said(gpt: Any, tmp_path: Path) -> None:
+    gpt.go(f"/overview?run={gpt.run}").plotted()
+    shutil.rmtree(tmp_path / "gpt")
+    gpt.page.wait_for_selector(".banner")
+
+    assert "moved or deleted" in gpt.page.inner_text(".banner")
+
+
+@pytest.mark.parametrize("path", ["/overview", "/peak"])
+def test_an_empty_run_says_what_to_do(
+    path: str, tmp_path: Path, runs: Any, serve_at: Any, visit: Any
+) -> None:
+    runs.recorded(tmp_path / "empty", steps=0)
+    (name,) = Data(tmp_path).paths()
+    page = visit(serve_at(tmp_path)).go(f"{path}?run={name}").page
+
+    assert "with vramscope.record()" in page.inner_text(".state")
+
+
+def test_an_empty_folder_says_what_to_do(tmp_path: Path, serve_at: Any, visit: Any) -> None:
+    page = visit(serve_at(tmp_path)).go("/").page
+    page.wait_for_selector(".state")
+
+    assert "vramscope demo" in page.inner_text(".state")
+
+
+@pytest.mark.parametrize("width", [1280, 2560])
+@pytest.mark.parametrize("path", ["/", "/overview", "/peak"])
+def test_nothing_is_cut_off_at_either_width(gpt: Any, visit: Any, path: str, width: int) -> None:
+    page = visit(gpt.base, width).go(f"{path}?run={gpt.run}" if path != "/" else "/").page
+    page.wait_for_selector(".runs .run-link, .ag-row")
+
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth + 1")
+    assert page.evaluate(
+        "[...document.querySelectorAll('.kpi-value, .claim, th')].every(e => e.scrollWidth <= e.clientWidth + 1)"
+    )
+
+
+CONTRAST = """() => {
+  const number = c => c.match(/[\\d.]+/g).map(Number);
+  const channel = v => { v /= 255; return v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4 };
+  const light = c => { const [r, g, b] = number(c); return .2126 * channel(r) + .7152 * channel(g) + .0722 * channel(b) };
+  const behind = e => { for (; e; e = e.parentElement) {
+    const c = getComputedStyle(e).backgroundColor, n = number(c); if (n.length < 4 || n[3] > .99) return c; } return 'rgb(255,255,255)' };
+  const poor = [];
+  for (const e of document.querySelectorAll('main *, aside *')) {
+    const own = [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());
+    if (!own || e.closest('svg, .figure, .shimmer') || !e.getClientRects().length) continue;
+    const a = light(getComputedStyle(e).color), b = light(behind(e));
+    const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+    if (ratio < 4.5 && !e.closest('label:has(input:not(:checked))')) poor.push(`${e.className}: ${ratio.toFixed(2)}`);
+  }
+  return [...new Set(poor)];
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("path", ["/", "/overview", "/peak"])
+def test_text_can_be_read(gpt: Any, path: str, theme: str) -> None:
+    page = gpt.go(f"{path}?run={gpt.run}" if path != "/" else "/", theme).page
+    page.wait_for_selector(".runs .run-link, .ag-row")
+
+    assert page.evaluate(CONTRAST) == []
+
+
+def test_every_control_has_a_name(gpt: Any) -> None:
+    page = gpt.go(f"/overview?run={gpt.run}").page
+    page.wait_for_selector(".ag-row")
+    unnamed = page.evaluate(
+        "[...document.querySelectorAll('button, a[href], input, select')].filter(e => !(e.innerText || "
+        "e.ariaLabel || e.title || e.labels?.length)).filter(e => !e.closest('.ag-root-wrapper')).map(e => e.outerHTML)"
+    )
+
+    assert unnamed == []
+    assert page.evaluate("document.documentElement.lang") == "en"
+    assert page.locator("h1").count() == 1
+
+
+def test_the_maximum_is_exact_at_random_zooms(gpt: Any, tmp_path: Path) -> None:
+    gpt.go(f"/overview?run={gpt.run}&axis=events").plotted()
+    allocated, rng = known(tmp_path).allocated, np.random.default_rng(0)
+    for _ in range(12):
+        start, end = (int(n) for n in np.sort(rng.choice(len(allocated), 2, replace=False)))
+        gpt.relayout(**{"xaxis.range[0]": start, "xaxis.range[1]": end})
+        until(
+            gpt.page,
+            "b => document.querySelector('#ov-graph .js-plotly-plot')._fullData"
+            ".find(t => t.uid === 'allocated').x.at(-1) === b",
+            end,
+        )
+
+        assert max(gpt.trace("allocated")) * (1 << 20) == allocated[start : end + 1].max()
