@@ -150,7 +150,7 @@ class Recorder:
             _runs.active = self
             self._depth += 1
             self._thread.depth += 1
-            if self._thread.depth == 1:
+            if self._thread.depth == 1 and not self._has_failed:
                 self._guarded(lambda capture: capture.enter_thread())
             self._mark(MarkKind.ENTER, value=self._depth - 1)
 

@@ -211,6 +211,9 @@ class _Operator(NamedTuple):
     there as well, or what it allocates inside is lost."""
 
 
+# FakeTensor and FunctionalTensor: what torch.export and torch.compile trace with.
+_TRACERS = "torch._subclasses."
+
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 # torch.tensor, from_numpy …: the tensor was made in C++ just before.
@@ -252,6 +255,9 @@ class _Mode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if types and any(self._is_stranger(kind) for kind in types):
+            if any(kind.__module__.startswith(_TRACERS) for kind in types):
+                # No memory; and they count on being called, where others take their turn.
+                return func(*args, **(kwargs or {}))
             # They take themselves apart, and the inner tensors come back to us.
             return NotImplemented
         operator = self._operators.get(func)

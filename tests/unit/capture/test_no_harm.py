@@ -1,8 +1,15 @@
 """A recorded program computes the same bits, on the same random numbers, as one that is not."""
 
+import functools
+
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from vramscope.load import load
 from vramscope.record import record
@@ -75,3 +82,69 @@ def test_upsampling_under_inference_keeps_its_rounding(tmp_path):
         recorded = result()
 
     assert recorded == bare
+
+
+def faked():
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        return nn.Linear(8, 1)(torch.ones(4, 8)).shape
+
+
+def exported():
+    return torch.export.export(nn.Linear(8, 1), (torch.ones(4, 8),)).graph_module.code
+
+
+def compiled():
+    torch._dynamo.reset()
+    model = torch.compile(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1)), backend="aot_eager")
+    losses = []
+    for _ in range(3):
+        loss = model(torch.randn(4, 8)).sum()
+        loss.backward()
+        losses.append(loss.item())
+    return losses
+
+
+def functional():
+    model = nn.Linear(8, 1)
+    weights = dict(model.named_parameters())
+    inputs = torch.randn(4, 8)
+    slopes = torch.func.grad(lambda w: torch.func.functional_call(model, w, (inputs,)).sum())(weights)
+    return slopes["weight"].tolist(), torch.func.vmap(lambda x: x.sin().sum())(inputs).tolist()
+
+
+def selective():
+    context = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default])
+    x = torch.randn(4, 8, requires_grad=True)
+    checkpoint(nn.Linear(8, 1), x, use_reentrant=False, context_fn=context).sum().backward()
+    return x.grad.tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "work", [faked, exported, compiled, functional, selective], ids=lambda work: work.__name__
+)
+def test_other_machinery_of_torch_works_as_before(work, tmp_path):
+    torch.manual_seed(5)
+    bare = work()
+    torch.manual_seed(5)
+    with record(tmp_path / "run", quiet=True):
+        recorded = work()
+
+    assert recorded == bare
+
+
+def test_a_sharded_tensor_counts_what_it_holds(recorded):
+    # One process that is a group of its own; DTensor wraps the tensors that hold the memory.
+    torch.distributed.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    try:
+        mesh = init_device_mesh("cpu", (2,))
+        whole = torch.ones(64, 16)
+        with recorded() as recording:
+            shard = DTensor.from_local(whole[:32].clone(), mesh, [Shard(0)])
+            kept = shard + shard
+    finally:
+        torch.distributed.destroy_process_group()
+
+    end = len(recording.sink.trace)
+    assert kept.shape == (64, 16)
+    assert recording.requested_at(end) - recording.requested_at(0) == 2 * 32 * 16 * 4
