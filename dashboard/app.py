@@ -169,7 +169,7 @@ def _menu(rooms: list[Page], address: Address) -> list[Any]:
 
 
 def _menu_link(room: Page, address: Address) -> Any:
-    target = address.go(path=room.path, t0=None, t1=None) if room.about_run else Address(room.path)
+    target = address.go(path=room.path, t0=None, t1=None, at=None) if room.about_run else Address(room.path)
     here = room.path == address.path
     link = dcc.Link(room.title, href=target.url, className="here" if here else "")
     return html.Span(link, **({"aria-current": "page"} if here else {}))

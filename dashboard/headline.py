@@ -2,8 +2,11 @@
 
 from typing import NamedTuple
 
+import numpy as np
+
 from vramscope import analysis
 from vramscope.model.finding import Finding
+from vramscope.model.trace import Action
 from vramscope.units import format_bytes
 
 from .data import Data, View
@@ -23,25 +26,36 @@ def headline(data: Data, view: View) -> Headline:
     known = totals(data, view)
     at = int(known.allocated.argmax())
     peak, reserved = int(known.allocated[at]), int(known.reserved[at])
-    where = moment(data, view, at)
-    claim = f"Peak {format_bytes(peak)} at {where.words}"
+    claim = _out_of_memory(data, view) or f"Peak {format_bytes(peak)} at {moment(data, view, at).words}"
     idle = reserved - peak
-    unused = f"{format_bytes(idle)} more were reserved without serving a tensor." if idle > 0 else ""
+    unused = f"{format_bytes(idle)} more were reserved then without serving a tensor." if idle > 0 else ""
     return Headline(claim, " ".join(part for part in (_holder(data, view, at), unused) if part))
+
+
+def _out_of_memory(data: Data, view: View) -> str:
+    """The last allocation that failed for good; '' where none did."""
+    trace = view.recording.trace
+    failed = np.flatnonzero(trace.action == Action.OOM)
+    if not len(failed):
+        return ""
+    event = int(failed[-1])
+    asked, had = int(trace.size[event]), int(totals(data, view).allocated[event])
+    words = moment(data, view, event + 1).words
+    return f"Out of memory at {words}: {format_bytes(asked)} asked for beside {format_bytes(had)} allocated"
 
 
 def _holder(data: Data, view: View, at: int) -> str:
     live, code = held(data, view, at), folded(data, view)
     known = live.folded_id > 0
     if not known.any():
-        return "Who allocated it was not recorded."
+        return "Who allocated the peak was not recorded."
     row = int(known.argmax())
     frame = code.stacks.frame(int(live.folded_id[row]))
     share = _percent(int(live.n_bytes[row]), live.total_bytes)
     silent = int(live.n_bytes[~known].sum())
-    said = f"{share} of it was allocated by {frame.function[:80]} ({place(frame)[:80]})"
+    said = f"{share} of the peak was allocated by {frame.function[:80]} ({place(frame)[:80]})"
     if 10 * silent > live.total_bytes:
-        said += f"; of {_percent(silent, live.total_bytes)} no line of yours is known"
+        said += f"; {_percent(silent, live.total_bytes)} shows no line of yours"
     return f"{said}."
 
 

@@ -60,7 +60,8 @@ def moment(data: Data, view: View, at: int) -> Moment:
     """Time, step and phase of an instant: of the event that led to it."""
     recording, known = view.recording, totals(data, view)
     elapsed = int(known.time_ns[at]) - origin_ns(recording, known)
-    time = format_duration(max(elapsed, 0)) if recording.trace.has_clock else ""
+    time = format_duration(elapsed) if elapsed > 0 else "the start"
+    time = time if recording.trace.has_clock else ""
     step, phase = place(recording, at)
     number = None if step is None else int(recording.steps.index[step])
     word = "" if phase in (None, Phase.OTHER) else phase.name.lower().replace("_", " ")

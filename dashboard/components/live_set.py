@@ -25,12 +25,18 @@ def content(data: Data, view: View, at: int, address: Address) -> tuple[list[Any
     """Heading and rows for another instant."""
     live = held(data, view, at)
     there = moment(data, view, at)
-    more = dcc.Link(
-        "Open in Peak", href=address.go(path="/peak", at=at, t0=None, t1=None).url, className="link"
+    path, word = (
+        ("/overview", "Show on the timeline") if address.path == "/peak" else ("/peak", "Open in Peak")
     )
+    more = dcc.Link(word, href=address.go(path=path, at=at, t0=None, t1=None).url, className="link")
+    exact = f"instant {at:,}"
     heading = [
-        html.H3([f"Live at {there.words}", html.Span(f"instant {at:,}", className="dim instant")]),
-        html.P([stack_table.summary(live), " · " if address.path != "/peak" else "",
-                more if address.path != "/peak" else ""], className="dim"),
-    ]  # fmt: skip
+        html.H3(
+            [
+                f"Live at {there.words}",
+                html.Span("" if there.words == exact else exact, className="dim instant"),
+            ]
+        ),
+        html.P([f"{stack_table.summary(live)} · ", more], className="dim"),
+    ]
     return heading, stack_table.rows(folded(data, view), live)

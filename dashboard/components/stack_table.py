@@ -21,9 +21,9 @@ NO_FRAME = "torch alone"
 NO_STACK = "no stack recorded"
 
 _COLUMNS = [
-    {"field": "where", "headerName": "Line", "flex": 4, "minWidth": 200, "cellRenderer": "VsWhere",
+    {"field": "where", "headerName": "Line", "flex": 5, "minWidth": 200, "cellRenderer": "VsWhere",
      "tooltipField": "file"},
-    {"field": "caller", "headerName": "Called from", "flex": 3, "minWidth": 90, "cellClass": "dim"},
+    {"field": "caller", "headerName": "Called from", "flex": 2, "minWidth": 110, "cellClass": "dim"},
     {"field": "via", "headerName": "Through", "flex": 2, "minWidth": 70, "cellClass": "dim",
      "headerTooltip": "The last function of torch on the way to the allocator"},
     {"field": "bytes", "headerName": "Allocated", "width": 130, "type": "rightAligned", "sort": "desc",

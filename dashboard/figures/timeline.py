@@ -216,6 +216,7 @@ def _cursor(series: Series, view: Window, at: int | None) -> dict[str, Any]:
 
 def _axes(series: Series) -> dict[str, Any]:
     _, unit_name = _unit(series, QUANTITIES[:4])
+    floor = LANES[1] + 0.02 if len(series.phases.start) or len(series.steps.start) else LANES[0]
     events = series.axis == EVENTS
     plain = {"fixedrange": True, "showgrid": False, "zeroline": False, "visible": False, "range": [0, 1]}
     return {
@@ -225,7 +226,7 @@ def _axes(series: Series) -> dict[str, Any]:
             "ticksuffix": "" if events else " s", "automargin": False,
         },
         "yaxis": {
-            "domain": [LANES[1] + 0.02, 1.0], "rangemode": "tozero", "fixedrange": True, "zeroline": False,
+            "domain": [floor, 1.0], "rangemode": "tozero", "fixedrange": True, "zeroline": False,
             "ticksuffix": f" {unit_name}", "nticks": 7, "exponentformat": "none", "automargin": False,
         },
         "yaxis2": plain | {"domain": list(LANES), "anchor": "x"},
