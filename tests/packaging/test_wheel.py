@@ -3,14 +3,12 @@
 import json
 import os
 import pickle
-import re
 import shutil
 import subprocess
 import sys
 import venv
 import zipfile
 from pathlib import Path
-from urllib.request import Request, urlopen
 
 import pytest
 
@@ -162,14 +160,7 @@ def test_the_bare_installation_says_what_serve_needs(bare, snapshot, tmp_path):
     assert len(finished.stderr.splitlines()) == 1
 
 
-def test_with_the_dashboard_extra_it_serves(full, snapshot, tmp_path):
+def test_with_the_dashboard_extra_it_serves(full, serving, snapshot, tmp_path):
     command = [full / "python", "-u", full / "vramscope", "serve", snapshot, "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as server:
-        try:
-            assert server.stdout is not None
-            address = next(found[0] for line in server.stdout if (found := re.search(r"http://\S+", line)))
-            with urlopen(Request(address), timeout=60) as answer:
-                assert answer.status == 200
-                assert "<title>" in answer.read().decode()
-        finally:
-            server.terminate()
+    with serving(command, tmp_path) as server:
+        assert server.poll() is None

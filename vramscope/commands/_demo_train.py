@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 
 import vramscope
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WIDTH, LAYERS, HEADS, CONTEXT, BATCH = 256, 4, 4, 256, 12
 
 
@@ -27,7 +28,7 @@ class Block(nn.Module):
         batch, length, _ = x.shape
         q, k, v = self.qkv(x).view(batch, length, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
         # Written out, so that the attention matrices are seen in the memory.
-        future = torch.ones(length, length, dtype=torch.bool).triu(1)
+        future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
         scores = (q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5).masked_fill(future, float("-inf"))
         mixed: Tensor = scores.softmax(-1) @ v
         return self.out(mixed.transpose(1, 2).reshape(batch, length, WIDTH))
@@ -48,7 +49,7 @@ class Gpt(nn.Module):
         self.head = nn.Linear(WIDTH, vocabulary)
 
     def forward(self, text: Tensor) -> Tensor:
-        x = self.characters(text) + self.places(torch.arange(text.shape[1]))
+        x = self.characters(text) + self.places(torch.arange(text.shape[1], device=text.device))
         for block in self.blocks:
             x = block(x)
         return self.head(x)
@@ -63,14 +64,14 @@ def batches(steps: int) -> list[Tensor]:
 
 def train(directory: str, steps: int) -> None:
     """Nothing in this loop knows that it is watched, but for the one line with ``record``."""
-    torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
     with vramscope.record(directory):
-        model = Gpt(vocabulary=256)
+        model = Gpt(vocabulary=256).to(DEVICE)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         for step, batch in enumerate(batches(steps), start=1):
-            scores = model(batch[:, :-1])
-            loss = cross_entropy(scores.flatten(0, 1), batch[:, 1:].flatten())
+            text = batch.to(DEVICE)
+            scores = model(text[:, :-1])
+            loss = cross_entropy(scores.flatten(0, 1), text[:, 1:].flatten())
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()

@@ -51,7 +51,7 @@ def _recording(summary: Summary, top: int) -> Iterator[Block]:
         filter(None, [device.name, format_bytes(device.total_bytes) if device.total_bytes else ""])
     )
     simulated = "simulated" if "simulated" in (recording.source, device.kind) else ""
-    yield Heading(", ".join(filter(None, [title, name, simulated])))
+    yield Heading(", ".join(filter(None, [title, name, "" if simulated in name else simulated])))
     if simulated:
         yield Text(
             "simulated: real tensors of a training without a GPU, in a model of CUDA's allocator", "quiet"
@@ -171,6 +171,7 @@ def _steps(steps: Sequence[StepPeak]) -> Iterator[Block]:
         return
     yield Heading("Peak allocated bytes of each step and phase", level=3)
     phases = list(dict.fromkeys(phase for step in steps for phase in step.phases))
+    phases.sort(key="other".__eq__)  # what is in no phase, last
     shown = _telling(steps)
     rows = tuple(
         (

@@ -12,10 +12,14 @@ from vramscope.commands import Command
 from vramscope.errors import MissingExtraError, UsageError, VramscopeError
 
 _POLL_S = 0.1
+_LOOK = """\
+The page fills while it trains. The curve is allocated memory; the bands below it are forward, backward and
+optimizer; a click on the curve says what was live at that moment, and in which lines of the script.
+"""
 
 
 def arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--steps", type=int, default=20, metavar="N", help="training steps (20)")
+    parser.add_argument("--steps", type=int, default=15, metavar="N", help="training steps (15)")
     parser.add_argument("--output", metavar="DIR", help="where to record (traces/demo-<time>)")
     parser.add_argument("--no-serve", action="store_true", help="train, print the report, and end")
     parser.add_argument("--port", type=int, metavar="PORT", help="of the dashboard")
@@ -64,6 +68,7 @@ def _serve(directory: Path, port: int | None) -> int:
     """The dashboard on the recording, until it is stopped."""
     from vramscope import commands, registry
 
+    print(_LOOK, flush=True)
     serve = registry.part(commands, Command, "serve")
     parser = ArgumentParser(add_help=False)
     serve.arguments(parser)

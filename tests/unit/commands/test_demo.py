@@ -37,3 +37,15 @@ def test_it_trains_records_and_reports(tmp_path):
     assert "forward" in done.stdout
     assert "run.py" in done.stdout
     assert (tmp_path / "run.py").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("torch") is None, reason="training needs PyTorch")
+@pytest.mark.skipif(find_spec("dash") is None, reason="serving needs the dashboard extra")
+def test_it_serves_while_it_trains_and_ends_the_training_with_itself(serving, tmp_path):
+    command = [sys.executable, "-u", "-m", "vramscope", "demo", "--steps", "1000", "--port", "0"]
+    with serving(command, tmp_path) as demo:
+        told = next(line for line in demo.stdout if line.startswith("step "))
+
+    # The fixture reads on until no process holds the pipe any more, the training included.
+    assert told.startswith("step  1 of 1000")
