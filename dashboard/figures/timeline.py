@@ -163,6 +163,10 @@ def _band(phase: Phase, edges: NDArray[Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+# Plotly widens the range by 5 % for text and markers, but not for filled traces.
+_UNPADDED = {"fill": "tozeroy", "fillcolor": "rgba(0,0,0,0)"}
+
+
 def _step_traces(series: Series, view: Window) -> list[dict[str, Any]]:
     labels = step_labels(series.steps, view.start, view.end)
     lines = np.repeat(labels.borders, 3)
@@ -174,7 +178,8 @@ def _step_traces(series: Series, view: Window) -> list[dict[str, Any]]:
     names = {
         "type": "scatter", "mode": "text", "name": "step", "uid": "stepnames", "yaxis": "y2",
         "x": pack(labels.centres), "y": pack(np.full(len(labels.centres), 0.2)),
-        "text": [f"step {n}" for n in labels.numbers], "textfont": {"size": 11}, "cliponaxis": True,
+        **_UNPADDED, "text": [f"step {n}" for n in labels.numbers],
+        "textfont": {"size": 11}, "cliponaxis": True,
     }  # fmt: skip
     return [borders, names]
 
@@ -197,7 +202,8 @@ def _flag_traces(series: Series, view: Window, at: int | None) -> list[dict[str,
         "type": "scatter", "mode": "markers+text" if len(inside) <= 12 else "markers", "name": "mark",
         "uid": "flags", "yaxis": "y3", "x": pack(flags.position[inside]),
         "y": pack(np.full(len(inside), 0.965)),
-        "text": names, "textposition": "middle right", "textfont": {"size": 11}, "cliponaxis": False,
+        **_UNPADDED, "text": names,
+        "textposition": "middle right", "textfont": {"size": 11}, "cliponaxis": False,
         "marker": {"symbol": [look[0] for look in looks], "color": [look[1] for look in looks], "size": 9},
     }  # fmt: skip
     return [signs, _cursor(series, view, at)]

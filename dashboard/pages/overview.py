@@ -76,6 +76,7 @@ def _kpis(data: Data, view: View) -> Any:
     idle = int(known.reserved[full] - known.allocated[full])
     share = f"{100 * idle / int(known.reserved[full]):.0f} % of reserved" if known.reserved[full] else ""
     last = len(known.allocated) - 1
+    end = "Allocated now" if view.is_live else "Allocated at the end"
     capacity = view.recording.device.total_bytes
     top = int(known.reserved[wide])
     room = (
@@ -87,7 +88,7 @@ def _kpis(data: Data, view: View) -> Any:
         kpi.card("allocated", "Peak allocated", int(known.allocated[full]), moment(data, view, full).words),
         kpi.card("reserved", "Peak reserved", top, room),
         kpi.card("unallocated", "Unallocated at the peak", idle, share),
-        kpi.card("allocated", "Allocated at the end", int(known.allocated[last]),
+        kpi.card("allocated", end, int(known.allocated[last]),
                  f"{format_bytes(int(known.reserved[last]))} reserved"),
     )  # fmt: skip
 

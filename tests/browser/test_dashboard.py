@@ -243,26 +243,34 @@ def test_nothing_is_cut_off_at_either_width(gpt: Any, visit: Any, path: str, wid
     page.wait_for_selector(".runs .run-link, .ag-row")
 
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth + 1")
-    assert page.evaluate(
-        "[...document.querySelectorAll('.kpi-value, .claim, th')].every(e => e.scrollWidth <= e.clientWidth + 1)"
-    )
+    fits = "e => e.scrollWidth <= e.clientWidth + 1"
+    assert page.evaluate(f"[...document.querySelectorAll('.kpi-value, .claim, th')].every({fits})")
 
 
 CONTRAST = """() => {
   const number = c => c.match(/[\\d.]+/g).map(Number);
   const channel = v => { v /= 255; return v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4 };
-  const light = c => { const [r, g, b] = number(c); return .2126 * channel(r) + .7152 * channel(g) + .0722 * channel(b) };
-  const behind = e => { for (; e; e = e.parentElement) {
-    const c = getComputedStyle(e).backgroundColor, n = number(c); if (n.length < 4 || n[3] > .99) return c; } return 'rgb(255,255,255)' };
-  const poor = [];
+  const light = c => {
+    const [r, g, b] = number(c).map(channel);
+    return .2126 * r + .7152 * g + .0722 * b;
+  };
+  const behind = e => {
+    for (; e; e = e.parentElement) {
+      const colour = getComputedStyle(e).backgroundColor, parts = number(colour);
+      if (parts.length < 4 || parts[3] > .99) return colour;
+    }
+    return 'rgb(255,255,255)';
+  };
+  const poor = new Set();
   for (const e of document.querySelectorAll('main *, aside *')) {
     const own = [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());
     if (!own || e.closest('svg, .figure, .shimmer') || !e.getClientRects().length) continue;
+    if (e.closest('label:has(input:not(:checked))')) continue;
     const a = light(getComputedStyle(e).color), b = light(behind(e));
     const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
-    if (ratio < 4.5 && !e.closest('label:has(input:not(:checked))')) poor.push(`${e.className}: ${ratio.toFixed(2)}`);
+    if (ratio < 4.5) poor.add(`${e.className}: ${ratio.toFixed(2)}`);
   }
-  return [...new Set(poor)];
+  return [...poor];
 }"""
 
 
@@ -279,8 +287,9 @@ def test_every_control_has_a_name(gpt: Any) -> None:
     page = gpt.go(f"/overview?run={gpt.run}").page
     page.wait_for_selector(".ag-row")
     unnamed = page.evaluate(
-        "[...document.querySelectorAll('button, a[href], input, select')].filter(e => !(e.innerText || "
-        "e.ariaLabel || e.title || e.labels?.length)).filter(e => !e.closest('.ag-root-wrapper')).map(e => e.outerHTML)"
+        "[...document.querySelectorAll('button, a[href], input, select')]"
+        ".filter(e => !(e.innerText || e.ariaLabel || e.title || e.labels?.length))"
+        ".filter(e => !e.closest('.ag-root-wrapper')).map(e => e.outerHTML)"
     )
 
     assert unnamed == []
