@@ -1,0 +1,70 @@
+"""A failed allocation is told with what the allocator held at that moment."""
+
+from pathlib import Path
+
+import pytest
+
+import vramscope
+from vramscope.analysis.oom import ANALYSIS, oom
+from vramscope.model.marks import MarkKind, Marks, Phase, Phases, Steps
+from vramscope.model.stacks import stacks_of
+from vramscope.model.trace import Action
+
+SHARED = Path(__file__).parents[4] / "shared" / "snapshots"
+SEGMENT, ALLOC, OOM = Action.SEGMENT_ALLOC, Action.ALLOC, Action.OOM
+
+
+def full_device(recording):
+    """Two segments of 4 KiB; one block of 1024 in each; then 8 KiB are asked for at step 0, in forward."""
+    return recording(
+        (SEGMENT, 4096, 4096), (ALLOC, 4096, 1024), (SEGMENT, 16384, 4096), (ALLOC, 16384, 1000),
+        (OOM, 0, 8192, 2),
+        stacks=stacks_of([("forward", "train.py", 7), ("main", "train.py", 9)]),
+        marks=Marks.of(kind=[MarkKind.OOM], event=[5], value=[300]),
+        steps=Steps.of(index=[0], start_event=[0], end_event=[5]),
+        phases=Phases.of(phase=[Phase.FORWARD], end_event=[5]),
+    )  # fmt: skip
+
+
+def test_a_failure_knows_what_was_asked_for_and_what_was_there(recording):
+    failures = oom(full_device(recording))
+
+    assert failures.size.tolist() == [8192]
+    assert failures.allocated.tolist() == [2048]
+    assert failures.reserved.tolist() == [8192]
+    assert failures.largest_free.tolist() == [3072]
+    assert failures.device_free.tolist() == [300]
+
+
+def test_the_finding_names_moment_and_line(recording):
+    (finding,) = ANALYSIS.findings(oom(full_device(recording)))
+
+    assert finding.claim == (
+        "out of memory at step 0 in forward: 8.00 KiB could not be had, with 2.00 KiB allocated of 8.00 KiB "
+        "reserved, 3.00 KiB in the largest free block, 300 B free on the device"
+    )
+    assert (finding.file, finding.line, finding.function) == ("train.py", 7, "forward")
+
+
+def test_without_a_failure_nothing_is_said(recording):
+    failures = oom(recording((SEGMENT, 4096, 4096), (ALLOC, 4096, 1024)))
+
+    assert ANALYSIS.findings(failures) == []
+
+
+def test_only_the_last_few_of_many_failures_are_told(recording):
+    failures = oom(recording((SEGMENT, 4096, 4096), *[(OOM, 0, 8192)] * 9))
+
+    assert [finding.evidence["event"] for finding in ANALYSIS.findings(failures)] == [5, 6, 7, 8, 9]
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="no shared snapshots beside the repository")
+def test_a_real_failure_is_found_in_a_snapshot_that_holds_one():
+    """Its trace has one oom entry; the largest free block is that of the snapshot's own blocks then."""
+    (recording,) = vramscope.load(SHARED / "snap_t22_oom_vit.json").recordings
+
+    failures = oom(recording)
+
+    assert len(failures) == 1
+    assert failures.size[0] > failures.largest_free[0]
+    assert failures.reserved[0] >= failures.allocated[0] > 0
