@@ -59,12 +59,12 @@ def _recording(summary: Summary, top: int) -> Iterator[Block]:
     for note in recording.notes:
         yield Text(note.text, "note")
     yield Text(_extent(summary), "quiet")
+    yield from _findings(summary)
     yield _quantities(summary)
     yield from _identity(summary)
     yield from _live_set(summary, top)
     yield from _categories(summary)
     yield from _steps(summary.steps)
-    yield from _findings(summary)
 
 
 def _extent(summary: Summary) -> str:
