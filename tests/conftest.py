@@ -1,4 +1,4 @@
-"""A server started as a user starts it, and surely ended."""
+"""For all tests: no deadline on a busy machine, and servers that surely end."""
 
 import re
 import signal
@@ -11,6 +11,13 @@ from threading import Timer
 from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says something about the machine only; and a failure must come again.
+settings.register_profile(
+    "vramscope", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("vramscope")
 
 _LONGEST_S = 120
 
