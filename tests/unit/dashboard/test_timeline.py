@@ -2,7 +2,6 @@
 
 import base64
 import json
-from time import process_time
 from typing import Any
 
 import numpy as np
@@ -106,18 +105,13 @@ def test_the_points_know_their_instant() -> None:
     assert (series.allocated[instant] == unpack(allocated["y"]) * (1 << 30)).all()
 
 
-def test_a_zoom_of_two_million_events_is_small_and_quick() -> None:
+def test_a_zoom_of_two_million_events_keeps_its_budget() -> None:
     series = big(2_000_000)
-    views = [window(series, a, a + b) for a, b in ((0, 1e9), (3, 20), (10.0, 1.0), (20, 0.01))]
-    for view in views:
-        traces(series, view, QUANTITIES, 7)
-        began = process_time()
-        drawn = traces(series, view, QUANTITIES, 7)
-        spent = process_time() - began
+    for start, end in ((0, 1e9), (3, 20), (10.0, 11.0), (20, 20.01)):
+        drawn = traces(series, window(series, start, end), QUANTITIES, 7)
 
-        assert len(json.dumps(drawn)) <= 130_000  # of which a browser gets 110 kB: see the payload over HTTP
+        assert len(json.dumps(drawn)) <= 110_000
         assert sum(len(unpack(each["x"])) for each in drawn) <= 6000
-        assert spent <= 0.12, f"{spent * 1000:.0f} ms of CPU"
 
 
 def test_the_lane_has_at_most_400_bands_and_12_names() -> None:
