@@ -13,8 +13,8 @@ from .m4 import m4, time_edges
 from .series import EVENTS, Curve, Series
 from .theme import PHASE_COLOUR, QUANTITY_COLOUR, base_layout, byte_unit, esc, pack, scaled
 
-# With 4 points a column at most 4,800 points: a zoom stays under 110 kB and 6,000 SVG points.
-MAIN_COLUMNS, OTHER_COLUMNS = 540, 220
+# With 4 points a column about 5,000 points: a zoom stays under 110 kB and 6,000 SVG points.
+MAIN_COLUMNS, OTHER_COLUMNS = 520, 200
 QUANTITIES = ("allocated", "active", "reserved", "device_used", "capacity")
 _TOTALS = ("reserved", "active", "allocated")  # painted in this order: allocated on top
 LANES = (0.0, 0.075)  # of the height, below the curves
