@@ -42,16 +42,17 @@ def write_tables(run: Run, directory: Path, suffix: str, write: Callable[[Any, P
 def tables(recording: Recording) -> Iterator[tuple[str, pa.Table]]:
     """Name and Arrow table of everything in *recording*, with its allocations paired.
 
-    Codes become their names (``ALLOC``), name indices the names; beside every ``stack_id`` stands the
-    ``stack`` as text. Nothing is left out: all columns are the recording's own.
+    Codes become their names (``ALLOC``), name indices the names. Nothing is left out: all columns are the
+    recording's own. Beside the ``stack_id`` of an allocation, segment or block stands the ``stack`` as text;
+    not of an event, where it would come thrice per allocation: a million events made 6 GB of CSV.
     """
     stacks = recording.stacks
     yield "recording", _about(recording)
-    yield "events", _arrow(recording.trace, stacks)
-    yield "allocations", _arrow(lifetimes(recording), stacks)
+    yield "events", _arrow(recording.trace)
+    yield "allocations", _with_stacks(lifetimes(recording), stacks)
     for name in ("steps", "phases", "marks", "labels"):
-        yield name, _arrow(getattr(recording, name), stacks)
-    yield "samples", _arrow(recording.counters, stacks)
+        yield name, _arrow(getattr(recording, name))
+    yield "samples", _arrow(recording.counters)
     yield from _state("initial", recording.initial, stacks)
     if recording.final is not None:
         yield from _state("final", recording.final, stacks)
@@ -95,8 +96,8 @@ def _about(recording: Recording) -> pa.Table:
 
 
 def _state(when: str, state: Snapshot, stacks: Stacks) -> Iterator[tuple[str, pa.Table]]:
-    yield f"{when}_segments", _arrow(state.segments, stacks)
-    yield f"{when}_blocks", _arrow(state.blocks, stacks)
+    yield f"{when}_segments", _with_stacks(state.segments, stacks)
+    yield f"{when}_blocks", _with_stacks(state.blocks, stacks)
 
 
 def _frames(stacks: Stacks) -> pa.Table:
@@ -106,7 +107,11 @@ def _frames(stacks: Stacks) -> pa.Table:
     return pa.table({"stack_id": pa.array(range(len(stacks)), pa.int32()), **columns})
 
 
-def _arrow(table: Table, stacks: Stacks) -> pa.Table:
+def _with_stacks(table: Any, stacks: Stacks) -> pa.Table:
+    return _arrow(table).append_column("stack", _stack_texts(table.stack_id, stacks))
+
+
+def _arrow(table: Table) -> pa.Table:
     columns: dict[str, Any] = {}
     for name, values in table.columns():
         if name in _WORDS:
@@ -115,8 +120,6 @@ def _arrow(table: Table, stacks: Stacks) -> pa.Table:
             columns[name] = _words(values, getattr(table, "names"))  # noqa: B009 - not every table has names
         else:
             columns[name] = pa.array(values)
-        if name == "stack_id":
-            columns["stack"] = _stack_texts(values, stacks)
     return pa.table(columns)
 
 

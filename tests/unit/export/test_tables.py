@@ -101,11 +101,13 @@ def test_codes_and_names_become_their_words(tmp_path, name):
 @pytest.mark.parametrize("name", READERS)
 def test_stacks_are_text_beside_their_id_and_whole_in_their_own_table(tmp_path, name):
     home = folder(tmp_path, name)
-    events = READERS[name](home, "events")
+    allocations = READERS[name](home, "allocations")
     stacks = READERS[name](home, "stacks")
 
-    assert events["stack"] == [f"{ODD} (/home/me/train.py:7) ← main (/home/me/train.py:99)", "", "",
-                               "main (/home/me/train.py:99)"]  # fmt: skip
+    assert allocations["stack"] == [
+        f"{ODD} (/home/me/train.py:7) ← main (/home/me/train.py:99)",
+        "main (/home/me/train.py:99)",
+    ]
     assert stacks["function"] == ["", "main", ODD]
     assert [int(line) for line in stacks["line"]] == [0, 99, 7]
 
