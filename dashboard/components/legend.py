@@ -12,12 +12,15 @@ from .definitions import LABEL, term
 
 
 def usual(series: Series) -> list[str]:
-    """The curves to begin with: capacity only where it would not press the others flat, active only where
-    it says something of its own (between a free and its completion it differs in every trace)."""
+    """The curves to begin with: capacity and the driver's count only where they would not press the others
+    flat, active only where it says something of its own (between a free and its completion it differs in
+    every trace)."""
     top = int(max(series.reserved.max(initial=0), series.allocated.max(initial=0)))
+    is_all = not top
     apart = series.active != series.allocated
     fitting = {
         "capacity": series.capacity_bytes <= 2.5 * top,
+        "device_used": is_all or int(series.device_used.value.max(initial=0)) <= 4 * top,
         "active": bool((apart[1:] & apart[:-1]).any()),
     }
     return [name for name in offered(series) if fitting.get(name, True)]
