@@ -39,7 +39,7 @@ check: $(TOOLS) browser  ## format, lint, types, import contracts, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/pytest -n auto --dist loadgroup
 
 format: $(TOOLS)  ## put the code into the shape that check wants
