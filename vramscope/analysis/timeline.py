@@ -52,10 +52,10 @@ def timeline(recording: Recording) -> Totals:
     is_free = (action == Action.FREE_REQUESTED) | unannounced(trace, recording.initial.blocks)
     start = _levels(recording.initial)
     return Totals(
-        requested=_run(start[0], trace.size * (block > 0), is_alloc, is_done),
-        allocated=_run(start[1], block, is_alloc, is_free),
-        active=_run(start[2], block, is_alloc, is_done),
-        reserved=_run(start[3], block, grows, shrinks),
+        requested=running(start[0], trace.size * (block > 0), is_alloc, is_done),
+        allocated=running(start[1], block, is_alloc, is_free),
+        active=running(start[2], block, is_alloc, is_done),
+        reserved=running(start[3], block, grows, shrinks),
         time_ns=_times(recording),
     )
 
@@ -72,7 +72,7 @@ def _levels(state: Snapshot) -> tuple[int, int, int, int]:
     )
 
 
-def _run(start: int, size: NDArray[Any], up: NDArray[Any], down: NDArray[Any]) -> NDArray[Any]:
+def running(start: int, size: NDArray[Any], up: NDArray[Any], down: NDArray[Any]) -> NDArray[Any]:
     """*start*, and after each event: plus its size where *up*, minus it where *down*."""
     level = np.empty(len(size) + 1, dtype="i8")
     level[0] = start

@@ -1,0 +1,118 @@
+"""The parts over time are those that the whole state shows, at every instant."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vramscope.allocator.index import StateIndex
+from vramscope.analysis.fragmentation import findings, fragmentation, parts_over_time
+from vramscope.analysis.identity import identity_of
+from vramscope.formats.torch_snapshot import read
+from vramscope.model.recording import Recording
+from vramscope.model.stacks import stacks_of
+from vramscope.model.trace import Action
+
+SHARED = Path(__file__).parents[3].parent / "shared"
+FILES = [
+    *sorted(SHARED.glob("genuine/*.pickle.gz")),
+    *(
+        path
+        for path in sorted(SHARED.glob("snapshots/s*.*"))
+        if path.suffix in (".pickle", ".json")
+        and path.name not in ("snap_t22_oom_vit.json", "snap_anonymised_fixture.pickle")
+    ),
+]
+EACH_EVENT = "snap_t26_adam_tiny_complete.pickle"
+OPS = st.lists(st.tuples(st.integers(0, 7), st.integers(1, 4096)), max_size=60)
+MIB = 1 << 20
+
+
+@pytest.mark.skipif(not FILES, reason="the shared captures are not beside this checkout")
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_the_parts_are_those_of_the_identity_in_shared_files(path):
+    for recording in read(path).recordings:
+        parts = parts_over_time(recording)
+        index = StateIndex(recording.trace, recording.initial)
+        n = len(recording.trace)
+        random = np.random.default_rng(2).integers(0, n + 1, 40).tolist()
+        for k in range(n + 1) if path.name == EACH_EVENT else (0, n, *random):
+            whole = identity_of(index.at(k))
+            assert {name: getattr(parts, name)[k] for name in whole.parts} == whole.parts, k
+            assert parts.reserved[k] == whole.reserved
+
+
+@given(OPS, st.integers(0, 30))
+def test_the_parts_are_those_of_the_identity(play, ops, n_before):
+    recording = play(ops, n_before).recording
+    parts = parts_over_time(recording)
+    index = StateIndex(recording.trace, recording.initial)
+
+    for k in range(len(recording.trace) + 1):
+        whole = identity_of(index.at(k))
+        assert {name: getattr(parts, name)[k] for name in whole.parts} == whole.parts
+
+
+def test_mapped_memory_that_is_torn_apart_leaves_a_free_run_and_one_in_use(recording):
+    made = recording(
+        (Action.SEGMENT_MAP, 0, 6 * MIB),
+        (Action.ALLOC, 4 * MIB, MIB),
+        (Action.SEGMENT_UNMAP, 2 * MIB, 2 * MIB),
+        (Action.SEGMENT_MAP, 2 * MIB, 2 * MIB),
+        (Action.FREE_REQUESTED, 4 * MIB, MIB),
+        (Action.FREE_COMPLETED, 4 * MIB, MIB),
+    )
+
+    parts = parts_over_time(made)
+
+    assert (parts.releasable // MIB).tolist() == [0, 6, 0, 2, 0, 0, 6]
+    assert (parts.inactive_split // MIB).tolist() == [0, 0, 5, 1, 5, 5, 0]
+    assert (parts.pending // MIB).tolist() == [0, 0, 0, 0, 0, 1, 0]
+
+
+def test_a_finding_names_the_line_that_pins_what_was_free_when_the_driver_was_asked(recording):
+    stacks = stacks_of([("buffer", "train.py", 7)])
+    made = recording(
+        (Action.SEGMENT_ALLOC, 0, 100 * MIB),
+        (Action.ALLOC, 0, MIB, 1),
+        (Action.SEGMENT_ALLOC, 200 * MIB, 100 * MIB),
+        (Action.ALLOC, 200 * MIB, 100 * MIB),
+        stacks=stacks,
+    )
+
+    found = fragmentation(made)
+    (finding,) = findings(found)
+
+    assert (found.worst, found.unusable_bytes) == (2, 99 * MIB)
+    assert (found.pinned.kept_bytes.tolist(), found.pinned.alloc_event.tolist()) == ([99 * MIB], [1])
+    assert (finding.file, finding.line, finding.n_bytes) == ("train.py", 7, 99 * MIB)
+    assert "99.0 MiB of 100 MiB" in finding.claim
+    assert "asked for more" in finding.claim
+    assert finding.claim.endswith("99.0 MiB of it pinned by a block of 1.00 MiB from train.py:7")
+
+
+def test_a_release_that_is_followed_by_a_request_is_a_retry_unless_the_program_asked_for_it(recording):
+    stacks = stacks_of([("step", "train.py", 7)], [("empty_cache", "memory.py", 1), ("main", "train.py", 9)])
+    by_program = len(stacks) - 1
+    rows = [
+        (Action.SEGMENT_ALLOC, 0, 2 * MIB),
+        (Action.SEGMENT_FREE, 0, 2 * MIB, 1),
+        (Action.SEGMENT_ALLOC, 0, 4 * MIB, 1),
+        (Action.SEGMENT_FREE, 0, 4 * MIB, by_program),
+        (Action.SEGMENT_ALLOC, 0, 4 * MIB),
+        (Action.SEGMENT_FREE, 0, 4 * MIB, 1),
+        (Action.OOM, 0, 8 * MIB, 1),
+    ]
+
+    found = fragmentation(recording(*rows, stacks=stacks)).churn
+
+    assert (found.n_made, found.n_released, found.n_retries, found.n_ooms) == (3, 3, 2, 1)
+
+
+def test_nothing_recorded_has_nothing_to_say():
+    found = fragmentation(Recording())
+
+    assert findings(found) == []
+    assert found.unusable_bytes == 0

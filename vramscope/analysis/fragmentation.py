@@ -1,0 +1,247 @@
+"""How much of the reserved memory was of no use, when, and what kept it so?"""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis import Analysis
+from vramscope.analysis._free_segments import free_segment_bytes
+from vramscope.analysis._place import place
+from vramscope.analysis.pins import Pins, pins
+from vramscope.analysis.timeline import running, timeline, unannounced
+from vramscope.model.finding import Finding
+from vramscope.model.recording import Recording
+from vramscope.model.snapshot import BlockState
+from vramscope.model.stacks import Frame
+from vramscope.model.table import Table
+from vramscope.model.trace import Action
+from vramscope.units import format_bytes
+
+_GAINS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
+_LOSSES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+_WORTH_SAYING = 0.1
+_LEAST_BYTES = 16 << 20
+"""Below that it is not worth a word, whatever share it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts(Table):
+    """What the reserved bytes consist of; row k is instant k. The first five sum up to ``reserved``."""
+
+    DTYPES: ClassVar = {
+        "requested": "i8",
+        "rounding": "i8",
+        "pending": "i8",
+        "inactive_split": "i8",
+        "releasable": "i8",
+        "reserved": "i8",
+        "time_ns": "i8",
+    }
+
+    requested: NDArray[Any]
+    """What the program asked for and still uses."""
+    rounding: NDArray[Any]
+    """What the blocks in use are larger: internal fragmentation."""
+    pending: NDArray[Any]
+    """Freed, but waiting for another stream."""
+    inactive_split: NDArray[Any]
+    """Free pieces of segments that are in use elsewhere: external fragmentation."""
+    releasable: NDArray[Any]
+    """Segments wholly free."""
+    reserved: NDArray[Any]
+    time_ns: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Churn:
+    """How often memory came from the driver and went back."""
+
+    n_made: int = 0
+    """Segments allocated, or pieces mapped."""
+    made_bytes: int = 0
+    n_released: int = 0
+    """Segments freed, or pieces unmapped."""
+    released_bytes: int = 0
+    n_retries: int = 0
+    """Times that the cache was released because something did not fit: released, and asked again at once."""
+    n_ooms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fragmentation:
+    """Over time, and at its worst."""
+
+    parts: Parts
+    churn: Churn
+    worst: int = 0
+    """The instant before the driver was asked for more while most bytes lay in free pieces; where it was
+    never asked, that of the most such bytes."""
+    was_asked: bool = False
+    """Whether the driver was asked for more at the worst instant."""
+    step: int | None = None
+    """Of the worst instant."""
+    pinned: Pins = field(default_factory=Pins.of)
+    """What kept the mostly free segments then."""
+    pinned_by: Frame | None = None
+    """Where in the program the first of these was allocated; None where not known."""
+    is_expandable: bool = False
+    """Whether the allocator used expandable segments already."""
+
+    @property
+    def unusable_bytes(self) -> int:
+        """Free pieces at the worst instant."""
+        return int(self.parts.inactive_split[self.worst])
+
+
+def fragmentation(recording: Recording) -> Fragmentation:
+    """Exact at every instant: at each, ``parts`` are those of ``identity``; 1 s per million events."""
+    parts = parts_over_time(recording)
+    worst, was_asked = _worst(recording, parts)
+    pinned = pins(recording, worst)
+    return Fragmentation(
+        parts=parts,
+        churn=churn(recording),
+        worst=worst,
+        was_asked=was_asked,
+        step=place(recording, worst)[0],
+        pinned=pinned,
+        pinned_by=_own_frame(recording, int(pinned.stack_id[0])) if len(pinned) else None,
+        is_expandable=bool(
+            (recording.trace.action == Action.SEGMENT_MAP).any()
+            or recording.initial.segments.is_expandable.any()
+        ),
+    )
+
+
+def parts_over_time(recording: Recording) -> Parts:
+    """The parts alone."""
+    trace, blocks = recording.trace, recording.initial.blocks
+    totals = timeline(recording)
+    is_free = (trace.action == Action.FREE_REQUESTED) | unannounced(trace, blocks)
+    before = int(blocks.requested_size[blocks.state == BlockState.ALLOCATED].sum())
+    requested = running(before, trace.size * (trace.block_size > 0), trace.action == Action.ALLOC, is_free)
+    unused = totals.reserved - totals.active
+    # Only a record that contradicts itself has free segments without free bytes.
+    releasable = np.minimum(free_segment_bytes(recording), unused)
+    return Parts(
+        requested=requested,
+        rounding=totals.allocated - requested,
+        pending=totals.active - totals.allocated,
+        inactive_split=unused - releasable,
+        releasable=releasable,
+        reserved=totals.reserved,
+        time_ns=totals.time_ns,
+    )
+
+
+def churn(recording: Recording) -> Churn:
+    """Of the whole recording."""
+    trace = recording.trace
+    gains, losses = np.isin(trace.action, _GAINS), np.isin(trace.action, _LOSSES)
+    return Churn(
+        n_made=int(np.count_nonzero(gains)),
+        made_bytes=int(trace.size[gains].sum()),
+        n_released=int(np.count_nonzero(losses)),
+        released_bytes=int(trace.size[losses].sum()),
+        n_retries=_n_retries(recording, losses),
+        n_ooms=int(np.count_nonzero(trace.action == Action.OOM)),
+    )
+
+
+def _n_retries(recording: Recording, losses: NDArray[Any]) -> int:
+    """Runs of releases that end in a request to the driver, or out of memory; not by ``empty_cache``."""
+    action, stack_id = recording.trace.action, recording.trace.stack_id
+    last = np.flatnonzero(losses[:-1] & ~losses[1:])
+    asked_again = last[np.isin(action[last + 1], (*_GAINS, Action.OOM))]
+    asked, count = np.unique(stack_id[asked_again], return_counts=True)
+    frames = (recording.stacks.frames(stack) for stack in asked.tolist())
+    return sum(
+        n
+        for n, stack in zip(count.tolist(), frames, strict=True)
+        if not any(frame.function == "empty_cache" for frame in stack)
+    )
+
+
+def _worst(recording: Recording, parts: Parts) -> tuple[int, bool]:
+    """See ``Fragmentation.worst``."""
+    asked = np.flatnonzero(np.isin(recording.trace.action, (*_GAINS, Action.OOM)))
+    if not len(asked):
+        return int(parts.inactive_split.argmax()), False
+    return int(asked[parts.inactive_split[asked].argmax()]), True
+
+
+def _own_frame(recording: Recording, stack_id: int) -> Frame | None:
+    """The innermost frame that is Python and not torch's; else the innermost that is Python."""
+    python = [frame for frame in recording.stacks.frames(stack_id) if frame.line]
+    own = [frame for frame in python if "/torch/" not in frame.file]
+    return next(iter(own or python), None)
+
+
+def findings(found: Fragmentation) -> list[Finding]:
+    """Memory that could not be used, with what pinned it; and retries."""
+    said = []
+    reserved = int(found.parts.reserved[found.worst])
+    if found.unusable_bytes >= max(_WORTH_SAYING * reserved, _LEAST_BYTES):
+        said.append(_unusable(found, reserved))
+    if found.churn.n_retries:
+        said.append(_retries(found.churn))
+    return said
+
+
+def _unusable(found: Fragmentation, reserved: int) -> Finding:
+    place = f"at event {found.worst}" if found.step is None else f"in step {found.step}"
+    sizes = f"{format_bytes(found.unusable_bytes)} of {format_bytes(reserved)}"
+    asked = ", and the driver was asked for more" if found.was_asked else ""
+    claim = f"{sizes} reserved lay in free pieces {place}{asked}{_pinned(found)}"
+    frame = found.pinned_by
+    return Finding(
+        kind="fragmentation",
+        severity="warning",
+        claim=claim,
+        file=frame.file if frame else None,
+        line=frame.line if frame else None,
+        function=frame.function if frame else None,
+        n_bytes=found.unusable_bytes,
+        advice=None if found.is_expandable else "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        evidence={
+            "instant": found.worst,
+            "reserved_bytes": reserved,
+            "pinned_bytes": found.pinned.total_bytes,
+            "pinned_segments": len(np.unique(found.pinned.segment)),
+        },
+    )
+
+
+def _pinned(found: Fragmentation) -> str:
+    """The worst segment, in words."""
+    if not len(found.pinned):
+        return ""
+    kept, size = (
+        format_bytes(int(column[0])) for column in (found.pinned.kept_bytes, found.pinned.block_size)
+    )
+    n_others = int(found.pinned.n_blocks[0]) - 1
+    others = f" and {n_others} smaller" if n_others else ""
+    frame = found.pinned_by
+    where = f" from {frame.file}:{frame.line}" if frame else ""
+    return f"; {kept} of it pinned by a block of {size}{where}{others}"
+
+
+def _retries(known: Churn) -> Finding:
+    times = "once" if known.n_retries == 1 else f"{known.n_retries} times"
+    return Finding(
+        kind="fragmentation",
+        severity="warning",
+        claim=f"the cache was released {times} because an allocation did not fit: each stalls the device",
+        n_bytes=known.released_bytes,
+        evidence={"retries": known.n_retries, "ooms": known.n_ooms, "released": known.n_released},
+    )
+
+
+ANALYSIS = Analysis(
+    "fragmentation",
+    "How much of the reserved memory was of no use, when, and what kept it so?",
+    fragmentation,
+    findings,
+)
