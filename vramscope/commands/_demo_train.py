@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 import vramscope
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-WIDTH, LAYERS, HEADS, CONTEXT, BATCH = 256, 4, 4, 256, 12
+WIDTH, LAYERS, HEADS, CONTEXT, BATCH = 256, 4, 4, 256, 20
 
 
 class Block(nn.Module):
