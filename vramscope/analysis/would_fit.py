@@ -14,6 +14,7 @@ from vramscope.analysis.timeline import instant_of
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState, Snapshot
+from vramscope.model.trace import Action
 
 
 class Origin(str, Enum):
@@ -60,11 +61,19 @@ class Fit:
 
 
 def would_fit(
-    recording: Recording, n_bytes: int, instant: int | None = None, stream: int = 0, pool: int = 0
+    recording: Recording,
+    n_bytes: int | None = None,
+    instant: int | None = None,
+    stream: int = 0,
+    pool: int = 0,
 ) -> Fit:
-    """At *instant*, or at the peak where None; by the allocator's own rules. 0.1 s per million events."""
-    if n_bytes <= 0:
-        raise UsageError(f"would {n_bytes} bytes fit? Ask for at least 1 byte")
+    """At *instant*, or at the peak where None; by the allocator's own rules. 0.1 s per million events.
+
+    Without *n_bytes*: the largest request of the recording, as if it came once more.
+    """
+    asked = _largest_request(recording) if n_bytes is None else n_bytes
+    if asked <= 0:
+        raise UsageError(f"would {asked} bytes fit? Ask for at least 1 byte")
     at = instant_of(recording, instant)
     process = recording.process
     settings = Settings.from_snapshot(process.allocator, torch=process.torch)
@@ -72,7 +81,14 @@ def would_fit(
     capacity = recording.device.total_bytes or None
     if capacity and settings.memory_fraction is not None:
         capacity = int(capacity * settings.memory_fraction)
-    return fit_of(state, n_bytes, settings, (stream, pool), capacity)
+    return fit_of(state, asked, settings, (stream, pool), capacity)
+
+
+def _largest_request(recording: Recording) -> int:
+    """Of all that the trace says was asked for; 1 where it says nothing."""
+    trace = recording.trace
+    is_request = (trace.action == Action.ALLOC) | (trace.action == Action.OOM)
+    return max(int(trace.size[is_request].max(initial=1)), 1)
 
 
 def fit_of(

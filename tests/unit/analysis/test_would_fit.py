@@ -95,3 +95,9 @@ def test_an_unknown_capacity_is_not_guessed(recording):
 def test_nothing_is_not_a_request():
     with pytest.raises(UsageError, match="at least 1 byte"):
         would_fit(Recording(), 0)
+
+
+def test_unasked_it_is_about_the_largest_request_that_failed_or_not(recording):
+    made = recording((Action.SEGMENT_ALLOC, 0, 2 * MIB), (Action.ALLOC, 0, 700), (Action.OOM, 0, 5 * MIB))
+
+    assert would_fit(made).n_bytes == 5 * MIB
