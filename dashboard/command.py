@@ -45,7 +45,7 @@ def _run(args: Namespace) -> int:
 
     allowed = access(args.host, args.allow_host, use_token=not args.no_token)
     server = _bound(args, allowed)
-    url = _url(server.effective_port, allowed)
+    url = _url(server.effective_port, allowed, _first_page(args.path))
     print(f"vramscope serves {args.path} at\n\n    {url}\n\nCtrl-C ends it.", flush=True)
     if args.open:
         import webbrowser
@@ -74,11 +74,23 @@ def _bound(args: Namespace, allowed: Any) -> Any:
         ) from error
 
 
-def _url(port: int, allowed: Any) -> str:
+def _first_page(path: Path) -> str:
+    """The run itself where there is but one to show, else the list of runs."""
+    from importlib import import_module
+
+    from .data import run_id
+
+    # By name: the attribute ``vramscope.load`` is the function.
+    found = import_module("vramscope.load").discover(path)
+    return f"overview?run={run_id(path, path)}" if found == [path] else ""
+
+
+def _url(port: int, allowed: Any, page: str = "") -> str:
     named = sorted(allowed.hosts - {"127.0.0.1", "localhost", "::1"})
     host = named[0] if named else "127.0.0.1"
     shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}/" + (f"?token={allowed.token}" if allowed.token else "")
+    joint = "&" if "?" in page else "?"
+    return f"http://{shown}:{port}/{page}" + (f"{joint}token={allowed.token}" if allowed.token else "")
 
 
 COMMAND = Command("serve", "show recordings in the browser, live while they are written", _arguments, _run)

@@ -10,6 +10,7 @@ from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 from vramscope.dashboard import command, serve
+from vramscope.dashboard.data import Data
 from vramscope.dashboard.security import Access
 
 from vramscope.errors import MissingExtraError, UsageError
@@ -58,6 +59,15 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
 def test_the_url_carries_the_token() -> None:
     assert command._url(8050, Access("t0ken")) == "http://127.0.0.1:8050/?token=t0ken"
     assert command._url(1, Access(None)) == "http://127.0.0.1:1/"
+    assert command._url(1, Access("t"), "overview?run=x") == "http://127.0.0.1:1/overview?run=x&token=t"
+
+
+def test_one_run_opens_on_its_overview_and_a_folder_on_its_list() -> None:
+    samples = Path(__file__).parents[3] / "sample_traces"
+    page = command._first_page(samples / "transformer")
+
+    assert command._first_page(samples) == ""
+    assert Data(samples / "transformer").path(page.removeprefix("overview?run=")) == samples / "transformer"
 
 
 def test_a_taken_port_is_said_and_the_usual_one_is_replaced(tmp_path: Path) -> None:
