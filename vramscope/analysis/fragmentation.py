@@ -22,8 +22,9 @@ from vramscope.units import format_bytes
 _GAINS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
 _LOSSES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 _WORTH_SAYING = 0.1
-_LEAST_BYTES = 16 << 20
+_LEAST_BYTES = 64 << 20
 """Below that it is not worth a word, whatever share it is."""
+_ADVICE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True may help; no replay has proven it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,7 @@ def _unusable(found: Fragmentation, reserved: int) -> Finding:
         line=frame.line if frame else None,
         function=frame.function if frame else None,
         n_bytes=found.unusable_bytes,
-        advice=None if found.is_expandable else "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        advice=None if found.is_expandable else _ADVICE,
         evidence={
             "instant": found.worst,
             "reserved_bytes": reserved,

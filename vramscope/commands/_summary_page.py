@@ -200,7 +200,7 @@ def _telling(steps: Sequence[StepPeak]) -> list[StepPeak]:
 def _findings(summary: Summary) -> Iterator[Block]:
     for finding in summary.findings:
         where = f" ({_short(finding.file)}:{finding.line})" if finding.file else ""
-        advice = f" {finding.advice}" if finding.advice else ""
+        advice = f". {finding.advice}" if finding.advice else ""
         kind = "plain" if finding.severity == "info" else finding.severity
         yield Text(f"{finding.claim}{where}{advice}", kind)
 
