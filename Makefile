@@ -3,13 +3,15 @@ PYTHON ?= python3
 VENV   ?= .venv
 # What `make demo` passes on, for example: make demo DEMO="--steps 3 --no-serve"
 DEMO   ?=
+# What `make bench` passes on, for a quick look: make bench BENCH="--events 100000 --growth 10000,100000 --out /tmp/r.md"
+BENCH  ?=
 
 BIN   := $(VENV)/bin
 READY := $(VENV)/.vramscope-ready
 TOOLS := $(VENV)/.vramscope-tools
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format browser
+.PHONY: help setup demo test check bench format browser
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +43,9 @@ check: $(TOOLS) browser  ## format, lint, types, import contracts, tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/pytest -n auto --dist loadgroup
+
+bench: $(TOOLS)  ## measure us beside the other readers of snapshots, into benchmarks/RESULTS.md
+	$(BIN)/python benchmarks/readers.py $(BENCH)
 
 format: $(TOOLS)  ## put the code into the shape that check wants
 	$(BIN)/ruff format .
