@@ -1,5 +1,6 @@
 """A sink that keeps what a source hands over, and programs that train."""
 
+import gc
 import itertools
 from dataclasses import dataclass, field
 
@@ -86,6 +87,8 @@ class Recorded:
         self.capture = Simulated(Options(**options), self.failures.append)
 
     def __enter__(self):
+        # What earlier tests left in cycles would die in the middle of this recording.
+        gc.collect()
         self.capture.start(self.sink)
         self.capture.enter_thread()
         return self
