@@ -39,6 +39,23 @@ HEADERS = {
 
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux1_x86_64")
 
+DRIVER = "libcuda.so.1"
+DRIVER_FUNCTIONS = (
+    "cuMemAddressFree",
+    "cuMemExportToShareableHandle",
+    "cuMemImportFromShareableHandle",
+    "cuMemMap",
+    "cuMemSetAccess",
+    "cuMemUnmap",
+    "cuMemsetD32Async",
+    "cuMulticastAddDevice",
+    "cuMulticastBindMem",
+    "cuMulticastCreate",
+    "cuStreamWriteValue32",
+    "cuStreamWriteValue32_v2",
+)
+"""What torch before 2.9 looks up in the driver by name, as no link shows."""
+
 NOT_UNPACKED = ("torch/include/", "torch/test/")
 
 NVIDIA = re.compile(
@@ -224,6 +241,7 @@ def wanted_symbols(torch: Path) -> Symbols:
     files = [*torch.glob("lib/*.so*"), *torch.glob("_C*.so")]
     libraries = {name for file in files for name in needed_libraries(file)}
     symbols: Symbols = {name: {} for name in libraries}
+    symbols[DRIVER] = dict.fromkeys(DRIVER_FUNCTIONS, "")
     for file in files:
         for function, version in undefined_functions(file):
             library = library_of(function, version, libraries)
@@ -251,7 +269,7 @@ def library_of(function: str, version: str, libraries: set[str]) -> str | None:
         for library in libraries:
             if stem_of(library) == wanted:
                 return library
-    return "libcuda.so.1" if re.match(r"cu[A-Z]", function) else None
+    return DRIVER if re.match(r"cu[A-Z]", function) else None
 
 
 def stem_of(library: str) -> str:
@@ -276,7 +294,9 @@ def build_libraries(symbols: Symbols, include: Sequence[Path], place: Path) -> N
         link("libstandin.so", lib, [HERE / "board.c", "-lpthread"])
         link("libnvidia-ml.so.1", lib, [HERE / "nvml.c", *against_board(lib)])
         for library, functions in sorted(symbols.items()):
-            build_library(library, functions, include, lib)
+            if library != DRIVER:
+                build_library(library, functions, include, lib)
+        build_driver(symbols[DRIVER], lib)
         if (place / "lib").exists():
             (place / "lib").replace(old)
         lib.replace(place / "lib")
@@ -299,6 +319,14 @@ def build_library(library: str, functions: dict[str, str], include: Sequence[Pat
     link(library, lib, parts)
 
 
+def build_driver(functions: dict[str, str], lib: Path) -> None:
+    """The driver: what matters of it lies in the runtime, the rest returns 0."""
+    runtime = next(lib.glob("libcudart.so.*"))
+    rest = lib.parent / "libcuda.c"
+    rest.write_text(stubs(set(functions) - defined_functions(runtime)))
+    link(DRIVER, lib, [rest, "-Wl,--no-as-needed", runtime, "-Wl,-rpath,$ORIGIN"])
+
+
 def against_board(lib: Path) -> list[str]:
     """Options to link with the board, which lies beside the library."""
     return [f"-L{lib}", "-lstandin", "-Wl,-rpath,$ORIGIN", "-Wl,--as-needed", "-lpthread"]
@@ -315,7 +343,7 @@ def compile_c(arguments: Sequence[str | Path]) -> None:
 
 
 def defined_functions(file: Path) -> set[str]:
-    return set(re.findall(r" T (\S+)$", output_of("nm", "--defined-only", file), re.MULTILINE))
+    return set(re.findall(r" T ([^@\s]+)", output_of("nm", "--defined-only", file)))
 
 
 def stubs(functions: set[str]) -> str:

@@ -712,7 +712,10 @@ EXPORT cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *function) {
 }
 #endif
 
-// ---- the driver, reached through cudaGetDriverEntryPoint ------------------------------------------------
+// ---- the driver -----------------------------------------------------------------------------------------
+//
+// Newer versions of torch ask cudaGetDriverEntryPoint for these functions, older ones look them up in
+// libcuda.so.1, which is linked with this library.
 
 // Physical memory for expandable segments: it counts from cuMemCreate to cuMemRelease.
 struct physical_memory {
@@ -720,7 +723,7 @@ struct physical_memory {
     unsigned device;
 };
 
-static CUresult address_reserve(CUdeviceptr *pointer, size_t size, size_t alignment, CUdeviceptr wish,
+EXPORT CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t size, size_t alignment, CUdeviceptr wish,
                                 unsigned long long flags) {
     (void)alignment;
     (void)wish;
@@ -735,7 +738,7 @@ static CUresult address_reserve(CUdeviceptr *pointer, size_t size, size_t alignm
     return fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult memory_create(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
+EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
                               unsigned long long flags) {
     (void)flags;
 #if CUDART_VERSION >= 12030
@@ -754,14 +757,14 @@ static CUresult memory_create(CUmemGenericAllocationHandle *handle, size_t size,
     return CUDA_SUCCESS;
 }
 
-static CUresult memory_release(CUmemGenericAllocationHandle handle) {
+EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     struct physical_memory *memory = (struct physical_memory *)(uintptr_t)handle;
     standin_give(memory->device, memory->size);
     free(memory);
     return CUDA_SUCCESS;
 }
 
-static CUresult granularity(size_t *size, const CUmemAllocationProp *properties,
+EXPORT CUresult cuMemGetAllocationGranularity(size_t *size, const CUmemAllocationProp *properties,
                             CUmemAllocationGranularity_flags option) {
     (void)properties;
     (void)option;
@@ -769,29 +772,29 @@ static CUresult granularity(size_t *size, const CUmemAllocationProp *properties,
     return CUDA_SUCCESS;
 }
 
-static CUresult device_attribute(int *value, CUdevice_attribute attribute, CUdevice device) {
+EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
     (void)attribute;
     (void)device;
     *value = 0;
     return CUDA_SUCCESS;
 }
 
-static CUresult error_string(CUresult error, const char **text) {
+EXPORT CUresult cuGetErrorString(CUresult error, const char **text) {
     *text = error == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory" : "an error of the stand-in's driver";
     return CUDA_SUCCESS;
 }
 
-static CUresult current_context(CUcontext *context) {
+EXPORT CUresult cuCtxGetCurrent(CUcontext *context) {
     *context = standin_has_context(physical(current_device)) ? (CUcontext)1 : NULL;
     return CUDA_SUCCESS;
 }
 
-static CUresult device_get(CUdevice *device, int ordinal) {
+EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal) {
     *device = ordinal;
     return CUDA_SUCCESS;
 }
 
-static CUresult context_state(CUdevice device, unsigned *flags, int *is_active) {
+EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *is_active) {
     *flags = 0;
     *is_active = standin_has_context(physical(device));
     return CUDA_SUCCESS;
@@ -806,15 +809,15 @@ static void *driver_function(const char *name) {
         const char *name;
         void *function;
     } table[] = {
-        {"cuMemAddressReserve", address_reserve},
-        {"cuMemCreate", memory_create},
-        {"cuMemRelease", memory_release},
-        {"cuMemGetAllocationGranularity", granularity},
-        {"cuDeviceGetAttribute", device_attribute},
-        {"cuGetErrorString", error_string},
-        {"cuCtxGetCurrent", current_context},
-        {"cuDeviceGet", device_get},
-        {"cuDevicePrimaryCtxGetState", context_state},
+        {"cuMemAddressReserve", cuMemAddressReserve},
+        {"cuMemCreate", cuMemCreate},
+        {"cuMemRelease", cuMemRelease},
+        {"cuMemGetAllocationGranularity", cuMemGetAllocationGranularity},
+        {"cuDeviceGetAttribute", cuDeviceGetAttribute},
+        {"cuGetErrorString", cuGetErrorString},
+        {"cuCtxGetCurrent", cuCtxGetCurrent},
+        {"cuDeviceGet", cuDeviceGet},
+        {"cuDevicePrimaryCtxGetState", cuDevicePrimaryCtxGetState},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         if (!strcmp(name, table[i].name)) {

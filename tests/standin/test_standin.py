@@ -279,8 +279,8 @@ def test_cuda_and_nvml_may_number_the_devices_differently(run_standin):
         nvml(DEVICES)
         + """
 kept = torch.empty(30 * MIB, dtype=torch.uint8, device="cuda")
-bus = torch.cuda.get_device_properties(0).pci_bus_id
-by_bus = pynvml.nvmlDeviceGetHandleByPciBusId(f"00000000:{bus:02X}:00.0")
+bus_id = pynvml.nvmlDeviceGetPciInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid(0))).busId
+by_bus = pynvml.nvmlDeviceGetHandleByPciBusId(bus_id)
 answer = [torch.cuda.device_count(), uuid(0), [name_of(n) for n in range(3)], used(by_bus)]
 """,
         STANDIN_DEVICES=3,
