@@ -11,7 +11,7 @@ READY := $(VENV)/.vramscope-ready
 TOOLS := $(VENV)/.vramscope-tools
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench format browser
+.PHONY: help setup demo test check bench standin format browser
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ check: $(TOOLS) browser  ## format, lint, types, import contracts, tests
 
 bench: $(TOOLS)  ## measure us beside the other readers of snapshots, into benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/readers.py $(BENCH)
+
+standin: $(TOOLS)  ## torch's genuine CUDA allocator without a GPU, for the tests marked standin (0.5 GB)
+	$(BIN)/python tests/standin/build.py
 
 format: $(TOOLS)  ## put the code into the shape that check wants
 	$(BIN)/ruff format .
