@@ -5,6 +5,8 @@ VENV   ?= .venv
 DEMO   ?=
 # What `make bench` passes on, for a quick look: make bench BENCH="--events 100000 --growth 10000,100000 --out /tmp/r.md"
 BENCH  ?=
+# Another allocator to test against: make standin TORCH=2.9.0, then STANDIN_TORCH=2.9.0 for pytest.
+TORCH  ?= 2.13.0
 
 BIN   := $(VENV)/bin
 READY := $(VENV)/.vramscope-ready
@@ -48,7 +50,7 @@ bench: $(TOOLS)  ## measure us beside the other readers of snapshots, into bench
 	$(BIN)/python benchmarks/readers.py $(BENCH)
 
 standin: $(TOOLS)  ## torch's genuine CUDA allocator without a GPU, for the tests marked standin (0.5 GB)
-	$(BIN)/python tests/standin/build.py
+	$(BIN)/python tests/standin/build.py --torch $(TORCH)
 
 format: $(TOOLS)  ## put the code into the shape that check wants
 	$(BIN)/ruff format .

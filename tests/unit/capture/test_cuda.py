@@ -40,6 +40,12 @@ def counters():
     return {name: stats[f"{name}_bytes.all.current"] for name in names}
 """
 
+# torch aborts where the interpreter ends while autograd's thread still lets go of its last backward.
+AT_EXIT = """
+import time
+time.sleep(0.3)
+"""
+
 
 @pytest.fixture
 def run_on_cuda(tmp_path):
@@ -47,7 +53,7 @@ def run_on_cuda(tmp_path):
 
     def run(code, **environment):
         done = subprocess.run(
-            [str(STANDIN), "-W", "ignore", "-c", PROGRAM + textwrap.dedent(code)],
+            [str(STANDIN), "-W", "ignore", "-c", PROGRAM + textwrap.dedent(code) + AT_EXIT],
             capture_output=True,
             text=True,
             check=False,
