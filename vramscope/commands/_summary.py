@@ -11,6 +11,7 @@ from vramscope.analysis.peak import High, peak
 from vramscope.analysis.step_peaks import step_peaks
 from vramscope.analysis.timeline import timeline
 from vramscope.commands._lines import Line, lines
+from vramscope.model.counters import Counters
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
@@ -37,7 +38,7 @@ class Summary:
     peak: Mapping[str, High]
     """Each the maximum of its own quantity."""
     identity: Mapping[str, int]
-    """What the reserved bytes consist of when most is allocated."""
+    """What the reserved bytes consist of when most is allocated; empty where the source does not tell."""
     lines: tuple[Line, ...]
     """What was live when most was allocated, largest first."""
     steps: tuple[StepPeak, ...]
@@ -45,6 +46,8 @@ class Summary:
     """Bytes by category when most is allocated; None where nothing is known."""
     findings: tuple[Finding, ...]
     """What the analyses say unasked, but for the peak: that is told anyway."""
+    samples: Mapping[str, int]
+    """The most that counters said of each quantity, where they said anything."""
 
     @property
     def starts_late(self) -> bool:
@@ -66,12 +69,25 @@ def summarize(recording: Recording) -> Summary:
         recording=recording,
         end={quantity: int(getattr(totals, quantity)[-1]) for quantity in QUANTITIES},
         peak={quantity: getattr(high, quantity) for quantity in QUANTITIES},
-        identity=identity(recording, high.allocated.instant).parts,
+        identity=_identity(recording, high.allocated.instant),
         lines=tuple(lines(recording.stacks, held.stack_id, held.bytes, held.count)),
         steps=_steps(recording),
         categories=known.totals if known.is_known else None,
         findings=_findings(recording),
+        samples=_samples(recording.counters),
     )
+
+
+def _identity(recording: Recording, instant: int) -> Mapping[str, int]:
+    if any(note.code == "no_layout" for note in recording.notes):
+        return {}
+    return identity(recording, instant).parts
+
+
+def _samples(counters: Counters) -> dict[str, int]:
+    """By the column's name; −1 means that it could not be had."""
+    most = {name: int(column.max(initial=-1)) for name, column in counters.columns()}
+    return {name: value for name, value in most.items() if value >= 0 and name not in ("time_ns", "event")}
 
 
 def phase_word(phase: Phase | int) -> str:

@@ -7,7 +7,7 @@ from vramscope.analysis.peak import High
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.commands._lines import Line
 from vramscope.commands._summary import QUANTITIES, StepPeak, Summary, phase_word
-from vramscope.model.recording import Outcome, Run
+from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes, format_duration
 
@@ -60,17 +60,43 @@ def _recording(summary: Summary, top: int) -> Iterator[Block]:
         yield Text(note.text, "note")
     yield Text(_extent(summary), "quiet")
     yield from _findings(summary)
-    yield _quantities(summary)
+    if _has_allocator(recording):
+        yield _quantities(summary)
+    yield from _samples(summary)
     yield from _identity(summary)
     yield from _live_set(summary, top)
     yield from _categories(summary)
     yield from _steps(summary.steps)
 
 
+def _has_allocator(recording: Recording) -> bool:
+    """Whether anything says what the allocator did: a log of the driver does not, and zeros would mislead."""
+    return bool(len(recording.trace) or len(recording.initial.segments) or not len(recording.counters))
+
+
+def _samples(summary: Summary) -> Iterator[Block]:
+    """What counters said at most; events, where there are any, say more of what is torch's."""
+    rows = tuple(
+        (name.removesuffix("_bytes").removesuffix("_percent").replace("_", " "), _sample(name, value))
+        for name, value in summary.samples.items()
+        if name not in ("allocated_bytes", "reserved_bytes")
+    )
+    if rows:
+        n_samples = _count(len(summary.recording.counters), "sample")
+        yield Heading(f"The driver's view at most, of {n_samples}", level=3)
+        yield Grid(("", "most"), rows, "lr")
+
+
+def _sample(name: str, value: int) -> str:
+    return format_bytes(value) if name.endswith("_bytes") else f"{value} %"
+
+
 def _extent(summary: Summary) -> str:
     recording = summary.recording
     trace = recording.trace
-    parts = [_count(len(trace), "event")]
+    parts = [_count(len(trace), "event")] if _has_allocator(recording) else []
+    if len(recording.counters):
+        parts.append(_count(len(recording.counters), "sample"))
     if trace.has_clock:
         parts.append(format_duration(int(trace.time_ns[-1] - trace.time_ns[0])))
     if len(recording.steps):

@@ -74,6 +74,7 @@ def _recording(summary: "Summary") -> dict[str, Any]:
             for step in summary.steps
         ],
         "categories_at_peak": summary.categories,
+        "samples_peak": dict(summary.samples),
         "notes": [{"code": note.code, "text": note.text, "value": note.value} for note in recording.notes],
     }
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from vramscope import cli
+from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import Labels, Note, Phases, Steps
 from vramscope.model.recording import Outcome, Recording, Run
@@ -121,6 +122,7 @@ def test_json_is_schema_1_as_counted_by_hand(monkeypatch, capsys):
                 ],
                 # Made in forward and alive in backward; made and dead in backward.
                 "categories_at_peak": {"temporary": 2048, "activation": 1024},
+                "samples_peak": {},
                 "notes": [],
             }
         ],
@@ -204,6 +206,36 @@ def test_without_labels_and_phases_no_category_is_claimed(monkeypatch, capsys):
 
     assert shown["categories_at_peak"] is None
     assert "by category" not in report(monkeypatch, capsys, bare)
+
+
+def test_samples_alone_are_reported_as_the_drivers_view_without_zeros_of_torch(monkeypatch, capsys):
+    counters = Counters.of(
+        time_ns=[1, 2],
+        event=[-1, -1],
+        allocated_bytes=[-1, -1],
+        reserved_bytes=[-1, -1],
+        device_used_bytes=[3 * MIB, 2 * MIB],
+        device_total_bytes=[-1, -1],
+        process_used_bytes=[-1, -1],
+        utilization_percent=[0, 7],
+    )
+    sampled = Recording(counters=counters)
+
+    (shown,) = json.loads(report(monkeypatch, capsys, sampled, "--json"))["recordings"]
+    out = report(monkeypatch, capsys, sampled)
+
+    assert shown["samples_peak"] == {"device_used_bytes": 3 * MIB, "utilization_percent": 7}
+    assert cells(out, "device used") == ["device used", "3.00 MiB"]
+    assert cells(out, "utilization") == ["utilization", "7 %"]
+    assert "2 samples" in out
+    assert "peak" not in out
+
+
+def test_parts_of_reserved_memory_are_left_out_where_the_source_has_no_layout(monkeypatch, capsys):
+    note = Note("no_layout", "not told")
+
+    assert "20.0 MiB reserved when" in report(monkeypatch, capsys, by_hand())
+    assert "reserved when" not in report(monkeypatch, capsys, by_hand(notes=(note,)))
 
 
 def test_an_empty_recording_is_reported_as_such(monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""What cannot be opened yet is called by its name, with what to do instead."""
+"""What holds no data to read is called by its name, with what to do instead."""
 
 import gzip
 from pathlib import Path
@@ -7,18 +7,12 @@ import pytest
 
 from vramscope.errors import FormatError
 from vramscope.formats.unsupported import read, sniff
+from vramscope.load import load
 
+SHARED = Path(__file__).parents[3].parent / "shared"
 KINDS = [
-    (b'{"schemaVersion": 1, "traceEvents": []}', "Kineto"),
     (b"<html><head><title>GPU Memory Timeline HTML</title>", "a picture and no data"),
-    (
-        b"[[-1, 1, 37632, 0], [-1, 1, 602112, 2], [5, 2, 256, 0], [6, 4, 8, 7]]",
-        "memory timeline",
-    ),
-    (b"timestamp, name, memory.used [MiB]\n2026/01/03 15:36:53.507, RTX, 1129 MiB\n", "nvidia-smi"),
-    (b"2026/04/25 16:06:06.780, 0 %, 0 %, 2 MiB, 20146 MiB, 27, 11.64 W\n", "nvidia-smi"),
-    (b"|====|\n| PyTorch CUDA memory summary, device ID 0 |", "memory_summary"),
-    (b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "out-of-memory"),
+    (b"[[1756681317455142, 1756681317455149], [[0, 5, 0, 0, 0, 0, 0, 0, 0]]]", "sums by category"),
 ]
 
 
@@ -33,10 +27,28 @@ def test_each_kind_is_named_and_something_else_advised(tmp_path, data, name, pac
         read(path)
 
     assert name in str(caught.value)
-    assert "not supported yet; record " in str(caught.value)
+    assert "timeline.raw.json.gz" in str(caught.value)
+    assert "_dump_snapshot" in str(caught.value)
 
 
-STRANGERS = [b"", b"hello, world, again", b"{}", b"[1, 2]", b"[[1, 2], [3, 4]]", b"\x80\x04N."]
+def test_the_picture_of_a_real_timeline_is_refused():
+    path = SHARED / "snapshots" / "timeline_gpu_adam.html"
+    if not path.exists():
+        pytest.skip("no shared snapshots")
+
+    with pytest.raises(FormatError, match="a picture and no data"):
+        load(path)
+
+
+STRANGERS = [
+    b"",
+    b"<html><body>a page</body>",
+    b"hello, world, again",
+    b"{}",
+    b"[1, 2]",
+    b"[[1, 2], [3, 4]]",
+    b"\x80\x04N.",
+]
 
 
 @pytest.mark.parametrize("data", STRANGERS)

@@ -1,0 +1,240 @@
+"""Messages of out-of-memory errors: what each of torch's wordings says, and no more."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vramscope.analysis import analyses
+from vramscope.errors import FormatError
+from vramscope.formats.oom_text import read, sniff
+from vramscope.load import HEAD_BYTES, load
+from vramscope.model.marks import MarkKind
+from vramscope.model.recording import Recording, Run
+from vramscope.model.trace import Action
+
+SAMPLE = Path(__file__).parents[3].parent / "shared" / "snapshots" / "oom_messages.txt"
+MIB, GIB = 2**20, 2**30
+
+OLDEST = (
+    "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 1; 10.75 GiB total capacity; "
+    "9.50 GiB already allocated; 18.25 MiB free; 512.00 MiB cached)"
+)
+OLD = (
+    "CUDA out of memory. Tried to allocate 62.00 MiB (GPU 0; 15.75 GiB total capacity; "
+    "14.50 GiB already allocated; 9.75 MiB free; 15.25 GiB reserved in total by PyTorch)"
+)
+NEW = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 900.00 MiB.\n"
+    "GPU 2 has a total capacity of 79.25 GiB of which 679.50 MiB is free.\n"
+    "Including non-PyTorch memory, this process has 72.50 GiB memory in use. "
+    "Process 42728 has 3.75 GiB memory in use. Process 49892 has 2.00 GiB memory in use. 40.00 GiB allowed; "
+    "Of the allocated memory 71.50 GiB is allocated by PyTorch, with 2.25 GiB allocated\n"
+    "in private pools (e.g., CUDA Graphs), and 1.25 GiB is reserved by PyTorch but unallocated. If reserved"
+)
+WARNED = (
+    "[W903 13:41:51.709566905 CUDACachingAllocator.cpp:3934] memory allocation failed with OOM on device 3 "
+    "while trying to allocate 42949672961 bytes (free: 33136967680, total: 33668857856).\n"
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 40.00 GiB. "
+    "GPU 3 has a total capacity of 31.36 GiB"
+)
+OF_NEW = (2, 900 * MIB, 71.5 * GIB, 72.75 * GIB, 79.25 * GIB, 679.5 * MIB)
+SAID = [
+    (OLDEST, (1, 20 * MIB, 9.5 * GIB, 10 * GIB, 10.75 * GIB, 18.25 * MIB)),
+    (OLD, (0, 62 * MIB, 14.5 * GIB, 15.25 * GIB, 15.75 * GIB, 9.75 * MIB)),
+    (NEW, OF_NEW),
+    (NEW.replace("capacity", "capacty"), OF_NEW),
+    (NEW.replace("CUDA out", "HIP out"), OF_NEW),
+]
+"""Device, bytes asked for, allocated, reserved, of the device, free on it."""
+
+
+def opened(folder: Path, text: str) -> Run:
+    path = folder / "job.log"
+    data = text.encode()
+    path.write_bytes(data)
+    assert sniff(data[:HEAD_BYTES], path)
+    return read(path)
+
+
+def only(run: Run) -> Recording:
+    (recording,) = run.recordings
+    return recording
+
+
+def told(recording: Recording) -> list[tuple[str, int]]:
+    return [(note.code, note.value) for note in recording.notes if note.value]
+
+
+@pytest.mark.parametrize(("text", "said"), SAID)
+def test_each_wording_says_what_was_asked_for_and_what_there_was(tmp_path, text, said):
+    device, asked, allocated, reserved, total, free = said
+    recording = only(opened(tmp_path, f"Traceback (most recent call last):\n{text}\n"))
+    totals, counters = recording.timeline(), recording.counters
+    (event,) = (recording.trace.action == Action.OOM).nonzero()[0]
+
+    assert (recording.device.index, recording.device.total_bytes) == (device, total)
+    assert recording.trace.size[event] == asked
+    assert (totals.allocated[event], totals.reserved[event]) == (allocated, reserved)
+    assert (counters.allocated_bytes[0], counters.reserved_bytes[0]) == (allocated, reserved)
+    assert (counters.device_used_bytes[0], counters.device_total_bytes[0]) == (total - free, total)
+    assert (recording.marks.kind.tolist(), recording.marks.value.tolist()) == ([MarkKind.OOM], [free])
+    failure = recording.oom()
+    assert (failure.size[0], failure.allocated[0], failure.device_free[0]) == (asked, allocated, free)
+
+
+def test_what_has_no_column_is_in_the_notes(tmp_path):
+    recording = only(opened(tmp_path, NEW))
+
+    assert told(recording) == [
+        ("process_used", 72.5 * GIB),
+        ("private_pools", 2.25 * GIB),
+        ("limit", 40 * GIB),
+        ("other_process", 3.75 * GIB),
+        ("other_process", 2 * GIB),
+    ]
+    assert recording.counters.process_used_bytes.tolist() == [72.5 * GIB]
+    assert {"moments_only", "no_layout"} <= {note.code for note in recording.notes}
+
+
+def test_the_allocators_own_warning_gives_the_numbers_exactly(tmp_path):
+    recording = only(opened(tmp_path, WARNED))
+
+    assert (recording.device.index, recording.device.total_bytes) == (3, 33668857856)
+    assert recording.oom().size.tolist() == [42949672961]
+    assert recording.oom().device_free.tolist() == [33136967680]
+    assert ("truncated", 1) in told(recording)
+
+
+def test_a_warning_of_another_size_is_of_another_allocation(tmp_path):
+    recording = only(opened(tmp_path, WARNED.replace("allocate 40.00 GiB", "allocate 39.00 GiB")))
+
+    assert recording.oom().size.tolist() == [39 * GIB]
+
+
+def test_several_messages_of_one_device_follow_one_another(tmp_path):
+    later = OLD.replace("14.50 GiB already", "3.00 GiB already").replace("15.25", "4.00")
+    recording = only(opened(tmp_path, f"{OLD}\n\nretry\n\n{later}\n"))
+    failures = recording.oom()
+
+    assert failures.allocated.tolist() == [14.5 * GIB, 3 * GIB]
+    assert failures.reserved.tolist() == [15.25 * GIB, 4 * GIB]
+    assert recording.peak().allocated.n_bytes == 14.5 * GIB
+    assert recording.fragmentation().churn.n_retries == 0
+
+
+def test_a_message_told_twice_in_a_row_counts_once(tmp_path):
+    assert len(only(opened(tmp_path, f"ERROR {OLD}\n\nTraceback\n{OLD}\n")).oom()) == 1
+
+
+def test_ranks_and_devices_are_recordings_of_their_own(tmp_path):
+    text = f"[rank5]: {OLDEST}\n[rank0]: torch.{OLD}\n[default4]:[rank4]: {OLD}\n{NEW}\n"
+    places = [(r.process.rank, r.device.index) for r in opened(tmp_path, text).recordings]
+
+    assert places == [(0, 0), (0, 2), (4, 0), (5, 1)]
+
+
+def test_a_message_at_the_end_of_a_long_log_is_found(tmp_path):
+    log = "step 17, loss 0.1\n" * 20_000
+
+    assert len(only(load_text(tmp_path, log + OLD)).oom()) == 1
+
+
+def load_text(folder: Path, text: str) -> Run:
+    path = folder / "long.log"
+    path.write_text(text)
+    return load(path)
+
+
+def test_every_analysis_answers(tmp_path):
+    for recording in opened(tmp_path, f"{NEW}\n\n{OLDEST}\n\n{WARNED}").recordings:
+        for analysis in analyses().values():
+            result = analysis.run(recording)
+            assert analysis.findings is None or analysis.findings(result) is not None
+
+
+@pytest.mark.parametrize("length", range(80, len(NEW), 41))
+def test_a_message_cut_anywhere_says_what_it_still_says(tmp_path, length):
+    recording = only(opened(tmp_path, NEW[:length]))
+
+    assert recording.oom().size.tolist() == [900 * MIB]
+    assert recording.peak().allocated.n_bytes in (0, 71.5 * GIB)
+
+
+@settings(max_examples=40, deadline=None)
+@given(*[st.integers(0, 1 << 37)] * 4)
+def test_any_numbers_come_back_to_two_decimals(tmp_path_factory, asked, allocated, unallocated, free):
+    def size(n_bytes: int) -> str:
+        """As torch writes them (c10/cuda/CUDACachingAllocator.cpp, format_size)."""
+        if n_bytes <= 1024:
+            return f"{n_bytes} bytes"
+        power = 1 if n_bytes <= MIB else 2 if n_bytes <= GIB else 3
+        return f"{n_bytes / 1024**power:.2f} {' KMG'[power]}iB"
+
+    text = (
+        f"CUDA out of memory. Tried to allocate {size(asked)}. GPU 0 has a total capacity of 99.00 GiB "
+        f"of which {size(free)} is free. Of the allocated memory {size(allocated)} is allocated by PyTorch, "
+        f"and {size(unallocated)} is reserved by PyTorch but unallocated."
+    )
+    recording = only(opened(tmp_path_factory.mktemp("any"), text))
+    row = recording.oom()
+
+    def is_close(found: int, expected: int) -> bool:
+        return abs(found - expected) <= max(1, expected, GIB) * 0.006 and abs(found - expected) <= expected
+
+    assert is_close(row.size[0], asked)
+    assert is_close(row.allocated[0], allocated)
+    assert is_close(row.reserved[0], allocated + unallocated)
+    assert is_close(row.device_free[0], free)
+
+
+def test_a_log_that_only_looks_like_one_is_refused(tmp_path):
+    path = tmp_path / "x.log"
+    path.write_text("CUDA out of memory. Tried to allocate a lot")
+
+    assert not sniff(path.read_bytes(), path)
+    with pytest.raises(FormatError, match=r"x\.log: no complete message"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"out of memory", b"<html>" + OLD.encode(), b"\0" + OLD.encode(), b'{"a": "' + OLD.encode()],
+)
+def test_strangers_are_left_alone(data):
+    assert not sniff(data, Path("x.log"))
+
+
+def test_numbers_and_logs_beyond_reason_take_no_time(tmp_path):
+    huge = OLD.replace("14.50 GiB", "9999999999999999999.99 PiB")
+    spaces = "CUDA out of memory. Tried to allocate" + " " * 100_000
+
+    assert only(opened(tmp_path, huge)).peak().allocated.n_bytes <= 1 << 50
+    assert len(only(opened(tmp_path, spaces * 3 + OLD)).oom()) == 1
+
+
+def test_all_wordings_that_were_collected_are_understood():
+    if not SAMPLE.exists():
+        pytest.skip("no shared snapshots")
+    paragraphs = [text for text in SAMPLE.read_text().split("\n\n") if "Tried to allocate" in text]
+    asked = [re.search(r"Tried to\s+allocate ([\d.]+) (\w)iB", text) for text in paragraphs]
+    expected = sorted(float(found[1]) * {"M": MIB, "G": GIB}[found[2]] for found in asked if found)
+    recordings = load(SAMPLE).recordings
+    sizes = sorted(size for recording in recordings for size in recording.oom().size.tolist())
+
+    assert len(paragraphs) == len(expected) == 12
+    assert sizes == pytest.approx(expected, abs=1)
+    assert [recording.device.index for recording in recordings] == [0, 2, 4, 5]
+
+
+def test_the_collected_messages_of_three_devices_are_read_to_the_last_number():
+    if not SAMPLE.exists():
+        pytest.skip("no shared snapshots")
+    _, second, fourth, fifth = load(SAMPLE).recordings
+
+    assert second.oom().reserved.tolist() == [round(38.58 * GIB) + round(850.91 * MIB)]
+    assert ("other_process", round(4.08 * GIB)) in told(fourth)
+    assert ("private_pools", round(532.00 * MIB)) in told(fifth)
+    assert fifth.oom().device_free.tolist() == [round(5.56 * GIB)]

@@ -1,0 +1,152 @@
+"""Timelines of ``torch.profiler``: what ``export_memory_timeline("….raw.json.gz")`` writes.
+
+Rows of time, action, bytes and the profiler's category, without an address: which of several blocks of one
+size and category an event means is not known, and their sums do not depend on it.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from vramscope.errors import FormatError
+from vramscope.formats import Format
+from vramscope.formats._file import beginning
+from vramscope.formats._json import parsed
+from vramscope.formats._ledger import NO_LAYOUT, Ledger
+from vramscope.formats._pairs import Pairs
+from vramscope.model.marks import Category, Labels, Note
+from vramscope.model.recording import Recording, Run
+from vramscope.units import format_bytes
+
+_ROW = re.compile(rb"\s*\[\s*\[\s*-?\d{1,19}\s*,\s*[1-4]\s*,\s*-?\d{1,19}\s*,\s*[0-7]\s*\]")
+_PREEXISTING, _CREATE, _INCREMENT_VERSION, _DESTROY = 1, 2, 3, 4
+
+_CATEGORIES = (
+    (Category.PARAMETER, ""),
+    (Category.OPTIMIZER_STATE, ""),
+    (Category.INPUT, ""),
+    (Category.TEMPORARY, ""),
+    (Category.ACTIVATION, ""),
+    (Category.GRADIENT, ""),
+    (Category.TEMPORARY, "autograd detail"),
+    (Category.UNKNOWN, ""),
+)
+"""The profiler's categories by its index (torch/profiler/_memory_profiler.py)."""
+
+_NAMES = ("", "autograd detail")
+_MOST = 1 << 62
+
+_NOTES = (
+    Note(
+        "no_addresses",
+        "a memory timeline of the profiler has no addresses, no call stacks, no device and no reserved "
+        "memory (0 is shown): addresses are made up, and of blocks alike in size and category the last to "
+        "come goes first",
+    ),
+    NO_LAYOUT,
+)
+
+_Known = tuple[int, int]
+"""Size and the profiler's category."""
+
+
+def sniff(head: bytes, path: Path) -> bool:  # noqa: ARG001 (the interface of formats)
+    """A JSON list that begins with such a row."""
+    return _ROW.match(beginning(head)) is not None
+
+
+def read(path: Path) -> Run:
+    """One recording: a timeline is of one device, which it does not name."""
+    rows = parsed(path)
+    try:
+        recording = _recording(_checked(rows))
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from None
+    times = recording.trace.time_ns
+    return Run(
+        name=re.sub(r"(\.raw)?(\.json)?(\.gz)?$", "", path.name) or path.name,
+        path=str(path),
+        recordings=(recording,),
+        started_ns=int(times[0]) if len(times) else 0,
+        ended_ns=int(times[-1]) if len(times) else 0,
+    )
+
+
+def _checked(rows: Any) -> list[list[int]]:
+    for at, row in enumerate(rows):
+        if type(row) is not list or len(row) != 4 or any(type(value) is not int for value in row):
+            raise FormatError(f"row {at:,} is not [time, action, bytes, category]: the file is damaged")
+        time_ns, action, n_bytes, category = row
+        if not (-1 <= time_ns < _MOST and 1 <= action <= 4 and abs(n_bytes) < _MOST and 0 <= category <= 7):
+            raise FormatError(f"row {at:,} has a number out of range: the file is damaged")
+    return sorted(rows, key=_time)
+
+
+def _time(row: list[int]) -> int:
+    return row[0]
+
+
+def _recording(rows: list[list[int]]) -> Recording:
+    book = _Book()
+    for row in rows:
+        book.enter(*row)
+    notes = list(_NOTES)
+    n_bytes = book.pairs.predating_bytes
+    if n_bytes:
+        text = f"{format_bytes(n_bytes)} were already allocated when profiling began"
+        notes.insert(0, Note("starts_late", text, n_bytes))
+    return Recording(
+        source="snapshot",
+        trace=book.ledger.trace(),
+        initial=book.ledger.initial(),
+        labels=book.labels(),
+        notes=tuple(notes),
+    )
+
+
+class _Book:
+    """Rows entered one after the other."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.pairs = Pairs(self.ledger)
+        self._labels: list[tuple[int, int, int]] = []
+        self._leaving: _Known | None = None
+        """Of a new version of a tensor: the row before said what it was."""
+
+    def enter(self, time_ns: int, action: int, n_bytes: int, category: int) -> None:
+        size = abs(n_bytes)
+        if not size:
+            return
+        if action == _PREEXISTING:
+            self._label(self.pairs.expect((size, category), size), category)
+        elif action == _CREATE:
+            self._label(self.pairs.begin((size, category), size, time_ns), category)
+        elif action == _DESTROY:
+            self.pairs.end((size, category), size, time_ns)
+        elif n_bytes < 0:
+            self._leaving = (size, category)
+        elif self._leaving is not None:
+            self._change(self._leaving, (size, category))
+            self._leaving = None
+
+    def _change(self, before: _Known, after: _Known) -> None:
+        if before != after and before[0] == after[0]:
+            self._label(self.pairs.rename(before, after, after[0]), after[1])
+
+    def _label(self, address: int, category: int) -> None:
+        self._labels.append((len(self.ledger), address, category))
+
+    def labels(self) -> Labels:
+        """What each block was for, as often as the profiler changed its mind."""
+        known = [row for row in self._labels if _CATEGORIES[row[2]][0] != Category.UNKNOWN]
+        return Labels.of(
+            event=[event for event, _, _ in known],
+            address=[address for _, address, _ in known],
+            category=[_CATEGORIES[category][0] for _, _, category in known],
+            name=[_NAMES.index(_CATEGORIES[category][1]) for _, _, category in known],
+            names=_NAMES,
+        )
+
+
+FORMAT = Format("memory_timeline", sniff, read)

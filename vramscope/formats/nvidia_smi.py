@@ -1,0 +1,305 @@
+"""Logs of nvidia-smi: ``--query-gpu=… --format=csv`` or ``--query-compute-apps=…``, also with ``-l``.
+
+The driver's view only: what is used on the device, by everybody together. As found in the field: UTF-16 from
+PowerShell, without a header, units in the cells or in the header, several devices in turn, cut at the end.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import NamedTuple
+
+from vramscope.errors import FormatError
+from vramscope.formats import Format
+from vramscope.formats._file import beginning, contents
+from vramscope.model.counters import Counters
+from vramscope.model.device import Device, Process
+from vramscope.model.marks import Note
+from vramscope.model.recording import Recording, Run
+from vramscope.units import format_bytes, parse_bytes
+
+_WORDS = re.compile(r"memory\.(used|total|free)|used_(gpu_)?memory|utilization\.gpu")
+_CELL = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*(%|(?:[KMGT]i?)?B)?\s*")
+_STAMP = re.compile(r"\d{4}[/-]\d\d[/-]\d\d[ T]\d\d:\d\d:\d\d")
+_IDENTITY = ("index", "gpu", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "serial", "name", "gpu_name")
+_ALIASES = {
+    "used_gpu_memory": "process",
+    "used_memory": "process",
+    "memory.used": "used",
+    "memory.total": "total",
+    "memory.free": "free",
+    "utilization.gpu": "busy",
+}
+_UNKNOWN = -1
+_LARGEST = 1 << 50
+_MOST_TOLD = 20
+
+_DRIVER_ONLY = Note(
+    "driver_only",
+    "nvidia-smi counts whole devices at moments: what torch allocated or cached, by whom, and peaks between "
+    "two samples are not in this file",
+)
+_WITHOUT_RESERVE = Note(
+    "without_reserve",
+    "the device's total is not in this file: used and free together are shown, without the driver's reserve",
+)
+_LOCAL_TIME = Note("local_time", "times have no zone in this file: they are shown as if they were UTC")
+
+
+class _Column(NamedTuple):
+    """What a column holds; unit '' where the cells say it."""
+
+    name: str
+    unit: str
+
+
+class _Row(NamedTuple):
+    """One line's cells by their column's name."""
+
+    time_ns: int
+    cells: dict[str, str]
+
+
+class _Log(NamedTuple):
+    """A file as rows."""
+
+    columns: Sequence[_Column]
+    rows: list[_Row]
+    notes: list[Note]
+
+
+def sniff(head: bytes, path: Path) -> bool:  # noqa: ARG001 (the interface of formats)
+    """A first line of nvidia-smi's column names, or of a time and cells with its units."""
+    line = _decoded(beginning(head)).lstrip().split("\n", 1)[0].lower()
+    if line.count(",") < 1:
+        return False
+    return _WORDS.search(line) is not None or (_STAMP.match(line) is not None and " mib" in line)
+
+
+def read(path: Path) -> Run:
+    """One recording per device, of counters only."""
+    log = _log(_decoded(contents(path)))
+    if not log.rows:
+        raise FormatError(f"{path}: nvidia-smi wrote no sample that can be read into this file")
+    groups = _by_device(log)
+    recordings = tuple(_recording(index, rows, log) for index, rows in sorted(groups.items()))
+    times = [row.time_ns for row in log.rows]
+    return Run(
+        name=path.name.removesuffix(".gz").removesuffix(".csv") or path.name,
+        path=str(path),
+        recordings=recordings,
+        started_ns=min(times),
+        ended_ns=max(times),
+        notes=tuple(log.notes),
+    )
+
+
+def _decoded(data: bytes) -> str:
+    """Text in the encoding that its first bytes show."""
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return data.decode("utf-16", "replace")
+    if data[1:2] == b"\0":
+        return data.decode("utf-16-le", "replace")
+    return data.decode("utf-8-sig", "replace")
+
+
+def _log(text: str) -> _Log:
+    lines = [line for line in text.splitlines() if line.strip()]
+    named = bool(lines) and _WORDS.search(lines[0].lower()) is not None
+    head = _cells(lines[0]) if named else []
+    table = [_cells(line) for line in lines[named:]]
+    columns = [_column(cell) for cell in head] if named else _guessed(table)
+    whole = [cells for cells in table if len(cells) == len(columns) and cells != head]
+    notes = list(_left_out(table, len(columns), head, is_cut=not text.endswith("\n")))
+    if whole and not text.endswith("\n") and columns[-1].name in _ALIASES.values():
+        # The number in the last cell may be the beginning of a longer one.
+        whole.pop()
+        notes.append(Note("truncated", "the last line is cut: left out", 1))
+    names = [column.name for column in columns]
+    rows = [_Row(_time_ns(cells, names), dict(zip(names, cells, strict=True))) for cells in whole]
+    if not named:
+        notes.append(_headerless(columns))
+    if any(row.time_ns and not re.search(r"(Z|[+-]\d\d:?\d\d)$", row.cells["timestamp"]) for row in rows):
+        notes.append(_LOCAL_TIME)
+    return _Log(columns, rows, notes)
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.split(",")]
+
+
+def _column(title: str) -> _Column:
+    """``memory.used [MiB]`` → used, MiB."""
+    name, _, unit = title.lower().partition("[")
+    return _Column(_ALIASES.get(name.strip(), name.strip()), unit.rstrip("] "))
+
+
+def _left_out(table: list[list[str]], width: int, head: list[str], *, is_cut: bool) -> Iterator[Note]:
+    wrong = sum(len(cells) != width and cells != head for cells in table)
+    if is_cut and table and len(table[-1]) < width:
+        wrong -= 1
+        yield Note("truncated", "the last line is cut: left out", 1)
+    if wrong:
+        yield Note("skipped", f"{wrong} lines have another number of cells than the first: left out", wrong)
+
+
+def _guessed(table: list[list[str]]) -> list[_Column]:
+    """Columns by their cells. Of memory: what both changes is used and free, what never changes the total."""
+    width = len(table[0]) if table else 0
+    first = [_first_of(cell) for cell in (table[0] if table else [])]
+    memory = [at for at, kind in enumerate(first) if kind == "memory"]
+    names = [f"{kind} {at}" for at, kind in enumerate(first)]
+    for kind, name in (("time", "timestamp"), ("share", "busy")):
+        if kind in first:
+            names[first.index(kind)] = name
+    values = [[_bytes(row[at], "") for at in memory] for row in table if len(row) == width]
+    for at, name in zip(memory, _memory_names(values), strict=False):
+        names[at] = name
+    return [_Column(name, "") for name in names]
+
+
+def _first_of(cell: str) -> str:
+    if _STAMP.match(cell):
+        return "time"
+    found = _CELL.fullmatch(cell)
+    unit = found[2] if found else None
+    return "share" if unit == "%" else "memory" if unit else "other"
+
+
+def _memory_names(values: list[list[int]]) -> tuple[str, ...]:
+    """Names of the one, two or more columns of memory; used comes first, as people ask for it."""
+    if not values or len(values[0]) < 2:
+        return ("used",)
+    pairs = [row[:2] for row in values if min(row) >= 0]
+    changing = [len({row[at] for row in pairs}) > 1 for at in (0, 1)]
+    if all(changing):
+        return ("used", "free")
+    larger = int(bool(pairs) and pairs[0][1] >= pairs[0][0])
+    return ("used", "total") if larger else ("total", "used")
+
+
+def _headerless(columns: Sequence[_Column]) -> Note:
+    words = {"busy": "utilization", "used": "memory used", "free": "memory free", "total": "memory in total"}
+    known = ", ".join(words[column.name] for column in columns if column.name in words)
+    return Note("no_header", f"no column names in this file; by its cells it has: {known}")
+
+
+def _time_ns(cells: list[str], names: list[str]) -> int:
+    """Unix time; 0 where there is none or it cannot be read."""
+    text = cells[names.index("timestamp")] if "timestamp" in names else ""
+    if re.fullmatch(r"\d{9,11}(\.\d+)?", text):
+        return int(float(text) * 1e9)
+    try:
+        moment = datetime.fromisoformat(re.sub(r"Z$", "+00:00", text.replace("/", "-")))
+    except ValueError:
+        return 0
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    since = moment - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    return max((since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1000, 0)
+
+
+def _by_device(log: _Log) -> dict[int, list[_Row]]:
+    """Rows by the index of their device: its own where a column of numbers tells the devices apart."""
+    offered = [column.name for column in log.columns if column.name in _IDENTITY]
+    keys = [tuple(row.cells[name] for name in offered) for row in log.rows]
+    distinct = list(dict.fromkeys(keys))
+    index = {key: at for at, key in enumerate(distinct)}
+    for at, name in enumerate(offered):
+        numbers = {key[at] for key in distinct}
+        if name in ("index", "gpu") and len(numbers) == len(distinct) and all(map(_is_index, numbers)):
+            index = {key: int(key[at]) for key in distinct}
+            break
+    groups: dict[int, list[_Row]] = {}
+    for key, row in zip(keys, log.rows, strict=True):
+        groups.setdefault(index[key], []).append(row)
+    return groups
+
+
+def _is_index(text: str) -> bool:
+    return re.fullmatch(r"\d{1,4}", text, re.ASCII) is not None
+
+
+def _recording(index: int, rows: list[_Row], log: _Log) -> Recording:
+    units = {column.name: column.unit for column in log.columns}
+    process, rows, notes = _largest(rows, units)
+    used, total, free, of_process = (
+        [_bytes(row.cells.get(name, ""), units.get(name, "")) for row in rows]
+        for name in ("used", "total", "free", "process")
+    )
+    if "free" in units and "total" not in units:
+        total = [a + b if min(a, b) >= 0 else _UNKNOWN for a, b in zip(used, free, strict=True)]
+        notes.append(_WITHOUT_RESERVE)
+    elif "free" in units and "used" not in units:
+        used = [a - b if min(a, b) >= 0 else _UNKNOWN for a, b in zip(total, free, strict=True)]
+    unknown = [_UNKNOWN] * len(rows)
+    return Recording(
+        source="nvidia-smi",
+        process=process,
+        device=_device(index, rows[0].cells, max(*total, 0)),
+        counters=Counters.of(
+            time_ns=[row.time_ns for row in rows],
+            event=unknown,
+            allocated_bytes=unknown,
+            reserved_bytes=unknown,
+            device_used_bytes=used,
+            device_total_bytes=total,
+            process_used_bytes=of_process,
+            utilization_percent=[_percent(row.cells.get("busy", "")) for row in rows],
+        ),
+        notes=(*notes, _DRIVER_ONLY),
+    )
+
+
+def _device(index: int, cells: dict[str, str], total_bytes: int) -> Device:
+    name, uuid = (cells.get(key, cells.get(f"gpu_{key}", "")) for key in ("name", "uuid"))
+    return Device(index, "cuda", name, total_bytes, uuid)
+
+
+def _largest(rows: list[_Row], units: dict[str, str]) -> tuple[Process, list[_Row], list[Note]]:
+    """Of a log of processes: the one that used most, its rows, and a note on each other."""
+    if "pid" not in units:
+        return Process(), rows, []
+    by_pid: dict[str, list[_Row]] = {}
+    for row in rows:
+        by_pid.setdefault(row.cells["pid"], []).append(row)
+    most = {
+        pid: max(_bytes(row.cells.get("process", ""), units.get("process", "")) for row in own)
+        for pid, own in by_pid.items()
+    }
+    first, *others = sorted(most, key=lambda pid: -most[pid])
+    notes = [_other(pid, by_pid[pid][0], most[pid]) for pid in others[:_MOST_TOLD]]
+    if len(others) > _MOST_TOLD:
+        rest = len(others) - _MOST_TOLD
+        notes.append(Note("other_processes", f"{rest} more processes used less", rest))
+    number = int(first) if re.fullmatch(r"\d{1,10}", first, re.ASCII) else 0
+    command = by_pid[first][0].cells.get("process_name", "")
+    return Process(pid=number, command=command), by_pid[first], notes
+
+
+def _other(pid: str, row: _Row, n_bytes: int) -> Note:
+    used = f"used up to {format_bytes(n_bytes)}" if n_bytes >= 0 else "used an unknown amount"
+    name = row.cells.get("process_name", "")
+    text = f"process {pid[:20]} ({name[:100]}) {used} of the same device"
+    return Note("other_process", text, max(n_bytes, 0))
+
+
+def _bytes(cell: str, unit: str) -> int:
+    """Bytes of ``1129 MiB``, or of ``1129`` under a header with its unit; −1 for ``[N/A]``."""
+    found = _CELL.fullmatch(cell)
+    if found is None or found[2] == "%" or cell.startswith("-"):
+        return _UNKNOWN
+    try:
+        size = parse_bytes(found[1] + (found[2] or unit or "MiB"))
+    except ValueError:
+        return _UNKNOWN
+    return size if size <= _LARGEST else _UNKNOWN
+
+
+def _percent(cell: str) -> int:
+    found = _CELL.fullmatch(cell)
+    return round(float(found[1])) if found and 0 <= float(found[1]) <= 100 else _UNKNOWN
+
+
+FORMAT = Format("nvidia_smi", sniff, read)

@@ -1,0 +1,223 @@
+"""Messages of torch's OutOfMemoryError, in any of their wordings since 1.0: alone, or in a log.
+
+Each says what was asked for and the totals at that moment, rounded to two decimals. It becomes a failed
+allocation in a trace that consists of such moments only.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from vramscope.errors import FormatError
+from vramscope.formats import Format
+from vramscope.formats._file import beginning, contents
+from vramscope.formats._ledger import NO_LAYOUT, Ledger, State
+from vramscope.formats._text import is_text, run_of_text, tail
+from vramscope.model.counters import Counters
+from vramscope.model.device import Device, Process
+from vramscope.model.marks import MarkKind, Marks, Note
+from vramscope.model.recording import Recording, Run
+from vramscope.units import format_bytes, parse_bytes
+
+_SIZE = rb"(\d{1,19}(?:\.\d{1,9})?)\s+(bytes|[KMGTP]iB)"
+
+
+def _phrase(words: str) -> re.Pattern[bytes]:
+    """*words* with SIZE for a number and its unit; lines may be wrapped anywhere."""
+    return re.compile(words.encode().replace(b"SIZE", _SIZE).replace(b" ", rb"\s+"))
+
+
+_START = _phrase(r"(?:CUDA|HIP|XPU) out of memory\. Tried to allocate SIZE")
+_RANK = re.compile(rb"\[(?:default)?rank(\d{1,6})\]:")
+_DEVICE = _phrase(r"GPU (\d{1,4})")
+_LEGACY = {
+    "capacity": _phrase("SIZE total capacity"),
+    "allocated": _phrase("SIZE already allocated"),
+    "free": _phrase("SIZE free"),
+    "reserved": _phrase("SIZE reserved in total by PyTorch"),
+    "unallocated": _phrase("SIZE cached"),
+}
+_MODERN = {
+    "capacity": _phrase("a total capac(?:i)?ty of SIZE"),
+    "free": _phrase("of which SIZE is free"),
+    "process": _phrase("this process has SIZE memory in use"),
+    "limit": _phrase("SIZE allowed;"),
+    "allocated": _phrase("SIZE is allocated by PyTorch"),
+    "pools": _phrase("with SIZE allocated in private pools"),
+    "unallocated": _phrase("SIZE is reserved by PyTorch but unallocated"),
+}
+_OTHERS = _phrase(r"Process (\d{1,10}) has SIZE memory in use")
+_WARNING = re.compile(
+    rb"memory allocation failed with OOM on device (\d{1,4}) while trying to allocate (\d{1,19}) bytes "
+    rb"\(free: (\d{1,19}), total: (\d{1,19})\)"
+)
+_LONGEST = 4000
+"""Bytes of a message, with room for many processes."""
+_MOST_TOLD = 20
+_MOST = 1 << 50
+
+_MOMENTS_ONLY = Note(
+    "moments_only",
+    "an error message gives totals at one moment, rounded to two decimals: what happened before, and by whom "
+    "the memory was allocated, is not in it",
+)
+
+
+class _Message(NamedTuple):
+    """One message; what it does not say is absent."""
+
+    rank: int
+    device: int
+    requested: int
+    known: dict[str, int]
+    """Bytes by the names of ``_LEGACY`` and ``_MODERN``."""
+    others: tuple[tuple[int, int], ...]
+    """Pid and bytes of other processes."""
+
+
+def sniff(head: bytes, path: Path) -> bool:
+    """A text with such a message in its beginning or at its end."""
+    start = beginning(head)
+    return is_text(start) and any(_START.search(part) for part in (start, tail(head, path)))
+
+
+def read(path: Path) -> Run:
+    """One recording per rank and device."""
+    messages = list(_messages(contents(path)))
+    if not messages:
+        raise FormatError(f"{path}: no complete message of an out-of-memory error in it")
+    by_place: dict[tuple[int, int], list[_Message]] = {}
+    for message in messages:
+        by_place.setdefault((message.rank, message.device), []).append(message)
+    return run_of_text(path, [_recording(place, by_place[place]) for place in sorted(by_place)])
+
+
+def _messages(data: bytes) -> Iterator[_Message]:
+    """All messages; one that is told twice in a row (a log, then the traceback) counts once."""
+    starts = list(_START.finditer(data))
+    ends = [*(start.start() for start in starts[1:]), len(data)]
+    before, last = 0, None
+    for start, end in zip(starts, ends, strict=False):
+        text = data[start.end() : min(end, start.end() + _LONGEST)].split(b"\n\n")[0]
+        message = _message(start, text, data[max(before, start.start() - _LONGEST) : start.start()])
+        if message != last:
+            yield message
+        before, last = start.end(), message
+
+
+def _message(start: re.Match[bytes], text: bytes, before: bytes) -> _Message:
+    phrases = _LEGACY if b"already allocated" in text or b"total capacity;" in text else _MODERN
+    matches = {name: phrase.search(text) for name, phrase in phrases.items()}
+    known = {name: _bytes(*match.groups()) for name, match in matches.items() if match}
+    requested = _bytes(start[1], start[2])
+    device = _DEVICE.search(text)
+    index = int(device[1]) if device else 0
+    warnings = _WARNING.findall(before)
+    if warnings and _is_same(int(warnings[-1][1]), start):
+        # The allocator's own warning has the same numbers, exactly.
+        index, requested, known["free"], known["capacity"] = (min(int(word), _MOST) for word in warnings[-1])
+    ranks = _RANK.findall(before[before.rfind(b"\n") + 1 :])
+    others = tuple((int(pid), _bytes(size, unit)) for pid, size, unit in _OTHERS.findall(text))
+    return _Message(int(ranks[-1]) if ranks else 0, index, requested, known, others)
+
+
+def _is_same(exact: int, start: re.Match[bytes]) -> bool:
+    """Whether the rounded number of the message may be that of the warning."""
+    unit = parse_bytes(f"1 {_unit(start[2])}")
+    return abs(exact - _bytes(start[1], start[2])) <= unit / 100
+
+
+def _bytes(number: bytes, unit: bytes) -> int:
+    return min(parse_bytes(f"{number.decode()} {_unit(unit)}"), _MOST)
+
+
+def _unit(word: bytes) -> str:
+    return word.decode().replace("bytes", "B")
+
+
+def _recording(place: tuple[int, int], messages: list[_Message]) -> Recording:
+    rank, index = place
+    ledger = Ledger()
+    instants = []
+    for message in messages:
+        state = _state(message)
+        if state is not None:
+            ledger.settle(state)
+        ledger.fail(message.requested)
+        instants.append(len(ledger))
+    return Recording(
+        source="snapshot",
+        process=Process(rank=rank),
+        device=Device(index, total_bytes=max(message.known.get("capacity", 0) for message in messages)),
+        trace=ledger.trace(),
+        marks=_marks(messages, instants),
+        counters=_counters(messages, instants),
+        notes=(*_notes(messages), _MOMENTS_ONLY, NO_LAYOUT),
+    )
+
+
+def _state(message: _Message) -> State | None:
+    """The totals; None where the message is cut before them."""
+    known = message.known
+    if "allocated" not in known:
+        return None
+    allocated = known["allocated"]
+    reserved = max(known.get("reserved", allocated + known.get("unallocated", 0)), allocated)
+    return State(allocated, allocated, allocated, reserved)
+
+
+def _marks(messages: list[_Message], instants: list[int]) -> Marks:
+    rows = [
+        (message.known["free"], at)
+        for message, at in zip(messages, instants, strict=True)
+        if "free" in message.known
+    ]
+    return Marks.of(
+        kind=[MarkKind.OOM] * len(rows), value=[free for free, _ in rows], event=[at for _, at in rows]
+    )
+
+
+def _counters(messages: list[_Message], instants: list[int]) -> Counters:
+    def column(name: str) -> list[int]:
+        return [message.known.get(name, -1) for message in messages]
+
+    total, free = column("capacity"), column("free")
+    states = [_state(message) for message in messages]
+    return Counters.of(
+        time_ns=[0] * len(messages),
+        event=instants,
+        allocated_bytes=[state.allocated if state else -1 for state in states],
+        reserved_bytes=[state.reserved if state else -1 for state in states],
+        device_used_bytes=[a - b if a >= b >= 0 else -1 for a, b in zip(total, free, strict=True)],
+        device_total_bytes=total,
+        process_used_bytes=column("process"),
+        utilization_percent=[-1] * len(messages),
+    )
+
+
+def _notes(messages: list[_Message]) -> list[Note]:
+    """What has no column; of many messages the last ones."""
+    said = [note for message in messages[-_MOST_TOLD:] for note in _of_one(message)]
+    n_cut = sum(_state(message) is None for message in messages)
+    if n_cut:
+        text = f"{n_cut} messages are cut before they say what was allocated: the level before is shown"
+        said.append(Note("truncated", text, n_cut))
+    return list(dict.fromkeys(said))
+
+
+def _of_one(message: _Message) -> Iterator[Note]:
+    known = message.known
+    words = {
+        "process": ("process_used", "in use by this process, context and libraries included"),
+        "pools": ("private_pools", "of the allocated memory in private pools, as of CUDA graphs"),
+        "limit": ("limit", "allowed to this process (set_per_process_memory_fraction)"),
+    }
+    for name, (code, text) in words.items():
+        if name in known:
+            yield Note(code, f"{format_bytes(known[name])} {text}", known[name])
+    for pid, n_bytes in message.others[:_MOST_TOLD]:
+        yield Note("other_process", f"process {pid} had {format_bytes(n_bytes)} of the same device", n_bytes)
+
+
+FORMAT = Format("oom_text", sniff, read)
