@@ -79,12 +79,19 @@ class DeviceMemory:
         ours = os.getpid()
         for process in pynvml.nvmlDeviceGetComputeRunningProcesses(self._handle):
             if process.pid == ours:
+                self._take_back("nvml_process")
                 return UNKNOWN if process.usedGpuMemory is None else int(process.usedGpuMemory)
         # In a container the driver's pids are the host's.
         self._note(
             "nvml_process", "the driver does not list this process (a container?): its share is unknown"
         )
         return UNKNOWN
+
+    def _take_back(self, code: str) -> None:
+        """Before CUDA has its context no driver lists the process: that is no container."""
+        if code in self._complained:
+            self._complained.discard(code)
+            self.notes[:] = [note for note in self.notes if note.code != code]
 
     def _attempt(self, what: str, ask: Callable[[], Value], default: Value) -> Value:
         if what != "device" and self._handle is None:

@@ -84,6 +84,16 @@ def test_a_container_hides_the_process(driver):
     assert [note.code for note in memory.notes] == ["nvml_process"]
 
 
+def test_a_process_listed_only_once_it_has_a_context_is_in_no_container(driver):
+    listed, driver.pids = driver.pids, {}
+    memory = nvml.DeviceMemory("GPU-1", "")
+    before = memory.process_used()
+    driver.pids = listed
+
+    assert (before, memory.process_used()) == (-1, GIB)
+    assert memory.notes == []
+
+
 def test_a_slice_has_no_utilization(driver):
     driver.refusals["nvmlDeviceGetUtilizationRates"] = pynvml.NVML_ERROR_NOT_SUPPORTED
     memory = nvml.DeviceMemory("MIG-1", "")
