@@ -33,6 +33,7 @@ _ALIASES = {
 }
 _UNKNOWN = -1
 _LARGEST = 1 << 50
+_LAST_NS = 1 << 62
 _MOST_TOLD = 20
 
 _DRIVER_ONLY = Note(
@@ -197,7 +198,8 @@ def _time_ns(cells: list[str], names: list[str]) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)
     since = moment - datetime(1970, 1, 1, tzinfo=timezone.utc)
-    return max((since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1000, 0)
+    n_ns = (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1000
+    return n_ns if 0 <= n_ns < _LAST_NS else 0
 
 
 def _by_device(log: _Log) -> dict[int, list[_Row]]:

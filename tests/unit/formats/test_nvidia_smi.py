@@ -201,6 +201,16 @@ def test_strangers_are_left_alone(data):
     assert not sniff(data, Path("x.csv"))
 
 
+TIMES = ["2925/01/03 15:36:53.507", "1925/01/03 15:36:53.507", "2026/13/03 15:36:53", "x"]
+
+
+@pytest.mark.parametrize("moment", TIMES)
+def test_a_time_that_cannot_be_is_unknown(tmp_path, moment):
+    recording = only(opened(tmp_path, f"timestamp, memory.used [MiB]\n{moment}, 5 MiB\n"))
+
+    assert (recording.counters.time_ns.tolist(), used_mib(recording)) == ([0], [5])
+
+
 def real(name: str) -> Path:
     path = SNAPSHOTS / name
     if not path.exists():
