@@ -1,0 +1,184 @@
+"""check and diff say what is counted by hand, and exit as a CI server needs it."""
+
+import json
+import sys
+from types import SimpleNamespace
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from vramscope import cli
+from vramscope.model.counters import Counters
+from vramscope.model.device import Device, Process
+from vramscope.model.marks import Steps
+from vramscope.model.recording import Recording, Run
+from vramscope.model.stacks import StackBuilder
+from vramscope.model.trace import Action, Trace
+
+MIB = 2**20
+
+
+def grown(extra: int = 0, rank: int = 0) -> Recording:
+    """A segment of 20 MiB, in a step 10 MiB of a weight and 4 MiB plus *extra* of an activation in it."""
+    builder = StackBuilder()
+    weight = builder.add([("<module>", "/home/me/train.py", 5)])
+    activation = builder.add([("forward", "/home/me/model.py", 31)])
+    trace = Trace.of(
+        action=[Action.SEGMENT_ALLOC, Action.ALLOC, Action.ALLOC],
+        time_ns=[1000, 2000, 3000],
+        address=[0, 0, 10 * MIB],
+        size=[20 * MIB, 10 * MIB, 4 * MIB + extra],
+        block_size=[20 * MIB, 10 * MIB, 4 * MIB + extra],
+        stack_id=[0, weight, activation],
+    )
+    steps = Steps.of(index=[0], start_event=[0], end_event=[3])
+    return Recording(
+        trace=trace, stacks=builder.build(), steps=steps, process=Process(rank=rank), device=Device()
+    )
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """``runs(name=recordings)``: what is at these paths."""
+
+    def offer(**known: list[Recording]) -> None:
+        made = {name: Run(name, name, tuple(recordings)) for name, recordings in known.items()}
+        monkeypatch.setitem(sys.modules, "vramscope.load", SimpleNamespace(load=lambda path: made[path]))
+
+    return offer
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (["--max-peak", "14MiB"], 0),
+        (["--max-peak", "13MiB"], 3),
+        (["--max-reserved", "20MiB"], 0),
+        (["--max-reserved", "19MiB"], 3),
+        (["--max-peak", "14MiB", "--max-reserved", "1MiB"], 3),
+    ],
+)
+def test_a_limit_allows_what_it_names_and_forbids_more(runs, options, code):
+    runs(run=[grown()])
+
+    assert cli.main(["check", "run", *options]) == code
+
+
+@pytest.mark.parametrize(("percent", "code"), [("30", 0), ("29.9", 3)])
+def test_fragmentation_is_what_lay_free_when_the_driver_was_asked_for_more(runs, percent, code):
+    # 6 of 20 MiB are a free piece of a segment in use when another 10 MiB are asked for.
+    columns = {name: column.tolist() for name, column in grown().trace.columns()}
+    row = {"action": Action.SEGMENT_ALLOC, "address": 1 << 30, "size": 10 * MIB, "block_size": 10 * MIB}
+    trace = Trace.of(**{name: [*column, row.get(name, 0)] for name, column in columns.items()})
+    runs(run=[Recording(trace=trace)])
+
+    assert cli.main(["check", "run", "--max-fragmentation", percent]) == code
+
+
+def test_growth_against_an_earlier_run_names_the_line_and_its_bytes(runs, capsys):
+    runs(base=[grown()], run=[grown(MIB)])
+
+    assert cli.main(["check", "run", "--against", "base", "--max-growth", "5"]) == 3
+
+    # 1 of 14 MiB are 7.14 %.
+    out = capsys.readouterr().out
+    assert "+7.14 %" in out
+    assert "+1.00 MiB model.py:31 forward" in out
+    assert cli.main(["check", "run", "--against", "base", "--max-growth", "7.2"]) == 0
+    assert cli.main(["check", "base", "--against", "run"]) == 0
+
+
+def test_every_rank_is_held_against_the_limit_and_listed_for_the_server(runs, tmp_path, capsys):
+    runs(run=[grown(rank=0), grown(2 * MIB, rank=1)])
+    file = tmp_path / "checks.xml"
+
+    assert cli.main(["check", "run", "--max-peak", "15MiB", "--junit", str(file), "--json"]) == 3
+
+    suite = ET.parse(file).getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    failed = [case.get("name") for case in suite if case.find("failure") is not None]
+    assert failed == ["max-peak (rank 1, device 0)"]
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    assert [(check["rank"], check["passed"], check["value"]) for check in checks] == [
+        (0, True, 14 * MIB),
+        (1, False, 16 * MIB),
+    ]
+
+
+def test_of_samples_the_highest_counts_and_is_called_sampled(runs, capsys):
+    counters = Counters.of(time_ns=[1, 2], allocated_bytes=[5 * MIB, 3 * MIB])
+    runs(run=[Recording(counters=counters)])
+
+    assert cli.main(["check", "run", "--max-peak", "4MiB"]) == 3
+    assert "at least 5.00 MiB allocated (sampled)" in capsys.readouterr().out
+
+
+def test_what_a_recording_cannot_tell_has_not_passed(runs, capsys):
+    runs(run=[Recording(counters=Counters.of(time_ns=[1], allocated_bytes=[1], reserved_bytes=[-1]))])
+
+    assert cli.main(["check", "run", "--max-reserved", "1TiB"]) == 3
+    assert cli.main(["check", "run", "--max-fragmentation", "100"]) == 3
+    assert capsys.readouterr().out.count("not known") == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--max-peak", "much"],
+        ["--max-growth", "3"],
+        ["--max-fragmentation", "-1"],
+        ["--max-fragmentation", "nan"],
+    ],
+)
+def test_a_limit_that_cannot_be_meant_is_asked_wrongly(runs, options):
+    runs(run=[grown()])
+
+    assert cli.main(["check", "run", *options]) == 2
+
+
+def test_nothing_to_hold_a_limit_against_is_no_pass(runs):
+    runs(run=[])
+
+    assert cli.main(["check", "run", "--max-peak", "1GiB"]) == 2
+
+
+# --------------------------------------------------------------------------------------------- diff
+
+
+def test_diff_of_equal_runs_is_one_sentence(runs, capsys):
+    runs(a=[grown()], b=[grown()])
+
+    assert cli.main(["diff", "a", "b"]) == 0
+    assert "no difference" in capsys.readouterr().out
+    assert cli.main(["diff", "a", "b", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["comparisons"][0]["changes"] == []
+
+
+def test_diff_names_the_line_the_category_and_the_bytes(runs, capsys):
+    runs(a=[grown()], b=[grown(MIB)])
+
+    assert cli.main(["diff", "a", "b", "--json"]) == 0
+
+    (comparison,) = json.loads(capsys.readouterr().out)["comparisons"]
+    lines = [change for change in comparison["changes"] if change["kind"] == "line"]
+    assert [(line["bytes"], line["where"]) for line in lines] == [
+        (MIB, {"file": "/home/me/model.py", "line": 31, "function": "forward"})
+    ]
+    assert cli.main(["diff", "a", "b"]) == 0
+    assert "+1.00 MiB" in capsys.readouterr().out
+
+
+def test_ranks_are_compared_with_themselves(runs, capsys):
+    runs(a=[grown(rank=0), grown(rank=1)], b=[grown(rank=1), grown(MIB, rank=0)])
+
+    assert cli.main(["diff", "a", "b", "--json"]) == 0
+
+    comparisons = json.loads(capsys.readouterr().out)["comparisons"]
+    assert {each["rank"]: bool(each["changes"]) for each in comparisons} == {0: True, 1: False}
+
+
+def test_runs_without_a_rank_in_common_are_asked_wrongly(runs):
+    runs(a=[grown(rank=0), grown(rank=1)], b=[grown(rank=2)])
+
+    assert cli.main(["diff", "a", "b"]) == 2

@@ -1,0 +1,54 @@
+"""The most that each group of allocations held at once, in each stretch of the trace."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis.lifetimes import BEFORE, Allocations
+
+
+def group_peaks(
+    allocations: Allocations, group: NDArray[Any], n_groups: int, start: NDArray[Any], end: NDArray[Any]
+) -> NDArray[Any]:
+    """Bytes, shape (stretches, groups): the maximum over the instants *start* to *end*, both included.
+
+    *group*: for each allocation its group, 0 … *n_groups* − 1. A group's peak is its own: those of several
+    groups need not be at the same instant, and do not sum up to anything.
+    """
+    instant, owner, level = _levels(allocations, group)
+    span = int(max(end.max(initial=0), instant.max(initial=0))) + 1
+    groups = np.arange(n_groups)[None, :]
+    moment = owner * span + instant
+    first = np.searchsorted(moment, groups * span + start[:, None], side="right")
+    last = np.searchsorted(moment, groups * span + end[:, None], side="right")
+    return _highest(owner, level, (first, last), groups)
+
+
+def _levels(allocations: Allocations, group: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Of every change, sorted by group and instant: the instant, the group, and its bytes from then on."""
+    is_born = allocations.free_event != BEFORE
+    is_freed = allocations.free_event >= 0
+    instant = np.concatenate([allocations.alloc_event[is_born] + 1, allocations.free_event[is_freed] + 1])
+    owner = np.concatenate([group[is_born], group[is_freed]]).astype("i8")
+    change = np.concatenate([allocations.block_size[is_born], -allocations.block_size[is_freed]])
+    order = np.lexsort((instant, owner))
+    owner, total = owner[order], np.cumsum(change[order])
+    is_first = np.diff(owner, prepend=-1) != 0
+    before = np.append(0, total)[:-1][is_first]
+    level = total - before[np.cumsum(is_first) - 1] if len(total) else total
+    return instant[order], owner, level
+
+
+def _highest(
+    owner: NDArray[Any], level: NDArray[Any], span: tuple[NDArray[Any], NDArray[Any]], groups: NDArray[Any]
+) -> NDArray[Any]:
+    """The greater of the level on entry, which is that of the change before, and of all changes within."""
+    first, last = span
+    # Row −1 is the one appended: of no group.
+    owner, level = np.append(owner, -1), np.append(level, 0)
+    entry = np.where(owner[first - 1] == groups, level[first - 1], 0)
+    edges = np.stack([first.ravel(), last.ravel()], axis=1).ravel()
+    within = np.maximum.reduceat(level, edges)[::2].reshape(first.shape) if len(edges) else entry
+    highest: NDArray[Any] = np.where(last > first, np.maximum(entry, within), entry)
+    return highest

@@ -1,0 +1,232 @@
+"""Does a run keep within limits? For CI: exit code 3 where it does not."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vramscope.commands import Command
+from vramscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from vramscope.model.recording import Recording, Run
+
+_FORBIDDEN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One limit held against one recording."""
+
+    limit: str
+    """``max_peak``, ``max_reserved``, ``max_fragmentation`` or ``max_growth``."""
+    rank: int
+    device: int
+    passed: bool
+    text: str
+    """What was found, against what was allowed, and where."""
+    value: float
+    """Bytes; of fragmentation and growth a percentage."""
+    allowed: float
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("path", metavar="RUN", help="a trace directory, or a file that torch wrote")
+    parser.add_argument("--max-peak", metavar="SIZE", help="allocated bytes at most, for example 20GiB")
+    parser.add_argument("--max-reserved", metavar="SIZE", help="reserved bytes at most")
+    parser.add_argument(
+        "--max-fragmentation",
+        type=float,
+        metavar="PERCENT",
+        help="of the reserved bytes in free pieces, when the driver was asked for more",
+    )
+    parser.add_argument("--against", metavar="BASE", help="an earlier run to compare with")
+    parser.add_argument(
+        "--max-growth",
+        type=float,
+        metavar="PERCENT",
+        help="by which the peak may be above that of BASE (1, with --against)",
+    )
+    parser.add_argument("--junit", metavar="FILE", help="also write the verdicts as JUnit XML")
+    parser.add_argument("--json", action="store_true", help="one object, for machines")
+
+
+def run(args: Namespace) -> int:
+    import json
+
+    from vramscope.commands._waiting import waiting
+    from vramscope.load import load
+
+    limits = _limits(args)
+    with waiting(f"reading {args.path}"):
+        loaded = load(args.path)
+        base = load(args.against) if args.against else None
+        verdicts = [*_held(loaded, limits), *_grown(base, loaded, limits)]
+    if not verdicts:
+        raise UsageError(f"{args.path}: no recording in it that these limits could be held against")
+    if args.junit:
+        Path(args.junit).write_text(junit(verdicts), encoding="utf-8")
+    if args.json:
+        print(json.dumps({"schema": 1, "checks": [asdict(verdict) for verdict in verdicts]}, indent=2))
+    else:
+        _print(verdicts)
+    return 0 if all(verdict.passed for verdict in verdicts) else _FORBIDDEN
+
+
+def _limits(args: Namespace) -> dict[str, float]:
+    """By name; raises UsageError where there is none, or one that cannot be meant."""
+    from vramscope.units import parse_bytes
+
+    limits: dict[str, float] = {}
+    for name in ("max_peak", "max_reserved"):
+        text = getattr(args, name)
+        if text is not None:
+            try:
+                limits[name] = parse_bytes(text)
+            except ValueError as error:
+                raise UsageError(f"--{name.replace('_', '-')}: {error}") from None
+    if args.max_fragmentation is not None:
+        limits["max_fragmentation"] = args.max_fragmentation
+    if args.max_growth is not None and not args.against:
+        raise UsageError("--max-growth needs --against BASE")
+    if args.against:
+        limits["max_growth"] = 1.0 if args.max_growth is None else args.max_growth
+    if not limits:
+        raise UsageError(
+            "nothing to check: give --max-peak, --max-reserved, --max-fragmentation or --against"
+        )
+    if any(not limit >= 0 for limit in limits.values()):
+        raise UsageError("a limit cannot be below 0")
+    return limits
+
+
+# -------------------------------------------------------------------------------------- the verdicts
+
+
+def _held(run: "Run", limits: dict[str, float]) -> Iterator[Verdict]:
+    """Each limit against each recording; what a recording cannot tell does not pass."""
+    quantities = {"max_peak": "allocated", "max_reserved": "reserved"}
+    for recording in run.recordings:
+        for limit, quantity in quantities.items():
+            if limit in limits:
+                yield _most(recording, limit, quantity, limits[limit])
+        if "max_fragmentation" in limits:
+            yield _fragmented(recording, limits["max_fragmentation"])
+
+
+def _most(recording: "Recording", limit: str, quantity: str, allowed: float) -> Verdict:
+    from vramscope.analysis.peak import peak
+    from vramscope.units import format_bytes
+
+    if not _has_events(recording):
+        return _sampled(recording, limit, quantity, allowed)
+    high = getattr(peak(recording), quantity)
+    at = "" if high.step is None else f" at step {high.step}"
+    at += "" if high.phase is None else f" in {high.phase.name.lower().replace('_', ' ')}"
+    text = f"{format_bytes(high.n_bytes)} {quantity}{at}, {format_bytes(allowed)} allowed"
+    return _verdict(recording, limit, text, high.n_bytes, allowed)
+
+
+def _sampled(recording: "Recording", limit: str, quantity: str, allowed: float) -> Verdict:
+    """From counters, read now and then: between two readings there may have been more."""
+    from vramscope.units import format_bytes
+
+    column = getattr(recording.counters, f"{quantity}_bytes")
+    most = int(column.max(initial=-1))
+    if most < 0:
+        return _unknown(recording, limit, f"nothing in it says what was {quantity}", allowed)
+    text = f"at least {format_bytes(most)} {quantity} (sampled), {format_bytes(allowed)} allowed"
+    return _verdict(recording, limit, text, most, allowed)
+
+
+def _fragmented(recording: "Recording", allowed: float) -> Verdict:
+    from vramscope.analysis.fragmentation import fragmentation
+    from vramscope.units import format_bytes
+
+    limit = "max_fragmentation"
+    if not _has_events(recording):
+        return _unknown(recording, limit, "without events nothing says how the memory lay", allowed)
+    found = fragmentation(recording)
+    reserved = int(found.parts.reserved[found.worst])
+    percent = 100 * found.unusable_bytes / reserved if reserved else 0.0
+    at = "" if found.step is None else f" at step {found.step}"
+    text = (
+        f"{percent:.1f} % of {format_bytes(reserved)} reserved in free pieces{at} "
+        f"({format_bytes(found.unusable_bytes)}), {allowed:g} % allowed"
+    )
+    return _verdict(recording, limit, text, percent, allowed)
+
+
+def _grown(base: "Run | None", run: "Run", limits: dict[str, float]) -> Iterator[Verdict]:
+    """The peak against that of an earlier run, and which line it is."""
+    from vramscope.commands._pairs import pairs
+
+    for before, after in pairs(base, run) if base is not None else ():
+        yield _growth(before, after, limits["max_growth"])
+
+
+def _growth(before: "Recording", after: "Recording", allowed: float) -> Verdict:
+    from vramscope.analysis.compare import compare
+    from vramscope.units import format_bytes
+
+    if not (_has_events(before) and _has_events(after)):
+        return _unknown(after, "max_growth", "both need events to be compared", allowed)
+    comparison = compare(before, after)
+    old, new = int(comparison.before.max(initial=0)), int(comparison.after.max(initial=0))
+    percent = 100 * (new - old) / old if old else (100.0 if new else 0.0)
+    grown = [change for change in comparison.of("line") if change.n_bytes > 0][:3]
+    lines = "; ".join(f"+{format_bytes(change.n_bytes)} {change.name}" for change in grown)
+    text = (
+        f"peak {format_bytes(new)}, {percent:+.2f} % against {format_bytes(old)}, {allowed:g} % allowed"
+        + (f"; {lines}" if percent > allowed and lines else "")
+    )
+    return _verdict(after, "max_growth", text, percent, allowed)
+
+
+def _has_events(recording: "Recording") -> bool:
+    return len(recording.trace) > 0 or len(recording.initial.segments) > 0
+
+
+def _verdict(recording: "Recording", limit: str, text: str, value: float, allowed: float) -> Verdict:
+    rank, device = recording.process.rank, recording.device.index
+    return Verdict(limit, rank, device, value <= allowed, text, value, allowed)
+
+
+def _unknown(recording: "Recording", limit: str, why: str, allowed: float) -> Verdict:
+    """What is not known has not passed."""
+    rank, device = recording.process.rank, recording.device.index
+    return Verdict(limit, rank, device, passed=False, text=f"not known: {why}", value=-1, allowed=allowed)
+
+
+# ------------------------------------------------------------------------------------------- output
+
+
+def _print(verdicts: list[Verdict]) -> None:
+    from vramscope.commands._document import printable
+
+    for verdict in verdicts:
+        word = "ok    " if verdict.passed else "FAILED"
+        print(f"{word}  {_name(verdict)}: {printable(verdict.text)}")
+
+
+def _name(verdict: Verdict) -> str:
+    return f"{verdict.limit.replace('_', '-')} (rank {verdict.rank}, device {verdict.device})"
+
+
+def junit(verdicts: list[Verdict]) -> str:
+    """One test suite, one test case a verdict: what CI servers show."""
+    from xml.etree import ElementTree as ET
+
+    from vramscope.commands._document import printable
+
+    failures = str(sum(not verdict.passed for verdict in verdicts))
+    suite = ET.Element("testsuite", name="vramscope", tests=str(len(verdicts)), failures=failures)
+    for verdict in verdicts:
+        case = ET.SubElement(suite, "testcase", classname="vramscope.check", name=_name(verdict))
+        if not verdict.passed:
+            ET.SubElement(case, "failure", message=printable(verdict.text))
+    return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+COMMAND = Command("check", "does a run keep within limits? exit code 3 where it does not", arguments, run)

@@ -1,0 +1,141 @@
+"""What became different from one run to another."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from vramscope.commands import Command
+from vramscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from vramscope.analysis.compare import Change, Comparison
+    from vramscope.commands._document import Block
+    from vramscope.model.recording import Recording, Run
+
+_KINDS = {
+    "total": "Most in any step",
+    "phase": "Most allocated while in",
+    "category": "By category",
+    "line": "By line of the program",
+}
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("before", metavar="A", help="a trace directory, or a file that torch wrote")
+    parser.add_argument("after", metavar="B", help="another one")
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=0.1,
+        metavar="PERCENT",
+        help="of A's peak: smaller differences are not told (0.1)",
+    )
+    parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of each table (10)")
+    parser.add_argument("--json", action="store_true", help="one object, for machines")
+
+
+def run(args: Namespace) -> int:
+    import json
+
+    from vramscope.commands._document import print_terminal
+    from vramscope.commands._pairs import pairs
+    from vramscope.commands._waiting import waiting
+    from vramscope.load import load
+
+    if args.top < 1 or not 0 <= args.tolerance <= 100:
+        raise UsageError("--top is at least 1, --tolerance a percentage")
+    with waiting(f"reading {args.before} and {args.after}"):
+        before, after = load(args.before), load(args.after)
+        found = [(new, compared(old, new, args.tolerance)) for old, new in pairs(before, after)]
+    if args.json:
+        print(json.dumps(as_json(found), indent=2))
+    else:
+        print_terminal(list(_page(before, after, found, args.top)))
+    return 0
+
+
+def compared(before: "Recording", after: "Recording", percent: float) -> "Comparison":
+    """Both recordings, differences below *percent* of the first one's peak left out."""
+    from vramscope.analysis.compare import compare
+
+    return compare(before, after, tolerance=percent / 100)
+
+
+def as_json(found: "list[tuple[Recording, Comparison]]") -> dict[str, Any]:
+    """Schema 1; fields are only ever added."""
+    return {"schema": 1, "comparisons": [_comparison(*each) for each in found]}
+
+
+def _comparison(recording: "Recording", comparison: "Comparison") -> dict[str, Any]:
+    return {
+        "rank": recording.process.rank,
+        "device": recording.device.index,
+        "steps": comparison.steps.tolist(),
+        "steps_only_in_a": comparison.only_before,
+        "steps_only_in_b": comparison.only_after,
+        "tolerance_bytes": comparison.tolerance_bytes,
+        "changes": [_change(change) for change in comparison.changes],
+    }
+
+
+def _change(change: "Change") -> dict[str, Any]:
+    place = change.place
+    where = {"file": place.file, "line": place.line, "function": place.function} if place else None
+    fields = {key: value for key, value in asdict(change).items() if key != "place"}
+    return fields | {"bytes": change.n_bytes, "where": where}
+
+
+def _page(
+    before: "Run", after: "Run", found: "list[tuple[Recording, Comparison]]", top: int
+) -> "Iterator[Block]":
+    from vramscope.commands._document import Heading
+
+    yield Heading(f"{before.name} → {after.name}", level=1)
+    for recording, comparison in found:
+        if len(found) > 1:
+            yield Heading(f"rank {recording.process.rank}, device {recording.device.index}")
+        yield from _one(comparison, top)
+
+
+def _one(comparison: "Comparison", top: int) -> "Iterator[Block]":
+    from vramscope.commands._document import Text
+    from vramscope.units import format_bytes
+
+    n_steps = len(comparison.steps)
+    over = f"{n_steps:,} steps that both have" if n_steps else "whole recordings: no step is in both"
+    least = format_bytes(comparison.tolerance_bytes)
+    if not comparison.changes:
+        yield Text(f"no difference of {least} or more, over {over}")
+        return
+    yield Text(f"over {over}; differences below {least} are left out", "quiet")
+    for name, n_only in (("first", comparison.only_before), ("second", comparison.only_after)):
+        if n_only and n_steps:
+            yield Text(f"{n_only:,} steps are only in the {name}, and were not compared", "note")
+    for kind, title in _KINDS.items():
+        yield from _table(title, comparison.of(kind), top, n_steps)
+
+
+def _table(title: str, changes: "tuple[Change, ...]", top: int, n_steps: int) -> "Iterator[Block]":
+    from vramscope.commands._document import Grid, Heading, Text
+
+    if not changes:
+        return
+    yield Heading(title, level=3)
+    rows = tuple(_row(change, n_steps) for change in changes[:top])
+    yield Grid(("difference", "before", "after", "in steps", ""), rows, "rrrrl")
+    if len(changes) > top:
+        yield Text(f"{len(changes) - top:,} more (--top {len(changes)})", "quiet")
+
+
+def _row(change: "Change", n_steps: int) -> tuple[str, ...]:
+    from vramscope.units import format_bytes
+
+    sign = "+" if change.n_bytes > 0 else ""
+    steps = f"{change.n_steps:,}" if n_steps else ""
+    sizes = format_bytes(change.before), format_bytes(change.after)
+    name = change.name if change.kind == "line" else change.name.replace("_", " ")
+    return f"{sign}{format_bytes(change.n_bytes)}", *sizes, steps, name
+
+
+COMMAND = Command("diff", "what became different from one run to another, by step and line", arguments, run)
