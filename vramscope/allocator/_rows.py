@@ -37,6 +37,10 @@ class Rows:
         self._check(found, kinds if default is _ABSENT else (*kinds, type(default)), f".{key}")
         return found
 
+    def first_has(self, key: str) -> bool:
+        """Whether the first row has *key*; false where there is no row."""
+        return len(self._rows) > 0 and key in self._rows[0]
+
     def integers(self, key: str, dtype: str, default: Any = _ABSENT) -> NDArray[Any]:
         """The value of *key* of every row; none may be negative but the default."""
         found = self.column(key, (int,), default)

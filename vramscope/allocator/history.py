@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.allocator._rows import Rows, checked
+from vramscope.allocator._stack_reader import StackReader
 from vramscope.allocator.annotations import Mark, annotation_marks, marks_of
+from vramscope.allocator.events import DEFAULT_POOL, Events, check_pools, distinct, events_of
 from vramscope.allocator.settings import Settings
 from vramscope.errors import FormatError
 from vramscope.model.marks import MarkKind, Marks, Note
@@ -28,8 +30,6 @@ _STATES = {
     "active_awaiting_free": BlockState.PENDING_FREE,  # torch's docstring; never seen in a file
     "inactive": BlockState.INACTIVE,
 }
-_DEFAULT_POOL = (0, 0)
-_HIGHEST_LINE = 2**31 - 1
 _LAST_TIME_US = 2**63 // 1000 - 1
 
 
@@ -60,13 +60,13 @@ def histories(
     traces = checked(whole.get("device_traces", []), list, "device_traces")
     annotations = _annotations(whole)
     settings = _settings(whole, traces, torch)
-    reader = _StackReader(stacks)
+    reader = StackReader(stacks)
     owners = segments.integers("device", "i8", 0)
     found = []
     for device in _devices(owners, traces):
-        trace_rows = _trace_rows(traces, device)
+        events = _events(traces, device)
         mine = _SegmentRows(whole.get("segments", []), np.flatnonzero(owners == device).tolist())
-        found.append(_history(device, trace_rows, mine, annotations, (settings, reader)))
+        found.append(_history(device, events, mine, annotations, (settings, reader)))
     return found, _notes(found)
 
 
@@ -96,10 +96,12 @@ def _version(given: Mapping[str, Any], traces: list[Any]) -> str:
     """The torch that wrote it, as far as the allocator's rules differ: by the keys each version added."""
     if "max_round_threshold" in given:
         return "2.13"
-    first = next((trace[0] for trace in traces if type(trace) is list and trace), None)
-    if type(first) is not dict:
+    first = next((trace for trace in traces if trace), None)
+    if type(first) is Events:
+        return "2.12" if first.tells_pools else "2.11"
+    if type(first) is not list or type(first[0]) is not dict:
         return "2.13"
-    return "2.12" if "pool_id" in first else "2.11"
+    return "2.12" if "pool_id" in first[0] else "2.11"
 
 
 def _devices(owners: NDArray[Any], traces: list[Any]) -> list[int]:
@@ -108,10 +110,12 @@ def _devices(owners: NDArray[Any], traces: list[Any]) -> list[int]:
     return sorted(busy.union(owners.tolist())) or [0]
 
 
-def _trace_rows(traces: list[Any], device: int) -> Rows:
+def _events(traces: list[Any], device: int) -> Events:
+    trace = traces[device] if device < len(traces) else []
+    if type(trace) is Events:
+        return trace
     where = f"device_traces[{device}]"
-    rows = checked(traces[device], list, where) if device < len(traces) else []
-    return Rows(rows, lambda i: f"{where}[{i}]")
+    return events_of(Rows(checked(trace, list, where), lambda i: f"{where}[{i}]"))
 
 
 class _SegmentRows:
@@ -136,16 +140,16 @@ class _SegmentRows:
 
 def _history(
     device: int,
-    rows: Rows,
+    events: Events,
     segments: _SegmentRows,
     annotations: Rows,
-    shared: tuple[Settings, "_StackReader"],
+    shared: tuple[Settings, StackReader],
 ) -> DeviceHistory:
     settings, reader = shared
-    pools: dict[tuple[int, int], int] = {_DEFAULT_POOL: 0}
+    pools: dict[tuple[int, int], int] = {DEFAULT_POOL: 0}
     notes: list[Note] = []
     held = _segments(segments, pools, reader)
-    trace, ooms = _trace(rows, held, (pools, reader, notes))
+    trace, ooms = _trace(events, held, (pools, reader, notes))
     final = _final(held, segments, trace, (reader, notes))
     marks = [*ooms, *(annotation_marks(annotations, device, trace) if trace.has_clock else ())]
     notes += _missing(trace, len(annotations))
@@ -176,7 +180,7 @@ def _missing(trace: Trace, n_annotations: int) -> list[Note]:
     return found
 
 
-def _segments(segments: _SegmentRows, pools: dict[tuple[int, int], int], reader: "_StackReader") -> Segments:
+def _segments(segments: _SegmentRows, pools: dict[tuple[int, int], int], reader: StackReader) -> Segments:
     """In the order of the file."""
     rows = segments.rows
     kinds = rows.column("segment_type", (str,), "large")
@@ -193,43 +197,47 @@ def _segments(segments: _SegmentRows, pools: dict[tuple[int, int], int], reader:
 
 def _pool_column(rows: Rows, key: str, pools: dict[tuple[int, int], int]) -> NDArray[Any]:
     """Indices into *pools*, which grows by what is met."""
-    ids = [tuple(pool) for pool in rows.column(key, (tuple, list), _DEFAULT_POOL)]
-    for pool in set(ids) - set(pools):
-        if len(pool) != 2 or type(pool[0]) is not int or type(pool[1]) is not int:
-            raise FormatError(f"{key} is not a pair of integers: this is no snapshot of torch")
-        pools[pool] = len(pools)
-    return np.array([pools[pool] for pool in ids], dtype="i4")
+    ids, index = distinct([tuple(pool) for pool in rows.column(key, (tuple, list), DEFAULT_POOL)])
+    check_pools(ids, key)
+    found: NDArray[Any] = _places(ids, pools)[index]
+    return found
+
+
+def _places(ids: Sequence[tuple[int, int]], pools: dict[tuple[int, int], int]) -> NDArray[Any]:
+    """Index of each of *ids* into *pools*, to which new ones are added."""
+    return np.array([pools.setdefault(pool, len(pools)) for pool in ids], dtype="i4")
 
 
 def _trace(
-    rows: Rows, held: Segments, shared: tuple[dict[tuple[int, int], int], "_StackReader", list[Note]]
+    events: Events, held: Segments, shared: tuple[dict[tuple[int, int], int], StackReader, list[Note]]
 ) -> tuple[Trace, list[Mark]]:
     """The events in order, and a mark for each out-of-memory error with what the device had left."""
     pools, reader, notes = shared
-    action = _actions(rows, notes)
-    size = rows.integers("size", "i8", 0)
+    action = _actions(events, notes)
+    is_segment = (action >= Action.SEGMENT_ALLOC) & (action <= Action.SEGMENT_UNMAP)
     trace = Trace(
         action=action,
-        time_ns=_times(rows),
-        address=rows.integers("addr", "u8", 0),
-        size=size,
-        block_size=np.where((action >= Action.SEGMENT_ALLOC) & (action <= Action.SEGMENT_UNMAP), size, 0),
-        stream=rows.integers("stream", "u8", 0),
-        pool=_pool_column(rows, "pool_id", pools),
-        stack_id=reader.column(rows),
+        time_ns=_times(events),
+        address=events.address,
+        size=events.size,
+        block_size=np.where(is_segment, events.size, 0),
+        stream=events.stream,
+        pool=_places(events.pool_ids, pools)[events.pool],
+        stack_id=reader.ids(events.stacks)[events.stack],
     )
-    free = rows.integers("device_free", "i8", 0)
-    order = _order(trace, notes)
-    trace, free = trace.rows(order), free[order]
+    free, order = events.device_free, _order(trace, notes)
+    if order is not None:
+        trace, free = trace.rows(order), free[order]
     if len(pools) > 1 and not trace.pool.any():
         trace = _with_pools(trace, held)
     ooms = np.flatnonzero(trace.action == Action.OOM).tolist()
     return trace, [Mark(MarkKind.OOM, int(trace.time_ns[i]), i + 1, value=int(free[i])) for i in ooms]
 
 
-def _actions(rows: Rows, notes: list[Note]) -> NDArray[Any]:
-    words = rows.column("action", (str,))
-    action = np.array([_ACTIONS.get(word, _UNKNOWN) for word in words], dtype="u1")
+def _actions(events: Events, notes: list[Note]) -> NDArray[Any]:
+    words = events.words
+    codes = np.array([_ACTIONS.get(word, _UNKNOWN) for word in words], dtype="u1")
+    action: NDArray[Any] = codes[events.action]
     n_unknown = int(np.count_nonzero(action == _UNKNOWN))
     if n_unknown:
         names = ", ".join(sorted({word[:40] for word in words if word not in _ACTIONS})[:5])
@@ -238,23 +246,26 @@ def _actions(rows: Rows, notes: list[Note]) -> NDArray[Any]:
     return action
 
 
-def _times(rows: Rows) -> NDArray[Any]:
-    time_us: NDArray[Any] = rows.integers("time_us", "i8", 0)
+def _times(events: Events) -> NDArray[Any]:
+    time_us = events.time_us
     if len(time_us) and time_us.max() > _LAST_TIME_US:
         raise FormatError("time_us is beyond the year 2200: this is no snapshot of torch, or damaged")
     return time_us * 1000
 
 
-def _order(trace: Trace, notes: list[Note]) -> NDArray[Any]:
-    """Rows of known events by time. A ring whose size was changed while it ran is not in order."""
-    known = np.flatnonzero(trace.action != _UNKNOWN)
-    time = trace.time_ns[known]
+def _order(trace: Trace, notes: list[Note]) -> NDArray[Any] | None:
+    """Rows of known events by time. A ring whose size was changed while it ran is not in order.
+
+    None where all are known and in order, as nearly always.
+    """
+    is_known = trace.action != _UNKNOWN
+    time = trace.time_ns if is_known.all() else trace.time_ns[is_known]
     n_back = int(np.count_nonzero(time[1:] < time[:-1]))
-    if n_back and time.min() > 0:
-        text = f"the trace goes back in time {n_back} times and was sorted: its ring was resized while it ran"
-        notes.append(Note("reordered", text, n_back))
-        known = known[np.argsort(time, kind="stable")]
-    return known
+    if not n_back or time.min() <= 0:
+        return None if len(time) == len(trace) else np.flatnonzero(is_known)
+    text = f"the trace goes back in time {n_back} times and was sorted: its ring was resized while it ran"
+    notes.append(Note("reordered", text, n_back))
+    return np.flatnonzero(is_known)[np.argsort(time, kind="stable")]
 
 
 def _with_pools(trace: Trace, held: Segments) -> Trace:
@@ -268,7 +279,7 @@ def _with_pools(trace: Trace, held: Segments) -> Trace:
 
 
 def _final(
-    held: Segments, segments: _SegmentRows, trace: Trace, shared: tuple["_StackReader", list[Note]]
+    held: Segments, segments: _SegmentRows, trace: Trace, shared: tuple[StackReader, list[Note]]
 ) -> Snapshot:
     """Segments by address, and their blocks in the same order."""
     reader, notes = shared
@@ -286,7 +297,7 @@ def _final(
 
 
 def _blocks(
-    segments: _SegmentRows, held: Segments, owner: NDArray[Any], shared: tuple["_StackReader", list[Note]]
+    segments: _SegmentRows, held: Segments, owner: NDArray[Any], shared: tuple[StackReader, list[Note]]
 ) -> Blocks:
     reader, notes = shared
     rows = segments.blocks
@@ -312,7 +323,7 @@ def _states(rows: Rows, notes: list[Note]) -> NDArray[Any]:
     return np.array([_STATES.get(word, BlockState.INACTIVE) for word in words], dtype="u1")
 
 
-def _owners(rows: Rows, reader: "_StackReader") -> tuple[NDArray[Any], NDArray[Any]]:
+def _owners(rows: Rows, reader: StackReader) -> tuple[NDArray[Any], NDArray[Any]]:
     """Requested bytes (−1 where unknown) and stack of each block; torch < 2.0 told both in ``history``."""
     last = [entries[0] if entries else {} for entries in rows.column("history", (list,), [])]
     if not any(last):
@@ -360,64 +371,3 @@ def _notes(found: list[DeviceHistory]) -> list[Note]:
     if any(len(history.trace) or len(history.final.segments) for history in found):
         return []
     return [Note("empty", "the snapshot is empty: no memory was held and no event recorded")]
-
-
-class _StackReader:
-    """torch's lists of frames → stack ids, each list once.
-
-    torch shares the list objects of equal stacks and the dicts of equal frames within a snapshot, and
-    pickle keeps that: three in four lists need no look at their frames.
-    """
-
-    __slots__ = ("_by_frames", "_by_list", "_frames", "_stacks")
-
-    def __init__(self, stacks: StackBuilder) -> None:
-        self._stacks = stacks
-        # Keys are ids of objects that the snapshot keeps alive for as long as this reader lives.
-        self._by_list: dict[int, int] = {}
-        self._by_frames: dict[tuple[int, ...], int] = {}
-        self._frames: dict[int, tuple[str, str, int]] = {}
-
-    def column(self, rows: Rows) -> NDArray[Any]:
-        """Stack ids of the ``frames`` of every row; 0 where there are none."""
-        nothing: list[Any] = []
-        self._by_list[id(nothing)] = 0
-        lists = rows.column("frames", (list,), nothing)
-        known = self._by_list
-        for frames in {id(frames): frames for frames in lists}.values():
-            if id(frames) not in known:
-                known[id(frames)] = self._stack(frames)
-        found = np.array([known[id(frames)] for frames in lists], dtype="i4")
-        del known[id(nothing)]
-        return found
-
-    def _stack(self, frames: list[Any]) -> int:
-        key = tuple(map(id, frames))
-        stack_id = self._by_frames.get(key)
-        if stack_id is None:
-            stack_id = 0
-            for frame in reversed(frames):
-                stack_id = self._stacks.push(stack_id, *self._frame(frame))
-            self._by_frames[key] = stack_id
-        return stack_id
-
-    def _frame(self, frame: Any) -> tuple[str, str, int]:
-        known = self._frames.get(id(frame))
-        if known is None:
-            known = self._frames[id(frame)] = _frame(frame)
-        return known
-
-
-def _frame(frame: Any) -> tuple[str, str, int]:
-    given = checked(frame, dict, "a frame of a stack")
-    line = checked(given.get("line", 0), int, "the line of a frame")
-    return (
-        _clean(checked(given.get("name", ""), str, "the name of a frame")),
-        _clean(checked(given.get("filename", ""), str, "the filename of a frame")),
-        line if 0 <= line <= _HIGHEST_LINE else 0,
-    )
-
-
-def _clean(text: str) -> str:
-    """Halves of surrogate pairs cannot be written anywhere."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
