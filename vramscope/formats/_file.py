@@ -2,7 +2,10 @@
 
 import gzip
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from vramscope.errors import FormatError
 from vramscope.units import format_bytes
@@ -20,24 +23,61 @@ def contents(path: Path) -> bytes:
         data = path.read_bytes()
     except OSError as error:
         raise FormatError(f"{path}: {error.strerror or error}") from None
-    return _inflated(path, len(data)) if data[:2] == _GZIP else data
+    return _inflated(path) if data[:2] == _GZIP else data
 
 
-def _inflated(path: Path, size: int) -> bytes:
-    limit = _FREE_BYTES + _MOST_INFLATED * size
-    pieces, total = [], 0
+class Stream(Protocol):
+    """A file that is read from its beginning."""
+
+    def read(self, size: int, /) -> bytes:
+        """Up to *size* bytes; b'' at the end. Raises FormatError."""
+        ...
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Stream]:
+    """The bytes of the file piece by piece, unpacked if it is a gzip; raises like ``contents``."""
     try:
-        with gzip.open(path) as file:
-            while piece := file.read(_CHUNK):
-                pieces.append(piece)
-                total += len(piece)
-                if total > limit:
-                    raise FormatError(
-                        f"{path}: {format_bytes(size)} of gzip unpack to more than {format_bytes(limit)}, "
-                        "as no snapshot does. If you trust it, unpack it yourself: gunzip -k"
-                    )
-    except (OSError, EOFError, zlib.error) as error:
-        raise FormatError(f"{path}: damaged gzip ({error}): copy it or dump it again") from None
+        with path.open("rb") as file:
+            is_gzip = file.read(2) == _GZIP
+            file.seek(0)
+            yield _Inflating(path) if is_gzip else file
+    except OSError as error:
+        raise FormatError(f"{path}: {error.strerror or error}") from None
+
+
+class _Inflating:
+    """What a gzip unpacks to, within bounds."""
+
+    __slots__ = ("_file", "_given", "_limit", "_path", "_size")
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._file = path, gzip.open(path)  # noqa: SIM115 closed with its last reference
+        self._size, self._given = path.stat().st_size, 0
+        self._limit = _FREE_BYTES + _MOST_INFLATED * self._size
+
+    def read(self, size: int, /) -> bytes:
+        try:
+            piece = self._file.read(size)
+        except (OSError, EOFError, zlib.error) as error:
+            raise FormatError(f"{self._path}: damaged gzip ({error}): copy it or dump it again") from None
+        self._given += len(piece)
+        if self._given > self._limit:
+            raise _too_large(self._path, self._size, self._limit)
+        return piece
+
+
+def _too_large(path: Path, size: int, limit: int) -> FormatError:
+    return FormatError(
+        f"{path}: {format_bytes(size)} of gzip unpack to more than {format_bytes(limit)}, "
+        "as no snapshot does. If you trust it, unpack it yourself: gunzip -k"
+    )
+
+
+def _inflated(path: Path) -> bytes:
+    file, pieces = _Inflating(path), []
+    while piece := file.read(_CHUNK):
+        pieces.append(piece)
     return b"".join(pieces)
 
 

@@ -27,7 +27,7 @@ _INT = rb"(?:K.|M..|J....)"
 _DECIMAL = rb"I-?\d{1,20}\n"
 _LONG1 = rb"|".join(rb"\x8a" + re.escape(bytes([n])) + b"." * n for n in (6, 4, 5, 0, 1, 2, 3, 7, 8))
 _SHORT_TEXT = rb"|".join(rb"\x8c" + re.escape(bytes([n])) + b"." * n for n in range(13))
-_COMMON = re.compile(
+COMMON = re.compile(
     rb"(?:j....|h.|[\x94u}\]eaNs\x88\x89]|\((?![KMJIldt])|K." + _INT + rb"\x86|K.|"
     rb"(?:J....|M..)"
     + _INT
@@ -53,7 +53,7 @@ _BYTES_PER_MEMO = 3
 
 _ADVICE = "vramscope opens only plain data, as torch.cuda.memory._dump_snapshot writes it"
 _NAMES = {ord(op.code): op.name for op in pickletools.opcodes}
-_PROBLEMS = (
+PROBLEMS = (
     pickle.UnpicklingError,
     EOFError,
     KeyError,
@@ -72,21 +72,21 @@ def loads(data: bytes) -> tuple[Any, int]:
     what pausing the cyclic garbage collector saves. Holds three copies of *data* for a moment.
     """
     body = _unframed(data)
-    end = _verify(body)
+    end = verify(body)
     one_frame = b"\x80\x04\x95" + end.to_bytes(8, "little")
     file = io.BytesIO(b"".join((one_frame, memoryview(body)[:end])))
     n_trailing = len(body) - end
     del body
-    with _collector_off():
+    with collector_off():
         try:
-            return _Unpickler(file).load(), n_trailing
-        except _PROBLEMS as problem:
+            return PlainUnpickler(file).load(), n_trailing
+        except PROBLEMS as problem:
             raise FormatError(
                 f"damaged pickle ({type(problem).__name__} while building it); copy or dump it again"
             ) from None
 
 
-class _Unpickler(pickle.Unpickler):
+class PlainUnpickler(pickle.Unpickler):
     """Builds what was verified."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
@@ -94,7 +94,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 @contextmanager
-def _collector_off() -> Iterator[None]:
+def collector_off() -> Iterator[None]:
     """Millions of live containers and no garbage: cyclic collection would double the time."""
     enabled = gc.isenabled()
     gc.disable()
@@ -133,14 +133,14 @@ def _piece_end(data: bytes, at: int) -> int:
     return end
 
 
-def _verify(body: bytes) -> int:
+def verify(body: bytes) -> int:
     """Check every opcode up to STOP; returns the position after it."""
     containers = len(body) - len(body.translate(None, b"}]\x86"))
     at = 0
     while True:
         if at >= len(body):
             raise _truncated(body)
-        common = _COMMON.match(body, at)
+        common = COMMON.match(body, at)
         if common is not None:
             at = common.end()
         elif body[at] == ord("."):
@@ -170,7 +170,7 @@ def _refuse(data: bytes, at: int) -> int:
         raise FormatError(
             f"byte {at:,}: 0x{data[at]:02x} is no pickle opcode: the file is damaged or no pickle"
         )
-    if data[at] in _COMMON_OPCODES and len(data) - at < 64:
+    if data[at] in _PLAIN_OPCODES and len(data) - at < 64:
         raise _truncated(data)
     raise FormatError(
         f"byte {at:,}: refused {name}{_wanted(data, at)}: reading it could run code or rebuild objects, and "
@@ -179,7 +179,7 @@ def _refuse(data: bytes, at: int) -> int:
 
 
 # Opcodes of plain data, refused for their argument only.
-_COMMON_OPCODES = frozenset(b"jh\x94u}]eaNs\x88\x89(KJM\x8a\x8cqrGpgILFVX\x8d\x80\x86")
+_PLAIN_OPCODES = frozenset(b"jh\x94u}]eaNs\x88\x89(KJM\x8a\x8cqrGpgILFVX\x8d\x80\x86")
 
 
 def _wanted(data: bytes, at: int) -> str:

@@ -7,6 +7,7 @@ As a pickle of any protocol, gzipped or not, or the same as JSON. Also the bare 
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ from vramscope.allocator.history import DeviceHistory, histories
 from vramscope.allocator.replay import reconstruct
 from vramscope.errors import FormatError
 from vramscope.formats import Format
-from vramscope.formats._file import beginning, contents
+from vramscope.formats._body import Irregular
+from vramscope.formats._file import beginning, contents, opened
+from vramscope.formats._packed import packed
+from vramscope.formats._packed_events import snapshot_of
 from vramscope.formats._pickle import loads
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import Note
@@ -41,6 +45,23 @@ def sniff(head: bytes, path: Path) -> bool:
 
 def read(path: Path) -> Run:
     """One recording per device that held memory or did something."""
+    with suppress(Irregular, FormatError):
+        return read_packed(path)
+    return read_whole(path)
+
+
+def read_packed(path: Path) -> Run:
+    """By runs of events, with no object for any: 0.6 s and 150 MB per million events.
+
+    Raises Irregular where the file is not as torch writes it; what is wrong with it, ``read_whole`` says.
+    """
+    with opened(path) as file:
+        found = packed(file)
+    return run_of(snapshot_of(found), path, found.n_trailing)
+
+
+def read_whole(path: Path) -> Run:
+    """By way of every dict; of anything that ``sniff`` takes for a snapshot."""
     snapshot, n_trailing = _parsed(path, contents(path))
     try:
         return run_of(snapshot, path, n_trailing)

@@ -1,0 +1,89 @@
+"""The opcodes of a pickle of protocol 4 or 5, in blocks: without its frames, and never all at once."""
+
+from typing import Protocol
+
+FRAME = 0x95
+_LONG_TEXT_WIDTH = {ord("X"): 4, 0x8D: 8}
+"""Strings too long for a frame stand between two: opcode and bytes of their length."""
+_HEADER = 9
+_EVERYTHING = 1 << 63
+
+
+class Irregular(Exception):  # noqa: N818 not an error: the other reader takes over
+    """Not what torch writes, or damaged: for the reader that looks at every opcode."""
+
+
+class Readable(Protocol):
+    """A binary file."""
+
+    def read(self, size: int, /) -> bytes:
+        """Up to *size* bytes; b'' at the end."""
+        ...
+
+
+class Body:
+    """What a pickle says, frame headers taken out.
+
+    An opcode may reach over the end of a frame, as C's unpickler would read it were there no frames: so it
+    cannot hide there.
+    """
+
+    __slots__ = ("_file", "_rest", "_taken")
+
+    def __init__(self, file: Readable) -> None:
+        """Raises Irregular on another protocol."""
+        self._file = file
+        self._rest = 0
+        """Bytes until the next header; 0 where one may come."""
+        self._taken = b""
+        """Read from the file, not yet given."""
+        head = file.read(2)
+        if head[:1] != b"\x80" or head[1:] not in (b"\x04", b"\x05"):
+            raise Irregular
+
+    def read(self, size: int) -> bytes:
+        """The next *size* bytes or somewhat fewer; b'' at the end. Raises Irregular on a torn file."""
+        raw = self._taken + self._file.read(size)
+        self._taken = b""
+        view, pieces, at = memoryview(raw), [], 0
+        while at < len(raw):
+            if not self._rest:
+                start = self._header(raw, at)
+                if start is None:
+                    self._taken = raw[at:]
+                    break
+                at = start
+            end = min(at + self._rest, len(raw))
+            pieces.append(view[at:end])
+            self._rest -= end - at
+            at = end
+        if self._taken and not pieces:
+            return self._again(size)
+        if not raw and 0 < self._rest < _EVERYTHING // 2:
+            raise Irregular  # torn within a frame
+        return b"".join(pieces)
+
+    def _again(self, size: int) -> bytes:
+        """Nothing but the beginning of a header was there."""
+        more = self._file.read(size)
+        if not more:
+            raise Irregular
+        self._taken += more
+        return self.read(size)
+
+    def _header(self, raw: bytes, at: int) -> int | None:
+        """Where the piece at *at* begins to say something; None where more of the file must be seen first."""
+        opcode = raw[at]
+        if opcode == FRAME:
+            if at + _HEADER > len(raw):
+                return None
+            self._rest = int.from_bytes(raw[at + 1 : at + _HEADER], "little")
+            return at + _HEADER
+        width = _LONG_TEXT_WIDTH.get(opcode, 0)
+        if not width:
+            self._rest = _EVERYTHING
+            return at
+        if at + 1 + width > len(raw):
+            return None
+        self._rest = 1 + width + int.from_bytes(raw[at + 1 : at + 1 + width], "little")
+        return at

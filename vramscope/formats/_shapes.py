@@ -1,0 +1,266 @@
+"""Which bytes are an event? The few sequences of opcodes that a snapshot's events consist of.
+
+One program writes all events of a file, so nearly all of them are one of some thirty *shapes*: the same
+opcodes in the same places, only the numbers differ. A shape is learned by reading one event opcode for
+opcode; NumPy then compares thousands of others with it at once, byte for byte.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+LONGEST = 400
+"""Bytes of the longest event that is compared; a longer one is read like anything else."""
+
+_MOST_SHAPES = 200
+_MOST_ATTEMPTS = 40
+"""Events in one window from which a shape is tried to be learned."""
+
+_GET = {ord("h"): 1, ord("j"): 4}
+_INT = {ord("K"): 1, ord("M"): 2, ord("J"): 4}
+_LONG1, _TEXT, _MEMOIZE, _TUPLE2 = 0x8A, 0x8C, 0x94, 0x86
+_CONSTANT = frozenset(b"N\x88\x89")
+_WHOLE, _NOT_NEGATIVE, _ASCII = 0xFF, 0x80, 0x80
+
+
+class Value(NamedTuple):
+    """Where in an event a number stands."""
+
+    offset: int
+    width: int
+    """Bytes, little-endian; 0 for a value that is not there."""
+    is_get: bool = False
+    """A reference: the number of an object that came earlier."""
+
+
+@dataclass(slots=True)
+class Shape:
+    """One sequence of opcodes."""
+
+    size: int
+    """Bytes; up to the contents of the list of frames, where the event holds that itself."""
+    is_open: bool
+    """Whether the list of frames is in the event."""
+    keys: tuple[int, ...]
+    """Memo indices of the keys of the dict."""
+    values: dict[str, Value]
+    """Of the keys that matter, by name."""
+    gets: tuple[Value, ...]
+    """All references."""
+    n_memo: int
+    """Objects that the event numbers."""
+    mask: NDArray[Any] = field(repr=False)
+    """Which bits of its bytes say what it is, in words of 8 bytes."""
+    bits: NDArray[Any] = field(repr=False)
+    """What they are."""
+    n_found: int = 0
+
+
+class _Learner:
+    """Reads one event, opcode for opcode."""
+
+    __slots__ = ("at", "bits", "data", "gets", "keys", "mask", "n_known", "n_memo", "names", "values")
+
+    def __init__(self, data: bytes, start: int, names: dict[int, str], n_known: int) -> None:
+        self.data, self.at, self.names, self.n_known = data, start, names, n_known
+        self.bits, self.mask = bytearray(), bytearray()
+        self.keys: list[int] = []
+        self.values: dict[str, Value] = {}
+        self.gets: list[Value] = []
+        self.n_memo = 1
+
+    def shape(self) -> Shape | None:
+        self._literal(3)  # }, MEMOIZE, (
+        is_open = False
+        while not is_open and self.data[self.at] != ord("u"):
+            opcode = self.data[self.at]
+            if opcode not in _GET or len(self.bits) > LONGEST:
+                return None
+            key = int.from_bytes(self.data[self.at + 1 : self.at + 1 + _GET[opcode]], "little")
+            if key >= self.n_known:
+                return None  # a word that was not met yet
+            self.keys.append(key)
+            self._literal(1 + _GET[opcode])
+            name = self.names.get(key, "")
+            if name == "frames" and self.data[self.at : self.at + 2] == b"]\x94":
+                self._memoized(2)
+                is_open = True
+            elif not self._value(name):
+                return None
+        if not is_open:
+            self._literal(1)
+        return self._made(is_open) if self._is_event() else None
+
+    def _is_event(self) -> bool:
+        """Whether keys differ, and values are of the kinds that torch writes."""
+        kinds = {name: value.is_get for name, value in self.values.items()}
+        return (
+            len(set(self.keys)) == len(self.keys)
+            and kinds.pop("action", False)
+            and kinds.pop("frames", True)
+            and "device_free" not in kinds
+            and not any(is_get for name, is_get in kinds.items() if name != "pool_id")
+            and len(self.bits) <= LONGEST
+        )
+
+    def _value(self, name: str) -> bool:
+        opcode = self.data[self.at]
+        if opcode in _GET:
+            self._literal(1)
+            found = self._wild(_GET[opcode], is_get=True)
+            self.gets.append(found)
+        elif opcode in _INT or opcode == _LONG1:
+            found = self._integer()
+            if self.data[self.at] in _INT:
+                second = self._integer()
+                return self._pair(name, found, second)
+        elif opcode == _TEXT:
+            return not name and self._text()
+        else:
+            self._literal(1)
+            return not name and opcode in _CONSTANT
+        if name:
+            self.values[name] = found
+        return found.width > 0
+
+    def _integer(self) -> Value:
+        opcode = self.data[self.at]
+        width = _INT.get(opcode, self.data[self.at + 1] if opcode == _LONG1 else 0)
+        self._literal(2 if opcode == _LONG1 else 1)
+        if width > 8:
+            return Value(0, 0)
+        value = self._wild(width)
+        if width and opcode not in b"KM":
+            self.mask[-1] = _NOT_NEGATIVE
+        return value
+
+    def _pair(self, name: str, first: Value, second: Value) -> bool:
+        """A pool's id, written out."""
+        if name != "pool_id" or self.data[self.at : self.at + 2] != b"\x86\x94":
+            return False
+        self._memoized(2)
+        self.values["pool_id"] = first
+        self.values["pool_id[1]"] = second
+        return first.width in (1, 2, 4) and second.width in (1, 2, 4)
+
+    def _text(self) -> bool:
+        """ASCII only: what is not, must be checked to be UTF-8."""
+        size = self.data[self.at + 1]
+        self._literal(2)
+        start = len(self.mask)
+        self._wild(size)
+        self.mask[start:] = bytes([_ASCII]) * size
+        is_whole = self.data[self.at] == _MEMOIZE and len(self.bits) <= LONGEST
+        self._memoized(1)
+        return is_whole
+
+    def _literal(self, size: int) -> None:
+        self.bits += self.data[self.at : self.at + size]
+        self.mask += bytes([_WHOLE]) * size
+        self.at += size
+
+    def _memoized(self, size: int) -> None:
+        self._literal(size)
+        self.n_memo += 1
+
+    def _wild(self, width: int, *, is_get: bool = False) -> Value:
+        value = Value(len(self.bits), width, is_get)
+        self.bits += bytes(width)
+        self.mask += bytes(width)
+        self.at += width
+        return value
+
+    def _made(self, is_open: bool) -> Shape:
+        size = len(self.bits)
+        padding = bytes(-size % 8)
+        return Shape(
+            size=size,
+            is_open=is_open,
+            keys=tuple(self.keys),
+            values=self.values,
+            gets=tuple(self.gets),
+            n_memo=self.n_memo,
+            mask=np.frombuffer(bytes(self.mask) + padding, "<u8"),
+            bits=np.frombuffer(bytes(self.bits) + padding, "<u8"),
+        )
+
+
+@dataclass(slots=True)
+class Rows:
+    """Places where an event may begin, and what is there."""
+
+    start: NDArray[Any]
+    shape: NDArray[Any]
+    """Index of the shape; −1 where none fits."""
+    data: NDArray[Any] = field(repr=False)
+    """The bytes from there on, one row each."""
+
+    def numbers(self, value: Value, at: NDArray[Any]) -> NDArray[Any]:
+        """A number of the rows *at*."""
+        width = self.data.shape[1]
+        column: NDArray[Any] = np.ndarray(
+            (len(self.data),), "<u8", self.data, offset=value.offset, strides=(width,)
+        )
+        found: NDArray[Any] = column[at] & np.uint64((1 << 8 * value.width) - 1)
+        return found
+
+
+class Shapes:
+    """All shapes of one file."""
+
+    __slots__ = ("_order", "known", "names")
+
+    def __init__(self) -> None:
+        self.known: list[Shape] = []
+        self.names: dict[int, str] = {}
+        """Of the memo: the strings that are keys of events, by index."""
+        self._order: list[int] = []
+
+    def match(self, data: bytes, start: NDArray[Any], n_known: int) -> Rows:
+        """The shapes of the events that begin at *start* in *data*, which reaches ``LONGEST`` + 8 further.
+
+        *n_known* objects were numbered so far: new shapes have only words among these.
+        """
+        width = max((len(shape.mask) * 8 for shape in self.known), default=96) + 8
+        rows = self._rows(data, start, width)
+        self._order.sort(key=lambda at: -self.known[at].n_found)
+        words = np.ascontiguousarray(rows.data.view("<u8").T)
+        rest = np.arange(len(start))
+        for at in self._order:
+            rest = self._mark(at, rows, words, rest)
+            if not len(rest):
+                return rows
+        for _ in range(_MOST_ATTEMPTS):
+            if not len(rest) or len(self.known) >= _MOST_SHAPES:
+                break
+            shape = _Learner(data, int(start[rest[0]]), self.names, n_known).shape()
+            if shape is None:
+                rest = rest[1:]
+                continue
+            self.known.append(shape)
+            self._order.append(len(self.known) - 1)
+            if len(shape.mask) * 8 + 8 > width:
+                return self.match(data, start, n_known)
+            rest = self._mark(len(self.known) - 1, rows, words, rest)
+        return rows
+
+    @staticmethod
+    def _rows(data: bytes, start: NDArray[Any], width: int) -> Rows:
+        anywhere: NDArray[Any] = np.ndarray((len(data) - width,), f"V{width}", data, strides=(1,))
+        found = anywhere[start].view("u1").reshape(-1, width)
+        return Rows(start, np.full(len(start), -1, "i2"), found)
+
+    def _mark(self, at: int, rows: Rows, words: NDArray[Any], rest: NDArray[Any]) -> NDArray[Any]:
+        """Note which of the rows *rest* have the shape *at*; the others."""
+        shape = self.known[at]
+        found = rest
+        for i in reversed(range(len(shape.mask))):  # the ends differ most
+            found = found[(words[i][found] & shape.mask[i]) == shape.bits[i]]
+            if not len(found):
+                return rest
+        rows.shape[found] = at
+        shape.n_found += len(found)
+        others: NDArray[Any] = rest[rows.shape[rest] < 0]
+        return others
