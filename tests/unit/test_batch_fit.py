@@ -1,0 +1,195 @@
+"""What a batch of another size would need: foreseen from small batches, held against a run of that size."""
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import vramscope  # noqa: E402
+from vramscope.analysis.batch_fit import batch_fit  # noqa: E402
+from vramscope.model.marks import Phase, Phases, Steps  # noqa: E402
+from vramscope.model.recording import Recording  # noqa: E402
+from vramscope.model.trace import Action, Trace  # noqa: E402
+
+nn, functional = torch.nn, torch.nn.functional
+MIB = 1 << 20
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(500, 64)
+        layers = (nn.TransformerEncoderLayer(64, 4, 256, batch_first=True) for _ in range(2))
+        self.layers = nn.Sequential(*layers)
+        self.head = nn.Linear(64, 500)
+
+    def forward(self, words: Any) -> Any:
+        return self.head(self.layers(self.words(words))).flatten(0, 1)
+
+
+class Checkpointed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(256, 256), nn.GELU()) for _ in range(4))
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)
+        return x
+
+
+def convolutions() -> Any:
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16 * 32 * 32, 10),
+    )
+
+
+MODELS = {
+    "mlp": (lambda: nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256)), (256,)),
+    "convolutions": (convolutions, (3, 32, 32)),
+    "transformer": (Words, None),
+    "lstm": (lambda: nn.LSTM(64, 128, 2, batch_first=True), (32, 64)),
+    "checkpointed": (Checkpointed, (256,)),
+}
+
+
+def trained(path, name: str, batches: list[int]) -> Recording:
+    """A recording of real training on the simulated device."""
+    make, shape = MODELS[name]
+    torch.manual_seed(0)
+    model = make()
+    optimizer = torch.optim.AdamW(model.parameters())
+    with vramscope.record(path, device="simulated", quiet=True):
+        for batch in batches:
+            x = torch.randint(500, (batch, 32)) if shape is None else torch.randn(batch, *shape)
+            out = model(x)
+            loss = (out[0] if isinstance(out, tuple) else out).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    del x, out, loss
+    gc.collect()
+    return vramscope.load(path).recordings[0]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_batch_twice_as_large_as_any_seen_needs_what_was_foreseen(tmp_path, name):
+    sizes = [16, 16, 32, 32, 48, 48]
+    fit = batch_fit(trained(tmp_path / "small", name, sizes), sizes=[sizes])
+    large = trained(tmp_path / "large", name, [96] * 4)
+
+    truth = int(large.step_peaks().per_step.allocated[2:].max())
+    estimate = fit.at(96)
+    assert fit.basis == "replay"
+    assert estimate.likely == pytest.approx(truth, rel=0.01)
+    assert estimate.low <= truth <= estimate.high
+    assert sum(estimate.categories.values()) == estimate.likely
+    assert fit.fitting(truth + MIB).size >= 95
+    assert fit.fitting(truth - truth // 50).size < 96
+
+
+def test_the_bytes_that_went_in_serve_as_size_where_nobody_told_one(tmp_path):
+    recording = trained(tmp_path / "run", "mlp", [16, 16, 32, 32])
+
+    fit = batch_fit(recording)
+
+    assert fit.sizes == (16 * 256 * 4, 32 * 256 * 4)
+    assert fit.at(32 * 256 * 4).likely == recording.step_peaks().per_step.allocated[3]
+
+
+def test_two_runs_of_one_size_each_make_a_line(tmp_path):
+    runs = [trained(tmp_path / str(size), "mlp", [size] * 4) for size in (16, 32)]
+
+    fit = batch_fit(runs[0], others=runs[1:], sizes=[[16], [32]])
+
+    assert fit.sizes == (16, 32)
+    assert fit.at(64).likely > fit.at(32).likely > fit.at(16).likely
+    assert fit.largest == 64
+
+
+# ------------------------------------------------------------------------------- counted by hand
+
+
+def by_hand(sizes: list[int], weight: int = MIB) -> Recording:
+    """A weight; then steps that hold what they are told, and half of that again in backward."""
+    rows, steps, phases = [(Action.ALLOC, 0, weight)], [], []
+    for number, size in enumerate(sizes):
+        start = len(rows)
+        rows += [
+            (Action.ALLOC, 1 << 30, size),
+            (Action.ALLOC, 1 << 31, size // 2),
+            (Action.FREE_REQUESTED, 1 << 31, size // 2),
+            (Action.FREE_COMPLETED, 1 << 31, size // 2),
+            (Action.FREE_REQUESTED, 1 << 30, size),
+            (Action.FREE_COMPLETED, 1 << 30, size),
+        ]
+        phases += [(Phase.FORWARD, number, start, start + 1), (Phase.BACKWARD, number, start + 1, start + 6)]
+        steps.append((number, start, start + 6))
+    action, address, size = zip(*rows, strict=True)
+    phase, step, first, last = zip(*phases, strict=True)
+    index, start, end = zip(*steps, strict=True)
+    return Recording(
+        trace=Trace.of(action=action, address=address, size=size, block_size=size),
+        steps=Steps.of(index=index, start_event=start, end_event=end),
+        phases=Phases.of(phase=phase, step=step, start_event=first, end_event=last),
+    )
+
+
+def test_a_step_holds_its_weight_and_half_as_much_again_as_its_batch():
+    fit = batch_fit(by_hand([2 * MIB] * 3 + [4 * MIB] * 3), sizes=[[2, 2, 2, 4, 4, 4]])
+
+    estimate = fit.at(8)
+    assert (estimate.likely, estimate.phase) == (MIB + 8 * MIB + 4 * MIB, Phase.BACKWARD)
+    assert (fit.error_bytes, fit.problem) == (0, "")
+
+
+def test_no_further_than_the_data_carry():
+    two = batch_fit(by_hand([2 * MIB] * 2 + [4 * MIB] * 2), sizes=[[2, 2, 4, 4]])
+    three = batch_fit(by_hand([2 * MIB] * 2 + [4 * MIB] * 2 + [6 * MIB] * 2), sizes=[[2, 2, 4, 4, 6, 6]])
+
+    assert (two.smallest, two.largest, three.largest) == (1, 8, 24)
+    assert two.at(9) is None
+    assert two.at(0) is None
+    assert two.fitting(1 << 50) == (8, True)
+    assert two.fitting(1) == (0, False)
+
+
+def test_steps_of_one_size_say_nothing_and_why():
+    fit = batch_fit(by_hand([2 * MIB] * 4), sizes=[[8]])
+
+    assert "all 3 steps are of one size" in fit.problem
+    assert fit.at(8) is None
+    assert fit.fitting(1 << 40) is None
+
+
+def test_a_square_is_no_line_and_is_said_to_be_none():
+    sizes = [1, 1, 2, 2, 3, 3, 4, 4]
+    fit = batch_fit(by_hand([size * size * MIB for size in sizes]), sizes=[sizes])
+
+    assert "no straight line" in fit.problem
+
+
+def test_steps_that_differ_in_what_they_do_get_a_line_through_their_peaks():
+    recording = by_hand([2 * MIB, 2 * MIB, 4 * MIB, 4 * MIB])
+    # In the large steps the small block goes before anything else does: another order of things.
+    action = recording.trace.action.copy()
+    address, size = recording.trace.address.copy(), recording.trace.size.copy()
+    for start in (13, 19):
+        order = np.array([start, start + 1, start + 4, start + 5, start + 2, start + 3])
+        for column in (action, address, size):
+            column[start : start + 6] = column[order]
+    trace = Trace.of(action=action, address=address, size=size, block_size=size)
+    changed = Recording(trace=trace, steps=recording.steps, phases=recording.phases)
+
+    fit = batch_fit(changed, sizes=[[2, 2, 4, 4]])
+
+    assert fit.basis == "lines"
+    assert fit.at(8).likely == MIB + 8 * MIB + 4 * MIB
+    assert fit.at(8).reserved is None
