@@ -14,14 +14,16 @@ from vramscope._version import __version__
 
 if TYPE_CHECKING:
     from vramscope.errors import VramscopeError
+    from vramscope.integrations.batch_size import find_batch_size
     from vramscope.load import load
     from vramscope.record import Recorder, record
 
-__all__ = ["Recorder", "VramscopeError", "__version__", "load", "record"]
+__all__ = ["Recorder", "VramscopeError", "__version__", "find_batch_size", "load", "record"]
 
 _HOME = {
     "Recorder": "vramscope.record",
     "VramscopeError": "vramscope.errors",
+    "find_batch_size": "vramscope.integrations.batch_size",
     "load": "vramscope.load",
     "record": "vramscope.record",
 }

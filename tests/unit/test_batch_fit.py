@@ -66,6 +66,7 @@ def trained(path, name: str, batches: list[int]) -> Recording:
     torch.manual_seed(0)
     model = make()
     optimizer = torch.optim.AdamW(model.parameters())
+    gc.collect()  # what earlier tests left would be part of what is there
     with vramscope.record(path, device="simulated", quiet=True):
         for batch in batches:
             x = torch.randint(500, (batch, 32)) if shape is None else torch.randn(batch, *shape)

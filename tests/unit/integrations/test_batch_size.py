@@ -1,0 +1,129 @@
+"""The largest batch that fits is found by trying, and leaves no trace."""
+
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import vramscope  # noqa: E402
+from vramscope.errors import UsageError  # noqa: E402
+
+nn = torch.nn
+
+
+def out_of_memory(text: str = "CUDA out of memory. Tried to allocate 2.00 GiB") -> Exception:
+    return torch.OutOfMemoryError(text)
+
+
+@pytest.mark.parametrize("largest", [0, 1, 2, 3, 7, 8, 100, 1000])
+@pytest.mark.parametrize("start", [1, 3, 8])
+def test_the_largest_size_that_fits_is_found(largest, start):
+    def step(batch: int) -> None:
+        if batch > largest:
+            raise out_of_memory()
+
+    assert vramscope.find_batch_size(step, start) == largest
+
+
+def test_no_more_is_tried_than_the_limit():
+    tried = []
+
+    assert vramscope.find_batch_size(tried.append, limit=48) == 48
+    assert max(tried) == 48
+
+
+def test_a_size_that_only_fits_once_does_not_fit():
+    calls: list[int] = []
+
+    def step(batch: int) -> None:
+        calls.append(batch)
+        if batch > 4 and calls[-2:] == [batch, batch]:
+            raise out_of_memory()
+
+    assert vramscope.find_batch_size(step) == 4
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("cuBLAS error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
+        RuntimeError("CUDA error: out of memory"),
+        MemoryError(),
+    ],
+)
+def test_libraries_have_other_words_for_it(error):
+    def step(batch: int) -> None:
+        if batch > 4:
+            raise error
+
+    assert vramscope.find_batch_size(step) == 4
+
+
+def test_another_error_is_the_users():
+    def step(batch: int) -> None:
+        raise RuntimeError(f"mat1 and mat2 shapes cannot be multiplied ({batch}x8 and 9x8)")
+
+    with pytest.raises(RuntimeError, match="shapes"):
+        vramscope.find_batch_size(step)
+
+
+def test_what_failed_lets_go_of_its_tensors():
+    seen: list[weakref.ref] = []
+
+    def step(batch: int) -> None:
+        assert all(tensor() is None for tensor in seen)
+        held = torch.zeros(batch)
+        seen.append(weakref.ref(held))
+        if batch > 2:
+            raise out_of_memory()
+
+    assert vramscope.find_batch_size(step) == 2
+
+
+def test_everything_is_as_it_was():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.BatchNorm1d(8))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(4, 8)).sum().backward()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    random = torch.get_rng_state()
+
+    def step(batch: int) -> None:
+        if batch > 8:
+            raise out_of_memory()
+        model(torch.randn(batch + 1, 8)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    assert vramscope.find_batch_size(step, restore=[model, optimizer]) == 8
+
+    after = model.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert all(
+        torch.equal(parameter.grad, gradient)
+        for parameter, gradient in zip(model.parameters(), gradients, strict=True)
+    )
+    assert optimizer.state_dict()["state"] == {}
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_it_is_as_it_was_after_an_error_too():
+    model = nn.Linear(2, 2)
+    before = model.weight.detach().clone()
+
+    def step(batch: int) -> None:
+        with torch.no_grad():
+            model.weight.add_(1)
+        raise ValueError(str(batch))
+
+    with pytest.raises(ValueError, match="1"):
+        vramscope.find_batch_size(step, restore=[model])
+    assert torch.equal(model.weight, before)
+
+
+@pytest.mark.parametrize(("start", "limit"), [(0, 8), (9, 8)])
+def test_a_start_that_cannot_be_meant_is_refused(start, limit):
+    with pytest.raises(UsageError):
+        vramscope.find_batch_size(print, start, limit=limit)
