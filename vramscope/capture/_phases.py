@@ -16,9 +16,11 @@ from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 import torch
+import torch.utils.data
 from torch.compiler import is_compiling
 from torch.nn.modules import module as _modules
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils import checkpoint as _checkpoint
 
 from vramscope.model.marks import MarkKind, Phase
 
@@ -73,7 +75,7 @@ _undo: list[Callable[[], None]] = []
 _graph_task: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
 # The name that torch ≥ 2.4 runs every backward through, bound in two modules; torch 2.1 has neither.
 _ENGINE = "_engine_run_backward"
-_FORWARDS = frozenset({Phase.FORWARD, Phase.EVAL, Phase.RECOMPUTE})
+_FORWARDS = frozenset({Phase.FORWARD, Phase.EVAL, Phase.RECOMPUTE, Phase.LOSS})
 
 
 def install(listener: Listener) -> None:
@@ -83,6 +85,8 @@ def install(listener: Listener) -> None:
     _hook_modules()
     _hook_optimizers()
     _hook_backward()
+    _hook_checkpoints()
+    _hook_data()
     gc.callbacks.append(_after_gc)
     _undo.append(lambda: gc.callbacks.remove(_after_gc))
     _silence_compile()
@@ -200,25 +204,33 @@ def _after_module(module: Any, args: Any, *rest: Any) -> None:
 
 
 def _begin_forward(listener: Listener, module: Any, owner: FrameType) -> None:
+    phase = _forward_phase(module)
+    if phase == Phase.RECOMPUTE and _is_open(Phase.RECOMPUTE, _CHECKPOINT):
+        return
     calls = _thread.calls
-    begin(_forward_phase(), 0, type(module).__name__, owner)
+    begin(phase, 0, type(module).__name__, owner)
     _thread.calls = calls
-    listener.forward_begins(module)
+    # A part of a model that is run again has its names, inputs and outputs from the first run.
+    if phase != Phase.RECOMPUTE:
+        listener.forward_begins(module)
 
 
 def _end_forward(listener: Listener, module: Any, inputs: Any, result: Any) -> None:
-    listener.forward_ends(inputs, result)
     name = type(module).__name__
     for opened in reversed(_thread.open):
         if opened.name == name and opened.phase in _FORWARDS:
+            if opened.phase != Phase.RECOMPUTE:
+                listener.forward_ends(inputs, result)
             end(opened.phase, 0, name)
             return
 
 
-def _forward_phase() -> Phase:
+def _forward_phase(module: Any) -> Phase:
     if _in_backward():
         return Phase.RECOMPUTE
-    return Phase.FORWARD if torch.is_grad_enabled() else Phase.EVAL
+    if not torch.is_grad_enabled():
+        return Phase.EVAL
+    return Phase.LOSS if isinstance(module, torch.nn.modules.loss._Loss) else Phase.FORWARD
 
 
 def _in_backward() -> bool:
@@ -242,7 +254,11 @@ def _hook_backward() -> None:
 def _watched_backward(run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def run_backward(*args: Any, **kwargs: Any) -> Any:
-        if _listener is None or is_compiling() or _in_backward():
+        if _listener is None or is_compiling():
+            return run(*args, **kwargs)
+        if _in_backward():
+            # A reentrant checkpoint has run its forward again and goes backward through it.
+            _guarded(_end_recompute)
             return run(*args, **kwargs)
         _guarded(_begin_backward, sys._getframe())
         # Module calls inside of backward count from nothing: they are recomputations.
@@ -265,6 +281,63 @@ def _end_backward(listener: Listener) -> None:
     listener.backward_ends()
 
 
+# -------------------------------------------------------------------------------------- checkpoints
+
+
+def _hook_checkpoints() -> None:
+    """torch.utils.checkpoint runs any function again inside backward, a module or not."""
+    if hasattr(_checkpoint, "_recomputation_hook"):
+        _replace(_checkpoint, "_recomputation_hook", _watched_recomputation)
+    _replace(_checkpoint.CheckpointFunction, "backward", _watched_reentrant)
+
+
+def _watched_recomputation(original: Any) -> Any:
+    class Recomputation(original):
+        """What torch enters around the second run."""
+
+        def __enter__(self) -> Any:
+            _guarded(_begin_recompute)
+            return super().__enter__()
+
+        def __exit__(self, *error: object) -> Any:
+            try:
+                return super().__exit__(*error)
+            finally:
+                _guarded(_end_recompute)
+
+    return Recomputation
+
+
+def _watched_reentrant(run: Callable[..., Any]) -> Callable[..., Any]:
+    """The second run lasts from here to the backward through it, which ``_watched_backward`` sees."""
+
+    @functools.wraps(run)
+    def backward(*args: Any) -> Any:
+        _guarded(_begin_recompute)
+        try:
+            return run(*args)
+        finally:
+            _guarded(_end_recompute)
+
+    return backward
+
+
+_CHECKPOINT = "checkpoint"
+
+
+def _begin_recompute(_listener: Listener) -> None:
+    if not is_compiling():
+        begin(Phase.RECOMPUTE, 0, _CHECKPOINT, None)
+
+
+def _end_recompute(_listener: Listener) -> None:
+    end(Phase.RECOMPUTE, 0, _CHECKPOINT)
+
+
+def _is_open(phase: Phase, name: str) -> bool:
+    return any(opened.phase == phase and opened.name == name for opened in _thread.open)
+
+
 # ---------------------------------------------------------------------------------------- optimizer
 
 
@@ -274,7 +347,10 @@ def _hook_optimizers() -> None:
         register_optimizer_step_post_hook(_after_step),
     ]
     _undo.extend(handle.remove for handle in handles)
-    _replace(torch.optim.Optimizer, "zero_grad", _watched_zero_grad)
+    for home in (torch.optim.Optimizer, torch.nn.Module):
+        _replace(home, "zero_grad", _watched_zero_grad)
+    # A step that it skips calls no optimizer: only here is it seen.
+    _replace(_GRAD_SCALER, "step", _watched_scaler)
 
 
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001
@@ -299,24 +375,64 @@ def _end_step(listener: Listener, optimizer: Any) -> None:
 
 def _watched_zero_grad(run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
-    def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        if _listener is None or is_compiling():
-            return run(optimizer, *args, **kwargs)
-        _guarded(_begin_zero_grad, optimizer, sys._getframe())
-        try:
-            return run(optimizer, *args, **kwargs)
-        finally:
-            _guarded(_end_zero_grad, optimizer)
+    def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
+        return _during(Phase.ZERO_GRAD, owner, sys._getframe(), lambda: run(owner, *args, **kwargs))
 
     return zero_grad
 
 
-def _begin_zero_grad(_listener: Listener, optimizer: Any, owner: FrameType) -> None:
-    begin(Phase.ZERO_GRAD, id(optimizer), type(optimizer).__name__, owner)
+def _watched_scaler(run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        return _during(
+            Phase.OPTIMIZER, optimizer, sys._getframe(), lambda: run(scaler, optimizer, *args, **kwargs)
+        )
+
+    return step
 
 
-def _end_zero_grad(_listener: Listener, optimizer: Any) -> None:
-    end(Phase.ZERO_GRAD, id(optimizer), type(optimizer).__name__)
+def _during(phase: Phase, owner: Any, frame: FrameType, run: Callable[[], Any]) -> Any:
+    """Run it as a phase that is known by its *owner*, an optimizer or a loader."""
+    if _listener is None or is_compiling():
+        return run()
+    value, name = id(owner), type(owner).__name__
+    _guarded(_begin_of, phase, value, name, frame)
+    try:
+        return run()
+    finally:
+        _guarded(_end_of, phase, value, name)
+
+
+def _begin_of(_listener: Listener, phase: Phase, value: int, name: str, frame: FrameType) -> None:
+    begin(phase, value, name, frame)
+
+
+def _end_of(_listener: Listener, phase: Phase, value: int, name: str) -> None:
+    end(phase, value, name)
+
+
+def _grad_scaler() -> Any:
+    """The class that defines ``GradScaler.step``: torch.amp's since 2.3, torch.cuda.amp's before."""
+    return next(kind for kind in torch.cuda.amp.GradScaler.__mro__ if "step" in kind.__dict__)
+
+
+_GRAD_SCALER = _grad_scaler()
+
+
+# --------------------------------------------------------------------------------------------- data
+
+
+def _hook_data() -> None:
+    """torch annotates it as well, on CUDA and since 2.5; ours is there always."""
+    _replace(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", _watched_next)
+
+
+def _watched_next(run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def next_batch(loader: Any) -> Any:
+        return _during(Phase.DATA, loader, sys._getframe(), lambda: run(loader))
+
+    return next_batch
 
 
 # -------------------------------------------------------------------------------------- other hooks
@@ -346,9 +462,9 @@ def _silence_compile() -> None:
 
 def _replace(home: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     """Put our wrapper round an attribute until it is undone; stays where somebody has wrapped ours since."""
-    original = getattr(home, name)
-    ours = wrap(original)
-    setattr(home, name, ours)
+    original = vars(home)[name]
+    ours = wrap(getattr(home, name))
+    setattr(home, name, staticmethod(ours) if isinstance(original, staticmethod) else ours)
 
     def undo() -> None:
         if getattr(home, name) is ours:

@@ -296,7 +296,7 @@ class Cuda:
 def _merged(ours: list[MarkRow], at: Any, theirs: Marks, n_before: int) -> Marks:
     """Our marks with torch's own annotations, but for those that say again what our hooks said."""
     rows = [(*row[:3], int(k), *row[4:]) for row, k in zip(ours, at, strict=True)]
-    again = (Phase.OPTIMIZER, Phase.ZERO_GRAD)
+    again = (Phase.OPTIMIZER, Phase.ZERO_GRAD, Phase.DATA)
     annotations = zip(*(column.tolist() for _, column in theirs.columns()), strict=True)
     rows += [
         (*row[:3], n_before + row[3], *row[4:6], theirs.names[row[6]])

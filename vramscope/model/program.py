@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from vramscope.model.marks import MarkKind, Marks, Phase, Phases, Steps
@@ -19,6 +19,7 @@ _RAREST_IN_CYCLE = 1 / 20
 
 _WORK = frozenset({Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER})
 _OPENS_A_STEP = _WORK | {Phase.ZERO_GRAD, Phase.DATA}
+_LEADS_TO_BACKWARD = frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD})
 
 
 class _Mark(NamedTuple):
@@ -59,13 +60,17 @@ def resolve(marks: Marks, n_events: int, end_ns: int) -> tuple[Steps, Phases]:
     """Steps and phases of one device.
 
     Step boundaries, best knowledge first: the program's own (``recorder.step()``, ProfilerStep); one
-    ``with record():`` entry per step; the end of the optimizer that closes the cycle; the end of an
-    outermost backward; an outermost forward. *n_events* and *end_ns* close what is still open.
+    ``with record():`` entry per step; the end of the optimizer that closes the cycle; the end of the last
+    outermost backward before the next forward; an outermost forward. *n_events* and *end_ns* close what is
+    still open.
+
+    Phases are the marked ones, and LOSS for what a program did between a forward and the backward after it.
     """
     rows = [_Mark(*row) for row in zip(*(column.tolist() for _, column in marks.columns()), strict=True)]
     stretches = _stretches(rows, n_events, end_ns)
     spans = _spans(rows, stretches)
-    return _steps(rows, spans, n_events, end_ns), _phases(stretches, spans, marks.names)
+    shown = sorted([*stretches, *_losses(stretches)], key=lambda stretch: stretch.first)
+    return _steps(rows, spans, n_events, end_ns), _phases(shown, spans, marks.names)
 
 
 def _stretches(rows: list[_Mark], n_events: int, end_ns: int) -> list[_Stretch]:
@@ -144,10 +149,63 @@ def _inferred(stretches: list[_Stretch], n_rows: int) -> list[_Span]:
         anchor = _anchor(optimizers)
         ends = [s.last for s in optimizers if _identity(s) == anchor]
         return _between(_with_zero_grad(ends, outermost), stretches, n_rows)
-    backwards = [s.last for s in outermost if s.phase == Phase.BACKWARD]
-    if backwards:
-        return _between(backwards, stretches, n_rows)
+    ends = _ends_of_backward(outermost)
+    if ends:
+        return _between(ends, stretches, n_rows)
     return [_Span(s.first, s.last) for s in outermost if s.phase in (Phase.FORWARD, Phase.EVAL)]
+
+
+def _losses(stretches: list[_Stretch]) -> Iterator[_Stretch]:
+    """Between a forward and the backward that follows it: a loss function that is no module.
+
+    Also within an optimizer's closure, and between two backwards that one forward led to.
+    """
+    for siblings in _siblings(stretches):
+        leads_to_backward = False
+        for before, after in reversed(list(pairwise(siblings))):
+            if after.phase != Phase.ZERO_GRAD:
+                leads_to_backward = after.phase in (Phase.LOSS, Phase.BACKWARD)
+            if leads_to_backward and before.phase in _LEADS_TO_BACKWARD and _is_gap(before, after):
+                begin = before.mark._replace(
+                    phase=int(Phase.LOSS), time_ns=before.end_ns, event=before.end_event, name=0
+                )
+                depth, end = before.depth, after.mark
+                yield _Stretch(begin, depth, before.last, after.first, end.event, end.time_ns)
+
+
+def _siblings(stretches: list[_Stretch]) -> Iterator[list[_Stretch]]:
+    """Phases directly inside of one other, and those inside of none."""
+    latest: dict[int, int] = {}
+    found: dict[tuple[int, int], list[_Stretch]] = {}
+    for stretch in sorted(stretches, key=lambda stretch: stretch.first):
+        latest[stretch.depth] = stretch.first
+        parent = latest.get(stretch.depth - 1, 0)
+        found.setdefault((stretch.depth, parent), []).append(stretch)
+    yield from found.values()
+
+
+def _is_gap(before: _Stretch, after: _Stretch) -> bool:
+    return before.mark.thread == after.mark.thread and before.end_event < after.mark.event
+
+
+def _ends_of_backward(outermost: list[_Stretch]) -> list[int]:
+    """Where a loop without an optimizer turns: after the last backward that a forward led to.
+
+    A second backward without a forward of its own, as for a penalty on the gradient, is the same turn. What
+    comes before the next batch is loaded, as an update by hand, belongs to this one.
+    """
+    found: list[int] = []
+    is_open = False
+    for stretch in outermost:
+        if stretch.phase == Phase.BACKWARD:
+            if is_open:
+                found.pop()
+            found.append(stretch.last)
+            is_open = True
+        elif is_open and stretch.phase == Phase.DATA:
+            found[-1] = stretch.first
+        is_open = is_open and stretch.phase not in (Phase.FORWARD, Phase.DATA)
+    return found
 
 
 def _identity(stretch: _Stretch) -> tuple[int, int]:
@@ -193,7 +251,28 @@ def _between(ends: list[int], stretches: list[_Stretch], n_rows: int) -> list[_S
     spans = [_Span(a, b) for a, b in pairwise([first, *ends])]
     if any(s.phase in _WORK for s in stretches if s.first > ends[-1]):
         spans.append(_Span(ends[-1], n_rows))
-    return spans
+    return _without_evaluation(spans, stretches)
+
+
+def _without_evaluation(spans: list[_Span], stretches: list[_Stretch]) -> list[_Span]:
+    """A step that comes after an evaluation begins after it.
+
+    What half of all steps do before their own work is part of the loop: a teacher, an agent's rollout.
+    """
+    outermost = [s for s in stretches if s.depth == 0]
+    firsts = [s.first for s in outermost]
+    late = {}
+    for at, span in enumerate(spans):
+        before = takewhile(
+            lambda s: s.phase not in _WORK,
+            outermost[bisect_left(firsts, span.first) : bisect_left(firsts, span.last)],
+        )
+        evaluations = [s.last for s in before if s.phase == Phase.EVAL]
+        if evaluations:
+            late[at] = evaluations[-1]
+    if 2 * len(late) > len(spans):
+        return spans
+    return [_Span(late.get(at, span.first), span.last) for at, span in enumerate(spans)]
 
 
 def _steps(rows: list[_Mark], spans: list[_Span], n_events: int, end_ns: int) -> Steps:

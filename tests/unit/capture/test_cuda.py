@@ -121,6 +121,7 @@ def test_phases_and_labels_of_a_step(run_on_cuda, tmp_path):
 
     assert recording.phases.phase.tolist() == [
         Phase.FORWARD,
+        Phase.LOSS,
         Phase.BACKWARD,
         Phase.OPTIMIZER,
         Phase.ZERO_GRAD,

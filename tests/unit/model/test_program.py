@@ -60,7 +60,7 @@ def test_a_step_ends_with_its_optimizer_and_begins_with_the_end_of_the_last():
     steps, phases = Program().enter().step().step().exit().resolve()
 
     assert spans(steps) == [(1, 6), (6, 12)]
-    assert phases.step.tolist() == [0, 0, 0, 1, 1, 1]
+    assert phases.step.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
     assert steps.start_ns.tolist() == [1001, 1006]
 
 
@@ -178,6 +178,66 @@ def test_a_loop_without_optimizer_steps_with_its_backward():
         program.whole(Phase.FORWARD).whole(Phase.BACKWARD)
 
     assert [end for _, end in spans(program.resolve()[0])] == [3, 7]
+
+
+def test_a_second_backward_without_a_forward_is_the_same_turn():
+    program = Program()
+    for _ in range(2):
+        program.whole(Phase.FORWARD).whole(Phase.BACKWARD).whole(Phase.BACKWARD)
+
+    assert [end for _, end in spans(program.resolve()[0])] == [5, 11]
+
+
+def test_an_update_by_hand_belongs_to_the_turn_that_it_ends():
+    program = Program()
+    for _ in range(2):
+        program.whole(Phase.DATA).whole(Phase.FORWARD).whole(Phase.BACKWARD)
+        program.mark(MarkKind.MARK)  # p.data -= lr * p.grad
+
+    assert spans(program.resolve()[0]) == [(0, 7), (7, 12)]
+
+
+def test_an_evaluation_now_and_then_is_part_of_no_step():
+    program = Program()
+    for turn in range(4):
+        program.step()
+        if turn == 1:
+            program.whole(Phase.DATA).whole(Phase.EVAL).whole(Phase.DATA).whole(Phase.EVAL)
+
+    assert spans(program.resolve()[0]) == [(0, 5), (5, 11), (19, 25), (25, 31)]
+
+
+def test_a_teacher_that_runs_in_every_step_is_part_of_it():
+    program = Program()
+    for _ in range(3):
+        program.whole(Phase.EVAL).step()
+
+    assert [end for _, end in spans(program.resolve()[0])] == [7, 15, 23]
+    assert [start for start, _ in spans(program.resolve()[0])][1:] == [7, 15]
+
+
+def test_between_a_forward_and_its_backward_is_the_loss():
+    program = Program().whole(Phase.FORWARD, name=1).mark(MarkKind.MARK).whole(Phase.BACKWARD)
+    program.mark(MarkKind.MARK).whole(Phase.OPTIMIZER)
+
+    _, phases = program.resolve()
+
+    assert phases.phase.tolist() == [Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER]
+    assert (phases.start_event[1], phases.end_event[1]) == (1, 3)
+    assert (phases.start_ns[1], phases.end_ns[1]) == (1001, 1003)
+
+
+def test_gradients_cleared_right_before_backward_are_no_loss():
+    _, phases = Program().whole(Phase.FORWARD).whole(Phase.ZERO_GRAD).whole(Phase.BACKWARD).resolve()
+
+    assert phases.phase.tolist() == [Phase.FORWARD, Phase.LOSS, Phase.ZERO_GRAD, Phase.BACKWARD]
+
+
+@pytest.mark.parametrize("between", [Phase.EVAL, Phase.DATA])
+def test_what_the_program_does_between_is_no_loss(between):
+    _, phases = Program().whole(Phase.FORWARD).whole(between).whole(Phase.BACKWARD).resolve()
+
+    assert Phase.LOSS not in phases.phase.tolist()
 
 
 def test_recompute_on_autograds_thread_is_inside_the_backward_that_waits_for_it():

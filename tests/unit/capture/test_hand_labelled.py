@@ -1,0 +1,108 @@
+"""Loops labelled by hand: at least 99 % of the bytes that a phase allocated are said to be that phase's.
+
+The truth is what a person wrote beside the statements (``with now("forward"):``), kept as the number of
+blocks that were born until then; what is compared is the bytes of every birth.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from vramscope.analysis._place import phases_of
+from vramscope.load import load
+from vramscope.model.marks import Phase
+from vramscope.model.program import resolve
+from vramscope.model.trace import Action
+
+ROOT = Path(__file__).parents[3]
+PROGRAMS = Path(__file__).parent / "programs"
+sys.path.append(str(PROGRAMS))
+
+from hand_labelled import BETWEEN, LOOPS, Truth  # noqa: E402
+
+STANDIN = ROOT / ".cache" / "standin" / "2.13.0" / "python"
+SHARE = 0.99
+
+# One process for all loops: starting CUDA costs more than they do.
+ON_CUDA = """
+import json, time, torch, vramscope
+torch.backends.cudnn.enabled = False
+torch.set_default_device("cuda")
+from hand_labelled import LOOPS, Truth
+torch.ones(8, 8) @ torch.ones(8, 8)
+n_born = lambda: torch.cuda.memory_stats()["allocation.all.allocated"]
+for loop in LOOPS:
+    torch.manual_seed(0)
+    with vramscope.record(loop.__name__, quiet=True):
+        there = n_born()
+        now = Truth(lambda: n_born() - there)
+        loop(now)
+        now.settle()
+    time.sleep(0.2)
+    print(json.dumps(now.labels))
+"""
+
+
+def agreement(trace, phases, labels):
+    """Bytes by (label of the truth, phase of ours)."""
+    births = np.flatnonzero(trace.action == Action.ALLOC)
+    assert len(births) == len(labels)
+    row = phases_of(phases, len(trace))[births]
+    found = Counter()
+    for label, at, size in zip(labels, row.tolist(), trace.size[births].tolist(), strict=True):
+        found[label, BETWEEN if at < 0 else Phase(int(phases.phase[at])).name.lower()] += size
+    return found
+
+
+def share_of(found):
+    return sum(size for (label, ours), size in found.items() if label == ours) / sum(found.values())
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+def test_the_bytes_of_a_loop_are_in_the_phases_that_a_person_wrote_beside_them(recorded, loop, capsys):
+    torch.manual_seed(0)
+    recording = recorded()
+    with recording:
+        storages = recording.capture._storages
+        there = storages.n_born
+        now = Truth(lambda: storages.n_born - there)
+        loop(now)
+        now.settle()
+
+    trace = recording.sink.trace
+    steps, phases = resolve(recording.sink.marks, len(trace), 0)
+    found = agreement(trace, phases, now.labels)
+    with capsys.disabled():
+        print(f"\n{loop.__name__}: {share_of(found):.3%} of the bytes in the right phase", end=" ")
+    assert share_of(found) >= SHARE, found
+    assert len(steps) == LOOPS[loop]
+
+
+@pytest.mark.standin
+@pytest.mark.skipif(not STANDIN.exists(), reason="torch over the stand-in is not built: make standin")
+def test_the_same_on_cuda(tmp_path, capsys):
+    done = subprocess.run(
+        [str(STANDIN), "-W", "ignore", "-c", ON_CUDA],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{PROGRAMS}"},
+    )
+    assert done.returncode == 0, done.stderr
+    labels = [json.loads(line) for line in done.stdout.splitlines()]
+
+    for loop, truth in zip(LOOPS, labels, strict=True):
+        (recording,) = load(tmp_path / loop.__name__).recordings
+        found = agreement(recording.trace, recording.phases, truth)
+        with capsys.disabled():
+            print(f"\n{loop.__name__} on CUDA: {share_of(found):.3%}", end=" ")
+        assert share_of(found) >= SHARE, (loop.__name__, found)
+        assert len(recording.steps) == LOOPS[loop], loop.__name__
