@@ -43,7 +43,14 @@ class Body:
 
     def read(self, size: int) -> bytes:
         """The next *size* bytes or somewhat fewer; b'' at the end. Raises Irregular on a torn file."""
-        raw = self._taken + self._file.read(size)
+        while raw := self._file.read(size):
+            if said := self._without_headers(self._taken + raw):
+                return said
+        if self._taken or 0 < self._rest < _EVERYTHING // 2:
+            raise Irregular
+        return b""
+
+    def _without_headers(self, raw: bytes) -> bytes:
         self._taken = b""
         view, pieces, at = memoryview(raw), [], 0
         while at < len(raw):
@@ -57,19 +64,7 @@ class Body:
             pieces.append(view[at:end])
             self._rest -= end - at
             at = end
-        if self._taken and not pieces:
-            return self._again(size)
-        if not raw and 0 < self._rest < _EVERYTHING // 2:
-            raise Irregular  # torn within a frame
         return b"".join(pieces)
-
-    def _again(self, size: int) -> bytes:
-        """Nothing but the beginning of a header was there."""
-        more = self._file.read(size)
-        if not more:
-            raise Irregular
-        self._taken += more
-        return self.read(size)
 
     def _header(self, raw: bytes, at: int) -> int | None:
         """Where the piece at *at* begins to say something; None where more of the file must be seen first."""

@@ -89,14 +89,13 @@ class _Merger:
         return layout
 
     def _actions(self, layout: _Layout, rest: Events) -> tuple[tuple[str, ...], NDArray[Any]]:
-        memo = np.zeros(layout.n_rows, "i4")
+        if not layout.runs:
+            return rest.words, rest.action
+        memo = np.full(layout.n_rows, layout.runs[0][1].action[0], "i4")
         for at, run in layout.runs:
             memo[at : at + len(run.action)] = run.action
-            if not run.action.all():
-                raise Irregular  # object 0 is the snapshot
         used, place = _used(memo, len(self._found.list_of_memo))
         words: list[Any] = [self._found.objects.get(i) for i in used]
-        words[0] = ""  # of the dicts
         if any(type(word) is not str for word in words):
             raise Irregular
         action = place[memo]
@@ -165,10 +164,9 @@ def _tells_pools(trace: Sequence[Any], layout: _Layout) -> bool:
 
 
 def _used(memo: NDArray[Any], n_memo: int) -> tuple[list[int], NDArray[Any]]:
-    """Which numbers below *n_memo* occur in *memo*, 0 first, and the place of each among them."""
-    occurs = np.zeros(max(n_memo, 1), "?")
+    """Which numbers below *n_memo* occur in *memo*, and the place of each among them."""
+    occurs = np.zeros(n_memo, "?")
     occurs[memo] = True
-    occurs[0] = True
     return np.flatnonzero(occurs).tolist(), (np.cumsum(occurs) - 1).astype("i4")
 
 
