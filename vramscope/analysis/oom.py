@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from vramscope.allocator.replay import state_at
 from vramscope.allocator.settings import Settings
 from vramscope.analysis import Analysis
+from vramscope.analysis._oom_cause import Cause, Room, cause, room_at
 from vramscope.analysis._place import place
 from vramscope.analysis.folding import fold
 from vramscope.analysis.timeline import timeline
@@ -23,6 +24,31 @@ from vramscope.units import format_bytes
 
 # A batch-size search fails a few times; a program that lives on failures would fill the page.
 _MOST_TOLD = 5
+
+
+_SENTENCES = {
+    Cause.CAPACITY: "{lacking}: the {share} in use fill the device",
+    Cause.FRAGMENTATION: "{lacking} while {share} were free in pieces: fragmentation",
+    Cause.OVERSIZE: "One request for {share}, more than half of the device",
+    Cause.OTHER_PROCESS: "{lacking} while other processes held {share}",
+    Cause.OUTSIDE: "{lacking} while {share} lay outside of this allocator: other processes, or libraries",
+    Cause.PRIVATE_POOL: "{lacking} while {share} were free in private pools, which serve nobody else",
+    Cause.OTHER_STREAM: "{lacking} while {share} were free or pending on other streams",
+    Cause.NON_TORCH_GROWTH: "{lacking}; what this process holds outside of torch had grown by {share}",
+    Cause.LIMIT: "The device had room: this process is limited to {share}",
+    Cause.UNKNOWN: "What the driver had is not recorded, so the cause is not known",
+}
+_ADVICE = {
+    Cause.CAPACITY: "Less must be in use at that moment: see what is allocated there, by category and line",
+    Cause.FRAGMENTATION: "expandable_segments:True may join the pieces; no replay has proven it here",
+    Cause.OVERSIZE: "Look at the line that asks for it: a smaller batch, or the same in chunks",
+    Cause.OTHER_PROCESS: "Look for them in nvidia-smi: this run would have gone on without them",
+    Cause.OUTSIDE: "nvidia-smi tells which processes hold it",
+    Cause.PRIVATE_POOL: "Graphs that share one pool, or are captured once, keep less",
+    Cause.OTHER_STREAM: "Memory of one stream serves no other: fewer side streams, or frees that wait less",
+    Cause.NON_TORCH_GROWTH: "Libraries, NCCL buffers or raw cudaMalloc: the waterfall tells since when",
+    Cause.LIMIT: "torch.cuda.set_per_process_memory_fraction sets the limit",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +74,14 @@ class Failures(Table):
     allocated: NDArray[Any]
     reserved: NDArray[Any]
     largest_free: NDArray[Any]
-    """Bytes of the largest free block, of any pool and stream."""
+    """Bytes of the largest free block, of any pool and stream; −1 where the layout was not recorded."""
     device_free: NDArray[Any]
     """Bytes that the driver still had; −1 where it was not recorded."""
     stack_id: NDArray[Any]
     where: tuple[tuple[int | None, Phase | None, Frame | None], ...] = ()
     """Of each row: step, phase and the user's innermost frame; None where unknown."""
+    rooms: tuple[Room | None, ...] = ()
+    """Of each row where the device's bytes were; None but for the last few."""
 
 
 def oom(recording: Recording) -> Failures:
@@ -71,10 +99,20 @@ def oom(recording: Recording) -> Failures:
         device_free=_device_free(recording, events),
         stack_id=trace.stack_id[events],
         where=_where(recording, events),
+        rooms=_rooms(recording, events),
     )
 
 
+def _rooms(recording: Recording, events: NDArray[Any]) -> tuple[Room | None, ...]:
+    device_free = _device_free(recording, events).tolist()
+    pairs = list(zip(events.tolist(), device_free, strict=True))
+    unsaid = [None] * len(pairs[:-_MOST_TOLD])
+    return (*unsaid, *(room_at(recording, event, free) for event, free in pairs[-_MOST_TOLD:]))
+
+
 def _largest_free(recording: Recording, instant: int) -> int:
+    if any(note.code == "no_layout" for note in recording.notes):
+        return -1
     process = recording.process
     settings = Settings.from_snapshot(process.allocator, torch=process.torch)
     blocks = state_at(recording.trace, recording.initial, instant, settings).blocks
@@ -115,21 +153,44 @@ def _finding(failures: Failures, row: int) -> Finding:
     moment += "" if phase is None else f" in {phase.name.lower().replace('_', ' ')}"
     free = evidence["device_free"]
     device = "" if free < 0 else f", {format_bytes(free)} free on the device"
+    largest = evidence["largest_free"]
+    block = "" if largest < 0 else f", {format_bytes(largest)} in the largest free block"
     claim = (
         f"out of memory{moment}: {format_bytes(evidence['size'])} could not be had, with "
-        f"{format_bytes(evidence['allocated'])} allocated of {format_bytes(evidence['reserved'])} reserved, "
-        f"{format_bytes(evidence['largest_free'])} in the largest free block{device}"
+        f"{format_bytes(evidence['allocated'])} allocated of {format_bytes(evidence['reserved'])} reserved"
+        f"{block}{device}"
     )
+    room = failures.rooms[row] if row < len(failures.rooms) else None
+    why = None if room is None else cause(room)
     return Finding(
         "oom",
         "error",
-        claim,
+        claim if room is None or why is None else f"{claim}. {_because(why, room)}",
+        cause=why and why.value,
+        advice=why and _ADVICE.get(why),
         file=frame and frame.file,
         line=frame and frame.line,
         function=frame and frame.function,
         n_bytes=evidence["size"],
-        evidence=evidence,
+        evidence=evidence | (room.figures() if room else {}),
     )
+
+
+def _because(why: Cause, room: Room) -> str:
+    """The cause in one sentence, with its figure."""
+    lacking = f"{format_bytes(room.lacking)} were lacking" if room.lacking > 0 else "It"
+    share = {
+        Cause.OVERSIZE: room.from_driver,
+        Cause.OTHER_PROCESS: room.others,
+        Cause.OUTSIDE: room.outside,
+        Cause.NON_TORCH_GROWTH: room.own_outside_growth,
+        Cause.FRAGMENTATION: room.free_here,
+        Cause.PRIVATE_POOL: room.free_private,
+        Cause.OTHER_STREAM: room.free_other_streams,
+        Cause.CAPACITY: room.allocated,
+        Cause.LIMIT: room.limit,
+    }.get(why, 0)
+    return _SENTENCES[why].format(lacking=lacking, share=format_bytes(share))
 
 
 ANALYSIS = Analysis("oom", "Did an allocation fail, and what was there then?", oom, findings)

@@ -1,0 +1,131 @@
+"""Why an allocation failed: each cause where it alone would have made room, none where it would not."""
+
+from dataclasses import replace
+
+import pytest
+
+from vramscope.analysis._oom_cause import Cause, Room, cause
+from vramscope.analysis.oom import ANALYSIS, oom
+from vramscope.model.counters import Counters
+from vramscope.model.device import Device, Process
+from vramscope.model.marks import MarkKind, Marks
+from vramscope.model.recording import Recording
+from vramscope.model.trace import Action, Trace
+
+GIB, MIB = 1 << 30, 1 << 20
+
+# 40 GiB, of which 1 GiB is outside; 2 GiB were asked for when the driver had 1.
+FULL = Room(
+    need=2 * GIB,
+    from_driver=2 * GIB,
+    allocated=38 * GIB,
+    reserved=38 * GIB,
+    free_here=0,
+    largest_here=0,
+    free_other_streams=0,
+    free_private=0,
+    device_free=1 * GIB,
+    capacity=40 * GIB,
+    limit=40 * GIB,
+    own_outside=1 * GIB,
+    own_outside_growth=0,
+    others=0,
+)
+
+CASES = [
+    ({}, Cause.CAPACITY),
+    ({"free_here": 1 * GIB, "allocated": 37 * GIB}, Cause.FRAGMENTATION),
+    ({"free_here": 1 * GIB - 1}, Cause.CAPACITY),
+    ({"free_private": 1 * GIB}, Cause.PRIVATE_POOL),
+    ({"free_other_streams": 1 * GIB}, Cause.OTHER_STREAM),
+    ({"others": 1 * GIB, "own_outside": 0}, Cause.OTHER_PROCESS),
+    ({"others": 1 * GIB - 1}, Cause.CAPACITY),
+    ({"own_outside": 3 * GIB, "own_outside_growth": 2 * GIB}, Cause.NON_TORCH_GROWTH),
+    ({"need": 21 * GIB, "from_driver": 21 * GIB}, Cause.OVERSIZE),
+    ({"need": 20 * GIB, "from_driver": 20 * GIB}, Cause.CAPACITY),
+    # The driver had enough: only a limit of this process can have been in the way.
+    ({"device_free": 5 * GIB, "limit": 39 * GIB}, Cause.LIMIT),
+    ({"device_free": 5 * GIB, "limit": 40 * GIB}, Cause.UNKNOWN),
+    # Whose it is, is not known; and below a tenth of the device it is what contexts take.
+    ({"others": -1, "own_outside": -1, "reserved": 30 * GIB, "allocated": 30 * GIB}, Cause.OUTSIDE),
+    ({"others": -1, "own_outside": -1}, Cause.CAPACITY),
+    # A snapshot of a process that says nothing of the device.
+    ({"device_free": -1, "capacity": -1, "limit": -1, "free_here": 3 * GIB}, Cause.FRAGMENTATION),
+    ({"device_free": -1, "capacity": -1, "limit": -1}, Cause.UNKNOWN),
+]
+
+
+@pytest.mark.parametrize(("known", "expected"), CASES)
+def test_the_cause_is_what_alone_would_have_made_room(known, expected):
+    assert cause(replace(FULL, **known)) is expected
+
+
+def test_small_pieces_are_always_there_and_not_blamed():
+    room = replace(FULL, free_here=200 * MIB, need=200 * MIB, from_driver=200 * MIB, device_free=100 * MIB)
+
+    assert cause(room) is Cause.CAPACITY
+
+
+def test_what_is_lacking_is_what_the_driver_had_too_few():
+    assert (FULL.lacking, FULL.outside) == (1 * GIB, 1 * GIB)
+    assert replace(FULL, device_free=-1).lacking == -1
+    assert replace(FULL, device_free=3 * GIB).lacking == 0
+
+
+def in_pieces(**fields) -> Recording:
+    """100 MiB reserved in five segments, half of each free; 30 MiB asked for; 10 MiB at the driver."""
+    rows = []
+    for number in range(5):
+        base = number << 32
+        rows += [(Action.SEGMENT_ALLOC, base, 20 * MIB), (Action.ALLOC, base, 10 * MIB)]
+    rows.append((Action.OOM, 0, 30 * MIB))
+    action, address, size = zip(*rows, strict=True)
+    known = {
+        "trace": Trace.of(
+            action=action, address=address, size=size, block_size=size, time_ns=range(1000, 12000, 1000)
+        ),
+        "marks": Marks.of(kind=[MarkKind.OOM], event=[11], value=[10 * MIB]),
+        "device": Device(total_bytes=200 * MIB),
+        "process": Process(torch="2.13.0"),
+    }
+    return Recording(**(known | fields))
+
+
+def test_the_finding_says_cause_figures_and_what_to_do():
+    (finding,) = ANALYSIS.findings(oom(in_pieces()))
+
+    # Of 200 MiB 100 are reserved and 10 free: 90 lie outside, more than a tenth.
+    assert finding.cause == "outside_torch"
+    assert "20.0 MiB were lacking while 90.0 MiB lay outside of this allocator" in finding.claim
+    assert (finding.evidence["free_here"], finding.evidence["lacking"]) == (50 * MIB, 20 * MIB)
+    assert finding.advice
+
+
+def counted(process: list[int], device: list[int]) -> Counters:
+    return Counters.of(
+        time_ns=[500, 2500],
+        event=[-1, -1],
+        reserved_bytes=[0, 20 * MIB],
+        process_used_bytes=process,
+        device_used_bytes=device,
+        device_total_bytes=[200 * MIB] * 2,
+    )
+
+
+def test_samples_tell_whose_it_is():
+    # Outside of the allocator 5 MiB at first, then 65; nobody else.
+    own = in_pieces(counters=counted([5 * MIB, 85 * MIB], [5 * MIB, 85 * MIB]))
+    # 5 MiB of its own; another process with 85 MiB.
+    other = in_pieces(counters=counted([5 * MIB, 25 * MIB], [5 * MIB, 110 * MIB]))
+    # 5 MiB of its own, nobody else: what was lacking was free in pieces.
+    nobody = in_pieces(counters=counted([5 * MIB, 25 * MIB], [5 * MIB, 25 * MIB]))
+
+    causes = [ANALYSIS.findings(oom(each))[0].cause for each in (own, other, nobody)]
+    assert causes == ["non_torch_growth", "other_process", "fragmentation"]
+
+
+def test_samples_taken_after_the_failure_say_nothing_of_it():
+    late = counted([5 * MIB, 25 * MIB], [5 * MIB, 110 * MIB])
+    late = Counters.of(**(dict(late.columns()) | {"time_ns": [20_000, 30_000]}))
+
+    assert oom(in_pieces(counters=late)).rooms[0].others == -1
