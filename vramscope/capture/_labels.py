@@ -53,21 +53,24 @@ class Labeller:
                 self._label(tensor, Category.INPUT, "")
 
     def outputs(self, result: Any) -> None:
-        """What a root module returned is never an input: a generator's picture, shown to its critic."""
+        """What a root module returned: an activation, and no input of the next (a generator's picture)."""
         for tensor in tensors_in(result, depth=3):
-            storage = storage_of(tensor)
-            if storage is not None and storage._cdata not in self._seen:
-                self._remember(storage)
+            self._label(tensor, Category.ACTIVATION, "output of a module")
 
     def gradients(self, optimizer: Any = None) -> None:
-        """Of every parameter known, and of the optimizer's."""
+        """Of an optimizer's parameters, which belong to no module perhaps; else of every parameter known.
+
+        Not of both: with an optimizer per parameter each would look at all of them.
+        """
+        if optimizer is not None:
+            for parameter in _parameters(optimizer):
+                self._label(parameter, Category.PARAMETER, self._names.get(id(parameter), ""))
+                self._gradient(parameter, self._names.get(id(parameter), ""))
+            return
         for named in list(self._modules.values()):
             for name, reference, category in named:
                 if category == Category.PARAMETER:
                     self._gradient(reference(), name)
-        for parameter in _parameters(optimizer):
-            self._label(parameter, Category.PARAMETER, self._names.get(id(parameter), ""))
-            self._gradient(parameter, self._names.get(id(parameter), ""))
 
     def optimizer_state(self, optimizer: Any) -> None:
         """Tensors in ``optimizer.state``."""

@@ -116,7 +116,7 @@ def test_a_label_wins_over_the_phase_and_says_so(recording):
     found = categories(history).assigned
 
     assert found.category.tolist() == [Category.PARAMETER, Category.GRADIENT]
-    assert found.reason.tolist() == [Reason.IDENTITY, Reason.LIFETIME]
+    assert found.reason.tolist() == [Reason.IDENTITY, Reason.LEFT_BY_BACKWARD]
     assert found.label.tolist() == [0, -1]
 
 

@@ -1,0 +1,173 @@
+"""Birth, death and the stack decide where nobody knew the tensor, and every allocation says why."""
+
+import pytest
+
+from vramscope.analysis.categories import Reason, categories
+from vramscope.model.marks import Category, Labels, MarkKind, Marks, Phase, Phases, Steps
+from vramscope.model.recording import Recording
+from vramscope.model.stacks import StackBuilder
+from vramscope.model.trace import Action, Trace
+
+A, R = Action.ALLOC, Action.FREE_REQUESTED
+HOPPER = 33_554_432
+
+
+def during(*spans, n_steps=1, length=100):
+    """Phases by events, closed by marks, in steps of *length* events."""
+    phase, start, end = zip(*spans, strict=True)
+    end_ns = [1000 + at for at in end]
+    return {
+        "steps": Steps.of(
+            index=range(n_steps),
+            start_event=[length * i for i in range(n_steps)],
+            end_event=[length * (i + 1) for i in range(n_steps)],
+        ),
+        "phases": Phases.of(
+            phase=phase,
+            step=[at // length for at in start],
+            depth=[0] * len(spans),
+            start_event=start,
+            end_event=end,
+            end_ns=end_ns,
+        ),
+        "marks": Marks.of(kind=[MarkKind.PHASE_END] * len(end), phase=phase, time_ns=end_ns),
+    }
+
+
+def of(history):
+    assigned = categories(history).assigned
+    rows = zip(assigned.category.tolist(), assigned.reason.tolist(), strict=True)
+    return [(Category(category), Reason(reason)) for category, reason in rows]
+
+
+def test_what_the_last_step_saved_and_the_program_still_holds_is_an_activation(recording):
+    history = recording(
+        (A, 1, 10), (A, 2, 10), (R, 2, 10), (A, 3, 10), (R, 3, 10),
+        **during((Phase.FORWARD, 0, 1), (Phase.BACKWARD, 1, 3), length=4),
+    )  # fmt: skip
+
+    assert of(history)[0] == (Category.ACTIVATION, Reason.SAVED)
+
+
+def test_what_forward_made_and_the_loss_used_up_is_temporary(recording):
+    history = recording(
+        (A, 1, 10), (A, 2, 10), (R, 1, 10), (A, 3, 10),
+        **during((Phase.FORWARD, 0, 1), (Phase.LOSS, 1, 3), (Phase.BACKWARD, 3, 4)),
+    )  # fmt: skip
+
+    assert of(history)[:2] == [
+        (Category.TEMPORARY, Reason.WITHIN),
+        (Category.ACTIVATION, Reason.SAVED),
+    ]
+
+
+def test_a_batch_made_by_hand_before_forward_is_input(recording):
+    history = recording(
+        (A, 1, 10), (A, 2, 10), (R, 2, 10), (A, 3, 10), (R, 3, 10), (A, 4, 10),
+        **during((Phase.FORWARD, 3, 4), (Phase.BACKWARD, 4, 5)),
+    )  # fmt: skip
+
+    assert of(history)[:2] == [(Category.INPUT, Reason.LOADED), (Category.TEMPORARY, Reason.WITHIN)]
+
+
+def test_the_graph_of_a_gradient_is_an_activation_of_the_backward_that_frees_it(recording):
+    history = recording(
+        (A, 1, 10), (A, 2, 10), (R, 1, 10), (A, 3, 1),
+        **during((Phase.BACKWARD, 0, 2), (Phase.BACKWARD, 2, 3)),
+    )  # fmt: skip
+
+    assert of(history)[:2] == [
+        (Category.ACTIVATION, Reason.KEPT_GRAPH),
+        (Category.GRADIENT, Reason.LEFT_BY_BACKWARD),
+    ]
+
+
+def multiplied(*blocks, source="cuda"):
+    """Blocks of one forward that live to the end, and an event after it."""
+    rows = [(A, 0, 1 << 40 | at << 30, size, size, 0, 0, 0) for at, size in enumerate(blocks)]
+    rows.append((A, 0, 1, 512, 512, 0, 0, 0))
+    columns = dict(zip(Trace.DTYPES, zip(*rows, strict=True), strict=True))
+    spans = during((Phase.FORWARD, 0, len(blocks)))
+    return Recording(source=source, trace=Trace.of(**columns), **spans)
+
+
+def test_a_block_of_the_size_and_life_of_a_workspace_is_one():
+    assert of(multiplied(HOPPER, 1000))[:2] == [
+        (Category.TEMPORARY, Reason.WORKSPACE),
+        (Category.UNKNOWN, Reason.NONE),
+    ]
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        multiplied(*[HOPPER] * 5),
+        multiplied(HOPPER, source="simulated"),
+        multiplied(HOPPER, source="snapshot"),
+    ],
+    ids=["too many", "no CUDA", "no names"],
+)
+def test_the_size_alone_makes_no_workspace(history):
+    assert Reason.WORKSPACE not in [reason for _, reason in of(history)]
+
+
+def test_a_tensor_with_a_name_is_no_workspace():
+    history = multiplied(HOPPER)
+    labels = Labels.of(event=[1], address=[1 << 40], category=[Category.PARAMETER])
+
+    assert of(Recording(source="cuda", trace=history.trace, labels=labels))[0] == (
+        Category.PARAMETER,
+        Reason.IDENTITY,
+    )
+
+
+def with_stack(*frames):
+    builder = StackBuilder()
+    stack = builder.add(frames)
+    trace = Trace.of(action=[A], address=[1], size=[10], block_size=[512], stack_id=[stack])
+    return Recording(source="snapshot", trace=trace, stacks=builder.build())
+
+
+def test_frames_of_cpp_say_workspace_for_certain():
+    history = with_stack(
+        ("gather", "??", 0), ("at::cuda::getNewWorkspace()", "??", 0), ("forward", "linear.py", 125)
+    )
+
+    assert of(history) == [(Category.TEMPORARY, Reason.WORKSPACE)]
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("/lib/site-packages/torch/nn/parallel/distributed.py", Category.COMMUNICATION),
+        (
+            "/lib/site-packages/torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py",
+            Category.COMMUNICATION,
+        ),
+        ("/lib/site-packages/torch/distributed/tensor/_dispatch.py", Category.UNKNOWN),
+        ("train.py", Category.UNKNOWN),
+    ],
+)
+def test_what_torchs_own_collectives_ask_for_is_communication(file, expected):
+    assert of(with_stack(("f", file, 1), ("main", "train.py", 3)))[0][0] is expected
+
+
+def test_every_category_says_why(recording):
+    labels = Labels.of(
+        event=[4, 4], address=[3, 4], category=[Category.PARAMETER, Category.OPTIMIZER_STATE], name=[1, 2],
+        names=("", "blocks.0.mlp.weight", "exp_avg of blocks.0.mlp.weight"),
+    )  # fmt: skip
+    history = recording(
+        (A, 1, 10), (A, 2, 10), (A, 3, 10), (A, 4, 10), (R, 1, 10), (R, 2, 10), (A, 5, 10), (A, 6, 10),
+        labels=labels, **during((Phase.FORWARD, 0, 4), (Phase.BACKWARD, 4, 5), length=6, n_steps=1),
+    )  # fmt: skip
+
+    found = categories(history)
+
+    assert [found.why(row) for row in range(5)] == [
+        "born in forward of step 0 and alive when backward began; freed in backward of step 0",
+        "born in forward of step 0 and alive when backward began; freed between the phases of step 0",
+        "storage of parameter `blocks.0.mlp.weight`",
+        "in an optimizer's state: exp_avg of blocks.0.mlp.weight",
+        "born between the phases, outside of every step; alive at the end: nothing says what for",
+    ]

@@ -1,0 +1,67 @@
+"""What do its stack, its size and its life say a block was for, where it is no tensor of the program?"""
+
+import re
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis.lifetimes import ALIVE, Allocations
+from vramscope.model.marks import Phase
+from vramscope.model.recording import Recording
+from vramscope.model.stacks import Stacks
+
+# Where torch itself allocates what devices send each other: buckets, gathered parameters, replicas. Not all
+# of torch/distributed: DTensor computes in there.
+_COLLECTIVE = re.compile(
+    r"torch/(?:distributed/(?:distributed_c10d|_functional_collectives|utils|algorithms/"
+    r"|fsdp/(?:_flat_param|_unshard_param_utils|_runtime_utils|_fully_shard/_fsdp_(?:collectives|param)))"
+    r"|nn/parallel/(?:distributed|comm|_functions|replicate)|cuda/nccl)"
+)
+
+# aten/src/ATen/cuda/CublasHandlePool.cpp: 4096 KiB twice and 16 KiB eight times; 32 MiB from Hopper on.
+_WORKSPACES = (8_519_680, 33_554_432)
+# One for cuBLAS and one for cuBLASLt, of the program's thread and of autograd's; per stream.
+_MOST_WORKSPACES = 4
+_IN_CPP = re.compile(r"getNewWorkspace|WorkspaceSize|Workspace\(\)")
+_MULTIPLYING = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.RECOMPUTE, Phase.EVAL)
+
+
+def is_collective(stacks: Stacks, found: Allocations) -> NDArray[Any]:
+    """Whether the line that asked is torch's own code for several devices."""
+    files = np.array([_COLLECTIVE.search(text.replace("\\", "/")) is not None for text in stacks.strings])
+    mine: NDArray[Any] = files[stacks.file][found.stack_id]
+    return mine
+
+
+def is_workspace(
+    recording: Recording, found: Allocations, phase: NDArray[Any], is_named: NDArray[Any]
+) -> NDArray[Any]:
+    """Whether a block has the size and the life of cuBLAS's workspace.
+
+    torch asks for one at a thread's first product of matrices and keeps it for good: of exactly these
+    sizes, the storage of no tensor that has a name, and few per stream. Frames of C++, where recorded, say
+    it for certain.
+    """
+    fits = np.isin(found.size, _WORKSPACES) & (found.free_event == ALIVE) & ~is_named
+    fits &= np.isin(phase, _MULTIPLYING) | (found.alloc_event < 0)
+    if recording.source != "cuda":  # files have no names, so any of their blocks might be a workspace
+        fits &= False
+    for stream in np.unique(found.stream[fits]).tolist():
+        here = fits & (found.stream == stream)
+        if np.count_nonzero(here) > _MOST_WORKSPACES:
+            fits &= ~here
+    mine: NDArray[Any] = fits | _is_said(recording.stacks, found)
+    return mine
+
+
+def _is_said(stacks: Stacks, found: Allocations) -> NDArray[Any]:
+    """Whether a C++ function on the stack says so."""
+    names = np.array([_IN_CPP.search(text) is not None for text in stacks.strings])
+    if not names.any():
+        return np.zeros(len(found), dtype="?")
+    said = names[stacks.function]
+    for row, parent in enumerate(stacks.parent.tolist()):  # parents, the callers, come first
+        said[row] |= said[parent]
+    mine: NDArray[Any] = said[found.stack_id]
+    return mine

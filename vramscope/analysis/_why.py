@@ -1,0 +1,68 @@
+"""Why is a block in its category, in words?"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from vramscope.analysis._life_rules import Lives, Reason, lives_of
+from vramscope.analysis._place import steps_of
+from vramscope.analysis.lifetimes import ALIVE, Allocations
+from vramscope.model.marks import Category, Phase
+from vramscope.model.recording import Recording
+
+_KNOWN: Mapping[Category, str] = {
+    Category.PARAMETER: "storage of parameter {name}",
+    Category.BUFFER: "storage of buffer {name}",
+    Category.GRADIENT: "{name}",
+    Category.OPTIMIZER_STATE: "in an optimizer's state: {name}",
+    Category.INPUT: "argument of a module's call",
+    Category.ACTIVATION: "{name}",
+}
+_NAMELESS: Mapping[Category, str] = {
+    Category.PARAMETER: "storage of a parameter of an optimizer",
+    Category.GRADIENT: "gradient of a parameter",
+}
+_BECAUSE: Mapping[Reason, str] = {
+    Reason.SAVED: "{born} and alive when backward began; {died}",
+    Reason.RECOMPUTED: "{born}: a checkpoint ran its forward again; {died}",
+    Reason.KEPT_GRAPH: "{born} and freed by a later backward: the graph of a gradient",
+    Reason.LEFT_BY_BACKWARD: "{born} and left by it; {died}",
+    Reason.LEFT_BY_OPTIMIZER: "{born} and left by it; {died}",
+    Reason.LOADED: "{born} before the forward of its step, alive when backward began; {died}",
+    Reason.WITHIN: "{born}; {died}",
+    Reason.WORKSPACE: "size and life of a cuBLAS workspace: asked for at the first product of matrices, kept",
+    Reason.COLLECTIVE: "asked for by torch's own code for several devices",
+}
+
+
+def why(recording: Recording, allocation: Allocations, category: Category, reason: Reason, name: str) -> str:
+    """Of a table with one row; *name* is its label's."""
+    if reason == Reason.IDENTITY:
+        text = _KNOWN.get(category, "known by its storage: {name}")
+        if not name:
+            text = _NAMELESS.get(category, text.partition(":")[0])
+        return text.format(name=f"`{name}`" if category in (Category.PARAMETER, Category.BUFFER) else name)
+    lives = lives_of(recording, allocation)
+    born, died = _born(lives, allocation), _died(recording, lives, allocation)
+    return _BECAUSE.get(reason, "{born}; {died}: nothing says what for").format(born=born, died=died)
+
+
+def _born(lives: Lives, allocation: Allocations) -> str:
+    if int(allocation.alloc_event[0]) < 0:
+        return "there before the recording began"
+    step = int(lives.step[0])
+    where = f"in {Phase(int(lives.phase[0])).name.lower()}" if lives.born_in[0] >= 0 else "between the phases"
+    return f"born {where} of step {step}" if step >= 0 else f"born {where}, outside of every step"
+
+
+def _died(recording: Recording, lives: Lives, allocation: Allocations) -> str:
+    event = int(allocation.free_event[0])
+    if event == ALIVE:
+        return "alive at the end"
+    row = int(lives.freed_in[0])
+    where = f"in {Phase(int(lives.phases.phase[row])).name.lower()}" if row >= 0 else "between the phases"
+    step = int(steps_of(recording.steps, np.array([event]))[0])
+    same = step == int(lives.step[0]) and lives.born_in[0] == row
+    if same:
+        return "dead within it"
+    return f"freed {where} of step {step}" if step >= 0 else f"freed {where}"
