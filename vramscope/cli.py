@@ -18,6 +18,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "command" not in args:
         parser.print_help(sys.stderr)
         return 2
+    if "no_cache" in args:
+        os.environ["VRAMSCOPE_CACHE"] = "off"
     try:
         code: int = args.command.run(args)
         sys.stdout.flush()
@@ -38,6 +40,12 @@ def _parser() -> ArgumentParser:
     debug = ArgumentParser(add_help=False)
     for options in (parser, debug):  # before and after the command
         options.add_argument("--debug", action="store_true", default=SUPPRESS, help="errors with traceback")
+        options.add_argument(
+            "--no-cache",
+            action="store_true",
+            default=SUPPRESS,
+            help="read files anew, and keep no conversion",
+        )
     words = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, command in registry.parts(commands, commands.Command, refused=_warn).items():
         word = words.add_parser(name, help=command.help, description=command.help, parents=[debug])

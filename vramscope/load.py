@@ -4,13 +4,18 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vramscope import formats, registry
 from vramscope.errors import FormatError, StoreError, UnknownNameError, UsageError
 from vramscope.formats import Format
 from vramscope.model.recording import Run
-from vramscope.store.reader import Reader, is_rank, is_run
+from vramscope.store import converted
+from vramscope.store.directory import is_rank, is_run
 from vramscope.units import format_bytes
+
+if TYPE_CHECKING:
+    from vramscope.store.reader import Reader
 
 HEAD_BYTES = 64 << 10
 """What a format gets to see of a file before it says whether it is its own."""
@@ -29,16 +34,16 @@ class Follower:
 
     def __init__(self, path: Path) -> None:
         """Raises what ``load`` raises."""
-        self._source: Reader | Run = Reader(path) if _is_ours(path) else _load_file(path)
+        self._source: Reader | Run = _reader(path) if _is_ours(path) else _load_file(path)
 
     def refresh(self) -> bool:
         """Read what was written since; whether anything came."""
-        return isinstance(self._source, Reader) and self._source.refresh()
+        return not isinstance(self._source, Run) and self._source.refresh()
 
     @property
     def run(self) -> Run:
         """What is known so far; the same object until a refresh finds more."""
-        return self._source.run if isinstance(self._source, Reader) else self._source
+        return self._source if isinstance(self._source, Run) else self._source.run
 
 
 def load(path: str | Path) -> Run:
@@ -90,7 +95,24 @@ def _is_ours(path: Path) -> bool:
     return path.is_dir() and (is_rank(path) or is_run(path))
 
 
+def _reader(path: Path) -> "Reader":
+    # Late: a file of another tool opens without loading Arrow.
+    from vramscope.store.reader import Reader
+
+    return Reader(path)
+
+
 def _load_file(path: Path) -> Run:
+    """As converted before, or read now and kept for the next time."""
+    source = converted.identity(path)
+    run = converted.find(path, source)
+    if run is None:
+        run = _read_file(path)
+        converted.keep(run, path, source)
+    return run
+
+
+def _read_file(path: Path) -> Run:
     offered = _formats()
     try:
         found = _format_of(path, offered)

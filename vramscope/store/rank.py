@@ -9,8 +9,9 @@ from vramscope.model.marks import Note
 from vramscope.model.recording import Outcome, Recording
 from vramscope.store import assembly
 from vramscope.store import manifest as manifests
+from vramscope.store.directory import MANIFEST
 from vramscope.store.liveness import is_alive
-from vramscope.store.schema import EVERY_DEVICE, MANIFEST, NOTES, STACKS, device_of
+from vramscope.store.schema import EVERY_DEVICE, NOTES, STACKS, device_of
 from vramscope.store.streams import ColumnStream, DeviceStreams
 
 _STILL_WRITING_S = 10.0

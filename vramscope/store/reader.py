@@ -1,6 +1,5 @@
 """What has been recorded so far in this directory? All of it, however it ended, and more as it grows."""
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Lock
@@ -8,31 +7,10 @@ from threading import Lock
 from vramscope.errors import StoreError
 from vramscope.model.marks import Note
 from vramscope.model.recording import Outcome, Run
+from vramscope.store.directory import is_rank, ranks_of
 from vramscope.store.rank import RankReader
-from vramscope.store.schema import MANIFEST
 
 _WORST_FIRST = (Outcome.RUNNING, Outcome.FAILED, Outcome.DIED)
-
-
-def is_rank(directory: Path) -> bool:
-    """Whether one rank's trace is in this directory."""
-    return (directory / MANIFEST).is_file()
-
-
-def ranks_of(run: Path) -> list[Path]:
-    """The directories of a run's ranks, in order; those without a manifest (yet) are left out."""
-    try:
-        found = [
-            path for path in run.iterdir() if re.fullmatch("rank[0-9]{1,9}", path.name) and is_rank(path)
-        ]
-    except OSError:
-        return []
-    return sorted(found, key=lambda path: int(path.name[4:]))
-
-
-def is_run(directory: Path) -> bool:
-    """Whether a run was recorded into this directory."""
-    return bool(ranks_of(directory))
 
 
 class Reader:

@@ -21,7 +21,6 @@ from vramscope.model.trace import Trace
 MAJOR = 1
 MINOR = 0
 
-MANIFEST = "manifest.json"
 SUFFIX = ".arrows"  # Arrow's name for the streaming format
 
 

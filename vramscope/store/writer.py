@@ -27,11 +27,11 @@ from vramscope.model.table import Table
 from vramscope.store import manifest as manifests
 from vramscope.store.appendfile import AppendFile
 from vramscope.store.columns import number_array, string_array
+from vramscope.store.directory import MANIFEST
 from vramscope.store.liveness import here
 from vramscope.store.manifest import Manifest
 from vramscope.store.schema import (
     EVERY_DEVICE,
-    MANIFEST,
     NOTES,
     POOLS,
     SCHEMAS,
