@@ -3,6 +3,7 @@
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from http.cookiejar import CookieJar
@@ -12,6 +13,11 @@ from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# Where the module standin lies, for us as for the scripts inside.
+sys.path.append(str(Path(__file__).parent / "standin" / "python"))
+
+from standin_fixtures import board, run_standin, standin  # noqa: F401
 
 # How long an example takes says something about the machine only; and a failure must come again.
 settings.register_profile(

@@ -1,20 +1,17 @@
-"""Tests in the stand-in: a script runs under the CUDA build of torch and hands back an answer."""
+"""Fixtures of every test that runs a script under the CUDA build of torch and wants its answer."""
 
 import json
 import os
 import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from standin import Board
 
-HERE = Path(__file__).parent
-sys.path.append(str(HERE / "python"))  # where the module standin lies, for us as for the scripts inside
-
-from standin import Board  # noqa: E402
+HERE = Path(__file__).parents[1]
 
 TORCH = os.environ.get("STANDIN_TORCH", "2.13.0")
 LAUNCHER = HERE.parents[1] / ".cache" / "standin" / TORCH / "python"

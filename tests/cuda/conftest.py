@@ -1,0 +1,86 @@
+"""Workloads run once per session, recorded and plain; every test looks at the same two runs."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standin_fixtures import environment
+
+from vramscope.load import load
+from vramscope.model.recording import Recording, Run
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+sys.path.append(str(HERE / "scripts"))
+
+from catalogue import GROUP_OF, GROUPS  # noqa: E402
+
+
+@dataclass(frozen=True)
+class Truth:
+    """One workload: what torch said in the recorded and in the plain run, and what we recorded."""
+
+    recorded: dict[str, Any]
+    plain: dict[str, Any]
+    run: Run
+
+    @property
+    def recording(self) -> Recording:
+        return self.run.recordings[0]
+
+
+@pytest.fixture(scope="session")
+def python(standin: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """``python(file, arguments…, cwd=…, variables={…})`` runs a script where torch sees a device."""
+
+    def run(
+        file: Path, *arguments: object, cwd: Path, variables: dict[str, object] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(standin), str(file), *map(str, arguments)],
+            env=environment({"PYTHONPATH": ROOT} | (variables or {})),
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def truth_of(
+    python: Callable[..., subprocess.CompletedProcess[str]], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Truth]:
+    """``truth_of("gan")``: runs its group, recorded and plain, unless that was done."""
+
+    @cache
+    def folder_of(group: str) -> Path:
+        folder = tmp_path_factory.mktemp(group)
+        known = GROUPS[group]
+        for mode in ("plain", "recorded"):
+            done = python(
+                HERE / "scripts" / "run_workloads.py",
+                *(folder, mode, *known.names),
+                cwd=folder,
+                variables=dict(known.environment),
+            )
+            assert done.returncode == 0, done.stderr
+        return folder
+
+    @cache
+    def truth(name: str) -> Truth:
+        folder = folder_of(GROUP_OF[name])
+        recorded, plain = (
+            json.loads((folder / f"{name}.{mode}.json").read_text()) for mode in ("recorded", "plain")
+        )
+        return Truth(recorded, plain, load(folder / name))
+
+    return truth

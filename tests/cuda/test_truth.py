@@ -1,0 +1,225 @@
+"""Twelve trainings on torch's genuine allocator: what we recorded, held against what torch said meanwhile.
+
+The truth is torch's alone: ``memory_stats()`` in the middle of the work, ``max_memory_allocated()`` of a run
+that resets it and does not know us, and snapshots. A moment of the workload is found in the trace by the
+allocator's own counts of events, which know neither our clocks nor our marks.
+"""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from catalogue import GROUP_OF
+
+from vramscope.allocator.index import StateIndex
+from vramscope.model.marks import Phase
+from vramscope.model.snapshot import BlockState
+from vramscope.model.trace import Action
+
+pytestmark = pytest.mark.standin
+
+QUANTITIES = ("allocated", "active", "reserved", "requested")
+COUNTED = (
+    Action.ALLOC,
+    Action.FREE_REQUESTED,
+    Action.FREE_COMPLETED,
+    Action.SEGMENT_ALLOC,
+    Action.SEGMENT_FREE,
+)
+STATES = {
+    "active_allocated": BlockState.ALLOCATED,
+    "active_pending_free": BlockState.PENDING_FREE,
+    "inactive": BlockState.INACTIVE,
+}
+# One worker runs a group once; the tests of its workloads share the two runs.
+each_workload = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.xdist_group(f"cuda-{GROUP_OF[name]}")) for name in GROUP_OF]
+)
+
+
+@pytest.fixture
+def truth(name, truth_of):
+    return truth_of(name)
+
+
+def counted(trace):
+    """How many events of each counted kind came before every instant: one column a kind."""
+    kinds = [np.cumsum(trace.action == action) for action in COUNTED]
+    return np.concatenate([np.zeros((1, len(COUNTED)), dtype="i8"), np.stack(kinds, axis=1)])
+
+
+def instants(columns, trace, wanted):
+    """Every instant with these counts at which the allocator can be asked: never between a segment and the
+    allocation that it was made for, as both happen under one lock."""
+    # Mapping parts of an expandable segment counts as no segment.
+    n_known = len(COUNTED) if (trace.action == Action.SEGMENT_ALLOC).any() else 3
+    low, high = (np.searchsorted(columns[:, 0], wanted[0], side=side) for side in ("left", "right"))
+    found = low + np.flatnonzero((columns[low:high, :n_known] == wanted[:n_known]).all(axis=1))
+    makes = np.isin(trace.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
+    return [int(k) for k in found if k == 0 or not makes[k - 1]]
+
+
+def moments(truth, noted):
+    """The instants of *noted* points, several where nothing that is counted lies between."""
+    trace = truth.recording.trace
+    columns, first = counted(trace), np.array(truth.recorded["first"]["counts"])
+    return [(point, instants(columns, trace, np.array(point["counts"]) - first)) for point in noted]
+
+
+@each_workload
+def test_every_event_that_the_allocator_counted_is_in_the_trace(truth):
+    said = np.array(truth.recorded["last"]["counts"]) - truth.recorded["first"]["counts"]
+    seen = counted(truth.recording.trace)[-1]
+
+    assert seen[:3].tolist() == said[:3].tolist()
+    if seen[3:].any():
+        assert seen[3:].tolist() == said[3:].tolist()
+
+
+@each_workload
+def test_the_four_quantities_equal_memory_stats_wherever_it_was_asked(truth):
+    totals = truth.recording.timeline()
+    rows = np.stack([getattr(totals, quantity) for quantity in QUANTITIES], axis=1)
+    wrong = []
+    for point, found in moments(truth, truth.recorded["points"]):
+        if point["bytes"] not in rows[found].tolist():
+            wrong.append((point["where"], point["counts"], found, point["bytes"], rows[found].tolist()))
+
+    assert not wrong, f"{len(wrong)} of {len(truth.recorded['points'])}: {wrong[:3]}"
+    assert len(truth.recorded["points"]) >= 200
+
+
+@each_workload
+def test_torch_was_asked_on_the_thread_of_autograd_too(truth):
+    threads = [point["thread"] for point in truth.recorded["points"]]
+
+    assert min(threads.count(thread) for thread in set(threads)) >= 10
+    assert len(set(threads)) >= 2
+
+
+@each_workload
+def test_the_peak_of_every_step_is_max_memory_allocated_of_a_run_that_resets_it(truth):
+    found = truth.recording.step_peaks().per_step
+
+    assert found.allocated.tolist() == truth.plain["steps"]
+
+
+@each_workload
+def test_the_peak_of_every_phase_is_max_memory_allocated_of_a_run_that_resets_it(truth):
+    found = truth.recording.step_peaks().per_phase
+    ours = {
+        f"{step} {Phase(phase).name.lower()}": peak
+        for step, phase, peak in zip(
+            found.step.tolist(), found.phase.tolist(), found.allocated.tolist(), strict=True
+        )
+        if phase not in (Phase.OTHER, Phase.LOSS, Phase.DATA, Phase.EVAL) and step >= 0
+    }
+
+    assert ours == truth.plain["phases"]
+
+
+@each_workload
+def test_the_peak_of_the_recording_is_at_most_what_torch_saw_and_its_last_step_is(truth):
+    totals = truth.recording.timeline()
+
+    assert int(totals.allocated.max()) <= truth.plain["greatest"][-1]
+    assert int(totals.allocated.max()) >= max(truth.plain["steps"])
+
+
+@each_workload
+def test_segments_and_blocks_equal_a_snapshot_taken_there(truth):
+    recording = truth.recording
+    index = StateIndex(recording.trace, recording.initial)
+    snapshots = moments(truth, truth.recorded["snapshots"])
+
+    for said, found in snapshots:
+        states = [layout(index.at(k), recording.pools) for k in found]
+        assert expected(said) in states
+    assert snapshots
+
+
+@each_workload
+def test_training_is_the_same_with_us(truth):
+    plain, recorded = (partial(dict.get, run) for run in (truth.plain, truth.recorded))
+    assert recorded("random_states") == plain("random_states")
+    assert recorded("pointers") == plain("pointers")
+    assert recorded("points") == plain("points")
+
+
+@each_workload
+def test_the_peak_that_the_user_sees_is_the_same_with_us(truth):
+    assert truth.recorded["greatest"] == truth.plain["greatest"]
+
+
+@pytest.mark.xdist_group("cuda-pressure")
+def test_under_pressure_the_cache_was_given_back_and_at_last_memory_was_out(truth_of):
+    truth = truth_of("pressure")
+
+    assert truth.recorded["retries"] >= 5
+    assert (truth.recording.trace.action == Action.OOM).sum() == truth.recorded["ooms"] == 1
+
+
+@pytest.mark.xdist_group("cuda-streams")
+def test_blocks_waited_for_other_streams(truth_of):
+    totals = truth_of("streams").recording.timeline()
+
+    assert int((totals.active - totals.allocated).max()) > 1 << 20
+
+
+@pytest.mark.xdist_group("cuda-late")
+def test_what_was_there_before_the_recording_is_its_initial_state(truth_of):
+    truth = truth_of("late")
+    sizes = truth.recording.initial.segments.size
+
+    assert int(sizes.sum()) == truth.recorded["first"]["bytes"][QUANTITIES.index("reserved")] > 0
+
+
+def layout(state, pools):
+    """Segments and blocks in plain words: each segment with its blocks."""
+    segments, blocks = state.segments, state.blocks
+    edges = np.searchsorted(blocks.segment, np.arange(len(segments) + 1))
+    rows = list(
+        zip(
+            blocks.address.tolist(),
+            blocks.size.tolist(),
+            blocks.requested_size.tolist(),
+            blocks.state.tolist(),
+            strict=True,
+        )
+    )
+    return [
+        (
+            int(segments.address[row]),
+            int(segments.size[row]),
+            int(segments.stream[row]),
+            bool(segments.is_large[row]),
+            tuple(pools[segments.pool[row]]),
+            bool(segments.is_expandable[row]),
+            rows[edges[row] : edges[row + 1]],
+        )
+        for row in range(len(segments))
+    ]
+
+
+def expected(said):
+    """The same of a snapshot of torch; what it calls the requested size of a free block is stale."""
+    return [
+        (
+            segment["address"],
+            segment["total_size"],
+            segment["stream"],
+            segment["segment_type"] == "large",
+            tuple(segment["segment_pool_id"]),
+            segment["is_expandable"],
+            [
+                (
+                    block["address"],
+                    block["size"],
+                    block["requested_size"] if block["state"] != "inactive" else 0,
+                    STATES[block["state"]],
+                )
+                for block in segment["blocks"]
+            ],
+        )
+        for segment in said["segments"]
+    ]
