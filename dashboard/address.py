@@ -1,4 +1,4 @@
-"""What a URL of the dashboard says: which page, run, rank, device, instant and zoom.
+"""What a URL of the dashboard says: which page, run, rank, device, instant, zoom and search.
 
 Everything in a URL is a stranger's word: values that are not what they should be are dropped.
 """
@@ -11,6 +11,8 @@ from urllib.parse import parse_qsl, urlencode
 
 _INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 _RUN = re.compile(r"[A-Za-z0-9._-]{1,120}", re.ASCII)
+_WORD = re.compile(r"[a-z0-9_-]{1,40}", re.ASCII)
+MAX_SEARCH = 200
 _NUMBERS = ("rank", "device", "t0", "t1", "at")
 
 
@@ -30,6 +32,12 @@ class Address:
     """The instant: how many events came before."""
     axis: str = ""
     """``events``, or '' for time."""
+    by: str = ""
+    """What colours, groups or compares; each page knows its own words."""
+    q: str = ""
+    """What was searched for."""
+    other: str = ""
+    """Id of the run beside it, where two are compared."""
 
     def go(self, **changes: Any) -> "Address":
         """This address with some things changed."""
@@ -67,6 +75,9 @@ def restore(said: Mapping[str, Any] | None) -> Address:
         path=path if re.fullmatch(r"/[a-z0-9/_-]{0,80}", path) else "/",
         run=run if _RUN.fullmatch(run) else "",
         axis="events" if words.get("axis") == "events" else "",
+        by=words.get("by", "") if _WORD.fullmatch(words.get("by", "")) else "",
+        q=words.get("q", "")[:MAX_SEARCH],
+        other=words.get("other", "") if _RUN.fullmatch(words.get("other", "")) else "",
         **{name: _integer(words.get(name, "")) for name in _NUMBERS},
     )
 

@@ -117,7 +117,7 @@
   }
 
   function hasClock() {
-    const gd = document.querySelector(".timeline .js-plotly-plot");
+    const gd = document.querySelector(".timeline .js-plotly-plot, .bands .js-plotly-plot");
     return !gd || !onEvents(gd);
   }
 
@@ -161,6 +161,7 @@
     return window.dash_clientside.no_update;
   }
 
+  window.vramscope = Object.assign(window.vramscope || {}, { remember });
   window.dash_clientside = window.dash_clientside || {};
   window.dash_clientside.vramscope = Object.assign({}, window.dash_clientside.vramscope, {
     zoomed, drawn, title, chosen,

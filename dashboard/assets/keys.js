@@ -14,7 +14,7 @@
   const other = () => (root.dataset.theme === "dark" ? "light" : "dark");
 
   function graph() {
-    return document.querySelector(".timeline .js-plotly-plot");
+    return document.querySelector(".timeline .js-plotly-plot, .bands .js-plotly-plot");
   }
   function range(change) {
     const gd = graph();
@@ -58,7 +58,7 @@
   const keys = {
     j: () => ask("j"), k: () => ask("k"), p: () => ask("p"),
     w: () => zoom(0.5), s: () => zoom(2), a: () => pan(-0.25), d: () => pan(0.25),
-    0: () => graph() && Plotly.relayout(graph(), { "xaxis.autorange": true }),
+    0: () => graph() && Plotly.relayout(graph(), { "xaxis.autorange": true, "yaxis.autorange": true }),
     x: axis, "/": find, "[": () => neighbour(-1), "]": () => neighbour(1),
     t: () => theme(other()), "?": () => help(true),
   };

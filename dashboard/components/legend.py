@@ -6,7 +6,9 @@ from dash import dcc, html
 
 from vramscope.model.marks import Phase
 
-from ..figures.series import Series
+from ..address import Address
+from ..data import View
+from ..figures.series import EVENTS, TIME, Series
 from ..figures.timeline import QUANTITIES
 from .definitions import LABEL, term
 
@@ -50,6 +52,22 @@ def position() -> html.Div:
     """Where the pointer is on the horizontal axis."""
     value = html.Output("", className="value", **{"data-q": "position"})
     return html.Div([html.Span("At", className="name"), value], className="entry position")
+
+
+def axis_choice(view: View, address: Address) -> Any:
+    """Time or events; where there is no clock, a word about that."""
+    if not view.recording.trace.has_clock:
+        return html.Span("events (this source has no clock)", className="dim axis-only")
+    now = EVENTS if address.axis == EVENTS else TIME
+    links = [
+        dcc.Link(
+            word,
+            href=address.go(axis=axis, t0=None, t1=None).url,
+            className="here" if name == now else "",
+        )
+        for name, axis, word in ((TIME, "", "Time"), (EVENTS, EVENTS, "Events"))
+    ]
+    return html.Nav(links, className="segments", id="axis-choice", **{"aria-label": "Horizontal axis"})
 
 
 def phases(series: Series) -> Any:

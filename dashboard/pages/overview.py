@@ -37,7 +37,11 @@ def _layout(context: Context) -> Any:
         html.Section(
             [
                 html.Div(
-                    [legend.layout("ov", series, shown), legend.position(), _axis_choice(view, address)],
+                    [
+                        legend.layout("ov", series, shown),
+                        legend.position(),
+                        legend.axis_choice(view, address),
+                    ],
                     className="chart-bar",
                 ),
                 graph("ov-graph", figure, f"Memory over time. {headline(data, view).claim}.", "timeline"),
@@ -91,21 +95,6 @@ def _kpis(data: Data, view: View) -> Any:
         kpi.card("allocated", end, int(known.allocated[last]),
                  f"{format_bytes(int(known.reserved[last]))} reserved"),
     )  # fmt: skip
-
-
-def _axis_choice(view: View, address: Address) -> Any:
-    if not view.recording.trace.has_clock:
-        return html.Span("events (this source has no clock)", className="dim axis-only")
-    now = EVENTS if address.axis == EVENTS else TIME
-    links = [
-        dcc.Link(
-            word,
-            href=address.go(axis=axis, t0=None, t1=None).url,
-            className="here" if name == now else "",
-        )
-        for name, axis, word in ((TIME, "", "Time"), (EVENTS, EVENTS, "Events"))
-    ]
-    return html.Nav(links, className="segments", id="axis-choice", **{"aria-label": "Horizontal axis"})
 
 
 def _window(series: Series, t0: int | None, t1: int | None) -> Window:

@@ -130,7 +130,7 @@ def test_a_page_is_added_by_one_file(tmp_path: Path, data: Data, monkeypatch: py
 
     assert "sunny" in json.dumps(answer["page"])
     titles = [item["props"]["children"]["props"]["children"] for item in answer["menu"]["children"]]
-    assert titles == ["Runs", "Overview", "Weather", "Peak"]
+    assert titles[:4] == ["Runs", "Overview", "Weather", "Peak"]
 
 
 def go(client: Any, path: str, search: str) -> Any:

@@ -1,0 +1,380 @@
+// Canvases painted with ids from the server: one colour per allocation, the hit test by looking the pixel up.
+(function () {
+  const SCALE = { KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40 };
+  const TYPES = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, i1: Int8Array, i2: Int16Array, i4: Int32Array };
+  const BEFORE = 1, HIT = 2, MISS = 4, EMPTY = -1, SMALLER = -2;
+  const known = new WeakMap();
+  const details = new Map();
+  let picks = 0, pressed = null, hovering = null, waiting = null;
+
+  const state = (figure) => known.get(figure);
+  const asks = (figure) => JSON.parse(figure.dataset.asks);
+  const plot = (figure) => figure.querySelector(".js-plotly-plot");
+  const canvases = (figure) => [...figure.querySelectorAll("canvas.raster")];
+
+  // ------------------------------------------------------------------------------- asking
+  function ranges(figure) {
+    const gd = plot(figure);
+    if (!gd) {
+      const box = figure.getBoundingClientRect();
+      return { left: 0, top: 0, width: Math.floor(box.width), height: Math.floor(box.height) };
+    }
+    if (!gd._fullLayout || !gd._fullLayout.xaxis || !gd._fullData) return null;
+    const { xaxis: x, yaxis: y } = gd._fullLayout;
+    const line = gd._fullData.find((trace) => trace.uid === "allocated");
+    const unit = SCALE[line && line.meta] || 1;
+    return {
+      left: x._offset, top: y._offset, width: Math.round(x._length), height: Math.round(y._length),
+      a: x.range[0], b: x.range[1], lo: y.range[0] * unit, hi: y.range[1] * unit,
+    };
+  }
+
+  function address(figure, view) {
+    const said = asks(figure), here = new URLSearchParams(location.search);
+    const url = new URLSearchParams();
+    for (const name of ["run", "rank", "device"]) if (here.get(name)) url.set(name, here.get(name));
+    for (const [name, value] of Object.entries(said)) if (name !== "url" && value !== "" && value !== null) url.set(name, value);
+    for (const name of ["a", "b", "lo", "hi"]) if (name in view) url.set(name, String(view[name]));
+    url.set("w", view.width);
+    url.set("h", view.height);
+    return `${said.url}?${url}`;
+  }
+
+  function refresh(figure, force) {
+    const view = ranges(figure);
+    if (!view || view.width < 2 || view.height < 2) return;
+    place(figure, view);
+    const its = state(figure), url = address(figure, view);
+    if (!force && (url === its.url || url === its.asked)) return;
+    its.asked = url;
+    clearTimeout(its.timer);
+    its.timer = setTimeout(() => load(figure, url, view), its.data && !its.eager ? 40 : 0);
+  }
+
+  async function load(figure, url, view) {
+    const its = state(figure);
+    if (its.control) its.control.abort();
+    its.control = new AbortController();
+    try {
+      const answer = await fetch(url, { signal: its.control.signal });
+      if (!answer.ok) throw new Error(`${answer.status}`);
+      const data = decode(await answer.arrayBuffer());
+      Object.assign(its, { data, url, box: view, asked: null });
+      paint(figure);
+      const now = ranges(figure);
+      if (now) place(figure, now);
+      if (its.again) { its.again = false; refresh(figure, true); }
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      its.asked = null;
+      tell(figure, error.message === "404" ? "This run is not here any more." : "The picture could not be loaded; it will be tried again at the next move.");
+    }
+  }
+
+  function decode(buffer) {
+    const n = new DataView(buffer).getUint32(0, true);
+    const data = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, n)));
+    let at = 4 + n;
+    for (const [name, kind, length] of data.columns) {
+      const Type = TYPES[kind], size = Type.BYTES_PER_ELEMENT * length;
+      data[name] = new Type(buffer.slice(at, at + size));
+      at += size;
+    }
+    data.start = new Uint32Array(data.length.length + 1);
+    for (let i = 0; i < data.length.length; i++) data.start[i + 1] = data.start[i] + data.length[i];
+    return data;
+  }
+
+  // ------------------------------------------------------------------------------ painting
+  const dark = () => document.documentElement.dataset.theme === "dark";
+  const part = (hex, i) => parseInt(hex.slice(1 + 2 * i, 3 + 2 * i), 16);
+
+  // Neighbours of one colour are told apart by shades, and by a thin edge where there is room.
+  function tone(hex, shade, flags) {
+    const to = dark() ? 14 : 255, weight = (dark() ? 0.06 : 0.02) + 0.075 * shade;
+    const mixed = [0, 1, 2].map((i) => Math.round(part(hex, i) * (1 - weight) + to * weight));
+    const faded = flags & MISS ? mixed.map((c) => Math.round((dark() ? 27 : 244) * 0.86 + c * 0.14)) : mixed;
+    return ((255 << 24) | (faded[2] << 16) | (faded[1] << 8) | faded[0]) >>> 0;
+  }
+  const lighter = (colour, by) => {
+    let made = 255 << 24;
+    for (let i = 0; i < 3; i++) {
+      const c = (colour >>> (8 * i)) & 255;
+      made |= Math.max(0, Math.min(255, Math.round(c + (by > 0 ? (255 - c) * by : c * by)))) << (8 * i);
+    }
+    return made >>> 0;
+  };
+
+  function paint(figure) {
+    const { data } = state(figure), [canvas] = canvases(figure), { w, h } = data;
+    canvas.width = w;
+    canvas.height = h;
+    const context = canvas.getContext("2d"), image = context.createImageData(w, h);
+    const pixels = new Uint32Array(image.data.buffer);
+    const base = Array.from(data.ids, (id, i) => id === SMALLER ? tone("#999999", 2, 0) : id === EMPTY ? 0 : tone(data.colours[data.group[i]], data.shade[i], data.flags[i]));
+    const stripe = base.map((colour) => lighter(colour, dark() ? -0.34 : 0.42));
+    const edge = base.map((colour) => lighter(colour, dark() ? -0.3 : -0.16));
+    const wide = Math.max(1, Math.round((figure.clientWidth || w) / w));
+    const across = data.rows ? 1 : 0; // a strip runs from left to right, a timeline from bottom to top
+    for (let run = 0; run < data.local.length; run++) {
+      const id = data.local[run], colour = base[id];
+      if (!colour) continue;
+      const hatched = data.ids[id] === SMALLER || data.flags[id] & BEFORE, n = data.length[run], thick = n > 4;
+      for (let i = data.start[run], k = 0; k < n; i++, k++) {
+        const column = Math.floor(i / h), row = i - column * h;
+        const at = across ? i : (h - 1 - row) * w + column;
+        const x = across ? i % w : column * wide, y = across ? Math.floor(i / w) : row;
+        pixels[at] = thick && k === n - 1 ? edge[id] : hatched && ((x + y) & 7) < 3 ? stripe[id] : colour;
+      }
+    }
+    context.putImageData(image, 0, 0);
+    mark(figure);
+    key(figure);
+  }
+
+  // The hovered band and the picked one, over the others.
+  function mark(figure) {
+    const its = state(figure), { data } = its, [, canvas] = canvases(figure);
+    if (!data) return;
+    canvas.width = data.w;
+    canvas.height = data.h;
+    const context = canvas.getContext("2d");
+    context.fillStyle = dark() ? "rgba(255,255,255,.5)" : "rgba(16,32,44,.42)";
+    for (const id of new Set([its.hover, its.picked])) {
+      const local = id === undefined || id === null || id < 0 && !data.rows ? -1 : data.ids.indexOf(id);
+      if (local < 0) continue;
+      for (let run = 0; run < data.local.length; run++) {
+        if (data.local[run] !== local) continue;
+        let from = data.start[run], left = data.length[run];
+        if (!data.rows) {
+          const column = Math.floor(from / data.h), row = from - column * data.h;
+          context.fillRect(column, data.h - row - left, 1, left);
+          continue;
+        }
+        while (left > 0) {
+          const x = from % data.w, n = Math.min(left, data.w - x);
+          context.fillRect(x, Math.floor(from / data.w), n, 1);
+          from += n;
+          left -= n;
+        }
+      }
+    }
+  }
+
+  function place(figure, view) {
+    const its = state(figure), clip = figure.querySelector(".raster-clip");
+    Object.assign(clip.style, { left: `${view.left}px`, top: `${view.top}px`, width: `${view.width}px`, height: `${view.height}px` });
+    const box = its.box;
+    for (const canvas of canvases(figure)) {
+      if (!box || !("a" in view)) { Object.assign(canvas.style, { left: 0, top: 0, width: "100%", height: "100%" }); continue; }
+      const sx = view.width / (view.b - view.a), sy = view.height / (view.hi - view.lo);
+      Object.assign(canvas.style, {
+        left: `${(box.a - view.a) * sx}px`, width: `${(box.b - box.a) * sx}px`,
+        top: `${(view.hi - box.hi) * sy}px`, height: `${(box.hi - box.lo) * sy}px`,
+      });
+    }
+  }
+
+  function key(figure) {
+    const { data } = state(figure), prefix = prefixOf(figure);
+    const list = document.getElementById(`${prefix}-key`), cut = document.getElementById(`${prefix}-cut`);
+    if (list && data.names) {
+      list.replaceChildren(...Object.entries(data.names).map(([i, name]) => entry(name, data.colours[i])));
+      if (data.flags.some((flag) => flag & BEFORE)) list.append(entry("from before the recording", "#8d99a5", "hatched"));
+    }
+    if (cut) cut.textContent = data.cut && data.ids.includes(SMALLER)
+      ? `Blocks under ${window.vramscope.bytes(data.cut)} are drawn as one band on top; zoom in to see each.` : "";
+    for (const said of document.querySelectorAll(`[data-from="${prefix}"]`)) {
+      const value = data.said && data.said[said.dataset.said];
+      if (value !== undefined) said.textContent = value;
+    }
+  }
+  function entry(name, colour, extra) {
+    const item = document.createElement("span"), swatch = document.createElement("i"), text = document.createElement("bdi");
+    swatch.className = `swatch ${extra || ""}`;
+    swatch.style.setProperty("--swatch", colour);
+    text.textContent = name;
+    item.append(swatch, text);
+    return item;
+  }
+  function tell(figure, text) {
+    const cut = document.getElementById(`${prefixOf(figure)}-cut`);
+    if (cut) cut.textContent = text;
+  }
+  const prefixOf = (figure) => figure.id.split("-")[0];
+
+  // --------------------------------------------------------------------------- what is there
+  function hit(figure, clientX, clientY) {
+    const its = state(figure);
+    if (!its || !its.data) return null;
+    const [canvas] = canvases(figure), box = canvas.getBoundingClientRect();
+    const frame = figure.querySelector(".raster-clip").getBoundingClientRect();
+    if (clientX < frame.left || clientX >= frame.right || clientY < frame.top || clientY >= frame.bottom) return null;
+    const column = Math.floor((clientX - box.left) / box.width * its.data.w);
+    const row = Math.floor((clientY - box.top) / box.height * its.data.h);
+    return at(its.data, column, row);
+  }
+  function at(data, column, row) {
+    if (column < 0 || row < 0 || column >= data.w || row >= data.h) return null;
+    const pixel = data.rows ? row * data.w + column : column * data.h + (data.h - 1 - row);
+    let low = 0, high = data.local.length - 1;
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (data.start[middle] <= pixel) low = middle; else high = middle - 1;
+    }
+    return { id: data.ids[data.local[low]], instant: data.instants ? data.instants[data.rows ? 0 : column] : null };
+  }
+
+  function tip() {
+    let box = document.getElementById("raster-tip");
+    if (!box) {
+      box = document.createElement("div");
+      box.id = "raster-tip";
+      box.className = "raster-tip";
+      box.setAttribute("role", "tooltip");
+      document.body.append(box);
+    }
+    return box;
+  }
+  function hide() {
+    const box = document.getElementById("raster-tip");
+    if (box) box.hidden = true;
+    clearTimeout(waiting);
+    if (hovering && state(hovering)) { state(hovering).hover = null; mark(hovering); }
+    hovering = null;
+  }
+  function show(event, rows) {
+    const box = tip();
+    box.replaceChildren(...rows.map(([kind, text]) => {
+      const line = document.createElement("div");
+      line.className = kind;
+      line.dir = "auto";
+      line.textContent = text;
+      return line;
+    }));
+    box.hidden = false;
+    const wide = box.offsetWidth, tall = box.offsetHeight;
+    const x = event.clientX + 16 + wide > innerWidth ? event.clientX - 16 - wide : event.clientX + 16;
+    const y = Math.min(event.clientY + 14, innerHeight - tall - 8);
+    Object.assign(box.style, { left: `${Math.max(8, x)}px`, top: `${Math.max(8, y)}px` });
+  }
+
+  function sentences(info) {
+    const bytes = window.vramscope.bytes;
+    const lines = [["tip-name", `${info.where}${info.place ? `  ${info.place}` : ""}`]];
+    if (info.bytes !== undefined) lines.push(["tip-size", `${bytes(info.bytes)} · ${info.category}`]);
+    if (info.born) lines.push(["tip-when", `from ${info.born}`]);
+    if (info.freed !== undefined) lines.push(["tip-when", info.freed ? `to ${info.freed}${info.lived ? `, lived ${info.lived}` : ""}` : "not freed"]);
+    for (const text of info.more || []) lines.push(["tip-when", text]);
+    return lines;
+  }
+
+  function look(figure, event) {
+    const found = hit(figure, event.clientX, event.clientY), its = state(figure);
+    if (!found || found.id === EMPTY) { hide(); return; }
+    if (hovering !== figure || its.hover !== found.id) {
+      hovering = figure;
+      its.hover = found.id;
+      mark(figure);
+    }
+    if (found.id === SMALLER && !its.data.rows) {
+      show(event, [["tip-name", `Blocks under ${window.vramscope.bytes(its.data.cut)}`], ["tip-when", "zoom in to see each"]]);
+      return;
+    }
+    const url = detailAddress(figure, found.id);
+    if (details.has(url)) { show(event, sentences(details.get(url))); return; }
+    clearTimeout(waiting);
+    waiting = setTimeout(async function () {
+      const answer = await fetch(url).catch(() => null);
+      if (!answer || !answer.ok) return;
+      const info = await answer.json();
+      if (details.size > 500) details.clear();
+      details.set(url, info);
+      if (hovering === figure && state(figure).hover === found.id) show(event, sentences(info));
+    }, 30);
+  }
+  function detailAddress(figure, id) {
+    const said = asks(figure), here = new URLSearchParams(location.search), url = new URLSearchParams({ id });
+    for (const name of ["run", "rank", "device"]) if (here.get(name)) url.set(name, here.get(name));
+    const { data } = state(figure);
+    if (data.rows) url.set("at", data.instants[0]);
+    return `${said.info || "/api/alloc"}?${url}`;
+  }
+
+  const over = (event) => event.target && event.target.closest && event.target.closest(".bands, .strip");
+  document.addEventListener("pointermove", function (event) {
+    const figure = over(event);
+    if (figure && state(figure) && !event.buttons) look(figure, event); else if (hovering) hide();
+  });
+  document.addEventListener("pointerdown", function (event) {
+    const figure = event.button === 0 ? over(event) : null;
+    pressed = figure && state(figure) ? { figure, x: event.clientX, y: event.clientY } : null;
+  }, true);
+  document.addEventListener("pointerup", function (event) {
+    const from = pressed;
+    pressed = null;
+    if (!from || Math.hypot(event.clientX - from.x, event.clientY - from.y) > 4) return;
+    const found = hit(from.figure, event.clientX, event.clientY);
+    if (!found || found.id === EMPTY || found.id === SMALLER && !state(from.figure).data.rows) return;
+    state(from.figure).picked = found.id;
+    mark(from.figure);
+    picks += 1;
+    dash_clientside.set_props(`${prefixOf(from.figure)}-pick`, { data: { row: found.id, at: found.instant, picks } });
+  }, true);
+
+  // ------------------------------------------------------------------------------ life cycle
+  function attach(figure) {
+    if (state(figure)) return;
+    const gd = plot(figure);
+    if (figure.classList.contains("bands") && !(gd && gd.on && gd._fullLayout)) return;
+    known.set(figure, {});
+    if (gd) {
+      gd.on("plotly_afterplot", () => refresh(figure));
+      gd.on("plotly_relayouting", () => { const view = ranges(figure); if (view) place(figure, view); });
+    }
+    new ResizeObserver(() => refresh(figure)).observe(figure);
+    refresh(figure);
+  }
+  function attachAll() {
+    for (const figure of document.querySelectorAll(".bands, .strip")) attach(figure);
+  }
+  let queued = false;
+  new MutationObserver(function () {
+    if (queued) return;
+    queued = true;
+    requestAnimationFrame(() => { queued = false; attachAll(); });
+  }).observe(document.documentElement, { childList: true, subtree: true });
+  new MutationObserver(function () {
+    for (const figure of document.querySelectorAll(".bands, .strip")) if (state(figure) && state(figure).data) paint(figure);
+  }).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+
+  // Other parameters for the same canvas; null leaves one as it is.
+  function change(id, said, eager) {
+    const figure = document.getElementById(`${id}-frame`);
+    if (!figure) return;
+    figure.dataset.asks = JSON.stringify(Object.assign(asks(figure), said));
+    if (!state(figure)) return;
+    state(figure).eager = eager;
+    refresh(figure, !Object.keys(said).length);
+  }
+  function repaint(query, version) {
+    const triggered = (dash_clientside.callback_context.triggered[0] || {}).prop_id || "";
+    if (triggered.startsWith("version")) {
+      // New events arrive twice a second; the picture follows every other second.
+      const figure = document.getElementById("al-graph-frame"), its = figure && state(figure);
+      if (its && !its.due) its.due = setTimeout(() => { its.due = null; refresh(figure, true); }, 1500);
+      return window.dash_clientside.no_update;
+    }
+    window.vramscope.remember({ q: query || null });
+    change("al-graph", { q: query || "" });
+    return window.dash_clientside.no_update;
+  }
+
+  window.vramscope = Object.assign(window.vramscope || {}, {
+    repaintWith: change,
+    rasterOf: (id) => { const figure = document.getElementById(`${id}-frame`), its = figure && state(figure); return its && its.data ? its : null; },
+    pixelOf: at,
+  });
+  window.dash_clientside = window.dash_clientside || {};
+  window.dash_clientside.vramscope = Object.assign({}, window.dash_clientside.vramscope, { repaint });
+})();

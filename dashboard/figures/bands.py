@@ -1,0 +1,142 @@
+"""Which allocation is at each pixel of the active-memory timeline? Every live allocation has its band.
+
+The order of the bands at any instant is the order of birth: a new block comes on top, a freed one lets those
+above it fall. So no geometry is stored: a column of pixels is the live set of one instant, summed up and
+searched. Live sets come from key-frames and what was born since. Where very many blocks live at once, those
+below an eighth of a pixel are drawn as one band at the top, whose outline is exact.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis.lifetimes import ALIVE, BEFORE, Allocations
+
+KIB, MIB = 1 << 10, 1 << 20
+CUTS = (2 * MIB, 64 * KIB, 0)
+"""A level shows blocks from this size; the coarsest that loses nothing visible is used."""
+MOST_BANDS = 6000
+"""With no more live at once everything is drawn; beyond, a view would take more than 100 ms."""
+LEAST_DISTANCE = 2048
+EMPTY, SMALLER = -1, -2
+"""Above all memory; blocks too small to be seen here."""
+
+
+class Box(NamedTuple):
+    """What is drawn: instants of the columns, bytes from bottom to top, rows of pixels."""
+
+    instants: NDArray[Any]
+    low: float
+    high: float
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The allocations of at least ``cut`` bytes, by birth; what is live at every ``distance`` instants."""
+
+    cut: int
+    rows: NDArray[Any]
+    """Of the lifetimes."""
+    born: NDArray[Any]
+    dies: NDArray[Any]
+    """Last instant at which it is live."""
+    size: NDArray[Any]
+    distance: int
+    frames: tuple[NDArray[Any], ...]
+    most: int
+    """Live at once."""
+
+    def live(self, instant: int) -> NDArray[Any]:
+        """Indices into ``rows`` of what is live at *instant*, in order of birth."""
+        frame = instant // self.distance
+        first, last = np.searchsorted(self.born, np.array([frame * self.distance, instant], self.born.dtype))
+        found = np.concatenate([self.frames[frame], np.arange(first, last, dtype=np.int32)])
+        return found[self.dies[found] >= instant]
+
+
+@dataclass(frozen=True, slots=True)
+class Bands:
+    """All levels of one recording, coarsest first, and the exact outline."""
+
+    levels: tuple[Level, ...]
+    allocated: NDArray[Any]
+    """By instant."""
+
+    def level_for(self, bytes_per_pixel: float) -> Level:
+        """The coarsest level that leaves out only what could not be seen."""
+        if self.levels[-1].most <= MOST_BANDS:
+            return self.levels[-1]
+        return next((level for level in self.levels if level.cut * 8 <= bytes_per_pixel), self.levels[-1])
+
+
+def bands(found: Allocations, allocated: NDArray[Any]) -> Bands:
+    """The index; about 0.3 s and 50 MB per million allocations."""
+    last = len(allocated) - 1
+    dies = np.where(found.free_event == ALIVE, last, found.free_event)
+    is_shown = found.free_event != BEFORE
+    levels = []
+    for cut in CUTS:
+        rows = np.flatnonzero(is_shown & (found.block_size >= cut))
+        if cut and len(rows) == int(is_shown.sum()):
+            continue
+        levels.append(_level(cut, rows, found.alloc_event[rows], dies[rows], found.block_size[rows], last))
+    if levels[-1].most <= MOST_BANDS:
+        levels = levels[-1:]
+    return Bands(tuple(levels), allocated)
+
+
+def _level(
+    cut: int, rows: NDArray[Any], born: NDArray[Any], dies: NDArray[Any], size: NDArray[Any], last: int
+) -> Level:
+    most = _most(born, dies, last)
+    distance = max(LEAST_DISTANCE, most)
+    kind = np.int32 if last < 2**31 - 1 else np.int64
+    born, dies = born.astype(kind), dies.astype(kind)
+    frames = [np.flatnonzero((born < 0) & (dies >= 0)).astype(np.int32)]
+    starts = np.searchsorted(born, np.arange(0, last + distance + 1, distance, dtype=kind))
+    for i in range(1, last // distance + 1):
+        seen = np.concatenate([frames[-1], np.arange(starts[i - 1], starts[i], dtype=np.int32)])
+        frames.append(seen[dies[seen] >= i * distance])
+    return Level(cut, rows, born, dies, size, distance, tuple(frames), most)
+
+
+def _most(born: NDArray[Any], dies: NDArray[Any], last: int) -> int:
+    if not len(born):
+        return 0
+    change = np.bincount(born + 1, minlength=last + 2) - np.bincount(dies + 1, minlength=last + 2)
+    return int(np.cumsum(change).max(initial=0))
+
+
+def fullest(position: NDArray[Any], allocated: NDArray[Any], borders: NDArray[Any]) -> NDArray[Any]:
+    """For each column between *borders* the instant at which most was allocated, the level it begins with
+    included; so peaks are exact at every zoom."""
+    edge = np.searchsorted(position, borders)
+    first = np.maximum(edge[:-1] - 1, 0)
+    stop = np.maximum(edge[1:], first + 1)
+    both = zip(first.tolist(), stop.tolist(), strict=True)
+    return np.array([start + int(allocated[start:end].argmax()) for start, end in both])
+
+
+def raster(index: Bands, box: Box) -> tuple[NDArray[Any], Level]:
+    """Row of the lifetimes at each pixel, shape (columns, height) from the bottom up; EMPTY or SMALLER."""
+    step = (box.high - box.low) / box.height
+    level = index.level_for(step)
+    centres = box.low + (np.arange(box.height) + 0.5) * step
+    unique, column = np.unique(box.instants, return_inverse=True)
+    painted = np.empty((len(unique), box.height), np.int32)
+    for i, instant in enumerate(unique.tolist()):
+        painted[i] = _column(level, instant, centres, int(index.allocated[instant]))
+    return painted[column], level
+
+
+def _column(level: Level, instant: int, centres: NDArray[Any], total: int) -> NDArray[Any]:
+    live = level.live(instant)
+    tops = np.cumsum(level.size[live])
+    at = np.searchsorted(tops, centres, side="right")
+    names = np.append(level.rows[live], SMALLER).astype(np.int32)
+    found = names[at]
+    found[(centres >= total) | (centres < 0)] = EMPTY
+    return found

@@ -1,0 +1,300 @@
+"""Which allocations make up the memory, each with its own band, from birth to death?"""
+
+from typing import Any
+
+import dash_ag_grid as dag
+import numpy as np
+from dash import ClientsideFunction, Input, Output, Patch, State, dcc, html, no_update
+from dash.exceptions import PreventUpdate
+from flask import Response
+from numpy.typing import NDArray
+
+from vramscope.analysis.lifetimes import Allocations
+from vramscope.errors import VramscopeError
+from vramscope.units import format_bytes
+
+from .. import api
+from ..address import MAX_SEARCH, Address, restore
+from ..components import allocation, legend, raster, states
+from ..components.choice import segments
+from ..data import Data, View
+from ..figures import outline
+from ..figures.bands import Bands, Box, bands, fullest
+from ..figures.bands import raster as rasterise
+from ..figures.paint import WAYS, Paint, by_age, by_category, by_line, by_phase
+from ..figures.series import EVENTS, TIME, Series
+from ..figures.timeline import Window, window
+from ..instant import folded, series_of, totals
+from ..search import matching, parse
+from . import Context, Page
+
+MANY_EVENTS = 20_000
+"""Views of more are painted in columns two pixels wide."""
+MAX_FOUND = 500
+_WORDS = {"category": "Category", "phase": "Phase", "line": "Line", "age": "Age"}
+
+
+def _layout(context: Context) -> Any:
+    data, address = context.data, context.address
+    view = data.view(address)
+    if not len(view.recording.trace) and not len(view.recording.initial.blocks):
+        return states.nothing_recorded(view.is_live)
+    series = series_of(data, view, address.axis or TIME)
+    stretch = _window(series, address.t0, address.t1)
+    way = address.by if address.by in WAYS else _usual(data, view)
+    figure = outline.figure(series, stretch)
+    peak = format_bytes(int(series.allocated.max()))
+    sentence = f"Every live allocation as a band over time; together at most {peak}."
+    asks = {"url": "/api/active", "by": way, "q": address.q, "axis": series.axis}
+    bar = html.Div([legend.axis_choice(view, address), _ways(address, way)], className="chart-controls")
+    return [
+        html.Section(
+            [
+                html.Div([_search(address), bar], className="panel-bar"),
+                html.Div(id="al-key", className="lane-key band-key"),
+                raster.under_axes("al-graph", figure, sentence, asks),
+                html.Div([legend.phases(series), html.Span(id="al-cut", className="dim cut")],
+                         className="chart-foot"),
+            ],
+            className="panel chart", **{"aria-label": "Allocations over time"},
+        ),
+        html.Section(
+            [html.Div([html.H3("Largest allocations", id="al-heading"), html.Span(id="al-hint")],
+                      className="panel-bar"),
+             html.Div([html.Div(_table([]), className="table-frame"),
+                       html.Aside(id="al-detail", className="detail", **{"aria-live": "polite"})],
+                      className="table-and-detail")],
+            className="panel", **{"aria-label": "Allocations found"},
+        ),
+        dcc.Store(id="al-view", data=[address.t0, address.t1]),
+        dcc.Store(id="al-pick"), dcc.Store(id="al-said"), dcc.Store(id="al-ready"),
+    ]  # fmt: skip
+
+
+def _usual(data: Data, view: View) -> str:
+    """By category where any is known; else by line."""
+    return "category" if data.ask(view, "categories").is_known else "line"
+
+
+def _ways(address: Address, way: str) -> Any:
+    links = [(word, address.go(by=name).url, name == way) for name, word in _WORDS.items()]
+    return segments("Colour by", links)
+
+
+def _search(address: Address) -> Any:
+    said = {"value": address.q, "placeholder": "Find: attention  size>64MiB  life>2s  alive"}
+    look = {"className": "search wide", "maxLength": MAX_SEARCH}
+    box = dcc.Input(id="al-search", type="search", debounce=0.25, **said, **look)
+    hint = "Words of functions and files; size>1MiB, size<…; life>10ms, life<…; alive (never freed); before "
+    name = html.Span("Find allocations", className="unseen")
+    return html.Label([name, box], title=hint + "(from before the recording)")
+
+
+def _window(series: Series, t0: int | None, t1: int | None) -> Window:
+    scale = 1.0 if series.axis == EVENTS else 1e-9
+    start, end = (None if t is None else t * scale for t in (t0, t1))
+    return window(series, start, end)
+
+
+_COLUMNS = [
+    {"field": "where", "headerName": "Line", "flex": 5, "minWidth": 200, "cellRenderer": "VsWhere"},
+    {"field": "size", "headerName": "Block", "width": 120, "type": "rightAligned", "sort": "desc",
+     "valueFormatter": {"function": "vsBytes(params.value)"}, "filter": False},
+    {"field": "kind", "headerName": "Category", "flex": 1.4, "minWidth": 110},
+    {"field": "born", "headerName": "Allocated", "flex": 2, "minWidth": 170, "cellClass": "dim"},
+    {"field": "life", "headerName": "Lived", "flex": 1, "minWidth": 100, "type": "rightAligned"},
+]  # fmt: skip
+
+
+def _table(rows: list[dict[str, Any]]) -> Any:
+    options = {
+        "rowHeight": 34, "headerHeight": 34, "animateRows": False, "enableCellTextSelection": True,
+        "rowSelection": {"mode": "singleRow", "checkboxes": False, "enableClickSelection": True},
+    }  # fmt: skip
+    usual = {"sortable": True, "resizable": True, "suppressHeaderMenuButton": True}
+    return dag.AgGrid(
+        id="al-table", rowData=rows, columnDefs=_COLUMNS, defaultColDef=usual, dashGridOptions=options,
+        getRowId="params.data.id", className="table", dangerously_allow_code=False,
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------ what is painted
+
+
+def lives(data: Data, view: View) -> Allocations:
+    """Every allocation of the recording."""
+    found: Allocations = data.ask(view, "lifetimes")
+    return found
+
+
+def _index(data: Data, view: View) -> Bands:
+    found, known = lives(data, view), totals(data, view)
+    made: Bands = data.derive(view, "bands", lambda _: bands(found, known.allocated))
+    return made
+
+
+def _paint(data: Data, view: View, way: str) -> Paint:
+    found = lives(data, view)
+    makers = {
+        "category": lambda _: by_category(data.ask(view, "categories").assigned.category),
+        "phase": lambda r: by_phase(r, found),
+        "line": lambda _: by_line(folded(data, view), found),
+        "age": lambda r: by_age(r, found),
+    }
+    made: Paint = data.derive(view, ("paint", way), makers[way])
+    return made
+
+
+def _hits(data: Data, view: View, text: str) -> NDArray[Any] | None:
+    query = parse(text)
+    if not query:
+        return None
+    found = lives(data, view)
+    hits: NDArray[Any] = data.derive(view, ("found", query), lambda r: matching(query, found, r.stacks))
+    return hits
+
+
+def _active(data: Data) -> Response:
+    """The raster of one view of the timeline."""
+    from flask import request
+
+    view = api.view_of(data)
+    series = series_of(data, view, api.word("axis", (TIME, EVENTS)))
+    start, end = api.number("a", -1e12, 1e12), api.number("b", -1e12, 1e12)
+    low, high = api.number("lo", -1e15, 1e15), api.number("hi", -1e15, 1e15)
+    n_columns, height = api.whole("w", 1, api.MOST_COLUMNS), api.whole("h", 1, api.MOST_ROWS)
+    if end <= start or high <= low:
+        api.refuse("an empty view")
+    first, stop = np.searchsorted(series.position, (start, end))
+    n_columns = n_columns // 2 or 1 if stop - first > MANY_EVENTS else n_columns
+    borders = np.linspace(start, end, n_columns + 1)
+    instants = fullest(series.position, series.allocated, borders)
+    pixels, level = rasterise(_index(data, view), Box(instants, low, high, height))
+    outside = (borders[1:] <= series.position[0]) | (borders[:-1] > series.position[-1])
+    pixels[outside] = -1
+    paint = _paint(data, view, api.word("by", WAYS))
+    return _sent(data, view, (pixels, instants, level.cut), paint, request.args.get("q", ""))
+
+
+def _sent(data: Data, view: View, made: tuple[Any, Any, int], paint: Paint, text: str) -> Response:
+    pixels, instants, cut = made
+    ids, local, length = api.runs(pixels)
+    found, real = lives(data, view), np.maximum(ids, 0)
+    hits = _hits(data, view, text)
+    shade = (found.stack_id[real] * np.int64(7) + 3) % 5
+    flags = (found.alloc_event[real] < 0).astype("u1")
+    if hits is not None:
+        flags |= np.where(hits[real], 2, 4).astype("u1")
+    group = paint.group[real]
+    named = np.unique(group[ids >= 0]).tolist()
+    header = {
+        "w": len(instants), "h": pixels.shape[1], "cut": cut, "colours": paint.colours,
+        "names": {str(i): paint.names[i] for i in named},
+    }  # fmt: skip
+    return api.columns(header, ids=ids, group=group, shade=shade, flags=flags, local=local, length=length,
+                       instants=instants)  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------- callbacks
+
+
+def _register(app: Any, data: Data) -> None:
+    app.server.add_url_rule("/api/active", "active", lambda: _active(data))
+    app.server.add_url_rule("/api/alloc", "alloc", lambda: _alloc(data))
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "zoomed"), Output("al-view", "data"),
+        Input("al-graph", "relayoutData"), State("al-view", "data"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "drawn"), Output("al-ready", "data"), Input("al-graph", "figure")
+    )
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "repaint"), Output("al-said", "data"),
+        Input("al-search", "value"), Input("version", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+
+    @app.callback(
+        Output("al-graph", "figure"),
+        Input("al-view", "data"), Input("version", "data"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def redraw(zoom: Any, _: Any, said: dict[str, Any]) -> Any:
+        address = restore(said)
+        series = series_of(data, _view(data, address), address.axis or TIME)
+        edges = zoom if isinstance(zoom, list) and len(zoom) == 2 else (None, None)
+        t0, t1 = (edge if isinstance(edge, int) else None for edge in edges)
+        patch = Patch()
+        patch["data"] = outline.traces(series, _window(series, t0, t1))
+        return patch
+
+    @app.callback(
+        Output("al-table", "rowData"), Output("al-heading", "children"),
+        Input("al-search", "value"), Input("version", "data"), State("address", "data"),
+    )  # fmt: skip
+    def find(text: str | None, _: Any, said: dict[str, Any]) -> Any:
+        return _found(data, _view(data, restore(said)), text or "")
+
+    @app.callback(
+        Output("al-detail", "children"),
+        Input("al-pick", "data"), Input("al-table", "selectedRows"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def show(pick: Any, selected: Any, said: dict[str, Any]) -> Any:
+        from dash import ctx
+
+        chosen = (pick or {}).get("row") if ctx.triggered_id == "al-pick" else _selected(selected)
+        address = restore(said)
+        view = _view(data, address)
+        if not isinstance(chosen, int) or not 0 <= chosen < len(lives(data, view)):
+            return no_update
+        return allocation.detail(data, view, chosen, address)
+
+
+def _selected(rows: Any) -> int | None:
+    return int(rows[0]["id"]) if rows else None
+
+
+def _view(data: Data, address: Address) -> View:
+    try:
+        return data.view(address)
+    except VramscopeError as error:
+        raise PreventUpdate from error
+
+
+def _alloc(data: Data) -> Response:
+    """What the pointer is on, in a few words."""
+    view = api.view_of(data)
+    row = api.whole("id", -1, 1 << 40)
+    if not 0 <= row < len(lives(data, view)):
+        api.absent()
+    return api.answer(allocation.words(data, view, row))
+
+
+def _found(data: Data, view: View, text: str) -> tuple[list[dict[str, Any]], str]:
+    found, hits = lives(data, view), _hits(data, view, text)
+    rows = np.arange(len(found)) if hits is None else np.flatnonzero(hits)
+    n_found, total = len(rows), int(found.block_size[rows].sum())
+    if n_found > MAX_FOUND:
+        rows = rows[np.argpartition(-found.block_size[rows], MAX_FOUND)[:MAX_FOUND]]
+    rows = rows[np.argsort(-found.block_size[rows], kind="stable")]
+    some = f"largest {MAX_FOUND} of " if n_found > MAX_FOUND else ""
+    heading = (
+        f"{some}{n_found:,} allocations"
+        if hits is None
+        else f"{some}{n_found:,} found, {format_bytes(total)}"
+    )
+    return [_row(data, view, int(row)) for row in rows], heading[:1].upper() + heading[1:]
+
+
+def _row(data: Data, view: View, row: int) -> dict[str, Any]:
+    said = allocation.words(data, view, row)
+    life = "not freed" if not said["freed"] else said["lived"] or "–"
+    return {
+        "id": str(row), "where": said["where"], "place": said["place"], "size": said["bytes"],
+        "kind": said["category"], "born": said["born"], "life": life,
+    }  # fmt: skip
+
+
+PAGE = Page(name="allocations", title="Allocations", order=30, path="/allocations", layout=_layout,
+            register=_register)  # fmt: skip
