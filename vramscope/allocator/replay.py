@@ -5,13 +5,13 @@ from the rules and from what was free at that address then. Nothing is predicted
 block that begins at its address, whatever the search would have found.
 """
 
-from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.allocator._large_pool import LargePool
 from vramscope.allocator.layout import (
     Used,
     blocks_of,
@@ -244,12 +244,11 @@ def _block_sizes(
     free = blocks_of(segments, _joined(_at_start(found, sizes), older))
     free = free.rows(free.state == BlockState.INACTIVE)
     rank = np.cumsum(is_large) - 1
-    pool = _LargePool(settings, (found.address[is_large], sizes[is_large], rank[unsure]))
-    for start in segments.address.tolist():
-        pool.boundaries.add(start)
+    pool = LargePool(settings, (found.address[is_large], sizes[is_large], rank[unsure]))
+    pool.boundaries.update(segments.address.tolist())
     for start, size in zip(free.address.tolist(), free.size.tolist(), strict=True):
         pool.add_free(start, start + size)
-    _follow(pool, trace, found.rows(is_large))
+    pool.follow(trace, found.rows(is_large))
     sizes[is_large] = pool.sizes
     return sizes, _doubts(len(pool.unsure) + pool.n_never_known, len(pool.strays))
 
@@ -271,125 +270,3 @@ def _grow_to_neighbours(
     sizes[rows[is_whole]] = room[is_whole]
     unsure: NDArray[Any] = rows[(room > need) & ~is_whole]
     return unsure
-
-
-def _follow(pool: "_LargePool", trace: Trace, found: Lives) -> None:
-    """Lead the pool through the record; 1 µs an event."""
-    is_segment = (trace.action == Action.SEGMENT_ALLOC) | (trace.action == Action.SEGMENT_FREE)
-    segment_events = np.flatnonzero(is_segment)
-    ended, begun = np.flatnonzero(found.end >= 0), np.flatnonzero(found.alloc >= 0)
-    event = np.concatenate([found.end[ended], segment_events, found.alloc[begun]])
-    row = np.concatenate([ended, segment_events, begun])
-    actions = (
-        np.full(len(ended), Action.FREE_COMPLETED),
-        trace.action[segment_events],
-        np.full(len(begun), Action.ALLOC),
-    )
-    order = np.argsort(event, kind="stable")  # a free that the record lacks comes before the next ALLOC
-    for action, i in zip(np.concatenate(actions)[order].tolist(), row[order].tolist(), strict=True):
-        if action == Action.ALLOC:
-            pool.take(i)
-        elif action == Action.FREE_COMPLETED:
-            pool.give_back(i)
-        elif action == Action.SEGMENT_ALLOC:
-            pool.add_segment(int(trace.address[i]), int(trace.size[i]))
-        else:
-            pool.drop_segment(int(trace.address[i]))
-
-
-class _LargePool:
-    """The free large blocks while a record is followed, and the sizes that show.
-
-    Free blocks are kept by both ends, so that each step is a few look-ups whatever the record holds.
-    """
-
-    __slots__ = (
-        "_begin_of",
-        "_end_of",
-        "_settings",
-        "_starts",
-        "_unsure_ends",
-        "boundaries",
-        "n_never_known",
-        "sizes",
-        "strays",
-        "unsure",
-    )
-
-    def __init__(self, settings: Settings, given: tuple[NDArray[Any], NDArray[Any], NDArray[Any]]) -> None:
-        address, sizes, unsure = given
-        self._settings = settings
-        self._starts: list[int] = address.tolist()
-        self.sizes: list[int] = sizes.tolist()
-        """Of the blocks; the rounded request until a block was taken."""
-        self._end_of: dict[int, int] = {}
-        self._begin_of: dict[int, int] = {}
-        self.boundaries: set[int] = set()
-        """Where segments begin: no block extends across one."""
-        self.unsure = {self._starts[i] + self.sizes[i]: i for i in unsure.tolist()}
-        """Blocks from before the trace whose end is not known, by the least that it can be."""
-        self._unsure_ends = sorted(self.unsure)
-        self.n_never_known = 0
-        """Of those, how many were freed before anything showed their end."""
-        self.strays: set[int] = set()
-        """Blocks handed out where nothing was free."""
-
-    def add_free(self, start: int, end: int) -> None:
-        self._end_of[start] = end
-        self._begin_of[end] = start
-
-    def add_segment(self, start: int, size: int) -> None:
-        self.boundaries.add(start)
-        self.add_free(start, start + size)
-
-    def drop_segment(self, start: int) -> None:
-        self.boundaries.discard(start)
-        self._begin_of.pop(self._end_of.pop(start, 0), None)
-
-    def take(self, i: int) -> None:
-        """Block *i* is handed out at its address."""
-        start, need = self._starts[i], self.sizes[i]
-        if start not in self._end_of:
-            self._learn(start)
-        end = self._end_of.pop(start, 0)
-        self._begin_of.pop(end, None)
-        remainder = end - start - need
-        if remainder < 0:  # as far as we know it is not free: the record lacks something
-            self.strays.add(i)
-            return
-        if self._settings.splits(need, remainder):
-            self.add_free(start + need, end)
-        else:
-            self.sizes[i] = need + remainder
-
-    def give_back(self, i: int) -> None:
-        """Block *i* is free again, one with its free neighbours."""
-        start = self._starts[i]
-        end = start + self.sizes[i]
-        if i in self.strays:
-            return
-        if self.unsure.get(end) == i:
-            del self.unsure[end]
-            self.n_never_known += 1
-        if start not in self.boundaries:
-            before = self._begin_of.pop(start, start)
-            self._end_of.pop(before, None)
-            start = before
-        if end not in self.boundaries:
-            after = self._end_of.pop(end, end)
-            self._begin_of.pop(after, None)
-            end = after
-        self.add_free(start, end)
-
-    def _learn(self, start: int) -> None:
-        """A block lands behind one of unsure size while that lives: so far does that one reach."""
-        rank = bisect_right(self._unsure_ends, start) - 1
-        least = self._unsure_ends[rank] if rank >= 0 else 0
-        if least not in self.unsure or least not in self._end_of or start - least > SMALL_LIMIT:
-            return
-        end = self._end_of[least]
-        if start < end:
-            i = self.unsure.pop(least)
-            self.sizes[i] = start - self._starts[i]
-            del self._end_of[least]
-            self.add_free(start, end)

@@ -41,16 +41,17 @@ class Body:
         if head[:1] != b"\x80" or head[1:] not in (b"\x04", b"\x05"):
             raise Irregular
 
-    def read(self, size: int) -> bytes:
-        """The next *size* bytes or somewhat fewer; b'' at the end. Raises Irregular on a torn file."""
+    def read(self, size: int) -> list[memoryview]:
+        """The pieces of the next *size* bytes or somewhat fewer; none at the end. Raises Irregular on a torn
+        file."""
         while raw := self._file.read(size):
-            if said := self._without_headers(self._taken + raw):
+            if said := self._without_headers(self._taken + raw if self._taken else raw):
                 return said
         if self._taken or 0 < self._rest < _EVERYTHING // 2:
             raise Irregular
-        return b""
+        return []
 
-    def _without_headers(self, raw: bytes) -> bytes:
+    def _without_headers(self, raw: bytes) -> list[memoryview]:
         self._taken = b""
         view, pieces, at = memoryview(raw), [], 0
         while at < len(raw):
@@ -61,10 +62,11 @@ class Body:
                     break
                 at = start
             end = min(at + self._rest, len(raw))
-            pieces.append(view[at:end])
+            if end > at:
+                pieces.append(view[at:end])
             self._rest -= end - at
             at = end
-        return b"".join(pieces)
+        return pieces
 
     def _header(self, raw: bytes, at: int) -> int | None:
         """Where the piece at *at* begins to say something; None where more of the file must be seen first."""

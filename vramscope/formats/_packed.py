@@ -129,17 +129,17 @@ class _Walk:
                 raise Irregular
         self.n_trailing = self._end - self._at
         self._data = _PAD
-        while block := self._body.read(self._window):
-            self.n_trailing += len(block)
+        while pieces := self._body.read(self._window):
+            self.n_trailing += sum(map(len, pieces))
 
     def _more(self) -> bool:
         """Go on to the next window, which begins where this one was left; whether there was more."""
-        rest, block = self._data[self._at : self._end], self._body.read(self._window)
+        rest, pieces = self._data[self._at : self._end], self._body.read(self._window)
         if len(rest) > _LONGEST_REST:
             raise Irregular
-        self._data = b"".join((rest, block, _PAD))
-        self._end, self._at = len(rest) + len(block), 0
-        return bool(block)
+        self._data = b"".join((rest, *pieces, _PAD))
+        self._end, self._at = len(self._data) - len(_PAD), 0
+        return bool(pieces)
 
     def _read_window(self, is_last: bool) -> None:
         while not self._begins and self._step(self._end):

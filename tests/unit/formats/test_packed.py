@@ -328,6 +328,6 @@ def test_frames_are_taken_out_wherever_blocks_end(text: bytes, block: int) -> No
     body, found = Body(io.BytesIO(framed)), b""
 
     while more := body.read(block):
-        found += more
+        found += b"".join(more)
 
     assert found == text
