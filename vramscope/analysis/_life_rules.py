@@ -157,8 +157,10 @@ def _backward_of(recording: Recording, born: NDArray[Any], lives: Lives) -> tupl
     n_events = len(recording.trace)
     following = np.append(begins, n_events + 1)[np.searchsorted(begins, born)]
     ends = np.append(steps.end_event, [n_events, n_events])
-    step_end = ends[np.where(lives.step >= 0, lives.step, len(steps))]
-    next_end = np.where(lives.step >= 0, ends[np.minimum(lives.step + 1, len(steps))], step_end)
+    # What comes before the first step was made for it: its first batch.
+    step = np.where(_before_steps(recording, born), 0, lives.step)
+    step_end = ends[np.where(step >= 0, step, len(steps))]
+    next_end = np.where(step >= 0, ends[np.minimum(step + 1, len(steps))], step_end)
     is_ours = (following < step_end) & (following <= n_events)
     return (
         is_ours & (following <= lives.dies) & (lives.dies <= next_end),
@@ -166,17 +168,23 @@ def _backward_of(recording: Recording, born: NDArray[Any], lives: Lives) -> tupl
     )
 
 
+def _before_steps(recording: Recording, born: NDArray[Any]) -> NDArray[Any]:
+    start = recording.steps.start_event
+    before: NDArray[Any] = (born >= 0) & (born < (start[0] if len(start) else -1))
+    return before
+
+
 def _before_forward(recording: Recording, found: Allocations, lives: Lives) -> NDArray[Any]:
-    """Whether it was made in a step before that step's first forward."""
-    n_events = len(recording.trace)
-    first = np.full(len(recording.steps) + 1, -1)
+    """Whether it was made in a step before that step's first forward, or before the first step and freed."""
+    n_steps = len(recording.steps)
+    first = np.full(n_steps + 1, -1)
     is_forward = lives.phases.phase == Phase.FORWARD
-    start = lives.phases.start_event[is_forward]
-    step = steps_of(recording.steps, np.minimum(start, max(n_events - 1, 0)))
     # Backwards, so that the first is written last.
-    first[step[::-1]] = start[::-1]
+    start = lives.phases.start_event[is_forward][::-1]
+    first[steps_of(recording.steps, start)] = start
     first[-1] = -1
-    before: NDArray[Any] = found.alloc_event < first[lives.step]
+    is_first_batch = _before_steps(recording, found.alloc_event) & (found.free_event >= 0)
+    before: NDArray[Any] = is_first_batch | (found.alloc_event < first[lives.step])
     return before
 
 

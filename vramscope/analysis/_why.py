@@ -62,7 +62,6 @@ def _died(recording: Recording, lives: Lives, allocation: Allocations) -> str:
     row = int(lives.freed_in[0])
     where = f"in {Phase(int(lives.phases.phase[row])).name.lower()}" if row >= 0 else "between the phases"
     step = int(steps_of(recording.steps, np.array([event]))[0])
-    same = step == int(lives.step[0]) and lives.born_in[0] == row
-    if same:
+    if row >= 0 and lives.born_in[0] == row:
         return "dead within it"
     return f"freed {where} of step {step}" if step >= 0 else f"freed {where}"
