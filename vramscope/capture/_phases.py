@@ -11,7 +11,7 @@ import inspect
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
@@ -22,7 +22,8 @@ from torch.nn.modules import module as _modules
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import checkpoint as _checkpoint
 
-from vramscope.model.marks import MarkKind, Phase
+from vramscope.capture._modules import ModuleLog
+from vramscope.model.marks import BackwardKeeps, MarkKind, Phase
 
 
 class Listener(Protocol):
@@ -66,10 +67,13 @@ class _Thread(threading.local):
     def __init__(self) -> None:
         self.calls = 0
         """Module calls under way, inside each other."""
+        self.modules: list[int] = []
+        """Of these calls the index of the module's path."""
         self.open: list[_Open] = []
 
 
 _listener: Listener | None = None
+_log: ModuleLog | None = None
 _thread = _Thread()
 _undo: list[Callable[[], None]] = []
 _graph_task: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
@@ -80,8 +84,9 @@ _FORWARDS = frozenset({Phase.FORWARD, Phase.EVAL, Phase.RECOMPUTE, Phase.LOSS})
 
 def install(listener: Listener) -> None:
     """Tell *listener* what happens, until ``uninstall``."""
-    global _listener  # noqa: PLW0603 -- the hooks must be module-level functions, see above
+    global _listener, _log  # noqa: PLW0603 -- the hooks must be module-level functions, see above
     _listener = listener
+    _log = getattr(listener, "modules", None)
     _hook_modules()
     _hook_optimizers()
     _hook_backward()
@@ -94,8 +99,8 @@ def install(listener: Listener) -> None:
 
 def uninstall() -> None:
     """Take every hook out again; harmless when there is none."""
-    global _listener  # noqa: PLW0603
-    _listener = None
+    global _listener, _log  # noqa: PLW0603
+    _listener = _log = None
     while _undo:
         _undo.pop()()
 
@@ -127,6 +132,13 @@ def forget_thread() -> None:
     """The thread left the recorded block: nothing is open."""
     _thread.open.clear()
     _thread.calls = 0
+    _thread.modules.clear()
+
+
+def module_now() -> int:
+    """Index of the path of the module that the calling thread is in; 0 for none."""
+    modules = _thread.modules
+    return modules[-1] if modules else 0
 
 
 def _frame_ids(frame: FrameType | None) -> list[int]:
@@ -189,18 +201,41 @@ def _keep_key(handle: Any, hook: Any) -> None:
 def _before_module(module: Any, args: Any) -> None:  # noqa: ARG001
     if is_compiling():
         return
-    _thread.calls += 1
-    if _thread.calls == 1:
+    thread = _thread
+    thread.calls += 1
+    if thread.calls == 1:
         _guarded(_begin_forward, module, sys._getframe(1))
+    if _log is not None:
+        _enter_module(_log, thread.modules, thread.calls, module)
 
 
 def _after_module(module: Any, args: Any, *rest: Any) -> None:
     """*rest*: kwargs and result; without kwargs in old torch, and where forward raised."""
     if is_compiling() or not _thread.calls:
         return
-    _thread.calls -= 1
-    if not _thread.calls:
+    thread = _thread
+    thread.calls -= 1
+    if not thread.calls:
         _guarded(_end_forward, module, (args, *rest[:-1]), rest[-1])
+    if _log is not None:
+        _leave_module(_log, thread.modules, thread.calls)
+
+
+def _enter_module(log: ModuleLog, modules: list[int], calls: int, module: Any) -> None:
+    del modules[calls - 1 :]  # left there by an exception
+    around = modules[-1] if modules else 0
+    index = log.ids.get(id(module), around)
+    modules.append(index)
+    if index != around:
+        log.changed(index)
+
+
+def _leave_module(log: ModuleLog, modules: list[int], calls: int) -> None:
+    left = modules[-1] if modules else 0
+    del modules[calls:]
+    around = modules[-1] if modules else 0
+    if left != around:
+        log.changed(around)
 
 
 def _begin_forward(listener: Listener, module: Any, owner: FrameType) -> None:
@@ -208,6 +243,8 @@ def _begin_forward(listener: Listener, module: Any, owner: FrameType) -> None:
     if phase == Phase.RECOMPUTE and _is_open(Phase.RECOMPUTE, _CHECKPOINT):
         return
     calls = _thread.calls
+    if _log is not None and phase not in (Phase.RECOMPUTE, Phase.LOSS):
+        _log.learn(module)
     begin(phase, 0, type(module).__name__, owner)
     _thread.calls = calls
     # A part of a model that is run again has its names, inputs and outputs from the first run.
@@ -260,24 +297,38 @@ def _watched_backward(run: Callable[..., Any]) -> Callable[..., Any]:
             # A reentrant checkpoint has run its forward again and goes backward through it.
             _guarded(_end_recompute)
             return run(*args, **kwargs)
-        _guarded(_begin_backward, sys._getframe())
+        keeps = _what_it_keeps(run, args, kwargs)
+        _guarded(_begin_backward, keeps, sys._getframe())
         # Module calls inside of backward count from nothing: they are recomputations.
-        calls, _thread.calls = _thread.calls, 0
+        calls, modules = _thread.calls, _thread.modules
+        _thread.calls, _thread.modules = 0, []
         try:
             return run(*args, **kwargs)
         finally:
-            _thread.calls = calls
-            _guarded(_end_backward)
+            _thread.calls, _thread.modules = calls, modules
+            _guarded(_end_backward, keeps)
 
     return run_backward
 
 
-def _begin_backward(_listener: Listener, owner: FrameType) -> None:
-    begin(Phase.BACKWARD, 0, "", owner)
+def _what_it_keeps(run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    """The mark's value: whether the program asked to retain the graph, or to create one of the gradients."""
+    # autograd.grad, wrapped where torch has no engine by that name, takes the inputs before them.
+    at = 3 if run.__name__ == "grad" else 2
+    retains, creates = (
+        bool(kwargs.get(name, args[i] if len(args) > i else False))
+        for i, name in ((at, "retain_graph"), (at + 1, "create_graph"))
+    )
+    # Without a word about it, creating a graph retains the old one.
+    return BackwardKeeps.A_NEW_GRAPH if creates else BackwardKeeps.ITS_GRAPH if retains else 0
 
 
-def _end_backward(listener: Listener) -> None:
-    end(Phase.BACKWARD, 0, "")
+def _begin_backward(_listener: Listener, keeps: int, owner: FrameType) -> None:
+    begin(Phase.BACKWARD, keeps, "", owner)
+
+
+def _end_backward(listener: Listener, keeps: int) -> None:
+    end(Phase.BACKWARD, keeps, "")
     listener.backward_ends()
 
 

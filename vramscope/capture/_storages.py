@@ -180,6 +180,15 @@ def storage_of(tensor: Any) -> Any:
             return None
 
 
+def storages_of(tensor: Any) -> list[Any]:
+    """The tensor's storage, or those of its parts where it has none of its own."""
+    storage = storage_of(tensor)
+    if storage is not None:
+        return [storage]
+    parts = [storage_of(part) for part in _parts(tensor)] if tensor.layout != torch.strided else []
+    return [part for part in parts if part is not None]
+
+
 def is_stranger(kind: type) -> bool:
     """A tensor class that dispatches by itself and only wraps others: DTensor, FakeTensor …"""
     return getattr(kind, "__torch_dispatch__", None) is not torch.Tensor.__torch_dispatch__

@@ -7,6 +7,7 @@ workspaces inside an operator are not seen, and its kernels save other tensors t
 
 import math
 import platform
+import sys
 import threading
 import time
 from collections import deque
@@ -26,6 +27,7 @@ from vramscope.capture._log import LabelRow, MarkRow, labels_table, marks_table
 from vramscope.capture._settings import allocator_conf
 from vramscope.capture._stacks import StackWalker
 from vramscope.capture._storages import Life, Storages
+from vramscope.capture._watch import Watch
 from vramscope.errors import CaptureError
 from vramscope.model.device import Device
 from vramscope.model.marks import Category, MarkKind, Note, Phase
@@ -61,6 +63,7 @@ class Simulated:
         self._allocator = CachingAllocator(settings, options.capacity_bytes, self._emit)
         self._storages = Storages(self)
         self._labeller = Labeller(self._tell)
+        self.watch = Watch(lambda: self._allocator.allocated_bytes, self._tell)
         self._builder = StackBuilder()
         self._walker = StackWalker(self._builder, options.stack_depth)
         self._sink: Sink | None = None
@@ -179,6 +182,8 @@ class Simulated:
         row = (int(kind), int(phase), threading.get_ident(), value, name)
         self._queue.append((self._mark, time_ns(), row))
         self._work()
+        if kind == MarkKind.STEP:
+            self.watch.tick("step", 0, sys._getframe(1))
 
     def born(self, life: Life, frame: FrameType | None) -> None:
         """A new storage."""
@@ -209,10 +214,12 @@ class Simulated:
         self._labeller.outputs(result)
         for tensor in tensors_in(result, depth=3):
             self._storages.see(tensor, None)
+        self.watch.tick("forward", 0, sys._getframe(1))
 
     def backward_ends(self) -> None:
         """Gradients are there."""
         self._labeller.gradients()
+        self.watch.tick("backward", 0, sys._getframe(1))
 
     def step_begins(self, optimizer: Any) -> None:
         """Gradients of parameters that belong to no module seen."""
@@ -221,6 +228,7 @@ class Simulated:
     def step_ends(self, optimizer: Any) -> None:
         """Its state is there."""
         self._labeller.optimizer_state(optimizer)
+        self.watch.tick("optimizer", id(optimizer), sys._getframe(1))
 
     def _tell(self, storage: Any, category: Category, name: str) -> bool:
         if storage._cdata not in self._storages.live:

@@ -27,6 +27,16 @@ class Phase(IntEnum):
     """Named by ``recorder.phase(name)``."""
 
 
+class BackwardKeeps(IntEnum):
+    """What a BACKWARD was asked to keep: ``value`` of its mark."""
+
+    NOTHING = 0
+    ITS_GRAPH = 1
+    """``retain_graph=True``."""
+    A_NEW_GRAPH = 2
+    """``create_graph=True``."""
+
+
 class MarkKind(IntEnum):
     """What happened in the program; values stored in files."""
 
@@ -44,6 +54,13 @@ class MarkKind(IntEnum):
     GC = 7
     """Python's cyclic garbage collector ran; value = generation."""
     EMPTY_CACHE = 8
+    MODULE = 9
+    """From here on the program runs in the module of that path; '' for none. One before every allocation
+    that another module makes than the one before, so there are many: select by kind."""
+
+
+ROOT_MODULE = "(root)"
+"""The path of a root module itself, as a mark's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +87,8 @@ class Marks(Table):
     thread: NDArray[Any]
     """Ident of the Python thread."""
     value: NDArray[Any]
-    """Identity of the optimizer for OPTIMIZER phases, nesting depth for ENTER and EXIT, see ``MarkKind``."""
+    """Identity of the optimizer for OPTIMIZER phases, a ``BackwardKeeps`` for BACKWARD ones, nesting depth
+    for ENTER and EXIT, see ``MarkKind``."""
     name: NDArray[Any]
     """Index into ``names``: module class, optimizer class, the user's word; '' where none."""
     names: tuple[str, ...] = ("",)

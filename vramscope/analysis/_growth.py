@@ -1,0 +1,67 @@
+"""Does a series of levels, one a step, really grow: steadily, and still at its end?
+
+Warm-up, plateaus, sawteeth and levels that only vary do not; nor does what grows ever more slowly (a cache of
+masks up to the longest).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+LEAST_LEVELS = 7
+"""So many are needed for an answer; the first third of a short series is warm-up and not looked at."""
+_MOST_LEVELS = 160
+_MOST_DOWN = 0.35
+_LEAST_TAU = 0.7
+_LEAST_RISES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How a series grows."""
+
+    per_step: float
+    """Theil and Sen's slope: the median over all pairs of levels."""
+    confidence: float
+    """Kendall's tau of the levels looked at, 0 to 1: 1 where none ever fell."""
+    first: int
+    """Index of the first level looked at."""
+
+
+def window(n_levels: int) -> int:
+    """From which level on a series is looked at: its second half, or all but the warm-up of a short one."""
+    return max(0, n_levels - max(LEAST_LEVELS, n_levels // 2))
+
+
+def growth(level: NDArray[Any]) -> Growth | None:
+    """None where it does not grow, or nothing can be said yet."""
+    if len(level) < LEAST_LEVELS:
+        return None
+    first = window(len(level))
+    stride = -(-(len(level) - first) // _MOST_LEVELS)
+    tail = level[first:][::-1][::stride][::-1].astype("f8")
+    change = np.diff(tail)
+    up, down = change[change > 0].sum(), -change[change < 0].sum()
+    if up <= 0 or down > _MOST_DOWN * up or not _is_steady(tail, change):
+        return None
+    rows, columns = np.triu_indices(len(tail), 1)
+    pair = tail[columns] - tail[rows]
+    tau = float(np.sign(pair).sum() / max(np.count_nonzero(pair), 1))
+    if tau < _LEAST_TAU:
+        return None
+    slope = float(np.median(pair / (columns - rows))) / stride
+    return Growth(slope, tau, first) if slope > 0 else None
+
+
+def _is_steady(tail: NDArray[Any], change: NDArray[Any]) -> bool:
+    """It rises again and again, at the end as at the start, and no more slowly in its second half."""
+    rises = np.flatnonzero(change > 0.2 * np.median(change[change > 0]))
+    if len(rises) < _LEAST_RISES:
+        return False
+    gap = float(np.median(np.diff(rises)))
+    still = len(change) - 1 - int(rises[-1]) < max(2.0, 1.5 * gap)
+    middle = len(tail) // 2
+    early, late = tail[middle] - tail[0], tail[-1] - tail[middle]
+    return bool(still and late > 0.5 * early * (len(tail) - 1 - middle) / middle)

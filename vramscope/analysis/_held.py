@@ -1,0 +1,143 @@
+"""Who held each allocation, of what capture wrote into the recording?"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis.categories import _labels_of
+from vramscope.analysis.lifetimes import Allocations
+from vramscope.model.holders import PREFIX, Holding, Word, holding_of
+from vramscope.model.marks import Category, Labels
+from vramscope.model.recording import Recording
+
+_CONTAINERS = ("item", "key")
+_NAMES = ("attribute", "closure", "optimizer", "grad")
+
+
+def held(recording: Recording, found: Allocations) -> Mapping[int, Holding]:
+    """Row of *found* → the last that was said of it."""
+    labels = recording.labels
+    tells = np.array([name.startswith(PREFIX) for name in labels.names], dtype=bool)
+    rows = np.flatnonzero(tells[labels.name]) if len(labels) else np.zeros(0, "i8")
+    if not len(rows):
+        return {}
+    mine = Labels.of(
+        event=labels.event[rows],
+        address=labels.address[rows],
+        # Any category but UNKNOWN: those are not looked at.
+        category=np.full(len(rows), Category.TEMPORARY),
+        name=labels.name[rows],
+        names=labels.names,
+    )
+    of = _labels_of(mine, found)
+    known = {at: holding_of(labels.names[at]) for at in set(mine.name.tolist())}
+    pairs = ((row, known[int(mine.name[of[row]])]) for row in np.flatnonzero(of >= 0).tolist())
+    return {row: holding for row, holding in pairs if holding is not None}
+
+
+def older_half(rows: NDArray[Any], known: Mapping[int, Holding]) -> list[Holding]:
+    """What holds the older ones of *rows*: the newest may only be what the step has at hand."""
+    told = [row for row in rows.tolist() if row in known]
+    return [known[row] for row in told[: (len(told) + 1) // 2]]
+
+
+def group_of(holding: Holding) -> str:
+    """What blocks of one leak have in common: their holder; all gradients of a model are one, and all that
+    an optimizer has."""
+    words = before_graph(holding)
+    kinds = [word[0] for word in words]
+    if "optimizer" in kinds:
+        return f"{_written(words[: kinds.index('optimizer')])} (optimizer)"
+    if "grad" in kinds and "graph" in [word[0] for word in holding.words]:
+        return "(graphs of gradients)"
+    if words[0][0] == "unreachable":
+        return "(graphs of gradients)" if words[0][1] in ("Tensor", "Parameter") else "(cycles)"
+    if "grad" in kinds:
+        return f"{words[0][1]} (gradients)"
+    return root_of(holding)
+
+
+def root_of(holding: Holding) -> str:
+    """The variable or attribute that holds many, as the program would write it: ``trainer.history``."""
+    return _written(_named_part(holding))
+
+
+def path_of(holding: Holding) -> str:
+    """The whole way: ``history → [3] → grad_fn → AddBackward0, MmBackward0 → saved self of MmBackward0``."""
+    named = _named_part(holding)
+    parts = [_written(named), *map(_word, holding.words[len(named) :])]
+    return " → ".join(part for part in parts if part)
+
+
+def kept_at(holding: Holding) -> tuple[str, int, str] | None:
+    """File, line and text of the statement that keeps it, where capture found just one."""
+    word = holding.first("kept_at")
+    return (str(word[1]), int(word[2]), str(word[3])) if word is not None and len(word) > 3 else None
+
+
+def is_bounded(holding: Holding) -> bool:
+    """A ``deque(maxlen=…)`` fills up, and then lets go of the oldest."""
+    return any(word[0] == "item" and " of " in str(word[-1]) for word in before_graph(holding))
+
+
+def container_of(holding: Holding) -> str:
+    """``list``, ``dict`` … of the innermost container before autograd's graph; '' for a plain variable."""
+    words = (word for word in reversed(before_graph(holding)) if word[0] in _CONTAINERS)
+    return next((str(word[2]) for word in words), "")
+
+
+def before_graph(holding: Holding) -> tuple[Word, ...]:
+    """The words up to the tensor whose graph the way enters, if it does."""
+    kinds = [word[0] for word in holding.words]
+    return holding.words[: kinds.index("graph")] if "graph" in kinds else holding.words
+
+
+def _named_part(holding: Holding) -> tuple[Word, ...]:
+    """Up to the container that holds many, or the variable: items and all behind them left out."""
+    words = before_graph(holding)
+    for at, word in enumerate(words):
+        is_name = word[0] == "key" and (
+            str(word[1]).startswith(("'", '"')) or str(words[at - 1][1]).endswith("_hooks")
+        )
+        if at and word[0] not in _NAMES and not is_name:
+            return words[:at]
+    return words
+
+
+def _written(words: tuple[Word, ...]) -> str:
+    text = ""
+    for kind, name, *rest in words:
+        if kind == "key":
+            text = f"{text}[{name}]"
+        elif kind == "closure":
+            text = f"{name} of {str(rest[0]).replace('.<locals>', '')}" if rest else str(name)
+        elif kind == "unreachable":
+            text = f"an unreachable {name}" + (" and its .grad" if name == "Parameter" else "")
+        elif kind == "grad" and text.endswith(".grad"):
+            continue
+        elif kind == "attribute" and str(name).isdigit():
+            text = f"{text}[{name}]"
+        else:
+            text = f"{text}.{name}" if text else str(name)
+    return text
+
+
+def _word(word: Word) -> str:
+    kind, name = str(word[0]), word[1]
+    if kind == "nodes" and isinstance(name, list):
+        return ", ".join(str(node) if times == 1 else f"{node} ×{times}" for node, times in name)
+    return {
+        "item": f"[{name}]",
+        "key": f"[{name}]",
+        "graph": "grad_fn",
+        "grad": ".grad",
+        "saved": f"saved {name} of {word[-1]}",
+        "ctx": f"ctx.{name} of {word[-1]}",
+        "traceback": f"traceback of {name}" if name else "",
+        "frame": f"local {name} of {word[2]}" if len(word) > 2 else str(name),
+        "hook": f"put there by the hook {name}",
+        "part": "",
+        "kept_at": "",
+    }.get(kind, str(name))

@@ -1,0 +1,354 @@
+"""Does memory grow from step to step, where, by which mistake, and who keeps it?
+
+Asked of the level at the same point of every step, by the line that allocated it. Three kinds of growth have
+three verdicts: what is allocated (a leak), what the allocator keeps beyond it (fragmentation, no leak), and
+what the driver counts beyond that (outside of torch).
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis import Analysis
+from vramscope.analysis._batch import growing_batch
+from vramscope.analysis._cause import ADVICE, CAUSES, Facts, cause_of
+from vramscope.analysis._growth import LEAST_LEVELS, growth, window
+from vramscope.analysis._held import group_of, held, is_bounded, kept_at, older_half, path_of, root_of
+from vramscope.analysis._levels import Levels, levels_of
+from vramscope.analysis._outside import cache_growth, outside_growth
+from vramscope.analysis._turns import turns
+from vramscope.analysis.categories import Assigned, Reason, assign
+from vramscope.model.finding import Finding
+from vramscope.model.holders import Holding
+from vramscope.model.marks import BackwardKeeps, Category, MarkKind, Phase
+from vramscope.model.recording import Recording
+from vramscope.model.stacks import Frame
+from vramscope.units import format_bytes
+
+LEAST_BYTES_PER_STEP = 16 << 10
+_LEAST_BYTES_OF_A_LINE = 512
+_MOST_TURNS = 320
+_LINES_TOLD = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """Memory that grows for one reason."""
+
+    cause: str
+    """One of ``_cause.CAUSES``."""
+    holder: str | None
+    """The variable, as the program would write it; None where nobody looked or found it."""
+    path: str | None
+    """The whole way from a name to one of the blocks."""
+    kept_at: tuple[str, int, str] | None
+    """File, line and text of the statement that keeps it."""
+    lines: tuple[tuple[Frame | None, float], ...]
+    """Where it is allocated, with bytes per step, most first; None: no stack was recorded."""
+    bytes_per_step: float
+    n_bytes: int
+    """Grown since the first step that was looked at."""
+    first_step: int
+    """Index of that step."""
+    n_steps: int
+    """Looked at."""
+    confidence: float
+    """0 to 1: how steadily it grows."""
+    level: NDArray[Any]
+    """Allocated bytes of its lines at every instant of ``Leaks.turns``."""
+    rows: NDArray[Any]
+    """Of ``lifetimes``: what was allocated since the first step looked at, and is alive at the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaks:
+    """Every leak, the largest first, and the growth that is none."""
+
+    turns: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
+    """The instants that were compared: ends of steps, or the same point of an inferred loop."""
+    has_steps: bool = False
+    """Whether the steps are known, not inferred."""
+    leaks: tuple[Leak, ...] = ()
+    cache_bytes_per_step: float = 0.0
+    """Reserved beyond allocated; 0 where it does not grow."""
+    outside_bytes_per_step: float = 0.0
+    """Of the process beyond reserved, by the driver; 0 where it does not grow or nobody asked the driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is asked of a recording once."""
+
+    levels: Levels
+    holdings: Mapping[int, Holding]
+    assigned: Assigned
+    retains_graph: bool
+    creates_graph: bool
+    backward_grows: bool
+
+
+def leaks(recording: Recording, min_bytes_per_step: int = LEAST_BYTES_PER_STEP) -> Leaks:
+    """What grows by *min_bytes_per_step* or more; needs 7 steps. 1 s per million events."""
+    at, has_steps = turns(recording)
+    if len(at) < LEAST_LEVELS:
+        return Leaks(at, has_steps)
+    stride = -(-len(at) // _MOST_TURNS)
+    at = at[::-1][::stride][::-1]
+    levels = levels_of(recording, at, stride)
+    batch = growing_batch(levels)
+    known = _known(levels)
+    if batch is None:
+        asked = [_leak(known, rows) for rows in _grouped(known, _growing(levels)).values()]
+    else:
+        asked = [_batch_leak(known, batch)]
+    found = [leak for leak in asked if leak is not None and leak.bytes_per_step >= min_bytes_per_step]
+    found.sort(key=lambda leak: -leak.bytes_per_step)
+    return Leaks(
+        at,
+        has_steps,
+        tuple(found),
+        cache_growth(recording, at, stride, min_bytes_per_step),
+        outside_growth(recording, at, stride, min_bytes_per_step),
+    )
+
+
+def _known(levels: Levels) -> _Known:
+    recording = levels.recording
+    marks = recording.marks
+    backward = marks.rows(
+        (marks.kind == MarkKind.PHASE_BEGIN)
+        & (marks.phase == Phase.BACKWARD)
+        & (marks.event >= levels.at[window(len(levels.at))])
+    )
+    return _Known(
+        levels=levels,
+        holdings=held(recording, levels.found),
+        assigned=assign(recording, levels.found),
+        retains_graph=BackwardKeeps.ITS_GRAPH in backward.value,
+        creates_graph=BackwardKeeps.A_NEW_GRAPH in backward.value,
+        backward_grows=_backward_grows(levels),
+    )
+
+
+def _backward_grows(levels: Levels) -> bool:
+    """Whether backward makes more and more blocks: it walks through the graphs of ever more steps."""
+    phases = levels.recording.phases
+    number = np.zeros(len(levels.at) - 1, "i8")
+    births = np.sort(levels.found.alloc_event)
+    for row in np.flatnonzero(phases.phase == Phase.BACKWARD).tolist():
+        turn = int(np.searchsorted(levels.at, phases.start_event[row], side="right")) - 1
+        if 0 <= turn < len(number):
+            start, end = np.searchsorted(births, [phases.start_event[row], phases.end_event[row]])
+            number[turn] += end - start
+    return growth(number) is not None
+
+
+def _growing(levels: Levels) -> dict[int, NDArray[Any]]:
+    """Place → rows, of the places that grow."""
+    grows = {}
+    for place, rows in levels.by_place().items():
+        found = growth(levels.series(rows))
+        if found is not None and found.per_step / levels.stride >= _LEAST_BYTES_OF_A_LINE:
+            grows[place] = rows
+    return grows
+
+
+def _rows_of(levels: Levels, places: NDArray[Any]) -> NDArray[Any]:
+    rows = levels.lasting
+    return rows[np.isin(levels.place[rows], places)]
+
+
+def _grouped(known: _Known, grows: Mapping[int, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """What grows, by who holds it; what nobody was seen to hold goes with the one holder there is."""
+    groups: dict[str, list[NDArray[Any]]] = defaultdict(list)
+    for rows in grows.values():
+        for root, part in _by_root(known, rows).items():
+            groups[root].append(part)
+    held_by = [root for root in groups if root]
+    if "" in groups and len(held_by) == 1:
+        groups[held_by[0]] += groups.pop("")
+    return {root: np.concatenate(parts) for root, parts in groups.items()}
+
+
+def _by_root(known: _Known, rows: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """The rows of one line by the variable that holds them: one line can serve two lists."""
+    roots = [group_of(holding) for holding in older_half(_stayed(known, rows), known.holdings)]
+    if not roots:
+        return {"": rows}
+    # What one line allocates is kept by one mistake; a second root is how the walk came across it.
+    return {max(set(roots), key=roots.count): rows}
+
+
+def _stayed(known: _Known, rows: NDArray[Any]) -> NDArray[Any]:
+    """Of *rows* those that were allocated since the first step looked at and are there to the end; where
+    there are none (what grows is one block, made anew each time) all that were there since."""
+    levels = known.levels
+    since = rows[levels.born[rows] >= _first(levels)]
+    stays = since[levels.gone[since] == len(levels.at)]
+    # A block a step: less than half of them is what the last steps have at hand.
+    n_steps = len(levels.at) - _first(levels)
+    is_kept = 2 * len(np.unique(levels.born[stays])) >= n_steps
+    kept: NDArray[Any] = stays if is_kept else since
+    return kept
+
+
+def _first(levels: Levels) -> int:
+    return window(len(levels.at))
+
+
+def _leak(known: _Known, rows: NDArray[Any]) -> Leak | None:
+    stayed = _stayed(known, rows)
+    holdings = older_half(stayed, known.holdings)
+    if holdings and sum(map(is_bounded, holdings)) > len(holdings) / 2:
+        return None
+    cause = cause_of(_facts(known, stayed, holdings))
+    return _told(known.levels, rows, stayed, cause, _example(holdings))
+
+
+def _batch_leak(known: _Known, places: NDArray[Any]) -> Leak | None:
+    """The first line of a step that allocates more is what the rest follows from."""
+    rows = _rows_of(known.levels, places)
+    stayed = _stayed(known, rows)
+    source = stayed[known.levels.place[stayed] == places[0]]
+    example = _example([known.holdings[row] for row in source.tolist() if row in known.holdings])
+    found = _told(known.levels, rows, stayed, "growing_batch", example)
+    if found is None:
+        return None
+    first = known.levels.frames[places[0]]
+    lines = sorted(found.lines, key=lambda line: line[0] != first)
+    return replace(found, lines=tuple(lines))
+
+
+def _told(
+    levels: Levels, rows: NDArray[Any], stayed: NDArray[Any], cause: str, example: Holding | None
+) -> Leak | None:
+    level = levels.series(rows)
+    grows = growth(level)
+    if grows is None:
+        return None
+    first = _first(levels)
+    return Leak(
+        cause=cause,
+        holder=None if example is None else root_of(example),
+        path=None if example is None else path_of(example),
+        kept_at=None if example is None else kept_at(example),
+        lines=_lines(levels, rows),
+        bytes_per_step=grows.per_step / levels.stride,
+        n_bytes=int(level[-1] - level[first]),
+        first_step=first * levels.stride,
+        n_steps=(len(level) - first) * levels.stride,
+        confidence=grows.confidence,
+        level=level,
+        rows=stayed,
+    )
+
+
+def _example(holdings: list[Holding]) -> Holding | None:
+    """One with the root that most have; the shortest of them."""
+    if not holdings:
+        return None
+    roots = [root_of(holding) for holding in holdings]
+    usual = max(set(roots), key=roots.count)
+    return min((each for each in holdings if root_of(each) == usual), key=lambda each: len(each.words))
+
+
+def _facts(known: _Known, stayed: NDArray[Any], holdings: list[Holding]) -> Facts:
+    levels = known.levels
+    size = levels.found.block_size[stayed]
+    category, reason = known.assigned.category[stayed], known.assigned.reason[stayed]
+    is_state = (category == Category.OPTIMIZER_STATE) & (reason == Reason.IDENTITY)
+    total = max(int(size.sum()), 1)
+    return Facts(
+        holdings=holdings,
+        is_replaced=not (levels.gone[stayed] == len(levels.at)).all(),
+        retains_graph=known.retains_graph,
+        creates_graph=known.creates_graph,
+        optimizer_fraction=int(size[is_state].sum()) / total,
+        gradient_fraction=int(size[category == Category.GRADIENT].sum()) / total,
+        backward_grows=known.backward_grows,
+    )
+
+
+def _lines(levels: Levels, rows: NDArray[Any]) -> tuple[tuple[Frame | None, float], ...]:
+    found = []
+    for place in np.unique(levels.place[rows]).tolist():
+        grows = growth(levels.series(rows[levels.place[rows] == place]))
+        if grows is not None:
+            found.append((levels.frames[place], grows.per_step / levels.stride))
+    # Where no stack was recorded (autograd's own thread) is no line to show: last.
+    return tuple(sorted(found, key=lambda line: (line[0] is None, -line[1])))
+
+
+def findings(result: Leaks) -> list[Finding]:
+    """Each leak, and growth that is no leak of tensors."""
+    found = [_finding(leak, result) for leak in result.leaks]
+    if result.cache_bytes_per_step:
+        rate = format_bytes(int(result.cache_bytes_per_step))
+        what = "fragmentation of the cache, no leak"
+        claim = f"reserved memory grows by {rate} a step beyond what is allocated: {what}"
+        advice = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or sizes that vary less"
+        found.append(_growth_finding("cache_growth", claim, result.cache_bytes_per_step, advice))
+    if result.outside_bytes_per_step:
+        rate = format_bytes(int(result.outside_bytes_per_step))
+        claim = f"the process grows by {rate} a step outside of torch's allocator: a library, not a tensor"
+        advice = "look at what is created each step beside tensors: streams, NCCL groups, CUDA graphs"
+        found.append(_growth_finding("outside_growth", claim, result.outside_bytes_per_step, advice))
+    return found
+
+
+def _growth_finding(kind: str, claim: str, rate: float, advice: str) -> Finding:
+    return Finding(kind, "warning", claim, bytes_per_step=int(rate), advice=advice)
+
+
+def _finding(leak: Leak, result: Leaks) -> Finding:
+    frame = leak.lines[0][0] if leak.lines else None
+    variable = leak.holder or "it"
+    why = CAUSES[leak.cause].format(holder=variable)
+    steps = "step" if result.has_steps else "turn of the loop"
+    claim = f"memory grows by {format_bytes(round(leak.bytes_per_step))} a {steps}"
+    kept = f", at {leak.kept_at[0]}:{leak.kept_at[1]} `{leak.kept_at[2]}`" if leak.kept_at else ""
+    return Finding(
+        kind="leak",
+        severity="warning",
+        claim=f"{claim}: {why}{kept}" if why else f"{claim}{f'; {variable} keeps it' if leak.holder else ''}",
+        file=frame and frame.file,
+        line=frame and frame.line,
+        function=frame and frame.function,
+        cause=leak.cause,
+        holder=leak.holder,
+        n_bytes=leak.n_bytes,
+        bytes_per_step=round(leak.bytes_per_step),
+        advice=ADVICE[leak.cause].format(variable=variable),
+        evidence=_evidence(leak),
+    )
+
+
+def _evidence(leak: Leak) -> dict[str, Any]:
+    return {
+        "first_step": leak.first_step,
+        "steps": leak.n_steps,
+        "confidence": round(leak.confidence, 3),
+        "blocks": len(leak.rows),
+        "holder_path": leak.path,
+        "kept_at": None
+        if leak.kept_at is None
+        else dict(zip(("file", "line", "code"), leak.kept_at, strict=True)),
+        "lines": [
+            {
+                "file": frame and frame.file,
+                "line": frame and frame.line,
+                "function": frame and frame.function,
+                "bytes_per_step": round(rate),
+            }
+            for frame, rate in leak.lines[:_LINES_TOLD]
+        ],
+    }
+
+
+ANALYSIS = Analysis(
+    "leaks", "Does memory grow from step to step, where, by which mistake, and who keeps it?", leaks, findings
+)

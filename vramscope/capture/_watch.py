@@ -1,0 +1,79 @@
+"""Does memory grow from step to step? Asked at every step, for the price of a subtraction; only when it does
+are the holders looked for.
+
+The bound: a walk ends after 0.2 s (2 s when the program asks for it itself), and the next comes when three
+times as many steps have passed, 6 walks at most.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from vramscope.capture._holders import as_text, search
+from vramscope.model.holders import PREFIX
+from vramscope.model.marks import Category
+
+_RISES = 6
+_LEAST_BYTES = 16 << 10
+_BLOCK = 16
+_WALK_S, _ASKED_WALK_S = 0.2, 2.0
+_MOST_WALKS, _BACKOFF = 6, 3
+_MOST_TOLD = 5000
+
+# What ends a step, best knowledge first: once one was seen, those after it no longer count.
+_RANKS = {"step": 0, "optimizer": 1, "backward": 2, "forward": 3}
+
+
+class Watch:
+    """The allocated bytes at the end of each step, and the search that they lead to."""
+
+    __slots__ = ("_blocks", "_key", "_last", "_level", "_n_ticks", "_next_walk", "_rises", "_tell", "n_walks")
+
+    def __init__(self, level: Callable[[], int], tell: Callable[[Any, Category, str], bool]) -> None:
+        self._level = level
+        self._tell = tell
+        self._key: tuple[int, int] = (len(_RANKS), 0)
+        self._last: deque[int] = deque(maxlen=_BLOCK)
+        self._blocks: list[int] = []
+        self._rises = 0
+        self._n_ticks = 0
+        self._next_walk = 0
+        self.n_walks = 0
+
+    def tick(self, kind: str, identity: int, frame: FrameType | None) -> None:
+        """A step of this *kind* ended; of several optimizers the first one counts."""
+        key = (_RANKS[kind], identity)
+        if key[0] < self._key[0]:
+            self._begin(key)
+        if key != self._key or self.n_walks >= _MOST_WALKS:
+            return
+        if self._is_growing(self._level()) and self._n_ticks >= self._next_walk:
+            self._next_walk = _BACKOFF * self._n_ticks
+            self.explain(frame, _WALK_S)
+
+    def explain(self, frame: FrameType | None, seconds: float = _ASKED_WALK_S) -> None:
+        """Say of every storage who holds it."""
+        self.n_walks += 1
+        found = search(seconds, frame)
+        for way in found.ways[:_MOST_TOLD]:
+            self._tell(way.storage, Category.UNKNOWN, PREFIX + as_text(way.words))
+
+    def _begin(self, key: tuple[int, int]) -> None:
+        self._key = key
+        self._last.clear()
+        self._blocks.clear()
+        self._rises = self._n_ticks = 0
+
+    def _is_growing(self, level: int) -> bool:
+        """Six rises in a row; or the lowest of each 16 steps rose twice, for what grows in jumps."""
+        self._n_ticks += 1
+        before = self._last[-1] if self._last else level
+        self._rises = self._rises + 1 if level >= before + _LEAST_BYTES else 0
+        self._last.append(level)
+        if self._n_ticks % _BLOCK == 0:
+            self._blocks = [*self._blocks[-2:], min(self._last)]
+            low = self._blocks
+            if len(low) == 3 and low[2] > low[1] + _LEAST_BYTES and low[1] > low[0] + _LEAST_BYTES:
+                return True
+        return self._rises >= _RISES
