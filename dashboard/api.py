@@ -1,7 +1,7 @@
 """What the browser's scripts fetch by themselves: strict parameters in, compressed columns out.
 
-A raster is sent as runs of equal pixels: ``[u4 length of the header][JSON header][columns]``; the header names
-the columns, their types and lengths. Ids are rows of the lifetimes.
+A raster is sent as runs of equal pixels: ``[u4 length of the header][JSON header][columns]``; the header
+names the columns, their types and lengths. Ids are rows of the lifetimes.
 """
 
 import gzip

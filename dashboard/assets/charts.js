@@ -61,8 +61,8 @@
 
   // The drawn point nearest to the pointer: a click on the tip of a spike means the spike, not its foot.
   function nearest(gd, event) {
-    const line = trace(gd, "allocated");
-    if (!line || !line.x || !line.x.length) return null;
+    const line = gd._fullData.find((t) => t.customdata && t.x && t.x.length);
+    if (!line) return null;
     const box = area(gd), xs = axis(gd), ys = gd._fullLayout.yaxis;
     const px = event.clientX - box.left, py = event.clientY - box.top;
     const low = Math.max(0, before(line.x, xs.p2d(px - NEAR_PX))), high = before(line.x, xs.p2d(px + NEAR_PX));
@@ -87,11 +87,12 @@
     const box = area(from.gd);
     if (event.clientX < box.left || event.clientX > box.right) return;
     const instant = nearest(from.gd, event);
-    if (instant !== null) pick(instant);
+    if (instant !== null) pick(from.gd, instant);
   }, true);
 
-  function pick(instant) {
-    dash_clientside.set_props("ov-at", { data: instant });
+  function pick(gd, instant) {
+    const prefix = gd.closest(".dash-graph").id.split("-")[0];
+    dash_clientside.set_props(`${prefix}-at`, { data: instant });
   }
 
   // The address follows the view, without a step in the history and without drawing the page again.

@@ -90,7 +90,10 @@
   const part = (hex, i) => parseInt(hex.slice(1 + 2 * i, 3 + 2 * i), 16);
 
   // Neighbours of one colour are told apart by shades, and by a thin edge where there is room.
+  const HOLES = { hole: ["#dbe1e7", "#2b353f"], whole: ["#eef1f4", "#1d262e"] };
+  const solid = (hex) => (255 << 24 | part(hex, 2) << 16 | part(hex, 1) << 8 | part(hex, 0)) >>> 0;
   function tone(hex, shade, flags) {
+    if (hex in HOLES) return solid(HOLES[hex][dark() ? 1 : 0]);
     const to = dark() ? 14 : 255, weight = (dark() ? 0.06 : 0.02) + 0.075 * shade;
     const mixed = [0, 1, 2].map((i) => Math.round(part(hex, i) * (1 - weight) + to * weight));
     const faded = flags & MISS ? mixed.map((c) => Math.round((dark() ? 27 : 244) * 0.86 + c * 0.14)) : mixed;
@@ -179,7 +182,7 @@
     const { data } = state(figure), prefix = prefixOf(figure);
     const list = document.getElementById(`${prefix}-key`), cut = document.getElementById(`${prefix}-cut`);
     if (list && data.names) {
-      list.replaceChildren(...Object.entries(data.names).map(([i, name]) => entry(name, data.colours[i])));
+      list.replaceChildren(...Object.entries(data.names).map(([i, name]) => entry(name, colourOf(data.colours[i]))));
       if (data.flags.some((flag) => flag & BEFORE)) list.append(entry("from before the recording", "#8d99a5", "hatched"));
     }
     if (cut) cut.textContent = data.cut && data.ids.includes(SMALLER)
@@ -189,6 +192,7 @@
       if (value !== undefined) said.textContent = value;
     }
   }
+  const colourOf = (hex) => hex in HOLES ? HOLES[hex][dark() ? 1 : 0] : hex;
   function entry(name, colour, extra) {
     const item = document.createElement("span"), swatch = document.createElement("i"), text = document.createElement("bdi");
     swatch.className = `swatch ${extra || ""}`;
@@ -370,11 +374,57 @@
     return window.dash_clientside.no_update;
   }
 
+  // ---------------------------------------------------------------------- scrubbing over time
+  function axisOf(id) {
+    const gd = document.querySelector(`#${id} .js-plotly-plot`);
+    return gd && gd._fullLayout ? gd._fullLayout.xaxis : null;
+  }
+  document.addEventListener("input", function (event) {
+    if (event.target.id !== "fr-scrub") return;
+    const axis = axisOf("fr-graph");
+    if (!axis) return;
+    const share = event.target.value / 1000;
+    const x = axis.range[0] + share * (axis.range[1] - axis.range[0]);
+    change("fr-map", { x, at: null }, true);
+    line(axis._offset + share * axis._length);
+  });
+  document.addEventListener("change", function (event) {
+    if (event.target.id !== "fr-scrub") return;
+    const figure = document.getElementById("fr-map-frame"), its = figure && state(figure);
+    const settle = (left) => {
+      if (its && its.asked && left) { setTimeout(() => settle(left - 1), 50); return; }
+      if (its && its.data) dash_clientside.set_props("fr-at", { data: its.data.instants[0] });
+    };
+    settle(100);
+  });
+  function line(left) {
+    const figure = document.querySelector("figure.composition");
+    let mark = figure.querySelector(".scrub-line");
+    if (!mark) { mark = document.createElement("div"); mark.className = "scrub-line"; figure.append(mark); }
+    mark.hidden = left === null;
+    if (left !== null) mark.style.left = `${left}px`;
+  }
+  function moved(at) {
+    if (at === null || at === undefined) return window.dash_clientside.no_update;
+    const said = (dash_clientside.callback_context.triggered || []).length;
+    if (said) window.vramscope.remember({ at });
+    change("fr-map", { at, x: null }, true);
+    const settle = (left) => {
+      const its = window.vramscope.rasterOf("fr-map"), axis = axisOf("fr-graph"), slider = document.getElementById("fr-scrub");
+      if (!(its && axis && slider && its.data.instants[0] === at)) { if (left) setTimeout(() => settle(left - 1), 100); return; }
+      const share = (its.data.x - axis.range[0]) / (axis.range[1] - axis.range[0]);
+      if (document.activeElement !== slider) slider.value = Math.round(1000 * Math.max(0, Math.min(1, share)));
+      line(null);
+    };
+    settle(60);
+    return window.dash_clientside.no_update;
+  }
+
   window.vramscope = Object.assign(window.vramscope || {}, {
     repaintWith: change,
     rasterOf: (id) => { const figure = document.getElementById(`${id}-frame`), its = figure && state(figure); return its && its.data ? its : null; },
     pixelOf: at,
   });
   window.dash_clientside = window.dash_clientside || {};
-  window.dash_clientside.vramscope = Object.assign({}, window.dash_clientside.vramscope, { repaint });
+  window.dash_clientside.vramscope = Object.assign({}, window.dash_clientside.vramscope, { repaint, moved });
 })();

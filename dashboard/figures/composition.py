@@ -1,0 +1,56 @@
+"""What did the reserved bytes consist of over time? Areas that sum up to reserved."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .m4 import m4, time_edges
+from .series import Series
+from .theme import byte_unit, pack, scaled
+from .timeline import Window
+from .timeline import figure as whole
+from .timeline import traces as all_traces
+
+PARTS = ("requested", "rounding", "pending", "inactive_split", "releasable")
+COLOUR = {
+    "requested": "#7A8896", "rounding": "#CC79A7", "pending": "#E69F00", "inactive_split": "#D55E00",
+    "releasable": "#56B4E9",
+}  # fmt: skip
+COLUMNS = 150
+
+
+def figure(series: Series, parts: Any, view: Window, at: int) -> dict[str, Any]:
+    """The areas over the same axes as the overview."""
+    made = whole(series, view, ("reserved",), at)
+    made["data"] = traces(series, parts, view, at)
+    return made
+
+
+def traces(series: Series, parts: Any, view: Window, at: int) -> list[dict[str, Any]]:
+    """Areas first, then what the overview has below its curves; the same list for every window."""
+    instants, position = _sampled(series, parts, view)
+    unit, name = byte_unit(int(parts.reserved.max(initial=0)))
+    areas = [_area(part, position, getattr(parts, part)[instants], unit, name) for part in PARTS]
+    areas[-1]["customdata"] = pack(instants)
+    return [*areas, *all_traces(series, view, (), at)[5:]]
+
+
+def _sampled(series: Series, parts: Any, view: Window) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Instants with the extremes of reserved and of the free pieces, and the levels at both edges."""
+    entry = max(int(np.searchsorted(series.position, view.start, "right")) - 1, 0)
+    stop = max(int(np.searchsorted(series.position, view.end, "right")), entry + 1)
+    edges = time_edges(series.position, entry, stop, COLUMNS)
+    inside = m4([parts.reserved, parts.inactive_split], edges)
+    instants = np.append(inside, stop - 1)
+    position = np.append(series.position[inside], view.end)
+    position[0] = max(position[0], view.start)
+    return instants, position
+
+
+def _area(part: str, x: NDArray[Any], n_bytes: NDArray[Any], unit: int, unit_name: str) -> dict[str, Any]:
+    return {
+        "type": "scatter", "mode": "lines", "uid": part, "name": part, "meta": unit_name, "x": pack(x),
+        "y": pack(scaled(n_bytes, unit)), "stackgroup": "parts", "fillcolor": COLOUR[part],
+        "line": {"shape": "hv", "width": 0, "color": COLOUR[part]},
+    }  # fmt: skip

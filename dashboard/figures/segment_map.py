@@ -1,0 +1,55 @@
+"""How do the blocks lie in the segments? Reserved memory end to end, wrapped into rows of equal bytes.
+
+Area is bytes everywhere, so a hole is as big as it looks. Rows of segments would not do: one of 2 GiB makes
+a hundred of 20 MiB invisible.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.model.snapshot import BlockState, Snapshot
+
+EMPTY = -1
+FIRST_FREE = -10
+"""Row k of the blocks, where no tensor uses it, is ``FIRST_FREE - k``."""
+ROWS = 26
+_GAP_PIXELS = 4
+"""Segments of so many pixels are set off by one of them."""
+
+
+def block_ids(state: Snapshot, rows: NDArray[Any], address: NDArray[Any]) -> NDArray[Any]:
+    """For each block the allocation in it: of *rows*, whose addresses are *address*; else FIRST_FREE − k."""
+    blocks = state.blocks
+    ids = FIRST_FREE - np.arange(len(blocks))
+    if not len(rows):
+        return ids
+    order = np.argsort(address, kind="stable")
+    at = np.minimum(np.searchsorted(address[order], blocks.address), len(rows) - 1)
+    fits = (address[order][at] == blocks.address) & (blocks.state == BlockState.ALLOCATED)
+    return np.where(fits, rows[order[at]], ids)
+
+
+def is_whole(state: Snapshot) -> NDArray[Any]:
+    """Which blocks lie in a segment that is wholly free."""
+    used = state.blocks.state != BlockState.INACTIVE
+    busy = np.bincount(state.blocks.segment[used], minlength=len(state.segments)) > 0
+    whole: NDArray[Any] = ~busy[state.blocks.segment]
+    return whole
+
+
+def strip(state: Snapshot, ids: NDArray[Any], width: int, rows: int = ROWS) -> NDArray[Any]:
+    """The id at each pixel, shape (rows, width), from the lowest address on."""
+    total = int(state.segments.size.sum())
+    n_pixels = width * rows
+    if not total or not len(ids):
+        return np.full((rows, width), EMPTY)
+    middle = (np.arange(n_pixels) + 0.5) * (total / n_pixels)
+    block = np.searchsorted(np.cumsum(state.blocks.size), middle, side="right")
+    painted = np.append(ids, EMPTY)[np.minimum(block, len(ids))]
+    ends = np.cumsum(state.segments.size)
+    is_wide = state.segments.size * n_pixels >= total * _GAP_PIXELS
+    last = np.ceil(ends[is_wide] * (n_pixels / total) - 0.5).astype("i8") - 1
+    painted[np.clip(last, 0, n_pixels - 1)] = EMPTY
+    return painted.reshape(rows, width)

@@ -1,0 +1,458 @@
+"""How do blocks lie in their segments, how much of that is of no use, and what keeps it so?"""
+
+from typing import Any
+
+import dash_ag_grid as dag
+import numpy as np
+from dash import ClientsideFunction, Input, Output, Patch, State, dcc, html, no_update
+from dash.exceptions import PreventUpdate
+from flask import Response, request
+
+from vramscope.allocator.index import StateIndex
+from vramscope.allocator.settings import Settings
+from vramscope.analysis.pins import pins_of
+from vramscope.analysis.would_fit import Fit, Origin, fit_of
+from vramscope.errors import UsageError, VramscopeError
+from vramscope.model.marks import Category, Phase
+from vramscope.model.snapshot import BlockState, Snapshot
+from vramscope.units import format_bytes, format_duration, parse_bytes
+
+from .. import api
+from ..address import Address, restore
+from ..components import allocation, legend, raster, states
+from ..components.definitions import DEFINITION, explained
+from ..components.graph import graph
+from ..data import Data, View
+from ..figures import composition, segment_map
+from ..figures.names import place
+from ..figures.series import EVENTS, TIME, Series
+from ..figures.theme import CATEGORY_COLOUR
+from ..figures.timeline import Window, window
+from ..instant import folded, moment, neighbour, series_of, totals
+from . import Context, Page
+
+MAX_PINS = 200
+_MAP = "Segments end to end, their blocks coloured by what they are for."
+_HOLE, _WHOLE, _PENDING = len(Category), len(Category) + 1, len(Category) + 2
+_NAMES = {_HOLE: "free, in a segment in use", _WHOLE: "segment wholly free", _PENDING: "waiting for a stream"}
+
+
+def _layout(context: Context) -> Any:
+    data, address = context.data, context.address
+    view = data.view(address)
+    found = data.ask(view, "fragmentation")
+    if not int(found.parts.reserved.max(initial=0)):
+        return _no_segments(view)
+    series = series_of(data, view, address.axis or TIME)
+    at = _instant(data, view, address.at)
+    figure = composition.figure(series, found.parts, _window(series, address.t0, address.t1), at)
+    asks = {"url": "/api/segments", "info": "/api/block", "axis": series.axis, "at": at}
+    return [
+        html.Section(_opening(found), id="fr-opening", className="opening"),
+        html.Section(
+            [
+                html.Div([_parts_key(), legend.axis_choice(view, address)], className="panel-bar"),
+                graph("fr-graph", figure, "What the reserved memory consisted of over time.",
+                      "timeline composition"),
+                _scrubber(),
+            ],
+            className="panel chart", **{"aria-label": "Reserved memory over time"},
+        ),
+        html.Section(
+            [
+                html.Div([html.H3(["Segments at ", _said("moment")]), _SUMS],
+                         className="panel-bar"),
+                html.Div(id="fr-key", className="lane-key band-key"),
+                raster.alone("fr-map", _MAP, asks),
+                html.P("Reserved memory by address, left to right, row by row; area is bytes.",
+                       className="dim map-foot"),
+            ],
+            className="panel chart", **{"aria-label": "Segments and blocks"},
+        ),
+        html.Div([_fit_panel(), _pin_panel(data, view, at)], className="fit-and-pins"),
+        html.Section(html.Aside(id="fr-detail", className="detail alone", **{"aria-live": "polite"})),
+        dcc.Store(id="fr-view", data=[address.t0, address.t1]), dcc.Store(id="fr-at", data=at),
+        dcc.Store(id="fr-pick"), dcc.Store(id="fr-said"), dcc.Store(id="fr-ready"),
+    ]  # fmt: skip
+
+
+def _no_segments(view: View) -> Any:
+    if not len(view.recording.trace):
+        return states.nothing_recorded(view.is_live)
+    return states.state(
+        "No segments were recorded",
+        "This recording has allocations, but not the segments they lie in.",
+        "CUDA recordings and snapshots with segment events show their fragmentation here.",
+    )
+
+
+def _instant(data: Data, view: View, at: int | None) -> int:
+    known = totals(data, view)
+    if at is not None and 0 <= at < len(known.allocated):
+        return at
+    return int(data.ask(view, "fragmentation").worst)
+
+
+def _opening(found: Any) -> list[Any]:
+    at, parts = found.worst, found.parts
+    worst, reserved = int(parts.inactive_split[at]), int(parts.reserved[at])
+    claim = f"At worst {format_bytes(worst)} of {format_bytes(reserved)} reserved lay in free pieces"
+    said = [
+        f"{found.churn.n_made:,} segments came from the driver, {found.churn.n_released:,} went back",
+        f"{found.churn.n_retries:,} retries after releasing the cache" if found.churn.n_retries else "",
+        "expandable segments" if found.is_expandable else "",
+    ]
+    return [html.H2(claim, className="claim"),
+            html.P("; ".join(each for each in said if each) + ".", className="support")]  # fmt: skip
+
+
+def _parts_key() -> Any:
+    entries = [
+        explained(html.Span([html.I(className=f"swatch part-{part}"), part.replace("_", " ")], tabIndex="0"),
+                  DEFINITION[part])
+        for part in composition.PARTS
+    ]  # fmt: skip
+    return html.Div(entries, className="lane-key parts-key")
+
+
+def _said(name: str) -> html.Span:
+    """Filled by the script with what came along with the picture."""
+    return html.Span(**{"data-from": "fr", "data-said": name})
+
+
+_SUMS = html.Span(**{"data-from": "fr", "data-said": "sums"}, className="dim")
+
+
+def _scrubber() -> Any:
+    slider = dcc.Input(id="fr-scrub", type="range", min=0, max=1000, step=1, value=0, className="scrub")
+    return html.Label([html.Span("Instant", className="unseen"), slider], className="scrubber")
+
+
+def _window(series: Series, t0: int | None, t1: int | None) -> Window:
+    scale = 1.0 if series.axis == EVENTS else 1e-9
+    start, end = (None if t is None else t * scale for t in (t0, t1))
+    return window(series, start, end)
+
+
+# ------------------------------------------------------------------------------ the segments
+
+
+def _settings(view: View) -> Settings:
+    process = view.recording.process
+    return Settings.from_snapshot(process.allocator, torch=process.torch)
+
+
+def _state(data: Data, view: View, at: int) -> Snapshot:
+    index: StateIndex = data.derive(view, "states", lambda r: StateIndex(r.trace, r.initial))
+    state: Snapshot = data.derive(view, ("state", at), lambda _: index.at(at))
+    return state
+
+
+def _ids(data: Data, view: View, state: Snapshot, at: int) -> Any:
+    """Row of the lifetimes of each block in use, by its address."""
+    found = data.ask(view, "lifetimes")
+
+    def make(_: Any) -> Any:
+        rows = np.flatnonzero(found.allocated_at(at))
+        return segment_map.block_ids(state, rows, found.address[rows])
+
+    return data.derive(view, ("block ids", at), make)
+
+
+def _segments(data: Data) -> Response:
+    view = api.view_of(data)
+    series = series_of(data, view, api.word("axis", (TIME, EVENTS)))
+    at = _asked(series)
+    width = api.whole("w", 8, api.MOST_COLUMNS)
+    state = _state(data, view, at)
+    ids = _ids(data, view, state, at)
+    pixels = segment_map.strip(state, ids, width)
+    return _sent(data, view, (at, float(series.position[at]), state), pixels)
+
+
+def _asked(series: Series) -> int:
+    """The instant, said itself or by a position on the axis."""
+    last = len(series.position) - 1
+    if "x" not in request.args:
+        return api.whole("at", 0, last)
+    x = api.number("x", -1e12, 1e12)
+    return int(np.clip(np.searchsorted(series.position, x, "right") - 1, 0, last))
+
+
+def _sent(data: Data, view: View, there: tuple[int, float, Snapshot], pixels: Any) -> Response:
+    at, x, state = there
+    shown, local, length = api.runs(pixels.reshape(1, -1))
+    group = _groups(data, view, state, shown)
+    colours = (*(CATEGORY_COLOUR[each] for each in Category), "hole", "whole", "#E69F00")
+    names = [*(each.name.lower().replace("_", " ") for each in Category), *_NAMES.values()]
+    found, real = data.ask(view, "lifetimes"), np.maximum(shown, 0)
+    shade = np.where(shown >= 0, (found.stack_id[real] * np.int64(7) + 3) % 5, 0)
+    flags = (shown >= 0) & (found.alloc_event[real] < 0)
+    header = {
+        "w": pixels.shape[1], "h": pixels.shape[0], "rows": True, "cut": 0, "colours": colours, "x": x,
+        "names": {str(i): names[i] for i in np.unique(group[shown != -1]).tolist()},
+        "said": {"moment": moment(data, view, at).words, "sums": _sums(state)},
+    }  # fmt: skip
+    return api.columns(header, ids=shown, group=group, shade=shade, flags=flags.astype("u1"), local=local,
+                       length=length, instants=np.array([at]))  # fmt: skip
+
+
+def _groups(data: Data, view: View, state: Snapshot, shown: Any) -> Any:
+    category = data.ask(view, "categories").assigned.category
+    free = np.clip(segment_map.FIRST_FREE - shown, 0, max(len(state.blocks) - 1, 0))
+    whole = segment_map.is_whole(state)
+    kinds = np.where(whole[free], _WHOLE, _HOLE) if len(whole) else np.zeros(len(shown), int)
+    if len(whole):
+        kinds = np.where(state.blocks.state[free] == BlockState.INACTIVE, kinds, _PENDING)
+    used = category[np.maximum(shown, 0)] if len(category) else 0
+    return np.where(shown >= 0, used, kinds)
+
+
+def _sums(state: Snapshot) -> str:
+    blocks = state.blocks
+    free = blocks.size[blocks.state == BlockState.INACTIVE]
+    largest = f", the largest {format_bytes(int(free.max()))}" if len(free) else ""
+    return (
+        f"{len(state.segments):,} segments, {format_bytes(int(state.segments.size.sum()))}; "
+        f"{len(free):,} free blocks, {format_bytes(int(free.sum()))}{largest}"
+    )
+
+
+def _block(data: Data) -> Response:
+    """What the pointer is on."""
+    view = api.view_of(data)
+    at, row = api.whole("at", 0, len(view.recording.trace)), api.whole("id", -(1 << 40), 1 << 40)
+    state = _state(data, view, at)
+    if row >= 0:
+        if row >= len(data.ask(view, "lifetimes")):
+            api.absent()
+        return api.answer(allocation.words(data, view, row))
+    k = segment_map.FIRST_FREE - row
+    if not 0 <= k < len(state.blocks):
+        api.absent()
+    return api.answer(_hole(state, k))
+
+
+def _hole(state: Snapshot, k: int) -> dict[str, Any]:
+    blocks, segments = state.blocks, state.segments
+    owner = int(blocks.segment[k])
+    used = (blocks.segment == owner) & (blocks.state != BlockState.INACTIVE)
+    pool = "large" if segments.is_large[owner] else "small"
+    kept = f"{int(used.sum())} blocks of {format_bytes(int(blocks.size[used].sum()))} in use keep it"
+    word = "Free" if blocks.state[k] == BlockState.INACTIVE else "Freed, waiting for another stream"
+    size = format_bytes(int(segments.size[owner]))
+    return {
+        "where": f"{word}: {format_bytes(int(blocks.size[k]))}",
+        "place": "",
+        "more": [f"in a segment of {size}, stream {int(segments.stream[owner])}, {pool} blocks",
+                 kept if used.any() else "wholly free: empty_cache() returns it"],
+    }  # fmt: skip
+
+
+# ------------------------------------------------------------------------------ would it fit
+
+
+def _fit_panel() -> html.Section:
+    answer = html.Div(id="fr-fit", **{"aria-live": "polite"})
+    box = dcc.Input(
+        id="fr-size", type="text", placeholder="512 MiB", debounce=0.3, className="search", maxLength=20
+    )
+    return html.Section(
+        [
+            html.Div(html.H3("Would it fit?"), className="panel-bar"),
+            html.Div([html.Label(["One more tensor of ", box]), answer], className="fit"),
+        ],
+        className="panel", **{"aria-label": "Would it fit?"},
+    )  # fmt: skip
+
+
+_ORIGIN = {
+    Origin.BLOCK: "Yes, from a cached block.",
+    Origin.NEW_SEGMENT: "Yes, from the driver.",
+    Origin.AFTER_RELEASE: "Only after the cache is released, which stalls the device.",
+    Origin.NOWHERE: "No: out of memory.",
+    Origin.UNKNOWN: "No cached block is large enough; what the driver has left was not recorded.",
+}
+
+
+def _fit(data: Data, view: View, at: int, text: str | None) -> Any:
+    if not (text or "").strip():
+        return html.P("Type a size; the answer is for the instant shown above.", className="dim")
+    try:
+        n_bytes = parse_bytes(text or "")
+        if n_bytes <= 0:
+            raise UsageError("a size above 0")
+    except (UsageError, ValueError):
+        return html.P("That is no size; try 512 MiB or 1.5 GiB.", className="dim")
+    settings = _settings(view)
+    capacity = view.recording.device.total_bytes or None
+    if capacity and settings.memory_fraction is not None:
+        capacity = int(capacity * settings.memory_fraction)
+    return _fit_words(fit_of(_state(data, view, at), n_bytes, settings, (0, 0), capacity))
+
+
+def _fit_words(fit: Fit) -> list[Any]:
+    facts = [
+        ("Block it needs", format_bytes(fit.needed)),
+        ("Largest free block", format_bytes(fit.largest_free)),
+        ("Asked of the driver", format_bytes(fit.from_driver)),
+        ("empty_cache() gives back", format_bytes(fit.releasable)),
+        (
+            "Reserved",
+            format_bytes(fit.reserved) + (f" of {format_bytes(fit.capacity)}" if fit.capacity else ""),
+        ),
+    ]
+    rows = [html.Div([html.Dt(name), html.Dd(text)]) for name, text in facts]
+    return [html.P(_ORIGIN[fit.origin], className=f"verdict fit-{fit.origin.name.lower()}"),
+            html.Dl(rows, className="fact-list")]  # fmt: skip
+
+
+# ----------------------------------------------------------------------------- what pins them
+
+_PIN_COLUMNS = [
+    {"field": "where", "headerName": "Allocated by", "flex": 4, "minWidth": 150, "cellRenderer": "VsWhere"},
+    {"field": "kept", "headerName": "Keeps", "width": 100, "type": "rightAligned", "sort": "desc",
+     "valueFormatter": {"function": "vsBytes(params.value)"},
+     "headerTooltip": "Free bytes of its segment, which nobody else can have while it lives"},
+    {"field": "size", "headerName": "Block", "width": 96, "type": "rightAligned",
+     "valueFormatter": {"function": "vsBytes(params.value)"}},
+    {"field": "segment", "headerName": "Segment", "width": 100, "type": "rightAligned",
+     "valueFormatter": {"function": "vsBytes(params.value)"}},
+    {"field": "others", "headerName": "Beside", "width": 80, "type": "rightAligned",
+     "headerTooltip": "Other blocks in use in the same segment"},
+    {"field": "age", "headerName": "Age", "width": 84, "type": "rightAligned"},
+    {"field": "from", "headerName": "From", "flex": 1.4, "minWidth": 110, "cellClass": "dim"},
+]  # fmt: skip
+
+
+def _pin_panel(data: Data, view: View, at: int) -> html.Section:
+    options = {"rowHeight": 34, "headerHeight": 34, "animateRows": False, "enableCellTextSelection": True}
+    usual = {"sortable": True, "resizable": True, "suppressHeaderMenuButton": True, "filter": False}
+    heading, rows = _pins(data, view, at)
+    grid = dag.AgGrid(
+        id="fr-pins", rowData=rows, columnDefs=_PIN_COLUMNS, defaultColDef=usual, className="table short",
+        dashGridOptions=options, getRowId="params.data.id", dangerously_allow_code=False,
+    )  # fmt: skip
+    bar = html.Div(html.H3(heading, id="fr-pins-heading"), className="panel-bar")
+    return html.Section([bar, grid], className="panel", **{"aria-label": "What pins segments"})
+
+
+def _pins(data: Data, view: View, at: int) -> tuple[str, list[dict[str, Any]]]:
+    state = _state(data, view, at)
+    found = data.derive(view, ("pins", at), lambda recording: pins_of(recording, state))
+    if not len(found):
+        return "Nothing pins a mostly free segment here", []
+    n_segments = len(np.unique(found.segment))
+    many = f"{n_segments:,} segments" if n_segments > 1 else "One segment"
+    verb, blocks = "are" if n_segments > 1 else "is", "block" if len(found) == 1 else "blocks"
+    heading = f"{many} more than half free {verb} kept by {len(found):,} {blocks}"
+    return heading, [_pin(data, view, found, i) for i in range(min(len(found), MAX_PINS))]
+
+
+def _pin(data: Data, view: View, found: Any, i: int) -> dict[str, Any]:
+    code = folded(data, view)
+    stack = int(found.stack_id[i])
+    own = int(code.of[stack])
+    frame = code.stacks.frame(own) if own else None
+    phase, step = Phase(int(found.phase[i])), int(found.step[i])
+    words = [f"step {step}" if step >= 0 else "", phase.name.lower() if phase != Phase.OTHER else ""]
+    origin = " · ".join(word for word in words if word) or ("before" if found.alloc_event[i] < 0 else "")
+    name = frame.function if frame else code.strings[int(code.via[stack])] or "not recorded"
+    age = format_duration(int(found.age_ns[i])) if found.age_ns[i] else f"{int(found.age_events[i]):,} ev."
+    return {
+        "id": str(i), "where": name[:160],
+        "place": place(frame)[:120] if frame else "", "kept": int(found.kept_bytes[i]),
+        "size": int(found.block_size[i]), "segment": int(found.segment_size[i]),
+        "others": int(found.n_blocks[i]) - 1, "age": age, "from": origin,
+    }  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------- callbacks
+
+
+def _register(app: Any, data: Data) -> None:
+    app.server.add_url_rule("/api/segments", "segments", lambda: _segments(data))
+    app.server.add_url_rule("/api/block", "block", lambda: _block(data))
+    for name, output, source in (("zoomed", "fr-view", "fr-graph.relayoutData"),):
+        app.clientside_callback(
+            ClientsideFunction("vramscope", name), Output(output, "data"), Input(*source.split(".")),
+            State(output, "data"), State("address", "data"), prevent_initial_call=True,
+        )  # fmt: skip
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "drawn"), Output("fr-ready", "data"), Input("fr-graph", "figure")
+    )
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "moved"), Output("fr-said", "data"), Input("fr-at", "data")
+    )
+
+    @app.callback(
+        Output("fr-graph", "figure"),
+        Input("fr-view", "data"), Input("fr-at", "data"), Input("version", "data"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def redraw(zoom: Any, at: Any, _: Any, said: dict[str, Any]) -> Any:
+        address = restore(said)
+        view = _view(data, address)
+        series = series_of(data, view, address.axis or TIME)
+        edges = zoom if isinstance(zoom, list) and len(zoom) == 2 else (None, None)
+        t0, t1 = (edge if isinstance(edge, int) else None for edge in edges)
+        parts = data.ask(view, "fragmentation").parts
+        patch = Patch()
+        patch["data"] = composition.traces(series, parts, _window(series, t0, t1), _given(data, view, at))
+        return patch
+
+    @app.callback(
+        Output("fr-pins", "rowData"), Output("fr-pins-heading", "children"),
+        Input("fr-at", "data"), State("address", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+    def pins(at: Any, said: dict[str, Any]) -> Any:
+        view = _view(data, restore(said))
+        heading, rows = _pins(data, view, _given(data, view, at))
+        return rows, heading
+
+    @app.callback(
+        Output("fr-fit", "children"),
+        Input("fr-size", "value"), Input("fr-at", "data"), State("address", "data"),
+    )  # fmt: skip
+    def fit(text: Any, at: Any, said: dict[str, Any]) -> Any:
+        view = _view(data, restore(said))
+        return _fit(data, view, _given(data, view, at), text if isinstance(text, str) else "")
+
+    @app.callback(
+        Output("fr-detail", "children"), Input("fr-pick", "data"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def show(pick: Any, said: dict[str, Any]) -> Any:
+        row = (pick or {}).get("row")
+        address = restore(said)
+        view = _view(data, address)
+        if not isinstance(row, int) or not 0 <= row < len(data.ask(view, "lifetimes")):
+            return []
+        return allocation.detail(data, view, row, address)
+
+    @app.callback(
+        Output("fr-at", "data"), Input("key", "data"), State("fr-at", "data"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def jump(key: Any, at: Any, said: dict[str, Any]) -> Any:
+        view = _view(data, restore(said))
+        word = (key or {}).get("key")
+        if word == "p":
+            return int(data.ask(view, "fragmentation").worst)
+        to = neighbour(data, view, _given(data, view, at), {"j": 1, "k": -1}.get(str(word), 0))
+        return no_update if to is None else to
+
+
+def _given(data: Data, view: View, at: Any) -> int:
+    return _instant(data, view, at if isinstance(at, int) and not isinstance(at, bool) else None)
+
+
+def _view(data: Data, address: Address) -> View:
+    try:
+        return data.view(address)
+    except VramscopeError as error:
+        raise PreventUpdate from error
+
+
+PAGE = Page(name="fragmentation", title="Fragmentation", order=40, path="/fragmentation", layout=_layout,
+            register=_register)  # fmt: skip
