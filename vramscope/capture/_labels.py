@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from vramscope.capture._modules import ModuleLog
 from vramscope.capture._storages import storage_of
 from vramscope.model.marks import Category
 
@@ -29,10 +30,11 @@ class Labeller:
     1.5 ms a step.
     """
 
-    __slots__ = ("_calls", "_modules", "_names", "_seen", "_tell")
+    __slots__ = ("_calls", "_log", "_modules", "_names", "_seen", "_tell")
 
-    def __init__(self, tell: Tell) -> None:
+    def __init__(self, tell: Tell, log: ModuleLog | None = None) -> None:
         self._tell = tell
+        self._log = log
         self._seen: dict[int, _Seen] = {}
         self._modules: weakref.WeakKeyDictionary[Any, Named] = weakref.WeakKeyDictionary()
         self._calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -92,9 +94,10 @@ class Labeller:
         """Walked again at the 1st, 2nd, 4th, 8th … call: modules grow late (lazy layers, adapters)."""
         calls = self._calls[module] = self._calls.get(module, 0) + 1
         if calls & (calls - 1) == 0:
+            prefix = "" if self._log is None else self._log.prefix(module)
             named = [
-                *_walk(module.named_parameters(), Category.PARAMETER),
-                *_walk(module.named_buffers(), Category.BUFFER),
+                *_walk(prefix, module.named_parameters(), Category.PARAMETER),
+                *_walk(prefix, module.named_buffers(), Category.BUFFER),
             ]
             self._modules[module] = named
             for name, reference, category in named:
@@ -118,8 +121,9 @@ class Labeller:
         self._seen.pop(seen.cdata, None)
 
 
-def _walk(found: Iterable[tuple[str, Any]], category: Category) -> Named:
-    return [(name, weakref.ref(tensor), category) for name, tensor in found]
+def _walk(prefix: str, found: Iterable[tuple[str, Any]], category: Category) -> Named:
+    before = f"{prefix}." if prefix else ""
+    return [(before + name, weakref.ref(tensor), category) for name, tensor in found]
 
 
 def _parameters(optimizer: Any) -> Iterator[Any]:

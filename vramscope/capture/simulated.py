@@ -24,6 +24,7 @@ from vramscope.allocator.settings import Settings
 from vramscope.capture import Failed, Options, Sink, Source, _phases
 from vramscope.capture._labels import Labeller, tensors_in
 from vramscope.capture._log import LabelRow, MarkRow, labels_table, marks_table
+from vramscope.capture._modules import NONE, ModuleLog
 from vramscope.capture._settings import allocator_conf
 from vramscope.capture._stacks import StackWalker
 from vramscope.capture._storages import Life, Storages
@@ -62,7 +63,9 @@ class Simulated:
         )
         self._allocator = CachingAllocator(settings, options.capacity_bytes, self._emit)
         self._storages = Storages(self)
-        self._labeller = Labeller(self._tell)
+        self.modules = ModuleLog(is_timed=False)
+        self._module = NONE
+        self._labeller = Labeller(self._tell, self.modules)
         self.watch = Watch(lambda: self._allocator.allocated_bytes, self._tell)
         self._builder = StackBuilder()
         self._walker = StackWalker(self._builder, options.stack_depth)
@@ -188,6 +191,11 @@ class Simulated:
     def born(self, life: Life, frame: FrameType | None) -> None:
         """A new storage."""
         stack_id = 0 if frame is None else self._walker.stack_id(frame)
+        module = _phases.module_now()
+        if module != self._module:
+            self._module = module
+            row = (int(MarkKind.MODULE), int(Phase.OTHER), 0, NONE, self.modules.names[module])
+            self._queue.append((self._mark, time_ns(), row))
         self._queue.append((self._place, time_ns(), (life, life.n_bytes, stack_id)))
         self._work()
 

@@ -66,6 +66,7 @@ def resolve(marks: Marks, n_events: int, end_ns: int) -> tuple[Steps, Phases]:
 
     Phases are the marked ones, and LOSS for what a program did between a forward and the backward after it.
     """
+    marks = marks.rows(marks.kind != MarkKind.MODULE)
     rows = [_Mark(*row) for row in zip(*(column.tolist() for _, column in marks.columns()), strict=True)]
     stretches = _stretches(rows, n_events, end_ns)
     spans = _spans(rows, stretches)
