@@ -23,7 +23,7 @@ _LARGE_SHARE = 0.5
 _NOTABLE_SHARE = 0.02
 """Of the device, or of what is reserved: below it pieces, libraries and other programs are not blamed."""
 _ORDINARY_SHARE = 0.1
-"""Of the device: contexts and libraries may take so much."""
+"""Of the device: contexts and libraries may take so much. Of what is reserved: a smaller leak is no reason yet."""
 
 
 class Cause(str, Enum):
@@ -35,6 +35,8 @@ class Cause(str, Enum):
     """Enough was free, in pieces."""
     OVERSIZE = "oversize"
     """One request for more than half of the device."""
+    LEAK = "leak"
+    """Without what had been leaking until then it would have been had."""
     OTHER_PROCESS = "other_process"
     """Without what others hold it would have been had."""
     PRIVATE_POOL = "private_pool"
@@ -81,6 +83,8 @@ class Room:
     """Since the first sample."""
     others: int
     """Other processes."""
+    leaked: int = 0
+    """Allocated, and grown from step to step, see ``leaks``."""
 
     @property
     def outside(self) -> int:
@@ -112,6 +116,7 @@ def cause(room: Room) -> Cause:
         return Cause.LIMIT if 0 <= room.limit < room.reserved + room.from_driver else Cause.UNKNOWN
     device, cached = max(room.capacity, 0), max(room.reserved, 0)
     candidates = (
+        (Cause.LEAK, room.leaked, _ORDINARY_SHARE * cached),
         (Cause.OTHER_PROCESS, room.others, _NOTABLE_SHARE * device),
         (Cause.OUTSIDE, room.outside if room.others < 0 else -1, _ORDINARY_SHARE * device),
         (Cause.NON_TORCH_GROWTH, room.own_outside_growth, _NOTABLE_SHARE * device),
@@ -135,8 +140,11 @@ def _without_driver(room: Room) -> Cause:
 # ----------------------------------------------------------------------------------- what was there
 
 
-def room_at(recording: Recording, event: int, device_free: int) -> Room:
-    """When the OOM *event* came; a state is put together, see ``state_at`` for its cost."""
+def room_at(recording: Recording, event: int, device_free: int, leaked: int = 0) -> Room:
+    """When the OOM *event* came; a state is put together, see ``state_at`` for its cost.
+
+    *leaked*: what ``leaks`` found to have grown until then.
+    """
     trace, process = recording.trace, recording.process
     settings = Settings.from_snapshot(process.allocator, torch=process.torch)
     state = state_at(trace, recording.initial, event, settings)
@@ -166,6 +174,7 @@ def room_at(recording: Recording, event: int, device_free: int) -> Room:
         own_outside=outside,
         own_outside_growth=growth,
         others=others,
+        leaked=leaked,
     )
 
 

@@ -12,6 +12,7 @@ from vramscope.analysis import Analysis
 from vramscope.analysis._oom_cause import Cause, Room, cause, room_at
 from vramscope.analysis._place import place
 from vramscope.analysis.folding import fold
+from vramscope.analysis.leaks import leaks
 from vramscope.analysis.timeline import timeline
 from vramscope.model.finding import Finding
 from vramscope.model.marks import MarkKind, Phase
@@ -30,6 +31,7 @@ _SENTENCES = {
     Cause.CAPACITY: "{lacking}: the {share} in use fill the device",
     Cause.FRAGMENTATION: "{lacking} while {share} were free in pieces: fragmentation",
     Cause.OVERSIZE: "One request for {share}, more than half of the device",
+    Cause.LEAK: "{lacking}; {share} had been leaking until then",
     Cause.OTHER_PROCESS: "{lacking} while other processes held {share}",
     Cause.OUTSIDE: "{lacking} while {share} lay outside of this allocator: other processes, or libraries",
     Cause.PRIVATE_POOL: "{lacking} while {share} were free in private pools, which serve nobody else",
@@ -42,6 +44,7 @@ _ADVICE = {
     Cause.CAPACITY: "Less must be in use at that moment: see what is allocated there, by category and line",
     Cause.FRAGMENTATION: "expandable_segments:True may join the pieces; no replay has proven it here",
     Cause.OVERSIZE: "Look at the line that asks for it: a smaller batch, or the same in chunks",
+    Cause.LEAK: "See the finding of the leak: its line, and who holds it",
     Cause.OTHER_PROCESS: "Look for them in nvidia-smi: this run would have gone on without them",
     Cause.OUTSIDE: "nvidia-smi tells which processes hold it",
     Cause.PRIVATE_POOL: "Graphs that share one pool, or are captured once, keep less",
@@ -106,8 +109,11 @@ def oom(recording: Recording) -> Failures:
 def _rooms(recording: Recording, events: NDArray[Any]) -> tuple[Room | None, ...]:
     device_free = _device_free(recording, events).tolist()
     pairs = list(zip(events.tolist(), device_free, strict=True))
+    if not pairs:
+        return ()
+    leaked = sum(leak.n_bytes for leak in leaks(recording).leaks)
     unsaid = [None] * len(pairs[:-_MOST_TOLD])
-    return (*unsaid, *(room_at(recording, event, free) for event, free in pairs[-_MOST_TOLD:]))
+    return (*unsaid, *(room_at(recording, event, free, leaked) for event, free in pairs[-_MOST_TOLD:]))
 
 
 def _largest_free(recording: Recording, instant: int) -> int:
@@ -181,6 +187,7 @@ def _because(why: Cause, room: Room) -> str:
     lacking = f"{format_bytes(room.lacking)} were lacking" if room.lacking > 0 else "It"
     share = {
         Cause.OVERSIZE: room.from_driver,
+        Cause.LEAK: room.leaked,
         Cause.OTHER_PROCESS: room.others,
         Cause.OUTSIDE: room.outside,
         Cause.NON_TORCH_GROWTH: room.own_outside_growth,

@@ -8,8 +8,9 @@ from vramscope.analysis._oom_cause import Cause, Room, cause
 from vramscope.analysis.oom import ANALYSIS, oom
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
-from vramscope.model.marks import MarkKind, Marks
+from vramscope.model.marks import MarkKind, Marks, Steps
 from vramscope.model.recording import Recording
+from vramscope.model.stacks import StackBuilder
 from vramscope.model.trace import Action, Trace
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -36,6 +37,9 @@ CASES = [
     ({}, Cause.CAPACITY),
     ({"free_here": 1 * GIB, "allocated": 37 * GIB}, Cause.FRAGMENTATION),
     ({"free_here": 1 * GIB - 1}, Cause.CAPACITY),
+    ({"leaked": 20 * GIB}, Cause.LEAK),
+    # A leak, but a tenth of what is reserved: it was not yet the reason.
+    ({"leaked": 2 * GIB}, Cause.CAPACITY),
     ({"free_private": 1 * GIB}, Cause.PRIVATE_POOL),
     ({"free_other_streams": 1 * GIB}, Cause.OTHER_STREAM),
     ({"others": 1 * GIB, "own_outside": 0}, Cause.OTHER_PROCESS),
@@ -129,3 +133,31 @@ def test_samples_taken_after_the_failure_say_nothing_of_it():
     late = Counters.of(**(dict(late.columns()) | {"time_ns": [20_000, 30_000]}))
 
     assert oom(in_pieces(counters=late)).rooms[0].others == -1
+
+
+def test_a_leak_that_fills_the_device_is_the_cause():
+    # 40 steps; each leaves 2 MiB behind, allocated at one line; the last asks for 30 MiB.
+    builder = StackBuilder()
+    line = builder.add([("train", "/home/me/train.py", 12)])
+    rows, starts = [], []
+    for number in range(40):
+        starts.append(len(rows))
+        rows += [
+            (Action.SEGMENT_ALLOC, number << 32, 2 * MIB, 0),
+            (Action.ALLOC, number << 32, 2 * MIB, line),
+        ]
+    rows.append((Action.OOM, 0, 30 * MIB, line))
+    action, address, size, stack_id = zip(*rows, strict=True)
+    trace = Trace.of(action=action, address=address, size=size, block_size=size, stack_id=stack_id)
+    recording = Recording(
+        trace=trace,
+        stacks=builder.build(),
+        steps=Steps.of(index=range(40), start_event=starts, end_event=[*starts[1:], len(rows)]),
+        marks=Marks.of(kind=[MarkKind.OOM], event=[len(rows)], value=[10 * MIB]),
+        device=Device(total_bytes=100 * MIB),
+    )
+
+    (finding,) = ANALYSIS.findings(oom(recording))
+
+    assert finding.cause == "leak"
+    assert "20.0 MiB were lacking" in finding.claim
