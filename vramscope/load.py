@@ -3,13 +3,15 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vramscope import formats, registry
+from vramscope.allocator.checkpoints import checkpoints
 from vramscope.errors import FormatError, StoreError, UnknownNameError, UsageError
 from vramscope.formats import Format
-from vramscope.model.recording import Run
+from vramscope.model.recording import Recording, Run
 from vramscope.store import converted
 from vramscope.store.directory import is_rank, is_run
 from vramscope.units import format_bytes
@@ -108,8 +110,14 @@ def _load_file(path: Path) -> Run:
     run = converted.find(path, source)
     if run is None:
         run = _read_file(path)
-        converted.keep(run, path, source)
+        if converted.is_wanted(run, source):
+            run = replace(run, recordings=tuple(map(_with_checkpoints, run.recordings)))
+            converted.keep(run, path, source)
     return run
+
+
+def _with_checkpoints(recording: Recording) -> Recording:
+    return replace(recording, checkpoints=checkpoints(recording))
 
 
 def _read_file(path: Path) -> Run:

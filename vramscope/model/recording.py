@@ -44,6 +44,8 @@ class Recording:
     """The state before the first event: what pre-dates the trace."""
     final: Snapshot | None = None
     """The state at the end *as the source reported it* (a truth to check against); None where it did not."""
+    checkpoints: tuple[Snapshot, ...] = ()
+    """States in between, by event, where there are any: a window begins without what lies before."""
     pools: tuple[tuple[int, int], ...] = ((0, 0),)
     """torch's pool ids, by the index that columns carry."""
     marks: Marks = field(default_factory=Marks.of)

@@ -71,11 +71,16 @@ def find(path: Path, source: Identity | None) -> Run | None:
     return replace(run, path=str(path))
 
 
+def is_wanted(run: Run, source: Identity | None) -> bool:
+    """Whether to keep *run*, which was read from *source*: it is large, and the cache is not switched off."""
+    n_events = sum(len(recording.trace) for recording in run.recordings)
+    return _place(source) is not None and n_events >= FEWEST_EVENTS
+
+
 def keep(run: Run, path: Path, source: Identity | None) -> None:
     """Keep *run*, which was read from *source* at *path*, for the next time; never raises."""
     place = _place(source)
-    n_events = sum(len(recording.trace) for recording in run.recordings)
-    if place is None or source is None or n_events < FEWEST_EVENTS or source != identity(path):
+    if place is None or source is None or source != identity(path) or not is_wanted(run, source):
         return
     if time.time_ns() - max(source["changed_ns"]) < _SETTLED_NS:
         return

@@ -1,0 +1,127 @@
+"""Questions put to a window are answered as by the whole recording between its ends."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vramscope.allocator import checkpoints as module
+from vramscope.allocator.checkpoints import checkpoints
+from vramscope.allocator.replay import state_at
+from vramscope.allocator.settings import Settings
+from vramscope.errors import UsageError
+from vramscope.formats.torch_snapshot import read
+from vramscope.model.marks import Labels, Phases, Steps
+from vramscope.model.recording import Recording
+from vramscope.model.trace import Action, Trace
+
+SHARED = Path(__file__).parents[4] / "shared" / "genuine"
+FILES = [SHARED / f"{name}.pickle.gz" for name in ("streams", "expand_press", "empty", "late")]
+
+
+@pytest.fixture(params=FILES, ids=lambda path: path.name)
+def recording(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Recording:
+    """Of a genuine allocator, with a checkpoint every 1,000 events."""
+    if not request.param.exists():
+        pytest.skip(f"{request.param} is not here")
+    monkeypatch.setattr(module, "DISTANCE", 1000)
+    found = read(request.param).recordings[0]
+    return replace(found, checkpoints=checkpoints(found))
+
+
+def places(n_events: int) -> list[tuple[int, int]]:
+    source = np.random.default_rng(0)
+    pairs = np.sort(source.integers(0, n_events + 1, (6, 2)), axis=1).tolist()
+    return [(0, n_events), (1000, 1000), (n_events, n_events), (999, 2001), *map(tuple, pairs)]
+
+
+def test_levels_within_are_those_of_the_whole(recording: Recording) -> None:
+    whole = recording.timeline()
+
+    for start, end in places(len(recording.trace)):
+        levels = recording.window(start_event=start, end_event=end).timeline()
+        for name in ("requested", "allocated", "active", "reserved"):
+            assert np.array_equal(getattr(levels, name), getattr(whole, name)[start : end + 1]), (start, name)
+
+
+def test_it_begins_and_ends_with_the_exact_state(recording: Recording) -> None:
+    for start, end in places(len(recording.trace)):
+        part = recording.window(start_event=start, end_event=end)
+        for here, k in ((0, start), (end - start, end)):
+            truth = state_at(recording.trace, recording.initial, k, Settings())
+            found = state_at(part.trace, part.initial, here, Settings())
+            for table in ("segments", "blocks"):
+                for name, column in getattr(truth, table).columns():
+                    assert np.array_equal(getattr(getattr(found, table), name), column), (start, k, name)
+
+
+def test_without_checkpoints_it_is_the_same(recording: Recording) -> None:
+    bare = replace(recording, checkpoints=())
+
+    for start, end in places(len(recording.trace)):
+        one = recording.window(start_event=start, end_event=end)
+        other = bare.window(start_event=start, end_event=end)
+        for name, column in one.initial.blocks.columns():
+            assert np.array_equal(getattr(other.initial.blocks, name), column), name
+
+
+def test_a_window_of_a_window_is_a_window(recording: Recording) -> None:
+    inner = recording.window(start_event=1500, end_event=3500).window(start_event=700, end_event=1200)
+    direct = recording.window(start_event=2200, end_event=2700)
+
+    assert np.array_equal(inner.timeline().reserved, direct.timeline().reserved)
+    assert np.array_equal(inner.initial.blocks.address, direct.initial.blocks.address)
+
+
+def test_nothing_before_the_checkpoint_is_looked_at(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def spied(trace: Trace, *rest: object) -> object:
+        seen.append(len(trace))
+        return state_at(trace, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "state_at", spied)
+
+    recording.window(start_event=3700, end_event=3800)
+
+    assert seen == [700]
+
+
+def made() -> Recording:
+    """512 lives from the first to the fifth event, then another block at its address."""
+    actions = [Action.ALLOC, Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED] + [Action.ALLOC] * 2
+    trace = Trace.of(
+        action=actions, address=[512, 1024, 512, 512, 512, 4096], size=[10] * 6, block_size=[512] * 6
+    )
+    return Recording(
+        trace=trace,
+        steps=Steps.of(index=[0, 1, 2], start_event=[0, 2, 4], end_event=[2, 4, 6]),
+        phases=Phases.of(phase=[1, 2, 1], step=[0, 1, 2], start_event=[0, 2, 5], end_event=[2, 4, 6]),
+        labels=Labels.of(event=[1, 2, 6], address=[512, 1024, 4096], category=[1, 2, 3]),
+    )
+
+
+def test_steps_and_phases_are_cut_at_its_ends() -> None:
+    part = made().window(start_event=3, end_event=6)
+
+    assert part.steps.index.tolist() == [1, 2]
+    assert part.steps.start_event.tolist() == [0, 1]
+    assert part.steps.end_event.tolist() == [1, 3]
+    assert part.phases.step.tolist() == [0, 1]
+    assert part.phases.start_event.tolist() == [0, 2]
+
+
+def test_labels_stay_with_their_blocks() -> None:
+    part = made().window(start_event=5, end_event=6)
+
+    assert part.labels.address.tolist() == [1024, 4096]
+    assert part.labels.event.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("interval", [(-1, 3), (4, 3), (0, 7)])
+def test_an_interval_that_is_not_there_is_refused(interval: tuple[int, int]) -> None:
+    with pytest.raises(UsageError, match="no events"):
+        made().window(start_event=interval[0], end_event=interval[1])
