@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
+from vramscope.alarm import Alarm
 from vramscope.errors import CaptureError, StoreError, UsageError
 from vramscope.model.device import Process
 from vramscope.model.marks import MarkKind, Note, Phase
@@ -98,6 +99,7 @@ class Recorder:
         self._may_fail = threading.Lock()
         """Taken by the first failure and never given back."""
         self._entered: list[Recorder] = []
+        self._alarm = Alarm()
 
     @property
     def directory(self) -> Path:
@@ -140,6 +142,14 @@ class Recorder:
     def mark(self, name: str) -> None:
         """Remember this moment."""
         self._mark(MarkKind.MARK, name=name)
+
+    def explain_leaks(self) -> None:
+        """Look now for who holds what is allocated, for 2 s at most; ``vramscope leaks`` then says so.
+
+        Not needed where memory grows from step to step: then it is looked for without being asked.
+        """
+        frame = sys._getframe(1)
+        self._guarded(lambda capture: None if capture.watch is None else capture.watch.explain(frame))
 
     # ------------------------------------------------------------------------- entering and leaving
 
@@ -238,6 +248,7 @@ class Recorder:
         self._guarded(lambda capture: capture.pause())
         if not self._has_failed:
             self._guarded(lambda capture: self._close(capture, error))
+            self._tell_leaks()
 
     def _close(self, capture: "Capture", error: BaseException | None) -> None:
         capture.finish()
@@ -284,6 +295,16 @@ class Recorder:
     def _flush(self) -> None:
         if not self._has_failed:
             self._guarded(lambda capture: capture.flush())
+            self._tell_leaks()
+
+    def _tell_leaks(self) -> None:
+        """In the terminal, once a line of code; looks only where the watch saw something grow."""
+        watch = getattr(self._capture, "watch", None)
+        if watch is not None and self._directory is not None and watch.n_walks:
+            # What it says is not worth a failed recording.
+            with suppress(Exception):
+                for text in self._alarm.look(self._directory, watch.n_walks):
+                    self._say(text, always=True)
 
     def _fail(self, error: Exception) -> None:
         """Stop recording, say so once, and let the training go on.

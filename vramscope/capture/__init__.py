@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from vramscope import registry
 from vramscope.model.counters import Counters
@@ -16,6 +16,9 @@ from vramscope.model.device import Device
 from vramscope.model.marks import Labels, MarkKind, Marks, Note, Phase
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.trace import Trace
+
+if TYPE_CHECKING:
+    from vramscope.capture._watch import Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,10 @@ class Capture(Protocol):
     @property
     def torch(self) -> str:
         """Its version."""
+
+    @property
+    def watch(self) -> "Watch | None":
+        """Looks whether memory grows; None where the source cannot tell storages apart."""
 
     @property
     def settings(self) -> Mapping[str, str]:
