@@ -1,0 +1,52 @@
+"""What became more, and what less: names with bytes before, after, and the difference as a bar."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from dash import html
+
+from vramscope.units import format_bytes
+
+
+class Difference(NamedTuple):
+    """One thing that holds bytes on both sides."""
+
+    name: str
+    detail: str
+    before: int
+    after: int
+
+    @property
+    def change(self) -> int:
+        """Bytes more than before."""
+        return self.after - self.before
+
+
+def table(rows: Sequence[Difference], before: str, after: str, nothing: str) -> Any:
+    """Largest change first, as given; *nothing* is said where there is none."""
+    if not rows:
+        return html.P(nothing, className="dim nothing")
+    top = max(abs(row.change) for row in rows) or 1
+    head = html.Tr([html.Th("What"), *(html.Th(word, className="number") for word in (before, after)),
+                    html.Th("Change", className="number"), html.Th("")])  # fmt: skip
+    return html.Table([html.Thead(head), html.Tbody([_row(row, top) for row in rows])], className="diff")
+
+
+def _row(row: Difference, top: int) -> html.Tr:
+    share = 50 * abs(row.change) / top
+    grew = row.change > 0
+    style = {"width": f"{share:.1f}%", "left": "50%" if grew else f"{50 - share:.1f}%"}
+    bar = html.Div(html.I(style=style, className="more" if grew else "less"), className="diff-bar")
+    words = [html.Bdi(row.name[:160], className="function"), html.Bdi(row.detail[:120], className="place")]
+    name = html.Span(words, className="where", title=f"{row.name} {row.detail}"[:400])
+    sign = "+" if grew else "−" if row.change else ""
+    return html.Tr(
+        [
+            html.Td(name),
+            html.Td(format_bytes(row.before), className="number dim"),
+            html.Td(format_bytes(row.after), className="number"),
+            html.Td(f"{sign}{format_bytes(abs(row.change))}", className="number strong",
+                    title=f"{row.change:+,} bytes"),
+            html.Td(bar),
+        ]
+    )  # fmt: skip

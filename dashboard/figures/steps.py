@@ -1,0 +1,121 @@
+"""How high did each step and each of its phases reach, and what filled one of them?"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis.lifetimes import ALIVE, Allocations
+from vramscope.analysis.step_peaks import StepPeaks
+from vramscope.model.marks import Category, Phase
+
+from .m4 import even_edges, m4
+from .theme import CATEGORY_COLOUR, PHASE_COLOUR, base_layout, byte_unit, pack, scaled
+
+STEP_COLUMNS = 200
+STACK_COLUMNS = 160
+ORDER = (
+    Category.PARAMETER, Category.BUFFER, Category.OPTIMIZER_STATE, Category.GRADIENT, Category.INPUT,
+    Category.ACTIVATION, Category.COMMUNICATION, Category.TEMPORARY, Category.UNKNOWN,
+)  # fmt: skip
+"""From the bottom up: what stays longest lies lowest."""
+
+
+def peaks(found: StepPeaks, index: NDArray[Any], chosen: int | None) -> dict[str, Any]:
+    """A line per phase over the steps, the whole step above them; *chosen* is a row of the steps."""
+    unit, unit_name = byte_unit(int(found.per_step.allocated.max(initial=0)))
+    lines = [
+        _line(
+            phase.name.lower().replace("_", " "), PHASE_COLOUR[phase], *_of_phase(found, phase, index), unit
+        )
+        for phase in Phase
+        if phase != Phase.OTHER and (found.per_phase.phase == phase).any()
+    ]
+    rows = np.arange(len(index))
+    whole = _line("step", "#1F2933", index, found.per_step.allocated, rows, unit)
+    whole |= {"uid": "allocated", "line": {"shape": "linear", "width": 2.2, "color": "#1F2933"}}
+    mark = _chosen(index, found, chosen, unit)
+    axes = {
+        "xaxis": {"showgrid": False, "zeroline": False, "tickprefix": "step ", "dtick": -(-max(len(index), 1) // 12),
+                  "exponentformat": "none", "ticks": "outside", "ticklen": 4, "fixedrange": False},
+        "yaxis": {"rangemode": "tozero", "fixedrange": True, "zeroline": False, "nticks": 6,
+                  "ticksuffix": f" {unit_name}", "exponentformat": "none"},
+    }  # fmt: skip
+    margin = {"l": 72, "r": 16, "t": 10, "b": 34}
+    return {
+        "data": [*lines, whole, mark],
+        "layout": base_layout(**axes, hovermode="x unified", margin=margin),
+    }
+
+
+def _of_phase(found: StepPeaks, phase: Phase, index: NDArray[Any]) -> tuple[Any, Any, Any]:
+    mine = found.per_phase.rows((found.per_phase.phase == phase) & (found.per_phase.step >= 0))
+    return index[mine.step], mine.allocated, mine.step
+
+
+def _line(
+    name: str, colour: str, x: NDArray[Any], n_bytes: NDArray[Any], rows: NDArray[Any], unit: int
+) -> dict[str, Any]:
+    """With its extremes where there are more steps than columns."""
+    kept = np.arange(len(x))
+    if len(x) > 2 * STEP_COLUMNS:
+        kept = m4([n_bytes], even_edges(0, len(x), STEP_COLUMNS))
+    few = len(kept) <= 60
+    return {
+        "type": "scatter", "mode": "lines+markers" if few else "lines", "name": name, "uid": f"peak-{name}",
+        "x": pack(x[kept]), "y": pack(scaled(n_bytes[kept], unit)), "customdata": pack(rows[kept]),
+        "line": {"width": 1.6, "color": colour}, "marker": {"size": 6, "color": colour},
+        "hovertemplate": "%{y:.2f}",
+    }  # fmt: skip
+
+
+def _chosen(index: NDArray[Any], found: StepPeaks, row: int | None, unit: int) -> dict[str, Any]:
+    some = row is not None and 0 <= row < len(index)
+    return {
+        "type": "scatter", "mode": "markers", "uid": "chosen", "hoverinfo": "skip",
+        "x": [int(index[row])] if some else [],
+        "y": [int(found.per_step.allocated[row]) / unit] if some else [],
+        "marker": {"size": 15, "color": "rgba(0,0,0,0)", "line": {"width": 2, "color": "#7A8896"}},
+    }  # fmt: skip
+
+
+def stack(
+    found: Allocations, category: NDArray[Any], start: int, end: int, allocated: NDArray[Any]
+) -> dict[str, Any]:
+    """Bytes by category over the instants *start* to *end*; the outline is exact."""
+    levels = by_category(found, category, start, end)
+    edges = even_edges(0, end - start + 1, STACK_COLUMNS)
+    chosen = m4([allocated[start : end + 1]], edges)
+    unit, unit_name = byte_unit(int(allocated[start : end + 1].max(initial=0)))
+    x = pack(chosen + start)
+    areas = [_area(each, x, levels[each][chosen], unit) for each in ORDER if levels[each].any()]
+    axes = {
+        "xaxis": {"showgrid": False, "zeroline": False, "exponentformat": "none", "separatethousands": True,
+                  "ticks": "outside", "ticklen": 4, "nticks": 9, "fixedrange": True},
+        "yaxis": {"rangemode": "tozero", "fixedrange": True, "zeroline": False, "nticks": 6,
+                  "ticksuffix": f" {unit_name}", "exponentformat": "none"},
+    }  # fmt: skip
+    margin = {"l": 72, "r": 16, "t": 10, "b": 34}
+    return {"data": areas, "layout": base_layout(**axes, hovermode="x unified", margin=margin)}
+
+
+def by_category(found: Allocations, category: NDArray[Any], start: int, end: int) -> NDArray[Any]:
+    """Allocated bytes, shape (categories, instants *start* to *end*)."""
+    change = np.zeros((len(Category), end - start + 1), "i8")
+    at_start = found.allocated_at(start)
+    np.add.at(change[:, 0], category[at_start], found.block_size[at_start])
+    born = (found.alloc_event >= start) & (found.alloc_event < end)
+    dies = (found.free_event >= start) & (found.free_event < end) & (found.free_event != ALIVE)
+    np.add.at(change, (category[born], found.alloc_event[born] - start + 1), found.block_size[born])
+    np.subtract.at(change, (category[dies], found.free_event[dies] - start + 1), found.block_size[dies])
+    return np.cumsum(change, axis=1)
+
+
+def _area(category: Category, x: Any, n_bytes: NDArray[Any], unit: int) -> dict[str, Any]:
+    colour = CATEGORY_COLOUR[category]
+    return {
+        "type": "scatter", "mode": "lines", "uid": f"cat-{int(category)}", "stackgroup": "all", "x": x,
+        "name": category.name.lower().replace("_", " "), "y": pack(scaled(n_bytes, unit)),
+        "fillcolor": colour, "line": {"shape": "hv", "width": 0, "color": colour},
+        "hovertemplate": "%{y:.2f}",
+    }  # fmt: skip

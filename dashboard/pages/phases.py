@@ -1,0 +1,272 @@
+"""How much did each step and each of its phases need, and what rose from one step to another?"""
+
+from typing import Any
+
+import numpy as np
+from dash import Input, Output, State, dcc, html, no_update
+from dash.exceptions import PreventUpdate
+
+from vramscope.analysis.step_peaks import StepPeaks
+from vramscope.errors import VramscopeError
+from vramscope.model.marks import Category, Phase
+from vramscope.units import format_bytes
+
+from ..address import Address, restore
+from ..components import states
+from ..components.choice import segments
+from ..components.definitions import term
+from ..components.differences import Difference, table
+from ..components.graph import graph
+from ..data import Data, View
+from ..figures import steps as figures
+from ..figures.names import place
+from ..instant import folded, held, totals
+from . import Context, Page
+
+MAX_LINES = 14
+BASES = ("previous", "first")
+
+
+def _layout(context: Context) -> Any:
+    data, address = context.data, context.address
+    view = data.view(address)
+    if not len(view.recording.trace):
+        return states.nothing_recorded(view.is_live)
+    if not len(view.recording.steps):
+        return states.state(
+            "No steps were found",
+            "Neither an optimizer's step nor recorder.step() was seen, so there is nothing to compare.",
+            ["Mark them yourself: ", states.command("recorder.step()")],
+            dcc.Link(
+                "The whole run on the overview", href=address.go(path="/overview").url, className="link"
+            ),
+        )
+    row = _row(data, view, address.at)
+    base = address.by if address.by in BASES else BASES[0]
+    found: StepPeaks = data.ask(view, "step_peaks")
+    sentence = f"Peak allocated bytes of {len(view.recording.steps)} steps, and of each phase of them."
+    return [
+        html.Section(_opening(view, found), id="ph-opening", className="opening"),
+        html.Section(
+            [
+                html.Div([_phase_key(found), html.P("Click a step to look into it", className="dim")],
+                         className="panel-bar"),
+                graph("ph-graph", figures.peaks(found, view.recording.steps.index, row), sentence, "steps"),
+            ],
+            className="panel chart", **{"aria-label": "Peaks by step"},
+        ),
+        html.Div(
+            [
+                html.Section(_inside(data, view, row), id="ph-inside", className="panel",
+                             **{"aria-label": "Inside the step"}),
+                html.Section(_phases_of(view, found, row), id="ph-phases", className="panel",
+                             **{"aria-label": "Peaks by phase"}),
+            ],
+            className="wide-and-narrow",
+        ),
+        html.Section(
+            [
+                html.Div([html.H3("What rose", id="ph-rose-title"),
+                          segments("Against", [(word.capitalize(), address.go(by=word).url, word == base)
+                                               for word in BASES])], className="panel-bar"),
+                html.Div(_rose(data, view, row, base), id="ph-rose"),
+            ],
+            className="panel", **{"aria-label": "What rose"},
+        ),
+        dcc.Store(id="ph-row", data=row),
+        dcc.Store(id="ph-base", data=base),
+    ]  # fmt: skip
+
+
+def _row(data: Data, view: View, at: int | None) -> int:
+    """The step of an instant, else the highest one."""
+    found: StepPeaks = data.ask(view, "step_peaks")
+    if at is not None:
+        within = np.flatnonzero(view.recording.steps.start_event < max(at, 1))
+        if len(within):
+            return int(within[-1])
+    return int(found.per_step.allocated.argmax())
+
+
+def _opening(view: View, found: StepPeaks) -> list[Any]:
+    peaks = found.per_step.allocated
+    index = view.recording.steps.index
+    top = int(peaks.argmax())
+    phase = _highest_phase(found, top)
+    claim = f"Step {int(index[top])} needed most: {format_bytes(int(peaks[top]))}{phase}"
+    rise = int(peaks[-1] - peaks[1]) if len(peaks) > 2 else 0
+    word = (
+        "as high as"
+        if abs(rise) < 1 << 10
+        else f"{format_bytes(abs(rise))} {'above' if rise > 0 else 'below'}"
+    )
+    steady = f"The last step is {word} step {int(index[1])}." if len(peaks) > 2 else ""
+    return [html.H2(claim, className="claim"), html.P(steady, className="support")]
+
+
+def _highest_phase(found: StepPeaks, row: int) -> str:
+    mine = found.per_phase.rows((found.per_phase.step == row) & (found.per_phase.phase != Phase.OTHER))
+    if not len(mine):
+        return ""
+    best = Phase(int(mine.phase[mine.allocated.argmax()]))
+    return f", in {best.name.lower().replace('_', ' ')}"
+
+
+def _phase_key(found: StepPeaks) -> html.Div:
+    present = [phase for phase in Phase if phase != Phase.OTHER and (found.per_phase.phase == phase).any()]
+    entries = [html.Span([html.I(className="swatch swatch-allocated"), term("step", "step")])]
+    entries += [
+        html.Span(
+            [html.I(className=f"swatch phase-{phase.name.lower()}"), phase.name.lower().replace("_", " ")]
+        )
+        for phase in present
+    ]
+    return html.Div(entries, className="lane-key parts-key")
+
+
+def _bounds(view: View, row: int) -> tuple[int, int]:
+    steps, last = view.recording.steps, len(view.recording.trace)
+    start = min(int(steps.start_event[row]), last)
+    return start, max(min(int(steps.end_event[row]), last), start)
+
+
+def _inside(data: Data, view: View, row: int) -> list[Any]:
+    start, end = _bounds(view, row)
+    found, known = data.ask(view, "lifetimes"), data.ask(view, "categories")
+    drawn = figures.stack(found, known.assigned.category, start, end, totals(data, view).allocated)
+    number = int(view.recording.steps.index[row])
+    shown = [Category[trace["name"].upper().replace(" ", "_")].name.lower() for trace in drawn["data"]]
+    key = [html.Span([html.I(className=f"swatch part-{name}"), name.replace("_", " ")]) for name in shown]
+    return [
+        html.Div([html.H3(f"Step {number} by category"), html.Span("by allocator event", className="dim")],
+                 className="panel-bar"),
+        html.Div(key, className="lane-key band-key"),
+        graph("ph-stack", drawn, f"Bytes by category through step {number}.", "stack"),
+    ]  # fmt: skip
+
+
+def _phases_of(view: View, found: StepPeaks, row: int) -> list[Any]:
+    mine = found.per_phase.rows(found.per_phase.step == row)
+    top = max(int(mine.allocated.max(initial=0)), 1)
+    body = [_phase_row(int(phase), int(n), top) for phase, n in zip(mine.phase, mine.allocated, strict=True)]
+    head = html.Tr([html.Th("Phase"), html.Th("Peak", className="number"), html.Th("")])
+    return [
+        html.Div(html.H3(f"Step {int(view.recording.steps.index[row])} by phase"), className="panel-bar"),
+        html.Table([html.Thead(head), html.Tbody(body)], className="diff"),
+    ]
+
+
+def _phase_row(phase: int, n_bytes: int, top: int) -> html.Tr:
+    name = Phase(phase).name.lower()
+    swatch = html.I(className=f"swatch phase-{name}")
+    label = "between phases" if phase == Phase.OTHER else name.replace("_", " ")
+    style = {"width": f"{100 * n_bytes / top:.1f}%", "left": "0"}
+    bar = html.Div(html.I(style=style, className=f"phase-{name}"), className="diff-bar plain")
+    return html.Tr([html.Td(html.Span([swatch, label], className="phase-name")),
+                    html.Td(format_bytes(n_bytes), className="number", title=f"{n_bytes:,} bytes"),
+                    html.Td(bar)])  # fmt: skip
+
+
+def _rose(data: Data, view: View, row: int, base: str) -> Any:
+    other = max(row - 1, 0) if base == BASES[0] else 0
+    index = view.recording.steps.index
+    if other == row:
+        return html.P("This is the first step; choose a later one above.", className="dim nothing")
+    before, after = (_peak(data, view, each) for each in (other, row))
+    words = f"Step {int(index[other])}", f"Step {int(index[row])}"
+    lines = _by_line(data, view, before, after)
+    kinds = _by_category(data, view, before, after)
+    nothing = "Both steps hold the same at their peaks."
+    return html.Div([table(kinds, *words, nothing), table(lines, *words, "")] if kinds else
+                    [table(lines, *words, nothing)], className="rose")  # fmt: skip
+
+
+def _peak(data: Data, view: View, row: int) -> int:
+    start, end = _bounds(view, row)
+    return start + int(totals(data, view).allocated[start : end + 1].argmax())
+
+
+def _by_line(data: Data, view: View, before: int, after: int) -> list[Difference]:
+    code = folded(data, view)
+    sides = []
+    for at in (before, after):
+        found = held(data, view, at)
+        sides.append({(int(f), int(v)): int(n) for f, v, n in
+                      zip(found.folded_id, found.via, found.n_bytes, strict=True)})  # fmt: skip
+    rows = []
+    for node, via in sides[0].keys() | sides[1].keys():
+        counts = sides[0].get((node, via), 0), sides[1].get((node, via), 0)
+        frame = code.stacks.frame(node) if node else None
+        name = frame.function if frame else code.strings[via] or "no stack recorded"
+        rows.append(Difference(name, place(frame) if frame else "", *counts))
+    return _largest(rows)
+
+
+def _by_category(data: Data, view: View, before: int, after: int) -> list[Difference]:
+    sides = [data.ask(view, "categories", instant=at) for at in (before, after)]
+    if not any(side.is_known for side in sides):
+        return []
+    rows = [
+        Difference(each.name.lower().replace("_", " "), "", *(int(side.n_bytes[each]) for side in sides))
+        for each in Category
+    ]
+    return _largest(rows)
+
+
+def _largest(rows: list[Difference]) -> list[Difference]:
+    changed = [row for row in rows if row.change]
+    return sorted(changed, key=lambda row: (-abs(row.change), row.name, row.detail))[:MAX_LINES]
+
+
+def _register(app: Any, data: Data) -> None:
+    @app.callback(
+        Output("ph-row", "data"),
+        Input("ph-graph", "clickData"), Input("key", "data"), State("ph-row", "data"),
+        State("address", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+    def choose(click: Any, key: Any, row: Any, said: dict[str, Any]) -> Any:
+        from dash import ctx
+
+        view = _view(data, restore(said))
+        to = _clicked(click) if ctx.triggered_id == "ph-graph" else _keyed(data, view, key, row)
+        return to if isinstance(to, int) and 0 <= to < len(view.recording.steps) else no_update
+
+    @app.callback(
+        Output("ph-graph", "figure"), Output("ph-inside", "children"), Output("ph-phases", "children"),
+        Output("ph-rose", "children"), Output("ph-opening", "children"),
+        Input("ph-row", "data"), Input("version", "data"), State("ph-base", "data"),
+        State("address", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+    def redraw(row: Any, _: Any, base: Any, said: dict[str, Any]) -> Any:
+        view = _view(data, restore(said))
+        found: StepPeaks = data.ask(view, "step_peaks")
+        if not isinstance(row, int) or not 0 <= row < len(view.recording.steps):
+            raise PreventUpdate
+        return (
+            figures.peaks(found, view.recording.steps.index, row), _inside(data, view, row),
+            _phases_of(view, found, row), _rose(data, view, row, str(base)), _opening(view, found),
+        )  # fmt: skip
+
+
+def _clicked(click: Any) -> Any:
+    points = (click or {}).get("points") or [{}]
+    chosen = next((p.get("customdata") for p in points if p.get("customdata") is not None), None)
+    return int(chosen) if isinstance(chosen, (int, float)) else None
+
+
+def _keyed(data: Data, view: View, key: Any, row: Any) -> Any:
+    word = (key or {}).get("key")
+    if word == "p":
+        return _row(data, view, None)
+    step = {"j": 1, "k": -1}.get(str(word))
+    return row + step if step and isinstance(row, int) else None
+
+
+def _view(data: Data, address: Address) -> View:
+    try:
+        return data.view(address)
+    except VramscopeError as error:
+        raise PreventUpdate from error
+
+
+PAGE = Page(name="phases", title="Phases", order=25, path="/phases", layout=_layout, register=_register)

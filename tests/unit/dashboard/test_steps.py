@@ -1,0 +1,49 @@
+"""Steps side by side show their exact peaks; the stack of one adds up to what was allocated."""
+
+import base64
+from typing import Any
+
+import numpy as np
+import pytest
+from vramscope.dashboard.figures import steps as figures
+
+from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks
+from vramscope.model.marks import Category
+
+
+def values(packed: dict[str, str]) -> list[float]:
+    return np.frombuffer(base64.b64decode(packed["bdata"]), packed["dtype"]).tolist()
+
+
+def test_the_stack_adds_up_at_every_instant(view: Any) -> None:
+    found, known = view.recording.lifetimes(), view.recording.categories()
+    total = view.recording.timeline().allocated
+    for start, end in ((0, len(total) - 1), (10, 30), (7, 7)):
+        levels = figures.by_category(found, known.assigned.category, start, end)
+
+        assert levels.sum(axis=0).tolist() == total[start : end + 1].tolist()
+        assert (levels >= 0).all()
+
+
+def test_an_instants_categories_are_those_of_the_analysis(view: Any) -> None:
+    known = view.recording.categories(instant=20)
+    levels = figures.by_category(view.recording.lifetimes(), known.assigned.category, 5, 40)
+
+    assert levels[:, 15].tolist() == known.n_bytes.tolist()
+
+
+@pytest.mark.parametrize("n_steps", [3, 5000])
+def test_the_highest_step_is_drawn_however_many_there_are(n_steps: int) -> None:
+    heights = np.random.default_rng(0).integers(1 << 20, 1 << 30, n_steps)
+    found = StepPeaks(IntervalPeaks.of(allocated=heights))
+    drawn = figures.peaks(found, np.arange(n_steps), int(heights.argmax()))
+    whole = next(trace for trace in drawn["data"] if trace["uid"] == "allocated")
+
+    scale = {"MiB": 1 << 20, "GiB": 1 << 30}[drawn["layout"]["yaxis"]["ticksuffix"].strip()]
+    assert max(values(whole["y"])) * scale == heights.max()
+    assert len(values(whole["y"])) <= 4 * figures.STEP_COLUMNS
+    assert drawn["data"][-1]["x"] == [int(heights.argmax())]
+
+
+def test_every_category_has_its_place_in_the_stack() -> None:
+    assert sorted(figures.ORDER) == sorted(Category)
