@@ -1,0 +1,138 @@
+"""Every allocation of a forward is told apart by the module that made it, also after it raised."""
+
+import gc
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from vramscope.capture._modules import ModuleLog
+from vramscope.model.marks import MarkKind
+from vramscope.model.trace import Action, Trace
+
+
+def birthplaces(sink):
+    """Path of the module at each birth, with its requested bytes."""
+    marks, trace = sink.marks, sink.trace
+    changes = marks.rows(marks.kind == MarkKind.MODULE)
+    found, at = [], 0
+    path = ""
+    for event in np.flatnonzero(trace.action == Action.ALLOC).tolist():
+        while at < len(changes) and changes.event[at] <= event:
+            path = changes.names[changes.name[at]]
+            at += 1
+        found.append((path, int(trace.size[event])))
+    return found
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.inner = nn.Linear(4, width)
+
+    def forward(self, x):
+        return self.inner(x).exp()
+
+
+class Model(nn.Module):
+    """Block *n* makes results of its own width, so that a size tells who made it."""
+
+    def __init__(self, *, again=False):
+        super().__init__()
+        self.again = again
+        self.blocks = nn.ModuleList([Block(10), Block(20)])
+
+    def forward(self, x):
+        for block in self.blocks:
+            out = checkpoint(block, x, use_reentrant=False) if self.again else block(x)
+        return out.sin()
+
+
+def made(model, recorded):
+    with recorded() as recording:
+        model(torch.ones(1, 4, requires_grad=True))
+    return [place for place in birthplaces(recording.sink) if place[1] in (40, 80)]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_each_allocation_is_the_innermost_modules(recorded, again):
+    assert made(Model(again=again), recorded) == [
+        ("blocks.0.inner", 40),
+        ("blocks.0", 40),
+        ("blocks.1.inner", 80),
+        ("blocks.1", 80),
+        ("(root)", 80),
+    ]
+
+
+def test_a_checkpoints_second_run_is_its_modules(recorded):
+    with recorded() as recording:
+        result = Model(again=True)(torch.ones(1, 4, requires_grad=True))
+        recording.capture.flush()
+        n_forward = len(birthplaces(recording.sink))
+        result.sum().backward()
+    again = birthplaces(recording.sink)[n_forward:]
+
+    # Block 0's result is not used.
+    assert ("blocks.1.inner", 80) in again
+    assert not [path for path, _ in again if path.startswith("blocks.0")]
+
+
+def test_after_an_exception_nobody_is_running(recorded):
+    with recorded() as recording:
+        with pytest.raises(RuntimeError):
+            Model()(torch.ones(1, 5))
+        between = torch.ones(100)
+        Model()(torch.ones(1, 4))
+    del between
+
+    assert ("", 400) in birthplaces(recording.sink)
+    assert ("blocks.0.inner", 40) in birthplaces(recording.sink)
+
+
+def test_a_second_root_has_its_class_before_its_paths(recorded):
+    with recorded() as recording:
+        maker, critic = Block(10), nn.Sequential(nn.Linear(10, 20))
+        critic(maker(torch.ones(1, 4)))
+        critic[0](torch.ones(1, 10))
+    names = set(recording.sink.labels.names)
+
+    assert {"inner.weight", "Sequential.0.weight"} <= names
+    of_size = [path for path, size in birthplaces(recording.sink) if size == 80]
+    assert of_size == ["", "Sequential.0", "Sequential.0"]  # first the bias itself
+
+
+def test_a_path_goes_with_its_module():
+    log = ModuleLog(is_timed=False)
+    model = nn.Sequential(nn.ReLU())
+    log.learn(model)
+    assert [log.names[at] for at in log.ids.values()] == ["(root)", "0"]
+
+    del model
+    gc.collect()
+
+    assert not log.ids
+
+
+def trace_at(*times_us):
+    n = len(times_us)
+    return Trace.of(
+        action=[Action.ALLOC] * n, time_ns=[1000 * time for time in times_us], address=range(1, n + 1),
+        size=[1] * n, block_size=[512] * n,
+    )  # fmt: skip
+
+
+def test_changes_are_placed_by_time_before_the_allocations_that_they_explain(monkeypatch):
+    log = ModuleLog(is_timed=True)
+    log.learn(nn.Sequential(nn.ReLU()))
+    for time_us, index in ((10, 1), (20, 2), (25, 1), (30, 0), (40, 1), (41, 2)):
+        monkeypatch.setattr("vramscope.capture._modules.time_ns", lambda now=time_us: 1000 * now)
+        log.changed(index)
+
+    rows = log.marks(trace_at(5, 12, 15, 22, 35))
+    log.cut()
+
+    assert [(row[3], row[6]) for row in rows] == [(0, ""), (1, "(root)"), (3, "0"), (4, "")]
+    assert [(row[3], row[6]) for row in log.marks(trace_at(50))] == [(0, "0")]

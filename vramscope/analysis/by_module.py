@@ -1,0 +1,172 @@
+"""Which modules of the model hold what was allocated at one instant?"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis import Analysis
+from vramscope.analysis._life_rules import Lives, lives_of
+from vramscope.analysis.categories import Assigned, assign
+from vramscope.analysis.lifetimes import Allocations, lifetimes
+from vramscope.analysis.timeline import instant_of
+from vramscope.model.marks import ROOT_MODULE, Category, Labels, MarkKind, Marks, Phase
+from vramscope.model.recording import Recording
+from vramscope.model.table import Table
+
+NO_MODULE = ""
+
+
+class Known(IntEnum):
+    """How it is known which module an allocation belongs to."""
+
+    NOT = 0
+    CALL = 1
+    """The module was running: its forward, or a checkpoint's second run."""
+    NAME = 2
+    """A parameter or buffer of the module, its gradient or its optimizer state."""
+    NEXT_FREED = 3
+    """An inference, for backward: of the saved activations the next to be freed is that module's. A node
+    of autograd frees what it saved as soon as it has run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owners(Table):
+    """One row per row of ``lifetimes``."""
+
+    DTYPES: ClassVar = {"module": "i4", "known": "u1", "forward": "i8"}
+
+    module: NDArray[Any]
+    """Index into ``paths``; 0 for none."""
+    known: NDArray[Any]
+    """A ``Known``."""
+    forward: NDArray[Any]
+    """For what backward made: row of the saved activation that says so, whose stack is the line of the
+    forward; −1 for none."""
+    paths: tuple[str, ...] = (NO_MODULE,)
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleBytes(Table):
+    """One row per module and way of knowing it, largest first; the bytes sum up to what was allocated."""
+
+    DTYPES: ClassVar = {"module": "i4", "known": "u1", "bytes": "i8", "count": "i8"}
+
+    module: NDArray[Any]
+    """Index into ``paths``; 0: no module's."""
+    known: NDArray[Any]
+    """A ``Known``."""
+    bytes: NDArray[Any]
+    count: NDArray[Any]
+    """Blocks."""
+    paths: tuple[str, ...] = (NO_MODULE,)
+    instant: int = 0
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Bytes by path, largest first; '' for what is no module's."""
+        found: dict[str, int] = {}
+        for module, n_bytes in zip(self.module.tolist(), self.bytes.tolist(), strict=True):
+            found[self.paths[module]] = found.get(self.paths[module], 0) + n_bytes
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    def under(self, path: str) -> int:
+        """Bytes of a module and of all within it."""
+        return sum(n for name, n in self.totals.items() if name == path or name.startswith(f"{path}."))
+
+
+def by_module(recording: Recording, instant: int | None = None) -> ModuleBytes:
+    """At *instant*, or at the peak where None."""
+    found, at = lifetimes(recording), instant_of(recording, instant)
+    owners = owners_of(recording, found, assign(recording, found))
+    live = found.allocated_at(at)
+    key = owners.module[live].astype("i8") * len(Known) + owners.known[live]
+    group, row, count = np.unique(key, return_inverse=True, return_counts=True)
+    n_bytes = np.zeros(len(group), dtype="i8")
+    np.add.at(n_bytes, row.reshape(-1), found.block_size[live])
+    order = np.argsort(-n_bytes, kind="stable")
+    return ModuleBytes.of(
+        module=group[order] // len(Known),
+        known=group[order] % len(Known),
+        bytes=n_bytes[order],
+        count=count[order],
+        paths=owners.paths,
+        instant=at,
+    )
+
+
+def owners_of(recording: Recording, found: Allocations, assigned: Assigned) -> Owners:
+    """The module of every allocation; best knowledge first: its name, the call, the next one freed."""
+    names, called = _called(recording.marks, found)
+    paths, named = _named(recording.labels, assigned, names)
+    lives = lives_of(recording, found)
+    forward = _next_freed(lives, found, called)
+    known = np.select(
+        [named > 0, called > 0, forward >= 0], [Known.NAME, Known.CALL, Known.NEXT_FREED], Known.NOT
+    )
+    module = np.select(
+        [named > 0, called > 0, forward >= 0], [named, called, np.append(called, 0)[forward]], 0
+    )
+    return Owners.of(
+        module=module, known=known, forward=np.where(lives.phase == Phase.BACKWARD, forward, -1), paths=paths
+    )
+
+
+def _called(marks: Marks, found: Allocations) -> tuple[tuple[str, ...], NDArray[Any]]:
+    """Of each allocation the path in the last MODULE mark before it, as an index into the marks' names."""
+    changes = marks.rows(marks.kind == MarkKind.MODULE)
+    if not len(changes):
+        return marks.names, np.zeros(len(found), dtype="i8")
+    last = np.searchsorted(changes.event, found.alloc_event, side="right") - 1
+    has_name = np.array([name != NO_MODULE for name in marks.names])
+    index = np.append(changes.name, 0)[last].astype("i8")
+    return marks.names, np.where((last >= 0) & (found.alloc_event >= 0) & has_name[index], index, 0)
+
+
+_OWNED = (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE)
+
+
+def _named(
+    labels: Labels, assigned: Assigned, names: tuple[str, ...]
+) -> tuple[tuple[str, ...], NDArray[Any]]:
+    """Of each allocation the module that its label names, as an index into *names* and some more."""
+    paths = {NO_MODULE: 0}
+    for at, name in enumerate(names):
+        paths.setdefault(name, at)
+    listed = list(names) if names else [NO_MODULE]
+    of = np.zeros(len(labels.names), dtype="i8")
+    for at, name in enumerate(labels.names):
+        path = _module_of(name)
+        if path:
+            if path not in paths:
+                paths[path] = len(listed)
+                listed.append(path)
+            of[at] = paths[path]
+    is_owned = (assigned.label >= 0) & np.isin(assigned.category, _OWNED)
+    return tuple(listed), np.where(is_owned, np.append(of[labels.name], 0)[assigned.label], 0)
+
+
+def _module_of(label: str) -> str:
+    """``exp_avg of blocks.0.mlp.weight`` → ``blocks.0.mlp``; '' for a label without a parameter's name."""
+    parameter = label.rpartition(" of ")[2]
+    if not parameter or " " in parameter:
+        return NO_MODULE
+    return parameter.rpartition(".")[0] or ROOT_MODULE
+
+
+def _next_freed(lives: Lives, found: Allocations, called: NDArray[Any]) -> NDArray[Any]:
+    """For what a backward made: the row that a module's forward made and that this backward frees next."""
+    phase = np.append(lives.phases.phase, Phase.OTHER)
+    saved = np.flatnonzero((called > 0) & (lives.freed_in >= 0) & (phase[lives.freed_in] == Phase.BACKWARD))
+    saved = saved[np.argsort(lives.dies[saved], kind="stable")]
+    following = np.searchsorted(lives.dies[saved], found.alloc_event)
+    candidate = np.append(saved, -1)[following]
+    same = (candidate >= 0) & (lives.freed_in[candidate] == lives.born_in)
+    return np.where((lives.phase == Phase.BACKWARD) & same, candidate, -1)
+
+
+ANALYSIS = Analysis(
+    "by_module", "Which modules of the model hold what was allocated at one instant?", by_module
+)
