@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -29,6 +30,8 @@ HERE = Path(__file__).parent
 CACHE = HERE.parent / ".cache"
 LIMIT_S = 900
 FLOOR = "pickle.load"
+SETTLED_S = 2.5
+"""vramscope keeps no conversion of a file that changed just now."""
 PEERS = {"ptmem": "ptmem", "pt-snap-cli": "pt-snap"}
 """Distribution and command. (stormlog reads what it recorded itself, not torch's snapshots.)"""
 
@@ -63,6 +66,7 @@ class Reader:
         with tempfile.TemporaryDirectory(dir=file.parent) as out:
             own = Path(out) / "snapshot.pickle"
             own.hardlink_to(file.resolve())
+            time.sleep(SETTLED_S)
             command = [part.replace("FILE", str(own)).replace("OUT", out) for part in self.command]
             if self.is_warm:
                 _waited(command, Path(out))
@@ -77,6 +81,9 @@ class Reader:
 def _waited(command: Sequence[str], home: Path) -> "tuple[int, os.struct_rusage]":
     """Exit status, and what the process and its children used. A home of its own: nobody finds a cache."""
     environment = {**os.environ, "HOME": str(home), "XDG_CACHE_HOME": str(home), "NO_COLOR": "1"}
+    # Peers come compiled by pip; ours lies here as source.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    environment.pop("VRAMSCOPE_CACHE", None)
     process = subprocess.Popen(
         command,
         env=environment,
@@ -100,7 +107,9 @@ def readers(peers: Mapping[str, Path]) -> list[Reader]:
         Reader(FLOOR, [python, "-c", _PICKLE, "FILE"]),
         Reader("pickle.load, gc off", [python, "-c", f"import gc; gc.disable(); {_PICKLE}", "FILE"]),
         Reader("vramscope: open", [python, "-c", _OPEN, "FILE"]),
+        Reader("vramscope: open, from its cache", [python, "-c", _OPEN, "FILE"], is_warm=True),
         Reader("vramscope: open, 7 analyses", [python, "-c", _OPEN + _EXPLAIN, "FILE"]),
+        Reader("vramscope: the same, from its cache", [python, "-c", _OPEN + _EXPLAIN, "FILE"], is_warm=True),
         Reader("vramscope report", [python, "-m", "vramscope", "report", "FILE", "--json"]),
     ]
     if find_spec("torch"):
@@ -150,7 +159,10 @@ def grown(sizes: Sequence[int]) -> dict[int, dict[str, float]]:
     found = {}
     for size in sizes:
         command = [sys.executable, str(HERE / "growth.py"), str(file_of(size))]
-        found[size] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+        with tempfile.TemporaryDirectory() as cache:
+            environment = {**os.environ, "VRAMSCOPE_CACHE": cache}
+            done = subprocess.run(command, check=True, capture_output=True, env=environment)
+        found[size] = json.loads(done.stdout)
         print(f"growth: {size} events measured", flush=True)
     return found
 
