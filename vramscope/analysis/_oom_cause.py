@@ -23,7 +23,7 @@ _LARGE_SHARE = 0.5
 _NOTABLE_SHARE = 0.02
 """Of the device, or of what is reserved: below it pieces, libraries and other programs are not blamed."""
 _ORDINARY_SHARE = 0.1
-"""Of the device: contexts and libraries may take so much. Of what is reserved: a smaller leak is no reason yet."""
+"""Of the device: contexts and libraries may take so much. Of what is reserved: a smaller leak is none."""
 
 
 class Cause(str, Enum):
@@ -85,6 +85,8 @@ class Room:
     """Other processes."""
     leaked: int = 0
     """Allocated, and grown from step to step, see ``leaks``."""
+    is_expandable: bool = False
+    """Whether the allocator uses expandable segments."""
 
     @property
     def outside(self) -> int:
@@ -175,6 +177,7 @@ def room_at(recording: Recording, event: int, device_free: int, leaked: int = 0)
         own_outside_growth=growth,
         others=others,
         leaked=leaked,
+        is_expandable=settings.expandable_segments,
     )
 
 

@@ -53,6 +53,10 @@ _ADVICE = {
     Cause.LIMIT: "torch.cuda.set_per_process_memory_fraction sets the limit",
 }
 
+_ADVICE_EXPANDABLE = (
+    "What is in use keeps a little of each 20 MiB: allocate what stays before what comes and goes"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Failures(Table):
@@ -111,7 +115,9 @@ def _rooms(recording: Recording, events: NDArray[Any]) -> tuple[Room | None, ...
     pairs = list(zip(events.tolist(), device_free, strict=True))
     if not pairs:
         return ()
-    leaked = sum(leak.n_bytes for leak in leaks(recording).leaks)
+    grown = leaks(recording)
+    # Without steps a loop is inferred, and a model that is being loaded grows in one too.
+    leaked = sum(leak.n_bytes for leak in grown.leaks) if grown.has_steps else 0
     unsaid = [None] * len(pairs[:-_MOST_TOLD])
     return (*unsaid, *(room_at(recording, event, free, leaked) for event, free in pairs[-_MOST_TOLD:]))
 
@@ -173,13 +179,19 @@ def _finding(failures: Failures, row: int) -> Finding:
         "error",
         claim if room is None or why is None else f"{claim}. {_because(why, room)}",
         cause=why and why.value,
-        advice=why and _ADVICE.get(why),
+        advice=_advice(why, room),
         file=frame and frame.file,
         line=frame and frame.line,
         function=frame and frame.function,
         n_bytes=evidence["size"],
         evidence=evidence | (room.figures() if room else {}),
     )
+
+
+def _advice(why: Cause | None, room: Room | None) -> str | None:
+    if why is Cause.FRAGMENTATION and room is not None and room.is_expandable:
+        return _ADVICE_EXPANDABLE
+    return None if why is None else _ADVICE.get(why)
 
 
 def _because(why: Cause, room: Room) -> str:
