@@ -23,11 +23,10 @@ from vramscope.capture._gap import bridge
 from vramscope.capture._instants import UNCOUNTED, instants
 from vramscope.capture._labels import Labeller
 from vramscope.capture._log import LabelRow, MarkRow, labels_table, marks_table
+from vramscope.capture._samples import Sampler
 from vramscope.capture._settings import allocator_conf
 from vramscope.capture._watch import Watch
-from vramscope.capture.nvml import Clockwork, DeviceMemory
 from vramscope.errors import CaptureError
-from vramscope.model.counters import Counters
 from vramscope.model.device import Device
 from vramscope.model.marks import Category, MarkKind, Marks, Note, Phase
 from vramscope.model.snapshot import Snapshot
@@ -53,8 +52,7 @@ class Cuda:
         self.watch = Watch(self._allocated_bytes, self._tell)
         self._builder = StackBuilder()
         self._sink: Sink | None = None
-        self._memory: DeviceMemory | None = None
-        self._clockwork: Clockwork | None = None
+        self._sampler = Sampler(self._device, self.devices[0].uuid, failed)
         self._is_theirs = False
         self._n_stacks = 1
         self._n_drained = 0
@@ -62,8 +60,6 @@ class Cuda:
         self._last: dict[int, Snapshot] = {}
         self._marks: list[MarkRow] = []
         self._labels: list[tuple[int, LabelRow]] = []
-        self._samples: list[tuple[int, ...]] = []
-        self._lock = threading.Lock()
         self._notes: list[Note] = []
         self._told: set[str] = set()
 
@@ -72,8 +68,6 @@ class Cuda:
     def start(self, sink: Sink) -> None:
         """Begin; what exists already becomes the initial state."""
         self._sink = sink
-        index = self._device
-        self._memory = DeviceMemory(self.devices[0].uuid, _bus_id(index))
         self.resume()
 
     def resume(self) -> None:
@@ -88,14 +82,12 @@ class Cuda:
                 _start_history()
         self._n_drained = self._n_allocations()
         _phases.install(self)
-        self._clockwork = Clockwork(self._sample)
+        self._sampler.start()
 
     def pause(self) -> None:
         """A block was left: take every hook out of the program."""
         _phases.uninstall()
-        if self._clockwork is not None:
-            self._clockwork.stop()
-            self._clockwork = None
+        self._sampler.stop()
 
     def enter_thread(self) -> None:
         """Nothing: the allocator sees every thread."""
@@ -106,10 +98,8 @@ class Cuda:
 
     def flush(self) -> None:
         """Samples only; events are read where the program waits for nothing."""
-        with self._lock:
-            samples, self._samples = self._samples, []
-        if samples and self._sink is not None:
-            self._sink.append(_counters(samples), self._device)
+        if self._sink is not None:
+            self._sink.append(self._sampler.take(), self._device)
 
     def finish(self) -> None:
         """A block was left: hand over everything, and stop the history."""
@@ -122,14 +112,12 @@ class Cuda:
 
     def conclude(self) -> None:
         """The program ends: every block told its state already."""
-        if self._memory is not None:
-            self._memory.close()
+        self._sampler.close()
 
     def abandon(self) -> None:
         """Take every hook out and never touch the sink again; waits for nothing."""
         _phases.uninstall()
-        if self._clockwork is not None:
-            self._clockwork.retire()
+        self._sampler.retire()
         is_ours = self._sink is not None and not self._is_theirs
         self._sink = None
         self._marks.clear()
@@ -141,10 +129,7 @@ class Cuda:
     def notes(self) -> Sequence[Note]:
         """What only the end tells."""
         notes, self._notes = self._notes, []
-        if self._memory is not None:
-            notes += self._memory.notes
-            self._memory.notes = []
-        return notes
+        return notes + self._sampler.notes()
 
     # ----------------------------------------------------------------------- told by the program
 
@@ -202,33 +187,6 @@ class Cuda:
         if not torch.cuda.is_initialized():
             return 0
         return int(torch._C._cuda_memoryStats(self._device)["allocated_bytes"]["all"]["current"])
-
-    # ------------------------------------------------------------------------------------ samples
-
-    def _sample(self) -> None:
-        try:
-            self._take_sample()
-        except Exception as error:  # noqa: BLE001 -- the recorder's boundary
-            self.failed(error)
-
-    def _take_sample(self) -> None:
-        memory = self._memory
-        if memory is None or not torch.cuda.is_initialized():
-            return
-        stats = torch._C._cuda_memoryStats(self._device)
-        used, total = memory.used_and_total()
-        row = (
-            time_ns(),
-            -1,
-            stats["allocated_bytes"]["all"]["current"],
-            stats["reserved_bytes"]["all"]["current"],
-            used,
-            total,
-            memory.process_used(),
-            memory.utilization(),
-        )
-        with self._lock:
-            self._samples.append(row)
 
     # ------------------------------------------------------------------------------------ reading
 
@@ -327,10 +285,6 @@ def _at(state: Snapshot, event: int) -> Snapshot:
     return Snapshot(event, state.time_ns, state.segments, state.blocks)
 
 
-def _counters(samples: list[tuple[int, ...]]) -> Counters:
-    return Counters.of(**dict(zip(Counters.DTYPES, zip(*samples, strict=True), strict=True)))
-
-
 def _start_history() -> None:
     """From here on, with Python stacks; arguments by what this torch takes (2.1 to 2.13)."""
     start = torch.cuda.memory._record_memory_history
@@ -372,12 +326,6 @@ def _device(index: int) -> Device:
         total_bytes=properties.total_memory,
         uuid=f"GPU-{uuid}" if uuid and not uuid.startswith(("GPU-", "MIG-")) else uuid,
     )
-
-
-def _bus_id(index: int) -> str:
-    properties = torch.cuda.get_device_properties(index)
-    domain, bus, device = (getattr(properties, f"pci_{part}_id", 0) for part in ("domain", "bus", "device"))
-    return f"{domain:08x}:{bus:02x}:{device:02x}.0"
 
 
 SOURCE = Source("cuda", available=torch.cuda.is_available, open=Cuda)

@@ -7,15 +7,33 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pynvml
 
+from vramscope.model.counters import UNKNOWN
 from vramscope.model.marks import Note
 
 Value = TypeVar("Value")
 
-UNKNOWN = -1
+
+class Memory(NamedTuple):
+    """Of one device, in bytes; −1 where the driver does not tell."""
+
+    used: int = UNKNOWN
+    """Without the driver's own reserve, where the driver can tell (R510 and later)."""
+    free: int = UNKNOWN
+    total: int = UNKNOWN
+    """Used, free and the driver's reserve."""
+
+
+class Shares(NamedTuple):
+    """Of what is used, in bytes; −1 where the driver does not tell."""
+
+    ours: int = UNKNOWN
+    """This process, CUDA's context included."""
+    others: int = UNKNOWN
+    """All other processes."""
 
 
 class DeviceMemory:
@@ -30,16 +48,14 @@ class DeviceMemory:
         self._complained: set[str] = set()
         self._handle: Any = None
         self._has_v2 = True
+        self._has_graphics = True
         self._is_started = False
         self._attempt("device", lambda: self._open(uuid, bus_id), None)
 
     def _open(self, uuid: str, bus_id: str) -> None:
         pynvml.nvmlInit()
         self._is_started = True
-        if uuid:
-            self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        else:
-            self._handle = pynvml.nvmlDeviceGetHandleByPciBusId(bus_id)
+        self._handle = _handle(uuid) if uuid else pynvml.nvmlDeviceGetHandleByPciBusId(bus_id)
 
     def close(self) -> None:
         """NVML counts its users."""
@@ -49,13 +65,13 @@ class DeviceMemory:
             with suppress(pynvml.NVMLError):
                 pynvml.nvmlShutdown()
 
-    def used_and_total(self) -> tuple[int, int]:
-        """Bytes; used without the driver's own reserve where the driver can tell (R510 and later)."""
-        return self._attempt("memory", self._memory, (UNKNOWN, UNKNOWN))
+    def memory(self) -> Memory:
+        """How full the device is."""
+        return self._attempt("memory", self._memory, Memory())
 
-    def process_used(self) -> int:
-        """Bytes of this process, CUDA's context included; a container may hide it."""
-        return self._attempt("process memory", self._process, UNKNOWN)
+    def shares(self) -> Shares:
+        """Whose it is; a container may hide it."""
+        return self._attempt("process memory", self._shares, Shares())
 
     def utilization(self) -> int:
         """Percent of the last moments in which a kernel ran; a MIG slice has none."""
@@ -63,29 +79,45 @@ class DeviceMemory:
             "utilization", lambda: int(pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu), UNKNOWN
         )
 
-    def _memory(self) -> tuple[int, int]:
+    def _memory(self) -> Memory:
         if self._has_v2:
             try:
                 info = pynvml.nvmlDeviceGetMemoryInfo(self._handle, version=pynvml.nvmlMemory_v2)
             except pynvml.NVMLError:
                 self._has_v2 = False
             else:
-                return int(info.used), int(info.total)
+                return Memory(int(info.used), int(info.free), int(info.total))
         info = pynvml.nvmlDeviceGetMemoryInfo(self._handle)
         self._note("nvml_memory", "the driver is older than R510: its device used counts its own reserve too")
-        return int(info.used), int(info.total)
+        return Memory(int(info.used), int(info.free), int(info.total))
 
-    def _process(self) -> int:
+    def _shares(self) -> Shares:
+        holds = self._processes()
         ours = os.getpid()
-        for process in pynvml.nvmlDeviceGetComputeRunningProcesses(self._handle):
-            if process.pid == ours:
-                self._take_back("nvml_process")
-                return UNKNOWN if process.usedGpuMemory is None else int(process.usedGpuMemory)
-        # In a container the driver's pids are the host's.
-        self._note(
-            "nvml_process", "the driver does not list this process (a container?): its share is unknown"
-        )
-        return UNKNOWN
+        if ours not in holds:
+            # In a container the driver's pids are the host's. The only one listed may be ours, or not.
+            self._note(
+                "nvml_process", "the driver does not list this process (a container?): its share is unknown"
+            )
+            return Shares()
+        self._take_back("nvml_process")
+        others = [n_bytes for pid, n_bytes in holds.items() if pid != ours]
+        if UNKNOWN in holds.values():
+            self._note(
+                "nvml_process_memory",
+                "the driver lists processes without their memory (WDDM, a virtual GPU?): shares are unknown",
+            )
+        return Shares(holds[ours], UNKNOWN if UNKNOWN in others else sum(others))
+
+    def _processes(self) -> dict[int, int]:
+        """By pid; one that computes and draws is in both lists with the same figure."""
+        listed = list(pynvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
+        if self._has_graphics:
+            try:
+                listed += pynvml.nvmlDeviceGetGraphicsRunningProcesses(self._handle)
+            except pynvml.NVMLError:
+                self._has_graphics = False
+        return {row.pid: UNKNOWN if row.usedGpuMemory is None else int(row.usedGpuMemory) for row in listed}
 
     def _take_back(self, code: str) -> None:
         """Before CUDA has its context no driver lists the process: that is no container."""
@@ -106,6 +138,16 @@ class DeviceMemory:
         if code not in self._complained:
             self._complained.add(code)
             self.notes.append(Note(code, text))
+
+
+def _handle(uuid: str) -> Any:
+    """torch tells the UUID of a MIG slice like that of a whole GPU."""
+    try:
+        return pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    except pynvml.NVMLError_NotFound:
+        if not uuid.startswith("GPU-"):
+            raise
+        return pynvml.nvmlDeviceGetHandleByUUID(uuid.replace("GPU-", "MIG-", 1))
 
 
 class Clockwork:

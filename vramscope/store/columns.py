@@ -67,14 +67,15 @@ class Names:
         return tuple(self._index)
 
 
-def numbers(batch: pa.RecordBatch, name: str, dtype: str) -> NDArray[Any]:
-    """The column *name* as NumPy numbers: zeros where it is missing or null; converted where it is wider.
+def numbers(batch: pa.RecordBatch, name: str, dtype: str, absent: int = 0) -> NDArray[Any]:
+    """The column *name* as NumPy numbers: *absent* where there is no such column, zeros where it is null;
+    converted where it is wider.
 
     Raises pa.ArrowException where it is something else than numbers that fit.
     """
     at = batch.schema.get_field_index(name)
     if at < 0:
-        return np.zeros(len(batch), dtype)
+        return np.full(len(batch), absent, dtype)
     column = batch.column(at)
     if column.type != arrow_type(dtype):
         column = column.cast(arrow_type(dtype))

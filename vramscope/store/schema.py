@@ -1,8 +1,8 @@
 """Which files does a trace directory have, and which columns are in each?
 
 docs/trace-format.md says the same for people; a test keeps the two together. A column or a file more is a new
-MINOR (older readers skip it, newer readers fill it with zeros); anything that an older reader would get
-wrong is a new MAJOR.
+MINOR (older readers skip it, newer readers fill it with zeros, or with −1 in samples); anything that an older
+reader would get wrong is a new MAJOR.
 """
 
 import re
@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from vramscope.model.counters import Counters
+from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.marks import Labels, Marks
 from vramscope.model.snapshot import Blocks, Segments
 from vramscope.model.table import Table
 from vramscope.model.trace import Trace
 
 MAJOR = 1
-MINOR = 0
+MINOR = 1
 
 SUFFIX = ".arrows"  # Arrow's name for the streaming format
 
@@ -49,6 +49,9 @@ def _list_of(table: type[Table]) -> pa.DataType:
 
 TABLES: Mapping[str, type[Table]] = {"events": Trace, "marks": Marks, "labels": Labels, "samples": Counters}
 """Streams that hold one table of the model, one file per device."""
+
+ABSENT: Mapping[str, int] = {"samples": UNKNOWN}
+"""What a column of a stream that its file does not have is filled with, where not with zeros."""
 
 STATES = "states"
 POOLS = "pools"

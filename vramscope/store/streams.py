@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from vramscope.model.snapshot import Blocks, Segments, Snapshot
 from vramscope.store.columns import GrowingColumn, Names, numbers, strings
 from vramscope.store.framing import StreamFile
-from vramscope.store.schema import POOLS, SCHEMAS, STATES, TABLES, file_name, numpy_type
+from vramscope.store.schema import ABSENT, POOLS, SCHEMAS, STATES, TABLES, file_name, numpy_type
 
 Rows = TypeVar("Rows", Segments, Blocks)
 
@@ -18,12 +18,13 @@ Rows = TypeVar("Rows", Segments, Blocks)
 class ColumnStream:
     """A stream of flat columns; strings become indices into ``names``."""
 
-    __slots__ = ("_columns", "_dtypes", "_names", "file")
+    __slots__ = ("_absent", "_columns", "_dtypes", "_names", "file")
 
     def __init__(self, directory: Path, stream: str, device: int | None = None, n_rows: int = 0) -> None:
         """Starts with *n_rows* rows of zeros, where row numbers do not start with the file's first row."""
         self.file = StreamFile(directory / file_name(stream, device))
         self._names = Names()
+        self._absent = ABSENT.get(stream, 0)
         self._dtypes = {field.name: _dtype(field.type) for field in SCHEMAS[stream]}
         self._columns = {name: GrowingColumn(dtype or "i4") for name, dtype in self._dtypes.items()}
         for column in self._columns.values():
@@ -46,7 +47,9 @@ class ColumnStream:
 
     def _decode(self, batch: pa.RecordBatch) -> dict[str, NDArray[Any]]:
         return {
-            name: numbers(batch, name, dtype) if dtype else self._names.indices(strings(batch, name))
+            name: numbers(batch, name, dtype, self._absent)
+            if dtype
+            else self._names.indices(strings(batch, name))
             for name, dtype in self._dtypes.items()
         }
 

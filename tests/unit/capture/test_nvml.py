@@ -24,6 +24,7 @@ class Driver:
             "nvmlDeviceGetHandleByPciBusId",
             "nvmlDeviceGetMemoryInfo",
             "nvmlDeviceGetComputeRunningProcesses",
+            "nvmlDeviceGetGraphicsRunningProcesses",
             "nvmlDeviceGetUtilizationRates",
         ):
             monkeypatch.setattr(pynvml, name, self.answer(name))
@@ -34,11 +35,13 @@ class Driver:
             error = self.refusals.get((name, version is not None), self.refusals.get(name))
             if error is not None:
                 raise pynvml.NVMLError(error)
+            processes = [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in self.pids.items()]
             return {
-                "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=(2 if version else 3) * GIB, total=80 * GIB),
-                "nvmlDeviceGetComputeRunningProcesses": [
-                    SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in self.pids.items()
-                ],
+                "nvmlDeviceGetMemoryInfo": SimpleNamespace(
+                    used=(2 if version else 3) * GIB, free=77 * GIB, total=80 * GIB
+                ),
+                "nvmlDeviceGetComputeRunningProcesses": processes,
+                "nvmlDeviceGetGraphicsRunningProcesses": processes[:1],
                 "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=37),
             }.get(name, "handle")
 
@@ -51,13 +54,13 @@ def driver(monkeypatch):
 
 
 def everything(memory):
-    return (*memory.used_and_total(), memory.process_used(), memory.utilization())
+    return (*memory.memory(), *memory.shares(), memory.utilization())
 
 
 def test_a_driver_that_tells_all(driver):
     memory = nvml.DeviceMemory("GPU-1", "")
 
-    assert everything(memory) == (2 * GIB, 80 * GIB, GIB, 37)
+    assert everything(memory) == (2 * GIB, 77 * GIB, 80 * GIB, GIB, 0, 37)
     assert memory.notes == []
     assert driver.asked[0] == ("nvmlDeviceGetHandleByUUID", "GPU-1")
 
@@ -72,7 +75,7 @@ def test_an_old_driver_counts_its_reserve(driver):
     driver.refusals["nvmlDeviceGetMemoryInfo", True] = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
     memory = nvml.DeviceMemory("GPU-1", "")
 
-    assert [memory.used_and_total() for _ in range(2)] == [(3 * GIB, 80 * GIB)] * 2
+    assert [memory.memory() for _ in range(2)] == [(3 * GIB, 77 * GIB, 80 * GIB)] * 2
     assert [note.code for note in memory.notes] == ["nvml_memory"]
 
 
@@ -80,25 +83,60 @@ def test_a_container_hides_the_process(driver):
     driver.pids = {1: GIB}
     memory = nvml.DeviceMemory("GPU-1", "")
 
-    assert [memory.process_used() for _ in range(2)] == [-1, -1]
+    assert [memory.shares() for _ in range(2)] == [(-1, -1)] * 2
     assert [note.code for note in memory.notes] == ["nvml_process"]
 
 
 def test_a_process_listed_only_once_it_has_a_context_is_in_no_container(driver):
     listed, driver.pids = driver.pids, {}
     memory = nvml.DeviceMemory("GPU-1", "")
-    before = memory.process_used()
+    before = memory.shares()
     driver.pids = listed
 
-    assert (before, memory.process_used()) == (-1, GIB)
+    assert (before, memory.shares()) == ((-1, -1), (GIB, 0))
     assert memory.notes == []
+
+
+def test_other_processes_are_summed_and_one_that_also_draws_counts_once(driver):
+    driver.pids |= {1: 2 * GIB, 2: 3 * GIB}
+
+    assert nvml.DeviceMemory("GPU-1", "").shares() == (GIB, 5 * GIB)
+
+
+def test_a_driver_without_the_list_of_those_that_draw(driver):
+    driver.refusals["nvmlDeviceGetGraphicsRunningProcesses"] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    memory = nvml.DeviceMemory("GPU-1", "")
+
+    assert memory.shares() == (GIB, 0)
+    assert memory.notes == []
+
+
+def test_processes_without_their_memory_are_unknown_not_empty(driver):
+    driver.pids = {nvml.os.getpid(): None, 1: None}
+    memory = nvml.DeviceMemory("GPU-1", "")
+
+    assert [memory.shares() for _ in range(2)] == [(-1, -1)] * 2
+    assert [note.code for note in memory.notes] == ["nvml_process_memory"]
+
+
+def test_a_slice_is_found_though_torch_calls_it_a_gpu(driver, monkeypatch):
+    def handle(uuid):
+        if uuid != "MIG-1":
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return uuid
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", handle)
+    memory = nvml.DeviceMemory("GPU-1", "")
+
+    assert memory.memory() == (2 * GIB, 77 * GIB, 80 * GIB)
+    assert driver.asked[0][1] == "MIG-1"
 
 
 def test_a_slice_has_no_utilization(driver):
     driver.refusals["nvmlDeviceGetUtilizationRates"] = pynvml.NVML_ERROR_NOT_SUPPORTED
     memory = nvml.DeviceMemory("MIG-1", "")
 
-    assert everything(memory) == (2 * GIB, 80 * GIB, GIB, -1)
+    assert everything(memory) == (2 * GIB, 77 * GIB, 80 * GIB, GIB, 0, -1)
     assert memory.notes[0].text == "NVML does not tell the utilization: Not Supported"
 
 
@@ -109,6 +147,6 @@ def test_without_a_driver_all_is_unknown_and_said_once(monkeypatch):
     monkeypatch.setattr(pynvml, "nvmlInit", missing)
     memory = nvml.DeviceMemory("GPU-1", "")
 
-    assert [everything(memory) for _ in range(2)] == [(-1, -1, -1, -1)] * 2
+    assert [everything(memory) for _ in range(2)] == [(-1,) * 6] * 2
     assert [note.code for note in memory.notes] == ["nvml_device"]
     memory.close()

@@ -1,0 +1,135 @@
+"""What do torch's counters and the driver say of one device at a moment?
+
+Both are asked one after the other, so a sample is of a stretch of time, some 0.1 to 5 ms. torch is therefore
+asked before and after the driver, and again where its reserved bytes moved in between; where they still
+moved at the last try, the sample says by how much (``reserved_drift_bytes``).
+"""
+
+import threading
+from collections.abc import Callable
+from time import time_ns
+from typing import Any
+
+import torch
+
+from vramscope.capture.nvml import Clockwork, DeviceMemory, Memory, Shares
+from vramscope.model.counters import UNKNOWN, Counters
+from vramscope.model.marks import Note
+
+_MOST_TRIES = 3
+_INTERVAL_S = 0.1
+
+Row = tuple[int, ...]
+"""In the order of ``Counters.DTYPES``."""
+
+
+def torch_counters(device: int) -> dict[str, Any]:
+    """20 µs, without synchronizing."""
+    return torch._C._cuda_memoryStats(device)
+
+
+def bus_id(device: int) -> str:
+    """As NVML writes it."""
+    properties = torch.cuda.get_device_properties(device)
+    domain, bus, slot = (getattr(properties, f"pci_{part}_id", 0) for part in ("domain", "bus", "device"))
+    return f"{domain:08x}:{bus:02x}:{slot:02x}.0"
+
+
+class Sampler:
+    """One device, ten times a second on a thread of its own, and whenever asked; never raises."""
+
+    def __init__(self, device: int, uuid: str, failed: Callable[[Exception], None]) -> None:
+        self._device = device
+        self._failed = failed
+        self._memory = DeviceMemory(uuid, bus_id(device))
+        self._rows: list[Row] = []
+        self._lock = threading.Lock()
+        self._clockwork: Clockwork | None = None
+
+    def start(self) -> None:
+        """The first sample is taken at once."""
+        self._clockwork = Clockwork(self._on_time, _INTERVAL_S)
+
+    def stop(self) -> None:
+        """After a last sample."""
+        if self._clockwork is not None:
+            self._clockwork.stop()
+            self._clockwork = None
+
+    def retire(self) -> None:
+        """Stop soon, without waiting."""
+        if self._clockwork is not None:
+            self._clockwork.retire()
+
+    def close(self) -> None:
+        """NVML counts its users."""
+        self._memory.close()
+
+    def take(self) -> Counters:
+        """The samples since the last call, oldest first."""
+        with self._lock:
+            rows, self._rows = self._rows, []
+        if not rows:
+            return Counters.of()
+        rows.sort()
+        return Counters.of(**dict(zip(Counters.DTYPES, zip(*rows, strict=True), strict=True)))
+
+    def notes(self) -> list[Note]:
+        """What the driver does not tell; each once."""
+        notes, self._memory.notes = self._memory.notes, []
+        return notes
+
+    def glance(self) -> None:
+        """torch's counters alone, now: cheap enough for the program's own thread."""
+        if torch.cuda.is_initialized():
+            self._keep(torch_counters(self._device), Memory(), Shares(), UNKNOWN, UNKNOWN)
+
+    def _on_time(self) -> None:
+        try:
+            if torch.cuda.is_initialized():
+                self._look()
+        except Exception as error:  # noqa: BLE001 -- the recorder's boundary
+            self._failed(error)
+
+    def _look(self) -> None:
+        stats = torch_counters(self._device)
+        for _ in range(_MOST_TRIES):
+            memory, shares = self._memory.memory(), self._memory.shares()
+            before, stats = stats, torch_counters(self._device)
+            drift = _moved(before) - _moved(stats)
+            if not drift:
+                break
+        self._keep(stats, memory, shares, self._memory.utilization(), abs(drift))
+
+    def _keep(self, stats: dict[str, Any], memory: Memory, shares: Shares, busy: int, drift: int) -> None:
+        row = (
+            time_ns(),
+            UNKNOWN,
+            _now(stats, "allocated_bytes"),
+            _now(stats, "reserved_bytes"),
+            memory.used,
+            memory.total,
+            shares.ours,
+            busy,
+            # torch 2.0 and older count no requests.
+            _now(stats, "requested_bytes") if "requested_bytes" in stats else UNKNOWN,
+            _now(stats, "active_bytes"),
+            _now(stats, "inactive_split_bytes"),
+            int(stats["allocated_bytes"]["all"]["peak"]),
+            int(stats["reserved_bytes"]["all"]["peak"]),
+            memory.free,
+            shares.others,
+            drift,
+        )
+        with self._lock:
+            self._rows.append(row)
+
+
+def _now(stats: dict[str, Any], name: str) -> int:
+    return int(stats[name]["all"]["current"])
+
+
+def _moved(stats: dict[str, Any]) -> int:
+    """All that ever came from the driver or went back: it also tells a release and a request of one size."""
+    reserved = stats["reserved_bytes"]["all"]
+    return int(reserved["allocated"]) + int(reserved["freed"])
