@@ -21,6 +21,7 @@ from vramscope.model.marks import MarkKind, Marks, Note
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 from vramscope.model.stacks import StackBuilder
 from vramscope.model.trace import Action, Trace
+from vramscope.units import format_bytes
 
 _ACTIONS = {action.name.lower(): int(action) for action in Action}
 _UNKNOWN = 255
@@ -31,6 +32,8 @@ _STATES = {
     "inactive": BlockState.INACTIVE,
 }
 _LAST_TIME_US = 2**63 // 1000 - 1
+_LARGEST = 1 << 48
+"""Bytes (256 TiB): what is said to be larger is no memory, and sums of it would not fit their numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +187,11 @@ def _segments(segments: _SegmentRows, pools: dict[tuple[int, int], int], reader:
     """In the order of the file."""
     rows = segments.rows
     kinds = rows.column("segment_type", (str,), "large")
+    address, size = rows.integers("address", "u8"), rows.integers("total_size", "i8")
+    _believable(size, "segment")
     return Segments(
-        address=rows.integers("address", "u8"),
-        size=rows.integers("total_size", "i8"),
+        address=address,
+        size=size,
         stream=rows.integers("stream", "u8", 0),
         pool=_pool_column(rows, "segment_pool_id", pools),
         is_large=np.array([kind == "large" for kind in kinds], dtype="?"),
@@ -214,6 +219,8 @@ def _trace(
     """The events in order, and a mark for each out-of-memory error with what the device had left."""
     pools, reader, notes = shared
     action = _actions(events, notes)
+    # A request that failed may have been for anything.
+    _believable(np.where(action <= Action.SEGMENT_UNMAP, events.size, 0), "event")
     is_segment = (action >= Action.SEGMENT_ALLOC) & (action <= Action.SEGMENT_UNMAP)
     trace = Trace(
         action=action,
@@ -244,6 +251,13 @@ def _actions(events: Events, notes: list[Note]) -> NDArray[Any]:
         text = f"{n_unknown} events of kinds that this version does not know were left out: {names}"
         notes.append(Note("unknown_action", text, n_unknown))
     return action
+
+
+def _believable(size: NDArray[Any], what: str) -> None:
+    if len(size) and size.max() >= _LARGEST:
+        at = int(size.argmax())
+        text = f"{what} {at} has a size of {format_bytes(int(size[at]))}"
+        raise FormatError(f"{text}: this is no snapshot of torch, or damaged")
 
 
 def _times(events: Events) -> NDArray[Any]:
@@ -302,9 +316,11 @@ def _blocks(
     reader, notes = shared
     rows = segments.blocks
     size = rows.integers("size", "i8")
+    _believable(size, "block")
     state = _states(rows, notes)
     in_use = state != BlockState.INACTIVE
     requested, stack_id = _owners(rows, reader)
+    _believable(requested, "requested_size of block")
     return Blocks(
         segment=owner.astype("i4"),
         address=_addresses(rows, size, held, owner),

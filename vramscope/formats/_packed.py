@@ -41,6 +41,8 @@ NAMES = ("action", "addr", "device_free", "size", "stream", "time_us", "frames",
 
 _DEFINITION = re.compile(rb"\x8c[\x04-\x0b](" + "|".join(NAMES).encode() + rb")\x94")
 _BEGIN_EVENT = b"}\x94("
+_MOST_DEFINITIONS = 64
+"""Torch has each word once; functions of the same names may be on a stack."""
 
 
 def _sized(opcode: bytes, sizes: Iterable[int]) -> bytes:
@@ -234,6 +236,8 @@ class _Walk:
 
     def _define(self, memo: int, word: bytes) -> None:
         """This is what the string will be called."""
+        if len(self.shapes.names) >= _MOST_DEFINITIONS:
+            raise Irregular
         self.shapes.names[memo] = word.decode()
         if word == b"action":
             self._begins.append(_BEGIN_EVENT + _get(memo))

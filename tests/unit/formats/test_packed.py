@@ -168,8 +168,9 @@ def test_bytes_after_the_end_are_noted_the_same() -> None:
 
 
 @pytest.mark.parametrize("more", [
-    {"addr": -1}, {"addr": 2**64}, {"size": 2**63}, {"size": -(2**40)}, {"size": None}, {"time_us": 1.5},
-    {"action": 7}, {"stream": True}, {"frames": 5}, {"frames": [5]}, {"pool_id": (1,)}, {"time_us": 2**62},
+    {"size": 2**48}, {"addr": -1}, {"addr": 2**64}, {"size": 2**63}, {"size": -(2**40)}, {"size": None},
+    {"time_us": 1.5}, {"action": 7}, {"stream": True}, {"frames": 5}, {"frames": [5]}, {"pool_id": (1,)},
+    {"time_us": 2**62},
 ], ids=str)  # fmt: skip
 def test_one_wrong_event_among_many_is_refused_with_its_place(more: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "a.pickle"
@@ -248,6 +249,11 @@ def test_an_event_inside_of_a_text_is_no_event() -> None:
     whole = dumped(entries)
 
     assert_same(by_runs(whole)[0], by_dicts(whole))
+
+
+def test_words_defined_again_and_again_take_no_time() -> None:
+    with pytest.raises(Irregular):
+        by_runs(b"\x80\x04]\x94" + b"\x8c\x04size\x94a" * 100 + b".")
 
 
 @pytest.mark.parametrize("window", [500, 1 << 22])

@@ -182,3 +182,30 @@ def test_the_json_twin_is_its_pickle():
         assert column.tolist() == twin.tolist(), name
     frames = [[twin.stacks.frames(i) for i in twin.trace.stack_id] for twin in (one, other)]
     assert frames[0] == frames[1]
+
+
+@pytest.mark.parametrize("place", ["event", "segment", "block"])
+def test_a_size_that_no_device_has_is_refused(place: str, tmp_path: Path) -> None:
+    data = snapshot()
+    where = {
+        "event": data["device_traces"][1][2],
+        "segment": data["segments"][0],
+        "block": data["segments"][0]["blocks"][1],
+    }
+    where[place]["total_size" if place == "segment" else "size"] = 1 << 48
+
+    message = refused(tmp_path / "a.pickle", pickle.dumps(data))
+
+    assert place in message
+    assert "256" in message
+
+
+def test_a_failed_request_may_be_of_any_size(tmp_path: Path) -> None:
+    data = snapshot()
+    failed = entry("oom", 0, 1 << 60, 9) | {"device_free": 5}
+    del failed["addr"]
+    data["device_traces"][1].append(failed)
+
+    run = opened(tmp_path / "a.pickle", pickle.dumps(data))
+
+    assert run.recordings[0].trace.size[-1] == 1 << 60
