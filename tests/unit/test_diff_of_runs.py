@@ -1,0 +1,54 @@
+"""Runs of one program compare equal; what one line takes more is named, and check notices."""
+
+import gc
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import vramscope  # noqa: E402
+from vramscope import cli  # noqa: E402
+from vramscope.analysis.compare import compare  # noqa: E402
+
+nn = torch.nn
+
+
+def trained(path, extra: int = 0):
+    """A small transformer on the simulated device; *extra* bytes more at one line of each step."""
+    torch.manual_seed(0)
+    model = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True)
+    optimizer = torch.optim.AdamW(model.parameters())
+    gc.collect()
+    with vramscope.record(path, device="simulated", quiet=True):
+        for _ in range(3):
+            loss = model(torch.randn(16, 32, 64)).square().mean()
+            mask = torch.zeros(4096 + extra, dtype=torch.uint8)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    del mask
+    return vramscope.load(path).recordings[0]
+
+
+LINE = trained.__code__.co_firstlineno + 9
+
+
+def test_runs_of_one_program_differ_in_nothing(tmp_path):
+    first, *others = [trained(tmp_path / str(number)) for number in range(4)]
+
+    assert [compare(first, other).changes for other in others] == [()] * 3
+
+
+def test_what_one_line_takes_more_is_named_with_its_bytes(tmp_path, capsys):
+    before = trained(tmp_path / "a")
+    extra = before.peak().allocated.n_bytes // 20 // 512 * 512
+    after = trained(tmp_path / "b", extra)
+
+    (line,) = compare(before, after).of("line")
+
+    # The mask of a step lives until the next one is made: at that moment there are two of it.
+    assert line.place is not None
+    assert (line.place.file, line.place.line, line.n_bytes) == (__file__, LINE, 2 * extra)
+    assert cli.main(["check", str(tmp_path / "b"), "--against", str(tmp_path / "a")]) == 3
+    assert f"test_diff_of_runs.py:{LINE}" in capsys.readouterr().out
+    assert cli.main(["check", str(tmp_path / "a"), "--against", str(tmp_path / "a")]) == 0
