@@ -146,7 +146,7 @@ def detail(view: View, stack: Any) -> Any:
     first = own[0] if own else frames[0]
     return [
         html.H4([html.Bdi(first.function[:200]), html.Span(place(first), className="dim")]),
-        _code(first),
+        code(first),
         html.Ol(_frame_items(frames[:MAX_FRAMES]), className="frames"),
         html.P(f"{len(frames) - MAX_FRAMES} outer frames left out", className="dim")
         if len(frames) > MAX_FRAMES
@@ -154,7 +154,8 @@ def detail(view: View, stack: Any) -> Any:
     ]
 
 
-def _code(frame: Frame) -> Any:
+def code(frame: Frame) -> Any:
+    """The line itself between its neighbours, where this machine has the file."""
     lines = source(frame.file, frame.line)
     if not lines:
         return html.P("The source is not on this machine.", className="dim hint")

@@ -35,8 +35,9 @@ def peaks(found: StepPeaks, index: NDArray[Any], chosen: int | None) -> dict[str
     whole = _line("step", "#1F2933", index, found.per_step.allocated, rows, unit)
     whole |= {"uid": "allocated", "line": {"shape": "linear", "width": 2.2, "color": "#1F2933"}}
     mark = _chosen(index, found, chosen, unit)
+    spacing = -(-max(len(index), 1) // 12)
     axes = {
-        "xaxis": {"showgrid": False, "zeroline": False, "tickprefix": "step ", "dtick": -(-max(len(index), 1) // 12),
+        "xaxis": {"showgrid": False, "zeroline": False, "tickprefix": "step ", "dtick": spacing,
                   "exponentformat": "none", "ticks": "outside", "ticklen": 4, "fixedrange": False},
         "yaxis": {"rangemode": "tozero", "fixedrange": True, "zeroline": False, "nticks": 6,
                   "ticksuffix": f" {unit_name}", "exponentformat": "none"},

@@ -1,0 +1,50 @@
+"""How did what some lines hold grow, at the same point of every step?"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .m4 import even_edges, m4
+from .theme import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, base_layout, byte_unit, esc, pack, scaled
+
+COLOURS = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, SKY, "#6A51A3", "#7A8896")
+COLUMNS = 200
+
+
+def figure(
+    levels: NDArray[Any], names: Sequence[str], x: NDArray[Any], dashes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """A line each; *levels* has shape (lines, steps) in bytes, *x* the number of each step."""
+    unit, unit_name = byte_unit(int(levels.max(initial=0)))
+    lines = [
+        _line(level, name, i, x, unit) for i, (level, name) in enumerate(zip(levels, names, strict=True))
+    ]
+    for line, dash in zip(lines, dashes, strict=False):
+        line["line"]["dash"] = dash
+    axes = {
+        "xaxis": {"showgrid": False, "zeroline": False, "tickprefix": "step ", "exponentformat": "none",
+                  "ticks": "outside", "ticklen": 4, "dtick": _spacing(x)},
+        "yaxis": {"rangemode": "tozero", "fixedrange": True, "zeroline": False, "nticks": 6,
+                  "ticksuffix": f" {unit_name}", "exponentformat": "none"},
+    }  # fmt: skip
+    margin = {"l": 72, "r": 16, "t": 10, "b": 34}
+    return {"data": lines, "layout": base_layout(**axes, hovermode="x unified", margin=margin)}
+
+
+def _spacing(x: NDArray[Any]) -> int:
+    span = int(x[-1] - x[0]) if len(x) else 0
+    return max(1, -(-span // 12))
+
+
+def _line(level: NDArray[Any], name: str, i: int, x: NDArray[Any], unit: int) -> dict[str, Any]:
+    kept = np.arange(len(level))
+    if len(level) > 2 * COLUMNS:
+        kept = m4([level], even_edges(0, len(level), COLUMNS))
+    colour = COLOURS[i % len(COLOURS)]
+    return {
+        "type": "scatter", "mode": "lines+markers" if len(kept) <= 60 else "lines", "name": esc(name, 60),
+        "uid": f"growth{i}", "x": pack(x[kept]), "y": pack(scaled(level[kept], unit)),
+        "line": {"width": 2, "color": colour}, "marker": {"size": 6}, "hovertemplate": "%{y:.2f}",
+    }  # fmt: skip

@@ -1,0 +1,150 @@
+"""What became different from one run, or one rank, to another, step by step?"""
+
+import re
+from typing import Any
+
+import numpy as np
+from dash import dcc, html
+
+from vramscope.analysis.compare import Comparison
+from vramscope.errors import VramscopeError
+from vramscope.units import format_bytes
+
+from ..address import Address
+from ..components import header, states
+from ..components.differences import Difference, table
+from ..components.graph import graph
+from ..data import Data, View, answer
+from ..figures import growth
+from . import Context, Page
+
+MOST_CHOICES, MOST_CHANGES = 24, 20
+_RECORDING = re.compile(r"(.+)\.r(\d{1,6})\.d(\d{1,4})", re.ASCII)
+
+
+def _layout(context: Context) -> Any:
+    data, address = context.data, context.address
+    view = data.view(address)
+    if not len(view.recording.trace):
+        return states.nothing_recorded(view.is_live)
+    if not address.other:
+        return [_choice(data, view, address)]
+    other = _other(data, address)
+    found: Comparison = data.derive(
+        other, ("compare", view.key), lambda before: answer(before, "compare", other=view.recording)
+    )
+    return [_opening(found, view, other), *_steps(found), *_changes(found), _choice(data, view, address)]
+
+
+def _other(data: Data, address: Address) -> View:
+    """The recording to compare with: of another run its fullest, or the one that is named."""
+    said = _RECORDING.fullmatch(address.other)
+    if said:
+        return data.view(Address(run=said[1], rank=int(said[2]), device=int(said[3])))
+    try:
+        return data.view(Address(run=address.other, rank=address.rank, device=address.device))
+    except VramscopeError:
+        return data.view(Address(run=address.other))
+
+
+def _name(view: View) -> str:
+    recording = header.name_of(view.recording) if len(view.run.recordings) > 1 else ""
+    return " · ".join(word for word in (view.run.name[:120], recording) if word)
+
+
+def _opening(found: Comparison, view: View, other: View) -> html.Section:
+    before, after = int(found.before.max(initial=0)), int(found.after.max(initial=0))
+    change = after - before
+    if not found.changes:
+        claim = "The same, within a thousandth of the peak"
+    elif not change:
+        claim = "The same peak, differently made up"
+    else:
+        word = "more" if change > 0 else "less"
+        share = f" ({100 * abs(change) / before:.1f} %)" if before else ""
+        claim = f"{format_bytes(abs(change))} {word} at the peak{share}"
+    steps = (
+        f"{len(found.steps):,} steps side by side" if len(found.steps) else "Whole recordings side by side"
+    )
+    alone = [
+        f"{n:,} steps only {word}"
+        for n, word in ((found.only_before, "before"), (found.only_after, "after"))
+        if n and len(found.steps)
+    ]
+    names = [html.Bdi(_name(other), className="function"), " → ", html.Bdi(_name(view), className="function")]
+    support = html.P(
+        [*names, html.Span(f" · {'; '.join([steps, *alone])}", className="dim")], className="support"
+    )
+    return html.Section([html.H2(claim, className="claim"), support], className="opening")
+
+
+def _steps(found: Comparison) -> list[Any]:
+    if len(found.steps) < 2:
+        return []
+    levels = np.stack([found.after, found.before])
+    drawn = growth.figure(levels, ("after", "before"), found.steps, ("solid", "dot"))
+    key = [
+        html.Span([html.I(className="swatch", style={"background": colour}), word])
+        for word, colour in zip(("after", "before (dotted)"), growth.COLOURS, strict=False)
+    ]
+    head = html.Div([html.H3("Peak of each step"), html.Div(key, className="lane-key parts-key")],
+                    className="panel-bar")  # fmt: skip
+    picture = graph("cp-graph", drawn, f"Peaks of {len(found.steps)} steps, before and after.", "steps")
+    return [html.Section([head, picture], className="panel chart", **{"aria-label": "Peaks of both"})]
+
+
+_KINDS = (("line", "By line"), ("category", "By category"), ("phase", "By phase"), ("total", "In all"))
+
+
+def _changes(found: Comparison) -> list[Any]:
+    if not found.changes:
+        return []
+    least = format_bytes(found.tolerance_bytes)
+    panels = []
+    for kind, title in _KINDS:
+        changes = found.of(kind)
+        rows = [Difference(*_words(change), change.before, change.after) for change in changes[:MOST_CHANGES]]
+        more = f"the largest {MOST_CHANGES} of {len(changes)}" if len(changes) > MOST_CHANGES else ""
+        bar = html.Div([html.H3(title), html.Span(more, className="dim")], className="panel-bar")
+        body = table(rows, "Before", "After", f"No difference above {least}.")
+        panels.append(html.Section([bar, body], className="panel", **{"aria-label": title}))
+    return [panels[0], html.Div(panels[1:], className="thirds")]
+
+
+def _words(change: Any) -> tuple[str, str]:
+    place = change.place
+    if change.kind == "line" and place is not None and place.file:
+        return place.function or place.via, f"{place.file.rsplit('/', 1)[-1]}:{place.line}"
+    return change.name.replace("_", " "), ""
+
+
+def _choice(data: Data, view: View, address: Address) -> html.Section:
+    own = [
+        (header.name_of(each), f"{view.run_id}.r{each.process.rank}.d{each.device.index}")
+        for each in view.run.recordings
+        if each is not view.recording
+    ]
+    others = [(name, name) for name in data.paths() if name != view.run_id]
+    links = [
+        html.Li(dcc.Link(html.Bdi(name), href=address.go(other=to, at=None, t0=None, t1=None).url,
+                         className="link here" if to == address.other else "link"))
+        for name, to in (own + others)[:MOST_CHOICES]
+    ]  # fmt: skip
+    if not links:
+        return states.state(
+            "Nothing to compare with",
+            "This folder holds one recording only.",
+            ["Record another into the same folder, or compare files: ", states.command("vramscope diff A B")],
+        )
+    title = "Compare with another" if address.other else "Compare with"
+    return html.Section(
+        [html.Div(html.H3(title), className="panel-bar"), html.Ul(links, className="others")],
+        className="panel", **{"aria-label": title},
+    )  # fmt: skip
+
+
+def _register(_: Any, __: Data) -> None:
+    """Links only."""
+
+
+PAGE = Page(name="compare", title="Compare", order=80, path="/compare", layout=_layout, register=_register)

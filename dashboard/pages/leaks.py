@@ -1,0 +1,145 @@
+"""Does memory grow from step to step, by which line and which mistake, and who keeps it?"""
+
+from typing import Any
+
+import numpy as np
+from dash import Input, Output, State, dcc, html
+from dash.exceptions import PreventUpdate
+
+from vramscope import analysis
+from vramscope.analysis.leaks import Leak, Leaks
+from vramscope.errors import VramscopeError
+from vramscope.units import format_bytes
+
+from ..address import Address, restore
+from ..components import cause, states
+from ..components.graph import graph
+from ..data import Data, View
+from ..figures import growth
+from ..figures.names import place
+from . import Context, Page
+
+MOST_SHOWN = 8
+
+
+def _layout(context: Context) -> Any:
+    view = context.data.view(context.address)
+    if not len(view.recording.trace):
+        return states.nothing_recorded(view.is_live)
+    return html.Div(_content(context.data, view, context.address), id="lk-content", className="page")
+
+
+def _content(data: Data, view: View, address: Address) -> list[Any]:
+    found: Leaks = data.ask(view, "leaks")
+    if not found.leaks:
+        return [_nothing(found), *_no_leak(found)]
+    total = sum(leak.bytes_per_step for leak in found.leaks)
+    turn = "step" if found.has_steps else "turn of its loop"
+    many = f"{len(found.leaks)} leaks" if len(found.leaks) > 1 else "A leak"
+    claim = f"{many}: {format_bytes(total)} more with every {turn}"
+    question = analysis.analyses()["leaks"]
+    told = [each for each in (question.findings(found) if question.findings else []) if each.kind == "leak"]
+    shown = found.leaks[:MOST_SHOWN]
+    names = [_name(leak) for leak in shown]
+    figure = growth.figure(np.array([leak.level for leak in shown]), names, _turns(view, found))
+    word = "steps" if found.has_steps else "turns of its loop"
+    support = f"Compared at the same point of {len(found.turns)} {word}."
+    return [
+        html.Section([html.H2(claim, className="claim"), html.P(support, className="support")],
+                     className="opening"),
+        html.Section([html.Div([html.H3("What the leaking lines hold"), _key(names)], className="panel-bar"),
+                      graph("lk-graph", figure, f"Growth of {len(shown)} leaks over the steps.", "steps")],
+                     className="panel chart", **{"aria-label": "Growth"}),
+        *[_card(told, leak, i, address) for i, leak in enumerate(shown)],
+        *_no_leak(found),
+    ]  # fmt: skip
+
+
+def _card(told: list[Any], leak: Leak, i: int, address: Address) -> Any:
+    said = told[i] if i < len(told) else None
+    if said is None:
+        return html.Section(html.H3(_name(leak)), className="panel card")
+    lines = [
+        html.Div([html.Dt(html.Bdi(_place(frame))), html.Dd(f"{format_bytes(rate)} per step")])
+        for frame, rate in leak.lines[:6]
+    ]
+    frame = leak.lines[0][0] if leak.lines else None
+    to = address.go(path="/allocations", q=f"{frame.function} alive" if frame else "alive", at=None)
+    facts = html.Dl(lines, className="fact-list lines")
+    kept = f"Kept at {place_of(leak.kept_at)}" if leak.kept_at else ""
+    path = (
+        html.P([html.Span("Held by ", className="dim"), html.Code(html.Bdi(leak.path[:300]))])
+        if leak.path
+        else None
+    )
+    sure = f"{leak.n_steps} steps looked at, {100 * leak.confidence:.0f} % steady. {kept}"
+    link = dcc.Link("Show its allocations", href=to.url, className="link")
+    return cause.card(said, path, facts, html.P(sure, className="dim"), links=link)
+
+
+def place_of(kept: tuple[str, int, str]) -> str:
+    """``train.py:57: losses.append(loss)``."""
+    file, line, text = kept
+    return f"{file.rsplit('/', 1)[-1]}:{line}: {text.strip()[:160]}"
+
+
+def _place(frame: Any) -> str:
+    return f"{frame.function} {place(frame)}"[:160] if frame else "no stack was recorded"
+
+
+def _name(leak: Leak) -> str:
+    frame = leak.lines[0][0] if leak.lines else None
+    return _place(frame)
+
+
+def _turns(view: View, found: Leaks) -> Any:
+    """Numbers for the horizontal axis: of steps where they are known."""
+    ends = view.recording.steps
+    if not found.has_steps or not len(ends):
+        return np.arange(len(found.turns))
+    row = np.clip(np.searchsorted(ends.end_event, found.turns), 0, len(ends) - 1)
+    return ends.index[row]
+
+
+def _key(names: list[str]) -> html.Div:
+    entries = [
+        html.Span([html.I(className="swatch", style={"background": colour}), html.Bdi(name)])
+        for name, colour in zip(names, growth.COLOURS, strict=False)
+    ]
+    return html.Div(entries, className="lane-key parts-key")
+
+
+def _nothing(found: Leaks) -> html.Section:
+    if len(found.turns) < 7:
+        return states.state(
+            "Too short to tell",
+            f"{len(found.turns)} steps were recorded; growth from step to step needs at least 7.",
+        )
+    return states.state(
+        "Nothing leaks",
+        f"At the same point of {len(found.turns)} steps the same lines hold the same bytes.",
+    )
+
+
+def _no_leak(found: Leaks) -> list[Any]:
+    """Growth that has another cause."""
+    fragments = "The allocator reserves {} more per step beyond what is allocated: fragmentation, not a leak."
+    outside = "The process holds {} more per step outside of torch: libraries, NCCL or raw cudaMalloc."
+    said = [(found.cache_bytes_per_step, fragments), (found.outside_bytes_per_step, outside)]
+    return [html.P(text.format(format_bytes(rate)), className="notes") for rate, text in said if rate > 0]
+
+
+def _register(app: Any, data: Data) -> None:
+    @app.callback(
+        Output("lk-content", "children"), Input("version", "data"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def renew(_: Any, said: dict[str, Any]) -> Any:
+        address = restore(said)
+        try:
+            return _content(data, data.view(address), address)
+        except VramscopeError as error:
+            raise PreventUpdate from error
+
+
+PAGE = Page(name="leaks", title="Leaks", order=50, path="/leaks", layout=_layout, register=_register)

@@ -1,0 +1,108 @@
+"""Did an allocation fail, where were the bytes then, and what would have made room?"""
+
+from typing import Any
+
+from dash import Input, Output, State, dcc, html
+from dash.exceptions import PreventUpdate
+
+from vramscope import analysis
+from vramscope.errors import VramscopeError
+from vramscope.units import format_bytes
+
+from ..address import Address, restore
+from ..components import cause, states
+from ..data import Data, View
+from ..instant import moment
+from . import Context, Page
+
+_PARTS = (
+    ("allocated", "allocated", "requested"),
+    ("free_here", "free, for such requests", "inactive_split"),
+    ("free_other_streams", "free, other streams or sizes", "pending"),
+    ("free_private", "free, private pools", "rounding"),
+    ("own_outside", "this process outside of torch", "optimizer_state"),
+    ("others", "other processes", "communication"),
+    ("device_free", "free on the device", "none"),
+)
+
+
+def _layout(context: Context) -> Any:
+    view = context.data.view(context.address)
+    if not len(view.recording.trace):
+        return states.nothing_recorded(view.is_live)
+    return html.Div(_content(context.data, view, context.address), id="oom-content", className="page")
+
+
+def _content(data: Data, view: View, address: Address) -> list[Any]:
+    failures = data.ask(view, "oom")
+    if not len(failures):
+        peak = address.go(path="/peak", at=None).url
+        near = dcc.Link("How near it came: the peak", href=peak, className="link")
+        return [states.state("No allocation failed", "Memory did not run out in this recording.", near)]
+    question = analysis.analyses()["oom"]
+    told = question.findings(failures) if question.findings else []
+    first = len(failures) - len(told)
+    cards = [_card(data, view, failures, first + i, said, address) for i, said in enumerate(told)]
+    times = "once" if len(failures) == 1 else f"{len(failures):,} times"
+    size = format_bytes(int(failures.size[-1]))
+    claim = f"Memory ran out {times}; the last time for {size}"
+    older = f"The last {len(told)} of {len(failures):,} are shown." if first else ""
+    return [
+        html.Section(
+            [html.H2(claim, className="claim"), html.P(older, className="support")], className="opening"
+        ),
+        *reversed(cards),
+    ]
+
+
+def _card(data: Data, view: View, failures: Any, row: int, said: Any, address: Address) -> Any:
+    event = int(failures.event[row])
+    room = failures.rooms[row] if row < len(failures.rooms) else None
+    links = html.Span(
+        [
+            html.Span(moment(data, view, event).words, className="dim"),
+            dcc.Link("What was live then", href=address.go(path="/peak", at=event).url, className="link"),
+            dcc.Link("Segments then", href=address.go(path="/fragmentation", at=event).url, className="link"),
+        ],
+        className="card-links",
+    )
+    return cause.card(said, _room(room) if room else None, links=links)
+
+
+def _room(room: Any) -> Any:
+    known = [(name, label, part, int(getattr(room, name))) for name, label, part in _PARTS]
+    shown = [each for each in known if each[3] > 0]
+    bar = [html.Span(className=f"part part-{part}", style={"flexGrow": str(n)}) for _, _, part, n in shown]
+    entries = [
+        html.Div([html.Dt([html.I(className=f"swatch part-{part}"), label]),
+                  html.Dd(format_bytes(n), title=f"{n:,} bytes")])
+        for _, label, part, n in shown
+    ]  # fmt: skip
+    largest = format_bytes(room.largest_here)
+    need = f"A block of {format_bytes(room.need)} was needed; the largest free one had {largest}"
+    lacking = f"; the driver lacked {format_bytes(room.lacking)}" if room.lacking > 0 else ""
+    return html.Div(
+        [
+            html.H4("Where the device's bytes were"),
+            html.Div(bar, className="parts", role="presentation"),
+            html.Dl(entries, className="part-list"),
+            html.P(f"{need}{lacking}.", className="dim"),
+        ],
+        className="room",
+    )
+
+
+def _register(app: Any, data: Data) -> None:
+    @app.callback(
+        Output("oom-content", "children"), Input("version", "data"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def renew(_: Any, said: dict[str, Any]) -> Any:
+        address = restore(said)
+        try:
+            return _content(data, data.view(address), address)
+        except VramscopeError as error:
+            raise PreventUpdate from error
+
+
+PAGE = Page(name="oom", title="Out of memory", order=60, path="/oom", layout=_layout, register=_register)

@@ -1,0 +1,82 @@
+"""Leaks, failed allocations and comparisons as the analyses found them, or their absence explained."""
+
+import json
+from typing import Any
+
+import plotly.utils
+import pytest
+from vramscope.dashboard.address import Address
+from vramscope.dashboard.data import Data
+from vramscope.dashboard.pages import Context, pages
+
+from vramscope.model.recording import Outcome
+from vramscope.model.trace import Action
+
+MIB = 1 << 20
+
+
+def shown(name: str, data: Data, run: str, **address: Any) -> str:
+    page = next(page for page in pages() if page.name == name)
+    layout = page.layout(Context(data, Address(page.path, run=run, **address)))
+    return json.dumps(layout, cls=plotly.utils.PlotlyJSONEncoder, ensure_ascii=False)
+
+
+@pytest.fixture
+def world(tmp_path: Any, open_program: Any) -> Data:
+    """A run that leaks 4 MiB a step and then fails, and one of the same steps that does neither."""
+    bad, good = open_program(tmp_path / "bad"), open_program(tmp_path / "good")
+    for program in (bad, good):
+        program.begin()
+        for _ in range(12):
+            program.step()
+            if program is bad:
+                program.malloc(4 * MIB, program.stack("remember", 77))
+                program.flush()
+    bad.event(Action.OOM, 0, 600 * MIB, bad.stack("ask", 91))
+    for program in (bad, good):
+        program.flush()
+        program.writer.close(Outcome.FINISHED)
+    return Data(tmp_path)
+
+
+def run(data: Data, word: str) -> str:
+    return next(name for name in data.paths() if name.startswith(word))
+
+
+def test_a_leak_is_shown_with_its_line_and_its_rate(world: Data) -> None:
+    text = shown("leaks", world, run(world, "bad"))
+
+    assert "4.00 MiB more with every step" in text
+    assert "remember model.py:77" in text
+
+
+def test_no_leak_is_said_in_words(world: Data) -> None:
+    assert "Nothing leaks" in shown("leaks", world, run(world, "good"))
+
+
+def test_a_failed_allocation_is_shown_with_the_way_there(world: Data) -> None:
+    text = shown("oom", world, run(world, "bad"))
+
+    assert "Memory ran out once; the last time for 600 MiB" in text
+    assert "/peak?" in text
+    assert "No allocation failed" in shown("oom", world, run(world, "good"))
+
+
+def test_two_runs_are_compared_step_by_step(world: Data) -> None:
+    text = shown("compare", world, run(world, "bad"), other=run(world, "good"))
+
+    assert "12 steps side by side" in text
+    assert "remember" in text
+    assert "The same" in shown("compare", world, run(world, "good"), other=run(world, "good"))
+
+
+def test_a_rank_is_named_in_the_address(world: Data) -> None:
+    name = run(world, "good")
+
+    assert "12 steps" in shown("compare", world, run(world, "bad"), other=f"{name}.r0.d0")
+
+
+def test_a_run_alone_has_nothing_to_compare_with(data: Data) -> None:
+    (name,) = data.paths()
+
+    assert "Nothing to compare with" in shown("compare", data, name)
