@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from time import perf_counter
 
 from vramscope.units import format_bytes
 
@@ -13,6 +14,7 @@ _NEVER_MEANT = frozenset(
 _SURE_AFTER_STEPS = 60
 # Reading takes a second per million events, of the training's time: 60 bytes each.
 _MOST_BYTES = 100 << 20
+_PAUSE = 20
 
 
 class Alarm:
@@ -20,14 +22,25 @@ class Alarm:
 
     def __init__(self) -> None:
         self._n_walks = 0
+        self._next_s = 0.0
         self._told: set[tuple[str | None, int | None]] = set()
 
-    def look(self, directory: Path, n_walks: int) -> Iterator[str]:
-        """One sentence for each line of code that leaks, and was not told before; *n_walks*: how often
-        capture looked for holders, nothing new is known before it did so again."""
-        if n_walks == self._n_walks:
-            return
-        self._n_walks = n_walks
+    def look(self, directory: Path, n_walks: int, *, is_end: bool = False) -> list[str]:
+        """One sentence for each line of code that leaks, and was not told before.
+
+        *n_walks*: how often capture looked for holders. Until something is told of what it found the last
+        time, a twentieth of the time is spent on looking.
+        """
+        now = perf_counter()
+        if n_walks == self._n_walks or (now < self._next_s and not is_end):
+            return []
+        found = list(self._new(directory))
+        self._next_s = perf_counter() + _PAUSE * (perf_counter() - now)
+        if found:
+            self._n_walks = n_walks
+        return found
+
+    def _new(self, directory: Path) -> Iterator[str]:
         if sum(file.stat().st_size for file in directory.glob("rank*/events-*")) > _MOST_BYTES:
             return
         from vramscope.analysis.leaks import findings, leaks

@@ -248,7 +248,7 @@ class Recorder:
         self._guarded(lambda capture: capture.pause())
         if not self._has_failed:
             self._guarded(lambda capture: self._close(capture, error))
-            self._tell_leaks()
+            self._tell_leaks(is_end=True)
 
     def _close(self, capture: "Capture", error: BaseException | None) -> None:
         capture.finish()
@@ -297,13 +297,13 @@ class Recorder:
             self._guarded(lambda capture: capture.flush())
             self._tell_leaks()
 
-    def _tell_leaks(self) -> None:
+    def _tell_leaks(self, *, is_end: bool = False) -> None:
         """In the terminal, once a line of code; looks only where the watch saw something grow."""
         watch = getattr(self._capture, "watch", None)
         if watch is not None and self._directory is not None and watch.n_walks:
             # What it says is not worth a failed recording.
             with suppress(Exception):
-                for text in self._alarm.look(self._directory, watch.n_walks):
+                for text in self._alarm.look(self._directory, watch.n_walks, is_end=is_end):
                     self._say(text, always=True)
 
     def _fail(self, error: Exception) -> None:

@@ -41,6 +41,7 @@ def main() -> None:
     out, device, steps = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     if device == "cuda":
         torch.backends.cudnn.enabled = False
+    torch.set_num_threads(1)  # small tensors; threads would only wait for each other
     for script in map(Path, sys.argv[4:]):
         record(script, out / f"{script.parent.name}-{script.stem}-{steps}", device, steps)
     time.sleep(0.3)  # autograd's thread lets go of Python objects

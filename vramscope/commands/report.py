@@ -47,7 +47,7 @@ def as_json(summaries: "list[Summary]") -> dict[str, Any]:
     return {
         "schema": 1,
         "recordings": [_recording(summary) for summary in summaries],
-        "findings": [_finding(finding) for summary in summaries for finding in summary.findings],
+        "findings": [finding_as_json(finding) for summary in summaries for finding in summary.findings],
     }
 
 
@@ -79,7 +79,8 @@ def _recording(summary: "Summary") -> dict[str, Any]:
     }
 
 
-def _finding(finding: "Finding") -> dict[str, Any]:
+def finding_as_json(finding: "Finding") -> dict[str, Any]:
+    """The fields that every view shares."""
     where = {"file": finding.file, "line": finding.line, "function": finding.function}
     return {
         "kind": finding.kind,

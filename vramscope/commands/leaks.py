@@ -1,0 +1,106 @@
+"""Does memory grow from step to step? Where, by which mistake, and who keeps it."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from vramscope.commands import Command
+
+if TYPE_CHECKING:
+    from vramscope.commands._document import Block
+    from vramscope.model.finding import Finding
+    from vramscope.model.recording import Run
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("path", metavar="RUN", help="a trace directory, or a file that torch wrote")
+    parser.add_argument("--json", action="store_true", help="one object, for machines")
+    parser.add_argument(
+        "--fail-on-leak", action="store_true", help="exit with 3 where there is a leak, for CI"
+    )
+    parser.add_argument(
+        "--min-bytes-per-step", metavar="SIZE", help="do not tell what grows by less (16KiB)", default="16KiB"
+    )
+
+
+def run(args: Namespace) -> int:
+    import json
+
+    from vramscope.analysis.leaks import findings, leaks
+    from vramscope.commands._document import print_terminal
+    from vramscope.commands._summary import summarize
+    from vramscope.commands._waiting import waiting
+    from vramscope.commands.report import as_json
+    from vramscope.errors import UsageError
+    from vramscope.load import load
+    from vramscope.units import parse_bytes
+
+    try:
+        least = parse_bytes(args.min_bytes_per_step)
+    except ValueError as error:
+        raise UsageError(f"--min-bytes-per-step: {error}") from None
+    with waiting(f"reading {args.path}"):
+        loaded = load(args.path)
+        results = [leaks(recording, least) for recording in loaded.recordings]
+    told = [findings(result) for result in results]
+    if args.json:
+        found = as_json([summarize(recording) for recording in loaded.recordings])
+        found["findings"] = as_json_findings([finding for each in told for finding in each])
+        print(json.dumps(found, indent=2))
+    else:
+        print_terminal(list(_page(loaded, told, [len(result.turns) for result in results])))
+    has_leak = any(finding.kind == "leak" for each in told for finding in each)
+    return 3 if has_leak and args.fail_on_leak else 0
+
+
+def as_json_findings(findings: "list[Finding]") -> list[dict[str, object]]:
+    """Of ``report --json``, leaks only."""
+    from vramscope.commands.report import finding_as_json
+
+    return [finding_as_json(finding) for finding in findings if finding.kind == "leak"]
+
+
+def _page(run: "Run", told: "list[list[Finding]]", n_turns: list[int]) -> "Iterator[Block]":
+    from vramscope.commands._document import Heading, Text
+
+    for recording, findings, turns in zip(run.recordings, told, n_turns, strict=True):
+        rank, device = recording.process.rank, recording.device.index
+        yield Heading(f"{run.name}, rank {rank}, device {device}: {turns} steps compared", level=2)
+        for finding in findings:
+            yield from _told(finding)
+        if not findings:
+            yield Text(_nothing(turns), "quiet")
+
+
+def _nothing(n_turns: int) -> str:
+    from vramscope.analysis._growth import LEAST_LEVELS
+
+    if n_turns < LEAST_LEVELS:
+        return f"too few steps to say whether anything grows: {n_turns} of the {LEAST_LEVELS} that it takes"
+    return "nothing grows from step to step"
+
+
+def _told(finding: "Finding") -> "Iterator[Block]":
+    from vramscope.commands._document import Grid, Text
+
+    yield Text(finding.claim, finding.severity)
+    evidence = finding.evidence
+    kept, path = evidence.get("kept_at"), evidence.get("holder_path")
+    rows = [
+        ("cause", finding.cause),
+        ("holder", path or finding.holder),
+        ("kept at", kept and f"{kept['file']}:{kept['line']}  {kept['code']}"),
+        *(("allocated at", _line(line)) for line in evidence.get("lines", [])),
+        ("do", finding.advice),
+    ]
+    yield Grid(("", ""), tuple((name, str(text)) for name, text in rows if text), "ll")
+
+
+def _line(line: "dict[str, object]") -> str:
+    from vramscope.units import format_bytes
+
+    where = f"{line['file']}:{line['line']} {line['function']}" if line["file"] else "no stack was recorded"
+    return f"{where}  {format_bytes(int(str(line['bytes_per_step'])))} a step"
+
+
+COMMAND = Command("leaks", "lines that grow from step to step, the cause, and who keeps it", arguments, run)
