@@ -120,6 +120,8 @@ class _Walk:
         self.n_memo = 0
         self.pieces: list[bytes | Run] = []
         """What is built, and the runs between."""
+        self.opcodes: list[bytes] = []
+        """What is built, without long texts."""
         self.n_trailing = 0
 
     def read(self) -> None:
@@ -232,6 +234,7 @@ class _Walk:
             self._define(self.n_memo + _n_memoized(piece[: found.start()]), found[1])
         self.n_memo += _n_memoized(piece)
         self.pieces.append(piece)
+        self.opcodes.append(piece)
         self._at += len(piece)
 
     def _define(self, memo: int, word: bytes) -> None:
@@ -265,7 +268,7 @@ def _built(walk: _Walk) -> Packed:
         raise Irregular
     list_of_memo = walk.lists.by_memo(walk.n_memo)
     wanted = _wanted(walk, runs, list_of_memo)
-    needed = _needed(kept, runs, list_of_memo)
+    needed = _needed(walk.opcodes, runs, list_of_memo)
     opcodes = walk.lists.opcodes()
     pieces, n_runs = [], 0
     for piece in walk.pieces:
@@ -305,12 +308,11 @@ def _wanted(walk: _Walk, runs: list[Run], list_of_memo: NDArray[Any]) -> list[in
     return sorted(found)
 
 
-def _needed(kept: bytes, runs: list[Run], list_of_memo: NDArray[Any]) -> frozenset[int]:
+def _needed(pieces: list[bytes], runs: list[Run], list_of_memo: NDArray[Any]) -> frozenset[int]:
     """Lists in runs that what is built refers to, by memo index. Raises Irregular for anything but lists."""
     if not runs:
         return frozenset()
-    operands = _WITH_VALUE.findall(kept)
-    found = {int.from_bytes(get[1:], "little") for run in operands for get in _gets(run)}
+    found = {memo for piece in pieces for memo in _references(piece)}
     first = np.array([run.first_memo for run in runs])
     last = first + np.array([run.n_memo for run in runs])
     memo = np.array(sorted(found), "i8")
@@ -324,8 +326,10 @@ def _needed(kept: bytes, runs: list[Run], list_of_memo: NDArray[Any]) -> frozens
 _ONE_VALUE = re.compile(_VALUES, re.DOTALL)
 
 
-def _gets(values: bytes) -> list[bytes]:
-    return [value for value in _ONE_VALUE.findall(values) if value[0] in b"jh"]
+def _references(opcodes: bytes) -> set[int]:
+    """Memo indices."""
+    values = _ONE_VALUE.findall(opcodes)
+    return {int.from_bytes(value[1:], "little") for value in values if value[0] in b"jh"}
 
 
 def _numbered(run: Run, needed: frozenset[int], list_of_memo: NDArray[Any], opcodes: list[bytes]) -> bytes:

@@ -219,6 +219,17 @@ def test_what_a_run_numbers_cannot_be_used_as_something_else() -> None:
         assert_same(run, by_dicts(data))
 
 
+def test_a_reference_behind_a_text_that_looks_like_opcodes_is_seen() -> None:
+    entries = [entry(i) for i in range(900)]
+    settings = {"text": "x" * 40 + "j", "value": entries[700]}
+    data = pickle.dumps(
+        {"segments": [], "device_traces": [entries], "allocator_settings": settings}, protocol=4
+    )
+
+    with pytest.raises(Irregular):
+        by_runs(data)
+
+
 def _run_ends(data: bytes) -> list[int]:
     """Where an event ends and the next begins."""
     return [i + 1 for i in range(len(data) - 4) if data[i : i + 4] == b"u}\x94("]
