@@ -80,7 +80,7 @@ class Reader:
 
 def _waited(command: Sequence[str], home: Path) -> "tuple[int, os.struct_rusage]":
     """Exit status, and what the process and its children used. A home of its own: nobody finds a cache."""
-    environment = {**os.environ, "HOME": str(home), "XDG_CACHE_HOME": str(home), "NO_COLOR": "1"}
+    environment = {**os.environ, "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), "NO_COLOR": "1"}
     # Peers come compiled by pip; ours lies here as source.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment.pop("VRAMSCOPE_CACHE", None)
