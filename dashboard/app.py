@@ -17,6 +17,7 @@ from .pages import Context, Page, pages
 from .security import Access, protect
 
 LIVE_MS, IDLE_MS = 1000, 5000
+STALLED_S = 20
 _LOG = logging.getLogger(__name__)
 
 _INDEX = """<!doctype html>
@@ -197,7 +198,7 @@ def _watch(app: Dash, data: Data) -> None:
     def tell(now: dict[str, Any] | None) -> tuple[Any, Any]:
         if not now or now["outcome"] == "gone":
             return no_update, states.gone() if now else None
-        return header.outcome_dot(Outcome(now["outcome"])), None
+        return header.outcome_dot(Outcome(now["outcome"]), int(now.get("stalled") or 0)), None
 
 
 def _standing(data: Data, address: Address) -> dict[str, Any]:
@@ -206,4 +207,8 @@ def _standing(data: Data, address: Address) -> dict[str, Any]:
         outcome = data.view(address).run.outcome.value
     except VramscopeError:
         return {"run": address.run, "version": -1, "outcome": "gone"}
-    return {"run": address.run, "version": version, "outcome": outcome}
+    said = {"run": address.run, "version": version, "outcome": outcome}
+    quiet = data.quiet_s(address.run)
+    if outcome == Outcome.RUNNING.value and quiet >= STALLED_S:
+        said["stalled"] = quiet // STALLED_S * STALLED_S
+    return said

@@ -72,6 +72,8 @@ class _Open:
     follower: Follower
     lock: RLock = field(default_factory=RLock)
     version: int = 0
+    changed_s: float = field(default_factory=monotonic)
+    """When something new was read last."""
     answers: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
 
 
@@ -118,8 +120,13 @@ class Data:
         with opened.lock:
             if opened.follower.refresh():
                 opened.version += 1
+                opened.changed_s = monotonic()
                 opened.answers.clear()
             return opened.version
+
+    def quiet_s(self, name: str) -> int:
+        """For how many seconds nothing new was read."""
+        return int(monotonic() - self._opened(name).changed_s)
 
     def read(self, name: str) -> Run:
         """The run of that id, for one look: kept open only where it is open already, or still grows."""

@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.errors import VramscopeError
-from vramscope.model.recording import Outcome, Run
+from vramscope.model.recording import Outcome, Recording, Run
+from vramscope.model.trace import Action
+from vramscope.units import format_bytes
 
 from .data import Data, answer
 from .figures.sparkline import outline
@@ -32,6 +34,8 @@ class Summary:
     allocated: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
     """Outline over the run, of the recording with the greatest peak."""
     reserved: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
+    verdict: str = ""
+    """The gravest thing found, in a few words; '' where nothing was, or the run is too long to ask unasked."""
     error: str = ""
     """Why it cannot be opened; '' where it can."""
 
@@ -110,4 +114,19 @@ def _of(run: Run) -> Summary:
         peak_reserved_bytes=max(int(known.reserved.max()) for known, _ in each),
         allocated=outline(position, best.allocated) if len(recording.trace) else best.allocated[:0],
         reserved=outline(position, best.reserved) if len(recording.trace) else best.reserved[:0],
+        verdict=_verdict(recording),
     )
+
+
+MOST_EVENTS_JUDGED = 300_000
+
+
+def _verdict(recording: Recording) -> str:
+    """Out of memory before leaks: the first is what the user came for."""
+    n_ooms = int((recording.trace.action == Action.OOM).sum())
+    if n_ooms:
+        return "ran out of memory" if n_ooms == 1 else f"ran out of memory {n_ooms:,} times"
+    if len(recording.trace) > MOST_EVENTS_JUDGED or len(recording.steps) < 7:
+        return ""
+    rate = sum(leak.bytes_per_step for leak in answer(recording, "leaks").leaks)
+    return f"leaks {format_bytes(rate)} a step" if rate else "steady"

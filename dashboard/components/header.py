@@ -29,9 +29,12 @@ def source_badge(source: str) -> Any:
     return explained(badge, DEFINITION.get(word, f"Recorded by {word}."))
 
 
-def outcome_dot(outcome: Outcome) -> html.Span:
-    """Running, ended, failed or died: a word with a dot, never a colour alone."""
+def outcome_dot(outcome: Outcome, stalled_s: int = 0) -> html.Span:
+    """How it stands, as a word with a dot, never a colour alone; *stalled_s*: nothing new for so long."""
     word = OUTCOME[outcome]
+    if stalled_s:
+        text = f"running, nothing new for {stalled_s} s"
+        return html.Span([html.I(className="dot"), text], className="outcome outcome-stalled")
     if outcome is Outcome.FILE:
         return html.Span()
     return html.Span([html.I(className="dot"), word], className=f"outcome outcome-{word}")

@@ -6,10 +6,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.analysis.fragmentation import retry_events
 from vramscope.model.marks import MarkKind
 from vramscope.model.recording import Recording
 
 TIME, EVENTS = "time", "events"
+RETRY = 100
+"""Kind of a flag beside those of marks: the cache was released because something did not fit."""
+_FULL_COLLECTION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,7 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """Points of the axis worth a sign: kind is a MarkKind, name what the program called it."""
+    """Points of the axis worth a sign: kind is a MarkKind or RETRY, name what the program called it."""
 
     position: NDArray[Any]
     kind: NDArray[Any]
@@ -136,6 +140,11 @@ def _spans(table: Any, label: NDArray[Any], depth: NDArray[Any], ruler: _Ruler) 
 
 def _flags(recording: Recording, ruler: _Ruler) -> Flags:
     marks = recording.marks
-    shown = marks.rows(np.isin(marks.kind, (MarkKind.MARK, MarkKind.OOM, MarkKind.EMPTY_CACHE)))
-    names = tuple(marks.names[i] for i in shown.name)
-    return Flags(ruler.place(shown.event, shown.time_ns), shown.kind.astype("i8"), names)
+    told = np.isin(marks.kind, (MarkKind.MARK, MarkKind.OOM, MarkKind.EMPTY_CACHE))
+    shown = marks.rows(told | ((marks.kind == MarkKind.GC) & (marks.value >= _FULL_COLLECTION)))
+    retries = retry_events(recording) + 1
+    names = (*(marks.names[i] for i in shown.name), *("" for _ in retries))
+    event = np.concatenate([shown.event, retries])
+    time_ns = np.concatenate([shown.time_ns, recording.trace.time_ns[retries - 1]])
+    kind = np.concatenate([shown.kind.astype("i8"), np.full(len(retries), RETRY)])
+    return Flags(ruler.place(event, time_ns), kind, names)

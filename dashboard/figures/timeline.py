@@ -10,7 +10,7 @@ from vramscope.model.marks import MarkKind, Phase
 
 from .lanes import phase_bands, step_labels
 from .m4 import m4, time_edges
-from .series import EVENTS, Curve, Series
+from .series import EVENTS, RETRY, Curve, Series
 from .theme import PHASE_COLOUR, QUANTITY_COLOUR, base_layout, byte_unit, esc, pack, scaled
 
 # With 4 points a column about 5,000 points: a zoom stays under 110 kB and 6,000 SVG points.
@@ -103,6 +103,13 @@ def reduced(position: NDArray[Any], values: NDArray[Any], view: Window, columns:
     return _Points(at, values[instant], instant)
 
 
+def highest(series: Series, view: Window) -> int:
+    """The instant in *view* at which most was allocated, the level on entry included."""
+    entry = _entry(series.position, view.start)
+    stop = max(int(np.searchsorted(series.position, view.end, "right")), entry + 1)
+    return entry + int(series.allocated[entry:stop].argmax())
+
+
 def _entry(position: NDArray[Any], start: float) -> int:
     """The instant whose level holds at *start*: the first one exactly there, else the last before."""
     left = int(np.searchsorted(position, start, "left"))
@@ -184,19 +191,23 @@ def _step_traces(series: Series, view: Window) -> list[dict[str, Any]]:
     return [borders, names]
 
 
-_FLAG = {
+_FLAG: dict[int, tuple[str, str, str]] = {
     MarkKind.OOM: ("x", "#D55E00", "out of memory"),
     MarkKind.EMPTY_CACHE: ("triangle-down", "#7A8896", "empty_cache"),
+    RETRY: ("triangle-up", "#E69F00", "retry"),
     MarkKind.MARK: ("diamond", "#6A51A3", ""),
+    MarkKind.GC: ("circle-open", "#7A8896", "gc"),
 }
+_GRAVEST = tuple(_FLAG)
 FLAG_LIMIT = 60
 
 
 def _flag_traces(series: Series, view: Window, at: int | None) -> list[dict[str, Any]]:
     flags = series.flags
     inside = np.flatnonzero((flags.position >= view.start) & (flags.position <= view.end))
-    inside = inside[np.argsort(flags.kind[inside] != MarkKind.OOM, kind="stable")][:FLAG_LIMIT]
-    looks = [_FLAG[MarkKind(int(kind))] for kind in flags.kind[inside]]
+    gravity = [_GRAVEST.index(kind) for kind in flags.kind[inside].tolist()]
+    inside = inside[np.argsort(gravity, kind="stable")][:FLAG_LIMIT]
+    looks = [_FLAG[kind] for kind in flags.kind[inside].tolist()]
     names = [esc(flags.names[i] or look[2], 24) for i, look in zip(inside, looks, strict=True)]
     signs = {
         "type": "scatter", "mode": "markers+text" if len(inside) <= 12 else "markers", "name": "mark",

@@ -28,7 +28,7 @@ def _layout(context: Context) -> Any:
     if not len(view.recording.trace) and not len(view.recording.initial.blocks):
         return states.nothing_recorded(view.is_live)
     series = series_of(data, view, address.axis or TIME)
-    at = clamp(data, view, address.at)
+    at = _shown_instant(data, view, address, [address.t0, address.t1], address.at)
     shown = legend.usual(series)
     stretch = _window(series, address.t0, address.t1)
     figure = timeline.figure(series, stretch, shown, at)
@@ -136,12 +136,13 @@ def _register(app: Any, data: Data) -> None:
 
     @app.callback(
         Output("ov-live", "children"), Output("ov-table", "rowData"), Output("ov-table", "selectedRows"),
-        Input("ov-at", "data"), Input("version", "data"), State("address", "data"), prevent_initial_call=True,
+        Input("ov-at", "data"), Input("ov-view", "data"), Input("version", "data"),
+        State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def look(at: Any, _: Any, said: dict[str, Any]) -> Any:
+    def look(at: Any, zoom: Any, _: Any, said: dict[str, Any]) -> Any:
         address = restore(said)
         view = _view(data, address)
-        known = clamp(data, view, _instant(at))
+        known = _shown_instant(data, view, address, zoom, at)
         return *live_set.content(data, view, known, address), [] if ctx.triggered_id == "ov-at" else no_update
 
     @app.callback(
@@ -166,8 +167,19 @@ def _redraw(data: Data, address: Address, zoom: Any, shown: list[str], at: Any) 
     series = series_of(data, view, address.axis or TIME)
     t0, t1 = (_instant(edge) for edge in zoom) if isinstance(zoom, list) and len(zoom) == 2 else (None, None)
     patch = Patch()
-    patch["data"] = timeline.traces(series, _window(series, t0, t1), shown, clamp(data, view, _instant(at)))
+    cursor = _shown_instant(data, view, address, zoom, at)
+    patch["data"] = timeline.traces(series, _window(series, t0, t1), shown, cursor)
     return patch
+
+
+def _shown_instant(data: Data, view: View, address: Address, zoom: Any, at: Any) -> int:
+    """The instant that was chosen; else the highest of what is in view."""
+    chosen = _instant(at)
+    edges = [_instant(edge) for edge in zoom] if isinstance(zoom, list) and len(zoom) == 2 else [None, None]
+    if chosen is not None or edges == [None, None]:
+        return clamp(data, view, chosen)
+    series = series_of(data, view, address.axis or TIME)
+    return timeline.highest(series, _window(series, *edges))
 
 
 def _known(shown: Any) -> list[str]:

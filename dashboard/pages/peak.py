@@ -20,8 +20,11 @@ from . import Context, Page
 
 
 def _layout(context: Context) -> Any:
-    data, address = context.data, context.address
-    view = data.view(address)
+    view = context.data.view(context.address)
+    return html.Div(_content(context.data, view, context.address), id="pk-content", className="page")
+
+
+def _content(data: Data, view: View, address: Address) -> Any:
     at = clamp(data, view, address.at)
     if not held(data, view, at).total_bytes:
         return _empty(data, view, at, address)
@@ -78,8 +81,9 @@ def _jumps(data: Data, view: View, at: int, peak: int, address: Address) -> html
 
 def _empty(data: Data, view: View, at: int, address: Address) -> Any:
     if not len(view.recording.trace):
-        return states.nothing_recorded(view.is_live)
+        return [states.nothing_recorded(view.is_live), dcc.Store(id="pk-at", data=at)]
     return [
+        dcc.Store(id="pk-at", data=at),
         _opening(data, view, at, address),
         states.state("Nothing is live here", "At this instant no tensor holds memory.",
                      dcc.Link("Go to the peak", href=address.go(at=None).url, className="link")),
@@ -128,6 +132,18 @@ def _register(app: Any, data: Data) -> None:
         if not isinstance(root, int) or not 0 <= root < len(tree.parent) or not tree.total_bytes[root]:
             raise PreventUpdate
         return icicle.figure(tree, root), _crumbs(tree, root)
+
+    @app.callback(
+        Output("pk-content", "children"),
+        Input("version", "data"), State("pk-at", "data"), State("address", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+    def follow(_: Any, shown: Any, said: dict[str, Any]) -> Any:
+        """While a run grows its peak moves; an instant that somebody chose does not."""
+        address = restore(said)
+        view = _view(data, address)
+        if address.at is not None or clamp(data, view, None) == shown:
+            raise PreventUpdate
+        return _content(data, view, address)
 
     @app.callback(
         Output("pk-location", "search"),

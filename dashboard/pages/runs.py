@@ -67,6 +67,7 @@ def listing(known: list[tuple[str, Summary | None]], folder: str, n_runs: int) -
             html.Th(term("reserved", "Peak reserved"), scope="col", className="number"),
             html.Th(term("step", "Steps"), scope="col", className="number"),
             html.Th("When", scope="col"),
+            html.Th("Verdict", scope="col"),
             html.Th("State", scope="col"),
         ]
     )
@@ -81,11 +82,11 @@ def _row(name: str, summary: Summary | None) -> html.Tr:
     if summary is None:
         word = name.rsplit("-", 1)[0]
         return html.Tr(
-            [html.Td(html.Bdi(word)), html.Td(html.Div(className="shimmer"), colSpan=6)], className="waiting"
+            [html.Td(html.Bdi(word)), html.Td(html.Div(className="shimmer"), colSpan=7)], className="waiting"
         )
     if summary.error:
         return html.Tr(
-            [html.Td(html.Bdi(summary.name)), html.Td(summary.error[:400], colSpan=5, className="dim"),
+            [html.Td(html.Bdi(summary.name)), html.Td(summary.error[:400], colSpan=6, className="dim"),
              html.Td(html.Span("cannot be read", className="outcome outcome-failed"))],
             className="unreadable",
         )  # fmt: skip
@@ -106,10 +107,16 @@ def _row(name: str, summary: Summary | None) -> html.Tr:
             html.Td(format_bytes(summary.peak_reserved_bytes), className="number"),
             html.Td(f"{summary.n_steps:,}" if summary.n_steps else "–", className="number"),
             html.Td(header.when(summary.started_ns) or "–", className="dim"),
+            html.Td(html.Span(summary.verdict or "–", className=_tone(summary.verdict))),
             html.Td(header.outcome_dot(summary.outcome)),
         ],
         className="live" if summary.outcome is Outcome.RUNNING else "",
     )
+
+
+def _tone(verdict: str) -> str:
+    grave = verdict.startswith("ran out")
+    return "verdict-bad" if grave else "verdict-warn" if verdict.startswith("leaks") else "dim"
 
 
 def _spark(summary: Summary) -> Any:

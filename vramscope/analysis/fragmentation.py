@@ -146,23 +146,25 @@ def churn(recording: Recording) -> Churn:
         made_bytes=int(trace.size[gains].sum()),
         n_released=int(np.count_nonzero(losses)),
         released_bytes=int(trace.size[losses].sum()),
-        n_retries=_n_retries(recording, losses),
+        n_retries=len(retry_events(recording)),
         n_ooms=int(np.count_nonzero(trace.action == Action.OOM)),
     )
 
 
-def _n_retries(recording: Recording, losses: NDArray[Any]) -> int:
-    """Runs of releases that end in a request to the driver, or out of memory; not by ``empty_cache``."""
+def retry_events(recording: Recording) -> NDArray[Any]:
+    """The last of each run of releases that ends in a request to the driver, or out of memory; not those of
+    ``empty_cache``."""
     action, stack_id = recording.trace.action, recording.trace.stack_id
+    losses = np.isin(action, _LOSSES)
     last = np.flatnonzero(losses[:-1] & ~losses[1:])
     asked_again = last[np.isin(action[last + 1], (*_GAINS, Action.OOM))]
-    asked, count = np.unique(stack_id[asked_again], return_counts=True)
-    frames = (recording.stacks.frames(stack) for stack in asked.tolist())
-    return sum(
-        n
-        for n, stack in zip(count.tolist(), frames, strict=True)
-        if not any(frame.function == "empty_cache" for frame in stack)
-    )
+    wanted = [
+        stack
+        for stack in np.unique(stack_id[asked_again]).tolist()
+        if any(frame.function == "empty_cache" for frame in recording.stacks.frames(stack))
+    ]
+    retries: NDArray[Any] = asked_again[~np.isin(stack_id[asked_again], wanted)]
+    return retries
 
 
 def _worst(recording: Recording, parts: Parts) -> tuple[int, bool]:
