@@ -46,6 +46,9 @@ class Sink(Protocol):
     def pools(self, pools: Sequence[tuple[int, int]], device: int) -> None:
         """torch's pool ids, by the index that columns carry."""
 
+    def device(self, device: Device) -> None:
+        """One more is recorded than ``Capture.devices`` said at first."""
+
     def note(self, note: Note, device: int | None = None) -> None:
         """Something missing or doubtful."""
 

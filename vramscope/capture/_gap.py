@@ -1,103 +1,93 @@
-"""What happened while nobody recorded? Events that lead from one state of the allocator to a later one."""
+"""What happened while nobody saw it? Events that lead from one state of the allocator to a later one."""
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
-import numpy as np
-
-from vramscope.model.snapshot import BlockState, Snapshot
+from vramscope.allocator.ledger import Block, Ledger, Segment, runs
 from vramscope.model.trace import Action, Trace
 
 
-class _Held(NamedTuple):
-    """A segment, or a block in use."""
-
+class _Row(NamedTuple):
+    action: int
     address: int
     size: int
-    requested: int
-    state: int
+    block_size: int
     stream: int
     pool: int
+    stack: int
 
 
-def bridge(before: Snapshot, after: Snapshot, time_ns: int) -> Trace:
+def bridge(before: Ledger, after: Ledger, time_ns: int) -> Trace:
     """Frees and segment frees, then segments and allocations: as few as explain the difference.
 
     A block freed and made again alike in between is not told apart from one that stayed.
     """
-    old_segments, new_segments = _segments(before), _segments(after)
-    old_blocks, new_blocks = _blocks(before), _blocks(after)
-    rows: list[tuple[int, _Held, int]] = []
-    for held in old_blocks.keys() - new_blocks.keys():
-        if held.state == BlockState.ALLOCATED:
-            rows.append((Action.FREE_REQUESTED, held, 0))
-        rows.append((Action.FREE_COMPLETED, held, 0))
-    rows += [(Action.SEGMENT_FREE, held, 0) for held in old_segments.keys() - new_segments.keys()]
-    made = new_segments.keys() - old_segments.keys()
-    rows += [(Action.SEGMENT_ALLOC, held, new_segments[held]) for held in made]
-    for held in new_blocks.keys() - old_blocks.keys():
-        rows.append((Action.ALLOC, held, new_blocks[held]))
-        if held.state == BlockState.PENDING_FREE:
-            rows.append((Action.FREE_REQUESTED, held, 0))
-    rows.sort(key=_order)
+    lost_segments = _without(before.segments, after.segments)
+    new_segments = _without(after.segments, before.segments)
+    kept = _kept(before, after, (lost_segments, new_segments))
+    gone = {address: block for address, block in before.blocks.items() if address not in kept}
+    born = {address: block for address, block in after.blocks.items() if address not in kept}
+    waits = [
+        address for address in kept if after.blocks[address].is_pending > before.blocks[address].is_pending
+    ]
+    rows = [row for address in sorted(gone) for row in _freed(address, gone[address])]
+    rows += [_moved(Action.SEGMENT_FREE, *item) for item in sorted(lost_segments.items())]
+    rows += [_moved(Action.SEGMENT_UNMAP, *item) for item in runs(_without(before.pages, after.pages))]
+    rows += [_moved(Action.SEGMENT_ALLOC, *item) for item in sorted(new_segments.items())]
+    rows += [_moved(Action.SEGMENT_MAP, *item) for item in runs(_without(after.pages, before.pages))]
+    rows += [_row(Action.ALLOC, address, born[address]) for address in sorted(born)]
+    waits += [address for address, block in born.items() if block.is_pending]
+    rows += [_row(Action.FREE_REQUESTED, address, after.blocks[address]) for address in sorted(waits)]
     return _trace(rows, time_ns)
 
 
-_ORDER = {
-    Action.FREE_REQUESTED: 0,
-    Action.FREE_COMPLETED: 1,
-    Action.SEGMENT_FREE: 2,
-    Action.SEGMENT_ALLOC: 3,
-    Action.ALLOC: 4,
-}
+def _without(one: Mapping[int, Segment], other: Mapping[int, Segment]) -> dict[int, Segment]:
+    """Those of *one* that *other* has not; who made them is no part of what they are."""
+    return {
+        address: segment
+        for address, segment in one.items()
+        if address not in other or other[address][:3] != segment[:3]
+    }
 
 
-def _order(row: tuple[int, _Held, int]) -> tuple[int, int, int]:
-    action, held, _ = row
-    place = _ORDER[Action(action)]
-    # What waits for its free again, and what is made to wait, keep their two rows in order.
-    if action == Action.FREE_REQUESTED and held.state == BlockState.PENDING_FREE:
-        place = 5
-    return place, held.address, action
+def _kept(before: Ledger, after: Ledger, changed: tuple[dict[int, Segment], dict[int, Segment]]) -> set[int]:
+    """Addresses of the blocks that may have stayed."""
+    same = {
+        address
+        for address, block in before.blocks.items()
+        if (later := after.blocks.get(address)) is not None and _is_same(block, later)
+    }
+    moved = [
+        (address, address + segment.size) for segments in changed for address, segment in segments.items()
+    ]
+    return {address for address in same if not any(low <= address < high for low, high in moved)}
 
 
-def _segments(state: Snapshot) -> dict[_Held, int]:
-    segments = state.segments
-    rows = zip(
-        segments.address.tolist(),
-        segments.size.tolist(),
-        segments.stream.tolist(),
-        segments.pool.tolist(),
-        segments.stack_id.tolist(),
-        strict=True,
-    )
-    return {_Held(address, size, size, 0, stream, pool): stack for address, size, stream, pool, stack in rows}
+def _is_same(block: Block, later: Block) -> bool:
+    return (
+        (block.size, block.requested, block.stream, block.pool)
+        == (later.size, later.requested, later.stream, later.pool)
+    ) and later.is_pending >= block.is_pending
 
 
-def _blocks(state: Snapshot) -> dict[_Held, int]:
-    """Blocks in use, or not free yet."""
-    blocks, segments = state.blocks, state.segments
-    used = np.flatnonzero(blocks.state != BlockState.INACTIVE)
-    owner = blocks.segment[used]
-    columns: tuple[Any, ...] = (
-        blocks.address[used],
-        blocks.size[used],
-        blocks.requested_size[used],
-        blocks.state[used],
-        segments.stream[owner],
-        segments.pool[owner],
-        blocks.stack_id[used],
-    )
-    return {_Held(*row[:6]): row[6] for row in zip(*(column.tolist() for column in columns), strict=True)}
+def _freed(address: int, block: Block) -> list[_Row]:
+    completed = _row(Action.FREE_COMPLETED, address, block)
+    return [completed] if block.is_pending else [_row(Action.FREE_REQUESTED, address, block), completed]
 
 
-def _trace(rows: list[tuple[int, _Held, int]], time_ns: int) -> Trace:
-    return Trace.of(
-        action=[action for action, _, _ in rows],
-        time_ns=[time_ns] * len(rows),
-        address=[held.address for _, held, _ in rows],
-        size=[held.requested for _, held, _ in rows],
-        block_size=[held.size for _, held, _ in rows],
-        stream=[held.stream for _, held, _ in rows],
-        pool=[held.pool for _, held, _ in rows],
-        stack_id=[stack for _, _, stack in rows],
-    )
+def _row(action: int, address: int, block: Block) -> _Row:
+    stack = block.stack if action == Action.ALLOC else 0
+    return _Row(action, address, block.requested, block.size, block.stream, block.pool, stack)
+
+
+def _moved(action: int, address: int, segment: Segment) -> _Row:
+    came = action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
+    size, stream, pool, stack = segment
+    return _Row(action, address, size, size, stream, pool, stack if came else 0)
+
+
+def _trace(rows: list[_Row], time_ns: int) -> Trace:
+    if not rows:
+        return Trace.of()
+    columns = dict(zip(_Row._fields, zip(*rows, strict=True), strict=True))
+    return Trace.of(time_ns=[time_ns] * len(rows), stack_id=columns.pop("stack"), **columns)

@@ -85,7 +85,8 @@ class ModuleLog:
         Event times are cut to microseconds; between the hook of a module and its first allocation, and
         between its last and the next hook, lie several.
         """
-        changes = np.frombuffer(self._changes, dtype="i8").reshape(-1, 2)
+        # A copy: an array cannot grow while something looks into it.
+        changes = np.frombuffer(self._changes.tobytes(), dtype="i8").reshape(-1, 2)
         at = np.flatnonzero(trace.action == Action.ALLOC)
         row = np.searchsorted(changes[:, 0], trace.time_ns[at], side="right")
         index = np.concatenate([[self._last], changes[:, 1]])[row]

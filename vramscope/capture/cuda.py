@@ -1,42 +1,53 @@
-"""What did CUDA's allocator do? Its own history, torch's ``_record_memory_history``.
+"""What did CUDA's allocator do? Its own history, torch's ``_record_memory_history``, read while it runs.
 
-The history is a ring in host memory: at most 1,000,000 entries of some 450 bytes with Python stacks. It is
-read at the end of every recorded block, and after an optimizer step that finds it half full: torch can only
-hand over all of it at once, which takes about 5 µs an entry and holds the GIL.
+torch can only hand over the whole history at once, 1.1 µs an entry with the GIL held. So each reading also
+empties it where the allocator's own counts prove that nothing happened meanwhile, and the next costs what is
+new. Where it cannot be emptied (the program keeps it itself), new entries are told from old ones by count.
 """
 
-import inspect
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from time import time_ns
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from time import monotonic, time_ns
 from typing import Any
 
-import numpy as np
 import torch
 
-from vramscope.allocator.history import DeviceHistory, histories
-from vramscope.allocator.replay import reconstruct
-from vramscope.capture import Failed, Options, Sink, Source, _phases
-from vramscope.capture._gap import bridge
-from vramscope.capture._instants import UNCOUNTED, instants
+from vramscope.capture import Failed, Options, Sink, Source, _history, _oom, _phases
+from vramscope.capture._device_log import DeviceLog, Told
+from vramscope.capture._history import Taken
+from vramscope.capture._instants import UNCOUNTED
 from vramscope.capture._labels import Labeller
-from vramscope.capture._log import LabelRow, MarkRow, labels_table, marks_table
+from vramscope.capture._log import LabelRow, MarkRow
+from vramscope.capture._modules import ModuleLog
+from vramscope.capture._reading import Reading, StackLog
 from vramscope.capture._samples import Sampler
 from vramscope.capture._settings import allocator_conf
+from vramscope.capture._shared import Calls
 from vramscope.capture._watch import Watch
+from vramscope.capture.nvml import Clockwork
 from vramscope.errors import CaptureError
 from vramscope.model.device import Device
-from vramscope.model.marks import Category, MarkKind, Marks, Note, Phase
-from vramscope.model.snapshot import Snapshot
-from vramscope.model.stacks import StackBuilder
+from vramscope.model.marks import Category, MarkKind, Note, Phase
 
-_MAX_ENTRIES = 1_000_000
+_BOUNDARY_S, _FLUSH_S = 0.7, 1.0
+"""So old must the last reading be at a boundary of the program, or for the flusher, which comes every 0.8 s:
+with the time that it takes itself this keeps the promise of two seconds."""
+_MANY_NEW = 50_000
+"""So many new entries are read at a boundary in any case: 60 ms."""
+_OOM_S = 1.0
+"""A program that tries batch sizes runs out of memory again and again: read at most once in this time."""
+_STATE_S = 5.0
+"""A loop with a block per step does not write its whole state each time; the last is written by conclude."""
+_DEAREST = 0.05
+"""Of the time, where each reading takes the whole ring again."""
+_LONGEST_WAIT_S = 10.0
 
 
 class Cuda:
-    """The allocator's history of this process; one device has our marks by count, others by time."""
+    """The allocator's history of this process, on every device that it uses."""
 
     def __init__(self, options: Options, failed: Failed) -> None:  # noqa: ARG002
         backend = torch.cuda.get_allocator_backend()
@@ -48,18 +59,31 @@ class Cuda:
         conf = allocator_conf()
         self.settings: Mapping[str, str] = {"PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
         self._device = self.devices[0].index
-        self._labeller = Labeller(self._tell)
+        self.modules = ModuleLog(is_timed=True)
         self.watch = Watch(self._allocated_bytes, self._tell)
-        self._builder = StackBuilder()
+        self._labeller = Labeller(self._tell, self.modules)
         self._sink: Sink | None = None
-        self._sampler = Sampler(self._device, self.devices[0].uuid, failed)
+        self._samplers: dict[int, Sampler] = {}
+        self._guard: Clockwork | None = None
+        self._calls: Calls | None = None
         self._is_theirs = False
-        self._n_stacks = 1
-        self._n_drained = 0
-        self._n_events: dict[int, int] = {}
-        self._last: dict[int, Snapshot] = {}
-        self._marks: list[MarkRow] = []
-        self._labels: list[tuple[int, LabelRow]] = []
+        self._can_empty = True
+        self._n_entries = _history.MAX_ENTRIES
+        self._n_read = 0
+        """The count of allocations up to which the history was read."""
+        self._logs: dict[int, DeviceLog] = {}
+        self._counted: tuple[int, ...] = (self._device,)
+        self._stacks = StackLog()
+        self._annotated_us = 0
+        self._read_at = self._read_s = 0.0
+        self._stated_at = self._oom_at = float("-inf")
+        self._unstated: Reading | None = None
+        """What the allocator held at the end of the last block, if that is not written."""
+        self._marks: list[tuple[MarkRow, tuple[int, ...]]] = []
+        self._labels: list[tuple[int, int, LabelRow]] = []
+        self._moment = threading.local()
+        self._lock = threading.RLock()
+        """Of the reading: one at a time, whichever thread."""
         self._notes: list[Note] = []
         self._told: set[str] = set()
 
@@ -72,22 +96,34 @@ class Cuda:
 
     def resume(self) -> None:
         """The next block was entered."""
-        self._is_theirs = _is_recording()
+        self._is_theirs = _history.is_on()
         if self._is_theirs:
             self._tell_once(
                 Note("shared_history", "the program records its history itself: it was only read")
             )
         else:
             with torch.cuda.device(self._device):
-                _start_history()
-        self._n_drained = self._n_allocations()
+                _history.start(self._n_entries)
+        self._begin_or_bridge()
+        self._calls = Calls(self._before_theirs, self._after_theirs)
         _phases.install(self)
-        self._sampler.start()
+        _oom.listen(self._out_of_memory)
+        for device in self.devices:
+            self._sample(device)
+        self._guard = Clockwork(self._on_guard)
 
     def pause(self) -> None:
         """A block was left: take every hook out of the program."""
         _phases.uninstall()
-        self._sampler.stop()
+        _oom.ignore()
+        if self._calls is not None:
+            self._calls.remove()
+            self._calls = None
+        if self._guard is not None:
+            self._guard.stop()
+            self._guard = None
+        for sampler in self._samplers.values():
+            sampler.stop()
 
     def enter_thread(self) -> None:
         """Nothing: the allocator sees every thread."""
@@ -97,39 +133,53 @@ class Cuda:
         _phases.forget_thread()
 
     def flush(self) -> None:
-        """Samples only; events are read where the program waits for nothing."""
-        if self._sink is not None:
-            self._sink.append(self._sampler.take(), self._device)
+        """Samples; and the events, where the program came by no boundary for a while."""
+        for device, sampler in list(self._samplers.items()):
+            if self._sink is not None:
+                self._sink.append(sampler.take(), device)
+        if self._is_due(_FLUSH_S):
+            self._read()
 
     def finish(self) -> None:
         """A block was left: hand over everything, and stop the history."""
         try:
-            self._drain()
+            # A loop with a block per step would write its state each time: the last is left to conclude.
+            self._read(with_state=monotonic() - self._stated_at > _STATE_S)
         finally:
             if not self._is_theirs:
-                torch.cuda.memory._record_memory_history(enabled=None)
+                _history.stop()
         self.flush()
+        self._tell_blind()
 
     def conclude(self) -> None:
-        """The program ends: every block told its state already."""
-        self._sampler.close()
+        """The program ends: the state at the end of the last block was not written yet perhaps."""
+        if self._unstated is not None and self._sink is not None:
+            self._write_states(self._sink, self._unstated)
+        for sampler in self._samplers.values():
+            sampler.close()
 
     def abandon(self) -> None:
         """Take every hook out and never touch the sink again; waits for nothing."""
         _phases.uninstall()
-        self._sampler.retire()
+        _oom.ignore()
+        if self._calls is not None:
+            self._calls.remove()
+        if self._guard is not None:
+            self._guard.retire()
+        for sampler in self._samplers.values():
+            sampler.retire()
         is_ours = self._sink is not None and not self._is_theirs
         self._sink = None
         self._marks.clear()
         self._labels.clear()
         # A forked child cannot use CUDA, and must not try.
         if is_ours and not torch.cuda._is_in_bad_fork():
-            torch.cuda.memory._record_memory_history(enabled=None)
+            _history.stop()
 
     def notes(self) -> Sequence[Note]:
         """What only the end tells."""
         notes, self._notes = self._notes, []
-        return notes + self._sampler.notes()
+        return [*notes, *(note for sampler in self._samplers.values() for note in sampler.notes())]
 
     # ----------------------------------------------------------------------- told by the program
 
@@ -137,175 +187,277 @@ class Cuda:
         """A fact about the program, now; where ``event`` belongs stands the number of allocations."""
         if self._sink is None:
             return
-        count, now = self._n_allocations(), time_ns()
-        self._marks.append((int(kind), int(phase), now, count, threading.get_ident(), value, name))
+        counts, now = self._counts(), time_ns()
+        row = (int(kind), int(phase), now, UNCOUNTED, threading.get_ident(), value, name)
+        self._marks.append((row, counts))
         if kind == MarkKind.STEP:
             self.watch.tick("step", 0, sys._getframe(1))
+        # The garbage collector may run anywhere, also while we read.
+        if kind != MarkKind.GC:
+            self._at_boundary(counts[0])
 
     def forward_begins(self, module: Any) -> None:
         """Its parameters and buffers are known by name."""
-        self._labeller.module(module)
+        with self._one_moment():
+            self._labeller.module(module)
 
     def forward_ends(self, inputs: Any, result: Any) -> None:
         """Its inputs are known."""
-        self._labeller.inputs(inputs)
-        self._labeller.outputs(result)
+        with self._one_moment():
+            self._labeller.inputs(inputs)
+            self._labeller.outputs(result)
         self.watch.tick("forward", 0, sys._getframe(1))
 
     def backward_ends(self) -> None:
         """Gradients are there."""
-        self._labeller.gradients()
+        with self._one_moment():
+            self._labeller.gradients()
         self.watch.tick("backward", 0, sys._getframe(1))
 
     def step_begins(self, optimizer: Any) -> None:
         """Gradients of parameters that belong to no module seen."""
-        self._labeller.gradients(optimizer)
+        with self._one_moment():
+            self._labeller.gradients(optimizer)
 
     def step_ends(self, optimizer: Any) -> None:
-        """Its state is there; a half full ring is read now."""
-        self._labeller.optimizer_state(optimizer)
+        """Its state is there."""
+        with self._one_moment():
+            self._labeller.optimizer_state(optimizer)
         self.watch.tick("optimizer", id(optimizer), sys._getframe(1))
-        # An allocation makes about three entries: itself and two for its free.
-        if 3 * (self._n_allocations() - self._n_drained) > _MAX_ENTRIES // 2 and not self._is_theirs:
-            self._drain()
-            _start_history()
+
+    @contextmanager
+    def _one_moment(self) -> Iterator[None]:
+        """Labelling allocates nothing: the counts are asked once for a thousand gradients."""
+        self._moment.counts = self._counts()
+        try:
+            yield
+        finally:
+            self._moment.counts = None
 
     def _tell(self, storage: Any, category: Category, name: str) -> bool:
-        if storage.device.type == "cuda" and storage.device.index == self._device:
-            row = (self._n_allocations(), storage.data_ptr(), int(category), name)
-            self._labels.append((time_ns(), row))
+        device = storage.device
+        if device.type == "cuda" and self._sink is not None:
+            counts = getattr(self._moment, "counts", None) or self._counts()
+            count = dict(zip(self._counted, counts, strict=False)).get(device.index, UNCOUNTED)
+            self._labels.append((device.index, time_ns(), (count, storage.data_ptr(), int(category), name)))
         return True
 
-    def _n_allocations(self) -> int:
-        """20 µs, without synchronizing; UNCOUNTED before CUDA runs."""
+    def _counts(self) -> tuple[int, ...]:
+        """Allocations so far on each device in use: 10 to 20 µs each, without synchronizing."""
         if not torch.cuda.is_initialized():
-            return UNCOUNTED
-        return int(torch._C._cuda_memoryStats(self._device)["allocation"]["all"]["allocated"])
+            return (UNCOUNTED,) * len(self._counted)
+        return tuple(_history.stats(device)["allocation"]["all"]["allocated"] for device in self._counted)
 
     def _allocated_bytes(self) -> int:
-        """20 µs, without synchronizing."""
         if not torch.cuda.is_initialized():
             return 0
-        return int(torch._C._cuda_memoryStats(self._device)["allocated_bytes"]["all"]["current"])
+        return int(_history.stats(self._device)["allocated_bytes"]["all"]["current"])
+
+    # -------------------------------------------------------------------------- threads of our own
+
+    def _sample(self, device: Device) -> None:
+        if device.index not in self._samplers:
+            self._samplers[device.index] = Sampler(device.index, device.uuid, self.failed)
+        self._samplers[device.index].start()
+
+    def _on_guard(self) -> None:
+        """Ten times a second: a ring that fills is read before it is overwritten."""
+        try:
+            if self._sink is not None and self._n_new() > self._n_entries // 2:
+                self._read()
+        except Exception as error:  # noqa: BLE001 -- the recorder's boundary
+            self.failed(error)
+
+    # ------------------------------------------------------------------------------ when to read
+
+    def _at_boundary(self, n_allocations: int) -> None:
+        # An allocation makes about three entries: itself and two for its free.
+        n_new = 3 * (n_allocations - self._n_read)
+        if self._is_due(_BOUNDARY_S) or n_new > min(_MANY_NEW, self._n_entries // 2):
+            self._read(wait_s=0)
+
+    def _is_due(self, age_s: float) -> bool:
+        if self._sink is None:
+            return False
+        # Where the ring cannot be emptied a reading costs all of it, however little is new.
+        least = age_s if self._can_empty and not self._is_theirs else max(age_s, self._read_s / _DEAREST)
+        return monotonic() - self._read_at > least and self._is_behind()
+
+    def _is_behind(self) -> bool:
+        if self._marks or self._labels:
+            return True
+        return any(log.is_behind(_history.stats(log.device)) for log in self._logs.values())
+
+    def _n_new(self) -> int:
+        """Entries that are not read yet."""
+        return sum(self._logs[device].n_new(_history.stats(device)) for device in self._counted)
+
+    def _out_of_memory(self, _device: int) -> None:
+        """What happened is on disk before the program hears of it."""
+        if monotonic() - self._oom_at > _OOM_S:
+            self._oom_at = monotonic()
+            try:
+                self._read(with_state=True)
+            except Exception as error:  # noqa: BLE001 -- the recorder's boundary
+                self.failed(error)
+
+    def _before_theirs(self) -> None:
+        try:
+            self._read()
+        except Exception as error:  # noqa: BLE001 -- the recorder's boundary
+            self.failed(error)
+
+    def _after_theirs(self, is_on: bool) -> None:
+        self._is_theirs = is_on
+        if is_on:
+            self._tell_once(
+                Note("shared_history", "the program records its history itself: it was only read")
+            )
+        elif self._sink is not None:
+            with suppress(RuntimeError):
+                _history.start(self._n_entries)
 
     # ------------------------------------------------------------------------------------ reading
 
-    def _drain(self) -> None:
-        """Everything the ring holds, as tables; called where the program allocates nothing meanwhile."""
-        sink = self._sink
-        if sink is None:
+    def _begin_or_bridge(self) -> None:
+        """A block begins: the state is what there is, and only what comes now is new."""
+        if not self._logs:
+            self._logs = {i: DeviceLog(i, self._note) for i in range(torch.cuda.device_count())}
+        logs = list(self._logs.values())
+        if not self._is_theirs and not any(log.is_behind(_history.stats(log.device)) for log in logs):
+            for log in logs:
+                log.forget_ring()
+            self._read_at = monotonic()
             return
-        snapshot = torch.cuda.memory._snapshot()
-        count = self._n_allocations()
-        found, notes = histories(snapshot, self._builder, torch=torch.__version__)
+        taken = self._take_still()
+        reading = self._reading(taken, {})
+        sink = self._sink
+        for log in logs:
+            if sink is None or log.is_idle(taken):
+                log.start_at(taken)
+            elif log.is_begun:
+                log.start_at(taken)
+                if log.bridge_pause(sink, reading):
+                    self._tell_once(
+                        Note("gap", "memory changed between two recorded blocks: shown as one moment")
+                    )
+            else:
+                log.begin(sink, reading)
+        self._see_devices(taken)
+        self._n_read = taken.counts(self._device)[1].alloc
+        self._read_at = monotonic()
+
+    def _take_still(self) -> Taken:
+        """Other threads may be allocating: a moment is looked for in which they do not."""
+        for _ in range(5):
+            taken = _history.take(list(self._logs))
+            if taken.is_still:
+                break
+        return taken
+
+    def _read(self, *, with_state: bool = False, wait_s: float = _LONGEST_WAIT_S) -> None:
+        """Everything that is new, as tables."""
+        if not self._lock.acquire(timeout=wait_s):
+            return
+        try:
+            if self._sink is not None and not getattr(self._moment, "is_reading", False):
+                self._moment.is_reading = True
+                self._read_all(self._sink, with_state=with_state)
+        finally:
+            self._moment.is_reading = False
+            self._lock.release()
+
+    def _read_all(self, sink: Sink, *, with_state: bool) -> None:
+        began = monotonic()
+        if not _history.is_on():
+            self._restart_history()
+        # Before the entries: what is told later waits for the next reading.
+        told = self._take_told()
+        wants_empty = self._can_empty and not self._is_theirs
+        taken = _history.take(list(self._logs), self._n_entries if wants_empty else 0)
+        stretches = {device: log.find(taken) for device, log in self._logs.items()}
+        reading = self._reading(taken, {device: found.start for device, found in stretches.items()})
+        self._see_devices(taken)
+        for device, log in self._logs.items():
+            if not log.is_idle(taken):
+                log.write(sink, reading, stretches[device], told(device))
+            log.begin_ring(taken)
+            self._can_empty &= not log.is_adrift
+        self.modules.cut()
+        reading.forget_events()
+        if with_state:
+            self._write_states(sink, reading)
+        else:
+            self._unstated = reading
+        self._n_read = taken.counts(self._device)[1].alloc
+        self._read_at = monotonic()
+        self._read_s = self._read_at - began
+
+    def _write_states(self, sink: Sink, reading: Reading) -> None:
+        for log in self._logs.values():
+            log.write_state(sink, reading)
+        self._stated_at = monotonic()
+        self._unstated = None
+
+    def _reading(self, taken: Taken, starts: Mapping[int, int]) -> Reading:
+        reading = Reading(taken, starts, self._stacks, (self.torch, self._annotated_us))
+        self._annotated_us = reading.annotated_us
+        return reading
+
+    def _restart_history(self) -> None:
+        self._is_theirs = False
+        self._tell_once(
+            Note(
+                "history_stopped",
+                "the program switched the history off inside the recording: it was begun again",
+            )
+        )
+        _history.start(self._n_entries)
+
+    def _take_told(self) -> Any:
         marks, self._marks = self._marks, []
         labels, self._labels = self._labels, []
-        for note in notes:
-            self._tell_once(note)
-        for history in found:
-            self._write(sink, history, marks, labels, count)
-        self._n_drained = count
+        counted = self._counted
 
-    def _write(
-        self,
-        sink: Sink,
-        history: DeviceHistory,
-        marks: list[MarkRow],
-        labels: list[tuple[int, LabelRow]],
-        count: int,
-    ) -> None:
-        rebuilt = reconstruct(history.trace, history.final, history.settings, history.pools)
-        device, trace = history.device, rebuilt.trace
-        for note in (*history.notes, *rebuilt.notes):
-            self._tell_once(note)
-        n_before = self._open_gap(sink, device, rebuilt.initial)
-        self._write_stacks(sink)
-        sink.pools(history.pools, device)
-        sink.append(trace, device)
-        if device == self._device:
-            at = instants(trace, count, [row[3] for row in marks], [row[2] for row in marks])
-        else:
-            at = np.searchsorted(trace.time_ns, [row[2] for row in marks], side="right")
-        table = _merged(marks, n_before + at, history.marks, n_before)
-        if len(table):
-            sink.append(table, device)
-        if labels and device == self._device:
-            at = instants(trace, count, [row[0] for _, row in labels], [now for now, _ in labels])
-            rows = [(n_before + int(k), *row[1:]) for k, (_, row) in zip(at, labels, strict=True)]
-            sink.append(labels_table(rows), device)
-        self._n_events[device] = n_before + len(trace)
-        final = _at(history.final, self._n_events[device])
-        sink.state(final, device, reported=True)
-        self._last[device] = final
+        def told(device: int) -> Told:
+            at = counted.index(device) if device in counted else len(counted)
+            mine = [
+                (*row[:3], counts[at] if at < len(counts) else UNCOUNTED, *row[4:]) for row, counts in marks
+            ]
+            return Told(mine, [(now, row) for i, now, row in labels if i == device], self.modules.marks)
 
-    def _open_gap(self, sink: Sink, device: int, initial: Snapshot) -> int:
-        """Hand over what leads to *initial*: the first state, or events for what a pause hid."""
-        last = self._last.get(device)
-        if last is None:
-            self._write_stacks(sink)
-            sink.state(_at(initial, 0), device, reported=False)
-            return 0
-        n_before = self._n_events[device]
-        missing = bridge(last, initial, last.time_ns)
-        if len(missing):
-            self._write_stacks(sink)
-            sink.append(missing, device)
-            self._tell_once(Note("gap", "memory changed between two recorded blocks: shown as one moment"))
-        return n_before + len(missing)
+        return told
 
-    def _write_stacks(self, sink: Sink) -> None:
-        rows = self._builder.rows(self._n_stacks)
-        if rows:
-            sink.stacks(rows)
-            self._n_stacks += len(rows)
+    def _see_devices(self, taken: Taken) -> None:
+        """Marks count the allocations of each device that is used, from when it is."""
+        new = [i for i in self._logs if i not in self._counted and any(taken.counts(i)[1])]
+        for index in new:
+            self._counted = (*self._counted, index)
+            self.devices = (*self.devices, _device(index))
+            if self._sink is not None:
+                self._sink.device(self.devices[-1])
+                self._sample(self.devices[-1])
+
+    # -------------------------------------------------------------------------------------- notes
+
+    def _note(self, note: Note, device: int) -> None:
+        """At once: who dies next cannot say it later."""
+        if self._sink is not None:
+            self._sink.note(note, device)
 
     def _tell_once(self, note: Note) -> None:
         if note.code not in self._told:
             self._told.add(note.code)
             self._notes.append(note)
 
-
-def _merged(ours: list[MarkRow], at: Any, theirs: Marks, n_before: int) -> Marks:
-    """Our marks with torch's own annotations, but for those that say again what our hooks said."""
-    rows = [(*row[:3], int(k), *row[4:]) for row, k in zip(ours, at, strict=True)]
-    again = (Phase.OPTIMIZER, Phase.ZERO_GRAD, Phase.DATA)
-    annotations = zip(*(column.tolist() for _, column in theirs.columns()), strict=True)
-    rows += [
-        (*row[:3], n_before + row[3], *row[4:6], theirs.names[row[6]])
-        for row in annotations
-        if row[1] not in again
-    ]
-    if not rows:
-        return Marks.of()
-    rows.sort(key=lambda row: row[2])
-    return marks_table(rows)
-
-
-def _at(state: Snapshot, event: int) -> Snapshot:
-    return Snapshot(event, state.time_ns, state.segments, state.blocks)
-
-
-def _start_history() -> None:
-    """From here on, with Python stacks; arguments by what this torch takes (2.1 to 2.13)."""
-    start = torch.cuda.memory._record_memory_history
-    wanted: dict[str, Any] = {
-        "enabled": "all",
-        "context": "all",
-        "stacks": "python",
-        "max_entries": _MAX_ENTRIES,
-        "clear_history": True,
-        "global_record_annotations": True,
-    }
-    taken = inspect.signature(start).parameters
-    if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in taken.values()):
-        wanted = {name: value for name, value in wanted.items() if name in taken}
-    start(**wanted)
-
-
-def _is_recording() -> bool:
-    """Whether the program keeps a history already."""
-    ask = getattr(torch._C, "_cuda_isHistoryEnabled", None)
-    return bool(torch.cuda.is_initialized() and ask is not None and ask())
+    def _tell_blind(self) -> None:
+        n_blind, n_moves = (
+            sum(getattr(log, name) for log in self._logs.values()) for name in ("n_blind", "n_moves")
+        )
+        if n_blind:
+            share = f"{n_blind / n_moves:.0%}"
+            text = f"{n_blind} allocations and frees ({share}) were recorded without a call stack"
+            self._tell_once(Note("no_stack", text, n_blind))
 
 
 def _ordinal() -> int:

@@ -127,6 +127,13 @@ class Writer:
             self._n_pools[device] = len(pools)
             self._write(POOLS, device, [_array(column, "u8") for column in zip(*new, strict=True)])
 
+    def device(self, device: Device) -> None:
+        """One more than the manifest says so far."""
+        with self._mine():
+            self._manifest = replace(self._manifest, devices=(*self._manifest.devices, device))
+            if self._is_open:
+                self._save(self._manifest, durable=False)
+
     def note(self, note: Note, device: int | None = None) -> None:
         """Append something missing, doubtful or repaired; without *device* it concerns the whole rank."""
         self._write(

@@ -152,8 +152,8 @@ def test_a_block_per_step_is_one_trace_with_what_came_between(run_on_cuda, tmp_p
 def test_a_ring_that_fills_is_read_on_the_way(run_on_cuda, tmp_path):
     (expected,) = run_on_cuda(
         """
-        import vramscope.capture.cuda
-        vramscope.capture.cuda._MAX_ENTRIES = 400
+        import vramscope.capture._history
+        vramscope.capture._history.MAX_ENTRIES = 400
         with vramscope.record("run"):
             for _ in range(30):
                 step()

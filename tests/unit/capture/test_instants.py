@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from vramscope.allocator.ledger import Ledger
+from vramscope.allocator.settings import Settings
 from vramscope.capture._gap import bridge
 from vramscope.capture._instants import UNCOUNTED, instants
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
@@ -51,7 +53,7 @@ def test_no_marks_and_no_events():
 
 def state(*blocks, segments=((0, 1000),)):
     used = [(address, size, status) for address, size, status in blocks]
-    return Snapshot(
+    snapshot = Snapshot(
         segments=Segments.of(address=[a for a, _ in segments], size=[s for _, s in segments]),
         blocks=Blocks.of(
             segment=[
@@ -64,6 +66,7 @@ def state(*blocks, segments=((0, 1000),)):
             state=[status for _, _, status in used],
         ),
     )
+    return Ledger(snapshot, Settings())
 
 
 HELD, PENDING, FREE = BlockState.ALLOCATED, BlockState.PENDING_FREE, BlockState.INACTIVE

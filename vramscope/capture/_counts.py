@@ -1,0 +1,65 @@
+"""How many entries has the allocator made so far? Its own statistics, exact and never lost.
+
+torch.cuda.memory_stats counts, per device, what its history may have forgotten: each of the counts below is
+the number of entries of one kind. SEGMENT_MAP and SEGMENT_UNMAP are counted in bytes only, snapshots not at
+all.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Counts(NamedTuple):
+    """Entries of each kind since the process began, by torch's names of their actions."""
+
+    alloc: int
+    free_requested: int
+    free_completed: int
+    segment_alloc: int
+    segment_free: int
+    oom: int
+
+    def since(self, before: "Counts") -> "Counts | None":
+        """What came after *before*; None where the program reset the statistics in between."""
+        made = Counts(*(now - then for now, then in zip(self, before, strict=True)))
+        return made if min(made) >= 0 else None
+
+    def plus(self, made: "Counts") -> "Counts":
+        """After *made* more."""
+        return Counts(*(one + other for one, other in zip(self, made, strict=True)))
+
+
+class Totals(NamedTuple):
+    """Bytes in use now, in torch's four senses."""
+
+    requested: int
+    allocated: int
+    active: int
+    reserved: int
+
+
+COUNTED = frozenset(Counts._fields)
+"""The actions whose entries are counted."""
+
+
+def counts_of(stats: Mapping[str, Any]) -> Counts:
+    """Out of the nested statistics of one device, as ``torch._C._cuda_memoryStats`` gives them."""
+    allocation, active, segment = (stats[name]["all"] for name in ("allocation", "active", "segment"))
+    return Counts(
+        alloc=allocation["allocated"],
+        free_requested=allocation["freed"],
+        free_completed=active["freed"],
+        segment_alloc=segment["allocated"],
+        segment_free=segment["freed"],
+        oom=stats["num_ooms"],
+    )
+
+
+def totals_of(stats: Mapping[str, Any]) -> Totals:
+    """Out of the same statistics."""
+    return Totals(*(stats[f"{name}_bytes"]["all"]["current"] for name in Totals._fields))
+
+
+def counted(actions: Mapping[str, int]) -> Counts:
+    """How many of each kind there are in a stretch of the history."""
+    return Counts(*(actions.get(name, 0) for name in Counts._fields))
