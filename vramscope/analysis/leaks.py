@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
-from vramscope.analysis._batch import growing_batch
-from vramscope.analysis._cause import ADVICE, CAUSES, Facts, cause_of
-from vramscope.analysis._growth import LEAST_LEVELS, growth, window
-from vramscope.analysis._held import group_of, held, is_bounded, kept_at, older_half, path_of, root_of
-from vramscope.analysis._levels import Levels, levels_of
-from vramscope.analysis._outside import cache_growth, outside_growth
-from vramscope.analysis._turns import turns
+from vramscope.analysis._leak_batch import growing_batch
+from vramscope.analysis._leak_causes import ADVICE, CAUSES, Facts, cause_of
+from vramscope.analysis._leak_growth import LEAST_LEVELS, growth, window
+from vramscope.analysis._leak_holders import group_of, held, is_bounded, kept_at, older_half, path_of, root_of
+from vramscope.analysis._leak_levels import Levels, levels_of
+from vramscope.analysis._leak_outside import cache_growth, outside_growth
+from vramscope.analysis._leak_turns import turns
 from vramscope.analysis.categories import Assigned, Reason, assign
 from vramscope.model.finding import Finding
 from vramscope.model.holders import Holding
@@ -33,6 +33,7 @@ LEAST_BYTES_PER_STEP = 16 << 10
 _LEAST_BYTES_OF_A_LINE = 512
 _MOST_TURNS = 320
 _LINES_TOLD = 5
+_WARM_UP = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,7 @@ def _grouped(known: _Known, grows: Mapping[int, NDArray[Any]]) -> dict[str, NDAr
 
 def _by_root(known: _Known, rows: NDArray[Any]) -> dict[str, NDArray[Any]]:
     """The rows of one line by the variable that holds them: one line can serve two lists."""
-    roots = [group_of(holding) for holding in older_half(_stayed(known, rows), known.holdings)]
+    roots = [group_of(holding) for holding in older_half(_old(known.levels, rows), known.holdings)]
     if not roots:
         return {"": rows}
     # What one line allocates is kept by one mistake; a second root is how the walk came across it.
@@ -196,13 +197,23 @@ def _stayed(known: _Known, rows: NDArray[Any]) -> NDArray[Any]:
     return kept
 
 
+def _old(levels: Levels, rows: NDArray[Any]) -> NDArray[Any]:
+    """Of *rows* what stays to the end, whenever it came, but for the warm-up; of one block that is made anew
+    each time, all that were there. Holders may have been told long before the end."""
+    since = rows[levels.born[rows] >= min(_WARM_UP, _first(levels))]
+    stays = since[levels.gone[since] == len(levels.at)]
+    n_steps = len(levels.at) - _first(levels)
+    old: NDArray[Any] = stays if 2 * len(np.unique(levels.born[stays])) >= n_steps else since
+    return old
+
+
 def _first(levels: Levels) -> int:
     return window(len(levels.at))
 
 
 def _leak(known: _Known, rows: NDArray[Any]) -> Leak | None:
     stayed = _stayed(known, rows)
-    holdings = older_half(stayed, known.holdings)
+    holdings = older_half(_old(known.levels, rows), known.holdings)
     if holdings and sum(map(is_bounded, holdings)) > len(holdings) / 2:
         return None
     cause = cause_of(_facts(known, stayed, holdings))

@@ -85,12 +85,24 @@ class _Walk:
         self._queue: deque[int] = deque()
         self._found: dict[int, tuple[Any, int]] = {}
         self._hooks: list[Any] = []
+        self._later: list[tuple[Any, int, Word]] = []
+        self._defers = True
         self._kinds: dict[type, Callable[[Any, int], None]] = {}
 
     def run(self, roots: Iterable[tuple[Any, Word]]) -> None:
         """From *roots* as far as it goes."""
         for thing, word in roots:
             self._meet(thing, -1, word)
+        self._work_off()
+        # A local variable may be the step's own, and hold the graph of earlier steps by the way only: what an
+        # attribute or a container holds too is theirs.
+        later, self._later = self._later, []
+        for node, before, word in later:
+            self._meet(node, before, word)
+        self._work_off(defer=False)
+
+    def _work_off(self, *, defer: bool = True) -> None:
+        self._defers = defer
         queue, objects = self._queue, self._objects
         count = 0
         while queue and not self.is_late:
@@ -130,6 +142,7 @@ class _Walk:
         """Let go of everything; the newest first, as a stack would."""
         self._found.clear()
         self._hooks.clear()
+        self._later.clear()
         self._queue.clear()
         self._kinds.clear()
         while self._objects:
@@ -272,7 +285,11 @@ class _Walk:
         for storage in storages_of(tensor):
             self._found.setdefault(storage._cdata, (storage, at))
         if tensor.grad_fn is not None:
-            self._meet(tensor.grad_fn, at, ("graph", "", tensor.numel()))
+            word = ("graph", "", tensor.numel())
+            if self._defers and self._words[at][0] == "local":
+                self._later.append((tensor.grad_fn, at, word))
+            else:
+                self._meet(tensor.grad_fn, at, word)
         if tensor.is_leaf or tensor.retains_grad:  # torch warns where there can be none
             self._meet(tensor.grad, at, ("grad", "grad"))
         self._meet(tensor._base, at, ("part", "view"))

@@ -73,7 +73,7 @@ def _page(run: "Run", told: "list[list[Finding]]", n_turns: list[int]) -> "Itera
 
 
 def _nothing(n_turns: int) -> str:
-    from vramscope.analysis._growth import LEAST_LEVELS
+    from vramscope.analysis._leak_growth import LEAST_LEVELS
 
     if n_turns < LEAST_LEVELS:
         return f"too few steps to say whether anything grows: {n_turns} of the {LEAST_LEVELS} that it takes"

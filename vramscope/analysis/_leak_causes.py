@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vramscope.analysis._held import before_graph, container_of
+from vramscope.analysis._leak_holders import before_graph, container_of
 from vramscope.model.holders import Holding
 
 CAUSES = {

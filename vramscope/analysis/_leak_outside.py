@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.analysis._growth import growth
+from vramscope.analysis._leak_growth import growth
 from vramscope.analysis.timeline import timeline
 from vramscope.model.recording import Recording
 

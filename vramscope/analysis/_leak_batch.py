@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.analysis._growth import growth
-from vramscope.analysis._levels import Levels
+from vramscope.analysis._leak_growth import growth
+from vramscope.analysis._leak_levels import Levels
 from vramscope.analysis._place import phases_of
 from vramscope.model.marks import Phase
 
