@@ -16,7 +16,8 @@ from vramscope.model.marks import Phase
 from vramscope.model.snapshot import BlockState
 from vramscope.model.trace import Action
 
-pytestmark = pytest.mark.standin
+# One worker runs the workloads once; all tests look at the same runs.
+pytestmark = [pytest.mark.standin, pytest.mark.xdist_group("cuda-workloads")]
 
 QUANTITIES = ("allocated", "active", "reserved", "requested")
 COUNTED = (
@@ -31,10 +32,7 @@ STATES = {
     "active_pending_free": BlockState.PENDING_FREE,
     "inactive": BlockState.INACTIVE,
 }
-# One worker runs a group once; the tests of its workloads share the two runs.
-each_workload = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.xdist_group(f"cuda-{GROUP_OF[name]}")) for name in GROUP_OF]
-)
+each_workload = pytest.mark.parametrize("name", GROUP_OF)
 
 
 @pytest.fixture
@@ -91,10 +89,9 @@ def test_the_four_quantities_equal_memory_stats_wherever_it_was_asked(truth):
 
 @each_workload
 def test_torch_was_asked_on_the_thread_of_autograd_too(truth):
-    threads = [point["thread"] for point in truth.recorded["points"]]
+    on_main = [point["on_main_thread"] for point in truth.recorded["points"]]
 
-    assert min(threads.count(thread) for thread in set(threads)) >= 10
-    assert len(set(threads)) >= 2
+    assert min(on_main.count(True), on_main.count(False)) >= 10
 
 
 @each_workload
@@ -151,7 +148,6 @@ def test_the_peak_that_the_user_sees_is_the_same_with_us(truth):
     assert truth.recorded["greatest"] == truth.plain["greatest"]
 
 
-@pytest.mark.xdist_group("cuda-pressure")
 def test_under_pressure_the_cache_was_given_back_and_at_last_memory_was_out(truth_of):
     truth = truth_of("pressure")
 
@@ -159,14 +155,12 @@ def test_under_pressure_the_cache_was_given_back_and_at_last_memory_was_out(trut
     assert (truth.recording.trace.action == Action.OOM).sum() == truth.recorded["ooms"] == 1
 
 
-@pytest.mark.xdist_group("cuda-streams")
 def test_blocks_waited_for_other_streams(truth_of):
     totals = truth_of("streams").recording.timeline()
 
     assert int((totals.active - totals.allocated).max()) > 1 << 20
 
 
-@pytest.mark.xdist_group("cuda-late")
 def test_what_was_there_before_the_recording_is_its_initial_state(truth_of):
     truth = truth_of("late")
     sizes = truth.recording.initial.segments.size

@@ -86,7 +86,8 @@ class Probe:
 
     def at(self, where: str) -> None:
         """Note torch's counters here."""
-        self.points.append({"where": where, "thread": threading.current_thread().name, **_moment()})
+        is_main = threading.current_thread() is threading.main_thread()
+        self.points.append({"where": where, "on_main_thread": is_main, **_moment()})
 
     def snapshot(self) -> None:
         """Note torch's segments and blocks here."""

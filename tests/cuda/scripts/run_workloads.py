@@ -1,25 +1,40 @@
-"""``python run_workloads.py FOLDER recorded|plain NAME…``: run workloads, write ``FOLDER/NAME.MODE.json``.
+"""``python run_workloads.py FOLDER [GROUP…]``: run every workload without us and recorded.
 
-``recorded`` records each into ``FOLDER/NAME``. ``plain`` does not know us, and resets torch's peaks at every
-boundary, which tells the true peak of every step and phase.
+Without us it resets torch's peaks at every boundary, which tells the true peak of every step and phase; what
+torch said goes into ``FOLDER/NAME.plain.json``. Then the same recorded, into ``FOLDER/NAME`` and
+``FOLDER/NAME.recorded.json``.
 """
 
 import gc
 import json
 import sys
-import time
-import warnings
+from functools import partial
 from pathlib import Path
 
-warnings.filterwarnings("ignore", module="torch")  # an old torch and a new NumPy
-import torch  # noqa: E402
-import workloads  # noqa: E402
-from probe import Probe  # noqa: E402
+from catalogue import GROUPS
+from children import Work, in_child, linger
+
+MODES = ("plain", "recorded")
 
 
-def main(folder: Path, mode: str, names: list[str]) -> None:
-    torch.backends.cudnn.enabled = False  # the stand-in has none
-    torch.optim.SGD([torch.zeros(1)])  # imports the compiler: nothing to be recorded
+def main(folder: Path, groups: list[str]) -> Work | None:
+    for group in groups or GROUPS:
+        for mode in MODES:
+            names, environment = GROUPS[group].names, GROUPS[group].environment
+            work = in_child(partial(run, folder, mode, names), folder / f"{group}-{mode}", environment)
+            if work is not None:
+                return work
+    return None
+
+
+def run(folder: Path, mode: str, names: tuple[str, ...]) -> None:
+    import torch
+    import workloads
+    from guards import Guards
+    from probe import Probe
+
+    guards = Guards()
+
     for name in names:
         # Garbage is collected at the same moments in every run: it would free memory.
         gc.collect()
@@ -28,9 +43,11 @@ def main(folder: Path, mode: str, names: list[str]) -> None:
         torch.cuda.reset_peak_memory_stats()
         probe = Probe(folder / name if mode == "recorded" else None, resets=mode == "plain")
         getattr(workloads, name)(probe)
-        (folder / f"{name}.{mode}.json").write_text(json.dumps(probe.answer()))
-    time.sleep(0.3)  # torch aborts at exit while autograd's thread still lets go of its last backward
+        (folder / f"{name}.{mode}.json").write_text(json.dumps(probe.answer() | {"guarded": vars(guards)}))
+    linger()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])
+    work = main(Path(sys.argv[1]), sys.argv[2:])
+    if work is not None:
+        work()

@@ -1,0 +1,222 @@
+"""What does recording cost a training step, and what do others cost?
+
+Every variant runs in a process of its own: a block of steps without it, a block with it, and so on in turns,
+so that a busy moment meets both. What counts is the ratio of each pair: median and spread of the ratios.
+
+    python benchmarks/overhead.py [--pairs 7] [--steps 40] [--out benchmarks/OVERHEAD.md]
+
+On a machine with a GPU, or in the stand-in (``.cache/standin/2.13.0/python benchmarks/overhead.py``): there
+nothing computes, a step is host work alone, and the ratios are the worst that can be. Without either, on the
+CPU, through the simulated device.
+"""
+
+import argparse
+import inspect
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PEERS = HERE.parent / ".cache" / "peers"
+LIMIT_S = 300
+VARIANTS = ("off", "counters", "events", "torch history", "torch profiler", "traceml")
+NAMES = {
+    "off": "nothing, twice (the noise)",
+    "counters": 'vramscope, mode="counters"',
+    "events": "vramscope, events",
+    "torch history": "torch _record_memory_history alone, snapshot at the end",
+    "torch profiler": "torch.profiler(profile_memory=True)",
+    "traceml": "TraceML, trace_step",
+}
+COLUMNS = (
+    "variant",
+    "step without, ms",
+    "step ÷ step without",
+    "the same in CPU time",
+    "slowest step, ms",
+    "enter, ms",
+    "leave, ms",
+    "host memory, MB",
+    "µs per event: recorded",
+    "µs per event: handed over",
+)
+ON_GPU = {"width": 1024, "blocks": 12, "batch": [8, 1024]}
+ON_HOST = {"width": 64, "blocks": 4, "batch": [4, 32]}
+
+Found = dict[str, Any]
+
+
+def main() -> int:
+    """Measure, and write OVERHEAD.md."""
+    parser = argparse.ArgumentParser(description="What recording costs a training step.")
+    parser.add_argument("--pairs", type=int, default=7, help="blocks without and with, each")
+    parser.add_argument("--steps", type=int, default=40, help="steps in a block")
+    parser.add_argument("--events", type=int, default=30_000, help="allocator events, for the cost of one")
+    parser.add_argument("--variants", default=",".join(VARIANTS))
+    parser.add_argument("--out", type=Path, default=HERE / "OVERHEAD.md")
+    asked = parser.parse_args()
+    device, name = _device()
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    sizes = ON_GPU if device == "cuda" and not name.startswith("Stand-in") else ON_HOST
+    common = {"device": device, "pairs": asked.pairs, "steps": asked.steps, "events": asked.events, **sizes}
+    found: dict[str, Found] = {}
+    for variant in asked.variants.split(","):
+        found[variant] = _absent(variant, device) or _measured(variant, common)
+        print(f"{variant}: {found[variant].get('absent') or ratios(found[variant])}", flush=True)
+    asked.out.write_text(report(found, common, name, load), encoding="utf-8")
+    asked.out.with_suffix(".json").write_text(json.dumps({"setup": common, "found": found}), encoding="utf-8")
+    print(f"written: {asked.out}")
+    return 0
+
+
+def _device() -> tuple[str, str]:
+    """The device that torch offers, and its name."""
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda", torch.cuda.get_device_name()
+    return "cpu", "no GPU: the simulated device"
+
+
+def _absent(variant: str, device: str) -> Found:
+    """Why a variant cannot be measured here; empty if it can."""
+    from vramscope import record
+
+    if variant == "counters" and "mode" not in inspect.signature(record).parameters:
+        return {"absent": "this version has no such mode"}
+    if device == "cpu" and variant in ("torch history", "counters"):
+        return {"absent": "needs CUDA"}
+    if variant == "traceml" and not _peer("traceml-ai", "traceml_ai"):
+        return {"absent": "could not be installed"}
+    return {}
+
+
+def _peer(distribution: str, module: str) -> bool:
+    """Whether it is there, installed by now if it can be."""
+    place = PEERS / distribution
+    if not place.exists() and not find_spec(module):
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(place), distribution]
+        subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return (place / module).exists() or find_spec(module) is not None
+
+
+def _measured(variant: str, common: Mapping[str, Any]) -> Found:
+    asked = {"variant": variant, "path": [str(path) for path in PEERS.glob("*")], **common}
+    command = [sys.executable, "-W", "ignore", str(HERE / "_overhead_child.py"), json.dumps(asked)]
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [*filter(None, [environment.get("PYTHONPATH")]), str(HERE.parent)]
+    )
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environment
+        )
+    except subprocess.TimeoutExpired:
+        return {"absent": f"not done after {LIMIT_S} s"}
+    if done.returncode or not done.stdout.strip():
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
+        return {"absent": f"failed: {last[0][:200]}"}
+    return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+# ----------------------------------------------------------------------------------------- the page
+
+
+def ratios(found: Found, kind: str = "") -> str:
+    """Median, least and greatest ratio of a step with to a step without; *kind* ``_cpu``: of CPU time."""
+    each = [on / off for off, on in zip(found[f"off{kind}"], found[f"on{kind}"], strict=True)]
+    return f"{statistics.median(each):.3f} ({min(each):.3f} to {max(each):.3f})"
+
+
+def table(found: Mapping[str, Found]) -> str:
+    """Markdown, a row per variant."""
+    lines = [
+        f"| {' | '.join(COLUMNS)} |",
+        f"| --- {'| ---: ' * (len(COLUMNS) - 1)}|",
+    ]
+    for variant, row in found.items():
+        if "absent" in row:
+            lines.append(f"| {NAMES[variant]} | {row['absent']} {'| ' * (len(COLUMNS) - 2)}|")
+            continue
+        off, worst, enter, leave = (
+            1e3 * statistics.median(row[name]) for name in ("off", "worst", "enter", "leave")
+        )
+        per_event = row["per_event_us"]
+        lines.append(
+            f"| {NAMES[variant]} | {off:.2f} | {ratios(row)} | {ratios(row, '_cpu')} "
+            f"| {worst:.1f} | {enter:.1f} | {leave:.1f} "
+            f"| {row['host_bytes'] / 1e6:,.0f} | {per_event['recording']:.2f} | {per_event['leaving']:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def report(found: Mapping[str, Found], common: Mapping[str, Any], device: str, load: str) -> str:
+    """The page."""
+    rows, length = common["batch"]
+    day = datetime.now(tz=timezone.utc).date().isoformat()
+    return f"""# What recording costs
+
+{day}, by `python benchmarks/overhead.py {" ".join(sys.argv[1:])}`.
+Device: {device}. {_machine()} Load of the machine at the start: {load}.
+
+A transformer of {common["blocks"]} blocks, width {common["width"]}, batch {rows} × {length}, AdamW.
+Each variant in a process of its own: {common["pairs"]} times {common["steps"]} steps without it and
+{common["steps"]} with it, in turns; median of the ratios, and the least and the greatest.
+A step's time is the mean of its block, what the variant does meanwhile included; CPU time is that of all
+threads. *slowest step*: median over the blocks of the slowest step with the variant. *enter* and *leave*:
+what a `with` block costs at its two ends (torch's history: its snapshot; the profiler: gathering its events),
+medians. *host memory*: the most that was resident beyond what was before the first pair.
+*µs per event*: CPU time of an allocation and its free 25 Python frames deep, beyond that without the variant,
+and of leaving the block; divided by the three events that they make.
+
+{table(found)}
+
+{_reading(device)}
+"""
+
+
+def _reading(device: str) -> str:
+    if device.startswith("Stand-in"):
+        return """On the stand-in nothing computes: a step is host work alone, so the ratios say how much is
+added to that, and are an upper bound for a GPU that is kept busy. The cost per event is the host's in both
+cases."""
+    return "Goal on a GPU, for steps of 20 ms and more: 1.02 for counters, 1.05 for events."
+
+
+def _machine() -> str:
+    names: Sequence[str] = ("torch", "numpy", "pyarrow", "traceml-ai")
+    versions = {"Python": platform.python_version()} | {name: _version(name) for name in names}
+    listed = ", ".join(f"{name} {number}" for name, number in versions.items() if number)
+    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    return f"{_processor()}, {os.cpu_count()} cores, {memory_gb:.0f} GB; {listed}."
+
+
+def _version(distribution: str) -> str:
+    found = [*(PEERS / distribution).glob("*.dist-info")] if (PEERS / distribution).exists() else []
+    for place in found:
+        name, _, number = place.name.removesuffix(".dist-info").partition("-")
+        if name.replace("_", "-").lower() == distribution:
+            return number
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""
+
+
+def _processor() -> str:
+    text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
