@@ -35,7 +35,7 @@ class Summary:
     """Outline over the run, of the recording with the greatest peak."""
     reserved: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
     verdict: str = ""
-    """The gravest thing found, in a few words; '' where nothing was, or the run is too long to ask unasked."""
+    """The gravest thing found, in a few words; '' where the run is too long to be asked unasked."""
     error: str = ""
     """Why it cannot be opened; '' where it can."""
 

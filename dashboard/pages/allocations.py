@@ -28,8 +28,8 @@ from ..instant import folded, series_of, totals
 from ..search import matching, parse
 from . import Context, Page
 
-MANY_EVENTS = 20_000
-"""Views of more are painted in columns two pixels wide."""
+_COARSER = ((200_000, 400, 480), (20_000, 600, 560))
+"""Views of more events have at most so many columns, and rows: more would be no clearer, only heavier."""
 MAX_FOUND = 500
 _WORDS = {"category": "Category", "phase": "Phase", "line": "Line", "age": "Age"}
 
@@ -166,7 +166,7 @@ def _active(data: Data) -> Response:
     if end <= start or high <= low:
         api.refuse("an empty view")
     first, stop = np.searchsorted(series.position, (start, end))
-    n_columns = n_columns // 2 or 1 if stop - first > MANY_EVENTS else n_columns
+    n_columns, height = _fineness(int(stop - first), n_columns, height)
     borders = np.linspace(start, end, n_columns + 1)
     instants = fullest(series.position, series.allocated, borders)
     pixels, level = rasterise(_index(data, view), Box(instants, low, high, height))
@@ -174,6 +174,13 @@ def _active(data: Data) -> Response:
     pixels[outside] = -1
     paint = _paint(data, view, api.word("by", WAYS))
     return _sent(data, view, (pixels, instants, level.cut), paint, request.args.get("q", ""))
+
+
+def _fineness(n_events: int, n_columns: int, height: int) -> tuple[int, int]:
+    for least, most_columns, most_rows in _COARSER:
+        if n_events > least:
+            return min(n_columns, most_columns), min(height, most_rows)
+    return n_columns, height
 
 
 def _sent(data: Data, view: View, made: tuple[Any, Any, int], paint: Paint, text: str) -> Response:

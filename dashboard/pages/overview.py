@@ -19,6 +19,7 @@ from ..headline import findings, headline
 from ..instant import clamp, moment, neighbour, series_of, totals
 from . import Context, Page
 
+MOST_EVENTS_AT_ONCE = 200_000
 PEAK_KEY, NEXT_KEY, PREVIOUS_KEY = "p", "j", "k"
 
 
@@ -29,11 +30,12 @@ def _layout(context: Context) -> Any:
         return states.nothing_recorded(view.is_live)
     series = series_of(data, view, address.axis or TIME)
     at = _shown_instant(data, view, address, [address.t0, address.t1], address.at)
+    is_short = len(view.recording.trace) <= MOST_EVENTS_AT_ONCE
     shown = legend.usual(series)
     stretch = _window(series, address.t0, address.t1)
     figure = timeline.figure(series, stretch, shown, at)
     return [
-        html.Div(_opening(data, view), id="ov-opening"),
+        html.Div(_opening(data, view, at_once=is_short), id="ov-opening"),
         html.Section(
             [
                 html.Div(
@@ -54,15 +56,17 @@ def _layout(context: Context) -> Any:
         dcc.Store(id="ov-view", data=[address.t0, address.t1]),
         dcc.Store(id="ov-at", data=address.at),
         dcc.Store(id="ov-ready"),
+        dcc.Store(id="ov-later", data=None if is_short else 1),
         dcc.Store(id="ov-said"),
     ]
 
 
-def _opening(data: Data, view: View) -> list[Any]:
+def _opening(data: Data, view: View, *, at_once: bool = True) -> list[Any]:
+    """The answer first. Of a long run the findings come after the chart: a second per million events."""
     said = headline(data, view)
     more = [
         html.Li([html.Span(found.severity, className=f"severity {found.severity}"), found.claim[:600]])
-        for found in findings(data, view)[:6]
+        for found in (findings(data, view)[:6] if at_once else ())
     ]
     return [
         html.Section(
@@ -146,10 +150,12 @@ def _register(app: Any, data: Data) -> None:
         return *live_set.content(data, view, known, address), [] if ctx.triggered_id == "ov-at" else no_update
 
     @app.callback(
-        Output("ov-opening", "children"), Input("version", "data"), State("address", "data"),
-        prevent_initial_call=True,
+        Output("ov-opening", "children"),
+        Input("version", "data"), Input("ov-later", "data"), State("address", "data"),
     )  # fmt: skip
-    def renew(_: Any, said: dict[str, Any]) -> Any:
+    def renew(_: Any, later: Any, said: dict[str, Any]) -> Any:
+        if ctx.triggered_id != "version" and not later:
+            raise PreventUpdate
         return _opening(data, _view(data, restore(said)))
 
 
