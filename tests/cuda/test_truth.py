@@ -10,10 +10,10 @@ from functools import partial
 import numpy as np
 import pytest
 from catalogue import GROUP_OF
+from layouts import expected, layout
 
 from vramscope.allocator.index import StateIndex
 from vramscope.model.marks import Phase
-from vramscope.model.snapshot import BlockState
 from vramscope.model.trace import Action
 
 # One worker runs the workloads once; all tests look at the same runs.
@@ -27,11 +27,6 @@ COUNTED = (
     Action.SEGMENT_ALLOC,
     Action.SEGMENT_FREE,
 )
-STATES = {
-    "active_allocated": BlockState.ALLOCATED,
-    "active_pending_free": BlockState.PENDING_FREE,
-    "inactive": BlockState.INACTIVE,
-}
 each_workload = pytest.mark.parametrize("name", GROUP_OF)
 
 
@@ -166,54 +161,3 @@ def test_what_was_there_before_the_recording_is_its_initial_state(truth_of):
     sizes = truth.recording.initial.segments.size
 
     assert int(sizes.sum()) == truth.recorded["first"]["bytes"][QUANTITIES.index("reserved")] > 0
-
-
-def layout(state, pools):
-    """Segments and blocks in plain words: each segment with its blocks."""
-    segments, blocks = state.segments, state.blocks
-    edges = np.searchsorted(blocks.segment, np.arange(len(segments) + 1))
-    rows = list(
-        zip(
-            blocks.address.tolist(),
-            blocks.size.tolist(),
-            blocks.requested_size.tolist(),
-            blocks.state.tolist(),
-            strict=True,
-        )
-    )
-    return [
-        (
-            int(segments.address[row]),
-            int(segments.size[row]),
-            int(segments.stream[row]),
-            bool(segments.is_large[row]),
-            tuple(pools[segments.pool[row]]),
-            bool(segments.is_expandable[row]),
-            rows[edges[row] : edges[row + 1]],
-        )
-        for row in range(len(segments))
-    ]
-
-
-def expected(said):
-    """The same of a snapshot of torch; what it calls the requested size of a free block is stale."""
-    return [
-        (
-            segment["address"],
-            segment["total_size"],
-            segment["stream"],
-            segment["segment_type"] == "large",
-            tuple(segment["segment_pool_id"]),
-            segment["is_expandable"],
-            [
-                (
-                    block["address"],
-                    block["size"],
-                    block["requested_size"] if block["state"] != "inactive" else 0,
-                    STATES[block["state"]],
-                )
-                for block in segment["blocks"]
-            ],
-        )
-        for segment in said["segments"]
-    ]

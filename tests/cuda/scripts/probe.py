@@ -55,12 +55,12 @@ class Probe:
     @contextmanager
     def recording(self, **options: Any) -> Iterator[None]:
         """Everything that is to be recorded."""
-        self.first = _moment()
+        self.first = moment()
         with self._recorder(**options), _Operations(self._sometimes):
             yield
             self.at("end")
             self.snapshot()
-        self.last = _moment()
+        self.last = moment()
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -87,12 +87,12 @@ class Probe:
     def at(self, where: str) -> None:
         """Note torch's counters here."""
         is_main = threading.current_thread() is threading.main_thread()
-        self.points.append({"where": where, "on_main_thread": is_main, **_moment()})
+        self.points.append({"where": where, "on_main_thread": is_main, **moment()})
 
     def snapshot(self) -> None:
         """Note torch's segments and blocks here."""
         if self._directory is not None:
-            self.snapshots.append({"segments": _segments(), **_moment()})
+            self.snapshots.append({"segments": segments(), **moment()})
 
     def see(self, *tensors: torch.Tensor) -> None:
         """Remember the addresses."""
@@ -196,7 +196,7 @@ class _Operations(TorchFunctionMode):
         return result
 
 
-def _moment() -> dict[str, Any]:
+def moment() -> dict[str, Any]:
     stats = torch.cuda.memory_stats()
     return {
         "counts": [stats.get(name, 0) for name in COUNTS],
@@ -204,7 +204,7 @@ def _moment() -> dict[str, Any]:
     }
 
 
-def _segments() -> list[dict[str, Any]]:
+def segments() -> list[dict[str, Any]]:
     """Of the snapshot, what does not depend on stacks."""
     of_segment = ("address", "total_size", "stream", "segment_type", "segment_pool_id", "is_expandable")
     of_block = ("address", "size", "requested_size", "state")

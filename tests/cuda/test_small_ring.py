@@ -1,0 +1,85 @@
+"""A history too small for what happens at once: what is lost is found, counted and said, and nothing after it
+is wrong."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from layouts import expected, layout
+
+from vramscope.allocator.index import StateIndex
+from vramscope.load import load
+from vramscope.model.trace import Action
+
+pytestmark = [pytest.mark.standin, pytest.mark.xdist_group("cuda-deaths")]
+
+SCRIPT = Path(__file__).parent / "scripts" / "small_ring.py"
+QUANTITIES = ("allocated", "active", "reserved", "requested")
+RING, N_LOST_PAIRS = 1000, 2000
+COUNTED = (
+    Action.ALLOC,
+    Action.FREE_REQUESTED,
+    Action.FREE_COMPLETED,
+    Action.SEGMENT_ALLOC,
+    Action.SEGMENT_FREE,
+)
+
+
+@pytest.fixture(scope="module")
+def lost(python, tmp_path_factory):
+    """What torch said at every mark, and the recording."""
+    folder = tmp_path_factory.mktemp("ring")
+    done = python(SCRIPT, folder, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    said = {line["name"]: line for line in map(json.loads, done.stdout.splitlines())}
+    (recording,) = load(folder / "run").recordings
+    return said, recording
+
+
+def at(recording, name):
+    """The instant of the mark."""
+    marks = recording.marks
+    (row,) = np.flatnonzero(marks.name == marks.names.index(name))
+    return int(marks.event[row])
+
+
+NAMES = ("begin", "before", "after the first", "after the second", "end")
+
+
+def test_what_was_lost_is_said_and_counted(lost):
+    said, recording = lost
+    gaps = [note.value for note in recording.notes if note.code == "gap"]
+    made = sum(said["end"]["counts"]) - sum(said["begin"]["counts"])
+    seen = int(np.isin(recording.trace.action, COUNTED).sum())
+
+    assert len(gaps) >= 2
+    # What is shown in the place of what was lost (at least what stayed) is in seen too.
+    assert made - seen <= sum(gaps) <= made - seen + 60
+    # Our thread may read once in the middle of what is too much.
+    assert sum(gaps) >= 2 * (3 * N_LOST_PAIRS - 3 * RING)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_four_quantities_are_right_before_and_after(lost, name):
+    said, recording = lost
+    totals = recording.timeline()
+    instant = at(recording, name)
+
+    assert [int(getattr(totals, quantity)[instant]) for quantity in QUANTITIES] == said[name]["bytes"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_segments_and_blocks_are_right_before_and_after(lost, name):
+    said, recording = lost
+    index = StateIndex(recording.trace, recording.initial)
+
+    assert layout(index.at(at(recording, name)), recording.pools) == expected(said[name])
+
+
+def test_the_end_is_right_and_every_step_after_the_loss_is_there(lost):
+    said, recording = lost
+    totals = recording.timeline()
+
+    assert [int(getattr(totals, quantity)[-1]) for quantity in QUANTITIES] == said["end"]["bytes"]
+    assert len(recording.steps) == 6 * 8
