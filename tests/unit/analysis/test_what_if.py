@@ -1,0 +1,189 @@
+"""The recorded requests under other settings, and which setting is advised."""
+
+from pathlib import Path
+
+import pytest
+
+from vramscope.analysis.settings_advice import Candidate, environment_line, settings_advice
+from vramscope.analysis.what_if import what_if
+from vramscope.errors import UsageError
+from vramscope.load import load
+from vramscope.model.device import Process
+from vramscope.model.marks import Steps
+from vramscope.model.recording import Recording
+from vramscope.model.stacks import stacks_of
+from vramscope.model.trace import Action, Trace
+
+SHARED = Path(__file__).parents[4] / "shared"
+MIB = 1 << 20
+A, R, C = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED
+
+
+def program(*rows, **fields) -> Recording:
+    """Rows of (action, number, MiB): each number is an address of its own."""
+    columns = {
+        "action": [row[0] for row in rows],
+        "address": [row[1] << 32 for row in rows],
+        "size": [row[2] * MIB for row in rows],
+        "block_size": [row[2] * MIB for row in rows],
+        "stack_id": [row[3] if len(row) > 3 else 0 for row in rows],
+    }
+    return Recording(trace=Trace.of(**columns), **fields)
+
+
+def nines(n: int = 100, **fields) -> Recording:
+    """Two blocks of 9 MiB fill a segment of 20; expandable segments put them one behind the other."""
+    return program(*((A, i, 9) for i in range(n)), **fields)
+
+
+def test_the_driver_gives_whole_segments():
+    # 2 MiB from a segment of 20; 30 MiB have one of their own.
+    outcome = what_if(program((A, 1, 2), (A, 2, 30)))
+
+    assert (outcome.peak_allocated, outcome.peak_reserved, outcome.n_segments) == (32 * MIB, 50 * MIB, 2)
+    assert outcome.fits
+
+
+def test_a_capacity_ends_it_where_a_request_does_not_fit():
+    recording = program((A, 1, 30), (R, 1, 30), (C, 1, 30), (A, 2, 40), (A, 3, 50))
+
+    outcome = what_if(recording, capacity_bytes=80 * MIB)
+
+    # For the 40 the cache of 30 can stay; for the 50 it goes, and 90 do not fit.
+    assert (outcome.failed_at, outcome.failed_bytes, outcome.n_retries) == (4, 50 * MIB, 1)
+    assert outcome.peak_reserved == 70 * MIB
+    assert what_if(recording, capacity_bytes=90 * MIB).fits
+
+
+def test_expandable_segments_waste_no_ends():
+    plain, expandable = what_if(nines()), what_if(nines(), conf="expandable_segments:True")
+
+    assert (plain.peak_reserved, plain.n_segments) == (50 * 20 * MIB, 50)
+    assert expandable.peak_reserved == expandable.peak_allocated == 900 * MIB
+
+
+def test_a_block_that_waits_for_a_stream_serves_nobody_until_then():
+    waits = program((A, 1, 30), (R, 1, 30), (A, 2, 30), (C, 1, 30))
+    at_once = program((A, 1, 30), (R, 1, 30), (C, 1, 30), (A, 2, 30))
+
+    assert what_if(waits).peak_reserved == 60 * MIB
+    assert what_if(at_once).peak_reserved == 30 * MIB
+
+
+@pytest.mark.parametrize(("name", "reserved"), [("empty_cache", 40), ("malloc", 70)])
+def test_empty_cache_is_the_programs_own_doing(name, reserved):
+    stacks = stacks_of([(name, "/torch/cuda/memory.py", 1), ("<module>", "train.py", 1)])
+    stack = len(stacks.parent) - 1
+    recording = program(
+        (A, 1, 30), (R, 1, 30), (C, 1, 30), (Action.SEGMENT_FREE, 1, 30, stack), (A, 2, 40), stacks=stacks
+    )  # fmt: skip
+
+    assert what_if(recording).peak_reserved == reserved * MIB
+
+
+def test_empty_cache_after_every_step_gives_back_what_is_free():
+    steps = Steps.of(index=[0, 1], start_event=[0, 3], end_event=[3, 4])
+    recording = program((A, 1, 30), (R, 1, 30), (C, 1, 30), (A, 2, 40), steps=steps)
+
+    assert what_if(recording).peak_reserved == 70 * MIB
+    assert what_if(recording, empty_cache_every_step=True).peak_reserved == 40 * MIB
+
+
+def test_a_refused_request_is_given_up_where_it_would_fit():
+    recording = program((A, 1, 30), (Action.OOM, 0, 100), (A, 2, 30))
+
+    assert what_if(recording, capacity_bytes=60 * MIB).fits
+    # Where it is served, the next 30 come out of the same 100.
+    assert what_if(recording).peak_reserved == 130 * MIB
+
+
+def test_settings_that_torch_would_refuse_are_refused():
+    with pytest.raises(UsageError):
+        what_if(program((A, 1, 2)), conf="roundup_power2_divisions:3")
+    with pytest.raises(UsageError):
+        what_if(program((A, 1, 2)), capacity_bytes=0)
+
+
+@pytest.mark.parametrize("name", ["amp", "ckpt", "empty", "pools", "streams"])
+def test_under_its_own_settings_a_genuine_history_needs_what_it_needed(name):
+    path = SHARED / "genuine" / f"{name}.pickle.gz"
+    if not path.exists():
+        pytest.skip("the shared histories are not beside this checkout")
+    (recording,) = load(path).recordings
+
+    outcome = what_if(recording)
+
+    assert outcome.peak_reserved == recording.timeline().reserved.max()
+    assert outcome.n_segments == recording.fragmentation().churn.n_made
+
+
+# -------------------------------------------------------------------------------------- the advice
+
+
+def test_without_pieces_nothing_is_tried_or_changed():
+    advice = settings_advice(program((A, 1, 30), (A, 2, 200)))
+
+    assert (advice.advised, advice.trials, advice.environment) == (None, (), "")
+    assert advice.reason.startswith("change nothing")
+
+
+def test_the_simplest_setting_that_helps_is_advised_with_its_line():
+    advice = settings_advice(nines())
+
+    assert advice.advised is not None
+    assert advice.advised.candidate.name == "expandable_segments:True"
+    assert advice.environment == "PYTORCH_ALLOC_CONF=expandable_segments:True"
+    assert advice.reason == "expandable_segments:True saves 100 MiB of reserved memory"
+
+
+def test_a_setting_that_spares_releases_is_advised():
+    # Ten of 30 MiB come and go; then seven of 40 stay. What was cached serves them only in one piece.
+    rows = [(A, i, 30) for i in range(10)] + [(what, i, 30) for i in range(10) for what in (R, C)]
+    recording = program(*rows, *((A, 100 + i, 40) for i in range(7)))
+
+    advice = settings_advice(recording, capacity_bytes=300 * MIB)
+
+    assert advice.base.n_retries > 0
+    assert advice.advised is not None
+    assert advice.advised.outcome.n_retries == 0
+
+
+def test_no_setting_makes_room_for_more_than_there_is():
+    advice = settings_advice(program((A, 1, 100), (A, 2, 100)), capacity_bytes=150 * MIB)
+
+    assert advice.advised is None
+    assert "no setting makes that fit 150 MiB" in advice.reason
+
+
+def test_what_fits_only_with_a_setting_is_advised():
+    advice = settings_advice(nines(), capacity_bytes=950 * MIB)
+
+    assert not advice.base.fits
+    assert advice.advised is not None
+    assert advice.advised.outcome.fits
+    assert "it fits; as it is, it does not" in advice.reason
+
+
+def test_what_was_set_already_is_kept():
+    conf = "max_split_size_mb:512,roundup_power2_divisions:[256:1,>:4]"
+    process = Process(torch="2.8.0", allocator={"PYTORCH_CUDA_ALLOC_CONF": conf})
+    recording = nines(process=process)
+
+    by_name = {trial.candidate.name: trial.candidate for trial in settings_advice(recording).trials}
+
+    assert by_name["expandable_segments:True"].conf == f"{conf},expandable_segments:True"
+    expected = "roundup_power2_divisions:[256:1,>:4],max_split_size_mb:64"
+    assert by_name["max_split_size_mb:64"].conf == expected
+    assert not any("large_segment" in name for name in by_name)
+
+
+@pytest.mark.parametrize(
+    ("torch", "line"),
+    [
+        ("2.8.1", "PYTORCH_CUDA_ALLOC_CONF=a:1"),
+        ("2.9.0", "PYTORCH_ALLOC_CONF=a:1"),
+        ("", "PYTORCH_ALLOC_CONF=a:1"),
+    ],
+)
+def test_the_line_is_the_one_that_this_torch_reads(torch, line):
+    assert environment_line(Candidate("a:1", "a:1", 1), torch) == line

@@ -1,0 +1,209 @@
+"""Which setting of the allocator would help, proven by replay? Or none.
+
+A few settings are tried on the recorded requests, see ``what_if``; the simplest that helps is advised. Where
+reserved is hardly above allocated no setting can save anything, and none is tried.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from vramscope.allocator.settings import Settings
+from vramscope.analysis import Analysis
+from vramscope.analysis.fragmentation import churn
+from vramscope.analysis.timeline import timeline
+from vramscope.analysis.what_if import Outcome, Program, emptied, program_of, replay
+from vramscope.model.recording import Recording
+from vramscope.units import format_bytes
+
+WORTH_IT = 0.02
+"""A setting must save this share of what is reserved."""
+_LEAST_BYTES = 32 << 20
+_AS_GOOD = 0.8
+"""A simpler setting that saves this share of the best saving is preferred."""
+_SPLITS_MB = (64, 256, 1024)
+_LARGE_MB = (64,)
+_DIVISIONS = (4, 8)
+
+Play = Callable[[Callable[["Candidate"], Outcome], Iterable["Candidate"]], Iterable[Outcome]]
+"""``map``, or one that uses several processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One thing to set."""
+
+    name: str
+    conf: str
+    """The whole text for PYTORCH_CUDA_ALLOC_CONF, what was set already included."""
+    effort: int
+    """1: simple and rarely harmful … 3: costs time."""
+    is_emptied: bool = False
+    """``torch.cuda.empty_cache()`` after every step instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a candidate comes to."""
+
+    candidate: Candidate
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsAdvice:
+    """What was tried, and which of it helps."""
+
+    recorded_peak: int
+    """Reserved bytes, as recorded; ``base`` is the replay under the same settings."""
+    base: Outcome
+    trials: tuple[Trial, ...] = ()
+    advised: Trial | None = None
+    """None: change nothing."""
+    reason: str = ""
+    """Why that is advised, or nothing, in one sentence."""
+    environment: str = ""
+    """The line to set, as the recording's torch reads it."""
+
+    @property
+    def is_reproduced(self) -> bool:
+        """Whether the replay under the recorded settings comes to what was recorded, within 2 %."""
+        return abs(self.base.peak_reserved - self.recorded_peak) <= 0.02 * self.recorded_peak
+
+
+def settings_advice(
+    recording: Recording, capacity_bytes: int | None = None, play: Play = map
+) -> SettingsAdvice:
+    """The search, with *capacity_bytes* for the allocator. Where None there is no limit, or what was reserved
+    at most where the recording ran out of it. Ten replays of 2 to 3 s per million events each; *play* may
+    spread them over processes.
+    """
+    program = program_of(recording)
+    recorded = int(timeline(recording).reserved.max(initial=0))
+    short = churn(recording)
+    if capacity_bytes is None and (short.n_retries or short.n_ooms):
+        capacity_bytes = recorded  # the device gave no more then
+    base = replay(program, program.settings, capacity_bytes)
+    hopeless = _hopeless(base, capacity_bytes)
+    if hopeless:
+        return SettingsAdvice(recorded, base, reason=hopeless)
+    wanted = list(candidates(recording))
+    trial = partial(_trial, program, recording, capacity_bytes)
+    trials = tuple(map(Trial, wanted, play(trial, wanted)))
+    advised, reason = _choice(base, trials)
+    line = environment_line(advised.candidate, recording.process.torch) if advised else ""
+    return SettingsAdvice(recorded, base, trials, advised, reason, line)
+
+
+def _trial(
+    program: Program, recording: Recording, capacity_bytes: int | None, candidate: Candidate
+) -> Outcome:
+    if candidate.is_emptied:
+        program = emptied(program, recording.steps.end_event)
+    settings = Settings.from_conf(candidate.conf, torch=recording.process.torch)
+    return replay(program, settings, capacity_bytes)
+
+
+def candidates(recording: Recording) -> Iterator[Candidate]:
+    """What is worth trying, the simplest first; what is set already is kept."""
+    process = recording.process
+    conf = str(process.allocator.get("PYTORCH_CUDA_ALLOC_CONF", ""))
+    if not Settings.from_snapshot(process.allocator, torch=process.torch).expandable_segments:
+        yield _with(conf, "expandable_segments", "True", 1)
+    for size in _SPLITS_MB:
+        yield _with(conf, "max_split_size_mb", str(size), 2)
+    for divisions in _DIVISIONS:
+        yield _with(conf, "roundup_power2_divisions", str(divisions), 2)
+    if _version(process.torch) >= (2, 11):
+        for size in _LARGE_MB:
+            yield _with(conf, "large_segment_size_mb", str(size), 2)
+    if len(recording.steps):
+        yield Candidate("torch.cuda.empty_cache() after every step", conf, 3, is_emptied=True)
+
+
+def _with(conf: str, key: str, value: str, effort: int) -> Candidate:
+    """*conf* with one key set; keys are separated by commas, but for those in brackets."""
+    kept = [part for part in re.split(r",(?![^\[]*\])", conf) if part and not part.strip().startswith(key)]
+    return Candidate(f"{key}:{value}", ",".join([*kept, f"{key}:{value}"]), effort)
+
+
+def environment_line(candidate: Candidate, torch: str) -> str:
+    """What to set before the program starts; '' where it is a change of the program."""
+    if candidate.is_emptied:
+        return ""
+    name = "PYTORCH_ALLOC_CONF" if _version(torch) >= (2, 9) else "PYTORCH_CUDA_ALLOC_CONF"
+    return f"{name}={candidate.conf}"
+
+
+def _version(torch: str) -> tuple[int, int]:
+    """The newest where unknown."""
+    match = re.match(r"(\d+)\.(\d+)", torch)
+    return (int(match[1]), int(match[2])) if match else (9999, 0)
+
+
+# -------------------------------------------------------------------------------------- the choice
+
+
+def _hopeless(base: Outcome, capacity_bytes: int | None) -> str:
+    """Why no setting can help, or ''."""
+    if (
+        capacity_bytes is not None
+        and not base.fits
+        and base.peak_allocated + base.failed_bytes > capacity_bytes
+    ):
+        return (
+            f"{format_bytes(base.peak_allocated)} are allocated when {format_bytes(base.failed_bytes)} more "
+            f"are asked for: no setting makes that fit {format_bytes(capacity_bytes)}"
+        )
+    spare = base.peak_reserved - base.peak_allocated
+    if base.fits and not base.n_retries and spare < _worth(base):
+        return (
+            f"change nothing: reserved is at most {format_bytes(spare)} above allocated, and no setting can "
+            "save more than that"
+        )
+    return ""
+
+
+def _worth(base: Outcome) -> float:
+    return max(WORTH_IT * base.peak_reserved, _LEAST_BYTES)
+
+
+def _choice(base: Outcome, trials: tuple[Trial, ...]) -> tuple[Trial | None, str]:
+    """The simplest that helps, and why."""
+    fitting = [trial for trial in trials if trial.outcome.fits]
+    if not base.fits:
+        if not fitting:
+            return None, "no setting that was tried makes it fit"
+        best = min(fitting, key=lambda trial: (trial.candidate.effort, trial.outcome.peak_reserved))
+        return best, f"with {best.candidate.name} it fits; as it is, it does not"
+    saved = {id(trial): base.peak_reserved - trial.outcome.peak_reserved for trial in fitting}
+    calm = [trial for trial in fitting if trial.outcome.n_retries <= base.n_retries]
+    helping = [trial for trial in calm if saved[id(trial)] >= _worth(base)]
+    if helping:
+        most = max(saved[id(trial)] for trial in helping)
+        good = [trial for trial in helping if saved[id(trial)] >= _AS_GOOD * most]
+        best = min(good, key=lambda trial: (trial.candidate.effort, -saved[id(trial)]))
+        return best, f"{best.candidate.name} saves {format_bytes(saved[id(best)])} of reserved memory"
+    if base.n_retries:
+        calmer = [trial for trial in calm if trial.outcome.n_retries < base.n_retries]
+        if calmer:
+            best = min(calmer, key=lambda trial: (trial.outcome.n_retries, trial.candidate.effort))
+            n_less = base.n_retries - best.outcome.n_retries
+            return best, f"{best.candidate.name} spares {n_less} releases of the whole cache"
+    return None, "change nothing: no setting that was tried saves 2 % of reserved memory"
+
+
+def outside_bytes(recording: Recording) -> int | None:
+    """The most that this process held outside of the allocator; None where nobody asked the driver."""
+    counters: Any = recording.counters
+    known = (counters.process_used_bytes >= 0) & (counters.reserved_bytes >= 0)
+    if not known.any():
+        return None
+    return max(int((counters.process_used_bytes - counters.reserved_bytes)[known].max()), 0)
+
+
+ANALYSIS = Analysis(
+    "settings_advice", "Which setting of the allocator would help, proven by replay?", settings_advice
+)

@@ -1,0 +1,291 @@
+"""What would the same requests have needed under other settings, or on another device?
+
+The recorded requests and frees, in their order, go through the model of the caching allocator. What the
+allocator and the driver made of them in the recording plays no part, but for ``empty_cache``, which is the
+program's own doing. A program that would have done something else under other settings is not foreseen.
+"""
+
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.allocator.device import CachingAllocator, OutOfMemory
+from vramscope.allocator.settings import Settings
+from vramscope.analysis import Analysis
+from vramscope.analysis.lifetimes import Allocations, lifetimes
+from vramscope.errors import UsageError
+from vramscope.model.recording import Recording
+from vramscope.model.trace import Action
+
+_RELEASES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+_ASKS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM)
+_SOME_STREAM = 1 << 63
+"""Which stream a block waits for is not recorded, and does not matter."""
+_N_POINTS = 1000
+"""Of the curve over time."""
+
+
+class Deed(IntEnum):
+    """What a program does to the allocator."""
+
+    REQUEST = 0
+    FREE = 1
+    FREE_LATER = 2
+    """Another stream still uses the block."""
+    FINISH = 3
+    """That stream is done with it."""
+    EMPTY_CACHE = 4
+    REFUSED = 5
+    """A request that failed in the recording, and that the program survived."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a recording asks of the allocator, and nothing of what the allocator did."""
+
+    deed: NDArray[Any]
+    row: NDArray[Any]
+    """Of the allocation; −1 for EMPTY_CACHE and REFUSED."""
+    event: NDArray[Any]
+    """Of the trace; −1 for what was there before."""
+    size: NDArray[Any]
+    """Bytes asked for by each deed; 0 where none are."""
+    stream: NDArray[Any]
+    pool: NDArray[Any]
+    settings: Settings
+    """Those of the recording."""
+
+    def __len__(self) -> int:
+        return len(self.deed)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a program under some settings."""
+
+    settings: Settings
+    capacity_bytes: int | None
+    """What the allocator could reserve; None without limit."""
+    peak_reserved: int
+    peak_allocated: int
+    n_segments: int
+    """Times that the driver was asked for memory and gave it: cudaMalloc, or a mapping."""
+    n_retries: int
+    """Times that the whole cache was released because something did not fit; each stalls the device."""
+    failed_at: int | None = None
+    """Event of the first request that does not fit; None where all do."""
+    failed_bytes: int = 0
+    events: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
+    """Of the curve."""
+    reserved: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
+    """Bytes reserved after each of ``events``."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether every request was served."""
+        return self.failed_at is None
+
+
+def what_if(
+    recording: Recording,
+    conf: str | None = None,
+    capacity_bytes: int | None = None,
+    empty_cache_every_step: bool = False,
+) -> Outcome:
+    """Under *conf*, the text of ``PYTORCH_CUDA_ALLOC_CONF`` (that of the recording where None), with
+    *capacity_bytes* for the allocator to reserve (no limit where None). 2 to 3 s per million events.
+
+    Raises UsageError for a text that torch would refuse.
+    """
+    program = program_of(recording)
+    settings = program.settings
+    if conf is not None:
+        settings = Settings.from_conf(conf, torch=recording.process.torch)
+    if empty_cache_every_step:
+        program = emptied(program, recording.steps.end_event)
+    return replay(program, settings, capacity_bytes)
+
+
+# ------------------------------------------------------------------------------------ the program
+
+
+def program_of(recording: Recording) -> Program:
+    """Requests, frees and ``empty_cache`` in order; first what was there before the trace, by address."""
+    found, process = lifetimes(recording), recording.process
+    deed, row, event = _deeds(recording, found)
+    is_request = deed == Deed.REQUEST
+    size = np.where(is_request, np.append(found.size, 0)[row], 0)
+    refused = deed == Deed.REFUSED
+    size[refused] = recording.trace.size[event[refused]]
+    stream = np.where(is_request, np.append(found.stream, 0)[row], 0)
+    pool = np.where(is_request, np.append(found.pool, 0)[row], 0)
+    stream[refused], pool[refused] = (
+        recording.trace.stream[event[refused]],
+        recording.trace.pool[event[refused]],
+    )
+    settings = Settings.from_snapshot(process.allocator, torch=process.torch)
+    return Program(deed, row, event, size, stream, pool, settings)
+
+
+def _deeds(recording: Recording, found: Allocations) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """What, of which allocation, at which event; by event, and before the trace by address."""
+    rows = np.arange(len(found))
+    older = found.alloc_event < 0
+    freed = found.free_event >= 0
+    at_once = found.completed_event == found.free_event + 1
+    # Where only one of both was recorded they are one.
+    at_once |= (found.completed_event < 0) | (found.completed_event == found.free_event)
+    waits = freed & ~at_once
+    finished = (found.completed_event >= 0) & (waits | (found.free_event == -2))
+    emptied_at, refused_at = _emptied(recording), np.flatnonzero(recording.trace.action == Action.OOM)
+    parts = [
+        (Deed.REQUEST, rows[~older], found.alloc_event[~older]),
+        (Deed.FREE, rows[freed & at_once], found.free_event[freed & at_once]),
+        (Deed.FREE_LATER, rows[waits], found.free_event[waits]),
+        (Deed.FINISH, rows[finished], found.completed_event[finished]),
+        (Deed.EMPTY_CACHE, np.full(len(emptied_at), -1), emptied_at),
+        (Deed.REFUSED, np.full(len(refused_at), -1), refused_at),
+    ]
+    before = rows[older][np.argsort(found.address[older], kind="stable")]
+    pending = before[found.free_event[before] == -2]
+    first = [(Deed.REQUEST, before), (Deed.FREE_LATER, pending)]
+    deed = np.concatenate([np.full(len(part[1]), part[0]) for part in parts])
+    row, event = (np.concatenate([part[i] for part in parts]) for i in (1, 2))
+    order = np.argsort(event, kind="stable")
+    return (
+        np.concatenate([*(np.full(len(mine), what) for what, mine in first), deed[order]]),
+        np.concatenate([*(mine for _, mine in first), row[order]]),
+        np.concatenate([*(np.full(len(mine), -1) for _, mine in first), event[order]]),
+    )
+
+
+def _emptied(recording: Recording) -> NDArray[Any]:
+    """Events that begin an ``empty_cache``: releases that nobody was short of memory for."""
+    action, stack_id = recording.trace.action, recording.trace.stack_id
+    is_release = np.isin(action, _RELEASES)
+    begins = np.flatnonzero(is_release & ~np.r_[False, is_release[:-1]])
+    ends = np.flatnonzero(is_release & ~np.r_[is_release[1:], False])
+    following = np.append(action, 255)[ends + 1]
+    by_name = np.array([_says_so(recording, stack) for stack in stack_id[begins].tolist()], dtype="?")
+    unsaid = stack_id[begins] == 0
+    found: NDArray[Any] = begins[by_name | (unsaid & ~np.isin(following, _ASKS))]
+    return found
+
+
+def _says_so(recording: Recording, stack_id: int) -> bool:
+    return any(frame.function == "empty_cache" for frame in recording.stacks.frames(stack_id))
+
+
+def emptied(program: Program, ends: NDArray[Any]) -> Program:
+    """The same program, with ``empty_cache`` after each of the steps that end so (exclusive events)."""
+    at = np.searchsorted(program.event, ends)
+    return replace(
+        program,
+        deed=np.insert(program.deed, at, Deed.EMPTY_CACHE),
+        row=np.insert(program.row, at, -1),
+        event=np.insert(program.event, at, np.maximum(ends - 1, 0)),
+        size=np.insert(program.size, at, 0),
+        stream=np.insert(program.stream, at, 0),
+        pool=np.insert(program.pool, at, 0),
+    )
+
+
+# ------------------------------------------------------------------------------------- the replay
+
+
+def replay(program: Program, settings: Settings, capacity_bytes: int | None = None) -> Outcome:
+    """What the allocator would have made of the program; it ends where a request cannot be served."""
+    if capacity_bytes is not None and capacity_bytes <= 0:
+        raise UsageError(f"a capacity of {capacity_bytes} bytes: at least 1")
+    made = 0
+
+    def count(action: Action, *_: int) -> None:
+        nonlocal made
+        made += action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
+
+    allocator = CachingAllocator(settings, capacity_bytes, count)
+    player = _Player(program, allocator)
+    failed = player.play()
+    return Outcome(
+        settings=settings,
+        capacity_bytes=capacity_bytes,
+        peak_reserved=player.peak_reserved,
+        peak_allocated=player.peak_allocated,
+        n_segments=made,
+        n_retries=allocator.counts.num_alloc_retries,
+        failed_at=None if failed is None else int(program.event[failed]),
+        failed_bytes=0 if failed is None else int(program.size[failed]),
+        events=np.array(player.events, "i8"),
+        reserved=np.array(player.reserved, "i8"),
+    )
+
+
+class _Player:
+    """Leads an allocator through a program."""
+
+    def __init__(self, program: Program, allocator: CachingAllocator) -> None:
+        self._program = program
+        self._allocator = allocator
+        self._address: dict[int, int] = {}
+        self.peak_reserved = 0
+        self.peak_allocated = 0
+        self.events: list[int] = []
+        self.reserved: list[int] = []
+
+    def play(self) -> int | None:
+        """The deed that failed; None where all went well. A loop of 1 µs and the allocator's time each."""
+        program, allocator = self._program, self._allocator
+        columns = (program.deed, program.row, program.size, program.stream, program.pool)
+        stride = max(1, len(program) // _N_POINTS)
+        address = self._address
+        for at, (deed, row, size, stream, pool) in enumerate(
+            zip(*(column.tolist() for column in columns), strict=True)
+        ):
+            if deed == Deed.REQUEST:
+                try:
+                    address[row] = allocator.malloc(size, stream, pool)
+                except OutOfMemory:
+                    self._look(at)
+                    return at
+                self.peak_reserved = max(self.peak_reserved, allocator.reserved_bytes)
+                self.peak_allocated = max(self.peak_allocated, allocator.allocated_bytes)
+            elif deed == Deed.FREE:
+                allocator.free(address.pop(row))
+            else:
+                self._rarely(deed, row, (size, stream, pool))
+            if at % stride == 0:
+                self._look(at)
+        return None
+
+    def _rarely(self, deed: int, row: int, request: tuple[int, int, int]) -> None:
+        allocator = self._allocator
+        if deed == Deed.FREE_LATER:
+            allocator.record_stream(self._address[row], _SOME_STREAM)
+            allocator.free(self._address[row])
+        elif deed == Deed.FINISH:
+            address = self._address.pop(row)
+            if allocator.is_pending(address):  # else pressure has waited for it already
+                allocator.finish_events(address)
+        elif deed == Deed.EMPTY_CACHE:
+            allocator.empty_cache()
+        else:
+            self._try(request)
+
+    def _try(self, request: tuple[int, int, int]) -> None:
+        """What was refused then may be served now: the program gives it up all the same."""
+        try:
+            self._allocator.free(self._allocator.malloc(*request))
+        except OutOfMemory:
+            return
+
+    def _look(self, at: int) -> None:
+        self.events.append(int(self._program.event[at]))
+        self.reserved.append(self._allocator.reserved_bytes)
+
+
+ANALYSIS = Analysis(
+    "what_if", "What would the same requests have needed under other settings, or on another device?", what_if
+)
