@@ -123,8 +123,9 @@ class Storages:
             except (NotImplementedError, RuntimeError):
                 self.see(_parts(out), frame)
                 return
-            if not known:
-                self._see_storage(storage_of(out), frame)
+            storage = None if known else storage_of(out)
+            if storage is not None:
+                self._see_storage(storage, frame)
         elif type(out) in (tuple, list):
             for item in out:
                 self.see(item, frame)
@@ -172,10 +173,19 @@ class Storages:
 
 
 def storage_of(tensor: Any) -> Any:
-    """The tensor's storage, None where it has none of its own; runs no ``__torch_function__``."""
+    """The tensor's storage, None where it has none of its own; runs no ``__torch_function__``.
+
+    A DTensor's is that of the part which lies here: it has another in its own name, without memory.
+    """
     with torch._C.DisableTorchFunction():
+        kind = type(tensor)
+        if hasattr(kind, "_local_tensor"):
+            return storage_of(tensor._local_tensor)
+        if kind.__module__.startswith(_TRACERS):
+            return None  # asked for its memory, it warns
         try:
-            return tensor.untyped_storage()
+            storage = tensor.untyped_storage()
+            return None if is_stranger(kind) and not storage.data_ptr() else storage
         except (NotImplementedError, RuntimeError):  # sparse tensors, wrapper subclasses
             return None
 
