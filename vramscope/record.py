@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _DEVICES = ("auto", "cuda", "simulated")
+_MODES = ("events", "counters")
 # With the time that writing takes this keeps the promise that a killed process loses two seconds at most.
 _FLUSH_INTERVAL_S = 0.8
 _PHASES = {phase.name.lower(): phase for phase in Phase if phase not in (Phase.OTHER, Phase.USER)}
@@ -43,6 +44,7 @@ def record(
     directory: str | os.PathLike[str] | None = None,
     *,
     device: Literal["auto", "cuda", "simulated"] = "auto",
+    mode: Literal["events", "counters"] = "events",
     capacity: str | int | None = None,
     stack_depth: int = 64,
     quiet: bool = False,
@@ -52,11 +54,17 @@ def record(
     *directory* takes the trace; without it ``traces/<script>-<time>``. Entered again, inside of itself or
     later, it continues the same run; without *directory* it continues whatever runs. *device*: ``cuda``
     where there is a GPU, else ``simulated``: every tensor on the CPU through a model of CUDA's allocator,
-    with *capacity* (``"20GiB"``) if given. *stack_depth*: the innermost so many frames are kept. *quiet*:
+    with *capacity* (``"20GiB"``) if given. *mode*: ``events`` is every event with its stack; ``counters`` is
+    torch's counters and the driver's at steps and phases and ten times a second, cheap enough to leave on for
+    ever; without a GPU it records steps alone. *stack_depth*: the innermost so many frames are kept. *quiet*:
     nothing on stderr but warnings. Raises UsageError for what cannot be meant.
     """
     if device not in _DEVICES:
         raise UsageError(f"no device {device!r}; there is: {', '.join(_DEVICES)}")
+    if mode not in _MODES:
+        raise UsageError(f"no mode {mode!r}; there is: {', '.join(_MODES)}")
+    if mode == "counters" and device == "simulated":
+        raise UsageError("the simulated device has events only: leave out mode='counters'")
     try:
         capacity_bytes = None if capacity is None else parse_bytes(capacity)
     except ValueError as error:
@@ -65,7 +73,8 @@ def record(
     if path is None and _runs.active is not None:
         return _runs.active
     if path not in _runs.by_directory:
-        _runs.by_directory[path] = Recorder(path, device, capacity_bytes, stack_depth, quiet=quiet)
+        source = "counters" if mode == "counters" else device
+        _runs.by_directory[path] = Recorder(path, source, capacity_bytes, stack_depth, quiet=quiet)
     return _runs.by_directory[path]
 
 

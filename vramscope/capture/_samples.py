@@ -8,7 +8,7 @@ moved at the last try, the sample says by how much (``reserved_drift_bytes``).
 import threading
 from collections.abc import Callable
 from time import time_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,6 +21,16 @@ _INTERVAL_S = 0.1
 
 Row = tuple[int, ...]
 """In the order of ``Counters.DTYPES``."""
+
+
+class Said(NamedTuple):
+    """The driver's part of a sample."""
+
+    memory: Memory
+    shares: Shares
+    utilization: int
+    drift: int
+    """Of torch's reserved bytes while the driver was asked."""
 
 
 def torch_counters(device: int) -> dict[str, Any]:
@@ -79,10 +89,11 @@ class Sampler:
         notes, self._memory.notes = self._memory.notes, []
         return notes
 
-    def glance(self) -> None:
-        """torch's counters alone, now: cheap enough for the program's own thread."""
+    def glance(self, now: int) -> None:
+        """torch's counters alone, at *now*: cheap enough for the program's own thread."""
         if torch.cuda.is_initialized():
-            self._keep(torch_counters(self._device), Memory(), Shares(), UNKNOWN, UNKNOWN)
+            stats = torch_counters(self._device)
+            self._keep(now, stats, Said(Memory(), Shares(), UNKNOWN, UNKNOWN))
 
     def _on_time(self) -> None:
         try:
@@ -99,18 +110,19 @@ class Sampler:
             drift = _moved(before) - _moved(stats)
             if not drift:
                 break
-        self._keep(stats, memory, shares, self._memory.utilization(), abs(drift))
+        self._keep(time_ns(), stats, Said(memory, shares, self._memory.utilization(), abs(drift)))
 
-    def _keep(self, stats: dict[str, Any], memory: Memory, shares: Shares, busy: int, drift: int) -> None:
+    def _keep(self, now: int, stats: dict[str, Any], said: Said) -> None:
+        memory, shares = said.memory, said.shares
         row = (
-            time_ns(),
+            now,
             UNKNOWN,
             _now(stats, "allocated_bytes"),
             _now(stats, "reserved_bytes"),
             memory.used,
             memory.total,
             shares.ours,
-            busy,
+            said.utilization,
             # torch 2.0 and older count no requests.
             _now(stats, "requested_bytes") if "requested_bytes" in stats else UNKNOWN,
             _now(stats, "active_bytes"),
@@ -119,7 +131,7 @@ class Sampler:
             int(stats["reserved_bytes"]["all"]["peak"]),
             memory.free,
             shares.others,
-            drift,
+            said.drift,
         )
         with self._lock:
             self._rows.append(row)

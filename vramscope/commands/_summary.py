@@ -2,20 +2,24 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from vramscope.analysis import analyses
 from vramscope.analysis.by_stack import by_stack
 from vramscope.analysis.categories import categories
 from vramscope.analysis.identity import identity
 from vramscope.analysis.peak import High, peak
+from vramscope.analysis.sampled_peaks import SampledPeaks, sampled_peaks
 from vramscope.analysis.step_peaks import step_peaks
 from vramscope.analysis.timeline import timeline
+from vramscope.analysis.waterfall import Waterfall, waterfall
 from vramscope.commands._lines import Line, lines
 from vramscope.model.counters import Counters
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
 
+_NO_LEVELS = ("time_ns", "event", "reserved_drift_bytes")
 QUANTITIES = ("requested", "allocated", "active", "reserved")
 
 
@@ -24,8 +28,11 @@ class StepPeak:
     """The most that was allocated during one step, and during each phase in it."""
 
     index: int
-    allocated_bytes: int
+    allocated_bytes: int | None
+    """None where nothing was sampled in it."""
     phases: Mapping[str, int]
+    is_exact: bool = True
+    """Else it was at least so much: only samples tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,10 @@ class Summary:
     """What the analyses say unasked, but for the peak: that is told anyway."""
     samples: Mapping[str, int]
     """The most that counters said of each quantity, where they said anything."""
+    waterfall: Waterfall
+    """Where all bytes of the device were, at each sample."""
+    sampled: SampledPeaks | None
+    """Where there are no events: what samples alone say of peaks."""
 
     @property
     def starts_late(self) -> bool:
@@ -65,17 +76,26 @@ def summarize(recording: Recording) -> Summary:
     totals, high = timeline(recording), peak(recording)
     held = by_stack(recording, high.allocated.instant)
     known = categories(recording, high.allocated.instant)
+    fall = waterfall(recording)
+    sampled = None if has_allocator(recording) else sampled_peaks(recording)
     return Summary(
         recording=recording,
         end={quantity: int(getattr(totals, quantity)[-1]) for quantity in QUANTITIES},
         peak={quantity: getattr(high, quantity) for quantity in QUANTITIES},
         identity=_identity(recording, high.allocated.instant),
         lines=tuple(lines(recording.stacks, held.stack_id, held.bytes, held.count)),
-        steps=_steps(recording),
+        steps=_steps(recording) if sampled is None else _sampled_steps(recording, sampled),
         categories=known.totals if known.is_known else None,
-        findings=_findings(recording),
+        findings=_findings(recording, {"waterfall": fall}),
         samples=_samples(recording.counters),
+        waterfall=fall,
+        sampled=sampled,
     )
+
+
+def has_allocator(recording: Recording) -> bool:
+    """Whether anything says what the allocator did: a log of the driver does not, and zeros would mislead."""
+    return bool(len(recording.trace) or len(recording.initial.segments) or not len(recording.counters))
 
 
 def _identity(recording: Recording, instant: int) -> Mapping[str, int]:
@@ -87,7 +107,7 @@ def _identity(recording: Recording, instant: int) -> Mapping[str, int]:
 def _samples(counters: Counters) -> dict[str, int]:
     """By the column's name; −1 means that it could not be had."""
     most = {name: int(column.max(initial=-1)) for name, column in counters.columns()}
-    return {name: value for name, value in most.items() if value >= 0 and name not in ("time_ns", "event")}
+    return {name: value for name, value in most.items() if value >= 0 and name not in _NO_LEVELS}
 
 
 def phase_word(phase: Phase | int) -> str:
@@ -108,10 +128,29 @@ def _steps(recording: Recording) -> tuple[StepPeak, ...]:
     return tuple(StepPeak(*row) for row in zip(index, peaks, phases, strict=True))
 
 
-def _findings(recording: Recording) -> tuple[Finding, ...]:
+def _sampled_steps(recording: Recording, found: SampledPeaks) -> tuple[StepPeak, ...]:
+    """At least so much; of a phase that came several times in a step, the most of any."""
+    if not len(found.per_step):
+        return ()
+    steps, rows = recording.phases, found.per_phase
+    phases: list[dict[str, int]] = [{} for _ in range(len(found.per_step))]
+    for step, phase, n_bytes in zip(
+        steps.step.tolist(), steps.phase.tolist(), rows.allocated.tolist(), strict=True
+    ):
+        if step >= 0 and n_bytes >= 0:
+            word = phase_word(phase)
+            phases[step][word] = max(n_bytes, phases[step].get(word, 0))
+    peaks = (None if n_bytes < 0 else n_bytes for n_bytes in found.per_step.allocated.tolist())
+    rest = (recording.steps.index.tolist(), peaks, phases, found.per_step.is_exact.tolist())
+    return tuple(StepPeak(*row) for row in zip(*rest, strict=True))
+
+
+def _findings(recording: Recording, known: Mapping[str, Any]) -> tuple[Finding, ...]:
     return tuple(
         finding
         for analysis in analyses().values()
         if analysis.findings is not None and analysis.name != "peak"
-        for finding in analysis.findings(analysis.run(recording))
+        for finding in analysis.findings(
+            known[analysis.name] if analysis.name in known else analysis.run(recording)
+        )
     )

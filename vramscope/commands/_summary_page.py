@@ -6,8 +6,9 @@ from pathlib import PurePath
 from vramscope.analysis.peak import High
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.commands._lines import Line
-from vramscope.commands._summary import QUANTITIES, StepPeak, Summary, phase_word
-from vramscope.model.recording import Outcome, Recording, Run
+from vramscope.commands._summary import QUANTITIES, StepPeak, Summary, has_allocator, phase_word
+from vramscope.commands._waterfall_page import waterfall
+from vramscope.model.recording import Outcome, Run
 from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes, format_duration
 
@@ -21,6 +22,13 @@ _ENDINGS = {
     Outcome.DIED: "the process died while recording",
     Outcome.FILE: "a file",
 }
+_DRIVERS_VIEW = (
+    "device_used_bytes",
+    "device_total_bytes",
+    "process_used_bytes",
+    "others_used_bytes",
+    "utilization_percent",
+)
 _PARTS = {
     "requested": "in use, as requested",
     "rounding": "rounding of requests to blocks",
@@ -60,18 +68,29 @@ def _recording(summary: Summary, top: int) -> Iterator[Block]:
         yield Text(note.text, "note")
     yield Text(_extent(summary), "quiet")
     yield from _findings(summary)
-    if _has_allocator(recording):
+    if has_allocator(recording):
         yield _quantities(summary)
+    yield from _sampled(summary)
+    yield from waterfall(summary)
     yield from _samples(summary)
     yield from _identity(summary)
     yield from _live_set(summary, top)
     yield from _categories(summary)
-    yield from _steps(summary.steps)
+    yield from _steps([step for step in summary.steps if step.allocated_bytes is not None])
 
 
-def _has_allocator(recording: Recording) -> bool:
-    """Whether anything says what the allocator did: a log of the driver does not, and zeros would mislead."""
-    return bool(len(recording.trace) or len(recording.initial.segments) or not len(recording.counters))
+def _sampled(summary: Summary) -> Iterator[Block]:
+    """Peaks without events: at least so much."""
+    found = summary.sampled
+    if found is None or found.allocated < 0:
+        return
+    bound = "" if found.is_exact else "at least "
+    yield Text(
+        f"peak allocated {bound}{format_bytes(found.allocated)}, reserved at least "
+        f"{format_bytes(found.reserved)}"
+    )
+    if found.is_reset:
+        yield Text("the program resets torch's peaks itself, so every peak is a lower bound", "quiet")
 
 
 def _samples(summary: Summary) -> Iterator[Block]:
@@ -79,7 +98,7 @@ def _samples(summary: Summary) -> Iterator[Block]:
     rows = tuple(
         (name.removesuffix("_bytes").removesuffix("_percent").replace("_", " "), _sample(name, value))
         for name, value in summary.samples.items()
-        if name not in ("allocated_bytes", "reserved_bytes")
+        if name in _DRIVERS_VIEW
     )
     if rows:
         n_samples = _count(len(summary.recording.counters), "sample")
@@ -94,7 +113,7 @@ def _sample(name: str, value: int) -> str:
 def _extent(summary: Summary) -> str:
     recording = summary.recording
     trace = recording.trace
-    parts = [_count(len(trace), "event")] if _has_allocator(recording) else []
+    parts = [_count(len(trace), "event")] if has_allocator(recording) else []
     if len(recording.counters):
         parts.append(_count(len(recording.counters), "sample"))
     if trace.has_clock:
@@ -195,14 +214,17 @@ def _categories(summary: Summary) -> Iterator[Block]:
 def _steps(steps: Sequence[StepPeak]) -> Iterator[Block]:
     if not steps:
         return
+    is_exact = all(step.is_exact for step in steps)
     yield Heading("Peak allocated bytes of each step and phase", level=3)
+    if not is_exact:
+        yield Text("≥: only samples tell, the peak may be higher; so may every phase's", "quiet")
     phases = list(dict.fromkeys(phase for step in steps for phase in step.phases))
     phases.sort(key="other".__eq__)  # what is in no phase, last
     shown = _telling(steps)
     rows = tuple(
         (
             str(step.index),
-            format_bytes(step.allocated_bytes),
+            ("" if step.is_exact else "≥ ") + format_bytes(step.allocated_bytes or 0),
             *(format_bytes(step.phases[phase]) if phase in step.phases else "" for phase in phases),
         )
         for step in shown
@@ -219,7 +241,7 @@ def _telling(steps: Sequence[StepPeak]) -> list[StepPeak]:
     if len(steps) <= _STEPS_SHOWN:
         return list(steps)
     ends = [*range(2), *range(len(steps) - 2, len(steps))]
-    middle = sorted(range(2, len(steps) - 2), key=lambda at: -steps[at].allocated_bytes)
+    middle = sorted(range(2, len(steps) - 2), key=lambda at: -(steps[at].allocated_bytes or 0))
     return [steps[at] for at in sorted([*ends, *middle[: _STEPS_SHOWN - len(ends)]])]
 
 

@@ -52,6 +52,8 @@ def as_json(summaries: "list[Summary]") -> dict[str, Any]:
 
 
 def _recording(summary: "Summary") -> dict[str, Any]:
+    from vramscope.commands._sampled_json import levels, waterfall
+
     recording = summary.recording
     return {
         "rank": recording.process.rank,
@@ -60,12 +62,12 @@ def _recording(summary: "Summary") -> dict[str, Any]:
         "events": len(recording.trace),
         "starts_late": summary.starts_late,
         "gaps": summary.gaps,
-        "end": {f"{quantity}_bytes": n_bytes for quantity, n_bytes in summary.end.items()},
-        "peak": {f"{quantity}_bytes": high.n_bytes for quantity, high in summary.peak.items()},
+        **levels(summary),
         "steps": [
             {
                 "index": step.index,
                 "peak_allocated_bytes": step.allocated_bytes,
+                "is_exact": step.is_exact,
                 "phases": [
                     {"phase": phase, "peak_allocated_bytes": n_bytes}
                     for phase, n_bytes in step.phases.items()
@@ -75,6 +77,7 @@ def _recording(summary: "Summary") -> dict[str, Any]:
         ],
         "categories_at_peak": summary.categories,
         "samples_peak": dict(summary.samples),
+        "waterfall": waterfall(summary),
         "notes": [{"code": note.code, "text": note.text, "value": note.value} for note in recording.notes],
     }
 

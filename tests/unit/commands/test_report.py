@@ -109,6 +109,7 @@ def test_json_is_schema_1_as_counted_by_hand(monkeypatch, capsys):
                     {
                         "index": 0,
                         "peak_allocated_bytes": 3072,
+                        "is_exact": True,
                         "phases": [
                             {"phase": "forward", "peak_allocated_bytes": 1024},
                             {"phase": "backward", "peak_allocated_bytes": 3072},
@@ -117,12 +118,15 @@ def test_json_is_schema_1_as_counted_by_hand(monkeypatch, capsys):
                     {
                         "index": 1,
                         "peak_allocated_bytes": 1536,
+                        "is_exact": True,
                         "phases": [{"phase": "forward", "peak_allocated_bytes": 1536}],
                     },
                 ],
                 # Made in forward and alive in backward; made and dead in backward.
                 "categories_at_peak": {"temporary": 2048, "activation": 1024},
                 "samples_peak": {},
+                "peak_is_exact": True,
+                "waterfall": None,
                 "notes": [],
             }
         ],

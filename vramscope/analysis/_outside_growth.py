@@ -1,0 +1,89 @@
+"""Which memory outside of torch's allocator grew while the program trained, and when?
+
+What context and libraries take until the end of the first step is no growth. Samples during which the
+allocator's own bytes moved tell nothing exact of what is outside, and are left out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.model.recording import Recording
+
+_LEAST_BYTES = 64 << 20
+_LEAST_SHARE = 0.005
+"""Of the device: less is not worth a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """One part, from its level after the first step to its highest that lasted."""
+
+    n_bytes: int
+    largest_rise: int
+    """From one sample to the next."""
+    time_ns: int
+    """Of the largest rise."""
+    step: int | None
+    """In which that was."""
+    inside_bytes: int
+    """By how much torch's reserved bytes changed over the same time."""
+    still_there: int
+    """Of the growth, at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """By part: ``own_outside``, ``others``; ``outside`` where these two cannot be told apart."""
+
+    grown: Mapping[str, Grown] = field(default_factory=dict)
+
+
+def growth_of(recording: Recording, columns: Mapping[str, NDArray[Any]]) -> Growth:
+    """Out of the columns of a waterfall."""
+    is_clear = (columns["used"] >= 0) & (columns["reserved"] >= 0) & (columns["drift"] <= 0)
+    rows = np.flatnonzero(is_clear & (columns["time_ns"] >= _after_the_first_step(recording)))
+    if len(rows) < 2:
+        return Growth()
+    series = {"own_outside": columns["own_outside"][rows], "others": columns["others"][rows]}
+    if min(level.min() for level in series.values()) < 0:
+        # Levels of which one is not known at some samples cannot be compared.
+        series = {"outside": (columns["used"] - columns["reserved"])[rows]}
+    total = int(columns["total"][rows].max())
+    least = max(_LEAST_BYTES, int(_LEAST_SHARE * max(total, 0)))
+    found = {name: _grown(recording, columns, rows, level) for name, level in series.items()}
+    return Growth({name: grown for name, grown in found.items() if grown.n_bytes >= least})
+
+
+def _after_the_first_step(recording: Recording) -> int:
+    ends = recording.steps.end_ns
+    return int(ends[0]) if len(ends) > 1 else 0
+
+
+def _grown(
+    recording: Recording, columns: Mapping[str, NDArray[Any]], rows: NDArray[Any], level: NDArray[Any]
+) -> Grown:
+    # What two samples in a row have is no slip of two questions a moment apart.
+    lasting = np.minimum(level, np.append(level[1:], level[-1]))
+    high = int(lasting.argmax())
+    rises = np.diff(level[: high + 1])
+    at = int(rises.argmax()) + 1 if len(rises) else 0
+    time_ns = int(columns["time_ns"][rows[at]])
+    reserved = columns["reserved"][rows]
+    return Grown(
+        n_bytes=int(lasting[high] - level[0]),
+        largest_rise=int(rises.max(initial=0)),
+        time_ns=time_ns,
+        step=_step_at(recording, time_ns),
+        inside_bytes=int(reserved[high] - reserved[0]),
+        still_there=max(int(level[-1] - level[0]), 0),
+    )
+
+
+def _step_at(recording: Recording, time_ns: int) -> int | None:
+    steps = recording.steps
+    at = int(np.searchsorted(steps.start_ns, time_ns, side="right")) - 1
+    return int(steps.index[at]) if at >= 0 and time_ns <= steps.end_ns[at] else None

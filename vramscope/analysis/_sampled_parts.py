@@ -1,0 +1,108 @@
+"""What did torch's reserved bytes consist of at each sample?
+
+By the trace's instant nearby at which all quantities are what the sample says; where there is none (no
+events, or a pause of the recording), by torch's counters alone.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis.fragmentation import parts_over_time
+from vramscope.analysis.timeline import Totals, timeline
+from vramscope.model.counters import UNKNOWN, Counters
+from vramscope.model.recording import Recording
+from vramscope.model.snapshot import Snapshot
+
+PARTS_OF_RESERVED = ("requested", "rounding", "pending", "inactive_split", "releasable", "private_pools")
+_NEAR = (64, 4096)
+"""Events before and after the sample's time: the clocks agree to some µs, but threads do not wait."""
+
+
+def reserved_parts(recording: Recording, counters: Counters) -> dict[str, NDArray[Any]]:
+    """``PARTS_OF_RESERVED`` and ``instant``, a row per sample; −1 where not known."""
+    found = _of_counters(counters)
+    found["instant"] = np.full(len(counters), UNKNOWN)
+    if not len(recording.trace) or not len(counters):
+        return found
+    instant = found["instant"] = _instants(recording, counters)
+    rows = np.flatnonzero(instant >= 0)
+    if len(rows):
+        for name, values in _of_events(recording, instant[rows]).items():
+            found[name][rows] = values
+    return found
+
+
+def _of_counters(counters: Counters) -> dict[str, NDArray[Any]]:
+    allocated, active, requested = (
+        counters.allocated_bytes,
+        counters.active_bytes,
+        counters.requested_bytes,
+    )
+    reserved, split = counters.reserved_bytes, counters.inactive_split_bytes
+    # The requests of blocks that wait count in requested, and their blocks not in allocated.
+    is_clear = (requested >= 0) & (active >= 0) & (active == allocated)
+    has_all = (active >= 0) & (split >= 0) & (reserved >= 0)
+    found = {
+        "requested": np.where(is_clear, requested, UNKNOWN),
+        "rounding": np.where(is_clear, allocated - requested, UNKNOWN),
+        "pending": np.where((active >= 0) & (allocated >= 0), active - allocated, UNKNOWN),
+        "inactive_split": np.where(has_all, split, UNKNOWN),
+        "releasable": np.where(has_all, reserved - active - split, UNKNOWN),
+    }
+    return found | {"private_pools": np.full(len(counters), UNKNOWN)}
+
+
+def _of_events(recording: Recording, instant: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    parts = parts_over_time(recording)
+    found = {name: getattr(parts, name)[instant] for name in PARTS_OF_RESERVED[:-1]}
+    found["private_pools"] = np.zeros(len(instant), dtype="i8")
+    private, index = _private(recording)
+    if private is not None:
+        of_private = parts_over_time(private)
+        at = index[instant]
+        for name in ("inactive_split", "releasable"):
+            found[name] = found[name] - getattr(of_private, name)[at]
+            found["private_pools"] += getattr(of_private, name)[at]
+    return found
+
+
+def _private(recording: Recording) -> tuple[Recording | None, NDArray[Any]]:
+    """What happened in private pools alone; and for each instant the one of that which it is."""
+    is_private = recording.trace.pool > 0
+    state = recording.initial
+    segments = state.segments.pool > 0
+    if not is_private.any() and not segments.any():
+        return None, is_private
+    number = np.cumsum(segments) - 1
+    blocks = state.blocks.rows(segments[state.blocks.segment])
+    blocks = replace(blocks, segment=number[blocks.segment].astype(blocks.segment.dtype))
+    initial = Snapshot(state.event, state.time_ns, state.segments.rows(segments), blocks)
+    trace = recording.trace.rows(is_private)
+    return replace(recording, trace=trace, initial=initial), np.concatenate([[0], np.cumsum(is_private)])
+
+
+def _instants(recording: Recording, counters: Counters) -> NDArray[Any]:
+    """The nearest by time where all quantities are the sample's, −1 for none."""
+    totals = timeline(recording)
+    times = np.maximum.accumulate(recording.trace.time_ns)
+    near = np.searchsorted(times, counters.time_ns, side="right")
+    known = np.where(counters.event >= 0, np.minimum(counters.event, len(times)), near)
+    return np.array([_match(totals, counters, row, at) for row, at in enumerate(known.tolist())], dtype="i8")
+
+
+def _match(totals: Totals, counters: Counters, row: int, at: int) -> int:
+    for reach in _NEAR:
+        first = max(at - reach, 0)
+        window = slice(first, at + reach + 1)
+        equal = totals.reserved[window] == counters.reserved_bytes[row]
+        for name in ("allocated", "active", "requested"):
+            said = getattr(counters, f"{name}_bytes")[row]
+            if said >= 0:
+                equal &= getattr(totals, name)[window] == said
+        candidates = np.flatnonzero(equal) + first
+        if len(candidates):
+            return int(candidates[np.abs(candidates - at).argmin()])
+    return UNKNOWN

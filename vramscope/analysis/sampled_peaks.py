@@ -1,0 +1,127 @@
+"""What do samples alone say of the most that each step and phase allocated?
+
+At least so much; exactly so much where torch's own peak rose meanwhile.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis import Analysis
+from vramscope.model.counters import UNKNOWN, Counters
+from vramscope.model.marks import Phases, Steps
+from vramscope.model.recording import Recording
+from vramscope.model.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class SampledIntervals(Table):
+    """One row per step or phase, in bytes; −1 where there is no sample in it."""
+
+    DTYPES: ClassVar = {
+        "allocated": "i8",
+        "reserved": "i8",
+        "at_most": "i8",
+        "is_exact": "?",
+        "n_samples": "i8",
+    }
+
+    allocated: NDArray[Any]
+    """The peak is at least this."""
+    reserved: NDArray[Any]
+    """The same of reserved."""
+    at_most: NDArray[Any]
+    """The peak of allocated is at most this: torch's own peak until then; −1 where the program resets it."""
+    is_exact: NDArray[Any]
+    """Whether ``allocated`` is the peak itself: torch's own rose meanwhile, or a sample met it."""
+    n_samples: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SampledPeaks:
+    """Per step and per phase, and of the whole recording."""
+
+    per_step: SampledIntervals = field(default_factory=SampledIntervals.of)
+    """Row i is row i of ``Recording.steps``."""
+    per_phase: SampledIntervals = field(default_factory=SampledIntervals.of)
+    """Row i is row i of ``Recording.phases``."""
+    allocated: int = UNKNOWN
+    """The most since the recording began; at least, unless ``is_exact``."""
+    reserved: int = UNKNOWN
+    is_exact: bool = False
+    is_reset: bool = False
+    """Whether the program resets torch's peaks itself: then every figure is a lower bound."""
+
+
+def sampled_peaks(recording: Recording) -> SampledPeaks:
+    """For recordings without events; where there are events, ``step_peaks`` is exact."""
+    counters = recording.counters
+    counters = counters.rows(counters.allocated_bytes >= 0)
+    if not len(counters):
+        return SampledPeaks()
+    tops = counters.allocated_peak_bytes
+    is_reset = bool((np.diff(tops) < 0).any())
+    whole = _intervals(counters, counters.time_ns[:1], counters.time_ns[-1:], is_reset=is_reset)
+    steps, phases = recording.steps, recording.phases
+    return SampledPeaks(
+        per_step=_of(counters, steps, is_reset=is_reset),
+        per_phase=_of(counters, phases, is_reset=is_reset),
+        allocated=int(whole.allocated[0]),
+        reserved=int(whole.reserved[0]),
+        is_exact=bool(whole.is_exact[0]),
+        is_reset=is_reset,
+    )
+
+
+def _of(counters: Counters, known: Steps | Phases, *, is_reset: bool) -> SampledIntervals:
+    return _intervals(counters, known.start_ns, known.end_ns, is_reset=is_reset)
+
+
+def _intervals(
+    counters: Counters, start_ns: NDArray[Any], end_ns: NDArray[Any], *, is_reset: bool
+) -> SampledIntervals:
+    """Samples at both ends included: the recorder reads the counters exactly there."""
+    first = np.searchsorted(counters.time_ns, start_ns, side="left")
+    last = np.searchsorted(counters.time_ns, end_ns, side="right") - 1
+    has_any = last >= first
+    # Empty intervals get some row, and are unknown afterwards.
+    at = np.minimum(first, len(counters) - 1)
+    to = np.maximum(np.where(has_any, last, at), at)
+    tops = counters.allocated_peak_bytes
+    has_ends = (counters.time_ns[at] == start_ns) & (counters.time_ns[to] == end_ns) & (tops[at] >= 0)
+    level = _highest(counters.allocated_bytes, at, to)
+    # A peak that rose between two samples of the interval is one of the interval.
+    allocated = np.maximum(level, _highest(_risen(tops), np.minimum(at + 1, to), to, at < to))
+    reserved = np.maximum(
+        _highest(counters.reserved_bytes, at, to),
+        _highest(_risen(counters.reserved_peak_bytes), np.minimum(at + 1, to), to, at < to),
+    )
+    may_tell = has_any & has_ends & (not is_reset)
+    return SampledIntervals.of(
+        allocated=np.where(has_any, allocated, UNKNOWN),
+        reserved=np.where(has_any, reserved, UNKNOWN),
+        at_most=np.where(may_tell, tops[to], UNKNOWN),
+        is_exact=may_tell & (allocated == tops[to]),
+        n_samples=np.where(has_any, last - first + 1, 0),
+    )
+
+
+def _risen(tops: NDArray[Any]) -> NDArray[Any]:
+    """torch's peak where it is higher than at the sample before; else −1."""
+    return np.where(np.diff(tops, prepend=tops[:1]) > 0, tops, UNKNOWN)
+
+
+def _highest(
+    values: NDArray[Any], first: NDArray[Any], last: NDArray[Any], wanted: NDArray[Any] | None = None
+) -> NDArray[Any]:
+    """Of the rows *first* to *last*, both included; −1 where not *wanted*."""
+    edges = np.stack([first, last + 1], axis=1).ravel()
+    found = np.maximum.reduceat(np.append(values, UNKNOWN), edges)[::2] if len(edges) else values[:0]
+    return found if wanted is None else np.where(wanted, found, UNKNOWN)
+
+
+ANALYSIS = Analysis(
+    "sampled_peaks", "What do samples alone say of each step's and phase's peak?", sampled_peaks
+)

@@ -1,0 +1,48 @@
+"""What samples tell, for machines; null is what they do not."""
+
+from typing import Any
+
+from vramscope.commands._summary import Summary
+
+
+def levels(summary: Summary) -> dict[str, Any]:
+    """At the end and at most; without events as far as samples tell."""
+    found = summary.sampled
+    if found is None:
+        return {
+            "end": {f"{quantity}_bytes": n_bytes for quantity, n_bytes in summary.end.items()},
+            "peak": {f"{quantity}_bytes": high.n_bytes for quantity, high in summary.peak.items()},
+            "peak_is_exact": True,
+        }
+    counters = summary.recording.counters
+    names = [f"{quantity}_bytes" for quantity in summary.end]
+    peak = {name: _known(getattr(found, name.removesuffix("_bytes"), -1)) for name in names}
+    return {
+        "end": {name: _known(int(getattr(counters, name)[-1])) for name in names},
+        "peak": peak,
+        "peak_is_exact": found.is_exact,
+    }
+
+
+def waterfall(summary: Summary) -> dict[str, Any] | None:
+    """The fullest sample and the last; null without samples."""
+    found = summary.waterfall
+    if not len(found):
+        return None
+    return {
+        name: {
+            "time_ns": int(found.time_ns[row]),
+            "instant": _known(int(found.instant[row])),
+            "used_bytes": _known(int(found.used[row])),
+            "total_bytes": _known(int(found.total[row])),
+            "drift_bytes": _known(int(found.drift[row])),
+            "bars": [
+                {"name": bar.name, "bytes": bar.n_bytes, "source": bar.source} for bar in found.bars(row)
+            ],
+        }
+        for name, row in (("fullest", found.fullest), ("end", found.last))
+    }
+
+
+def _known(n_bytes: int) -> int | None:
+    return None if n_bytes < 0 else n_bytes

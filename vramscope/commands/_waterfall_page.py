@@ -1,0 +1,48 @@
+"""Where all bytes of the device are, in words and tables."""
+
+from collections.abc import Iterator
+
+from vramscope.analysis.waterfall import Bar, Waterfall
+from vramscope.commands._document import Block, Grid, Heading, Text
+from vramscope.commands._summary import Summary
+from vramscope.units import format_bytes
+
+_BARS = {
+    "requested": "live tensors, as requested",
+    "rounding": "rounding of requests to blocks",
+    "allocated": "live tensors with rounding",
+    "pending": "freed, still used by another stream",
+    "inactive_split": "cached: free pieces of segments in use",
+    "releasable": "cached: free segments",
+    "private_pools": "cached: free in private pools",
+    "own_outside": "this process outside of torch (context, libraries)",
+    "others": "other processes",
+    "unattributed": "of no process that the driver lists",
+    "outside": "all outside of torch's allocator together",
+    "free": "free",
+    "driver": "the driver's own reserve",
+}
+
+
+def waterfall(summary: Summary) -> Iterator[Block]:
+    """The fullest sample beside the last; nothing where torch's counters were not sampled."""
+    found = summary.waterfall
+    if not len(found) or found.reserved.max() < 0:
+        return
+    yield Heading("Where all bytes of the device are", level=3)
+    fullest, last = found.bars(found.fullest), found.bars(found.last)
+    rows = [_row(found, bar, last) for bar in fullest]
+    yield Grid(("", "at the fullest", "share", "at the end", "by"), tuple(rows), "lrrrl")
+    drift = int(found.drift.max(initial=0))
+    if drift:
+        text = f"what torch reserved moved by up to {format_bytes(drift)} while the driver was asked"
+        yield Text(f"{text}: then its share outside of torch may be wrong by so much", "quiet")
+
+
+def _row(found: Waterfall, bar: Bar, last: tuple[Bar, ...]) -> tuple[str, ...]:
+    total = int(found.total[found.fullest])
+    end = next((each.n_bytes for each in last if each.name == bar.name), None)
+    share = f"{100 * bar.n_bytes / total:.1f} %" if bar.n_bytes is not None and total > 0 else ""
+    amounts = ("" if n_bytes is None else format_bytes(n_bytes) for n_bytes in (bar.n_bytes, end))
+    at_fullest, at_end = amounts
+    return _BARS[bar.name], at_fullest, share, at_end, bar.source
