@@ -9,11 +9,14 @@ from vramscope.model.snapshot import Snapshot
 DISTANCE = 1 << 17
 """Events between two checkpoints: replaying so many takes a twentieth of a second."""
 
+_FEWEST = 8
+"""Checkpoints worth having: a shorter trace is replayed from its start in a tenth of a second."""
+
 
 def checkpoints(recording: Recording) -> tuple[Snapshot, ...]:
-    """States at every ``DISTANCE``-th instant but the first. 0.1 s per million events."""
+    """States at every ``DISTANCE``-th instant of a long trace but the first. 0.1 s per million events."""
     n_events = len(recording.trace)
-    if n_events < 2 * DISTANCE:
+    if n_events < _FEWEST * DISTANCE:
         return ()
     index = StateIndex(recording.trace, recording.initial)
     return tuple(index.at(k) for k in range(DISTANCE, n_events, DISTANCE))

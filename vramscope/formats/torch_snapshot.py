@@ -56,8 +56,10 @@ def read_packed(path: Path) -> Run:
     Raises Irregular where the file is not as torch writes it; what is wrong with it, ``read_whole`` says.
     """
     with opened(path) as file:
-        found = packed(file)
-    return run_of(snapshot_of(found), path, found.n_trailing)
+        found = [packed(file)]
+    n_trailing = found[0].n_trailing
+    # Handed on, not kept: what was read is let go while the run is made of it.
+    return run_of(snapshot_of(found.pop()), path, n_trailing)
 
 
 def read_whole(path: Path) -> Run:
@@ -76,6 +78,7 @@ def run_of(snapshot: Any, path: Path, n_trailing: int = 0) -> Run:
     if n_trailing:
         notes = [*notes, Note("trailing", f"{n_trailing} bytes after the end were not read", n_trailing)]
     process = Process(allocator=_settings(snapshot))
+    del snapshot
     stacks = builder.build()
     recordings = tuple(_recording(history, process, stacks) for history in found)
     ends = [int(recording.trace.time_ns[-1]) for recording in recordings if len(recording.trace)]
