@@ -221,7 +221,7 @@ class _Answer:
             yield Text(f"set before the program starts: {found.environment}")
         if not found.is_reproduced:
             recorded = format_bytes(found.recorded_peak)
-            text = f"an estimate: under the recorded settings the replay does not come to {recorded} as recorded"
+            text = f"an estimate: under the recorded settings the replay does not come to {recorded}"
             yield Text(text, "note")
         rows = [_row("as it is", found.base)]
         rows += [_row(trial.candidate.name, trial.outcome) for trial in found.trials]
