@@ -6,16 +6,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.analysis._fixed_segments import free_fixed_bytes
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.trace import Action
 
 
 def free_segment_bytes(recording: Recording) -> NDArray[Any]:
-    """Bytes of the wholly free segments at every instant; a loop over events, 0.5 s per million.
+    """Bytes of the wholly free segments at every instant.
 
     A contiguous mapped range of expandable memory counts as one segment, as torch's snapshots list it.
     """
+    fixed = free_fixed_bytes(recording)
+    return in_turn(recording) if fixed is None else fixed
+
+
+def in_turn(recording: Recording) -> NDArray[Any]:
+    """The same of any recording: a loop over events, 0.5 s per million."""
     trace = recording.trace
     is_move = (trace.action != Action.FREE_REQUESTED) & (trace.action <= Action.SEGMENT_UNMAP)
     events = np.flatnonzero(is_move & (trace.block_size > 0))

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.allocator.lives import stable_order
 from vramscope.analysis import Analysis
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording
@@ -97,7 +98,7 @@ def unannounced(trace: Trace, initial: Blocks) -> NDArray[Any]:
     if not len(trace):
         return found
     moves = np.flatnonzero((trace.action <= Action.FREE_COMPLETED) & (trace.block_size > 0))
-    moves = moves[np.argsort(trace.address[moves], kind="stable")]
+    moves = moves[stable_order(trace.address[moves])]
     address, action = trace.address[moves], trace.action[moves]
     same = np.zeros(len(moves), dtype="?")
     same[1:] = address[1:] == address[:-1]

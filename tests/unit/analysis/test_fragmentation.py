@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vramscope.allocator.index import StateIndex
+from vramscope.analysis._fixed_segments import free_fixed_bytes
+from vramscope.analysis._free_segments import in_turn
 from vramscope.analysis.fragmentation import findings, fragmentation, parts_over_time
 from vramscope.analysis.identity import identity_of
 from vramscope.formats.torch_snapshot import read
@@ -53,6 +55,42 @@ def test_the_parts_are_those_of_the_identity(play, ops, n_before):
     for k in range(len(recording.trace) + 1):
         whole = identity_of(index.at(k))
         assert {name: getattr(parts, name)[k] for name in whole.parts} == whole.parts
+
+
+@given(OPS, st.integers(0, 30))
+def test_free_segments_in_columns_are_those_found_in_turn(play, ops, n_before):
+    recording = play(ops, n_before).recording
+    found = free_fixed_bytes(recording)
+
+    assert found is None or np.array_equal(found, in_turn(recording))
+
+
+def test_free_segments_are_found_in_columns_where_an_address_serves_again(recording):
+    made = recording(
+        (Action.SEGMENT_ALLOC, 0, 2 * MIB),
+        (Action.ALLOC, 0, MIB),
+        (Action.SEGMENT_ALLOC, 8 * MIB, 4 * MIB),
+        (Action.FREE_REQUESTED, 0, MIB),
+        (Action.FREE_COMPLETED, 0, MIB),
+        (Action.SEGMENT_FREE, 0, 2 * MIB),
+        (Action.SEGMENT_ALLOC, 0, 2 * MIB),
+    )
+
+    assert free_fixed_bytes(made).tolist() == [n * MIB for n in (0, 2, 0, 4, 4, 6, 4, 6)]
+
+
+@pytest.mark.parametrize(
+    "contradiction",
+    [
+        [(Action.ALLOC, 0, MIB), (Action.SEGMENT_ALLOC, 0, 2 * MIB)],
+        [(Action.SEGMENT_ALLOC, 0, 2 * MIB), (Action.FREE_COMPLETED, 0, MIB)],
+        [(Action.SEGMENT_ALLOC, 0, 2 * MIB), (Action.ALLOC, 0, MIB), (Action.SEGMENT_FREE, 0, 2 * MIB)],
+        [(Action.SEGMENT_ALLOC, 0, 2 * MIB), (Action.SEGMENT_ALLOC, MIB, 2 * MIB)],
+        [(Action.SEGMENT_MAP, 0, 2 * MIB)],
+    ],
+)
+def test_what_columns_cannot_tell_is_looked_at_in_turn(recording, contradiction):
+    assert free_fixed_bytes(recording(*contradiction)) is None
 
 
 def test_mapped_memory_that_is_torn_apart_leaves_a_free_run_and_one_in_use(recording):

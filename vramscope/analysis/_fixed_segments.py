@@ -1,0 +1,108 @@
+"""The same as ``_free_segments``, in columns: where segments by cudaMalloc never lie across one another."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.model.recording import Recording
+from vramscope.model.snapshot import BlockState
+from vramscope.model.trace import Action
+
+
+class _Ranges(NamedTuple):
+    """Where segments were at some time: by address, disjoint."""
+
+    start: NDArray[Any]
+    end: NDArray[Any]
+
+    def of(self, address: NDArray[Any]) -> NDArray[Any]:
+        """The range of each address, −1 outside of all."""
+        at = np.searchsorted(self.start, address, side="right") - 1
+        return np.where((at >= 0) & (address < self.end[at]), at, -1)
+
+
+def free_fixed_bytes(recording: Recording) -> NDArray[Any] | None:
+    """Bytes of the wholly free segments at every instant, 60 ms per million events.
+
+    None where that needs a look at each event in turn: expandable memory, an address that served segments of
+    several sizes, a record that contradicts itself.
+    """
+    ranges = _ranges(recording)
+    if ranges is None:
+        return None
+    trace = recording.trace
+    events, of = _moves(recording, ranges)
+    exists, in_use = _at_first(recording, ranges)
+    is_free = exists & (in_use == 0)
+    size = (ranges.end - ranges.start).astype("i8")
+    action = trace.action[events]
+    first = np.diff(of, prepend=-1) != 0
+    there = _running(exists[of], first, _signs(action, Action.SEGMENT_ALLOC, Action.SEGMENT_FREE))
+    used = _running(in_use[of], first, _signs(action, Action.ALLOC, Action.FREE_COMPLETED))
+    if _contradicts(there, used):
+        return None
+    now = (there == 1) & (used == 0)
+    before = np.where(first, is_free[of], np.append(False, now)[:-1])
+    level = np.zeros(len(trace) + 1, dtype="i8")
+    level[0] = size[is_free].sum()
+    level[events + 1] = size[of] * (now.astype("i1") - before.astype("i1"))
+    return np.cumsum(level, out=level)
+
+
+def _ranges(recording: Recording) -> _Ranges | None:
+    trace, segments = recording.trace, recording.initial.segments
+    is_mapped = (trace.action == Action.SEGMENT_MAP) | (trace.action == Action.SEGMENT_UNMAP)
+    if is_mapped.any() or segments.is_expandable.any():
+        return None
+    made = np.flatnonzero((trace.action == Action.SEGMENT_ALLOC) & (trace.block_size > 0))
+    start = np.concatenate([segments.address, trace.address[made]])
+    end = start + np.concatenate([segments.size, trace.block_size[made]]).astype("u8")
+    both = np.unique(np.stack([start, end], axis=1), axis=0)
+    start, end = both[:, 0], both[:, 1]
+    is_apart = (end[:-1] <= start[1:]).all() and (start < end).all()
+    return _Ranges(start, end) if len(both) and is_apart else None
+
+
+def _moves(recording: Recording, ranges: _Ranges) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Events that change whether a range is free, by range, then time; and their ranges."""
+    trace = recording.trace
+    is_move = (trace.action != Action.FREE_REQUESTED) & (trace.action <= Action.SEGMENT_FREE)
+    events = np.flatnonzero(is_move & (trace.block_size > 0))
+    of = ranges.of(trace.address[events])
+    # A release of what begins elsewhere releases nothing.
+    is_amiss = trace.action[events] == Action.SEGMENT_FREE
+    is_amiss &= ranges.start[of] != trace.address[events]
+    is_in = (of >= 0) & ~is_amiss
+    events, of = events[is_in], of[is_in]
+    # NumPy sorts words of 16 bits by counting, which takes a fifth of the time.
+    order = np.argsort(of.astype("u2") if len(ranges.start) < 1 << 16 else of, kind="stable")
+    return events[order], of[order]
+
+
+def _at_first(recording: Recording, ranges: _Ranges) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Whether each range was a segment before the first event, and its blocks in use."""
+    segments, blocks = recording.initial.segments, recording.initial.blocks
+    exists = np.isin(ranges.start, segments.address)
+    mine = blocks.segment[blocks.state != BlockState.INACTIVE]
+    counts = np.bincount(ranges.of(segments.address[mine]), minlength=len(ranges.start))
+    return exists, counts
+
+
+def _signs(action: NDArray[Any], up: Action, down: Action) -> NDArray[Any]:
+    signs: NDArray[Any] = (action == up).astype("i1") - (action == down).astype("i1")
+    return signs
+
+
+def _running(at_first: NDArray[Any], is_first: NDArray[Any], change: NDArray[Any]) -> NDArray[Any]:
+    """The number after each change, counted from the start of its range on."""
+    total = np.cumsum(change, dtype="i8")
+    row = np.flatnonzero(is_first)
+    base = (total - change)[row]
+    number: NDArray[Any] = total - np.repeat(base, np.diff(np.append(row, len(total)))) + at_first
+    return number
+
+
+def _contradicts(there: NDArray[Any], used: NDArray[Any]) -> bool:
+    """A segment made twice, a block where none is, fewer blocks than none."""
+    return bool(((there < 0) | (there > 1) | (used < 0) | ((there == 0) & (used != 0))).any())
