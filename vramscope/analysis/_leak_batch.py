@@ -19,6 +19,8 @@ def growing_batch(levels: Levels) -> NDArray[Any] | None:
     The same number of blocks in every step, and most bytes in blocks that become larger.
     """
     at, found = levels.at, levels.found
+    if not len(levels.recording.phases):
+        return None  # who cannot tell backward from forward cannot tell a batch from a gradient
     n_turns, n_places = len(at) - 1, len(levels.frames)
     turn = np.searchsorted(at, found.alloc_event, side="right") - 1
     rows = np.flatnonzero((turn >= 0) & (turn < n_turns))

@@ -17,7 +17,9 @@ def cache_growth(recording: Recording, at: NDArray[Any], stride: int, least: int
     just the peak's: at the same point of every step.
     """
     totals = timeline(recording)
-    return _rate((totals.reserved - totals.active)[at], stride, least)
+    # Where reserved stays, what is freed goes into the cache, and that is what it is for.
+    reserved = _rate(totals.reserved[at], stride, least)
+    return min(reserved, _rate((totals.reserved - totals.active)[at], stride, least))
 
 
 def outside_growth(recording: Recording, at: NDArray[Any], stride: int, least: int) -> float:

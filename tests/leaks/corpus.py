@@ -1,0 +1,91 @@
+"""The corpus: which scripts there are, what their comments say of them, and what was found of it."""
+
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import vramscope
+from vramscope.analysis.leaks import findings
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Script:
+    """One script, and what its comments say is wrong with it; cause '' for nothing."""
+
+    path: Path
+    cause: str
+    lines: frozenset[int]
+    holder: str
+    kept_at: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.path.parent.name}/{self.path.stem}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was found in a recording of a script."""
+
+    script: Script
+    findings: list
+    n_turns: int
+
+    @property
+    def leak(self):
+        """The largest."""
+        return self.findings[0] if self.findings else None
+
+    @property
+    def has_right_line(self) -> bool:
+        return self.leak is not None and self.leak.line in self.script.lines
+
+    @property
+    def has_right_holder(self) -> bool:
+        """Whether the variable's own name is a word of what was said."""
+        said = "" if self.leak is None else f"{self.leak.holder} {self.leak.evidence['holder_path']}"
+        return self.leak is not None and bool(re.search(rf"\b{self.script.holder}\b", said))
+
+
+def scripts(folder: str) -> list[Script]:
+    """``leaking``, ``clean`` or ``holdout``."""
+    return [_script(path) for path in sorted((HERE / folder).glob("*.py"))]
+
+
+def _script(path: Path) -> Script:
+    lines = list(enumerate(path.read_text(encoding="utf-8").splitlines(), 1))
+    causes = {found[1] for _, line in lines if (found := re.search(r"# LEAK: (\w+)", line))}
+    holders = [found[1] for _, line in lines if (found := re.search(r"HOLDER: (\w+)", line))]
+    assert len(causes) <= 1, f"{path}: one cause a script"
+    return Script(
+        path,
+        cause=next(iter(causes), ""),
+        lines=frozenset(number for number, line in lines if "# LEAK: " in line),
+        holder=holders[0] if holders else "",
+        kept_at=next((number for number, line in lines if re.search(r"#.*\bKEPT\b", line)), 0),
+    )
+
+
+def record(python: str, chosen: list[Script], out: Path, *, device: str, steps: int, env: dict) -> list[Path]:
+    """Recordings of the scripts, made in one process."""
+    command = [python, HERE / "run.py", out, device, steps, *(script.path for script in chosen)]
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, env=env, timeout=900, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "stopped recording" not in done.stderr, done.stderr
+    return [out / f"{script.path.parent.name}-{script.path.stem}-{steps}" for script in chosen]
+
+
+def examine(script: Script, path: Path) -> Result:
+    """What the analysis says of a recording."""
+    (recording,) = vramscope.load(path).recordings
+    return judge(script, recording)
+
+
+def judge(script: Script, recording) -> Result:
+    found = recording.leaks()
+    return Result(script, findings(found), len(found.turns))
