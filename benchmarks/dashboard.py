@@ -1,8 +1,8 @@
 """Measure the dashboard as a person meets it, in Debian's Chromium: paint, every move, the wire, the heap.
 
-Traces come from ``generate.py``. Server figures are CPU milliseconds of the server's process per request;
-wall times of the browser are printed, not judged: machines are noisy. Exactness is judged: every maximum that is
-shown, every band under the pointer.
+Traces come from ``generate.py``. Server figures are CPU milliseconds of the server per request; wall times of
+the browser are printed, not judged: machines are noisy. Exactness is judged: every maximum shown, every
+band under the pointer.
 
     python benchmarks/dashboard.py --events 1000000,5000000 --out RESULTS.md
 """

@@ -35,7 +35,7 @@ def _layout(context: Context) -> Any:
     stretch = _window(series, address.t0, address.t1)
     figure = timeline.figure(series, stretch, shown, at)
     return [
-        html.Div(_opening(data, view, at_once=is_short), id="ov-opening"),
+        html.Div(opening(data, view, at_once=is_short), id="ov-opening"),
         html.Section(
             [
                 html.Div(
@@ -61,7 +61,7 @@ def _layout(context: Context) -> Any:
     ]
 
 
-def _opening(data: Data, view: View, *, at_once: bool = True) -> list[Any]:
+def opening(data: Data, view: View, *, at_once: bool = True) -> list[Any]:
     """The answer first. Of a long run the findings come after the chart: a second per million events."""
     said = headline(data, view)
     more = [
@@ -156,7 +156,7 @@ def _register(app: Any, data: Data) -> None:
     def renew(_: Any, later: Any, said: dict[str, Any]) -> Any:
         if ctx.triggered_id != "version" and not later:
             raise PreventUpdate
-        return _opening(data, _view(data, restore(said)))
+        return opening(data, _view(data, restore(said)))
 
 
 def _view(data: Data, address: Address) -> View:

@@ -25,6 +25,7 @@ from . import Context, Page
 
 MAX_LINES = 14
 BASES = ("previous", "first")
+_HINT = html.P("Click a step to look into it", className="dim only-live")
 
 
 def _layout(context: Context) -> Any:
@@ -49,8 +50,7 @@ def _layout(context: Context) -> Any:
         html.Section(_opening(view, found), id="ph-opening", className="opening"),
         html.Section(
             [
-                html.Div([_phase_key(found), html.P("Click a step to look into it", className="dim")],
-                         className="panel-bar"),
+                html.Div([_phase_key(found), _HINT], className="panel-bar"),
                 graph("ph-graph", figures.peaks(found, view.recording.steps.index, row), sentence, "steps"),
             ],
             className="panel chart", **{"aria-label": "Peaks by step"},

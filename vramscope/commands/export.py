@@ -9,7 +9,7 @@ from vramscope.errors import UsageError
 
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN", help="a trace directory, or a file that torch wrote")
-    parser.add_argument("--to", required=True, metavar="FORMAT", help="parquet or csv")
+    parser.add_argument("--to", required=True, metavar="FORMAT", help="html, parquet or csv")
     parser.add_argument("--output", required=True, metavar="PATH", help="where to write")
     parser.add_argument("--force", action="store_true", help="overwrite what is there")
 
@@ -38,4 +38,4 @@ def _refuse_to_overwrite(output: Path, *, force: bool) -> None:
         raise UsageError(f"{output}: there is something already; choose another --output, or pass --force")
 
 
-COMMAND = Command("export", "what was recorded, as Parquet or CSV", arguments, run)
+COMMAND = Command("export", "what was recorded, as a page, as Parquet or CSV", arguments, run)

@@ -1,0 +1,96 @@
+"""Components as plain HTML: what a report on disk shows is what the page shows, without the server."""
+
+import json
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+import plotly.utils
+from dash.development.base_component import Component
+
+from vramscope.units import format_bytes
+
+MAX_ROWS = 100
+_KEPT = ("title", "style", "role", "src", "alt", "colSpan", "scope", "open")
+_LEFT_OUT = ("Store", "Location", "Interval", "Input", "Checklist", "Button", "Canvas")
+_EMPTY = ("img", "br", "hr")
+
+
+class Printer:
+    """Turns components into HTML and collects the figures to be drawn in it."""
+
+    def __init__(self) -> None:
+        self.figures: list[dict[str, Any]] = []
+
+    def html(self, part: Any) -> str:
+        """One component, or several, or text."""
+        if part is None or isinstance(part, bool):
+            return ""
+        if isinstance(part, (list, tuple)):
+            return "".join(self.html(each) for each in part)
+        if not isinstance(part, Component):
+            return escape(str(part))
+        return self._component(part)
+
+    def _component(self, part: Component) -> str:
+        kind = part._type
+        if kind in _LEFT_OUT:
+            return ""
+        if kind == "Graph":
+            self.figures.append(part.figure)
+            return f'<div class="drawing" id="figure{len(self.figures) - 1}"></div>'
+        if kind == "AgGrid":
+            return _table(part.rowData, part.columnDefs)
+        if kind == "Tooltip":
+            return f'<span title="{escape(str(part.label))}">{self.html(part.children)}</span>'
+        tag = "span" if kind == "Link" else kind.lower()
+        inside = self.html(getattr(part, "children", None))
+        return f"<{tag}{_attributes(part)}>" + ("" if tag in _EMPTY else f"{inside}</{tag}>")
+
+
+def _attributes(part: Component) -> str:
+    said = part.to_plotly_json()["props"]
+    found = {"class": said.get("className"), **{name: said.get(name) for name in _KEPT}}
+    found |= {name: value for name, value in said.items() if name.startswith("aria-")}
+    return "".join(f' {name}="{escape(_text(value))}"' for name, value in found.items() if value is not None)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return str(value)
+    dashed = {"".join(f"-{c.lower()}" if c.isupper() else c for c in name): v for name, v in value.items()}
+    return "; ".join(f"{name}: {v}" for name, v in dashed.items())
+
+
+def _table(rows: list[dict[str, Any]] | None, columns: list[dict[str, Any]]) -> str:
+    rows = rows or []
+    head = "".join(f"<th{_right(column)}>{escape(column['headerName'])}</th>" for column in columns)
+    body = "".join(
+        "<tr>" + "".join(f"<td{_right(c)}>{_cell(row, c)}</td>" for c in columns) + "</tr>"
+        for row in rows[:MAX_ROWS]
+    )
+    more = f"<p class='dim nothing'>{len(rows) - MAX_ROWS:,} more rows</p>" if len(rows) > MAX_ROWS else ""
+    return f'<table class="diff"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}'
+
+
+def _right(column: dict[str, Any]) -> str:
+    return ' class="number"' if column.get("type") == "rightAligned" else ""
+
+
+def _cell(row: dict[str, Any], column: dict[str, Any]) -> str:
+    value = row.get(column["field"])
+    if value is None:
+        return ""
+    if "vsBytes" in json.dumps(column):
+        return escape(format_bytes(value))
+    if column.get("cellRenderer") == "VsShare":
+        return f"{100 * value:.1f} %"
+    if column.get("cellRenderer") == "VsWhere":
+        place = escape(str(row.get("place", "")))
+        return f'<bdi class="function">{escape(str(value))}</bdi> <bdi class="place">{place}</bdi>'
+    return escape(f"{value:,}" if isinstance(value, int) else str(value))
+
+
+def script_json(data: Any) -> str:
+    """JSON that can stand in a script: no ``<`` can end it."""
+    return json.dumps(data, cls=plotly.utils.PlotlyJSONEncoder).replace("<", "\\u003c")

@@ -1,0 +1,74 @@
+"""The report is one file that needs nothing else, shows what the pages show, and no name in it is markup."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dash import dcc, html
+from vramscope.dashboard.report import EXPORT, document
+from vramscope.dashboard.static import Printer, script_json
+
+from vramscope import load
+
+
+@pytest.fixture
+def report(run_at: Any) -> str:
+    return document(load(run_at("gpt", steps=3)))
+
+
+def test_it_shows_the_peak_and_the_steps(report: str) -> None:
+    assert '<h2 class="claim">Peak 8' in report
+    assert "MLP.forward" in report
+    assert "needed most" in report
+
+
+def test_nothing_is_fetched(report: str) -> None:
+    body = re.sub(r'<script type="text/plain" id="plotly">.*?</script>', "", report)
+
+    assert not re.findall(r"(?:src|href)=\"(?!data:)", body)
+    assert "default-src &#x27;none&#x27;" in body
+    assert "url(" not in body
+
+
+def test_every_drawing_has_its_figure(report: str) -> None:
+    figures = json.loads(re.search(r'id="figures">(.*?)</script>', report, re.DOTALL)[1])  # type: ignore[index]
+
+    assert len(figures) == len(re.findall(r'class="drawing"', report)) >= 4
+
+
+def test_hostile_names_stay_text(run_at: Any, hostile: tuple[str, ...]) -> None:
+    text = document(load(run_at("gpt", names=hostile)))
+
+    for name in hostile:
+        if "<" in name:
+            assert name not in text
+    assert "&lt;script&gt;window.pwned" in text
+
+
+def test_an_empty_run_has_a_report(run_at: Any) -> None:
+    assert "gpt" in document(load(run_at("gpt", steps=0)))
+
+
+def test_it_is_written_where_it_was_asked_for(run_at: Any, tmp_path: Path) -> None:
+    run = load(run_at("gpt"))
+
+    assert EXPORT.write(run, tmp_path / "out" / "page.html") == [tmp_path / "out" / "page.html"]
+    assert EXPORT.write(run, tmp_path / "folder") == [tmp_path / "folder" / "gpt.html"]
+
+
+def test_components_become_html_with_everything_escaped() -> None:
+    part = html.Div(
+        [dcc.Store(id="s"), html.P("a < b", title='"x"', style={"flexGrow": "2"}), dcc.Link("go", href="/x")],
+        className="box",
+    )
+
+    expected = (
+        '<div class="box"><p title="&quot;x&quot;" style="flex-grow: 2">a &lt; b</p><span>go</span></div>'
+    )
+    assert Printer().html(part) == expected
+
+
+def test_json_cannot_end_its_script() -> None:
+    assert "<" not in script_json({"name": "</script><script>"})
