@@ -7,16 +7,18 @@ DEMO   ?=
 BENCH  ?=
 # Another allocator to test against: make standin TORCH=2.9.0, then STANDIN_TORCH=2.9.0 for pytest.
 TORCH  ?= 2.13.0
+# What test-standin runs in, one after the other.
+TORCHES ?= 2.6.0 2.9.0 2.11.0 2.12.0 2.13.0
 
 BIN   := $(VENV)/bin
 READY := $(VENV)/.vramscope-ready
 TOOLS := $(VENV)/.vramscope-tools
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench standin format browser allocator
+.PHONY: help setup demo test check bench bench-dashboard bench-leaks bench-overhead standin test-standin format browser allocator
 
 help:  ## what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(TOOLS)  ## the virtual environment with everything in it
 
@@ -49,8 +51,22 @@ check: $(TOOLS) browser allocator  ## format, lint, types, import contracts, tes
 bench: $(TOOLS)  ## measure us beside the other readers of snapshots, into benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/readers.py $(BENCH)
 
+bench-dashboard: $(TOOLS) browser  ## the dashboard in a browser, on one and five million events
+	$(BIN)/python benchmarks/dashboard.py --events 1000000,5000000 $(BENCH)
+
+bench-leaks: $(TOOLS)  ## seeded leaks and clean loops: what is found, by which step
+	$(BIN)/python benchmarks/leaks.py $(BENCH)
+
+bench-overhead: $(TOOLS) allocator  ## what recording costs a step, into benchmarks/OVERHEAD.md
+	.cache/standin/2.13.0/python benchmarks/overhead.py --out benchmarks/OVERHEAD.md $(BENCH)
+
 standin: $(TOOLS)  ## torch's genuine CUDA allocator without a GPU, for the tests marked standin (0.5 GB)
 	$(BIN)/python tests/standin/build.py --torch $(TORCH)
+
+test-standin: $(TOOLS)  ## the CUDA tests on the genuine allocators of several versions of torch
+	for torch in $(TORCHES); do \
+	  $(BIN)/python tests/standin/build.py --torch $$torch && STANDIN_TORCH=$$torch $(BIN)/pytest -q -m standin || exit 1; \
+	done
 
 format: $(TOOLS)  ## put the code into the shape that check wants
 	$(BIN)/ruff format .
