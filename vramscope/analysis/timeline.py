@@ -95,9 +95,11 @@ def unannounced(trace: Trace, initial: Blocks) -> NDArray[Any]:
     torch's ``skip_actions`` can leave the requests out; a request can also stand before the first event.
     """
     found = np.zeros(len(trace), dtype="?")
-    if not len(trace):
+    late = _without_request_before(trace)
+    if not len(late):
         return found
     moves = np.flatnonzero((trace.action <= Action.FREE_COMPLETED) & (trace.block_size > 0))
+    moves = moves[_is_among(trace.address[moves], np.unique(trace.address[late]))]
     moves = moves[stable_order(trace.address[moves])]
     address, action = trace.address[moves], trace.action[moves]
     same = np.zeros(len(moves), dtype="?")
@@ -108,6 +110,21 @@ def unannounced(trace: Trace, initial: Blocks) -> NDArray[Any]:
     announced = np.where(same, before == Action.FREE_REQUESTED, np.isin(address, pending))
     found[moves] = (action == Action.FREE_COMPLETED) & ~announced
     return found
+
+
+def _without_request_before(trace: Trace) -> NDArray[Any]:
+    """FREE_COMPLETED that do not stand right behind their FREE_REQUESTED, as nearly all do."""
+    is_request = (trace.action == Action.FREE_REQUESTED) & (trace.block_size > 0)
+    is_late = (trace.action == Action.FREE_COMPLETED) & (trace.block_size > 0)
+    is_late[1:] &= ~(is_request[:-1] & (trace.address[1:] == trace.address[:-1]))
+    late: NDArray[Any] = np.flatnonzero(is_late)
+    return late
+
+
+def _is_among(values: NDArray[Any], few: NDArray[Any]) -> NDArray[Any]:
+    """``isin`` for sorted *few*, without sorting the many."""
+    among: NDArray[Any] = few[np.minimum(np.searchsorted(few, values), len(few) - 1)] == values
+    return among
 
 
 def instant_of(recording: Recording, instant: int | None) -> int:
