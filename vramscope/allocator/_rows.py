@@ -1,6 +1,7 @@
 """Dicts out of somebody's file as columns, checked on the way: what is wrong, and where."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import numpy as np
@@ -44,12 +45,14 @@ class Rows:
     def integers(self, key: str, dtype: str, default: Any = _ABSENT) -> NDArray[Any]:
         """The value of *key* of every row; none may be negative but the default."""
         found = self.column(key, (int,), default)
-        try:
-            values = np.array(found, dtype=dtype)
-            if not len(values) or values.min() >= min(0, default if default is not _ABSENT else 0):
-                return values
-        except OverflowError:
-            pass
+        lowest = min(0, default if default is not _ABSENT else 0)
+        with suppress(OverflowError):
+            values = np.array(found, dtype="i8")
+            if not len(values) or values.min() >= lowest:
+                return values.astype(dtype, copy=False)
+        if dtype == "u8" and min(found) >= 0:  # NumPy 1 would let a negative number become a large one
+            with suppress(OverflowError):
+                return np.array(found, dtype=dtype)
         top = np.iinfo(dtype).max
         at = next(i for i, value in enumerate(found) if not 0 <= value <= top)
         raise FormatError(

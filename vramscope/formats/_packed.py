@@ -174,7 +174,7 @@ class _Walk:
             begin = int(start[first])
             if last - first + 1 >= _SHORTEST_RUN and begin >= self._at:
                 self._walk(begin)
-                if self._at == begin:
+                if self._at == begin and not self._stopped:
                     self._append(found, slice(first, last + 1))
 
     def _append(self, found: Decoded, at: slice) -> None:

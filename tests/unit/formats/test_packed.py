@@ -262,6 +262,14 @@ def test_an_event_inside_of_a_text_is_no_event() -> None:
     assert_same(by_runs(whole)[0], by_dicts(whole))
 
 
+def test_events_behind_the_end_are_trailing_bytes() -> None:
+    data = dumped([entry(i) for i in range(900)])
+    ends = _run_ends(data)
+    data = data[:2] + data[11:] + data[ends[500] : ends[520]]
+
+    assert_same(by_runs(data)[0], by_dicts(data))
+
+
 def test_words_defined_again_and_again_take_no_time() -> None:
     with pytest.raises(Irregular):
         by_runs(b"\x80\x04]\x94" + b"\x8c\x04size\x94a" * 100 + b".")
