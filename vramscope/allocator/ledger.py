@@ -5,7 +5,7 @@ events is added to what was there before, at 1 µs an event, however long the ru
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,16 +18,11 @@ PAGE = SMALL_SEGMENT
 """Expandable segments are mapped in multiples of this (small ones; large ones in multiples of 20 MiB)."""
 
 
-class Block(NamedTuple):
-    """A block in use."""
+Block: TypeAlias = tuple[int, int, int, int, int]
+"""A block in use: its size, the requested size, stream, pool and stack. Plain, because millions are made."""
 
-    size: int
-    requested: int
-    is_pending: bool
-    """Freed by the program, but not free yet."""
-    stream: int
-    pool: int
-    stack: int
+_Row: TypeAlias = tuple[int, int, int, int, int, int, int]
+"""Of an event: action, address, size, size of the block it needs, stream, pool, stack."""
 
 
 class Segment(NamedTuple):
@@ -53,6 +48,7 @@ class Ledger:
         "blocks",
         "n_contradictions",
         "pages",
+        "pending",
         "requested",
         "reserved",
         "segments",
@@ -65,6 +61,8 @@ class Ledger:
         self.pages: dict[int, Segment] = {}
         """Of expandable segments."""
         self.blocks: dict[int, Block] = {}
+        self.pending: set[int] = set()
+        """Blocks that the program freed, but that are not free yet."""
         self.requested = self.allocated = self.active = self.reserved = 0
         self.n_contradictions = 0
         """Events that could not be: they count for nothing."""
@@ -72,7 +70,7 @@ class Ledger:
         self._end_of: dict[int, int] = {}
         self._begin_of: dict[int, int] = {}
         self._large: set[int] = set()
-        self._moves: dict[int, Callable[..., int]] = {
+        self._moves: dict[int, Callable[[_Row], int]] = {
             Action.ALLOC: self._alloc,
             Action.FREE_REQUESTED: self._free_requested,
             Action.FREE_COMPLETED: self._free_completed,
@@ -86,19 +84,31 @@ class Ledger:
 
     def advance(self, trace: Trace) -> NDArray[Any]:
         """The next events; gives their ``block_size``, 0 for those that cannot be."""
-        needs = self._settings.rounded_all(trace.size)
         columns = (
             trace.action,
             trace.address,
             trace.size,
-            needs,
+            self._settings.rounded_all(trace.size),
             trace.stream,
             trace.pool,
             trace.stack_id,
         )
         moves, nothing = self._moves, _nothing
         rows = zip(*(column.tolist() for column in columns), strict=True)
-        return np.array([moves.get(action, nothing)(*row) for action, *row in rows], dtype="i8")
+        sizes = np.array([moves.get(row[0], nothing)(row) for row in rows], dtype="i8")
+        self._add_up(trace, sizes)
+        return sizes
+
+    def _add_up(self, trace: Trace, sizes: NDArray[Any]) -> None:
+        """All events at once: sums one by one would take as long as all the rest."""
+        total = np.bincount(trace.action, weights=sizes, minlength=len(Action)).astype("i8").tolist()
+        asked = np.where(sizes > 0, trace.size, 0)
+        asked = np.bincount(trace.action, weights=asked, minlength=len(Action)).astype("i8").tolist()
+        self.allocated += total[Action.ALLOC] - total[Action.FREE_REQUESTED]
+        self.active += total[Action.ALLOC] - total[Action.FREE_COMPLETED]
+        self.requested += asked[Action.ALLOC] - asked[Action.FREE_COMPLETED]
+        self.reserved += total[Action.SEGMENT_ALLOC] + total[Action.SEGMENT_MAP]
+        self.reserved -= total[Action.SEGMENT_FREE] + total[Action.SEGMENT_UNMAP]
 
     @property
     def totals(self) -> tuple[int, int, int, int]:
@@ -131,16 +141,17 @@ class Ledger:
             used.address,
             used.size,
             used.requested_size,
-            used.state == BlockState.PENDING_FREE,
             held.stream[used.segment],
             held.pool[used.segment],
             used.stack_id,
         )
         for address, *rest in zip(*(column.tolist() for column in columns), strict=True):
-            block = self.blocks[address] = Block(*rest)
-            self.active += block.size
-            self.requested += block.requested
-            self.allocated += 0 if block.is_pending else block.size
+            self.blocks[address] = tuple(rest)
+        is_pending = used.state == BlockState.PENDING_FREE
+        self.pending.update(used.address[is_pending].tolist())
+        self.active += int(used.size.sum())
+        self.requested += int(used.requested_size.sum())
+        self.allocated += int(used.size[~is_pending].sum())
 
     def _add_pages(self, address: int, segment: Segment) -> None:
         for page in range(address, address + segment.size, PAGE):
@@ -148,65 +159,64 @@ class Ledger:
 
     # ---------------------------------------------------------------------------- one event each
 
-    def _alloc(self, address: int, size: int, need: int, stream: int, pool: int, stack: int) -> int:
+    def _alloc(self, row: _Row) -> int:
+        _, address, size, need, stream, pool, stack = row
         if address in self.blocks:
             return self._contradiction()
-        taken = need
         if need > SMALL_LIMIT and address in self._end_of:
-            taken = self._take(address, need)
-        self.blocks[address] = Block(taken, size, False, stream, pool, stack)
-        self.allocated += taken
-        self.active += taken
-        self.requested += size
-        return taken
+            need = self._take(address, need)
+        self.blocks[address] = (need, size, stream, pool, stack)
+        return need
 
-    def _free_requested(self, address: int, *_: int) -> int:
+    def _free_requested(self, row: _Row) -> int:
+        address = row[1]
         block = self.blocks.get(address)
-        if block is None or block.is_pending:
+        if block is None or address in self.pending:
             return self._contradiction()
-        self.blocks[address] = block._replace(is_pending=True)
-        self.allocated -= block.size
-        return block.size
+        self.pending.add(address)
+        return block[0]
 
-    def _free_completed(self, address: int, *_: int) -> int:
+    def _free_completed(self, row: _Row) -> int:
+        address = row[1]
         block = self.blocks.pop(address, None)
         if block is None:
             return self._contradiction()
-        if not block.is_pending:  # a record without FREE_REQUESTED
-            self.allocated -= block.size
-        self.active -= block.size
-        self.requested -= block.requested
+        size = block[0]
+        if address in self.pending:
+            self.pending.remove(address)
+        else:  # a record without FREE_REQUESTED
+            self.allocated -= size
         if address in self._large:
-            self._give_back(address, block.size)
-        return block.size
+            self._give_back(address, size)
+        return size
 
-    def _segment_alloc(self, address: int, size: int, _need: int, stream: int, pool: int, stack: int) -> int:
+    def _segment_alloc(self, row: _Row) -> int:
+        _, address, size, _, stream, pool, stack = row
         if address in self.segments:
             return self._contradiction()
         self.segments[address] = Segment(size, stream, pool, stack)
-        self.reserved += size
         if size > SMALL_SEGMENT:
             self._add_free(address, address + size)
         return size
 
-    def _segment_free(self, address: int, size: int, *_: int) -> int:
+    def _segment_free(self, row: _Row) -> int:
+        address = row[1]
         if self.segments.pop(address, None) is None:
             return self._contradiction()
-        self.reserved -= size
         self._begin_of.pop(self._end_of.pop(address, 0), None)
-        return size
+        return row[2]
 
-    def _segment_map(self, address: int, size: int, _need: int, stream: int, pool: int, stack: int) -> int:
+    def _segment_map(self, row: _Row) -> int:
+        _, address, size, _, stream, pool, stack = row
         self._add_pages(address, Segment(size, stream, pool, stack))
-        self.reserved += size
         return size
 
-    def _segment_unmap(self, address: int, size: int, *_: int) -> int:
+    def _segment_unmap(self, row: _Row) -> int:
+        _, address, size, *_ = row
         if address not in self.pages:
             return self._contradiction()
         for page in range(address, address + size, PAGE):
             self.pages.pop(page, None)
-        self.reserved -= size
         return size
 
     def _contradiction(self) -> int:
@@ -246,7 +256,7 @@ class Ledger:
         self._add_free(start, end)
 
 
-def _nothing(*_: int) -> int:
+def _nothing(_: _Row) -> int:
     """OOM, SNAPSHOT: no memory moves."""
     return 0
 

@@ -1,5 +1,6 @@
 """What happened while nobody saw it? Events that lead from one state of the allocator to a later one."""
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -27,16 +28,19 @@ def bridge(before: Ledger, after: Ledger, time_ns: int) -> Trace:
     kept = _kept(before, after, (lost_segments, new_segments))
     gone = {address: block for address, block in before.blocks.items() if address not in kept}
     born = {address: block for address, block in after.blocks.items() if address not in kept}
-    waits = [
-        address for address in kept if after.blocks[address].is_pending > before.blocks[address].is_pending
+    waits = [address for address in kept if address in after.pending and address not in before.pending]
+    rows = [
+        _row(action, address, gone[address])
+        for address in sorted(gone)
+        for action in (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
+        if action == Action.FREE_COMPLETED or address not in before.pending
     ]
-    rows = [row for address in sorted(gone) for row in _freed(address, gone[address])]
     rows += [_moved(Action.SEGMENT_FREE, *item) for item in sorted(lost_segments.items())]
     rows += [_moved(Action.SEGMENT_UNMAP, *item) for item in runs(_without(before.pages, after.pages))]
     rows += [_moved(Action.SEGMENT_ALLOC, *item) for item in sorted(new_segments.items())]
     rows += [_moved(Action.SEGMENT_MAP, *item) for item in runs(_without(after.pages, before.pages))]
     rows += [_row(Action.ALLOC, address, born[address]) for address in sorted(born)]
-    waits += [address for address, block in born.items() if block.is_pending]
+    waits += [address for address in born if address in after.pending]
     rows += [_row(Action.FREE_REQUESTED, address, after.blocks[address]) for address in sorted(waits)]
     return _trace(rows, time_ns)
 
@@ -51,33 +55,30 @@ def _without(one: Mapping[int, Segment], other: Mapping[int, Segment]) -> dict[i
 
 
 def _kept(before: Ledger, after: Ledger, changed: tuple[dict[int, Segment], dict[int, Segment]]) -> set[int]:
-    """Addresses of the blocks that may have stayed."""
-    same = {
+    """Addresses of the blocks that may have stayed: alike, in segments that stayed, and not freed before."""
+    alike = {
         address
         for address, block in before.blocks.items()
-        if (later := after.blocks.get(address)) is not None and _is_same(block, later)
+        if (later := after.blocks.get(address)) is not None
+        and block[:4] == later[:4]
+        and (address in after.pending or address not in before.pending)
     }
-    moved = [
-        (address, address + segment.size) for segments in changed for address, segment in segments.items()
-    ]
-    return {address for address in same if not any(low <= address < high for low, high in moved)}
-
-
-def _is_same(block: Block, later: Block) -> bool:
-    return (
-        (block.size, block.requested, block.stream, block.pool)
-        == (later.size, later.requested, later.stream, later.pool)
-    ) and later.is_pending >= block.is_pending
-
-
-def _freed(address: int, block: Block) -> list[_Row]:
-    completed = _row(Action.FREE_COMPLETED, address, block)
-    return [completed] if block.is_pending else [_row(Action.FREE_REQUESTED, address, block), completed]
+    ranges = sorted((address, address + part.size) for parts in changed for address, part in parts.items())
+    starts = [start for start, _ in ranges]
+    # The segments before and after may overlap: a block lies in one of the last two that begin below it.
+    return {
+        address
+        for address in alike
+        if not any(
+            end > address
+            for _, end in ranges[max(0, bisect_right(starts, address) - 2) : bisect_right(starts, address)]
+        )
+    }
 
 
 def _row(action: int, address: int, block: Block) -> _Row:
-    stack = block.stack if action == Action.ALLOC else 0
-    return _Row(action, address, block.requested, block.size, block.stream, block.pool, stack)
+    size, requested, stream, pool, stack = block
+    return _Row(action, address, requested, size, stream, pool, stack if action == Action.ALLOC else 0)
 
 
 def _moved(action: int, address: int, segment: Segment) -> _Row:

@@ -8,7 +8,8 @@ through all of them several times meanwhile, so it is held: 1.1 µs an entry ins
 import gc
 import inspect
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -80,6 +81,18 @@ def stats(device: int) -> Any:
     return torch._C._cuda_memoryStats(device)
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without Python's cyclic garbage collector, which would walk through every entry several times."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
 def take(devices: Sequence[int], restart_with: int = 0) -> Taken:
     """Read all; and where *restart_with* entries are wanted and nothing happens meanwhile, empty the ring.
 
@@ -88,17 +101,14 @@ def take(devices: Sequence[int], restart_with: int = 0) -> Taken:
     """
     ask = [partial(torch._C._cuda_memoryStats, device) for device in devices]
     lazy = _lazy_modules()
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        # With the first snapshot that has Python frames torch looks for torch._inductor, and so imports it:
-        # 4 s and 800 modules, in the middle of a step. Where nobody has imported it, it made no code to show.
-        chain = [*ask, partial(lazy.discard, "_inductor"), _snapshot()]
-        found = list(map(_call, [*chain, partial(lazy.add, "_inductor"), *ask]))
-    finally:
-        lazy.add("_inductor")
-        if collects:
-            gc.enable()
+    with uncollected():
+        try:
+            # With the first snapshot that has Python frames torch looks for torch._inductor and imports it:
+            # 4 s and 800 modules, in the middle of a step. Where nobody imported it, it made no code to show.
+            chain = [*ask, partial(lazy.discard, "_inductor"), _snapshot()]
+            found = list(map(_call, [*chain, partial(lazy.add, "_inductor"), *ask]))
+        finally:
+            lazy.add("_inductor")
     n = len(ask)
     before, snapshot, after = found[:n], found[n + 1], found[n + 3 :]
     begun = _restart(ask, after, restart_with) if restart_with and before == after else None

@@ -362,7 +362,8 @@ class Cuda:
         try:
             if self._sink is not None and not getattr(self._moment, "is_reading", False):
                 self._moment.is_reading = True
-                self._read_all(self._sink, with_state=with_state)
+                with _history.uncollected():
+                    self._read_all(self._sink, with_state=with_state)
         finally:
             self._moment.is_reading = False
             self._lock.release()
