@@ -1,0 +1,182 @@
+"""The pages beyond the overview, as a person meets them: bands, segments, steps, leaks, the report."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from vramscope.dashboard.address import Address
+from vramscope.dashboard.data import Data
+from vramscope.dashboard.report import document
+
+from vramscope import load
+from vramscope.model.recording import Outcome
+
+pytestmark = pytest.mark.browser
+RASTER = "window.vramscope && window.vramscope.rasterOf('{}') ? 1 : 0"
+PATHS = ("/phases", "/allocations", "/fragmentation", "/leaks", "/oom", "/compare")
+
+
+def wait(page: Any, expression: str, arg: Any = None) -> Any:
+    """``wait_for_function`` would need the policy to allow eval."""
+    for _ in range(300):
+        found = page.evaluate(expression, arg)
+        if found:
+            return found
+        page.wait_for_timeout(50)
+    raise AssertionError(f"never true: {expression}")
+
+
+@pytest.fixture
+def trained(tmp_path: Path, runs: Any, serve_at: Any, visit: Any) -> Any:
+    """A visitor of a run of 40 steps."""
+    runs.recorded(tmp_path / "gpt", steps=40)
+    visitor = visit(serve_at(tmp_path))
+    (visitor.run,) = Data(tmp_path).paths()
+    return visitor
+
+
+def lifetimes(folder: Path) -> Any:
+    data = Data(folder)
+    return data.ask(data.view(Address(run=next(iter(data.paths())))), "lifetimes")
+
+
+def test_every_page_in_both_themes(trained: Any) -> None:
+    for theme in ("light", "dark"):
+        trained.page.goto(trained.base + "/")
+        trained.page.evaluate("name => localStorage.setItem('vramscope-theme', name)", theme)
+        for path in PATHS:
+            trained.page.goto(f"{trained.base}{path}?run={trained.run}")
+            trained.page.wait_for_selector(".claim, .state h2, #al-graph, .others")
+            assert trained.page.evaluate("document.documentElement.dataset.theme") == theme
+
+
+def test_the_band_under_the_pointer_is_told_and_picked(trained: Any) -> None:
+    page = trained.go(f"/allocations?run={trained.run}&axis=events&t0=100&t1=400").page
+    wait(page, RASTER.format("al-graph"))
+    box = page.locator('#al-graph .nsewdrag[data-subplot="xy"]').bounding_box()
+    x, y = box["x"] + 0.31 * box["width"], box["y"] + 0.95 * box["height"]
+    page.mouse.move(x, y)
+    page.wait_for_selector(".raster-tip:not([hidden])")
+    tip = page.inner_text(".raster-tip")
+    page.mouse.click(x, y)
+    page.wait_for_selector("#al-detail .fact-list")
+
+    assert "__init__" in tip
+    assert "20.0 MiB" in tip
+    assert "20.0 MiB" in page.inner_text("#al-detail")
+
+
+def test_random_pixels_are_the_allocation_that_a_count_says(trained: Any, tmp_path: Path) -> None:
+    page = trained.go(f"/allocations?run={trained.run}&axis=events").page
+    wait(page, RASTER.format("al-graph"))
+    found, rng = lifetimes(tmp_path), np.random.default_rng(5)
+    probe = """([u, v]) => { const its = window.vramscope.rasterOf('al-graph'), { w, h } = its.data;
+        const column = Math.floor(u * w), row = Math.floor(v * h);
+        const hit = window.vramscope.pixelOf(its.data, column, row);
+        return [hit.id, hit.instant, its.box.lo + (h - row - 0.5) * (its.box.hi - its.box.lo) / h] }"""
+    for at in rng.random((60, 2)).tolist():
+        row, instant, byte = page.evaluate(probe, at)
+        live = np.flatnonzero(found.allocated_at(instant))
+        place = int(np.searchsorted(np.cumsum(found.block_size[live]), byte, side="right"))
+
+        assert row == (live[place] if place < len(live) else -1)
+
+
+def test_what_is_searched_for_is_found_and_kept_in_the_address(trained: Any) -> None:
+    page = trained.go(f"/allocations?run={trained.run}").page
+    wait(page, RASTER.format("al-graph"))
+    page.keyboard.press("/")
+    page.keyboard.type("mlp size>1MiB")
+    wait(page, "document.querySelector('#al-heading').innerText.includes('found')")
+
+    assert "160 found" in page.inner_text("#al-heading")
+    assert "q=mlp" in page.url
+    flags = page.evaluate("Array.from(window.vramscope.rasterOf('al-graph').data.flags)")
+    assert {2, 4} & set(flags)
+
+
+def test_segments_are_scrubbed_and_asked_whether_something_fits(trained: Any) -> None:
+    page = trained.go(f"/fragmentation?run={trained.run}&axis=events&at=3").page
+    wait(page, RASTER.format("fr-map"))
+    wait(page, "document.querySelector('#fr-graph .js-plotly-plot')?._fullLayout ? 1 : 0")
+    page.locator("#fr-scrub").focus()
+    for _ in range(5):
+        page.keyboard.press("ArrowRight")
+    wait(page, "window.vramscope.rasterOf('fr-map').data.instants[0] > 3")
+    wait(page, "+new URL(location).searchParams.get('at') > 3")
+    page.fill("#fr-size", "2 GiB")
+    wait(page, "document.querySelector('#fr-fit').innerText.includes('out of memory')")
+
+    assert "512 MiB" in page.inner_text("[data-said=sums]")
+
+
+def test_a_step_is_looked_into_by_keyboard(trained: Any) -> None:
+    page = trained.go(f"/phases?run={trained.run}&at=200").page
+    page.wait_for_selector("#ph-inside h3")
+    before = page.inner_text("#ph-inside h3")
+    page.keyboard.press("j")
+    wait(page, "was => document.querySelector('#ph-inside h3').innerText !== was", before)
+
+    number = int(before.split()[1])
+    assert page.inner_text("#ph-inside h3") == f"Step {number + 1} by category"
+    assert page.inner_text("#ph-phases h3") == f"Step {number + 1} by phase"
+
+
+def test_allocations_follow_a_growing_run_and_keep_the_zoom(
+    tmp_path: Path, runs: Any, serve_at: Any, visit: Any
+) -> None:
+    program = runs.open_program(tmp_path / "live")
+    program.begin()
+    program.step()
+    visitor = visit(serve_at(tmp_path))
+    (name,) = Data(tmp_path).paths()
+    page = visitor.go(f"/allocations?run={name}&axis=events&t0=5&t1=20").page
+    wait(page, RASTER.format("al-graph"))
+    heading = page.inner_text("#al-heading")
+    program.step()
+    wait(page, "was => document.querySelector('#al-heading').innerText !== was", heading)
+    program.writer.close(Outcome.FINISHED)
+
+    assert page.evaluate("window.vramscope.rasterOf('al-graph').box.a") == 5
+    assert page.evaluate("window.vramscope.rasterOf('al-graph').box.b") == 20
+
+
+def test_hostile_names_are_shown_as_they_are(
+    tmp_path: Path, runs: Any, serve_at: Any, visit: Any, hostile_names: tuple[str, ...]
+) -> None:
+    runs.recorded(tmp_path / "odd", steps=9, names=hostile_names)
+    visitor = visit(serve_at(tmp_path))
+    (name,) = Data(tmp_path).paths()
+    for path in ("/allocations", "/phases", "/fragmentation", "/leaks"):
+        visitor.page.goto(f"{visitor.base}{path}?run={name}&by=line")
+        visitor.page.wait_for_selector(".claim, .state h2, #al-graph")
+        visitor.page.wait_for_timeout(300)
+
+        assert visitor.page.evaluate("window.pwned") is None
+        assert visitor.page.query_selector("main script, main a[href*=evil]") is None
+
+
+@pytest.fixture
+def hostile_names(runs: Any) -> tuple[str, ...]:
+    return tuple(runs.HOSTILE)
+
+
+def test_the_report_works_from_disk(tmp_path: Path, runs: Any, chromium: Any) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(document(load(runs.recorded(tmp_path / "gpt", steps=3, names=runs.HOSTILE))))
+    page = chromium.new_page()
+    asked, complaints = [], []
+    page.on("request", lambda r: asked.append(r.url))
+    page.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(file.as_uri())
+    page.wait_for_selector("html[data-ready=yes]", state="attached")
+    drawn = page.locator(".drawing .main-svg").count()
+    pwned = page.evaluate("window.pwned")
+    page.close()
+
+    assert drawn
+    assert pwned is None
+    assert complaints == []
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
