@@ -104,7 +104,17 @@ def _peer(distribution: str, module: str) -> bool:
     """Whether it is there, installed by now if it can be."""
     place = PEERS / distribution
     if not place.exists() and not find_spec(module):
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(place), distribution]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--retries=1",
+            "--target",
+            str(place),
+            distribution,
+        ]
         subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return (place / module).exists() or find_spec(module) is not None
 

@@ -11,52 +11,20 @@ import numpy as np
 import pytest
 from catalogue import GROUP_OF
 from layouts import expected, layout
+from moments import QUANTITIES, counted, moments, phases_of, rows_of
 
 from vramscope.allocator.index import StateIndex
-from vramscope.model.marks import Phase
 from vramscope.model.trace import Action
 
 # One worker runs the workloads once; all tests look at the same runs.
 pytestmark = [pytest.mark.standin, pytest.mark.xdist_group("cuda-workloads")]
 
-QUANTITIES = ("allocated", "active", "reserved", "requested")
-COUNTED = (
-    Action.ALLOC,
-    Action.FREE_REQUESTED,
-    Action.FREE_COMPLETED,
-    Action.SEGMENT_ALLOC,
-    Action.SEGMENT_FREE,
-)
 each_workload = pytest.mark.parametrize("name", GROUP_OF)
 
 
 @pytest.fixture
 def truth(name, truth_of):
     return truth_of(name)
-
-
-def counted(trace):
-    """How many events of each counted kind came before every instant: one column a kind."""
-    kinds = [np.cumsum(trace.action == action) for action in COUNTED]
-    return np.concatenate([np.zeros((1, len(COUNTED)), dtype="i8"), np.stack(kinds, axis=1)])
-
-
-def instants(columns, trace, wanted):
-    """Every instant with these counts at which the allocator can be asked: never between a segment and the
-    allocation that it was made for, as both happen under one lock."""
-    # Mapping parts of an expandable segment counts as no segment.
-    n_known = len(COUNTED) if (trace.action == Action.SEGMENT_ALLOC).any() else 3
-    low, high = (np.searchsorted(columns[:, 0], wanted[0], side=side) for side in ("left", "right"))
-    found = low + np.flatnonzero((columns[low:high, :n_known] == wanted[:n_known]).all(axis=1))
-    makes = np.isin(trace.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
-    return [int(k) for k in found if k == 0 or not makes[k - 1]]
-
-
-def moments(truth, noted):
-    """The instants of *noted* points, several where nothing that is counted lies between."""
-    trace = truth.recording.trace
-    columns, first = counted(trace), np.array(truth.recorded["first"]["counts"])
-    return [(point, instants(columns, trace, np.array(point["counts"]) - first)) for point in noted]
 
 
 @each_workload
@@ -71,10 +39,8 @@ def test_every_event_that_the_allocator_counted_is_in_the_trace(truth):
 
 @each_workload
 def test_the_four_quantities_equal_memory_stats_wherever_it_was_asked(truth):
-    totals = truth.recording.timeline()
-    rows = np.stack([getattr(totals, quantity) for quantity in QUANTITIES], axis=1)
-    wrong = []
-    for point, found in moments(truth, truth.recorded["points"]):
+    rows, wrong = rows_of(truth.recording), []
+    for point, found in moments(truth.recording, truth.recorded, truth.recorded["points"]):
         if point["bytes"] not in rows[found].tolist():
             wrong.append((point["where"], point["counts"], found, point["bytes"], rows[found].tolist()))
 
@@ -98,16 +64,7 @@ def test_the_peak_of_every_step_is_max_memory_allocated_of_a_run_that_resets_it(
 
 @each_workload
 def test_the_peak_of_every_phase_is_max_memory_allocated_of_a_run_that_resets_it(truth):
-    found = truth.recording.step_peaks().per_phase
-    ours = {
-        f"{step} {Phase(phase).name.lower()}": peak
-        for step, phase, peak in zip(
-            found.step.tolist(), found.phase.tolist(), found.allocated.tolist(), strict=True
-        )
-        if phase not in (Phase.OTHER, Phase.LOSS, Phase.DATA, Phase.EVAL) and step >= 0
-    }
-
-    assert ours == truth.plain["phases"]
+    assert phases_of(truth.recording) == truth.plain["phases"]
 
 
 @each_workload
@@ -122,7 +79,7 @@ def test_the_peak_of_the_recording_is_at_most_what_torch_saw_and_its_last_step_i
 def test_segments_and_blocks_equal_a_snapshot_taken_there(truth):
     recording = truth.recording
     index = StateIndex(recording.trace, recording.initial)
-    snapshots = moments(truth, truth.recorded["snapshots"])
+    snapshots = moments(truth.recording, truth.recorded, truth.recorded["snapshots"])
 
     for said, found in snapshots:
         states = [layout(index.at(k), recording.pools) for k in found]
@@ -133,6 +90,7 @@ def test_segments_and_blocks_equal_a_snapshot_taken_there(truth):
 @each_workload
 def test_training_is_the_same_with_us(truth):
     plain, recorded = (partial(dict.get, run) for run in (truth.plain, truth.recorded))
+    assert recorded("losses") == plain("losses")
     assert recorded("random_states") == plain("random_states")
     assert recorded("pointers") == plain("pointers")
     assert recorded("points") == plain("points")

@@ -1,5 +1,6 @@
 """Processes that come up at once: forked from one that has imported torch, before it touches CUDA."""
 
+import gc
 import os
 import sys
 import threading
@@ -47,6 +48,8 @@ def in_child(work: Work, out: Path, environment: Mapping[str, str] | None = None
     torch.backends.cudnn.enabled = torch.cuda.get_device_name() != "Stand-in GPU 0"
     torch.optim.SGD([torch.zeros(1)])  # imports the compiler: nothing to be recorded
     torch.manual_seed(0)
+    # Garbage would be collected after so many objects were made, ours among them, and frees memory.
+    gc.disable()
     return work
 
 

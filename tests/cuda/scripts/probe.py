@@ -49,6 +49,7 @@ class Probe:
         self.phases: dict[str, int] = {}
         self.greatest: list[int] = []
         self.random_states: list[str] = []
+        self.losses: list[float] = []
 
     # ---------------------------------------------------------------------------- what workloads call
 
@@ -115,6 +116,7 @@ class Probe:
         return result
 
     def backward(self, loss: torch.Tensor) -> None:
+        self.losses.append(float(loss.detach()))
         with self.phase("backward"):
             loss.backward()
 
@@ -134,6 +136,7 @@ class Probe:
     def answer(self) -> dict[str, Any]:
         names = (
             "first", "last", "points", "snapshots", "steps", "phases", "greatest", "random_states",
+            "losses",
         )  # fmt: skip
         stats = torch.cuda.memory_stats()
         rest = {"pointers": self._pointers.hexdigest(), "retries": stats["num_alloc_retries"]}

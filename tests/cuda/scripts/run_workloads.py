@@ -36,9 +36,7 @@ def run(folder: Path, mode: str, names: tuple[str, ...]) -> None:
     guards = Guards()
 
     for name in names:
-        # Garbage is collected at the same moments in every run: it would free memory.
         gc.collect()
-        gc.disable()
         torch.manual_seed(0)
         torch.cuda.reset_peak_memory_stats()
         probe = Probe(folder / name if mode == "recorded" else None, resets=mode == "plain")
