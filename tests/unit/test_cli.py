@@ -164,3 +164,15 @@ def test_every_command_explains_itself(name, capsys):
 
     assert exit_.value.code == 0
     assert capsys.readouterr().out.startswith(f"usage: vramscope {name}")
+
+
+@pytest.mark.parametrize("words", [["--no-cache", "try"], ["try", "--no-cache"]])
+def test_no_cache_switches_the_cache_of_conversions_off(
+    monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.setenv("VRAMSCOPE_CACHE", "/somewhere")
+    seen = []
+    offering(monkeypatch, lambda _: seen.append(os.environ["VRAMSCOPE_CACHE"]) or 0)
+
+    assert cli.main(words) == 0
+    assert seen == ["off"]
