@@ -1,0 +1,143 @@
+"""Markers for tests: ``@pytest.mark.vram_limit("2 GiB")`` and ``@pytest.mark.vram_no_leak(steps=20)``.
+
+On CUDA where there is a GPU, else on the simulated device. Where no test is marked this costs nothing:
+neither torch nor NumPy is imported.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from vramscope.model.finding import Finding
+    from vramscope.model.recording import Recording
+
+_MARKERS = (
+    "vram_limit(size): fail where the test has more allocated at once, beyond what was there before",
+    (
+        "vram_no_leak(steps=20): fail where memory grows from step to step: of the loop in the test, or from "
+        "one call of the test to the next where it has none; fixtures are made once"
+    ),
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the markers known."""
+    for marker in _MARKERS:
+        config.addinivalue_line("markers", marker)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Call a marked test, recorded; others as ever."""
+    limit = pyfuncitem.get_closest_marker("vram_limit")
+    no_leak = pyfuncitem.get_closest_marker("vram_no_leak")
+    if limit is None and no_leak is None:
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    arguments = {name: pyfuncitem.funcargs[name] for name in names}
+
+    def call() -> None:
+        pyfuncitem.obj(**arguments)
+
+    recordings = _recorded(call, 1)
+    if limit is not None:
+        _check_limit(recordings, _size(*limit.args, **limit.kwargs))
+    if no_leak is not None:
+        _check_leaks(recordings, call, _steps(*no_leak.args, **no_leak.kwargs))
+    return True
+
+
+def _size(size: str | int) -> int:
+    from vramscope.units import parse_bytes
+
+    try:
+        return parse_bytes(size)
+    except ValueError as error:
+        raise pytest.UsageError(f"vram_limit: {error}") from None
+
+
+def _steps(steps: int = 20) -> int:
+    from vramscope.analysis._leak_growth import LEAST_LEVELS
+
+    if steps < LEAST_LEVELS:
+        raise pytest.UsageError(f"vram_no_leak(steps={steps}): it takes {LEAST_LEVELS} to say anything")
+    return steps
+
+
+def _recorded(call: Callable[[], None], n_calls: int) -> "tuple[Recording, ...]":
+    """What so many calls did; of several, each is a step."""
+    from vramscope.load import load
+    from vramscope.record import record
+
+    with TemporaryDirectory(prefix="vramscope-") as directory:
+        path = Path(directory) / "run"
+        with record(path, quiet=True) as recorder:
+            for _ in range(n_calls):
+                call()
+                if n_calls > 1:
+                    recorder.step()
+        return load(recorder.directory).recordings
+
+
+def _check_limit(recordings: "tuple[Recording, ...]", limit: int) -> None:
+    from vramscope.units import format_bytes
+
+    for recording in recordings:
+        most = _own_peak(recording)
+        if most > limit:
+            text = f"{format_bytes(most)} allocated at once, the limit is {format_bytes(limit)}"
+            pytest.fail(f"{text}; most of it by:\n{_largest(recording)}", pytrace=False)
+
+
+def _own_peak(recording: "Recording") -> int:
+    """The most that the test had allocated of what it allocated itself: what was there before, and may die
+    meanwhile, is another test's."""
+    import numpy as np
+
+    found = recording.lifetimes()
+    mine = found.rows(found.alloc_event >= 0)
+    change = np.zeros(len(recording.trace) + 1, "i8")
+    np.add.at(change, mine.alloc_event, mine.block_size)
+    died = mine.free_event >= 0
+    np.add.at(change, mine.free_event[died], -mine.block_size[died])
+    return int(np.cumsum(change).max(initial=0))
+
+
+def _largest(recording: "Recording") -> str:
+    from vramscope.analysis.folding import fold, holders
+    from vramscope.units import format_bytes
+
+    held, folded = recording.by_stack(), fold(recording.stacks)
+    found = holders(folded, held.stack_id, held.bytes, held.count)
+    rows = zip(found.n_bytes[:3].tolist(), found.folded_id[:3].tolist(), strict=True)
+    frames = [(n_bytes, folded.stacks.frame(own) if own else None) for n_bytes, own in rows]
+    return "\n".join(
+        f"  {format_bytes(n_bytes)}  {'no stack was recorded' if at is None else f'{at.file}:{at.line}'}"
+        for n_bytes, at in frames
+    )
+
+
+def _check_leaks(recordings: "tuple[Recording, ...]", call: Callable[[], None], steps: int) -> None:
+    from vramscope.analysis._leak_growth import LEAST_LEVELS
+
+    # One call without a loop in it is a step of its own.
+    if all(len(recording.steps) < LEAST_LEVELS for recording in recordings):
+        recordings = _recorded(call, steps)
+    found = [finding for recording in recordings for finding in _leaks(recording)]
+    if found:
+        pytest.fail("\n".join(map(_words, found)), pytrace=False)
+
+
+def _leaks(recording: "Recording") -> "list[Finding]":
+    from vramscope.analysis.leaks import findings
+
+    return [finding for finding in findings(recording.leaks()) if finding.kind == "leak"]
+
+
+def _words(finding: "Finding") -> str:
+    where = f"\n  allocated at {finding.file}:{finding.line}" if finding.file else ""
+    return f"{finding.claim}{where}\n  {finding.advice}"
