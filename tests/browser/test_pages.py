@@ -180,3 +180,20 @@ def test_the_report_works_from_disk(tmp_path: Path, runs: Any, chromium: Any) ->
     assert pwned is None
     assert complaints == []
     assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+def test_figures_and_tables_can_be_saved(trained: Any, tmp_path: Path) -> None:
+    page = trained.go(f"/allocations?run={trained.run}").page
+    wait(page, RASTER.format("al-graph"))
+    page.wait_for_selector("#al-table .ag-row")
+    kept = {}
+    for word, frame in (("PNG", "#al-graph-frame"), ("SVG", "#al-graph-frame"), ("CSV", ".table-frame")):
+        page.hover(frame)
+        with page.expect_download() as download:
+            page.click(f"{frame} .save:text('{word}')")
+        kept[word] = tmp_path / f"kept.{word.lower()}"
+        download.value.save_as(kept[word])
+
+    assert kept["PNG"].read_bytes().startswith(b"\x89PNG")
+    assert "data:image/png" in kept["SVG"].read_text()
+    assert "Attention.forward" in kept["CSV"].read_text()

@@ -1,0 +1,95 @@
+// Every figure as PNG or SVG, every table as CSV: made in the browser out of what is shown.
+(function () {
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  function name(node) {
+    const run = new URLSearchParams(location.search).get("run") || "runs";
+    const part = (node.closest(".panel") || node).getAttribute("aria-label") || "figure";
+    return `${run}-${part}`.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "").slice(0, 90);
+  }
+  function save(url, file) {
+    const link = document.createElement("a");
+    link.href = url;
+    link.download = file;
+    link.click();
+  }
+
+  // The page colours Plotly by style sheet; a file needs the colours themselves.
+  function alone(gd, figure) {
+    const layout = JSON.parse(JSON.stringify(gd.layout)), ink = css("--ink-2");
+    Object.assign(layout, { paper_bgcolor: css("--surface"), plot_bgcolor: css("--surface"), font: { ...layout.font, color: ink } });
+    for (const axis of Object.keys(layout).filter((key) => /^[xy]axis/.test(key))) {
+      layout[axis] = { ...layout[axis], gridcolor: css("--grid"), range: gd._fullLayout[axis].range.slice(), autorange: false };
+    }
+    const data = gd.data.map((trace) => {
+      const own = { ...trace };
+      if (["allocated", "active", "cursor"].includes(trace.uid)) own.line = { ...trace.line, color: css("--ink") };
+      if (trace.uid === "stepnames" || trace.uid === "flags") own.textfont = { ...trace.textfont, color: ink };
+      return own;
+    });
+    const canvas = figure.querySelector("canvas.raster"), its = window.vramscope.rasterOf(gd.closest(".dash-graph").id);
+    if (canvas && its) {
+      const unit = { KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40 }[gd._fullData.find((t) => t.uid === "allocated").meta];
+      const { a, b, lo, hi } = its.box;
+      layout.images = [{ source: canvas.toDataURL("image/png"), xref: "x", yref: "y", x: a, y: hi / unit,
+        sizex: b - a, sizey: (hi - lo) / unit, sizing: "stretch", layer: "below" }];
+    }
+    return { data, layout, config: { showSendToCloud: false, plotlyServerURL: "" } };
+  }
+
+  async function picture(figure, format) {
+    const gd = figure.querySelector(".js-plotly-plot");
+    if (!gd) { save(figure.querySelector("canvas.raster").toDataURL("image/png"), `${name(figure)}.png`); return; }
+    const { width, height } = gd.getBoundingClientRect();
+    save(await Plotly.toImage(alone(gd, figure), { format, width, height, scale: format === "png" ? 2 : 1 }), `${name(figure)}.${format}`);
+  }
+  function grid(frame) {
+    const id = frame.querySelector(".table").id;
+    dash_ag_grid.getApi(id).exportDataAsCsv({ fileName: `${name(frame)}.csv` });
+  }
+  // A formula in a name must not run in a spreadsheet.
+  const field = (text) => `"${(/^[=+@\t]/.test(text) ? `'${text}` : text).replace(/"/g, '""')}"`;
+  function plain(table) {
+    const lines = [...table.rows].map((row) => [...row.cells].map((cell) => field(cell.innerText.trim().replace(/\s+/g, " "))).join(","));
+    save(URL.createObjectURL(new Blob([lines.join("\n")], { type: "text/csv" })), `${name(table)}.csv`);
+  }
+
+  function button(word, title, act) {
+    const made = document.createElement("button");
+    Object.assign(made, { type: "button", textContent: word, title, className: "save" });
+    made.setAttribute("aria-label", title);
+    made.addEventListener("click", (event) => { event.stopPropagation(); act(); });
+    return made;
+  }
+  function offer(node, ...buttons) {
+    const box = document.createElement("div");
+    box.className = "saves";
+    box.append(...buttons);
+    node.append(box);
+  }
+  function offerAll() {
+    for (const figure of document.querySelectorAll("figure.figure:not([data-saves])")) {
+      figure.dataset.saves = "yes";
+      const drawn = figure.classList.contains("strip");
+      offer(figure, button("PNG", "Save the figure as PNG", () => picture(figure, "png")),
+        ...(drawn ? [] : [button("SVG", "Save the figure as SVG", () => picture(figure, "svg"))]));
+    }
+    for (const table of document.querySelectorAll(".table:not([data-saves])")) {
+      table.dataset.saves = "yes";
+      const frame = table.closest(".table-frame") || table.parentElement;
+      frame.classList.add("has-saves");
+      offer(frame, button("CSV", "Save the table as CSV", () => grid(frame)));
+    }
+    for (const table of document.querySelectorAll("main table.diff:not([data-saves]), main table.runs:not([data-saves])")) {
+      table.dataset.saves = "yes";
+      table.parentElement.classList.add("has-saves");
+      offer(table.parentElement, button("CSV", "Save the table as CSV", () => plain(table)));
+    }
+  }
+  let queued = false;
+  new MutationObserver(function () {
+    if (queued) return;
+    queued = true;
+    requestAnimationFrame(() => { queued = false; offerAll(); });
+  }).observe(document.documentElement, { childList: true, subtree: true });
+})();
