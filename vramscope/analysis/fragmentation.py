@@ -122,7 +122,8 @@ def parts_over_time(recording: Recording) -> Parts:
     totals = timeline(recording)
     is_free = (trace.action == Action.FREE_REQUESTED) | unannounced(trace, blocks)
     before = int(blocks.requested_size[blocks.state == BlockState.ALLOCATED].sum())
-    requested = running(before, trace.size * (trace.block_size > 0), trace.action == Action.ALLOC, is_free)
+    counts = trace.block_size > 0
+    requested = running(before, trace.size, (trace.action == Action.ALLOC) & counts, is_free & counts)
     unused = totals.reserved - totals.active
     # Only a record that contradicts itself has free segments without free bytes.
     releasable = np.minimum(free_segment_bytes(recording), unused)

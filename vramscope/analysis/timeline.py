@@ -14,6 +14,9 @@ from vramscope.model.snapshot import Blocks, BlockState, Snapshot
 from vramscope.model.table import Table
 from vramscope.model.trace import Action, Trace
 
+_STRETCH = 1 << 16
+"""Events at a time: what is needed in between stays in the processor's cache."""
+
 
 @dataclass(frozen=True, slots=True)
 class Totals(Table):
@@ -46,14 +49,15 @@ def timeline(recording: Recording) -> Totals:
     """
     trace = recording.trace
     action, block = trace.action, trace.block_size
-    is_alloc = action == Action.ALLOC
-    is_done = action == Action.FREE_COMPLETED
+    counts = block > 0
+    is_alloc = (action == Action.ALLOC) & counts
+    is_done = (action == Action.FREE_COMPLETED) & counts
     grows = (action == Action.SEGMENT_ALLOC) | (action == Action.SEGMENT_MAP)
     shrinks = (action == Action.SEGMENT_FREE) | (action == Action.SEGMENT_UNMAP)
     is_free = (action == Action.FREE_REQUESTED) | unannounced(trace, recording.initial.blocks)
     start = _levels(recording.initial)
     return Totals(
-        requested=running(start[0], trace.size * (block > 0), is_alloc, is_done),
+        requested=running(start[0], trace.size, is_alloc, is_done),
         allocated=running(start[1], block, is_alloc, is_free),
         active=running(start[2], block, is_alloc, is_done),
         reserved=running(start[3], block, grows, shrinks),
@@ -77,8 +81,11 @@ def running(start: int, size: NDArray[Any], up: NDArray[Any], down: NDArray[Any]
     """*start*, and after each event: plus its size where *up*, minus it where *down*."""
     level = np.empty(len(size) + 1, dtype="i8")
     level[0] = start
-    np.cumsum(size * (up.astype("i1") - down.astype("i1")), out=level[1:])
-    level[1:] += start
+    for first in range(0, len(size), _STRETCH):
+        part = slice(first, first + _STRETCH)
+        here = level[1:][part]
+        np.cumsum(size[part] * (up[part].view("i1") - down[part].view("i1")), out=here)
+        here += level[first]
     return level
 
 
