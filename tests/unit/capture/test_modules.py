@@ -1,6 +1,10 @@
 """Every allocation of a forward is told apart by the module that made it, also after it raised."""
 
 import gc
+import json
+import os
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +13,13 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from vramscope.capture._modules import ModuleLog
+from vramscope.load import load
 from vramscope.model.marks import MarkKind
 from vramscope.model.trace import Action, Trace
+
+ROOT = Path(__file__).parents[3]
+PROGRAMS = Path(__file__).parent / "programs"
+STANDIN = ROOT / ".cache" / "standin" / "2.13.0" / "python"
 
 
 def birthplaces(sink):
@@ -136,3 +145,61 @@ def test_changes_are_placed_by_time_before_the_allocations_that_they_explain(mon
 
     assert [(row[3], row[6]) for row in rows] == [(0, ""), (1, "(root)"), (3, "0"), (4, "")]
     assert [(row[3], row[6]) for row in log.marks(trace_at(50))] == [(0, "0")]
+
+
+ON_CUDA = """
+import json, time, torch, vramscope
+from torch import nn
+from hand_labelled import Truth
+torch.set_default_device("cuda")
+n_born = lambda: torch.cuda.memory_stats()["allocation.all.allocated"]
+
+class Linear(nn.Linear):
+    def forward(self, x):
+        with now(self.path):
+            return super().forward(x)
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = Linear(32, 64), Linear(64, 32)
+
+    def forward(self, x):
+        with now(self.path):
+            return x + self.down(self.up(x).relu())
+
+model = nn.Sequential(*[Block() for _ in range(20)])
+for path, module in model.named_modules():
+    module.path = path
+torch.ones(8, 8) @ torch.ones(8, 8)
+with vramscope.record("run", quiet=True):
+    there = n_born()
+    now = Truth(lambda: n_born() - there)
+    for _ in range(5):
+        model(torch.ones(16, 32)).sum().backward()
+    now.settle()
+time.sleep(0.3)
+print(json.dumps(now.labels))
+"""
+
+
+@pytest.mark.standin
+@pytest.mark.skipif(not STANDIN.exists(), reason="torch over the stand-in is not built: make standin")
+def test_by_time_every_allocation_of_a_forward_on_cuda_finds_its_module(tmp_path):
+    done = subprocess.run(
+        [str(STANDIN), "-W", "ignore", "-c", ON_CUDA],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{PROGRAMS}"},
+    )
+    assert done.returncode == 0, done.stderr
+    truth = json.loads(done.stdout)
+    (recording,) = load(tmp_path / "run").recordings
+    places = birthplaces(recording)
+
+    assert len(places) == len(truth)
+    asked = [(label, path) for label, (path, _) in zip(truth, places, strict=True) if label != "between"]
+    assert len(asked) == 5 * 20 * 4  # two products, the relu and the sum of each block
+    assert sum(label == path for label, path in asked) >= 0.99 * len(asked)
