@@ -28,6 +28,7 @@ from vramscope.store import manifest as manifests
 from vramscope.store.appendfile import AppendFile
 from vramscope.store.columns import number_array, string_array
 from vramscope.store.directory import MANIFEST
+from vramscope.store.launch import LaunchFrames
 from vramscope.store.liveness import here
 from vramscope.store.manifest import Manifest
 from vramscope.store.schema import (
@@ -83,6 +84,7 @@ class Writer:
         self._pid = os.getpid()
         self._files: dict[str, AppendFile] = {}
         self._n_pools: dict[int, int] = {}
+        self._launch = LaunchFrames()
         self._stopped = ""
         self._is_open = True
         self._synced_s = float("-inf")
@@ -97,7 +99,7 @@ class Writer:
 
     def stacks(self, rows: Iterable[tuple[int, str, str, int]]) -> None:
         """Append nodes as ``StackBuilder.rows`` gives them; before whatever refers to them."""
-        columns = list(zip(*rows, strict=True))
+        columns = list(zip(*self._launch.without(rows), strict=True))
         if columns:
             parent, function, file, line = columns
             names = string_array(function), string_array(file)

@@ -1,0 +1,90 @@
+"""A program as ``python`` would run it: its ``__main__``, ``sys.argv``, ``sys.path[0]`` and tracebacks."""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+from typing import NamedTuple
+
+from vramscope.errors import UsageError
+
+
+class Program(NamedTuple):
+    """What is to be run."""
+
+    code: CodeType
+    main: ModuleType
+    argv0: str
+    home: str
+    """For ``sys.path[0]``."""
+
+
+def script(path: str) -> Program:
+    """``python path``."""
+    if not Path(path).is_file():
+        raise UsageError(f"{path}: there is no such script; a module goes with -m")
+    full = os.path.abspath(path)  # noqa: PTH100 -- Python keeps links too, in __file__
+    loader = SourceFileLoader("__main__", full)
+    try:
+        code = compile(loader.get_data(full), full, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        raise UsageError(f"{path}: this is not Python: {error}") from None
+    main = _module(full, loader, None)
+    return Program(code, main, path, str(Path(path).resolve().parent))
+
+
+def module(name: str) -> Program:
+    """``python -m name``."""
+    home = str(Path.cwd())
+    _set_home(home)
+    spec = _find(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = _find(f"{name}.__main__")
+    code = None if spec is None else getattr(spec.loader, "get_code", lambda _: None)(spec.name)
+    if spec is None or code is None:
+        raise UsageError(f"no module {name!r} that could be run")
+    main = _module(spec.origin or name, spec.loader, spec)
+    return Program(code, main, spec.origin or name, home)
+
+
+def execute(program: Program, arguments: Sequence[str]) -> None:
+    """Run it; whatever it raises comes out."""
+    sys.argv[:] = [program.argv0, *arguments]
+    _set_home(program.home)
+    # It stays: what the program registered for its exit may look itself up there.
+    sys.modules["__main__"] = program.main
+    exec(program.code, program.main.__dict__)  # noqa: S102 -- what the user asked for
+
+
+def own_traceback(error: BaseException, program: Program) -> TracebackType | None:
+    """Without the frames that led to the program."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code is not program.code:
+        trace = trace.tb_next
+    return trace or error.__traceback__
+
+
+def _module(path: str, loader: object, spec: ModuleSpec | None) -> ModuleType:
+    main = ModuleType("__main__")
+    package, cached = (None, None) if spec is None else (spec.parent, spec.cached)
+    vars(main).update(__file__=path, __loader__=loader, __spec__=spec, __package__=package)
+    vars(main).update(__builtins__=sys.modules["builtins"], __cached__=cached)
+    if sys.version_info < (3, 14):
+        vars(main)["__annotations__"] = {}
+    return main
+
+
+def _find(name: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"no module {name!r}: {error}") from None
+
+
+def _set_home(home: str) -> None:
+    is_safe = getattr(sys.flags, "safe_path", False) or os.environ.get("PYTHONSAFEPATH")
+    if not is_safe and sys.path:
+        sys.path[0] = home

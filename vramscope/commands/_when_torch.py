@@ -1,0 +1,70 @@
+"""Recording begins when the program has imported torch: not earlier, for what it sets before counts."""
+
+import importlib.util
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType, TracebackType
+from typing import Any
+
+_TORCH = "torch"
+
+
+class WhenTorch(MetaPathFinder):
+    """Enters *block* after the first import of torch, and leaves it with the ``with`` block of its own."""
+
+    def __init__(self, block: AbstractContextManager[Any]) -> None:
+        self._block = block
+        self._thread = threading.get_ident()
+        self._is_entered = False
+
+    def __enter__(self) -> "WhenTorch":
+        if _TORCH in sys.modules:
+            self._begin()
+        else:
+            sys.meta_path.insert(0, self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave_path()
+        if self._is_entered:
+            self._block.__exit__(kind, error, trace)
+
+    def find_spec(
+        self,
+        name: str,
+        path: Sequence[str] | None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        """torch's own, with a word when it is done."""
+        # A block is entered and left on one thread; other threads' imports are not the program's beginning.
+        if name != _TORCH or threading.get_ident() != self._thread:
+            return None
+        self._leave_path()
+        spec = importlib.util.find_spec(_TORCH)
+        if spec is not None and spec.loader is not None:
+            self._listen(spec.loader)
+        return spec
+
+    def _listen(self, loader: Any) -> None:
+        run = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module
+            run(module)
+            self._begin()
+
+        loader.exec_module = exec_module
+
+    def _begin(self) -> None:
+        self._is_entered = True
+        self._block.__enter__()
+
+    def _leave_path(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)

@@ -1,0 +1,61 @@
+"""Record a program that knows nothing of vramscope."""
+
+import sys
+from argparse import REMAINDER, ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from vramscope.commands import Command
+from vramscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from vramscope.record import Recorder
+
+_INTERRUPTED = 130
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.usage = "vramscope run [options] SCRIPT [ARGUMENTS…]  |  vramscope run [options] -m MODULE …"
+    parser.add_argument("--output", metavar="DIR", help="where to record (traces/<script>-<time>)")
+    parser.add_argument("--mode", choices=("events", "counters"), default="events")
+    parser.add_argument("--device", choices=("auto", "cuda", "simulated"), default="auto")
+    parser.add_argument("--capacity", metavar="SIZE", help="of the simulated device")
+    parser.add_argument("--quiet", action="store_true", help="nothing on stderr but warnings")
+    parser.add_argument("-m", dest="is_module", action="store_true", help="a module, as python -m")
+    parser.add_argument("program", nargs=REMAINDER, help="the script and its arguments")
+
+
+def run(args: Namespace) -> int:
+    from vramscope.commands import _script
+    from vramscope.commands._when_torch import WhenTorch
+    from vramscope.record import record
+
+    given = args.program[1:] if args.program[:1] == ["--"] else args.program
+    if not given:
+        raise UsageError("which program? vramscope run train.py, or vramscope run -m package.train")
+    program = _script.module(given[0]) if args.is_module else _script.script(given[0])
+    recorder = record(
+        args.output, device=args.device, mode=args.mode, capacity=args.capacity, quiet=args.quiet
+    )
+    try:
+        # torch may be told much by the environment before it is imported: the program does that.
+        with WhenTorch(recorder):
+            _script.execute(program, given[1:])
+    except SystemExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 -- as Python itself, with the program's frames alone
+        own = _script.own_traceback(error, program)
+        sys.excepthook(type(error), error.with_traceback(own), own)
+        return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+    _say_if_nothing(recorder)
+    return 0
+
+
+def _say_if_nothing(recorder: "Recorder") -> None:
+    if "torch" not in sys.modules:
+        print(
+            f"vramscope: the program did not import torch; nothing was recorded to {recorder.directory}",
+            file=sys.stderr,
+        )
+
+
+COMMAND = Command("run", "record a script that knows nothing of vramscope", arguments, run)
