@@ -329,8 +329,10 @@ class Recorder:
             with suppress(Exception):
                 capture.abandon()
         if writer is not None:
+            # Each by itself: a note that cannot be written must not leave the run looking alive.
             with suppress(Exception):
                 writer.note(Note("recording_failed", text))
+            with suppress(Exception):
                 writer.close(Outcome.FAILED, text)
         _warn(text)
 
