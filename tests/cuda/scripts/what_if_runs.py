@@ -1,0 +1,104 @@
+"""``python what_if_runs.py FOLDER``: six workloads under five settings of the allocator, each recorded.
+
+``FOLDER/NAME-SETTING`` is the recording, ``FOLDER/NAME-SETTING.json`` what torch itself said.
+"""
+
+import json
+import random
+import sys
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+from children import Work, in_child, linger
+
+SETTINGS = {
+    "default": "",
+    "expandable": "expandable_segments:True",
+    "roundup": "roundup_power2_divisions:4",
+    "split": "max_split_size_mb:64",
+    "large": "large_segment_size_mb:64",
+}
+NAMES = ("fixed", "lengths", "deep", "accumulated", "kept", "sizes")
+
+
+def main(folder: Path) -> Work | None:
+    for setting, conf in SETTINGS.items():
+        environment = {"PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
+        for name in NAMES:  # each finds an allocator that has done nothing yet
+            case = folder / f"{name}-{setting}"
+            work = in_child(partial(run, case, name), case.with_name(f"{case.name}.out"), environment)
+            if work is not None:
+                return work
+    return None
+
+
+def run(case: Path, name: str) -> None:
+    import torch
+
+    import vramscope
+
+    torch.backends.cudnn.enabled = False
+    with vramscope.record(case, quiet=True):
+        globals()[name](torch, random.Random(3))
+    stats = torch.cuda.memory_stats()
+    said = {
+        "reserved": torch.cuda.max_memory_reserved(),
+        "retries": stats["num_alloc_retries"],
+        "ooms": stats["num_ooms"],
+    }
+    case.with_name(f"{case.name}.json").write_text(json.dumps(said))
+    linger()
+
+
+def trained(torch, widths, batches, micro: int = 1):
+    layers = [torch.nn.Linear(a, b) for a, b in pairwise(widths)]
+    model = torch.nn.Sequential(*(part for layer in layers for part in (layer, torch.nn.GELU()))).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for batch in batches:
+        for _ in range(micro):
+            model(torch.randn(batch, widths[0], device="cuda")).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def fixed(torch, _):
+    trained(torch, [1024, 4096, 1024], [4096] * 5)
+
+
+def lengths(torch, dice):
+    trained(torch, [512, 2048, 2048, 512], [dice.randrange(300, 6000) for _ in range(16)])
+
+
+def deep(torch, dice):
+    trained(torch, [384] * 14, [dice.randrange(500, 3000) for _ in range(10)])
+
+
+def accumulated(torch, dice):
+    trained(torch, [768, 3072, 768], [dice.randrange(500, 4000) for _ in range(8)], micro=3)
+
+
+def kept(torch, dice):
+    """Results of every step stay among what comes and goes."""
+    small = []
+    for _ in range(20):
+        large = [torch.empty(dice.randrange(1, 30) << 20, dtype=torch.uint8, device="cuda") for _ in range(9)]
+        small.append(torch.empty(dice.randrange(1, 4) << 20, dtype=torch.uint8, device="cuda"))
+        del large
+
+
+def sizes(torch, dice):
+    """Everything comes and goes, in all sizes."""
+    held = []
+    for _ in range(1500):
+        if held and dice.random() < 0.48:
+            held.pop(dice.randrange(len(held)))
+        else:
+            n_bytes = int(2 ** dice.uniform(9, 26))
+            held.append(torch.empty(n_bytes, dtype=torch.uint8, device="cuda"))
+
+
+if __name__ == "__main__":
+    work = main(Path(sys.argv[1]))
+    if work is not None:
+        work()
