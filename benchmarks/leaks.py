@@ -1,0 +1,119 @@
+"""Which seeded leaks are found, by which step, and how right; and what is said of loops where nothing leaks.
+
+``make bench-leaks``. The scripts are those of tests/leaks; what is right stands in their comments. The hold-out
+was written before the detector was first run.
+"""
+
+import argparse
+import importlib.util
+import os
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import vramscope
+from vramscope.model.recording import Recording
+
+HERE = Path(__file__).parent
+STEPS = 10
+
+
+def _corpus():  # noqa: ANN202 - a module
+    spec = importlib.util.spec_from_file_location(
+        "leaks_corpus", HERE.parent / "tests" / "leaks" / "corpus.py"
+    )
+    module = sys.modules["leaks_corpus"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def until(recording: Recording, n_steps: int) -> Recording:
+    """As it was when so many steps were done."""
+    end = int(recording.steps.end_event[n_steps - 1])
+    phases, labels, marks = recording.phases, recording.labels, recording.marks
+    return replace(
+        recording,
+        trace=recording.trace.rows(slice(0, end)),
+        steps=recording.steps.rows(slice(0, n_steps)),
+        phases=phases.rows(phases.end_event <= end),
+        labels=labels.rows(labels.event <= end),
+        marks=marks.rows(marks.event <= end),
+        final=None,
+    )
+
+
+def first_found(corpus, script, recording: Recording) -> str:  # noqa: ANN001
+    """The number of steps after which the leak was there to be told, with its line."""
+    for n_steps in range(1, len(recording.steps) + 1):
+        result = corpus.judge(script, until(recording, n_steps))
+        if result.has_right_line:
+            return str(n_steps)
+    return "-"
+
+
+def told(corpus, folder: str, paths: dict[str, Path]) -> None:  # noqa: ANN001
+    """One row per script, and the sums."""
+    print(f"\n{folder}: {STEPS} steps\n")
+    print(
+        f"{'script':32} {'found at step':>13}  {'cause':20} {'right':5}  {'line':5}  {'holder':6}  bytes/step"
+    )
+    found = cause = line = holder = 0
+    leaking = [script for script in corpus.scripts(folder) if script.cause]
+    for script in leaking:
+        (recording,) = vramscope.load(paths[script.name]).recordings
+        result = corpus.judge(script, recording)
+        leak = result.leak
+        is_right = leak is not None and leak.cause == script.cause
+        found, cause = found + (leak is not None), cause + is_right
+        line, holder = line + result.has_right_line, holder + result.has_right_holder
+        print(
+            f"{script.name:32} {first_found(corpus, script, recording):>13}  {leak.cause if leak else '':20} "
+            f"{_yes(is_right):5}  {_yes(result.has_right_line):5}  {_yes(result.has_right_holder):6}  "
+            f"{leak.bytes_per_step if leak else 0:>10,}"
+        )
+    print(f"{found} of {len(leaking)} found; cause right in {cause}, line in {line}, holder in {holder}")
+
+
+def _yes(is_right: bool) -> str:
+    return "yes" if is_right else "NO"
+
+
+def quiet(steps: int, paths: dict[str, Path]) -> None:
+    """What was said of loops in which nothing leaks."""
+    print(f"\nclean loops: {steps} steps\n")
+    for name, path in paths.items():
+        (recording,) = vramscope.load(path).recordings
+        found = [f"{leak.cause} {leak.bytes_per_step:,.0f} a step" for leak in recording.leaks().leaks]
+        print(f"{name:32} {', '.join(found) or 'nothing'}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--python", default=sys.executable, help="another interpreter: the stand-in's launcher"
+    )
+    parser.add_argument("--device", default="simulated", choices=("simulated", "cuda"))
+    parser.add_argument("--clean-steps", type=int, nargs="*", default=[30, 300])
+    options = parser.parse_args()
+    corpus = _corpus()
+    env = {**os.environ, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
+
+    def recorded(chosen: list, steps: int) -> dict[str, Path]:
+        made = corpus.record(options.python, chosen, out, device=options.device, steps=steps, env=env)
+        return {script.name: path for script, path in zip(chosen, made, strict=True)}
+
+    with tempfile.TemporaryDirectory(prefix="vramscope-leaks-") as directory:
+        out = Path(directory)
+        for folder in ("leaking", "holdout"):
+            chosen = [script for script in corpus.scripts(folder) if script.cause]
+            told(corpus, folder, recorded(chosen, STEPS))
+        clean = [
+            script for folder in ("clean", "holdout") for script in corpus.scripts(folder) if not script.cause
+        ]
+        for steps in options.clean_steps:
+            quiet(steps, recorded(clean, steps))
+
+
+if __name__ == "__main__":
+    main()
