@@ -45,6 +45,15 @@ def nothing_recorded(live: bool) -> html.Section:
     )  # fmt: skip
 
 
+def counters_only(way: Any) -> html.Section:
+    """A run whose allocator was sampled, not followed."""
+    return state(
+        "Counters, no events",
+        'This run was recorded with mode="counters": levels at samples, but no single allocation.',
+        ["What the samples say is in the ", way],
+    )
+
+
 def failure(message: str) -> html.Section:
     """Something that was asked for cannot be had."""
     return state(

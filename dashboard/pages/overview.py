@@ -27,6 +27,9 @@ def _layout(context: Context) -> Any:
     data, address = context.data, context.address
     view = data.view(address)
     if not len(view.recording.trace) and not len(view.recording.initial.blocks):
+        if len(view.recording.counters):
+            to = dcc.Link("Waterfall", href=address.go(path="/waterfall").url, className="link")
+            return states.counters_only(to)
         return states.nothing_recorded(view.is_live)
     series = series_of(data, view, address.axis or TIME)
     at = _shown_instant(data, view, address, [address.t0, address.t1], address.at)

@@ -1,12 +1,15 @@
 """Leaks, failed allocations and comparisons as the analyses found them, or their absence explained."""
 
 import json
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import plotly.utils
 import pytest
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.data import Data
+from vramscope.dashboard.figures.device import stacked
 from vramscope.dashboard.pages import Context, pages
 
 from vramscope.model.recording import Outcome
@@ -80,3 +83,32 @@ def test_a_run_alone_has_nothing_to_compare_with(data: Data) -> None:
     (name,) = data.paths()
 
     assert "Nothing to compare with" in shown("compare", data, name)
+
+
+SAMPLES = Path(__file__).parents[3] / "sample_traces"
+
+
+def test_the_waterfall_shows_every_part_and_who_says_so() -> None:
+    data = Data(SAMPLES / "transformer-cuda")
+    (name,) = data.paths()
+    text = shown("waterfall", data, name)
+
+    assert "560 MiB of 80.2 GiB used on the device" in text
+    assert "this process beyond torch" in text
+    assert "NVML less torch's counters" in text
+
+
+def test_the_areas_of_the_device_sum_up_to_what_is_used() -> None:
+    data = Data(SAMPLES / "transformer-cuda")
+    found = data.ask(data.view(Address(run=next(iter(data.paths())))), "waterfall")
+    total = sum(stacked(found).values())
+
+    known = found.used >= 0
+    assert known.any()
+    assert np.abs(total - found.used)[known].max() <= 16 * MIB
+
+
+def test_a_device_that_nobody_sampled_is_explained(data: Data) -> None:
+    (name,) = data.paths()
+
+    assert "The device was not sampled" in shown("waterfall", data, name)

@@ -1,0 +1,87 @@
+"""What filled the device at every sample? Areas from the tensors up to other processes, free above them."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .m4 import even_edges, m4
+from .theme import base_layout, byte_unit, pack, scaled
+
+COLUMNS = 150
+COLOUR = {
+    "requested": "#7A8896", "allocated": "#7A8896", "rounding": "#CC79A7", "pending": "#E69F00",
+    "inactive_split": "#D55E00", "releasable": "#56B4E9", "private_pools": "#8C6D31",
+    "own_outside": "#009E73", "others": "#6A51A3", "unattributed": "#999999", "outside": "#009E73",
+}  # fmt: skip
+
+
+def figure(found: Any, row: int) -> dict[str, Any]:
+    """Stacked over seconds since the first sample; *row* is marked."""
+    level = np.maximum(np.where(found.used >= 0, found.used, found.reserved), 0)
+    kept = np.arange(len(level))
+    if len(level) > 3 * COLUMNS:
+        kept = np.union1d(m4([level], even_edges(0, len(level), COLUMNS)), [row])
+    top = int(level.max(initial=0))
+    unit, unit_name = byte_unit(top)
+    x = (found.time_ns[kept] - found.time_ns[0]) / 1e9
+    areas = [
+        _area(name, x, values[kept], kept, unit) for name, values in stacked(found).items() if values.any()
+    ]
+    total = found.total[kept]
+    # A device far from full would press everything else flat.
+    lines = [_limit(x, total, unit)] if 0 < total.max(initial=0) <= 2.5 * top else []
+    at = float((found.time_ns[row] - found.time_ns[0]) / 1e9)
+    cursor = {
+        "type": "scatter", "mode": "lines", "uid": "cursor", "hoverinfo": "skip", "x": [at, at],
+        "y": [0, float(max(level.max(initial=1), 1)) / unit], "line": {"width": 1.5, "color": "#1F2933"},
+    }  # fmt: skip
+    axes = {
+        "xaxis": {"showgrid": False, "zeroline": False, "ticksuffix": " s", "exponentformat": "none",
+                  "ticks": "outside", "ticklen": 4, "nticks": 9},
+        "yaxis": {"rangemode": "tozero", "fixedrange": True, "zeroline": False, "nticks": 7,
+                  "ticksuffix": f" {unit_name}", "exponentformat": "none"},
+    }  # fmt: skip
+    margin = {"l": 72, "r": 16, "t": 10, "b": 34}
+    layout = base_layout(**axes, hovermode="x unified", margin=margin)
+    return {"data": [*areas, *lines, cursor], "layout": layout}
+
+
+def stacked(found: Any) -> dict[str, NDArray[Any]]:
+    """Parts by name; where a part is not known at a sample, what is left of the sum it belongs to."""
+    parts = {name: np.maximum(getattr(found, name), 0) for name in COLOUR if hasattr(found, name)}
+    unknown = found.requested < 0
+    parts["allocated"] = np.where(unknown, np.maximum(found.allocated, 0), 0)
+    inside = (
+        "requested",
+        "allocated",
+        "rounding",
+        "pending",
+        "inactive_split",
+        "releasable",
+        "private_pools",
+    )
+    rest = np.maximum(found.reserved, 0) - sum(parts[name] for name in inside)
+    parts["releasable"] = parts["releasable"] + np.where(unknown, np.maximum(rest, 0), 0)
+    beyond = parts["own_outside"] + parts["others"] + parts["unattributed"]
+    known = np.maximum(found.reserved, 0) + beyond
+    vague = (found.own_outside < 0) | (found.others < 0)
+    parts["outside"] = np.where(vague & (found.used >= 0), np.maximum(found.used - known, 0), 0)
+    return parts
+
+
+def _area(name: str, x: NDArray[Any], n_bytes: NDArray[Any], rows: NDArray[Any], unit: int) -> dict[str, Any]:
+    return {
+        "type": "scatter", "mode": "lines", "uid": f"part-{name}", "name": name.replace("_", " "),
+        "stackgroup": "all", "x": pack(x), "y": pack(scaled(n_bytes, unit)), "fillcolor": COLOUR[name],
+        "customdata": pack(rows), "line": {"shape": "hv", "width": 0, "color": COLOUR[name]},
+        "hovertemplate": "%{y:.2f}",
+    }  # fmt: skip
+
+
+def _limit(x: NDArray[Any], total: NDArray[Any], unit: int) -> dict[str, Any]:
+    return {
+        "type": "scatter", "mode": "lines", "uid": "capacity", "name": "capacity", "x": pack(x),
+        "y": pack(np.maximum(total, 0) / unit), "line": {"width": 1.4, "dash": "dash", "color": "#D55E00"},
+        "hovertemplate": "%{y:.2f}",
+    }  # fmt: skip

@@ -1,0 +1,164 @@
+"""Where are all bytes of the device: tensors, torch's cache, this process beyond torch, others?"""
+
+from typing import Any
+
+from dash import Input, Output, State, dcc, html, no_update
+from dash.exceptions import PreventUpdate
+
+from vramscope import analysis
+from vramscope.errors import VramscopeError
+from vramscope.units import format_bytes, format_duration
+
+from ..address import Address, restore
+from ..components import cause, states
+from ..components.definitions import DEFINITION, explained
+from ..components.graph import graph
+from ..data import Data, View
+from ..figures import device
+from . import Context, Page
+
+_WORDS = {
+    "requested": "live tensors", "own_outside": "this process beyond torch", "others": "other processes",
+    "unattributed": "of no listed process", "outside": "beyond torch's allocator",
+    "driver": "the driver's own reserve", "free": "free on the device",
+}  # fmt: skip
+_MEANING = {
+    "own_outside": "CUDA's context, libraries, NCCL, raw cudaMalloc: what torch's counters never show.",
+    "others": "What other processes hold on the same device.",
+    "unattributed": "Used on the device, but of no process that the driver lists.",
+    "outside": "Used on the device beyond what torch reserves; the driver does not tell whose it is.",
+    "free": "Neither used nor kept by the driver.",
+    "driver": "Kept by the driver itself: neither used nor free.",
+    "private_pools": "Free bytes in pools of CUDA graphs and MemPools, which serve nobody else.",
+}
+
+
+def _layout(context: Context) -> Any:
+    data, address = context.data, context.address
+    view = data.view(address)
+    found = data.ask(view, "waterfall")
+    if not len(found):
+        return states.state(
+            "The device was not sampled",
+            "The waterfall needs the counters of torch and of the driver (NVML), taken while the program ran. "
+            "A file that torch wrote, and a simulated device, have none.",
+            ["Record on the GPU: ", states.command('with vramscope.record("traces/run"):')],
+            ["Or counters alone, cheap enough to leave on: ", states.command('record(mode="counters")')],
+        )
+    row = found.fullest
+    grown = analysis.analyses()["waterfall"]
+    told = grown.findings(found) if grown.findings else []
+    picture = graph(
+        "wf-graph", device.figure(found, row), "The device over time.", "timeline-like"
+    )
+    return [
+        html.Section(_opening(found, row), id="wf-opening", className="opening"),
+        html.Section(
+            [html.Div([html.H3("The device over time"),
+                       html.P("Click a moment to take it apart", className="dim only-live")],
+                      className="panel-bar"), picture],
+            className="panel chart", **{"aria-label": "The device over time"},
+        ),
+        html.Section(_bars(found, row), id="wf-bars", className="panel", **{"aria-label": "All bytes"}),
+        *[cause.card(finding) for finding in told],
+        dcc.Store(id="wf-row", data=row),
+    ]  # fmt: skip
+
+
+def _opening(found: Any, row: int) -> list[Any]:
+    used, total, reserved = int(found.used[row]), int(found.total[row]), int(found.reserved[row])
+    if used >= 0:
+        share = f" of {format_bytes(total)}" if total > 0 else ""
+        beyond = max(used - max(reserved, 0), 0)
+        claim = f"{format_bytes(used)}{share} used on the device"
+        text = (
+            f"torch had reserved {format_bytes(max(reserved, 0))} of it; {format_bytes(beyond)} lay beyond."
+        )
+    else:
+        claim = f"torch had reserved {format_bytes(max(reserved, 0))}"
+        text = "The driver was not asked, or did not answer: what lies beyond torch is not known."
+    return [html.H2(claim, className="claim"), html.P(text, className="support")]
+
+
+def _bars(found: Any, row: int) -> list[Any]:
+    bars = found.bars(row)
+    whole = _scale(bars)
+    after = format_duration(int(found.time_ns[row] - found.time_ns[0])) if row else "the first sample"
+    body, below = [], 0
+    for bar in bars:
+        body.append(_bar(bar, below, whole))
+        below += bar.n_bytes or 0
+    head = html.Tr(
+        [html.Th("Part"), html.Th("Bytes", className="number"), html.Th(""), html.Th("Who says so")]
+    )
+    return [
+        html.Div([html.H3("All bytes, one upon the other"), html.Span(f"at {after}", className="dim")],
+                 className="panel-bar"),
+        html.Table([html.Thead(head), html.Tbody(body)], className="diff falls"),
+    ]  # fmt: skip
+
+
+def _scale(bars: Any) -> int:
+    """What a full bar means: everything; of a device that is mostly free, what is used."""
+    free = sum(bar.n_bytes or 0 for bar in bars if bar.name in ("free", "driver"))
+    whole = sum(bar.n_bytes or 0 for bar in bars)
+    return max(whole if 2 * free < 3 * (whole - free) else whole - free, 1)
+
+
+def _bar(bar: Any, below: int, whole: int) -> html.Tr:
+    colour = device.COLOUR.get(bar.name, "#c3cad2")
+    swatch = html.I(className="swatch", style={"background": colour})
+    word = _WORDS.get(bar.name, bar.name.replace("_", " "))
+    name = html.Span([swatch, word], className="phase-name term", tabIndex="0")
+    meaning = _MEANING.get(bar.name) or DEFINITION.get(bar.name)
+    label = explained(name, meaning) if meaning else name
+    if bar.n_bytes is None:
+        reason = html.Td(bar.source[:300], colSpan=2, className="dim")
+        return html.Tr([html.Td(label), html.Td("–", className="number dim"), reason])
+    left, width = 100 * below / whole, 100 * bar.n_bytes / whole
+    fits = left + width < 100.5 and bar.n_bytes
+    style = {"left": f"{left:.2f}%", "width": f"max({width:.2f}%, 1px)", "background": colour}
+    drawn = html.Div(html.I(style=style), className="diff-bar plain") if fits else ""
+    return html.Tr(
+        [
+            html.Td(label),
+            html.Td(format_bytes(bar.n_bytes), className="number", title=f"{bar.n_bytes:,} bytes"),
+            html.Td(drawn),
+            html.Td(bar.source[:120], className="dim"),
+        ]
+    )
+
+
+def _register(app: Any, data: Data) -> None:
+    @app.callback(
+        Output("wf-row", "data"), Input("wf-graph", "clickData"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def choose(click: Any, said: dict[str, Any]) -> Any:
+        points = (click or {}).get("points") or []
+        rows = [point["customdata"] for point in points if isinstance(point.get("customdata"), (int, float))]
+        found = data.ask(_view(data, restore(said)), "waterfall")
+        return int(rows[0]) if rows and 0 <= rows[0] < len(found) else no_update
+
+    @app.callback(
+        Output("wf-opening", "children"), Output("wf-bars", "children"), Output("wf-graph", "figure"),
+        Input("wf-row", "data"), Input("version", "data"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def show(row: Any, _: Any, said: dict[str, Any]) -> Any:
+        found = data.ask(_view(data, restore(said)), "waterfall")
+        if not isinstance(row, int) or not 0 <= row < len(found):
+            raise PreventUpdate
+        return _opening(found, row), _bars(found, row), device.figure(found, row)
+
+
+def _view(data: Data, address: Address) -> View:
+    try:
+        return data.view(address)
+    except VramscopeError as error:
+        raise PreventUpdate from error
+
+
+PAGE = Page(
+    name="waterfall", title="Waterfall", order=70, path="/waterfall", layout=_layout, register=_register
+)
