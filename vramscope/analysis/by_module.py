@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
-from vramscope.analysis._life_rules import Lives, lives_of
+from vramscope.analysis._life_rules import Lives, Reason, lives_of
 from vramscope.analysis.categories import Assigned, assign
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.timeline import instant_of
@@ -100,6 +100,8 @@ def by_module(recording: Recording, instant: int | None = None) -> ModuleBytes:
 def owners_of(recording: Recording, found: Allocations, assigned: Assigned) -> Owners:
     """The module of every allocation; best knowledge first: its name, the call, the next one freed."""
     names, called = _called(recording.marks, found)
+    # The first module that multiplies gets it; all use it.
+    called = np.where(assigned.reason == Reason.WORKSPACE, 0, called)
     paths, named = _named(recording.labels, assigned, names)
     lives = lives_of(recording, found)
     forward = _next_freed(lives, found, called)

@@ -10,7 +10,8 @@ from vramscope.analysis.categories import categories
 from vramscope.analysis.timeline import timeline
 from vramscope.model.marks import Category, Labels, MarkKind, Marks, Phase, Phases, Steps
 from vramscope.model.recording import Recording
-from vramscope.model.trace import Action
+from vramscope.model.stacks import StackBuilder
+from vramscope.model.trace import Action, Trace
 
 A, R = Action.ALLOC, Action.FREE_REQUESTED
 PATHS = ("", "(root)", "blocks.0", "blocks.0.mlp", "blocks.1")
@@ -91,6 +92,16 @@ def test_backward_works_for_the_module_whose_saved_activation_it_frees_next(reco
         ("", Known.NOT),
     ]
     assert found.forward.tolist() == [-1, -1, 1, 0, -1]
+
+
+def test_a_workspace_is_not_the_first_users():
+    builder = StackBuilder()
+    stack = builder.add([("at::cuda::getNewWorkspace()", "??", 0), ("forward", "model.py", 3)])
+    trace = Trace.of(action=[A], address=[1], size=[10], block_size=[512], stack_id=[stack])
+
+    assert owners(Recording(trace=trace, stacks=builder.build(), marks=running((0, "blocks.0")))) == [
+        ("", Known.NOT)
+    ]
 
 
 def test_a_module_holds_what_those_within_it_hold(recording):
