@@ -1,7 +1,7 @@
 """Which seeded leaks are found, by which step, and how right; and what is said of loops where nothing leaks.
 
-``make bench-leaks``. The scripts are those of tests/leaks; what is right stands in their comments. The hold-out
-was written before the detector was first run.
+``make bench-leaks``. The scripts are those of tests/leaks; what is right stands in their comments. The
+hold-out was written before the detector was first run.
 """
 
 import argparse

@@ -1,0 +1,179 @@
+"""Looking for holders changes nothing: no reference stays, no code of the program runs, a leak is as large as
+without us."""
+
+import gc
+import sys
+import weakref
+
+import pytest
+import torch
+
+from vramscope.capture import Options, _watch
+from vramscope.capture._holders import search
+from vramscope.capture.simulated import Simulated
+
+
+class Listless:
+    """A sink that keeps nothing."""
+
+    def __getattr__(self, name):
+        return lambda *_, **__: None
+
+
+def levels(n_steps):
+    """Bytes allocated after each step of a training that keeps its losses with their graphs."""
+    gc.collect()
+    failures = []
+    capture = Simulated(Options(), failures.append)
+    capture.start(Listless())
+    capture.enter_thread()
+    before = capture._allocator.allocated_bytes
+    try:
+        found = list(training(capture, n_steps))
+    finally:
+        capture.exit_thread()
+        capture.pause()
+        capture.abandon()
+    assert failures == []
+    return [level - before for level in found], capture.watch.n_walks
+
+
+def training(capture, n_steps):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.Tanh(), torch.nn.Linear(128, 64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    history = []
+    for _ in range(n_steps):
+        loss = model(torch.randn(64, 64)).square().mean()
+        optimizer.zero_grad()
+        loss.backward(retain_graph=True)
+        optimizer.step()
+        history.append(loss)
+        yield capture._allocator.allocated_bytes
+
+
+def test_a_leak_is_the_same_size_with_us_watching(monkeypatch):
+    watched, n_walks = levels(30)
+    monkeypatch.setattr(_watch.Watch, "tick", lambda *_: None)
+    unwatched, none = levels(30)
+
+    assert n_walks >= 2
+    assert none == 0
+    assert watched == unwatched
+
+
+def test_a_walk_leaves_no_reference_behind():
+    held = {"list": [torch.zeros(1000)], "graph": torch.ones(3, requires_grad=True).exp()}
+    dead = torch.zeros(2000)
+    things = [held, held["list"], held["list"][0], held["graph"], dead]
+    before = [sys.getrefcount(thing) for thing in things]
+    found = search(10.0, sys._getframe())
+    storages = {way.storage._cdata for way in found.ways}
+    assert held["list"][0].untyped_storage()._cdata in storages
+    del found, storages
+    after = [sys.getrefcount(thing) for thing in things]
+
+    assert after == before
+
+
+def test_a_local_variable_that_was_seen_dies_when_its_function_lets_go_of_it():
+    """Up to Python 3.12 a frame keeps the dict of its locals that somebody asked for."""
+
+    class Thing:
+        pass
+
+    def function():
+        local = Thing()
+        reference = weakref.ref(local)
+        search(5.0, sys._getframe())
+        local = None
+        return reference()
+
+    assert function() is None
+
+
+def test_the_program_s_own_locals_dict_is_left_as_it_is():
+    value = 1
+    mine = locals()
+    search(5.0, sys._getframe())
+
+    assert mine["value"] is value
+
+
+class Touchy:
+    """Does not want to be asked anything."""
+
+    def __getattribute__(self, name):
+        if name not in ("__class__", "__dict__"):
+            raise AssertionError(f"asked for {name}")
+        return object.__getattribute__(self, name)
+
+    def __repr__(self):
+        raise AssertionError("asked for its words")
+
+    def __eq__(self, other):
+        raise AssertionError("compared")
+
+    __hash__ = object.__hash__
+    __iter__ = __len__ = __bool__ = __repr__
+
+
+def test_a_stranger_s_object_is_asked_nothing():
+    touchy = Touchy()
+    object.__getattribute__(touchy, "__dict__")["tensor"] = torch.zeros(777)
+    keyed = {touchy: torch.zeros(778)}
+    found = search(10.0, sys._getframe())
+    sizes = {way.storage.nbytes() for way in found.ways}
+
+    assert {777 * 4, 778 * 4} <= sizes
+    assert len(keyed) == 1
+
+
+def test_saved_tensors_are_not_unpacked():
+    def unpack(_):
+        raise AssertionError("unpacked")
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor.clone(), unpack):
+        result = torch.ones(999, requires_grad=True).exp()
+    found = search(10.0, sys._getframe())
+
+    assert result is not None
+    assert any(way.storage.nbytes() == 999 * 4 for way in found.ways)
+
+
+def test_the_walk_ends_at_its_deadline():
+    many = [[torch.zeros(1)] for _ in range(200_000)]
+    found = search(0.0, sys._getframe())
+
+    assert not found.is_complete
+    assert len(found.ways) < len(many)
+
+
+@pytest.mark.parametrize("n_steps", [5, 6])
+def test_nothing_is_looked_for_before_the_seventh_level(n_steps):
+    assert levels(n_steps)[1] == 0
+
+
+def test_a_loop_that_does_not_grow_is_never_walked():
+    watch = _watch.Watch(iter(range(0, 10**9, 8)).__next__, lambda *_: True)
+    for _ in range(1000):
+        watch.tick("optimizer", 1, None)
+
+    assert watch.n_walks == 0
+
+
+def test_walks_become_rare_and_end(monkeypatch):
+    monkeypatch.setattr(_watch, "search", lambda *_: EMPTY)
+    watch = _watch.Watch(iter(range(0, 10**12, 1 << 20)).__next__, lambda *_: True)
+    at = []
+    for step in range(1, 3000):
+        before = watch.n_walks
+        watch.tick("optimizer", 1, None)
+        if watch.n_walks > before:
+            at.append(step)
+
+    assert at == [7, 21, 63, 189, 567, 1701]
+
+
+class EMPTY:
+    ways = ()
