@@ -19,6 +19,21 @@ _FRAMEWORK = re.compile(
     re.IGNORECASE,
 )
 
+_PLUMBING = frozenset(
+    {
+        "__call__",
+        "__torch_dispatch__",
+        "__torch_function__",
+        "_call_impl",
+        "_fn",
+        "_wrapped_call_impl",
+        "decorate_context",
+        "inner",
+        "wrapper",
+    }
+)
+"""Functions of the framework that pass a call on: their names say nothing of what was called."""
+
 
 @dataclass(frozen=True, slots=True)
 class Folded:
@@ -28,7 +43,8 @@ class Folded:
     of: NDArray[Any]
     """By original stack_id: the folded one; 0 where no frame was the user's."""
     via: NDArray[Any]
-    """By original stack_id: index into ``strings`` of the framework's function called last, 0 where none."""
+    """By original stack_id: index into ``strings`` of the framework's function called last that is more than
+    plumbing, 0 where none."""
     strings: tuple[str, ...]
 
 
@@ -64,6 +80,7 @@ def fold(stacks: Stacks) -> Folded:
     """One pass over the frames, about 1 µs each: parents precede their children."""
     ours = [not is_framework(text) for text in stacks.strings]
     python = [text.endswith(".py") for text in stacks.strings]
+    speaks = [text not in _PLUMBING for text in stacks.strings]
     builder = StackBuilder()
     of, via = [0], [0]
     columns = (stacks.parent, stacks.function, stacks.file, stacks.line)
@@ -73,7 +90,7 @@ def fold(stacks: Stacks) -> Folded:
             via.append(0)
         else:
             of.append(of[parent])
-            via.append(function if python[file] else via[parent])
+            via.append(function if python[file] and speaks[function] else via[parent])
     return Folded(builder.build(), np.array(of), np.array(via), stacks.strings)
 
 

@@ -83,3 +83,18 @@ def test_a_stack_without_a_line_of_the_user_is_kept_as_such():
 
     assert held.folded_id.tolist() == [0]
     assert held.total_bytes == 12
+
+
+def test_functions_that_only_pass_a_call_on_do_not_name_what_was_called():
+    builder = StackBuilder()
+    stack = builder.add(
+        [
+            ("__torch_function__", TORCH, 1),
+            ("linear", TORCH, 2),
+            ("_call_impl", TORCH, 3),
+            ("train", TRAIN, 4),
+        ]
+    )
+    folded = fold(builder.build())
+
+    assert folded.strings[folded.via[stack]] == "linear"

@@ -1,0 +1,173 @@
+"""Who holds what was allocated at one instant, or at the peak of a window: by any property of the blocks?"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis import Analysis
+from vramscope.analysis._place import phases_of, steps_of
+from vramscope.analysis.by_module import owners_of
+from vramscope.analysis.categories import assign
+from vramscope.analysis.lifetimes import Allocations, lifetimes
+from vramscope.analysis.live_set import live_rows
+from vramscope.analysis.timeline import instant_of, timeline
+from vramscope.errors import UsageError
+from vramscope.model.marks import Category, Phase
+from vramscope.model.recording import Recording
+from vramscope.model.table import Table
+from vramscope.units import format_bytes
+
+BEFORE = "before the recording"
+NONE = "none"
+
+_Groups = tuple[NDArray[Any], tuple[str, ...]]
+"""For each live allocation its group, as an index into the names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares(Table):
+    """One row per group, largest first; the bytes sum up to what was allocated."""
+
+    DTYPES: ClassVar = {"group": "i8", "bytes": "i8", "count": "i8", "requested": "i8"}
+
+    group: NDArray[Any]
+    """Index into ``names``."""
+    bytes: NDArray[Any]
+    """Of the blocks: what counts as allocated."""
+    count: NDArray[Any]
+    """Blocks."""
+    requested: NDArray[Any]
+    """Bytes that the program asked for."""
+    names: tuple[str, ...] = ()
+    by: str = ""
+    instant: int = 0
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Bytes by name, largest first."""
+        return {
+            self.names[group]: size
+            for group, size in zip(self.group.tolist(), self.bytes.tolist(), strict=True)
+        }
+
+
+def composition(
+    recording: Recording, by: str = "phase", instant: int | None = None, window: tuple[int, int] | None = None
+) -> Shares:
+    """*by* one of ``BY``; at *instant*, else at the peak of the *window* ``[start_event, end_event)``, else
+    at the peak of all.
+
+    Raises UsageError for another word, an instant outside of the recording, or a window that is none.
+    """
+    if by not in BY:
+        raise UsageError(f"composition by {by!r}: known are {', '.join(BY)}")
+    at = _instant(recording, instant, window)
+    found = lifetimes(recording)
+    rows = live_rows(found, at)
+    group, names = BY[by](recording, found, rows)
+    n_bytes, count, requested = (np.zeros(len(names), "i8") for _ in range(3))
+    np.add.at(n_bytes, group, found.block_size[rows])
+    np.add.at(count, group, 1)
+    np.add.at(requested, group, found.size[rows])
+    order = np.argsort(-n_bytes, kind="stable")
+    order = order[count[order] > 0]
+    return Shares(order, n_bytes[order], count[order], requested[order], names=names, by=by, instant=at)
+
+
+def _instant(recording: Recording, instant: int | None, window: tuple[int, int] | None) -> int:
+    if instant is not None or window is None:
+        return instant_of(recording, instant)
+    start, end = window
+    if not 0 <= start <= end <= len(recording.trace):
+        raise UsageError(f"window {start} to {end}: this recording has instants 0 to {len(recording.trace)}")
+    return start + int(timeline(recording).allocated[start : end + 1].argmax())
+
+
+# -------------------------------------------------------------------------------------- by what
+
+
+def _phase(recording: Recording, found: Allocations, rows: NDArray[Any]) -> _Groups:
+    """In which it was allocated; innermost."""
+    names = (*(phase.name.lower() for phase in Phase), NONE, BEFORE)
+    born = found.alloc_event[rows]
+    row = np.append(phases_of(recording.phases, len(recording.trace)), -1)[born]
+    phase = np.append(recording.phases.phase, 0)[row].astype("i8")
+    at = {phase: i for i, phase in enumerate(Phase)}
+    index = np.array([at.get(Phase(value), 0) for value in phase.tolist()], dtype="i8")
+    index[row < 0] = len(Phase)
+    index[born < 0] = len(Phase) + 1
+    return index, names
+
+
+def _step(recording: Recording, found: Allocations, rows: NDArray[Any]) -> _Groups:
+    """In which it was allocated."""
+    born = found.alloc_event[rows]
+    step = steps_of(recording.steps, born)
+    names = (BEFORE, NONE, *(f"step {index}" for index in recording.steps.index.tolist()))
+    return np.where(born < 0, 0, step + 2), names
+
+
+def _category(recording: Recording, found: Allocations, rows: NDArray[Any]) -> _Groups:
+    category = assign(recording, found).category[rows].astype("i8")
+    return category, tuple(Category(i).name.lower() for i in range(len(Category)))
+
+
+def _module(recording: Recording, found: Allocations, rows: NDArray[Any]) -> _Groups:
+    owners = owners_of(recording, found, assign(recording, found))
+    return owners.module[rows].astype("i8"), tuple(path or NONE for path in owners.paths)
+
+
+def _stack(recording: Recording, found: Allocations, rows: NDArray[Any]) -> _Groups:
+    """The innermost frame names it; stacks apart."""
+    stacks, group = np.unique(found.stack_id[rows], return_inverse=True)
+    return group.reshape(-1), tuple(_frame(recording, stack) for stack in stacks.tolist())
+
+
+def _frame(recording: Recording, stack_id: int) -> str:
+    if not stack_id:
+        return NONE
+    frame = recording.stacks.frame(stack_id)
+    return f"{frame.file}:{frame.line} {frame.function} (stack {stack_id})"
+
+
+def _size_class(_: Recording, found: Allocations, rows: NDArray[Any]) -> _Groups:
+    """Blocks up to each power of two."""
+    # Of a power of two frexp gives the exponent of the next, hence one byte less.
+    exponent = np.frexp((found.block_size[rows] - 1).astype("f8"))[1].astype("i8")
+    exponent = np.maximum(exponent, 0)
+    top = int(exponent.max(initial=0))
+    return exponent, tuple(f"up to {format_bytes(1 << power)}" for power in range(top + 1))
+
+
+def _pool(recording: Recording, found: Allocations, rows: NDArray[Any]) -> _Groups:
+    names = tuple("default" if pool == (0, 0) else f"private pool {pool}" for pool in recording.pools)
+    pool = found.pool[rows].astype("i8")
+    is_known = (pool >= 0) & (pool < len(names))
+    return np.where(is_known, pool, len(names)), (*names, "unknown pool")
+
+
+def _stream(_: Recording, found: Allocations, rows: NDArray[Any]) -> _Groups:
+    """Numbered in order of their handles, which mean nothing: the default stream is 0."""
+    streams = np.unique(np.append(found.stream, np.uint64(0)))
+    group = np.searchsorted(streams, found.stream[rows])
+    return group, tuple(f"stream {number}" for number in range(len(streams)))
+
+
+BY: dict[str, Callable[[Recording, Allocations, NDArray[Any]], _Groups]] = {
+    "phase": _phase,
+    "step": _step,
+    "category": _category,
+    "module": _module,
+    "stack": _stack,
+    "size_class": _size_class,
+    "pool": _pool,
+    "stream": _stream,
+}
+"""What ``composition`` can tell apart."""
+
+ANALYSIS = Analysis(
+    "composition", "Who holds what was allocated at one instant, or at the peak of a window?", composition
+)
