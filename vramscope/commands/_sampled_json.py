@@ -18,7 +18,7 @@ def levels(summary: Summary) -> dict[str, Any]:
     names = [f"{quantity}_bytes" for quantity in summary.end]
     peak = {name: _known(getattr(found, name.removesuffix("_bytes"), -1)) for name in names}
     return {
-        "end": {name: _known(int(getattr(counters, name)[-1])) for name in names},
+        "end": {name: _known(int(getattr(counters, name)[-1])) if len(counters) else None for name in names},
         "peak": peak,
         "peak_is_exact": found.is_exact,
     }

@@ -95,6 +95,8 @@ def summarize(recording: Recording) -> Summary:
 
 def has_allocator(recording: Recording) -> bool:
     """Whether anything says what the allocator did: a log of the driver does not, and zeros would mislead."""
+    if recording.source == "counters":
+        return False
     return bool(len(recording.trace) or len(recording.initial.segments) or not len(recording.counters))
 
 

@@ -129,14 +129,18 @@ def _most(recording: "Recording", limit: str, quantity: str, allowed: float) -> 
 
 
 def _sampled(recording: "Recording", limit: str, quantity: str, allowed: float) -> Verdict:
-    """From counters, read now and then: between two readings there may have been more."""
+    """From counters, read now and then: between two readings there may have been more, unless torch's own
+    peak tells."""
+    from vramscope.analysis.sampled_peaks import sampled_peaks
     from vramscope.units import format_bytes
 
-    column = getattr(recording.counters, f"{quantity}_bytes")
-    most = int(column.max(initial=-1))
+    found = sampled_peaks(recording)
+    most = int(getattr(found, quantity))
     if most < 0:
         return _unknown(recording, limit, f"nothing in it says what was {quantity}", allowed)
-    text = f"at least {format_bytes(most)} {quantity} (sampled), {format_bytes(allowed)} allowed"
+    is_exact = quantity == "allocated" and found.is_exact
+    bound = "" if is_exact else "at least "
+    text = f"{bound}{format_bytes(most)} {quantity} (sampled), {format_bytes(allowed)} allowed"
     return _verdict(recording, limit, text, most, allowed)
 
 

@@ -1,0 +1,38 @@
+"""mode="counters" where there is no GPU, and what cannot be meant."""
+
+import json
+
+import pytest
+import torch
+
+from vramscope import cli
+from vramscope.errors import UsageError
+from vramscope.load import load
+from vramscope.record import record
+
+
+def test_without_a_gpu_steps_are_recorded_and_no_figure_is_claimed(program, tmp_path, capsys):
+    with record(tmp_path / "run", mode="counters", quiet=True):
+        program(3)
+    (recording,) = load(tmp_path / "run").recordings
+    assert cli.main(["report", str(tmp_path / "run"), "--json"]) == 0
+    (shown,) = json.loads(capsys.readouterr().out)["recordings"]
+
+    assert len(recording.steps) == 3
+    assert len(recording.trace) == len(recording.counters) == 0
+    assert {note.code for note in recording.notes} == {"counters_only", "no_device"}
+    assert set(shown["peak"].values()) == set(shown["end"].values()) == {None}
+    assert shown["waterfall"] is None
+
+
+def test_its_hooks_go_with_the_block(program, tmp_path):
+    with record(tmp_path / "run", mode="counters", quiet=True):
+        program(1)
+
+    assert not torch.nn.modules.module._global_forward_pre_hooks
+
+
+@pytest.mark.parametrize("wrong", [{"mode": "all"}, {"mode": "counters", "device": "simulated"}])
+def test_what_cannot_be_meant_is_refused(wrong, tmp_path):
+    with pytest.raises(UsageError):
+        record(tmp_path / "run", **wrong)
