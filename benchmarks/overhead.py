@@ -63,6 +63,7 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=30_000, help="allocator events, for the cost of one")
     parser.add_argument("--variants", default=",".join(VARIANTS))
     parser.add_argument("--out", type=Path, default=HERE / "OVERHEAD.md")
+    parser.add_argument("--json", type=Path, help="every single measurement, too")
     asked = parser.parse_args()
     device, name = _device()
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
@@ -73,7 +74,8 @@ def main() -> int:
         found[variant] = _absent(variant, device) or _measured(variant, common)
         print(f"{variant}: {found[variant].get('absent') or ratios(found[variant])}", flush=True)
     asked.out.write_text(report(found, common, name, load), encoding="utf-8")
-    asked.out.with_suffix(".json").write_text(json.dumps({"setup": common, "found": found}), encoding="utf-8")
+    if asked.json:
+        asked.json.write_text(json.dumps({"setup": common, "found": found}), encoding="utf-8")
     print(f"written: {asked.out}")
     return 0
 
@@ -175,7 +177,7 @@ def report(found: Mapping[str, Found], common: Mapping[str, Any], device: str, l
     day = datetime.now(tz=timezone.utc).date().isoformat()
     return f"""# What recording costs
 
-{day}, by `python benchmarks/overhead.py {" ".join(sys.argv[1:])}`.
+{day}, by `python benchmarks/overhead.py --pairs {common["pairs"]} --steps {common["steps"]}`.
 Device: {device}. {_machine()} Load of the machine at the start: {load}.
 
 A transformer of {common["blocks"]} blocks, width {common["width"]}, batch {rows} × {length}, AdamW.

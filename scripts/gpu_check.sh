@@ -34,9 +34,10 @@ PY
 
 # The configuration of the project is not used: it asks for plugins that such a machine need not have.
 rm -rf "$OUT/workloads"
-step tests 240 env VRAMSCOPE_GPU_OUT="$OUT" "$PYTHON" -m pytest -c /dev/null --rootdir . --noconftest \
+step tests 280 env VRAMSCOPE_GPU_OUT="$OUT" "$PYTHON" -m pytest -c /dev/null --rootdir . --noconftest \
   --import-mode=importlib -p no:cacheprovider -W ignore -q -ra --basetemp="$OUT/tmp" tests/gpu
-step overhead 210 "$PYTHON" benchmarks/overhead.py --pairs 5 --steps 20 --out "$OUT/OVERHEAD.md"
+step overhead 210 "$PYTHON" benchmarks/overhead.py --pairs 5 --steps 20 --out "$OUT/OVERHEAD.md" \
+  --json "$OUT/overhead.json"
 step sample 90 "$PYTHON" tests/gpu/samples.py "$OUT/samples"
 rm -rf "$OUT/tmp"
 cat "$OUT/OVERHEAD.md" 2>/dev/null
