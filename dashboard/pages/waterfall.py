@@ -40,7 +40,7 @@ def _layout(context: Context) -> Any:
     if not len(found):
         return states.state(
             "The device was not sampled",
-            "The waterfall needs the counters of torch and of the driver (NVML), taken while the program ran. "
+            "The waterfall needs the counters of torch and of the driver (NVML), taken while it ran. "
             "A file that torch wrote, and a simulated device, have none.",
             ["Record on the GPU: ", states.command('with vramscope.record("traces/run"):')],
             ["Or counters alone, cheap enough to leave on: ", states.command('record(mode="counters")')],
@@ -48,9 +48,7 @@ def _layout(context: Context) -> Any:
     row = found.fullest
     grown = analysis.analyses()["waterfall"]
     told = grown.findings(found) if grown.findings else []
-    picture = graph(
-        "wf-graph", device.figure(found, row), "The device over time.", "timeline-like"
-    )
+    picture = graph("wf-graph", device.figure(found, row), "The device over time.", "timeline-like")
     return [
         html.Section(_opening(found, row), id="wf-opening", className="opening"),
         html.Section(

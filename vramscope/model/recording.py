@@ -55,6 +55,11 @@ class Recording:
     counters: Counters = field(default_factory=Counters.of)
     notes: tuple[Note, ...] = ()
 
+    def _repr_html_(self) -> str:
+        """At a glance, in a notebook."""
+        shown: str = import_module("vramscope.export._notebook").html(self)
+        return shown
+
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """The analysis of that name, bound to this recording."""
         if name.startswith("_"):

@@ -1,0 +1,60 @@
+"""A recording at a glance, for the cell of a notebook: plain HTML without scripts, for either theme."""
+
+from html import escape
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.model.recording import Recording
+from vramscope.units import format_bytes
+
+_COLUMNS, _HEIGHT = 240, 48
+_SOURCE = {"simulated": "simulated device", "cuda": "CUDA", "snapshot": "snapshot", "counters": "counters"}
+
+
+def html(recording: Recording) -> str:
+    """Where it is from, its peaks, its course, and what to be careful about."""
+    process, device = recording.process, recording.device
+    title = device.name or f"device {device.index}"
+    source = _SOURCE.get(recording.source, recording.source)
+    words = [
+        f"rank {process.rank}",
+        source,
+        f"{len(recording.trace):,} events",
+        f"{len(recording.steps):,} steps",
+    ]
+    notes = "".join(
+        f"<div style='opacity:.75'>Note: {escape(note.text)}</div>" for note in recording.notes[:3]
+    )
+    return (
+        "<div style='font-family:system-ui,sans-serif;line-height:1.45;max-width:44rem'>"
+        f"<div><b>{escape(title)}</b> <span style='opacity:.7'>{escape(' · '.join(words))}</span></div>"
+        f"{_course(recording)}{notes}</div>"
+    )
+
+
+def _course(recording: Recording) -> str:
+    if not len(recording.trace) and not len(recording.initial.blocks):
+        return "<div style='opacity:.75'>No allocator events were recorded.</div>"
+    known = recording.timeline()
+    at = int(known.allocated.argmax())
+    peak, reserved = int(known.allocated[at]), int(known.reserved.max())
+    said = f"Peak {format_bytes(peak)} allocated (event {at:,}), {format_bytes(reserved)} reserved at most"
+    top = max(reserved, peak, 1)
+    areas = _area(known.reserved, top, "#56B4E9", 0.4) + _area(known.allocated, top, "#7A8896", 0.9)
+    box = f"viewBox='0 0 {_COLUMNS} {_HEIGHT}' preserveAspectRatio='none'"
+    picture = f"<svg role='img' aria-label='{escape(said)}' {box} style='width:100%;height:{_HEIGHT}px'>{areas}</svg>"
+    return f"<div>{escape(said)}</div>{picture}"
+
+
+def _area(values: NDArray[np.int64], top: int, colour: str, opacity: float) -> str:
+    """The greatest value of each column, so that the peak is in the picture."""
+    n_columns = min(_COLUMNS, len(values))
+    edges = np.linspace(0, len(values), n_columns + 1).astype("i8")[:-1]
+    best = np.maximum.reduceat(values, edges)
+    x = np.linspace(0, _COLUMNS, n_columns + 1)
+    heights = _HEIGHT - best / top * (_HEIGHT - 2)
+    steps = zip(x[:-1].tolist(), x[1:].tolist(), heights.tolist(), strict=True)
+    points = " ".join(f"{left:.1f},{y:.1f} {right:.1f},{y:.1f}" for left, right, y in steps)
+    shape = f"0,{_HEIGHT} {points} {_COLUMNS},{_HEIGHT}"
+    return f"<polygon fill='{colour}' fill-opacity='{opacity}' points='{shape}'/>"
