@@ -17,7 +17,7 @@ def place(recording: Recording, instant: int) -> tuple[int | None, Phase | None]
     rows = np.flatnonzero(inside)
     if not len(rows):
         return (None if step < 0 else step), None
-    innermost = rows[np.argmax(recording.phases.depth[rows])]
+    innermost = rows[np.argmax(_rank(recording.phases)[rows])]
     return (None if step < 0 else step), Phase(int(recording.phases.phase[innermost]))
 
 
@@ -33,6 +33,14 @@ def phases_of(phases: Phases, n_events: int) -> NDArray[Any]:
     """Row of ``Phases`` that is innermost at each event, −1 outside. A loop over phases, not over events."""
     found = np.full(n_events, -1, dtype="i8")
     # Outer ones first, equal ones in order: the inner and the later paint over.
-    for row in np.argsort(phases.depth, kind="stable").tolist():
+    for row in np.argsort(_rank(phases), kind="stable").tolist():
         found[phases.start_event[row] : phases.end_event[row]] = row
     return found
+
+
+def _rank(phases: Phases) -> NDArray[Any]:
+    """Depth; but ``record_function`` regions, which torch notes without a thread, say only what a line is
+    called: DDP's whole forward is one."""
+    is_region = (phases.phase == Phase.USER) & (phases.thread == 0)
+    rank: NDArray[Any] = np.where(is_region, -1, phases.depth)
+    return rank

@@ -38,6 +38,8 @@ class _Stretch:
 
     mark: _Mark
     depth: int
+    within: int
+    """How many of the phases around it are not merely named by the user (``record_function``)."""
     first: int
     last: int
     end_event: int
@@ -82,8 +84,9 @@ def _stretches(rows: list[_Mark], n_events: int, end_ns: int) -> list[_Stretch]:
         if row.kind == MarkKind.PHASE_BEGIN:
             # Other threads' open phases count: a recompute on autograd's thread is inside the backward
             # that the calling thread waits in.
-            depth = sum(map(len, threads.values()))
-            stretch = _Stretch(row, depth, at, len(rows), n_events, end_ns)
+            around = [s.phase for stack in threads.values() for s in stack]
+            within = len(around) - around.count(Phase.USER)
+            stretch = _Stretch(row, len(around), within, at, len(rows), n_events, end_ns)
             found.append(stretch)
             threads.setdefault(row.thread, []).append(stretch)
         elif row.kind == MarkKind.PHASE_END:
@@ -143,8 +146,12 @@ def _one_at_most(entries: list[_Span], spans: list[_Span]) -> bool:
     return all(bisect_left(ends, entry.last) - bisect_left(ends, entry.first) <= 1 for entry in entries)
 
 
+def _outermost(stretches: list[_Stretch]) -> list[_Stretch]:
+    return [s for s in stretches if s.within == 0 and s.phase != Phase.USER]
+
+
 def _inferred(stretches: list[_Stretch], n_rows: int) -> list[_Span]:
-    outermost = [s for s in stretches if s.depth == 0]
+    outermost = _outermost(stretches)
     optimizers = [s for s in outermost if s.phase == Phase.OPTIMIZER]
     if optimizers:
         anchor = _anchor(optimizers)
@@ -170,18 +177,19 @@ def _losses(stretches: list[_Stretch]) -> Iterator[_Stretch]:
                 begin = before.mark._replace(
                     phase=int(Phase.LOSS), time_ns=before.end_ns, event=before.end_event, name=0
                 )
-                depth, end = before.depth, after.mark
-                yield _Stretch(begin, depth, before.last, after.first, end.event, end.time_ns)
+                depth, within, end = before.depth, before.within, after.mark
+                yield _Stretch(begin, depth, within, before.last, after.first, end.event, end.time_ns)
 
 
 def _siblings(stretches: list[_Stretch]) -> Iterator[list[_Stretch]]:
-    """Phases directly inside of one other, and those inside of none."""
+    """Phases directly inside of one other, and those inside of none; the user's names apart."""
     latest: dict[int, int] = {}
     found: dict[tuple[int, int], list[_Stretch]] = {}
     for stretch in sorted(stretches, key=lambda stretch: stretch.first):
-        latest[stretch.depth] = stretch.first
-        parent = latest.get(stretch.depth - 1, 0)
-        found.setdefault((stretch.depth, parent), []).append(stretch)
+        if stretch.phase != Phase.USER:
+            latest[stretch.within] = stretch.first
+            parent = latest.get(stretch.within - 1, 0)
+            found.setdefault((stretch.within, parent), []).append(stretch)
     yield from found.values()
 
 
@@ -260,7 +268,7 @@ def _without_evaluation(spans: list[_Span], stretches: list[_Stretch]) -> list[_
 
     What half of all steps do before their own work is part of the loop: a teacher, an agent's rollout.
     """
-    outermost = [s for s in stretches if s.depth == 0]
+    outermost = _outermost(stretches)
     firsts = [s.first for s in outermost]
     late = {}
     for at, span in enumerate(spans):

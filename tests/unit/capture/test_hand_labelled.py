@@ -51,13 +51,17 @@ for loop in LOOPS:
 
 
 def agreement(trace, phases, labels):
-    """Bytes by (label of the truth, phase of ours)."""
+    """Bytes by (label of the truth, phase of ours); what is only within a region of the user's is between."""
     births = np.flatnonzero(trace.action == Action.ALLOC)
     assert len(births) == len(labels)
     row = phases_of(phases, len(trace))[births]
+    names = {-1: BETWEEN} | {
+        at: BETWEEN if phase == Phase.USER else Phase(phase).name.lower()
+        for at, phase in enumerate(phases.phase.tolist())
+    }
     found = Counter()
     for label, at, size in zip(labels, row.tolist(), trace.size[births].tolist(), strict=True):
-        found[label, BETWEEN if at < 0 else Phase(int(phases.phase[at])).name.lower()] += size
+        found[label, names[at]] += size
     return found
 
 

@@ -240,6 +240,17 @@ def test_what_the_program_does_between_is_no_loss(between):
     assert Phase.LOSS not in phases.phase.tolist()
 
 
+def test_what_the_user_names_hides_no_steps():
+    program = Program().begin(Phase.USER, name=1, thread=0)
+    for _ in range(3):
+        program.begin(Phase.USER, name=4, thread=0).step().end(Phase.USER, name=4, thread=0)
+
+    steps, phases = program.end(Phase.USER, name=1, thread=0).resolve()
+
+    assert len(steps) == 3
+    assert phases.phase.tolist().count(Phase.LOSS) == 3
+
+
 def test_recompute_on_autograds_thread_is_inside_the_backward_that_waits_for_it():
     _, phases = Program().begin(Phase.BACKWARD).whole(Phase.RECOMPUTE, thread=2).end(Phase.BACKWARD).resolve()
 

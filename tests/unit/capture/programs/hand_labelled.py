@@ -328,6 +328,36 @@ def with_a_loader(now):
             optimizer.step()
 
 
+class Regions(nn.Module):
+    """Regions for torch's profiler, within a module and around the loop."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        with torch.profiler.record_function("part"):
+            return self.inner(x).cos()
+
+
+def named_for_the_profiler(now):
+    model = Regions(Net(now))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with torch.profiler.record_function("train"):
+        for _ in range(3):
+            x = batch()
+            with now("forward"):
+                y = model(x)
+            with now("loss"):
+                loss = functional.mse_loss(y, x)
+            with now("backward"):
+                loss.backward()
+            with now("optimizer"):
+                optimizer.step()
+            with now("zero_grad"):
+                optimizer.zero_grad()
+
+
 # With the number of steps that a person counts.
 LOOPS = {
     plain: 3,
@@ -343,4 +373,5 @@ LOOPS = {
     gradients_asked_for: 3,
     optimizers_in_backward: 3,
     with_a_loader: 3,
+    named_for_the_profiler: 3,
 }
