@@ -311,3 +311,21 @@ def test_the_maximum_is_exact_at_random_zooms(gpt: Any, tmp_path: Path) -> None:
         )
 
         assert max(gpt.trace("allocated")) * (1 << 20) == allocated[start : end + 1].max()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_other_page_can_be_read_fits_and_names_its_controls(gpt: Any, theme: str) -> None:
+    unnamed = (
+        "[...document.querySelectorAll('button, a[href], input, select')]"
+        ".filter(e => !(e.innerText || e.ariaLabel || e.title || e.labels?.length))"
+        ".filter(e => !e.closest('.ag-root-wrapper')).map(e => e.outerHTML)"
+    )
+    for path in ("/phases", "/allocations", "/fragmentation", "/leaks", "/oom", "/waterfall", "/compare"):
+        page = gpt.go(f"{path}?run={gpt.run}", theme).page
+        page.wait_for_selector(".claim, .state h2, #al-table .ag-row")
+        page.wait_for_timeout(400)
+
+        assert (path, page.evaluate(CONTRAST)) == (path, [])
+        assert (path, page.evaluate(unnamed)) == (path, [])
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth + 1"), path
+        assert page.locator("h1").count() == 1

@@ -43,7 +43,8 @@ def _course(recording: Recording) -> str:
     top = max(reserved, peak, 1)
     areas = _area(known.reserved, top, "#56B4E9", 0.4) + _area(known.allocated, top, "#7A8896", 0.9)
     box = f"viewBox='0 0 {_COLUMNS} {_HEIGHT}' preserveAspectRatio='none'"
-    picture = f"<svg role='img' aria-label='{escape(said)}' {box} style='width:100%;height:{_HEIGHT}px'>{areas}</svg>"
+    style = f"style='width:100%;height:{_HEIGHT}px'"
+    picture = f"<svg role='img' aria-label='{escape(said)}' {box} {style}>{areas}</svg>"
     return f"<div>{escape(said)}</div>{picture}"
 
 
