@@ -22,9 +22,12 @@ def blocks(document: str, language: str) -> list[str]:
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="recording needs PyTorch")
 def test_the_readmes_python_records_and_its_shell_reports_and_serves(serving, tmp_path):
     (code,) = blocks("README.md", "python")
-    (shell,) = (block for block in blocks("README.md", "") if "traces/" in block)
-    report, serve = (line.split() for line in shell.splitlines())
+    shown, more = (block for block in blocks("README.md", "") if "traces/" in block)
+    report, serve = (line.split() for line in shown.splitlines())
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    for line in more.splitlines():
+        words = line.partition("#")[0].split()
+        subprocess.run([VRAMSCOPE, *words[1:]], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
     reported = subprocess.run(
         [VRAMSCOPE, *report[1:]], cwd=tmp_path, check=True, capture_output=True, text=True
     ).stdout
