@@ -216,3 +216,202 @@ def test_nothing_of_ours_stays_with_the_allocator(run_on_cuda):
 
     assert during
     assert not after
+
+
+def codes(recording):
+    return [note.code for note in recording.notes]
+
+
+def test_a_ring_far_too_small_leaves_a_gap_of_known_size_and_true_figures(run_on_cuda, tmp_path):
+    made, *expected = run_on_cuda(
+        """
+        import vramscope.capture._history
+        vramscope.capture._history.MAX_ENTRIES = 200
+
+        def n_entries():
+            stats = torch._C._cuda_memoryStats(0)
+            counts = [stats[kind]["all"][way] for kind, way in (
+                ("allocation", "allocated"), ("allocation", "freed"), ("active", "freed"),
+                ("segment", "allocated"), ("segment", "freed"))]
+            return sum(counts)
+
+        with vramscope.record("run") as recorder:
+            before = n_entries()
+            kept = []
+            for n in range(3000):
+                kept.append(torch.empty(100 + n, device="cuda"))
+                if n % 3 == 0:
+                    kept.pop(0)
+            recorder.mark("after")
+            after = counters()
+            step()
+            print(n_entries() - before)
+        print(json.dumps(after))
+        print(json.dumps(counters()))
+        """
+    )
+    (recording,) = load(tmp_path / "run").recordings
+    timeline, marks = recording.timeline(), recording.marks
+    gaps = [note for note in recording.notes if note.code == "gap"]
+    after = int(marks.event[marks.name == marks.names.index("after")][0])
+
+    assert gaps
+    assert all(note.value > 0 for note in gaps)
+    assert sum(note.value for note in gaps) < made
+    assert [ends(timeline, after), ends(timeline)] == expected
+
+
+def test_a_history_that_the_program_starts_and_stops_inside_costs_no_event(run_on_cuda, tmp_path):
+    theirs, *expected = run_on_cuda(
+        """
+        with vramscope.record("run") as recorder:
+            step()
+            torch.cuda.memory._record_memory_history(max_entries=5000)
+            step()
+            print(len(torch.cuda.memory._snapshot()["device_traces"][0]))
+            torch.cuda.memory._record_memory_history(enabled=None)
+            step()
+            recorder.mark("here")
+            print(json.dumps(counters()))
+        print(json.dumps(counters()))
+        """
+    )
+    (recording,) = load(tmp_path / "run").recordings
+
+    assert theirs > 20
+    assert [ends(recording.timeline())] * 2 == expected
+    assert "gap" not in codes(recording)
+    assert len(recording.steps) == 3
+
+
+def test_a_history_switched_off_behind_our_back_is_noticed(run_on_cuda, tmp_path):
+    *_, expected = run_on_cuda(
+        """
+        from vramscope.capture import _history
+        with vramscope.record("run"):
+            step()
+            _history.stop()
+            kept = torch.ones(100_000, device="cuda")
+            step()
+        print(json.dumps(counters()))
+        """
+    )
+    (recording,) = load(tmp_path / "run").recordings
+
+    assert ends(recording.timeline()) == expected
+    assert {"history_stopped", "gap"} <= set(codes(recording))
+
+
+def test_every_device_that_is_used_is_recorded(run_on_cuda, tmp_path):
+    first, second = run_on_cuda(
+        """
+        def counters(device):
+            stats = torch.cuda.memory_stats(device)
+            return {name: stats[f"{name}_bytes.all.current"] for name in
+                    ("requested", "allocated", "active", "reserved")}
+
+        with vramscope.record("run") as recorder:
+            step()
+            other = torch.ones(1000, 1000, device="cuda:1")
+            step()
+            more = torch.ones(1000, device="cuda:1")
+            recorder.mark("here")
+            del other
+        print(json.dumps(counters(0)))
+        print(json.dumps(counters(1)))
+        """,
+        STANDIN_DEVICES="3",
+    )
+    recordings = load(tmp_path / "run").recordings
+    one = recordings[1]
+    here = int(one.marks.event[one.marks.name == one.marks.names.index("here")][0])
+
+    assert [recording.device.index for recording in recordings] == [0, 1]
+    assert [ends(recording.timeline()) for recording in recordings] == [first, second]
+    assert one.device.name
+    assert one.timeline().allocated[here] > 4_000_000 > second["allocated"]
+
+
+def test_running_out_of_memory_is_on_disk_before_the_program_hears_of_it(run_on_cuda, tmp_path):
+    seen, n_errors, n_bytes, gone = run_on_cuda(
+        """
+        import pathlib
+        from vramscope.load import load
+
+        def fail():
+            try:
+                torch.empty(1 << 40, device="cuda")
+            except torch.OutOfMemoryError:
+                return True
+
+        class Fails(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x * 2
+            @staticmethod
+            def backward(ctx, gradient):
+                return torch.empty(1 << 40, device="cuda")
+
+        def size():
+            return sum(path.stat().st_size for path in pathlib.Path("run").rglob("*.arrows"))
+
+        with vramscope.record("run"):
+            step()
+            fail()
+            (recording,) = load("run").recordings
+            print(json.dumps([int((recording.trace.action == 7).sum()), recording.final.event,
+                              len(recording.trace), len(recording.marks.event[recording.marks.kind == 6])]))
+            before = size()
+            print(json.dumps([fail() for _ in range(200)].count(True)))
+            print(json.dumps(size() - before))
+            try:
+                Fails.apply(torch.ones(10, device="cuda", requires_grad=True)).sum().backward()
+            except torch.OutOfMemoryError as error:
+                print(json.dumps(type(error).__name__))
+        """
+    )
+    (recording,) = load(tmp_path / "run").recordings
+
+    assert seen == [1, seen[2], seen[2], 1]
+    assert n_errors == 200
+    assert n_bytes < 1_000_000
+    assert gone == "OutOfMemoryError"
+    assert int((recording.trace.action == 7).sum()) == 202
+
+
+def test_events_come_to_disk_while_a_block_without_steps_goes_on(run_on_cuda):
+    (on_disk,) = run_on_cuda(
+        """
+        import time
+        from vramscope.load import load
+        with vramscope.record("run"):
+            kept = [torch.ones(1000, device="cuda") for _ in range(50)]
+            time.sleep(2.5)
+            (recording,) = load("run").recordings
+            print(len(recording.trace))
+        """
+    )
+
+    assert on_disk >= 50
+
+
+def test_reading_the_history_imports_no_compiler(tmp_path):
+    """torch would import torch._inductor with the first snapshot that has Python frames: 4 s, 800 modules."""
+    program = """
+import sys, torch, vramscope
+from vramscope.capture import _history
+_history.start(1000)
+kept = torch.ones(10, device="cuda")
+(entry, *_) = _history.take([0]).ring(0)
+print(len(entry["frames"]) > 0, "torch._inductor" in sys.modules, hasattr(torch, "_inductor"))
+"""
+    done = subprocess.run(
+        [str(STANDIN), "-W", "ignore", "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+
+    assert done.stdout.split() == ["True", "False", "True"], done.stderr
