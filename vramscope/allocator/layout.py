@@ -193,13 +193,13 @@ def blocks_of(segments: Segments, in_use: Used) -> Blocks:
     n_free = int(np.count_nonzero(is_free))
     columns = {
         "segment": (owner, segment[is_free]),
-        "address": (in_use.address, start[is_free]),
+        "address": (in_use.address, start[is_free].astype("u8")),
         "size": (in_use.size, size[is_free]),
         "requested_size": (in_use.requested_size, np.zeros(n_free)),
         "state": (in_use.state, np.full(n_free, BlockState.INACTIVE)),
         "stack_id": (in_use.stack_id, np.zeros(n_free)),
     }
-    order = np.argsort(np.concatenate(columns["address"]).astype("u8"), kind="stable")
+    order = np.argsort(np.concatenate(columns["address"]), kind="stable")
     joined = {
         name: np.concatenate([part.astype(Blocks.DTYPES[name]) for part in parts])[order]
         for name, parts in columns.items()

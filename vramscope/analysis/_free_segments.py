@@ -78,7 +78,7 @@ class _Runs:
         segments, blocks = state.segments, state.blocks
         in_use = blocks.rows(blocks.state != BlockState.INACTIVE)
         self.starts: list[int] = segments.address.tolist()
-        self.ends: list[int] = (segments.address.astype("i8") + segments.size).tolist()
+        self.ends = [start + size for start, size in zip(self.starts, segments.size.tolist(), strict=True)]
         self.counts: list[int] = np.bincount(in_use.segment, minlength=len(segments)).tolist()
         self.free_bytes = 0
         self.free_bytes = sum(self._free(at) for at in range(len(self.starts)))

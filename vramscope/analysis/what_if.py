@@ -139,7 +139,9 @@ def _deeds(recording: Recording, found: Allocations) -> tuple[NDArray[Any], NDAr
     # Where only one of both was recorded they are one.
     at_once |= (found.completed_event < 0) | (found.completed_event == found.free_event)
     waits = freed & ~at_once
-    finished = (found.completed_event >= 0) & (waits | (found.free_event == -2))
+    # Only in a record that contradicts itself is a block back before the program let it go.
+    waits_on = waits & (found.completed_event > found.free_event)
+    finished = (found.completed_event >= 0) & (waits_on | (found.free_event == -2))
     emptied_at, refused_at = _emptied(recording), np.flatnonzero(recording.trace.action == Action.OOM)
     parts = [
         (Deed.REQUEST, rows[~older], found.alloc_event[~older]),
