@@ -153,7 +153,7 @@ class Recorder:
         self._mark(MarkKind.MARK, name=name)
 
     def explain_leaks(self) -> None:
-        """Look now for who holds what is allocated, for 2 s at most; ``vramscope leaks`` then says so.
+        """Look now for who holds what is allocated, for 2 s or little more; ``vramscope leaks`` then says so.
 
         Not needed where memory grows from step to step: then it is looked for without being asked.
         """

@@ -54,6 +54,8 @@ def test_a_seeded_leak_is_found_in_10_steps_with_cause_line_and_holder(recorded_
     assert result.has_right_line, result.leak
     assert result.has_right_holder, result.leak
     assert result.leak.bytes_per_step >= 64 << 10
+    kept = result.leak.evidence["kept_at"]
+    assert kept is None or (kept["line"] == script.kept_at and kept["code"])
 
 
 @pytest.mark.parametrize("script", CLEAN, ids=lambda script: script.name)

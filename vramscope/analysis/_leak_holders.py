@@ -61,7 +61,8 @@ def group_of(holding: Holding) -> str:
 
 def root_of(holding: Holding) -> str:
     """The variable or attribute that holds many, as the program would write it: ``trainer.history``."""
-    return _written(_named_part(holding))
+    text, ctx = _written(_named_part(holding)), holding.first("ctx")
+    return text if ctx is None else f"ctx.{ctx[1]} of {ctx[-1]} (by {text})"
 
 
 def path_of(holding: Holding) -> str:

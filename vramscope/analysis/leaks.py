@@ -34,6 +34,7 @@ _LEAST_BYTES_OF_A_LINE = 512
 _MOST_TURNS = 320
 _LINES_TOLD = 5
 _WARM_UP = 1
+_LEAST_STEPS_HELD = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,7 @@ def _grouped(known: _Known, grows: Mapping[int, NDArray[Any]]) -> dict[str, NDAr
 
 def _by_root(known: _Known, rows: NDArray[Any]) -> dict[str, NDArray[Any]]:
     """The rows of one line by the variable that holds them: one line can serve two lists."""
-    roots = [group_of(holding) for holding in older_half(_old(known.levels, rows), known.holdings)]
+    roots = [group_of(holding) for holding in _evidence_of(known, rows)]
     if not roots:
         return {"": rows}
     # What one line allocates is kept by one mistake; a second root is how the walk came across it.
@@ -207,13 +208,28 @@ def _old(levels: Levels, rows: NDArray[Any]) -> NDArray[Any]:
     return old
 
 
+def _evidence_of(known: _Known, rows: NDArray[Any]) -> list[Holding]:
+    """Who holds the older of *rows*. What keeps a leak keeps blocks of several steps; a variable that was
+    seen to hold those of one or two is the step's own."""
+    levels, holdings = known.levels, known.holdings
+    old = _old(levels, rows)
+    if (levels.gone[old] < len(levels.at)).any():
+        return older_half(old, holdings)  # one block, made anew each time
+    steps: dict[str, set[int]] = defaultdict(set)
+    for row in old.tolist():
+        if row in holdings:
+            steps[group_of(holdings[row])].add(int(levels.born[row]))
+    found = older_half(old, holdings)
+    return [holding for holding in found if len(steps[group_of(holding)]) >= _LEAST_STEPS_HELD]
+
+
 def _first(levels: Levels) -> int:
     return window(len(levels.at))
 
 
 def _leak(known: _Known, rows: NDArray[Any]) -> Leak | None:
     stayed = _stayed(known, rows)
-    holdings = older_half(_old(known.levels, rows), known.holdings)
+    holdings = _evidence_of(known, rows)
     if holdings and sum(map(is_bounded, holdings)) > len(holdings) / 2:
         return None
     cause = cause_of(_facts(known, stayed, holdings))
@@ -321,7 +337,7 @@ def _finding(leak: Leak, result: Leaks) -> Finding:
     why = CAUSES[leak.cause].format(holder=variable)
     steps = "step" if result.has_steps else "turn of the loop"
     claim = f"memory grows by {format_bytes(round(leak.bytes_per_step))} a {steps}"
-    kept = f", at {leak.kept_at[0]}:{leak.kept_at[1]} `{leak.kept_at[2]}`" if leak.kept_at else ""
+    kept = f" (`{leak.kept_at[2]}` in line {leak.kept_at[1]})" if leak.kept_at else ""
     return Finding(
         kind="leak",
         severity="warning",

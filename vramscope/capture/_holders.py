@@ -11,7 +11,7 @@ import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any, NamedTuple
 
 import torch
@@ -51,11 +51,13 @@ class Search(NamedTuple):
 
 
 def search(seconds: float, frame: types.FrameType | None = None) -> Search:
-    """The shortest way to every storage that the program's names lead to, within so many *seconds*.
+    """The shortest way to every storage that the program's names lead to.
+
+    Within so many *seconds* of this thread's own time, and no more than four times as many by the clock.
 
     *frame*: the innermost of the calling thread that may be looked into.
     """
-    walk = _Walk(perf_counter() + seconds)
+    walk = _Walk(seconds)
     with torch._C.DisableTorchFunction():
         walk.run(named(frame))
         walk.run(of_modules(are_program=False))
@@ -75,9 +77,10 @@ def as_text(words: Iterable[Word]) -> str:
 class _Walk:
     """Objects met so far, each with the way to it: the one before, and a word."""
 
-    def __init__(self, deadline: float) -> None:
+    def __init__(self, seconds: float) -> None:
         self.is_late = False
-        self._deadline = deadline
+        self._ends_s = thread_time() + seconds
+        self._deadline = perf_counter() + 4 * seconds
         self._met: dict[int, int] = {}
         self._objects: list[Any] = []
         self._before: list[int] = []
@@ -114,7 +117,7 @@ class _Walk:
             expand(thing, at)
             count += 1
             if count % 64 == 0:
-                self.is_late = perf_counter() > self._deadline
+                self.is_late = thread_time() > self._ends_s or perf_counter() > self._deadline
 
     def unreached(self) -> Iterator[list[tuple[Any, Word]]]:
         """What no name leads to, and is alive nevertheless: cycles, of Python and of autograd.

@@ -10,7 +10,7 @@ from typing import Any
 from vramscope.capture._places import is_ours
 from vramscope.capture._roots import Word
 
-_KEEPING = frozenset({"append", "appendleft", "extend", "add", "update", "setdefault", "insert"})
+KEEPING = frozenset({"append", "appendleft", "extend", "add", "update", "setdefault", "insert"})
 
 
 def kept_by_hooks(hooks: Iterable[Any]) -> dict[int, Word]:
@@ -33,7 +33,7 @@ def kept_by_hooks(hooks: Iterable[Any]) -> dict[int, Word]:
 
 def _puts(code: types.CodeType) -> bool:
     """Whether it appends, adds or assigns items."""
-    names = _KEEPING.intersection(code.co_names)
+    names = KEEPING.intersection(code.co_names)
     return bool(names) or any(op.opname == "STORE_SUBSCR" for op in dis.get_instructions(code))
 
 

@@ -1,8 +1,8 @@
 """Does memory grow from step to step? Asked at every step, for the price of a subtraction; only when it does
 are the holders looked for.
 
-The bound: a walk ends after 0.2 s (2 s when the program asks for it itself), and the next comes when three
-times as many steps have passed, 6 walks at most.
+The bound: a walk ends after 0.5 s of the thread's own time, 2 s by the clock (four times that if the program
+asks for it itself), and the next comes when three times as many steps have passed, 6 walks at most.
 """
 
 from collections import deque
@@ -11,13 +11,14 @@ from types import FrameType
 from typing import Any
 
 from vramscope.capture._holders import as_text, search
+from vramscope.capture._statement import kept_at
 from vramscope.model.holders import PREFIX
 from vramscope.model.marks import Category
 
 _RISES = 6
 _LEAST_BYTES = 16 << 10
 _BLOCK = 16
-_WALK_S, _ASKED_WALK_S = 0.2, 2.0
+_WALK_S, _ASKED_WALK_S = 0.5, 2.0
 _MOST_WALKS, _BACKOFF = 6, 3
 _MOST_TOLD = 5000
 
@@ -57,7 +58,9 @@ class Watch:
         self.n_walks += 1
         found = search(seconds, frame)
         for way in found.ways[:_MOST_TOLD]:
-            self._tell(way.storage, Category.UNKNOWN, PREFIX + as_text(way.words))
+            kept = kept_at(way.words)
+            words = way.words if kept is None else (*way.words, kept)
+            self._tell(way.storage, Category.UNKNOWN, PREFIX + as_text(words))
 
     def _begin(self, key: tuple[int, int]) -> None:
         self._key = key
