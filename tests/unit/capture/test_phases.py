@@ -238,3 +238,24 @@ def test_nobody_elses_wrapper_is_thrown_away(told):
         assert told.lines == []
     finally:
         torch.autograd._engine_run_backward = torch.autograd.graph._engine_run_backward
+
+
+def test_every_binding_that_was_wrapped_is_put_back():
+    places = [
+        (torch.autograd.graph, "_engine_run_backward"),
+        (torch.autograd, "_engine_run_backward"),
+        (torch.utils.checkpoint, "_recomputation_hook"),
+        (torch.utils.checkpoint.CheckpointFunction, "backward"),
+        (torch.optim.Optimizer, "zero_grad"),
+        (torch.nn.Module, "zero_grad"),
+        (torch.utils.data.dataloader._BaseDataLoaderIter, "__next__"),
+        (torch.amp.GradScaler, "step"),
+    ]
+    before = [vars(home)[name] for home, name in places]
+
+    _phases.install(Told())
+    during = [vars(home)[name] for home, name in places]
+    _phases.uninstall()
+
+    assert [vars(home)[name] for home, name in places] == before
+    assert not set(before) & set(during)
