@@ -4,12 +4,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vramscope.analysis._place import place
+from vramscope.analysis.by_module import Owners, owners_of
 from vramscope.analysis.by_stack import stack_bytes
 from vramscope.analysis.folding import Folded, Holders, fold, holders
 from vramscope.analysis.tree import Tree, tree_of
-from vramscope.model.marks import Phase
+from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Stacks
 from vramscope.units import format_duration
@@ -66,6 +68,22 @@ def moment(data: Data, view: View, at: int) -> Moment:
     number = None if step is None else int(recording.steps.index[step])
     word = "" if phase in (None, Phase.OTHER) else phase.name.lower().replace("_", " ")
     return Moment(at, time, number, word)
+
+
+def category_bytes(data: Data, view: View, at: int) -> NDArray[Any]:
+    """Allocated bytes at an instant by ``Category``: as ``categories(instant)``, without assigning anew."""
+    category = data.ask(view, "categories").assigned.category
+    lives = data.ask(view, "lifetimes")
+    live = lives.allocated_at(at)
+    n_bytes = np.bincount(category[live], weights=lives.block_size[live], minlength=len(Category))
+    return n_bytes.astype("i8")
+
+
+def owners(data: Data, view: View) -> Owners:
+    """Which module each allocation belongs to."""
+    lives, known = data.ask(view, "lifetimes"), data.ask(view, "categories")
+    made: Owners = data.derive(view, "owners", lambda r: owners_of(r, lives, known.assigned))
+    return made
 
 
 def folded(data: Data, view: View) -> Folded:

@@ -68,6 +68,7 @@ def detail(data: Data, view: View, row: int, address: Address) -> list[Any]:
     facts = [
         ("Block", format_bytes(said["bytes"]) + (f", {format_bytes(extra)} of it rounding" if extra else "")),
         ("Category", said["category"]),
+        ("Because", data.ask(view, "categories").why(row)[:200]),
         ("Allocated", said["born"]),
         ("Freed", said["freed"] or ("not freed" if int(found.free_event[row]) == ALIVE else "–")),
         ("Lived", said["lived"]),

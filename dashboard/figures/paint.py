@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis._place import phases_of
+from vramscope.analysis.by_module import Owners
 from vramscope.analysis.folding import Folded
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.model.marks import Category, Phase
@@ -15,7 +16,7 @@ from vramscope.model.recording import Recording
 from .names import place
 from .theme import BLUE, CATEGORY_COLOUR, GREEN, GREY, ORANGE, PHASE_COLOUR, PURPLE, SKY, VERMILION, YELLOW
 
-WAYS = ("category", "phase", "line", "age")
+WAYS = ("category", "phase", "module", "line", "age")
 """By which a band can be coloured."""
 _LINES = (BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW, "#6A51A3", "#8C6D31", "#3B8686", "#A05195")
 _AGES = (
@@ -67,6 +68,17 @@ def by_line(code: Folded, found: Allocations) -> Paint:
     frames = [code.stacks.frame(row) for row in best]
     names = [f"{frame.function[:60]} {place(frame)[:40]}" for frame in frames]
     return Paint(group_of[own], ("other lines", *names), (GREY, *_LINES[: len(best)]))
+
+
+def by_module(owners: Owners, found: Allocations) -> Paint:
+    """The modules that hold most bytes over the recording, a hue each; the others grey."""
+    total = np.bincount(owners.module, weights=found.block_size, minlength=len(owners.paths))
+    total[0] = 0
+    best = [int(row) for row in np.argsort(-total)[: len(_LINES)] if total[row] > 0]
+    group_of = np.zeros(len(owners.paths), "u1")
+    group_of[best] = np.arange(1, len(best) + 1)
+    names = ("other, or no module", *(owners.paths[row][:100] for row in best))
+    return Paint(group_of[owners.module], names, (GREY, *_LINES[: len(best)]))
 
 
 def by_age(recording: Recording, found: Allocations) -> Paint:

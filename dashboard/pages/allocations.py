@@ -21,17 +21,17 @@ from ..data import Data, View
 from ..figures import outline
 from ..figures.bands import Bands, Box, bands, fullest
 from ..figures.bands import raster as rasterise
-from ..figures.paint import WAYS, Paint, by_age, by_category, by_line, by_phase
+from ..figures.paint import WAYS, Paint, by_age, by_category, by_line, by_module, by_phase
 from ..figures.series import EVENTS, TIME, Series
 from ..figures.timeline import Window, window
-from ..instant import folded, series_of, totals
+from ..instant import folded, owners, series_of, totals
 from ..search import matching, parse
 from . import Context, Page
 
 _COARSER = ((200_000, 400, 480), (20_000, 600, 560))
 """Views of more events have at most so many columns, and rows: more would be no clearer, only heavier."""
 MAX_FOUND = 500
-_WORDS = {"category": "Category", "phase": "Phase", "line": "Line", "age": "Age"}
+_WORDS = {"category": "Category", "phase": "Phase", "module": "Module", "line": "Line", "age": "Age"}
 
 
 def _layout(context: Context) -> Any:
@@ -138,6 +138,7 @@ def _paint(data: Data, view: View, way: str) -> Paint:
     makers = {
         "category": lambda _: by_category(data.ask(view, "categories").assigned.category),
         "phase": lambda r: by_phase(r, found),
+        "module": lambda _: by_module(owners(data, view), found),
         "line": lambda _: by_line(folded(data, view), found),
         "age": lambda r: by_age(r, found),
     }

@@ -47,6 +47,7 @@ def _content(data: Data, view: View, address: Address) -> Any:
             className="panel chart",
             **{"aria-label": "Live memory by call"},
         ),
+        breakdown.modules(data, view, at),
         live_set.layout("pk", data, view, at, address),
         dcc.Store(id="pk-at", data=at),
         dcc.Location(id="pk-location", refresh="callback-nav"),

@@ -20,7 +20,7 @@ from ..components.graph import graph
 from ..data import Data, View
 from ..figures import steps as figures
 from ..figures.names import place
-from ..instant import folded, held, totals
+from ..instant import category_bytes, folded, held, totals
 from . import Context, Page
 
 MAX_LINES = 14
@@ -203,11 +203,11 @@ def _by_line(data: Data, view: View, before: int, after: int) -> list[Difference
 
 
 def _by_category(data: Data, view: View, before: int, after: int) -> list[Difference]:
-    sides = [data.ask(view, "categories", instant=at) for at in (before, after)]
-    if not any(side.is_known for side in sides):
+    sides = [category_bytes(data, view, at) for at in (before, after)]
+    if not any(side[Category.UNKNOWN + 1 :].any() for side in sides):
         return []
     rows = [
-        Difference(each.name.lower().replace("_", " "), "", *(int(side.n_bytes[each]) for side in sides))
+        Difference(each.name.lower().replace("_", " "), "", *(int(side[each]) for side in sides))
         for each in Category
     ]
     return _largest(rows)

@@ -8,7 +8,7 @@ import pytest
 from vramscope.dashboard import data as data_module
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.data import Data, run_id
-from vramscope.dashboard.instant import clamp, held, moment, neighbour, totals
+from vramscope.dashboard.instant import category_bytes, clamp, held, moment, neighbour, totals
 from vramscope.dashboard.summary import Summaries, summarise
 
 from vramscope.errors import UnknownNameError, VramscopeError
@@ -137,3 +137,10 @@ def test_summaries_are_made_in_the_background(data: Data) -> None:
 def test_an_analysis_that_does_not_exist_is_said(data: Data, view: Any) -> None:
     with pytest.raises(VramscopeError, match="no analysis"):
         data.ask(view, "weather")
+
+
+def test_bytes_by_category_are_those_of_the_analysis(data: Data, view: Any) -> None:
+    for at in (0, 7, 30):
+        known = view.recording.categories(instant=at)
+
+        assert category_bytes(data, view, at).tolist() == known.n_bytes.tolist()
