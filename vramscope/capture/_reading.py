@@ -1,5 +1,6 @@
 """One reading of the history in our columns, as far as somebody asks."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from time import time_ns
@@ -75,7 +76,10 @@ class Reading:
 
     def _read(self, starts: Mapping[int, int]) -> dict[int, DeviceHistory]:
         snapshot = self.taken.snapshot
-        traces = [trace[starts.get(i, len(trace)) :] for i, trace in enumerate(snapshot["device_traces"])]
+        traces = [
+            _with_forward(trace[starts.get(i, len(trace)) :])
+            for i, trace in enumerate(snapshot["device_traces"])
+        ]
         marks = [
             mark for mark in snapshot.get("external_annotations", []) if mark["time_us"] > self._annotated_us
         ]
@@ -106,3 +110,29 @@ class Reading:
 
 def _fields(history: DeviceHistory) -> tuple[Any, ...]:
     return (history.trace, history.final, history.pools, history.marks, history.settings, history.notes)
+
+
+_LINE = re.compile(r'\s*File "(.*)", line (\d+), in (.*)')
+_BACKWARD = {"name": "backward", "filename": "", "line": 0}
+
+
+def _with_forward(trace: list[Any]) -> list[Any]:
+    """Under anomaly mode torch ≥ 2.11 tells the forward's stack of what backward does: better than none."""
+    if not any("forward_frames" in row for row in trace):
+        return trace
+    known: dict[int, list[Any]] = {}
+    found = []
+    for row in trace:
+        lines = row.get("forward_frames")
+        if lines and not row.get("frames"):
+            if id(lines) not in known:
+                known[id(lines)] = [_BACKWARD, *_frames(lines)]
+            row = row | {"frames": known[id(lines)]}  # noqa: PLW2901 -- torch's own stay as they are
+        found.append(row)
+    return found
+
+
+def _frames(lines: list[str]) -> list[Any]:
+    """Of formatted lines, outermost first, the frames, innermost first."""
+    matches = [_LINE.match(line) for line in reversed(lines)]
+    return [{"filename": m[1], "line": int(m[2]), "name": m[3]} for m in matches if m is not None]
