@@ -169,7 +169,9 @@ def _views(first: float, last: float, n: int) -> list[tuple[int, int]]:
     rng = np.random.default_rng(7)
     width = (last - first) * 10.0 ** -rng.uniform(0, 4, n)
     start = rng.uniform(first, last - width)
-    return [(int(a), max(int(a + w), int(a) + 2)) for a, w in zip(start, width, strict=True)]
+    begins = np.minimum(start, last - 2).astype(int).tolist()
+    ends = np.maximum(start + width, np.array(begins) + 2).astype(int).tolist()
+    return list(zip(begins, ends, strict=True))
 
 
 def _zooms(visit: Visit, meter: Meter, data: Data) -> list[tuple[str, str, str]]:
