@@ -89,13 +89,16 @@ def _change(change: "Change") -> dict[str, Any]:
 def _page(
     before: "Run", after: "Run", found: "list[tuple[Recording, Comparison]]", top: int
 ) -> "Iterator[Block]":
-    from vramscope.commands._document import Heading
+    from vramscope.commands._document import Heading, Text
 
     yield Heading(f"{before.name} → {after.name}", level=1)
     for recording, comparison in found:
         if len(found) > 1:
             yield Heading(f"rank {recording.process.rank}, device {recording.device.index}")
-        yield from _one(comparison, top)
+        if recording.source == "counters":
+            yield Text("recorded without events: there is nothing to compare", "note")
+        else:
+            yield from _one(comparison, top)
 
 
 def _one(comparison: "Comparison", top: int) -> "Iterator[Block]":

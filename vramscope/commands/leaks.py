@@ -68,13 +68,17 @@ def _page(run: "Run", told: "list[list[Finding]]", n_turns: list[int]) -> "Itera
         yield Heading(f"{run.name}, rank {rank}, device {device}: {turns} steps compared", level=2)
         for finding in findings:
             yield from _told(finding)
-        if not findings:
-            yield Text(_nothing(turns), "quiet")
+        if recording.source == "counters":
+            yield Text("recorded without events: whether any line grows cannot be told", "note")
+        elif not findings:
+            yield Text(_nothing(turns, has_events=len(recording.trace) > 0), "quiet")
 
 
-def _nothing(n_turns: int) -> str:
+def _nothing(n_turns: int, *, has_events: bool) -> str:
     from vramscope.analysis._leak_growth import LEAST_LEVELS
 
+    if not has_events:
+        return "without the allocator's events it cannot be told what grows"
     if n_turns < LEAST_LEVELS:
         return f"too few steps to say whether anything grows: {n_turns} of the {LEAST_LEVELS} that it takes"
     return "nothing grows from step to step"

@@ -25,6 +25,19 @@ def test_without_a_gpu_steps_are_recorded_and_no_figure_is_claimed(program, tmp_
     assert shown["waterfall"] is None
 
 
+def test_commands_that_need_events_say_so_instead_of_finding_nothing(program, tmp_path, capsys):
+    run = str(tmp_path / "run")
+    with record(run, mode="counters", quiet=True):
+        program(9)
+    assert cli.main(["leaks", run]) == cli.main(["diff", run, run]) == 0
+    out = capsys.readouterr().out
+
+    assert "cannot be told" in out
+    assert "nothing to compare" in out
+    assert "nothing grows" not in out
+    assert "no difference" not in out
+
+
 def test_its_hooks_go_with_the_block(program, tmp_path):
     with record(tmp_path / "run", mode="counters", quiet=True):
         program(1)
