@@ -75,6 +75,8 @@ class _Open:
     changed_s: float = field(default_factory=monotonic)
     """When something new was read last."""
     answers: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
+    making: dict[Hashable, RLock] = field(default_factory=dict)
+    """Held by whoever makes that answer."""
 
 
 class Data:
@@ -145,16 +147,26 @@ class Data:
         return self.derive(view, key, lambda recording: answer(recording, question, **options))
 
     def derive(self, view: View, what: Hashable, make: Callable[[Recording], Any]) -> Any:
-        """``make(recording)``, once per (view, *what*); one at a time per run, so nothing is made twice."""
+        """``make(recording)``, once per (view, *what*); nothing is made twice, and a question that takes
+        seconds keeps nobody waiting who asks another."""
         opened = self._opened(view.run_id)
         key = (view.key, what)
         with opened.lock:
-            if key not in opened.answers:
-                opened.answers[key] = make(view.recording)
+            if key in opened.answers:
+                opened.answers.move_to_end(key)
+                return opened.answers[key]
+            making = opened.making.setdefault(key, RLock())
+        with making:
+            with opened.lock:
+                if key in opened.answers:
+                    return opened.answers[key]
+            made = make(view.recording)
+            with opened.lock:
+                opened.answers[key] = made
+                opened.making.pop(key, None)
                 while len(opened.answers) > MAX_ANSWERS:
                     opened.answers.popitem(last=False)
-            opened.answers.move_to_end(key)
-            return opened.answers[key]
+            return made
 
     def _opened(self, name: str) -> _Open:
         path = self.path(name)

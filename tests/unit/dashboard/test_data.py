@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -144,3 +145,27 @@ def test_bytes_by_category_are_those_of_the_analysis(data: Data, view: Any) -> N
         known = view.recording.categories(instant=at)
 
         assert category_bytes(data, view, at).tolist() == known.n_bytes.tolist()
+
+
+def test_a_slow_question_keeps_nobody_waiting_and_is_asked_once(data: Data, view: Any) -> None:
+    began, go, made = Event(), Event(), []
+
+    def slow(_: Any) -> str:
+        made.append(1)
+        began.set()
+        assert go.wait(10)
+        return "slow"
+
+    answers: list[Any] = []
+    threads = [Thread(target=lambda: answers.append(data.derive(view, "slow", slow))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    assert began.wait(10)
+    quick = data.derive(view, "quick", lambda _: "quick")
+    go.set()
+    for thread in threads:
+        thread.join()
+
+    assert quick == "quick"
+    assert answers == ["slow"] * 3
+    assert made == [1]
