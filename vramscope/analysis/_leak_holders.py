@@ -86,7 +86,8 @@ def is_bounded(holding: Holding) -> bool:
 def container_of(holding: Holding) -> str:
     """``list``, ``dict`` … of the innermost container before autograd's graph; '' for a plain variable."""
     words = (word for word in reversed(before_graph(holding)) if word[0] in _CONTAINERS)
-    return next((str(word[2]) for word in words), "")
+    # A tuple does not grow: a state may be one, (hidden, cell).
+    return next((str(word[2]) for word in words if word[2] != "tuple"), "")
 
 
 def before_graph(holding: Holding) -> tuple[Word, ...]:
