@@ -21,11 +21,14 @@ ANALYSES = (
     "step_peaks",
     "lifetimes",
     "by_stack",
+    "by_module",
+    "composition",
     "tree",
     "identity",
     "categories",
     "fragmentation",
     "pins",
+    "oom",
     "would_fit",
 )
 N_STATES = 200
