@@ -24,6 +24,7 @@ from vramscope.model.snapshot import Snapshot
 from vramscope.model.trace import Action, Trace
 
 _MANY = 1 << 62
+_MANY_GAPS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,8 @@ class DeviceLog:
         self._ledger: Ledger | None = None
         self._pools: list[tuple[int, int]] = [(0, 0)]
         self._time_ns = 0
-        self._last: Snapshot | None = None
+        self._n_gaps = self._n_lost_more = 0
+        self._has_differed = False
         self.is_adrift = False
         """Whether entries were lost that nobody has bridged yet."""
 
@@ -133,7 +135,7 @@ class DeviceLog:
         self._counts = now
         if made is not None and any(made):
             self.is_adrift = True
-            self._tell(_gap(sum(made)), self.device)
+            self._tell_gap(sum(made))
 
     # ------------------------------------------------------------------------------ out with it
 
@@ -143,7 +145,7 @@ class DeviceLog:
         trace = self._own(history)
         self._settle(sink, reading, (stretch, trace))
         if not stretch.is_whole:
-            self._tell(_gap(stretch.n_lost), self.device)
+            self._tell_gap(stretch.n_lost)
         assert self._ledger is not None  # noqa: S101 -- for the type checker: _settle sets it
         trace = replace(trace, block_size=self._ledger.advance(trace))
         n_before = self.n_events
@@ -268,6 +270,21 @@ class DeviceLog:
             if pool not in self._pools:
                 self._pools.append(pool)
         return np.array([self._pools.index(pool) for pool in history.pools], dtype="i4")
+
+    def tell_rest(self) -> None:
+        """The gaps that were too many to be told one by one."""
+        if self._n_gaps > _MANY_GAPS:
+            n_more = self._n_gaps - _MANY_GAPS
+            text = f"{self._n_lost_more} events are missing in {n_more} more gaps"
+            self._tell(Note("gap", text, self._n_lost_more), self.device)
+            self._n_gaps, self._n_lost_more = _MANY_GAPS, 0
+
+    def _tell_gap(self, n_lost: int) -> None:
+        self._n_gaps += 1
+        if self._n_gaps <= _MANY_GAPS:
+            self._tell(_gap(n_lost), self.device)
+        else:
+            self._n_lost_more += n_lost
 
     def _count_blind(self, trace: Trace) -> None:
         moves = trace.stack_id[trace.action <= Action.FREE_COMPLETED]

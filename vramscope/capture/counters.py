@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from vramscope.capture import Failed, Options, Sink, Source, _phases
+from vramscope.capture._devices import device_at, ordinal
 from vramscope.capture._log import MarkRow, marks_table
 from vramscope.capture._samples import Sampler
 from vramscope.capture._settings import allocator_conf
-from vramscope.capture.cuda import _device, _ordinal
 from vramscope.model.device import Device
 from vramscope.model.marks import MarkKind, Note, Phase
 
@@ -36,7 +36,7 @@ class CountersOnly:
         self.watch = None
         has_device = torch.cuda.is_available()
         self.devices: Sequence[Device] = (
-            (_device(_ordinal()),) if has_device else (Device(index=0, kind="cpu", name="no CUDA device"),)
+            (device_at(ordinal()),) if has_device else (Device(index=0, kind="cpu", name="no CUDA device"),)
         )
         conf = allocator_conf()
         self.settings: Mapping[str, str] = {"PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}

@@ -5,7 +5,6 @@ empties it where the allocator's own counts prove that nothing happened meanwhil
 new. Where it cannot be emptied (the program keeps it itself), new entries are told from old ones by count.
 """
 
-import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ import torch
 
 from vramscope.capture import Failed, Options, Sink, Source, _history, _oom, _phases
 from vramscope.capture._device_log import DeviceLog, Told
+from vramscope.capture._devices import device_at, ordinal
 from vramscope.capture._history import Taken
 from vramscope.capture._instants import UNCOUNTED
 from vramscope.capture._labels import Labeller
@@ -55,7 +55,7 @@ class Cuda:
             raise CaptureError(f"torch's allocator backend is {backend!r}; only 'native' keeps a history")
         self.failed = failed
         self.torch = str(torch.__version__)
-        self.devices: Sequence[Device] = (_device(_ordinal()),)
+        self.devices: Sequence[Device] = (device_at(ordinal()),)
         conf = allocator_conf()
         self.settings: Mapping[str, str] = {"PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
         self._device = self.devices[0].index
@@ -149,6 +149,8 @@ class Cuda:
             if not self._is_theirs:
                 _history.stop()
         self.flush()
+        for log in self._logs.values():
+            log.tell_rest()
         self._tell_blind()
 
     def conclude(self) -> None:
@@ -434,7 +436,7 @@ class Cuda:
         new = [i for i in self._logs if i not in self._counted and any(taken.counts(i)[1])]
         for index in new:
             self._counted = (*self._counted, index)
-            self.devices = (*self.devices, _device(index))
+            self.devices = (*self.devices, device_at(index))
             if self._sink is not None:
                 self._sink.device(self.devices[-1])
                 self._sample(self.devices[-1])
@@ -459,26 +461,6 @@ class Cuda:
             share = f"{n_blind / n_moves:.0%}"
             text = f"{n_blind} allocations and frees ({share}) were recorded without a call stack"
             self._tell_once(Note("no_stack", text, n_blind))
-
-
-def _ordinal() -> int:
-    """The device of this process; before it chose one, torchrun's word for it."""
-    local = os.environ.get("LOCAL_RANK", "")
-    if not torch.cuda.is_initialized() and local.isdigit() and int(local) < torch.cuda.device_count():
-        return int(local)
-    return int(torch.cuda.current_device())
-
-
-def _device(index: int) -> Device:
-    properties = torch.cuda.get_device_properties(index)
-    uuid = str(getattr(properties, "uuid", ""))  # torch ≥ 2.5
-    return Device(
-        index=index,
-        kind="cuda",
-        name=properties.name,
-        total_bytes=properties.total_memory,
-        uuid=f"GPU-{uuid}" if uuid and not uuid.startswith(("GPU-", "MIG-")) else uuid,
-    )
 
 
 SOURCE = Source("cuda", available=torch.cuda.is_available, open=Cuda)
