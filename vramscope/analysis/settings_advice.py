@@ -84,7 +84,7 @@ def settings_advice(
     recorded = int(timeline(recording).reserved.max(initial=0))
     short = churn(recording)
     if capacity_bytes is None and (short.n_retries or short.n_ooms):
-        capacity_bytes = recorded  # the device gave no more then
+        capacity_bytes = recorded or None  # the device gave no more then
     base = replay(program, program.settings, capacity_bytes)
     hopeless = _hopeless(base, capacity_bytes)
     if hopeless:

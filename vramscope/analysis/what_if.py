@@ -265,7 +265,8 @@ class _Player:
     def _rarely(self, deed: int, row: int, request: tuple[int, int, int]) -> None:
         allocator = self._allocator
         if deed == Deed.FREE_LATER:
-            allocator.record_stream(self._address[row], _SOME_STREAM)
+            if self._address[row]:  # torch's storage of 0 bytes is a null pointer
+                allocator.record_stream(self._address[row], _SOME_STREAM)
             allocator.free(self._address[row])
         elif deed == Deed.FINISH:
             address = self._address.pop(row)
