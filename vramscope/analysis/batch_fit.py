@@ -25,6 +25,8 @@ _CARRIES = {2: 2.0, 3: 4.0}
 """By the number of different sizes (3: or more): up to so many times the largest is foreseen."""
 _STRAIGHT = 0.01
 """Steps whose peak is this share away from what is foreseen are not on a line."""
+_LEAST_ERROR = 0.005
+"""Of the bytes: beyond the sizes seen nothing is called surer than that."""
 _MOST_STEPS = 16
 """Of each size so many steps say enough."""
 
@@ -112,7 +114,8 @@ class BatchFit:
         # Beyond the sizes seen an error of the slope grows with the distance; and which blocks are handed out
         # larger than asked for, since their rest was too small, depends on where things come to lie.
         away = max(1.0, size / self.sizes[-1], self.sizes[0] / size)
-        margin = round(self.error_bytes * away) + needs.categories.get("rounding", 0)
+        error = max(self.error_bytes, _LEAST_ERROR * needs.allocated if away > 1 else 0)
+        margin = round(error * away) + needs.categories.get("rounding", 0)
         return Estimate(
             needs.allocated - margin,
             needs.allocated,
