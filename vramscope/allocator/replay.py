@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.allocator._impossible import made_possible
 from vramscope.allocator._large_pool import LargePool
 from vramscope.allocator.layout import (
     Used,
@@ -63,11 +64,8 @@ def reconstruct(
     initial = Snapshot(segments=segments, blocks=blocks)
     notes += _drop_homeless(found, sizes, initial, trace) + _contradictions(trace, found)
     filled = replace(trace, block_size=_by_event(trace, found, sizes))
-    filled, n_clipped = _clipped(filled, int(segments.size.sum()))
-    if n_clipped:
-        text = f"{n_clipped} segments were given back that nothing shows to have come: not counted"
-        notes.append(Note("segment_contradiction", text, n_clipped))
-    return Reconstruction(filled, initial, tuple(notes))
+    filled, impossible = made_possible(filled, initial, found)
+    return Reconstruction(filled, initial, (*notes, *impossible))
 
 
 def state_at(trace: Trace, initial: Snapshot, k: int, settings: Settings) -> Snapshot:  # noqa: ARG001
@@ -138,6 +136,7 @@ def _settle(found: Lives, sizes: NDArray[Any], at_end: Used) -> list[Note]:
     is_there = np.isin(found.address[rows], at_end.address)
     rows, place = rows[is_there], place[is_there]
     is_same = at_end.requested_size[place] == found.requested_size[rows]
+    is_same &= at_end.size[place] >= found.requested_size[rows]
     rows, place = rows[is_same], place[is_same]
     n_other = int(np.count_nonzero(sizes[rows] != at_end.size[place]))
     sizes[rows] = at_end.size[place]
@@ -168,24 +167,6 @@ def _drop_homeless(found: Lives, sizes: NDArray[Any], initial: Snapshot, trace: 
         return []
     text = f"{n_lost} blocks of {format_bytes(n_bytes)} in all lie in no known segment: not counted"
     return [Note("no_segment", text, n_lost)]
-
-
-def _clipped(trace: Trace, held_bytes: int) -> tuple[Trace, int]:
-    """Without the SEGMENT_FREE and SEGMENT_UNMAP below zero bytes reserved, and how many these are."""
-    gains = (trace.action == Action.SEGMENT_ALLOC) | (trace.action == Action.SEGMENT_MAP)
-    loses = (trace.action == Action.SEGMENT_FREE) | (trace.action == Action.SEGMENT_UNMAP)
-    change = trace.block_size * (gains.astype("i1") - loses.astype("i1"))
-    if held_bytes + int(np.cumsum(change).min(initial=0)) >= 0:
-        return trace, 0
-    level, below = held_bytes, []
-    for event in np.flatnonzero(change).tolist():
-        if level + int(change[event]) < 0:
-            below.append(event)
-        else:
-            level += int(change[event])
-    block_size = trace.block_size.copy()
-    block_size[below] = 0
-    return replace(trace, block_size=block_size), len(below)
 
 
 def _contradictions(trace: Trace, found: Lives) -> list[Note]:

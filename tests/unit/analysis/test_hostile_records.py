@@ -103,7 +103,11 @@ def test_every_analysis_answers_once_a_record_is_made_sense_of(seed, has_end):
         ask_everything(recording)
 
     assert (totals.active >= totals.allocated).all()
-    assert (totals.allocated >= 0).all()
-    assert (totals.reserved >= 0).all()
+    assert (totals.active >= totals.requested).all()
+    assert (totals.requested >= 0).all()
+    for name in ("requested", "rounding", "pending", "inactive_split", "reserved"):
+        assert (getattr(parts, name) >= 0).all(), name
+    if parts.reserved.any():  # without any segment known, what is reserved is not known either
+        assert (parts.releasable >= 0).all()
     five = parts.requested + parts.rounding + parts.pending + parts.inactive_split + parts.releasable
     assert np.array_equal(five, totals.reserved)
