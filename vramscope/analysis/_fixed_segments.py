@@ -7,7 +7,10 @@ from numpy.typing import NDArray
 
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState
-from vramscope.model.trace import Action
+from vramscope.model.trace import Action, Trace
+
+_STRETCH = 1 << 13
+"""Events at a time: what is needed in between stays in the processor's cache, and is never fresh memory."""
 
 
 class _Ranges(NamedTuple):
@@ -32,22 +35,42 @@ def free_fixed_bytes(recording: Recording) -> NDArray[Any] | None:
     if ranges is None:
         return None
     trace = recording.trace
-    events, of = _moves(recording, ranges)
     exists, in_use = _at_first(recording, ranges)
-    is_free = exists & (in_use == 0)
     size = (ranges.end - ranges.start).astype("i8")
-    action = trace.action[events]
+    level = np.zeros(len(trace) + 1, dtype="i8")
+    level[0] = size[exists & (in_use == 0)].sum()
+    for first in range(0, len(trace), _STRETCH):
+        part = slice(first, min(first + _STRETCH, len(trace)))
+        if not _follow(trace.rows(part), ranges, (exists, in_use), level[part.start + 1 : part.stop + 1]):
+            return None
+        level[part.start + 1] += level[part.start]
+        np.cumsum(level[part.start + 1 : part.stop + 1], out=level[part.start + 1 : part.stop + 1])
+    return level
+
+
+def _follow(
+    part: Trace, ranges: _Ranges, now: tuple[NDArray[Any], NDArray[Any]], change: NDArray[Any]
+) -> bool:
+    """By how many free bytes each event of *part* changes, written to *change*. *now*, whether each range
+    exists and its blocks in use, is brought up to the end of *part*. False where it contradicts itself."""
+    exists, in_use = now
+    events, of = _moves(part, ranges)
+    if not len(of):
+        return True
+    action = part.action[events]
     first = np.diff(of, prepend=-1) != 0
+    last = np.flatnonzero(np.append(first[1:], True))
     there = _running(exists[of], first, _signs(action, Action.SEGMENT_ALLOC, Action.SEGMENT_FREE))
     used = _running(in_use[of], first, _signs(action, Action.ALLOC, Action.FREE_COMPLETED))
     if _contradicts(there, used):
-        return None
-    now = (there == 1) & (used == 0)
-    before = np.where(first, is_free[of], np.append(False, now)[:-1])
-    level = np.zeros(len(trace) + 1, dtype="i8")
-    level[0] = size[is_free].sum()
-    level[events + 1] = size[of] * (now.astype("i1") - before.astype("i1"))
-    return np.cumsum(level, out=level)
+        return False
+    is_free = (there == 1) & (used == 0)
+    was_free = np.where(first, exists[of] & (in_use[of] == 0), np.append(False, is_free)[:-1])
+    size = (ranges.end[of] - ranges.start[of]).astype("i8")
+    change[events] = size * (is_free.view("i1") - was_free.view("i1"))
+    exists[of[last]] = there[last] == 1
+    in_use[of[last]] = used[last]
+    return True
 
 
 def _ranges(recording: Recording) -> _Ranges | None:
@@ -64,9 +87,8 @@ def _ranges(recording: Recording) -> _Ranges | None:
     return _Ranges(start, end) if len(both) and is_apart else None
 
 
-def _moves(recording: Recording, ranges: _Ranges) -> tuple[NDArray[Any], NDArray[Any]]:
+def _moves(trace: Trace, ranges: _Ranges) -> tuple[NDArray[Any], NDArray[Any]]:
     """Events that change whether a range is free, by range, then time; and their ranges."""
-    trace = recording.trace
     is_move = (trace.action != Action.FREE_REQUESTED) & (trace.action <= Action.SEGMENT_FREE)
     events = np.flatnonzero(is_move & (trace.block_size > 0))
     of = ranges.of(trace.address[events])

@@ -10,10 +10,9 @@ from vramscope.analysis import Analysis
 from vramscope.analysis._free_segments import free_segment_bytes
 from vramscope.analysis._place import place
 from vramscope.analysis.pins import Pins, pins
-from vramscope.analysis.timeline import running, timeline, unannounced
+from vramscope.analysis.timeline import levels, times
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
-from vramscope.model.snapshot import BlockState
 from vramscope.model.stacks import Frame
 from vramscope.model.table import Table
 from vramscope.model.trace import Action
@@ -118,23 +117,20 @@ def fragmentation(recording: Recording) -> Fragmentation:
 
 def parts_over_time(recording: Recording) -> Parts:
     """The parts alone."""
-    trace, blocks = recording.trace, recording.initial.blocks
-    totals = timeline(recording)
-    is_free = (trace.action == Action.FREE_REQUESTED) | unannounced(trace, blocks)
-    before = int(blocks.requested_size[blocks.state == BlockState.ALLOCATED].sum())
-    counts = trace.block_size > 0
-    requested = running(before, trace.size, (trace.action == Action.ALLOC) & counts, is_free & counts)
-    unused = totals.reserved - totals.active
+    _, allocated, active, reserved, requested = levels(recording)
+    unused = reserved - active
     # Only a record that contradicts itself has free segments without free bytes.
-    releasable = np.minimum(free_segment_bytes(recording), unused)
+    free = free_segment_bytes(recording)
+    releasable = np.minimum(free, unused, out=free)
+    # In place: fresh memory costs more than the subtraction.
     return Parts(
         requested=requested,
-        rounding=totals.allocated - requested,
-        pending=totals.active - totals.allocated,
-        inactive_split=unused - releasable,
+        pending=np.subtract(active, allocated, out=active),
+        rounding=np.subtract(allocated, requested, out=allocated),
+        inactive_split=np.subtract(unused, releasable, out=unused),
         releasable=releasable,
-        reserved=totals.reserved,
-        time_ns=totals.time_ns,
+        reserved=reserved,
+        time_ns=times(recording),
     )
 
 

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
-from vramscope.analysis._place import phases_of, steps_of
+from vramscope.analysis._place import steps_of
 from vramscope.analysis.timeline import Totals, timeline
-from vramscope.model.marks import Phase
+from vramscope.model.marks import Phase, Phases
 from vramscope.model.recording import Recording
 from vramscope.model.table import Table
 
@@ -77,30 +77,45 @@ def _peaks(totals: Totals, start: NDArray[Any], end: NDArray[Any]) -> dict[str, 
     # In a run that still grows the marks may be ahead of the events.
     first = np.minimum(start, len(totals) - 1)
     last = np.clip(end, first, len(totals) - 1)
-    edges = np.stack([first, last + 1], axis=1).ravel()
+    is_last = last == len(totals) - 1
+    edges = np.stack([first, np.where(is_last, last, last + 1)], axis=1).ravel()
     found = {}
     for quantity in _QUANTITIES:
-        # One more value, so that an interval may end with the last instant.
-        values = np.append(getattr(totals, quantity), 0)
-        found[quantity] = np.maximum.reduceat(values, edges)[::2] if len(edges) else values[:0]
+        values = getattr(totals, quantity)
+        most = np.maximum.reduceat(values, edges)[::2] if len(edges) else values[:0]
+        # ``reduceat`` cannot end behind the last instant: that is looked at apart.
+        found[quantity] = np.where(is_last, np.maximum(most, values[-1]), most)
     return found
 
 
 def _stretches(recording: Recording) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Step, phase, start and end of every phase, and of every run of events of a step outside of phases."""
     phases, n_events = recording.phases, len(recording.trace)
-    step = steps_of(recording.steps, np.arange(n_events))
-    idle = (phases_of(phases, n_events) < 0) & (step >= 0)
+    steps = recording.steps
+    marks = (steps.start_event, steps.end_event, phases.start_event, phases.end_event)
+    # Between two neighbouring marks nothing changes.
+    edges = np.unique(np.clip(np.concatenate([[0, n_events], *marks]), 0, n_events))
+    step = steps_of(steps, edges[:-1])
+    idle = ~_in_phase(phases, edges[:-1]) & (step >= 0)
     key = np.where(idle, step, -1)
-    start = np.flatnonzero(np.diff(key, prepend=-2) != 0)
-    end = np.append(start[1:], n_events)
-    start, end = start[key[start] >= 0], end[: len(start)][key[start] >= 0]
+    begins = np.flatnonzero(np.diff(key, prepend=-2) != 0)
+    start, end = edges[begins], edges[np.append(begins[1:], len(key))[: len(begins)]]
+    start, end, key = start[key[begins] >= 0], end[key[begins] >= 0], key[begins][key[begins] >= 0]
     return (
-        np.concatenate([phases.step, key[start]]),
+        np.concatenate([phases.step, key]),
         np.concatenate([phases.phase.astype("i8"), np.full(len(start), Phase.OTHER)]),
         np.concatenate([phases.start_event, start]),
         np.concatenate([phases.end_event, end]),
     )
+
+
+def _in_phase(phases: Phases, events: NDArray[Any]) -> NDArray[Any]:
+    """Whether each event lies in any phase."""
+    real = phases.rows(phases.start_event < phases.end_event)
+    n_begun = np.searchsorted(np.sort(real.start_event), events, side="right")
+    n_ended = np.searchsorted(np.sort(real.end_event), events, side="right")
+    inside: NDArray[Any] = n_begun > n_ended
+    return inside
 
 
 def _joined(

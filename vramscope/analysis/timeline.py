@@ -14,8 +14,8 @@ from vramscope.model.snapshot import Blocks, BlockState, Snapshot
 from vramscope.model.table import Table
 from vramscope.model.trace import Action, Trace
 
-_STRETCH = 1 << 16
-"""Events at a time: what is needed in between stays in the processor's cache."""
+_STRETCH = 1 << 13
+"""Events at a time: what is needed in between stays in the processor's cache, and is never fresh memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +47,38 @@ def timeline(recording: Recording) -> Totals:
 
     Events whose ``block_size`` is 0 contradict the others and count for nothing (``allocator.replay``).
     """
-    trace = recording.trace
-    action, block = trace.action, trace.block_size
-    counts = block > 0
-    is_alloc = (action == Action.ALLOC) & counts
-    is_done = (action == Action.FREE_COMPLETED) & counts
-    grows = (action == Action.SEGMENT_ALLOC) | (action == Action.SEGMENT_MAP)
-    shrinks = (action == Action.SEGMENT_FREE) | (action == Action.SEGMENT_UNMAP)
-    is_free = (action == Action.FREE_REQUESTED) | unannounced(trace, recording.initial.blocks)
-    start = _levels(recording.initial)
-    return Totals(
-        requested=running(start[0], trace.size, is_alloc, is_done),
-        allocated=running(start[1], block, is_alloc, is_free),
-        active=running(start[2], block, is_alloc, is_done),
-        reserved=running(start[3], block, grows, shrinks),
-        time_ns=_times(recording),
-    )
+    requested, allocated, active, reserved, _ = levels(recording)
+    return Totals(requested, allocated, active, reserved, times(recording))
 
 
-def _levels(state: Snapshot) -> tuple[int, int, int, int]:
+def levels(recording: Recording) -> tuple[NDArray[Any], ...]:
+    """Bytes at every instant: requested, allocated, active, reserved as in ``Totals``; and requested of the
+    blocks that serve tensors. One pass over the trace, a stretch at a time."""
+    trace, start = recording.trace, _at_first(recording.initial)
+    found = tuple(np.empty(len(trace) + 1, dtype="i8") for _ in start)
+    late = unannounced(trace, recording.initial.blocks)
+    for level, first_level in zip(found, start, strict=True):
+        level[0] = first_level
+    for first in range(0, len(trace), _STRETCH):
+        part = slice(first, first + _STRETCH)
+        action, block = trace.action[part], trace.block_size[part]
+        size = np.where(block > 0, trace.size[part], 0)
+        ends = action == Action.FREE_COMPLETED
+        frees = (action == Action.FREE_REQUESTED) | late[part]
+        whole = (action == Action.ALLOC).view("i1") - ends.view("i1")
+        in_use = (action == Action.ALLOC).view("i1") - frees.view("i1")
+        gains = (action == Action.SEGMENT_ALLOC) | (action == Action.SEGMENT_MAP)
+        losses = (action == Action.SEGMENT_FREE) | (action == Action.SEGMENT_UNMAP)
+        held = gains.view("i1") - losses.view("i1")
+        changes = (size * whole, block * in_use, block * whole, block * held, size * in_use)
+        for level, change in zip(found, changes, strict=True):
+            here = level[1:][part]
+            np.cumsum(change, out=here)
+            here += level[first]
+    return found
+
+
+def _at_first(state: Snapshot) -> tuple[int, ...]:
     blocks = state.blocks
     in_use = blocks.state == BlockState.ALLOCATED
     active = blocks.state != BlockState.INACTIVE
@@ -74,26 +87,19 @@ def _levels(state: Snapshot) -> tuple[int, int, int, int]:
         int(blocks.size[in_use].sum()),
         int(blocks.size[active].sum()),
         int(state.segments.size.sum()),
+        int(blocks.requested_size[in_use].sum()),
     )
 
 
-def running(start: int, size: NDArray[Any], up: NDArray[Any], down: NDArray[Any]) -> NDArray[Any]:
-    """*start*, and after each event: plus its size where *up*, minus it where *down*."""
-    level = np.empty(len(size) + 1, dtype="i8")
-    level[0] = start
-    for first in range(0, len(size), _STRETCH):
-        part = slice(first, first + _STRETCH)
-        here = level[1:][part]
-        np.cumsum(size[part] * (up[part].view("i1") - down[part].view("i1")), out=here)
-        here += level[first]
-    return level
-
-
-def _times(recording: Recording) -> NDArray[Any]:
+def times(recording: Recording) -> NDArray[Any]:
+    """Of every instant; see ``Totals.time_ns``."""
     events = recording.trace.time_ns
     began = recording.initial.time_ns
     first = int(events[0]) if len(events) else began
-    return np.concatenate([[began if 0 < began < first else first], events]).astype("i8")
+    found = np.empty(len(events) + 1, dtype="i8")
+    found[0] = began if 0 < began < first else first
+    found[1:] = events
+    return found
 
 
 def unannounced(trace: Trace, initial: Blocks) -> NDArray[Any]:
@@ -121,11 +127,17 @@ def unannounced(trace: Trace, initial: Blocks) -> NDArray[Any]:
 
 def _without_request_before(trace: Trace) -> NDArray[Any]:
     """FREE_COMPLETED that do not stand right behind their FREE_REQUESTED, as nearly all do."""
-    is_request = (trace.action == Action.FREE_REQUESTED) & (trace.block_size > 0)
-    is_late = (trace.action == Action.FREE_COMPLETED) & (trace.block_size > 0)
-    is_late[1:] &= ~(is_request[:-1] & (trace.address[1:] == trace.address[:-1]))
-    late: NDArray[Any] = np.flatnonzero(is_late)
-    return late
+    found = []
+    for first in range(0, len(trace), _STRETCH):
+        part = slice(max(first - 1, 0), first + _STRETCH)
+        action, address = trace.action[part], trace.address[part]
+        counts = trace.block_size[part] > 0
+        is_request = (action == Action.FREE_REQUESTED) & counts
+        is_late = (action == Action.FREE_COMPLETED) & counts
+        is_late[1:] &= ~(is_request[:-1] & (address[1:] == address[:-1]))
+        is_late[: first - part.start] = False  # of the stretch before
+        found.append(np.flatnonzero(is_late) + part.start)
+    return np.concatenate(found) if found else np.zeros(0, dtype="i8")
 
 
 def _is_among(values: NDArray[Any], few: NDArray[Any]) -> NDArray[Any]:
