@@ -111,6 +111,9 @@ class Recorded:
 
 @pytest.fixture
 def recorded():
+    """What earlier tests left in cycles goes before, not while we look; what is let go may be a cycle again."""
+    while gc.collect():
+        pass
     return Recorded
 
 
