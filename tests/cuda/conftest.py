@@ -76,3 +76,14 @@ def truth_of(
         return Truth(recorded, plain, load(folder / name))
 
     return truth
+
+
+@pytest.fixture(scope="session")
+def fit_runs(
+    python: Callable[..., subprocess.CompletedProcess[str]], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The folder of all runs that tests of ``fit`` look at; done once, by one process."""
+    folder = tmp_path_factory.mktemp("fit")
+    done = python(HERE / "scripts" / "fit_runs.py", folder, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder

@@ -1,15 +1,13 @@
 """What a replay foresees under other settings is what the genuine allocator does under them."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from vramscope.load import load
 
-pytestmark = pytest.mark.standin
+pytestmark = [pytest.mark.standin, pytest.mark.xdist_group("cuda-fit")]
 
-HERE = Path(__file__).parent
 SETTINGS = {
     "default": "",
     "expandable": "expandable_segments:True",
@@ -20,20 +18,11 @@ SETTINGS = {
 NAMES = ("fixed", "lengths", "deep", "accumulated", "kept", "sizes")
 
 
-@pytest.fixture(scope="module")
-def folder(python, tmp_path_factory):
-    """All workloads under all settings, run once."""
-    folder = tmp_path_factory.mktemp("settings")
-    done = python(HERE / "scripts" / "what_if_runs.py", folder, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_replay_comes_to_what_a_genuine_run_reserves(folder, name, setting):
-    said = told(folder, name, setting)
-    (recording,) = load(folder / f"{name}-default").recordings
+def test_a_replay_comes_to_what_a_genuine_run_reserves(fit_runs, name, setting):
+    said = told(fit_runs, name, setting)
+    (recording,) = load(fit_runs / f"{name}-default").recordings
 
     outcome = recording.what_if(conf=SETTINGS[setting])
 
@@ -42,8 +31,8 @@ def test_a_replay_comes_to_what_a_genuine_run_reserves(folder, name, setting):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_advised_is_never_worse_than_nothing(folder, name):
-    (recording,) = load(folder / f"{name}-default").recordings
+def test_what_is_advised_is_never_worse_than_nothing(fit_runs, name):
+    (recording,) = load(fit_runs / f"{name}-default").recordings
 
     advice = recording.settings_advice()
 
@@ -52,11 +41,11 @@ def test_what_is_advised_is_never_worse_than_nothing(folder, name):
         conf = advice.advised.candidate.conf
         setting = next((each for each, known in SETTINGS.items() if known == conf), None)
         if setting is not None:
-            assert told(folder, name, setting)["reserved"] < told(folder, name, "default")["reserved"]
+            assert told(fit_runs, name, setting)["reserved"] < told(fit_runs, name, "default")["reserved"]
 
 
-def told(folder, name, setting):
+def told(fit_runs, name, setting):
     """torch's own counters at the end of that run."""
-    answer = folder / f"{name}-{setting}.json"
-    assert answer.exists(), (folder / f"{name}-{setting}.stderr").read_text()
+    answer = fit_runs / f"{name}-{setting}.json"
+    assert answer.exists(), (fit_runs / f"{name}-{setting}.stderr").read_text()
     return json.loads(answer.read_text())

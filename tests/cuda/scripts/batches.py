@@ -1,11 +1,12 @@
-"""``python batches.py FOLDER``: five models with small batches, and with one twice as large as these."""
+"""Five models with small batches, and with one twice as large as these."""
 
 import gc
-import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
-from children import linger
+from children import Work
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -71,10 +72,12 @@ def train(path: Path, name: str, batches: list[int]) -> None:
             optimizer.zero_grad()
 
 
-if __name__ == "__main__":
+def cases(folder: Path) -> Iterator[tuple[str, Work, dict[str, str]]]:
+    yield "batches", partial(run, folder), {}
+
+
+def run(folder: Path) -> None:
     torch.backends.cudnn.enabled = False
-    torch.manual_seed(0)
     for model in MODELS:
-        train(Path(sys.argv[1]) / f"{model}-small", model, SMALL)
-        train(Path(sys.argv[1]) / f"{model}-large", model, LARGE)
-    linger()
+        train(folder / f"{model}-small", model, SMALL)
+        train(folder / f"{model}-large", model, LARGE)

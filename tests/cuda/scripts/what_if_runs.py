@@ -1,16 +1,20 @@
-"""``python what_if_runs.py FOLDER``: six workloads under five settings of the allocator, each recorded.
+"""Six workloads under five settings of the allocator.
 
-``FOLDER/NAME-SETTING`` is the recording, ``FOLDER/NAME-SETTING.json`` what torch itself said.
+``FOLDER/NAME-default`` is the recording, ``FOLDER/NAME-SETTING.json`` what torch itself said.
 """
 
 import json
 import random
-import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from children import Work, in_child, linger
+import torch
+from children import Work
+
+import vramscope
 
 SETTINGS = {
     "default": "",
@@ -22,25 +26,19 @@ SETTINGS = {
 NAMES = ("fixed", "lengths", "deep", "accumulated", "kept", "sizes")
 
 
-def main(folder: Path) -> Work | None:
+def cases(folder: Path) -> Iterator[tuple[str, Work, dict[str, str]]]:
+    """Each finds an allocator that has done nothing yet."""
     for setting, conf in SETTINGS.items():
         environment = {"PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
-        for name in NAMES:  # each finds an allocator that has done nothing yet
+        for name in NAMES:
             case = folder / f"{name}-{setting}"
-            work = in_child(partial(run, case, name), case.with_name(f"{case.name}.out"), environment)
-            if work is not None:
-                return work
-    return None
+            yield case.name, partial(run, case, name, setting == "default"), environment
 
 
-def run(case: Path, name: str) -> None:
-    import torch
-
-    import vramscope
-
+def run(case: Path, name: str, is_recorded: bool) -> None:
     torch.backends.cudnn.enabled = False
-    with vramscope.record(case, quiet=True):
-        globals()[name](torch, random.Random(3))
+    with vramscope.record(case, quiet=True) if is_recorded else nullcontext():
+        globals()[name](random.Random(3))
     stats = torch.cuda.memory_stats()
     said = {
         "reserved": torch.cuda.max_memory_reserved(),
@@ -48,10 +46,9 @@ def run(case: Path, name: str) -> None:
         "ooms": stats["num_ooms"],
     }
     case.with_name(f"{case.name}.json").write_text(json.dumps(said))
-    linger()
 
 
-def trained(torch, widths, batches, micro: int = 1):
+def trained(widths, batches, micro: int = 1):
     layers = [torch.nn.Linear(a, b) for a, b in pairwise(widths)]
     model = torch.nn.Sequential(*(part for layer in layers for part in (layer, torch.nn.GELU()))).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
@@ -62,23 +59,23 @@ def trained(torch, widths, batches, micro: int = 1):
         optimizer.zero_grad()
 
 
-def fixed(torch, _):
-    trained(torch, [1024, 4096, 1024], [4096] * 5)
+def fixed(_):
+    trained([1024, 4096, 1024], [4096] * 5)
 
 
-def lengths(torch, dice):
-    trained(torch, [512, 2048, 2048, 512], [dice.randrange(300, 6000) for _ in range(16)])
+def lengths(dice):
+    trained([512, 2048, 2048, 512], [dice.randrange(300, 6000) for _ in range(16)])
 
 
-def deep(torch, dice):
-    trained(torch, [384] * 14, [dice.randrange(500, 3000) for _ in range(10)])
+def deep(dice):
+    trained([384] * 14, [dice.randrange(500, 3000) for _ in range(10)])
 
 
-def accumulated(torch, dice):
-    trained(torch, [768, 3072, 768], [dice.randrange(500, 4000) for _ in range(8)], micro=3)
+def accumulated(dice):
+    trained([768, 3072, 768], [dice.randrange(500, 4000) for _ in range(8)], micro=3)
 
 
-def kept(torch, dice):
+def kept(dice):
     """Results of every step stay among what comes and goes."""
     small = []
     for _ in range(20):
@@ -87,7 +84,7 @@ def kept(torch, dice):
         del large
 
 
-def sizes(torch, dice):
+def sizes(dice):
     """Everything comes and goes, in all sizes."""
     held = []
     for _ in range(1500):
@@ -96,9 +93,3 @@ def sizes(torch, dice):
         else:
             n_bytes = int(2 ** dice.uniform(9, 26))
             held.append(torch.empty(n_bytes, dtype=torch.uint8, device="cuda"))
-
-
-if __name__ == "__main__":
-    work = main(Path(sys.argv[1]))
-    if work is not None:
-        work()
