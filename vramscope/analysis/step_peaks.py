@@ -1,15 +1,18 @@
 """How much memory did each step and each of its phases need?"""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
+from vramscope.analysis._past_peaks import past_peaks
 from vramscope.analysis._place import steps_of
 from vramscope.analysis.timeline import Totals, timeline
-from vramscope.model.marks import Phase, Phases
+from vramscope.model.marks import Phase, Phases, Steps
 from vramscope.model.recording import Recording
 from vramscope.model.table import Table
 
@@ -54,22 +57,35 @@ class StepPeaks:
     per_phase: IntervalPeaks = field(default_factory=IntervalPeaks.of)
     """One row per (step, phase) that occurred, in order of their first events; inside of another phase
     (a recompute in backward) both count."""
+    past_per_step: IntervalPeaks = field(default_factory=IntervalPeaks.of)
+    """Row i is step i of ``Recording.past``, whose events a size cap took; as exact as the others. Instants
+    count from the first event ever."""
+    past_per_phase: IntervalPeaks = field(default_factory=IntervalPeaks.of)
 
 
 def step_peaks(recording: Recording) -> StepPeaks:
     """Peaks of all steps and phases; 0.2 s per million events."""
-    totals = timeline(recording)
-    known = recording.steps
-    per_step = _peaks(totals, known.start_event, known.end_event)
+    totals, n_events, past = timeline(recording), len(recording.trace), recording.past
+    found = _both(recording.steps, recording.phases, n_events, partial(_peaks, totals))
+    if not past.n_events:
+        return StepPeaks(*found)
+    end = past.n_events + n_events
+    return StepPeaks(*found, *_both(past.steps, past.phases, end, partial(past_peaks, past, totals)))
+
+
+def _both(
+    steps: Steps, phases: Phases, n_events: int, peaks: Callable[..., dict[str, NDArray[Any]]]
+) -> tuple[IntervalPeaks, IntervalPeaks]:
+    """Per step and per phase; *peaks* gives those of intervals."""
     rows = {
-        "step": np.arange(len(known)),
-        "phase": np.full(len(known), Phase.OTHER),
-        "start_event": known.start_event,
-        "end_event": known.end_event,
+        "step": np.arange(len(steps)),
+        "phase": np.full(len(steps), Phase.OTHER),
+        "start_event": steps.start_event,
+        "end_event": steps.end_event,
     }
-    stretches = _stretches(recording)
-    found = _peaks(totals, stretches[2], stretches[3])
-    return StepPeaks(IntervalPeaks.of(**rows, **per_step), _joined(stretches, found))
+    per_step = peaks(steps.start_event, steps.end_event)
+    stretches = _stretches(steps, phases, n_events)
+    return IntervalPeaks.of(**rows, **per_step), _joined(stretches, peaks(stretches[2], stretches[3]))
 
 
 def _peaks(totals: Totals, start: NDArray[Any], end: NDArray[Any]) -> dict[str, NDArray[Any]]:
@@ -88,10 +104,10 @@ def _peaks(totals: Totals, start: NDArray[Any], end: NDArray[Any]) -> dict[str, 
     return found
 
 
-def _stretches(recording: Recording) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
+def _stretches(
+    steps: Steps, phases: Phases, n_events: int
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Step, phase, start and end of every phase, and of every run of events of a step outside of phases."""
-    phases, n_events = recording.phases, len(recording.trace)
-    steps = recording.steps
     marks = (steps.start_event, steps.end_event, phases.start_event, phases.end_event)
     # Between two neighbouring marks nothing changes.
     edges = np.unique(np.clip(np.concatenate([[0, n_events], *marks]), 0, n_events))

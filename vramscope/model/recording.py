@@ -9,6 +9,7 @@ from typing import Any
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import Labels, Marks, Note, Phases, Steps
+from vramscope.model.past import Past
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import Stacks, stacks_of
 from vramscope.model.trace import Trace
@@ -53,6 +54,8 @@ class Recording:
     phases: Phases = field(default_factory=Phases.of)
     labels: Labels = field(default_factory=Labels.of)
     counters: Counters = field(default_factory=Counters.of)
+    past: Past = field(default_factory=Past)
+    """Of a run that outgrew its size cap: what is known of its beginning."""
     notes: tuple[Note, ...] = ()
 
     def _repr_html_(self) -> str:

@@ -1,17 +1,22 @@
 """Which recording do the streams of one device make?"""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime, timezone
 
+import numpy as np
+
+from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.device import Device
-from vramscope.model.marks import Note
-from vramscope.model.program import resolve
+from vramscope.model.marks import Labels, Note
+from vramscope.model.past import Past
 from vramscope.model.recording import Outcome, Recording
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import Stacks
 from vramscope.store import repair
+from vramscope.store.course import course
 from vramscope.store.framing import StreamFile
-from vramscope.store.manifest import Manifest
+from vramscope.store.manifest import Cap, Manifest
 from vramscope.store.streams import ColumnStream, DeviceStreams
 from vramscope.units import format_bytes, format_duration
 
@@ -20,37 +25,67 @@ def recording(
     manifest: Manifest, device: int, streams: DeviceStreams, stacks: Stacks, end_ns: int
 ) -> Recording:
     """Everything of one device; what points to rows that are not there is made harmless and noted."""
-    n_events, pools = len(streams), streams.pool_ids()
+    pools = streams.pool_ids()
+    first, end = streams.first_event, streams.first_event + len(streams)
     limits = {"stack_id": len(stacks), "pool": len(pools)}
     trace, in_trace = repair.keep_known(streams.table("events"), limits)
     initial, in_initial = repair.keep_known_state(streams.states.initial or Snapshot(), limits)
     final, in_final = _final(streams, limits)
-    marks = repair.marks_within(streams.table("marks"), n_events)
-    steps, phases = resolve(marks, n_events, end_ns)
+    marks = repair.marks_within(streams.table("marks"), end)
+    found = course(marks, streams.stretch_peaks(), (first, end), end_ns)
     return Recording(
         source=manifest.source,
         process=manifest.process,
         device=next((known for known in manifest.devices if known.index == device), Device(device)),
         trace=trace,
         stacks=stacks,
-        initial=initial,
+        initial=replace(initial, event=0),
         final=final,
         pools=pools,
-        marks=marks,
-        steps=steps,
-        phases=phases,
-        labels=repair.labels_within(streams.table("labels"), n_events),
-        counters=repair.counters_within(streams.table("samples"), n_events),
-        notes=tuple(stray_notes(in_trace + in_initial + in_final)),
+        marks=found.marks,
+        steps=found.steps,
+        phases=found.phases,
+        labels=_labels(repair.labels_within(streams.table("labels"), end), first),
+        counters=_counters(repair.counters_within(streams.table("samples"), end), first),
+        past=found.past,
+        notes=(*stray_notes(in_trace + in_initial + in_final), *_thinned(manifest.cap, found.past)),
     )
 
 
 def _final(streams: DeviceStreams, limits: dict[str, int]) -> tuple[Snapshot | None, int]:
     """The reported state, where it is of the end: a truth about another moment would only mislead."""
     reported = streams.states.reported
-    if reported is None or reported.event != len(streams):
+    if reported is None or reported.event != streams.first_event + len(streams):
         return None, 0
-    return repair.keep_known_state(reported, limits)
+    return repair.keep_known_state(replace(reported, event=len(streams)), limits)
+
+
+def _labels(labels: Labels, first: int) -> Labels:
+    """What was known of blocks that live on is told again of the first instant."""
+    if not first:
+        return labels
+    kept = labels.rows(labels.event >= first)
+    return replace(kept, event=kept.event - first)
+
+
+def _counters(counters: Counters, first: int) -> Counters:
+    """All of them; of most of the early ones the instant is gone."""
+    if not first:
+        return counters
+    return replace(counters, event=np.where(counters.event >= first, counters.event - first, UNKNOWN))
+
+
+def _thinned(cap: Cap | None, past: Past) -> list[Note]:
+    """What is not known any more, and what still is."""
+    if not past.n_events or cap is None:
+        return []
+    index = past.steps.index
+    steps = f" of steps {index[0]:,} to {index[-1]:,}" if len(index) else ""
+    text = (
+        f"detail{steps} ({past.n_events:,} events) was thinned to stay below {format_bytes(cap.max_bytes)}: "
+        "peaks per step and phase, marks and samples are exact, allocations before are not known"
+    )
+    return [Note("thinned", text, past.n_events)]
 
 
 def stacks_of(stream: ColumnStream) -> tuple[Stacks, list[Note]]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -18,7 +19,20 @@ _LONGEST = 16 << 20
 _LARGEST = 2**63
 
 Value = TypeVar("Value", str, int)
-Shape = TypeVar("Shape", Device, Process, Incarnation)
+Shape = TypeVar("Shape", Device, Process, Incarnation, "Cap")
+
+
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """How far a rank's directory was kept below a size."""
+
+    max_bytes: int = 0
+    generation: int = 0
+    """Of the summary of what was taken; 0: nothing was taken yet."""
+    first_part: int = 0
+    """The first that is still there with all its detail."""
+    events: Mapping[int, int] = field(default_factory=dict)
+    """How many events of each device were taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +51,8 @@ class Manifest:
     """The exception that ended it, one line."""
     stopped: str = ""
     """Why writing stopped before the end (a full disk); '' where it did not."""
+    cap: Cap | None = None
+    """Of a trace in several parts."""
 
 
 def write(path: Path, manifest: Manifest, *, durable: bool) -> int:
@@ -70,12 +86,16 @@ def read(path: Path) -> Manifest:
 
 
 def _to_json(manifest: Manifest) -> dict[str, Any]:
+    major, minor = schema.WHOLE if manifest.cap is None else schema.IN_PARTS
     head = {
         "format": "vramscope",
-        "schema": {"major": schema.MAJOR, "minor": schema.MINOR},
+        "schema": {"major": major, "minor": minor},
         "writer": f"vramscope {__version__}",
     }
-    values = {f.name: getattr(manifest, f.name) for f in fields(Manifest)}
+    values = {f.name: getattr(manifest, f.name) for f in fields(Manifest) if f.name != "cap"}
+    if manifest.cap is not None:
+        events = {str(device): n_events for device, n_events in manifest.cap.events.items()}
+        values["cap"] = asdict(manifest.cap) | {"events": events}
     process = {f.name: getattr(manifest.process, f.name) for f in fields(Process)}
     return (
         head
@@ -111,10 +131,10 @@ def _check_version(document: Mapping[str, Any]) -> None:
         raise ValueError("names no schema version; this is no manifest of vramscope")
     version = _mapping(document, "schema")
     major, minor = _get(version, "major", 0), _get(version, "minor", 0)
-    if major > schema.MAJOR:
+    if major > schema.IN_PARTS[0]:
         raise ValueError(
-            f"written by a newer vramscope (schema {major}.{minor}; this one reads {schema.MAJOR}.x): "
-            "pip install -U vramscope"
+            f"written by a newer vramscope (schema {major}.{minor}; this one reads up to "
+            f"{schema.IN_PARTS[0]}.x): pip install -U vramscope"
         )
     if major < 1:
         raise ValueError(f"schema {major}.{minor} never existed; the manifest is damaged")
@@ -136,7 +156,19 @@ def _from_json(document: Mapping[str, Any]) -> Manifest:
         ended_ns=_get(document, "ended_ns", 0),
         error=_get(document, "error", ""),
         stopped=_get(document, "stopped", ""),
+        cap=_cap(_mapping(document, "cap")) if "cap" in document else None,
     )
+
+
+def _cap(document: Mapping[str, Any]) -> Cap:
+    counts = _mapping(document, "events")
+    if not all(re.fullmatch("[0-9]{1,5}", device) for device in counts):
+        raise ValueError("'events' is not by device; the manifest is damaged")
+    found = _shape(Cap, document, events={int(device): _get(counts, device, 0) for device in counts})
+    # Numbers become parts of directories' names.
+    if min(found.generation, found.first_part, *found.events.values(), 0) < 0:
+        raise ValueError("'cap' holds what cannot be; the manifest is damaged")
+    return found
 
 
 def _device(document: Mapping[str, Any]) -> Device:

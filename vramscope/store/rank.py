@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vramscope.model.marks import Note
 from vramscope.model.recording import Outcome, Recording
-from vramscope.store import assembly
+from vramscope.store import assembly, parts
 from vramscope.store import manifest as manifests
 from vramscope.store.directory import MANIFEST
 from vramscope.store.liveness import is_alive
@@ -16,6 +16,9 @@ from vramscope.store.streams import ColumnStream, DeviceStreams
 
 _STILL_WRITING_S = 10.0
 """How long after its last growth a trace counts as running, where its process cannot be asked about."""
+
+_MOST_RETRIES = 3
+"""The next refresh is never far."""
 
 
 class RankReader:
@@ -29,14 +32,29 @@ class RankReader:
         self.outcome = self.manifest.outcome
         self._grew_at = float("-inf")
         self._devices: dict[int, DeviceStreams] = {}
+        self._homes: list[Path] = []
         # Row 0 is the empty stack, and is not written.
-        self._stacks = ColumnStream(directory, STACKS, n_rows=1)
-        self._notes = ColumnStream(directory, NOTES)
+        self._stacks = ColumnStream([directory], STACKS, n_rows=1)
+        self._notes = ColumnStream([directory], NOTES)
 
     def refresh(self) -> bool:
         """Take what was written since; whether anything came or changed."""
+        changed = self._refresh_once()
+        for _ in range(_MOST_RETRIES):
+            # Parts that were taken while they were read look damaged: what replaced them is read instead.
+            if self._manifest_version() == self._version:
+                break
+            changed |= self._refresh_once()
+        return changed
+
+    def _refresh_once(self) -> bool:
         # How it ended is asked before the streams are read: then they are read to their end.
-        changed = [self._refresh_manifest(), self._refresh_outcome(), self._find_devices()]
+        changed = [
+            self._refresh_manifest(),
+            self._refresh_outcome(),
+            self._find_parts(),
+            self._find_devices(),
+        ]
         # Stacks last: what refers to them is written after them, so it must be read before them.
         grew = [stream.refresh() for stream in self._devices.values()]
         grew += [self._notes.refresh(), self._stacks.refresh()]
@@ -66,7 +84,8 @@ class RankReader:
     def notes(self) -> list[Note]:
         """What concerns the whole rank; every recording of it says so."""
         found = assembly.written_notes(self._notes, EVERY_DEVICE)
-        found += assembly.file_notes([self._notes.file, self._stacks.file], self.outcome)
+        of_rank = [*self._notes.chain.files, *self._stacks.chain.files]
+        found += assembly.file_notes(of_rank, self.outcome)
         if self.manifest.stopped:
             found.append(Note("stopped", f"writing stopped before the end: {self.manifest.stopped}"))
         if self.outcome is Outcome.DIED:
@@ -106,16 +125,31 @@ class RankReader:
 
     def _grew_lately(self) -> bool:
         last = 0.0
-        for path in self.directory.iterdir():
+        for home in {self.directory, *self._homes[-1:]}:
             with suppress(OSError):
-                last = max(last, path.stat().st_mtime)
+                last = max(last, *(path.stat().st_mtime for path in home.iterdir()))
         # Another machine's clock may be ahead of ours, or behind: so what we saw ourselves counts too.
         age_s = min(abs(time.time() - last), time.monotonic() - self._grew_at)
         return age_s < _STILL_WRITING_S
+
+    def _find_parts(self) -> bool:
+        """Those that came since; all anew where some were taken."""
+        homes = parts.homes(self.directory, self.manifest.cap)
+        new = homes[len(self._homes) :]
+        if homes[: len(self._homes)] == self._homes:
+            for streams in self._devices.values():
+                for home in new:
+                    streams.go_on_in(home)
+        else:
+            self._devices.clear()
+        is_other, self._homes = homes != self._homes, homes
+        return is_other
 
     def _find_devices(self) -> bool:
         with_files = (device_of(path.name) for path in self.directory.iterdir())
         known = {device.index for device in self.manifest.devices}
         new = (known | {device for device in with_files if device is not None}) - self._devices.keys()
-        self._devices.update({device: DeviceStreams(self.directory, device) for device in new})
+        taken = self.manifest.cap.events if self.manifest.cap is not None else {}
+        for device in new:
+            self._devices[device] = DeviceStreams(self.directory, self._homes, device, taken.get(device, 0))
         return bool(new)

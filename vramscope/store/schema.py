@@ -14,12 +14,15 @@ import pyarrow as pa
 
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.marks import Labels, Marks
+from vramscope.model.past import StretchPeaks
 from vramscope.model.snapshot import Blocks, Segments
 from vramscope.model.table import Table
 from vramscope.model.trace import Trace
 
-MAJOR = 1
-MINOR = 1
+WHOLE = (1, 1)
+"""Major and minor of a trace in one part."""
+IN_PARTS = (2, 0)
+"""Of one in several: an older reader would take the first for all."""
 
 SUFFIX = ".arrows"  # Arrow's name for the streaming format
 
@@ -53,6 +56,7 @@ TABLES: Mapping[str, type[Table]] = {"events": Trace, "marks": Marks, "labels": 
 ABSENT: Mapping[str, int] = {"samples": UNKNOWN}
 """What a column of a stream that its file does not have is filled with, where not with zeros."""
 
+PEAKS = "peaks"
 STATES = "states"
 POOLS = "pools"
 STACKS = "stacks"
@@ -60,6 +64,7 @@ NOTES = "notes"
 
 SCHEMAS: Mapping[str, pa.Schema] = {
     **{stream: pa.schema(_fields(table)) for stream, table in TABLES.items()},
+    PEAKS: pa.schema(_fields(StretchPeaks)),
     # A state is one row, so that it is there whole or not at all.
     STATES: pa.schema(
         [
@@ -97,6 +102,9 @@ SCHEMAS: Mapping[str, pa.Schema] = {
 
 OF_THE_RANK = frozenset({STACKS, NOTES})
 """Streams with one file per rank; every other stream has one per device."""
+
+IN_EACH_PART = frozenset({*TABLES, STATES})
+"""Streams that go on in the next part; every other is one file, whatever is taken."""
 
 EVERY_DEVICE = -1
 """``notes.device`` of what concerns the whole rank."""

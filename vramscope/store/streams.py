@@ -1,5 +1,6 @@
 """What do the files of a trace directory say so far? Each stream as columns that grow with its file."""
 
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -7,22 +8,60 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from vramscope.model.past import StretchPeaks
 from vramscope.model.snapshot import Blocks, Segments, Snapshot
 from vramscope.store.columns import GrowingColumn, Names, numbers, strings
 from vramscope.store.framing import StreamFile
-from vramscope.store.schema import ABSENT, POOLS, SCHEMAS, STATES, TABLES, file_name, numpy_type
+from vramscope.store.schema import ABSENT, PEAKS, POOLS, SCHEMAS, STATES, TABLES, file_name, numpy_type
 
 Rows = TypeVar("Rows", Segments, Blocks)
+Decoded = TypeVar("Decoded")
+
+
+class FileChain:
+    """One stream in several files, read in order.
+
+    Behind an end that is not whole nothing is read: rows are known by their number.
+    """
+
+    __slots__ = ("_at", "_name", "files")
+
+    def __init__(self, homes: Sequence[Path], name: str) -> None:
+        self._name = name
+        self._at = 0
+        self.files = [StreamFile(home / name) for home in homes]
+
+    def go_on_in(self, home: Path) -> None:
+        """There is one more; the one before is whole."""
+        self.files.append(StreamFile(home / self._name))
+
+    def read(self, decode: Callable[[pa.RecordBatch], Decoded]) -> Iterator[Decoded]:
+        """Every whole batch that was not given before, decoded."""
+        for at in range(self._at, len(self.files)):
+            self._at = at
+            yield from self.files[at].read(decode)
+            if self.files[at].damage or self.files[at].unfinished_bytes:
+                return
+
+    def new_bytes(self) -> int:
+        """What came since the last read."""
+        return sum(file.new_bytes() for file in self.files[self._at :])
+
+    def damage(self) -> str:
+        """What is wrong with the first file that is not whole."""
+        return self.files[self._at].damage if self.files else ""
 
 
 class ColumnStream:
     """A stream of flat columns; strings become indices into ``names``."""
 
-    __slots__ = ("_absent", "_columns", "_dtypes", "_names", "file")
+    __slots__ = ("_absent", "_columns", "_dtypes", "_names", "chain")
 
-    def __init__(self, directory: Path, stream: str, device: int | None = None, n_rows: int = 0) -> None:
+    def __init__(
+        self, homes: Sequence[Path], stream: str, device: int | None = None, n_rows: int = 0
+    ) -> None:
         """Starts with *n_rows* rows of zeros, where row numbers do not start with the file's first row."""
-        self.file = StreamFile(directory / file_name(stream, device))
+        self.chain = FileChain(homes, file_name(stream, device))
         self._names = Names()
         self._absent = ABSENT.get(stream, 0)
         self._dtypes = {field.name: _dtype(field.type) for field in SCHEMAS[stream]}
@@ -32,12 +71,12 @@ class ColumnStream:
 
     def refresh(self) -> bool:
         """Take what was written since; whether there was something, damage included."""
-        before = len(self), self.file.damage
-        self._reserve(self.file.new_bytes())
-        for batch in self.file.read(self._decode):
+        before = len(self), self.chain.damage()
+        self._reserve(self.chain.new_bytes())
+        for batch in self.chain.read(self._decode):
             for name, column in self._columns.items():
                 column.extend(batch[name])
-        return before != (len(self), self.file.damage)
+        return before != (len(self), self.chain.damage())
 
     def _reserve(self, n_bytes: int) -> None:
         """Room for all rows that so many bytes can hold, so that a large file is copied once."""
@@ -73,10 +112,11 @@ def _dtype(kind: pa.DataType) -> str:
 class StateStream:
     """States of the allocator: only those that a recording shows are kept."""
 
-    __slots__ = ("_n_taken", "file", "initial", "reported")
+    __slots__ = ("_first_event", "_n_taken", "chain", "initial", "reported")
 
-    def __init__(self, directory: Path, stream: str, device: int) -> None:
-        self.file = StreamFile(directory / file_name(stream, device))
+    def __init__(self, homes: Sequence[Path], stream: str, device: int, first_event: int = 0) -> None:
+        self.chain = FileChain(homes, file_name(stream, device))
+        self._first_event = first_event
         self._n_taken = 0
         self.initial: Snapshot | None = None
         """Before the first event; the last one written: a later one knows more."""
@@ -85,17 +125,17 @@ class StateStream:
 
     def refresh(self) -> bool:
         """Take what was written since; whether there was something, damage included."""
-        before = self._n_taken, self.file.damage
-        for batch in self.file.read(_states):
+        before = self._n_taken, self.chain.damage()
+        for batch in self.chain.read(_states):
             for reported, state in batch:
                 self._keep(state, reported=reported)
-        return before != (self._n_taken, self.file.damage)
+        return before != (self._n_taken, self.chain.damage())
 
     def _keep(self, state: Snapshot, *, reported: bool) -> None:
         self._n_taken += 1
         if reported:
             self.reported = state
-        elif state.event == 0:
+        elif state.event == self._first_event:
             self.initial = state
 
 
@@ -134,32 +174,45 @@ def _rows(table: type[Rows], batch: pa.RecordBatch, row: int) -> Rows:
 class DeviceStreams:
     """The streams of one device."""
 
-    def __init__(self, directory: Path, device: int) -> None:
-        self.tables = {stream: ColumnStream(directory, stream, device) for stream in TABLES}
-        self.states = StateStream(directory, STATES, device)
-        self.pools = ColumnStream(directory, POOLS, device)
-        self._all: tuple[ColumnStream | StateStream, ...]
-        # Pools last: what refers to them is written after them, so it must be read before them.
-        self._all = (*self.tables.values(), self.states, self.pools)
+    def __init__(self, rank: Path, homes: Sequence[Path], device: int, first_event: int = 0) -> None:
+        """*homes*: where what is in parts is, see ``parts``. *first_event*: how many were taken before."""
+        self.first_event = first_event
+        self.tables = {stream: ColumnStream(homes, stream, device) for stream in TABLES}
+        self.states = StateStream(homes, STATES, device, first_event)
+        self.peaks = ColumnStream(homes[:1], PEAKS, device)
+        self.pools = ColumnStream([rank], POOLS, device)
+        self._in_parts: tuple[ColumnStream | StateStream, ...] = (*self.tables.values(), self.states)
+
+    def go_on_in(self, home: Path) -> None:
+        """There is one more part."""
+        for stream in self._in_parts:
+            stream.chain.go_on_in(home)
 
     def refresh(self) -> bool:
         """Take what was written since; whether there was something."""
-        grew = [stream.refresh() for stream in self._all]  # each of them: any() stops at the first
+        # Pools last: what refers to them is written after them, so it must be read before them.
+        # Each of them: any() would stop at the first.
+        grew = [stream.refresh() for stream in (*self._in_parts, self.peaks, self.pools)]
         return any(grew)
 
     def __len__(self) -> int:
-        """Events."""
+        """Events that are still there."""
         return len(self.tables["events"])
 
     def files(self) -> list[StreamFile]:
         """The files behind them."""
-        return [stream.file for stream in self._all]
+        streams = (*self._in_parts, self.peaks, self.pools)
+        return [file for stream in streams for file in stream.chain.files]
 
     def table(self, stream: str) -> Any:
         """The rows so far, as the model's table."""
         table, rows = TABLES[stream], self.tables[stream]
         named = {"names": rows.names()} if hasattr(table, "names") else {}
         return table(**rows.columns(), **named)
+
+    def stretch_peaks(self) -> StretchPeaks:
+        """Of the events that were taken."""
+        return StretchPeaks(**self.peaks.columns())
 
     def pool_ids(self) -> tuple[tuple[int, int], ...]:
         """torch's ids, by the index that columns carry."""

@@ -12,11 +12,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from vramscope.errors import StoreError
 from vramscope.model.device import Device, Process
@@ -25,14 +22,17 @@ from vramscope.model.recording import Outcome
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.table import Table
 from vramscope.store import manifest as manifests
+from vramscope.store import parts
 from vramscope.store.appendfile import AppendFile
-from vramscope.store.columns import number_array, string_array
+from vramscope.store.batches import array, arrays, batch, row_of_state
+from vramscope.store.columns import string_array
 from vramscope.store.directory import MANIFEST
 from vramscope.store.launch import LaunchFrames
 from vramscope.store.liveness import here
-from vramscope.store.manifest import Manifest
+from vramscope.store.manifest import Cap, Manifest
 from vramscope.store.schema import (
     EVERY_DEVICE,
+    IN_EACH_PART,
     NOTES,
     POOLS,
     SCHEMAS,
@@ -41,10 +41,14 @@ from vramscope.store.schema import (
     TABLES,
     file_name,
 )
+from vramscope.store.thinner import Thinner
+from vramscope.units import format_bytes
 
 _SYNC_EVERY_S = 30.0
 """Some milliseconds per file: too much after every step of a loop that re-enters the recorder. The kernel
 writes what is older than this by itself."""
+
+_BEGIN_PARTS = ("events", "samples")
 
 _STREAMS = {table: stream for stream, table in TABLES.items()}
 
@@ -75,8 +79,12 @@ class Writer:
         process: Process,
         devices: Sequence[Device],
         started_ns: int,
+        max_bytes: int | None = None,
     ) -> None:
-        """Raises StoreError where the directory holds this rank of a run already, or cannot be written."""
+        """*max_bytes*: what the directory may grow to; then the detail of its beginning is taken.
+
+        Raises StoreError where the directory holds this rank of a run already, or cannot be written.
+        """
         self.path = Path(directory) / f"rank{process.rank}"
         self.written_bytes = 0
         """Of everything in the directory, for a cap."""
@@ -95,6 +103,11 @@ class Writer:
             incarnation=here(),
             started_ns=started_ns,
         )
+        self._saved = self._manifest
+        self._manifest_bytes = 0
+        self._part = self._part_bytes = 0
+        """The number of the part that grows, and how large it is."""
+        self._thinner = None if max_bytes is None else Thinner(self.path, max_bytes, self._size, self._commit)
         self._claim()
 
     def stacks(self, rows: Iterable[tuple[int, str, str, int]]) -> None:
@@ -103,31 +116,29 @@ class Writer:
         if columns:
             parent, function, file, line = columns
             names = string_array(function), string_array(file)
-            self._write(STACKS, None, [_array(parent, "i4"), *names, _array(line, "i4")])
+            self._write(STACKS, None, batch(STACKS, [array(parent, "i4"), *names, array(line, "i4")]))
 
     def append(self, table: Table, device: int) -> None:
         """Append rows of a Trace, Marks, Labels or Counters; names are stored as strings."""
         if len(table):
-            self._write(_STREAMS[type(table)], device, _arrays(table))
+            stream = _STREAMS[type(table)]
+            self._begin_part_if_full(stream)
+            self._write(stream, device, batch(stream, arrays(table)))
 
     def state(self, snapshot: Snapshot, device: int, *, reported: bool) -> None:
         """Append the allocator's state at an instant.
 
         *reported*: as the source itself told it. Else reconstructed; of event 0, the state before the trace.
         """
-        head = [
-            _array([snapshot.event], "i8"),
-            _array([snapshot.time_ns], "i8"),
-            _array([reported], "?"),
-        ]
-        self._write(STATES, device, [*head, _list_of_one(snapshot.segments), _list_of_one(snapshot.blocks)])
+        self._write(STATES, device, row_of_state(snapshot, reported=reported))
 
     def pools(self, pools: Sequence[tuple[int, int]], device: int) -> None:
         """All pool ids so far, by index; only those that are new are written."""
         new = pools[self._n_pools.get(device, 0) :]
         if new:
             self._n_pools[device] = len(pools)
-            self._write(POOLS, device, [_array(column, "u8") for column in zip(*new, strict=True)])
+            columns = [array(column, "u8") for column in zip(*new, strict=True)]
+            self._write(POOLS, device, batch(POOLS, columns))
 
     def device(self, device: Device) -> None:
         """One more than the manifest says so far."""
@@ -138,16 +149,9 @@ class Writer:
 
     def note(self, note: Note, device: int | None = None) -> None:
         """Append something missing, doubtful or repaired; without *device* it concerns the whole rank."""
-        self._write(
-            NOTES,
-            None,
-            [
-                _array([EVERY_DEVICE if device is None else device], "i4"),
-                string_array([note.code]),
-                string_array([note.text]),
-                _array([note.value], "i8"),
-            ],
-        )
+        of = array([EVERY_DEVICE if device is None else device], "i4")
+        columns = [of, string_array([note.code]), string_array([note.text]), array([note.value], "i8")]
+        self._write(NOTES, None, batch(NOTES, columns))
 
     def close(self, outcome: Outcome, error: str = "") -> None:
         """Say how it ended, and let go of the files; nothing happens where that was done already.
@@ -158,7 +162,7 @@ class Writer:
             if self._is_open:
                 self._is_open = False
                 durable = time.monotonic() - self._synced_s >= _SYNC_EVERY_S
-                self._let_go(durable=durable)
+                self._let_go(list(self._files), durable=durable)
                 ended = replace(
                     self._manifest,
                     outcome=outcome,
@@ -176,6 +180,14 @@ class Writer:
             if not self._is_open:
                 self._save(self._manifest, durable=False)
                 self._is_open = True
+
+    def thin(self) -> None:
+        """Where a cap is reached, take the detail of the beginning now, and wait for that."""
+        if self._thinner is not None:
+            self._thinner.thin()
+
+    def _size(self) -> int:
+        return self.written_bytes
 
     def _claim(self) -> None:
         try:
@@ -201,42 +213,93 @@ class Writer:
         with self._lock:
             yield
 
-    def _write(self, stream: str, device: int | None, columns: list[pa.Array]) -> None:
-        batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMAS[stream])
+    def _write(self, stream: str, device: int | None, rows: pa.RecordBatch) -> None:
         with self._mine():
             if self._stopped:
                 raise StoreError(self._stopped)
             if not self._is_open:
                 raise StoreError(f"{self.path}: closed; reopen() continues it")
-            path = self.path / file_name(stream, device)
+            self._stop_if_too_large()
+            path = self._home(stream) / file_name(stream, device)
             try:
-                file = self._file(path, stream)
-                self.written_bytes += file.append(batch.serialize())
+                n_bytes = self._file(path, stream).append(rows.serialize())
             except OSError as error:
                 self._stopped = _complaint(path, error)
                 raise StoreError(self._stopped) from error
+            self._grew(stream, n_bytes)
+
+    def _stop_if_too_large(self) -> None:
+        thinner = self._thinner
+        if thinner is not None and thinner.error and self.written_bytes > thinner.cap.max_bytes:
+            size = format_bytes(thinner.cap.max_bytes)
+            self._stopped = f"{self.path}: reached {size}, and older detail could not go: {thinner.error}"
+            raise StoreError(self._stopped)
+
+    def _home(self, stream: str) -> Path:
+        return parts.part(self.path, self._part) if stream in IN_EACH_PART else self.path
+
+    def _grew(self, stream: str, n_bytes: int) -> None:
+        self.written_bytes += n_bytes
+        if self._thinner is None:
+            return
+        if stream in IN_EACH_PART:
+            self._part_bytes += n_bytes
+        self._thinner.look()
+
+    def _begin_part_if_full(self, stream: str) -> None:
+        """Only before events or samples: what is said of them is not cut off from them."""
+        if self._thinner is None or stream not in _BEGIN_PARTS:
+            return
+        with self._mine():
+            if self._is_open and not self._stopped and self._part_bytes >= self._thinner.part_bytes:
+                self._begin_part(self._thinner)
+
+    def _begin_part(self, thinner: Thinner) -> None:
+        path = parts.part(self.path, self._part + 1)
+        try:
+            path.mkdir()
+        except OSError as error:
+            self._stopped = _complaint(path, error)
+            raise StoreError(self._stopped) from error
+        if not self._part:
+            # Before anything is in it: an older reader must not take the first part for all.
+            self._manifest = replace(self._manifest, cap=thinner.cap)
+            self._save(self._manifest, durable=False)
+        ended = [name for name in self._files if parts.is_in_part(Path(name).name)]
+        self._let_go(ended, durable=False)
+        thinner.whole(self._part, self._part_bytes)
+        self._part, self._part_bytes = self._part + 1, 0
+
+    def _commit(self, cap: Cap, n_bytes: int) -> None:
+        """From now on this is what is there; what it was is taken next."""
+        with self._mine():
+            self.written_bytes += n_bytes
+            if self._manifest.cap != cap:
+                self._manifest = replace(self._manifest, cap=cap)
+                self._save(replace(self._saved, cap=cap), durable=False)
 
     def _file(self, path: Path, stream: str) -> AppendFile:
-        file = self._files.get(path.name)
+        file = self._files.get(str(path))
         if file is None:
-            file = self._files[path.name] = AppendFile(path)
+            file = self._files[str(path)] = AppendFile(path)
             if not file.size:
-                self.written_bytes += file.append(SCHEMAS[stream].serialize())
+                self._grew(stream, file.append(SCHEMAS[stream].serialize()))
         return file
 
-    def _let_go(self, *, durable: bool) -> None:
-        for name, file in self._files.items():
-            error = _close(file, durable=durable)
+    def _let_go(self, names: Sequence[str], *, durable: bool) -> None:
+        for name in names:
+            error = _close(self._files.pop(name), durable=durable)
             if error is not None and not self._stopped:
-                self._stopped = _complaint(self.path / name, error)
-        self._files.clear()
+                self._stopped = _complaint(Path(name), error)
 
     def _save(self, manifest: Manifest, *, durable: bool) -> None:
         path = self.path / MANIFEST
         try:
-            self.written_bytes += manifests.write(path, manifest, durable=durable)
+            n_bytes = manifests.write(path, manifest, durable=durable)
         except OSError as error:
             raise StoreError(_complaint(path, error)) from error
+        self.written_bytes += n_bytes - self._manifest_bytes
+        self._saved, self._manifest_bytes = manifest, n_bytes
 
 
 def _close(file: AppendFile, *, durable: bool) -> OSError | None:
@@ -245,31 +308,6 @@ def _close(file: AppendFile, *, durable: bool) -> OSError | None:
     except OSError as error:
         return error
     return None
-
-
-def _array(values: Sequence[int], dtype: str) -> pa.Array:
-    return number_array(np.array(values, dtype))
-
-
-def _arrays(table: Table) -> list[pa.Array]:
-    names = getattr(table, "names", ())
-    return [
-        _named(column, names) if names and name == "name" else number_array(column)
-        for name, column in table.columns()
-    ]
-
-
-def _named(column: NDArray[Any], names: Sequence[str]) -> pa.Array:
-    """The strings that *column* stands for; a call costs its rows, not all names so far."""
-    used, row_of = np.unique(column, return_inverse=True)
-    return string_array(names[index] for index in used).take(number_array(row_of))
-
-
-def _list_of_one(table: Table) -> pa.Array:
-    """All rows of *table* as the value of one row."""
-    kind = SCHEMAS[STATES].field(type(table).__name__.lower()).type
-    rows = pa.StructArray.from_arrays(_arrays(table), fields=list(kind.value_type))
-    return pa.ListArray.from_arrays(_array([0, len(table)], "i4"), rows, type=kind)
 
 
 def _complaint(path: Path, error: OSError) -> str:

@@ -41,7 +41,7 @@ def test_a_newer_minor_with_unknown_keys_is_read(manifest: Path) -> None:
 
 
 def test_a_newer_major_is_refused_with_advice(manifest: Path) -> None:
-    change(manifest, schema={"major": 2, "minor": 0})
+    change(manifest, schema={"major": 3, "minor": 0})
 
     with pytest.raises(
         StoreError, match=r"manifest\.json: written by a newer vramscope .*pip install -U vramscope"

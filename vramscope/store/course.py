@@ -1,0 +1,63 @@
+"""Which marks, steps and phases belong to the events that are still there, and which to those taken?
+
+Steps are found over all marks at once, so that nothing depends on where the cut is.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from vramscope.model.marks import Marks, Phases, Steps
+from vramscope.model.past import Past, StretchPeaks
+from vramscope.model.program import resolve
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """Of the program; instants count from the first event that is there."""
+
+    marks: Marks
+    steps: Steps
+    phases: Phases
+    past: Past
+
+
+def course(marks: Marks, peaks: StretchPeaks, events: tuple[int, int], end_ns: int) -> Course:
+    """*marks* of the whole recording, whose events *events* (first and behind the last) are still there."""
+    first, end = events
+    steps, phases = resolve(marks, end, end_ns)
+    if not first:
+        return Course(marks, steps, phases, Past())
+    n_past = int(np.searchsorted(steps.start_event, first))
+    is_past = np.where(phases.step < 0, phases.start_event < first, phases.step < n_past)
+    early = marks.event < first
+    past = Past(
+        first,
+        marks.rows(early),
+        steps.rows(slice(n_past)),
+        phases.rows(is_past),
+        peaks.rows(peaks.event <= first),
+    )
+    late = marks.rows(~early)
+    return Course(
+        replace(late, event=late.event - first),
+        _moved(steps.rows(slice(n_past, None)), first),
+        _kept(phases, first, n_past),
+        past,
+    )
+
+
+def _moved(steps: Steps, first: int) -> Steps:
+    """They keep their index: it is the number by which people know them."""
+    return replace(steps, start_event=steps.start_event - first, end_event=steps.end_event - first)
+
+
+def _kept(phases: Phases, first: int, n_past: int) -> Phases:
+    """Those that reach into what is there; the steps of some of them do not."""
+    kept = phases.rows((phases.start_event >= first) | (phases.end_event > first))
+    return replace(
+        kept,
+        start_event=np.maximum(kept.start_event - first, 0),
+        end_event=kept.end_event - first,
+        step=np.maximum(kept.step - n_past, -1),
+    )
