@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vramscope.analysis._leak_holders import before_graph, container_of
-from vramscope.model.holders import Holding
+from vramscope.analysis._leak_holders import Held, before_graph, container_of, is_of_optimizer
 
 CAUSES = {
     "retain_graph": "backward(retain_graph=True) keeps what autograd saved, and {holder} keeps the graph",
@@ -44,7 +43,7 @@ ADVICE = {
 }
 """By cause: the edit that ends it."""
 
-_BY_KIND = {"optimizer": "optimizer_state", "traceback": "traceback", "ctx": "saved_on_ctx"}
+_BY_KIND = {"traceback": "traceback", "ctx": "saved_on_ctx"}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -52,7 +51,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 class Facts:
     """What is known of memory that grows."""
 
-    holdings: Sequence[Holding]
+    holdings: Sequence[Held]
     """Of the oldest blocks that stay."""
     is_replaced: bool
     """Not more blocks, but larger ones."""
@@ -62,6 +61,8 @@ class Facts:
     """A backward was asked to create a graph."""
     optimizer_fraction: float
     """Of the bytes: what is the optimizer's state, by identity."""
+    parameter_fraction: float
+    """Of the bytes: what is a parameter, by identity."""
     gradient_fraction: float
     """Of the bytes: what backward left behind."""
     backward_grows: bool
@@ -70,7 +71,8 @@ class Facts:
 
 def cause_of(facts: Facts) -> str:
     """One of ``CAUSES``."""
-    if facts.optimizer_fraction > 0.2 and not facts.is_replaced:
+    # Of old parameters there may be ever more state too: the history of L-BFGS.
+    if facts.optimizer_fraction > 0.2 and facts.parameter_fraction > 0 and not facts.is_replaced:
         return "optimizer_state"
     if not facts.holdings:
         return _unheld(facts)
@@ -85,10 +87,12 @@ def _unheld(facts: Facts) -> str:
     return "undetached_state" if facts.backward_grows and facts.retains_graph else "unknown"
 
 
-def _of_one(facts: Facts, holding: Holding) -> str:
+def _of_one(facts: Facts, holding: Held) -> str:
     for kind, cause in _BY_KIND.items():
         if holding.has(kind):
             return cause
+    if is_of_optimizer(holding):
+        return "optimizer_state" if facts.parameter_fraction > 0 else "unknown"
     if holding.has("hook") or any(word[1] in _HOOKS for word in holding.words):
         return "hook"
     if holding.words[0][0] == "unreachable":
@@ -98,14 +102,14 @@ def _of_one(facts: Facts, holding: Holding) -> str:
     return _graph(facts, holding) if holding.has("graph") else _direct(holding)
 
 
-def _unreachable(facts: Facts, holding: Holding) -> str:
+def _unreachable(facts: Facts, holding: Held) -> str:
     """No name leads there: a cycle of Python's objects, or one within autograd."""
     if holding.words[0][1] in ("Tensor", "Parameter"):
         return "create_graph_cycle" if facts.creates_graph else "unknown"
     return "traceback" if holding.has("traceback") else "reference_cycle"
 
 
-def _gradient(facts: Facts, holding: Holding) -> str:
+def _gradient(facts: Facts, holding: Held) -> str:
     kinds = [word[0] for word in holding.words]
     if "graph" in kinds[kinds.index("grad") :]:
         return "create_graph_cycle" if facts.creates_graph else "unknown"
@@ -114,7 +118,7 @@ def _gradient(facts: Facts, holding: Holding) -> str:
     return "gradient_not_cleared" if facts.is_replaced else "unknown"
 
 
-def _graph(facts: Facts, holding: Holding) -> str:
+def _graph(facts: Facts, holding: Held) -> str:
     entered = holding.first("graph")
     is_scalar = entered is not None and entered[2] == 1
     if container_of(holding):
@@ -125,7 +129,7 @@ def _graph(facts: Facts, holding: Holding) -> str:
     return "loss_with_graph" if is_scalar else "undetached_state"
 
 
-def _direct(holding: Holding) -> str:
+def _direct(holding: Held) -> str:
     container = container_of(holding)
     if any("lru_cache" in str(word[1]) for word in before_graph(holding)):
         return "cache"

@@ -1,6 +1,8 @@
 """Who held each allocation, of what capture wrote into the recording?"""
 
+from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,10 +16,51 @@ from vramscope.model.recording import Recording
 
 _CONTAINERS = ("item", "key")
 _NAMES = ("attribute", "closure", "optimizer", "grad")
+_NAMELESS = ("part", "bound", "default", "traceback")
+_OPTIMIZER_S_OWN = ("state", "param_groups")
 
 
-def held(recording: Recording, found: Allocations) -> Mapping[int, Holding]:
-    """Row of *found* → the last that was said of it."""
+@dataclass(frozen=True, slots=True)
+class Held(Holding):
+    """The way to one block, and what on it gets longer."""
+
+    grows_at: int = -1
+    """Index of the word that says which item of it; -1: nothing on the way was seen to get longer."""
+
+
+def held(recording: Recording, found: Allocations, born: NDArray[Any]) -> Mapping[int, Held]:
+    """Row of *found* → the last that was said of it; *born*: the step of each row."""
+    return _with_what_grows(_said(recording, found), born)
+
+
+def _with_what_grows(said: Mapping[int, Holding], born: NDArray[Any]) -> dict[int, Held]:
+    """Of the containers on a way the one that has other items for other steps; of such the outermost."""
+    first: dict[tuple[Word, ...], dict[Any, int]] = defaultdict(dict)
+    ways = {row: _containers(holding) for row, holding in said.items()}
+    for row, containers in ways.items():
+        for _, way, item in containers:
+            of_item = first[way]
+            of_item[item] = min(of_item.get(item, int(born[row])), int(born[row]))
+    n_steps = {way: len(set(of_item.values())) for way, of_item in first.items()}
+    grown = {}
+    for row, containers in ways.items():
+        best = max(containers, key=lambda each: n_steps[each[1]], default=None)
+        at = best[0] if best is not None and n_steps[best[1]] > 1 else -1
+        grown[row] = Held(said[row].words, at)
+    return grown
+
+
+def _containers(holding: Holding) -> list[tuple[int, tuple[Word, ...], Any]]:
+    """Of each container before autograd's graph: the index of its word, the way to it, and the item."""
+    words = before_graph(holding)
+    # What else a word tells, as the line a frame was at, differs from walk to walk.
+    names = tuple(
+        (str(word[0]), str(word[1]), *map(str, word[3:] if word[0] in _CONTAINERS else ())) for word in words
+    )
+    return [(at, names[:at], names[at]) for at, word in enumerate(words) if word[0] in _CONTAINERS]
+
+
+def _said(recording: Recording, found: Allocations) -> dict[int, Holding]:
     labels = recording.labels
     tells = np.array([name.startswith(PREFIX) for name in labels.names], dtype=bool)
     rows = np.flatnonzero(tells[labels.name]) if len(labels) else np.zeros(0, "i8")
@@ -37,18 +80,23 @@ def held(recording: Recording, found: Allocations) -> Mapping[int, Holding]:
     return {row: holding for row, holding in pairs if holding is not None}
 
 
-def older_half(rows: NDArray[Any], known: Mapping[int, Holding]) -> list[Holding]:
+def older_half(rows: NDArray[Any], known: Mapping[int, Held]) -> list[Held]:
     """What holds the older ones of *rows*: the newest may only be what the step has at hand."""
     told = [row for row in rows.tolist() if row in known]
     return [known[row] for row in told[: (len(told) + 1) // 2]]
 
 
-def group_of(holding: Holding) -> str:
+def is_of_optimizer(holding: Holding) -> bool:
+    """Whether the way leads through what every optimizer has, not through an attribute of one's own class."""
+    return any(word[0] == "optimizer" and word[1] in _OPTIMIZER_S_OWN for word in before_graph(holding))
+
+
+def group_of(holding: Held) -> str:
     """What blocks of one leak have in common: their holder; all gradients of a model are one, and all that
     an optimizer has."""
     words = before_graph(holding)
     kinds = [word[0] for word in words]
-    if "optimizer" in kinds:
+    if is_of_optimizer(holding):
         return f"{_written(words[: kinds.index('optimizer')])} (optimizer)"
     if "grad" in kinds and "graph" in [word[0] for word in holding.words]:
         return "(graphs of gradients)"
@@ -59,35 +107,42 @@ def group_of(holding: Holding) -> str:
     return root_of(holding)
 
 
-def root_of(holding: Holding) -> str:
+def root_of(holding: Held) -> str:
     """The variable or attribute that holds many, as the program would write it: ``trainer.history``."""
     text, ctx = _written(_named_part(holding)), holding.first("ctx")
     return text if ctx is None else f"ctx.{ctx[1]} of {ctx[-1]} (by {text})"
 
 
-def path_of(holding: Holding) -> str:
+def path_of(holding: Held) -> str:
     """The whole way: ``history → [3] → grad_fn → AddBackward0, MmBackward0 → saved self of MmBackward0``."""
     named = _named_part(holding)
     parts = [_written(named), *map(_word, holding.words[len(named) :])]
     return " → ".join(part for part in parts if part)
 
 
-def kept_at(holding: Holding) -> tuple[str, int, str] | None:
+def kept_at(holding: Held) -> tuple[str, int, str] | None:
     """File, line and text of the statement that keeps it, where capture found just one."""
-    word = holding.first("kept_at")
-    return (str(word[1]), int(word[2]), str(word[3])) if word is not None and len(word) > 3 else None
+    for word in holding.words:
+        # Of which container: recordings from before it was said tell it of the first.
+        if word[0] == "kept_at" and len(word) > 3 and (len(word) == 4 or word[4] in (holding.grows_at, -1)):
+            return (str(word[1]), int(word[2]), str(word[3]))
+    return None
 
 
-def is_bounded(holding: Holding) -> bool:
+def is_nameless(holding: Held, cause: str) -> bool:
+    """Whether no name leads there and none is needed: of a cycle the object is told."""
+    return holding.words[0][0] == "unreachable" and cause == "unknown"
+
+
+def is_bounded(holding: Held) -> bool:
     """A ``deque(maxlen=…)`` fills up, and then lets go of the oldest."""
-    return any(word[0] == "item" and " of " in str(word[-1]) for word in before_graph(holding))
+    words = before_graph(holding) if holding.grows_at < 0 else (holding.words[holding.grows_at],)
+    return any(word[0] == "item" and " of " in str(word[-1]) for word in words)
 
 
-def container_of(holding: Holding) -> str:
-    """``list``, ``dict`` … of the innermost container before autograd's graph; '' for a plain variable."""
-    words = (word for word in reversed(before_graph(holding)) if word[0] in _CONTAINERS)
-    # A tuple does not grow: a state may be one, (hidden, cell).
-    return next((str(word[2]) for word in words if word[2] != "tuple"), "")
+def container_of(holding: Held) -> str:
+    """``list``, ``dict`` … of the container that gets longer; '' where none does."""
+    return str(holding.words[holding.grows_at][2]) if holding.grows_at >= 0 else ""
 
 
 def before_graph(holding: Holding) -> tuple[Word, ...]:
@@ -96,8 +151,10 @@ def before_graph(holding: Holding) -> tuple[Word, ...]:
     return holding.words[: kinds.index("graph")] if "graph" in kinds else holding.words
 
 
-def _named_part(holding: Holding) -> tuple[Word, ...]:
+def _named_part(holding: Held) -> tuple[Word, ...]:
     """Up to the container that holds many, or the variable: items and all behind them left out."""
+    if holding.grows_at > 0:
+        return holding.words[: holding.grows_at]
     words = before_graph(holding)
     for at, word in enumerate(words):
         is_name = word[0] == "key" and (
@@ -111,8 +168,10 @@ def _named_part(holding: Holding) -> tuple[Word, ...]:
 def _written(words: tuple[Word, ...]) -> str:
     text = ""
     for kind, name, *rest in words:
-        if kind == "key":
+        if kind in _CONTAINERS:
             text = f"{text}[{name}]"
+        elif kind in _NAMELESS:
+            continue
         elif kind == "closure":
             text = f"{name} of {str(rest[0]).replace('.<locals>', '')}" if rest else str(name)
         elif kind == "unreachable":

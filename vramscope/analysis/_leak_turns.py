@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Stacks
 from vramscope.model.trace import Action
@@ -27,8 +28,9 @@ def turns(recording: Recording) -> tuple[NDArray[Any], bool]:
     steps, n_events = recording.steps, len(recording.trace)
     if len(steps) >= _LEAST_TURNS:
         ends = steps.end_event
-        # The last step is often cut short: by the end of the program, or because it still runs.
-        is_open = len(ends) > 1 and ends[-1] >= n_events and _is_short(ends)
+        # The last step is often cut short: by the end of the program, or because it still runs. And what
+        # comes after the loop looks like one.
+        is_open = len(ends) > 1 and ends[-1] >= n_events and (_is_short(ends) or _lacks_a_phase(recording))
         return np.minimum(ends[:-1] if is_open else ends, n_events), True
     return _inferred(recording), False
 
@@ -36,6 +38,16 @@ def turns(recording: Recording) -> tuple[NDArray[Any], bool]:
 def _is_short(ends: NDArray[Any]) -> bool:
     lengths = np.diff(ends)
     return bool(lengths[-1] < 0.8 * np.median(lengths))
+
+
+def _lacks_a_phase(recording: Recording) -> bool:
+    """Whether the last step has no optimizer or backward, though those before it have."""
+    phases, last = recording.phases, len(recording.steps) - 1
+    for phase in (Phase.OPTIMIZER, Phase.BACKWARD):
+        has = np.isin(np.arange(len(recording.steps)), phases.step[phases.phase == phase])
+        if has[max(last - 3, 0) : last].all() and not has[last]:
+            return True
+    return False
 
 
 def _inferred(recording: Recording) -> NDArray[Any]:

@@ -17,13 +17,22 @@ from vramscope.analysis import Analysis
 from vramscope.analysis._leak_batch import growing_batch
 from vramscope.analysis._leak_causes import ADVICE, CAUSES, Facts, cause_of
 from vramscope.analysis._leak_growth import LEAST_LEVELS, growth, window
-from vramscope.analysis._leak_holders import group_of, held, is_bounded, kept_at, older_half, path_of, root_of
+from vramscope.analysis._leak_holders import (
+    Held,
+    group_of,
+    held,
+    is_bounded,
+    is_nameless,
+    kept_at,
+    older_half,
+    path_of,
+    root_of,
+)
 from vramscope.analysis._leak_levels import Levels, levels_of
 from vramscope.analysis._leak_outside import cache_growth, outside_growth
 from vramscope.analysis._leak_turns import turns
 from vramscope.analysis.categories import Assigned, Reason, assign
 from vramscope.model.finding import Finding
-from vramscope.model.holders import Holding
 from vramscope.model.marks import BackwardKeeps, Category, MarkKind, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
@@ -86,7 +95,7 @@ class _Known:
     """What is asked of a recording once."""
 
     levels: Levels
-    holdings: Mapping[int, Holding]
+    holdings: Mapping[int, Held]
     assigned: Assigned
     retains_graph: bool
     creates_graph: bool
@@ -128,7 +137,7 @@ def _known(levels: Levels) -> _Known:
     )
     return _Known(
         levels=levels,
-        holdings=held(recording, levels.found),
+        holdings=held(recording, levels.found, levels.born),
         assigned=assign(recording, levels.found),
         retains_graph=BackwardKeeps.ITS_GRAPH in backward.value,
         creates_graph=BackwardKeeps.A_NEW_GRAPH in backward.value,
@@ -208,7 +217,7 @@ def _old(levels: Levels, rows: NDArray[Any]) -> NDArray[Any]:
     return old
 
 
-def _evidence_of(known: _Known, rows: NDArray[Any]) -> list[Holding]:
+def _evidence_of(known: _Known, rows: NDArray[Any]) -> list[Held]:
     """Who holds the older of *rows*. What keeps a leak keeps blocks of several steps; a variable that was
     seen to hold those of one or two is the step's own."""
     levels, holdings = known.levels, known.holdings
@@ -242,7 +251,8 @@ def _batch_leak(known: _Known, places: NDArray[Any]) -> Leak | None:
     stayed = _stayed(known, rows)
     source = stayed[known.levels.place[stayed] == places[0]]
     example = _example([known.holdings[row] for row in source.tolist() if row in known.holdings])
-    found = _told(known.levels, rows, stayed, "growing_batch", example)
+    cause = "unknown" if _is_kept(known, source, example) else "growing_batch"
+    found = _told(known.levels, rows, stayed, cause, example)
     if found is None:
         return None
     first = known.levels.frames[places[0]]
@@ -250,8 +260,17 @@ def _batch_leak(known: _Known, places: NDArray[Any]) -> Leak | None:
     return replace(found, lines=tuple(lines))
 
 
+def _is_kept(known: _Known, rows: NDArray[Any], example: Held | None) -> bool:
+    """Whether the program has it beyond a step, made longer each time: a table, a memory; not what a step is
+    given."""
+    category, reason = known.assigned.category[rows], known.assigned.reason[rows]
+    of_model = np.isin(category, (Category.PARAMETER, Category.BUFFER, Category.OPTIMIZER_STATE))
+    is_attribute = example is not None and example.has("attribute")
+    return is_attribute or bool((of_model & (reason == Reason.IDENTITY)).any())
+
+
 def _told(
-    levels: Levels, rows: NDArray[Any], stayed: NDArray[Any], cause: str, example: Holding | None
+    levels: Levels, rows: NDArray[Any], stayed: NDArray[Any], cause: str, example: Held | None
 ) -> Leak | None:
     level = levels.series(rows)
     grows = growth(level)
@@ -260,7 +279,7 @@ def _told(
     first = _first(levels)
     return Leak(
         cause=cause,
-        holder=None if example is None else root_of(example),
+        holder=None if example is None or is_nameless(example, cause) else root_of(example),
         path=None if example is None else path_of(example),
         kept_at=None if example is None else kept_at(example),
         lines=_lines(levels, rows),
@@ -274,7 +293,7 @@ def _told(
     )
 
 
-def _example(holdings: list[Holding]) -> Holding | None:
+def _example(holdings: list[Held]) -> Held | None:
     """One with the root that most have; the shortest of them."""
     if not holdings:
         return None
@@ -283,11 +302,12 @@ def _example(holdings: list[Holding]) -> Holding | None:
     return min((each for each in holdings if root_of(each) == usual), key=lambda each: len(each.words))
 
 
-def _facts(known: _Known, stayed: NDArray[Any], holdings: list[Holding]) -> Facts:
+def _facts(known: _Known, stayed: NDArray[Any], holdings: list[Held]) -> Facts:
     levels = known.levels
     size = levels.found.block_size[stayed]
     category, reason = known.assigned.category[stayed], known.assigned.reason[stayed]
     is_state = (category == Category.OPTIMIZER_STATE) & (reason == Reason.IDENTITY)
+    is_parameter = (category == Category.PARAMETER) & (reason == Reason.IDENTITY)
     total = max(int(size.sum()), 1)
     return Facts(
         holdings=holdings,
@@ -295,6 +315,7 @@ def _facts(known: _Known, stayed: NDArray[Any], holdings: list[Holding]) -> Fact
         retains_graph=known.retains_graph,
         creates_graph=known.creates_graph,
         optimizer_fraction=int(size[is_state].sum()) / total,
+        parameter_fraction=int(size[is_parameter].sum()) / total,
         gradient_fraction=int(size[category == Category.GRADIENT].sum()) / total,
         backward_grows=known.backward_grows,
     )

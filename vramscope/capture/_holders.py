@@ -30,6 +30,7 @@ _ATOMS = frozenset(
 )
 # A list of a million numbers is walked at its ends: leaks are at the new end.
 _MOST_ITEMS, _FIRST_ITEMS = 4000, 200
+_WORDS = (str, int, float, bool, type(None))
 # By the type's own descriptor: a stranger's exception may have made a property of it.
 _TRACEBACK: Any = BaseException.__dict__["__traceback__"]
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -220,7 +221,9 @@ class _Walk:
 
     def _dict(self, items: dict[Any, Any], at: int) -> None:
         for key, value in _ends(list(dict.items(items))):
-            self._meet(value, at, ("key", _key(key), type(items).__name__))
+            word = ("key", _key(key), type(items).__name__)
+            # What cannot be told by its words is told apart by its identity.
+            self._meet(value, at, (*word, id(key)) if word[1].startswith("<") else word)
 
     def _items(self, items: Any, at: int) -> None:
         kind = type(items).__name__
@@ -234,7 +237,7 @@ class _Walk:
 
     def _set(self, items: Any, at: int) -> None:
         for value in _ends(list(items)):
-            self._meet(value, at, ("item", "…", type(items).__name__))
+            self._meet(value, at, ("item", "…", type(items).__name__, id(value)))
 
     def _function(self, function: Any, at: int) -> None:
         name = function.__qualname__
@@ -337,7 +340,9 @@ def _ends(items: list[Any]) -> list[Any]:
 
 def _key(key: Any) -> str:
     """Strangers' keys are not asked for their words."""
-    return repr(key)[:60] if type(key) in (str, int, float, bool) else f"<{type(key).__name__}>"
+    if type(key) is tuple and all(type(part) in _WORDS for part in key[:8]):
+        return repr(key[:8])[:60]
+    return repr(key)[:60] if type(key) in _WORDS else f"<{type(key).__name__}>"
 
 
 def _may_be_in_cycle(kind: type) -> bool:

@@ -1,5 +1,7 @@
-"""From which names does the program reach its objects? Locals of live frames, globals of its modules."""
+"""From which names does the program reach its objects? Locals of live frames, globals of its modules,
+context variables."""
 
+import contextvars
 import sys
 import types
 from collections.abc import Iterator
@@ -12,12 +14,15 @@ Word = tuple[Any, ...]
 
 
 def named(frame: types.FrameType | None) -> Iterator[tuple[Any, Word]]:
-    """Locals of live frames, the innermost first, then the globals of the program's modules."""
+    """Locals of live frames, the innermost first, then the globals of the program's modules
+    and the context variables of the calling thread."""
     own = sys._getframe()
     for top in [frame, *(other for other in sys._current_frames().values() if other is not own)]:
         yield from _of_frames(top)
     del own
     yield from of_modules(are_program=True)
+    for variable, value in contextvars.copy_context().items():
+        yield value, ("context", variable.name)
 
 
 def _of_frames(frame: types.FrameType | None) -> Iterator[tuple[Any, Word]]:

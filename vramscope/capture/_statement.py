@@ -11,42 +11,52 @@ from vramscope.capture._roots import Word
 _MOST_BYTES = 1 << 20
 _CONTAINERS = ("item", "key")
 
+_Name = tuple[str, bool]
+"""And whether it is an attribute's."""
 
-def kept_at(words: Iterable[Word]) -> Word | None:
-    """``("kept_at", file, line, text)`` where the file of the first name has just one such statement."""
+
+def kept_at(words: Iterable[Word]) -> Iterator[Word]:
+    """``("kept_at", file, line, text, at)`` for each container on the way, ``words[at]`` being its item, that
+    has just one such statement in the file of the first name; which of them gets longer is told later.
+
+    *at* is −1 for a variable without a container, that leads into the graph.
+    """
     words = tuple(words)
-    if any(word[0] == "ctx" for word in words):
-        return None  # what is wrong is elsewhere: in the Function
-    file, name = _file_and_name(words)
-    if not file or not name:
-        return None
-    found = _statements(file).get(name, ())
-    if len(found) != 1:
-        return None
-    return ("kept_at", file, found[0], linecache.getline(file, found[0]).split("#")[0].strip()[:120])
-
-
-def _file_and_name(words: tuple[Word, ...]) -> tuple[str, str]:
-    """Of the variable or attribute that holds many: the last name before an item, or before the graph."""
-    first, name = words[0], ""
+    first = words[0]
     place = {"local": 3, "global": 2}.get(first[0])
-    if place is None or len(first) <= place:
-        return "", ""
+    # What is wrong with an attribute of ctx is elsewhere: in the Function.
+    if place is None or len(first) <= place or any(word[0] == "ctx" for word in words):
+        return
+    file = str(first[place])
+    for at, name in _names(words):
+        found = _statements(file).get(name, ())
+        if len(found) == 1:
+            text = linecache.getline(file, found[0]).split("#")[0].strip()[:120]
+            yield ("kept_at", file, found[0], text, at)
+
+
+def _names(words: tuple[Word, ...]) -> Iterator[tuple[int, _Name]]:
+    """Of each container the index of its item's word, and the last name before it: of a variable, or of an
+    attribute."""
+    name: _Name | None = None
     for at, word in enumerate(words):
-        if word[0] in ("graph", *_CONTAINERS):
-            return str(first[place]), name
-        if word[0] in ("local", "global", "attribute"):
-            name = str(word[1])
-        elif at and word[0] in ("closure", "grad", "optimizer", "frame"):
-            return "", ""
-    return str(first[place]), name
+        if word[0] in _CONTAINERS and name is not None:
+            yield at, name
+        elif word[0] == "graph":
+            if name is not None and not any(before[0] in _CONTAINERS for before in words[:at]):
+                yield -1, name
+            return
+        elif word[0] in ("local", "global", "attribute"):
+            name = (str(word[1]), word[0] == "attribute")
+        elif at:
+            name = None  # of another function, that has its own file
 
 
 @lru_cache(64)
-def _statements(file: str) -> dict[str, tuple[int, ...]]:
+def _statements(file: str) -> dict[_Name, tuple[int, ...]]:
     """Name → lines whose statements append to it, assign an item of it, or add to it."""
     source = "".join(linecache.getlines(file))
-    found: dict[str, list[int]] = {}
+    found: dict[_Name, list[int]] = {}
     if 0 < len(source) <= _MOST_BYTES:
         try:
             tree = ast.parse(source)
@@ -58,7 +68,7 @@ def _statements(file: str) -> dict[str, tuple[int, ...]]:
     return {name: tuple(sorted(set(lines))) for name, lines in found.items()}
 
 
-def _kept_by(node: ast.AST) -> Iterator[str]:
+def _kept_by(node: ast.AST) -> Iterator[_Name]:
     """The variables that a statement or call puts something into."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in KEEPING:
         yield from _name(node.func.value)
@@ -70,10 +80,10 @@ def _kept_by(node: ast.AST) -> Iterator[str]:
         yield from _name(node.target.value if isinstance(node.target, ast.Subscript) else node.target)
 
 
-def _name(node: ast.AST) -> Iterator[str]:
+def _name(node: ast.AST) -> Iterator[_Name]:
     while isinstance(node, ast.Subscript):  # seen["first"].append(…)
         node = node.value
     if isinstance(node, ast.Name):
-        yield node.id
+        yield node.id, False
     elif isinstance(node, ast.Attribute):
-        yield node.attr
+        yield node.attr, True

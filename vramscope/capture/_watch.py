@@ -58,8 +58,7 @@ class Watch:
         self.n_walks += 1
         found = search(seconds, frame)
         for way in found.ways[:_MOST_TOLD]:
-            kept = kept_at(way.words)
-            words = way.words if kept is None else (*way.words, kept)
+            words = (*way.words, *kept_at(way.words))
             self._tell(way.storage, Category.UNKNOWN, PREFIX + as_text(words))
 
     def _begin(self, key: tuple[int, int]) -> None:

@@ -8,9 +8,9 @@ PREFIX = "held by: "
 """Begins the name of every label that tells a holder; its category is UNKNOWN."""
 
 Word = tuple[Any, ...]
-"""``(kind, name, …)``; kinds: local, global, context, unreachable (the first word); attribute, key, item, closure,
-frame, traceback, optimizer, ctx, grad, graph, nodes, saved, variable, hook, kept_at, and part for what has no
-name."""
+"""``(kind, name, …)``; kinds: local, global, context, unreachable (the first word); attribute, key, item,
+closure, frame, traceback, optimizer, ctx, grad, graph, nodes, saved, variable, hook, kept_at, and part for
+what has no name."""
 
 
 @dataclass(frozen=True, slots=True)
