@@ -9,6 +9,11 @@ from numpy.typing import NDArray
 from vramscope.model.table import Table
 from vramscope.model.trace import Action, Trace
 
+_DIGIT = 16
+"""Bits."""
+_DIGITS = 3
+"""More take as long as comparing does."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lives(Table):
@@ -58,14 +63,17 @@ def lives(trace: Trace) -> Lives:
 
 
 def stable_order(address: NDArray[Any]) -> NDArray[Any]:
-    """As ``argsort(kind="stable")``. Address and row in one word can be sorted four times as fast."""
-    n_bits = max(len(address) - 1, 0).bit_length()
-    low = int(address.min()) if len(address) else 0
-    if not len(address) or (int(address.max()) - low).bit_length() + n_bits > 64:
+    """As ``argsort(kind="stable")``, up to four times as fast: digit by digit, where NumPy counts instead of
+    comparing. Addresses of one device differ in few bits."""
+    distance = address - (address.min() if len(address) else np.uint64(0))
+    bits = int(np.bitwise_or.reduce(distance)) if len(distance) else 0
+    least = (bits & -bits).bit_length() - 1 if bits else 0
+    if bits.bit_length() - least > _DIGITS * _DIGIT:
         return np.argsort(address, kind="stable")
-    words = ((address - np.uint64(low)) << np.uint64(n_bits)) | np.arange(len(address), dtype="u8")
-    words.sort()
-    order: NDArray[Any] = (words & np.uint64((1 << n_bits) - 1)).astype("i8")
+    order = np.arange(len(address))
+    for low in range(least, bits.bit_length(), _DIGIT):
+        digit = (distance >> np.uint64(low)).astype("u2")
+        order = order[np.argsort(digit[order], kind="stable")]
     return order
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.allocator._impossible import made_possible
-from vramscope.allocator._large_pool import LargePool
+from vramscope.allocator._large_pool import Start, followed
 from vramscope.allocator.layout import (
     Used,
     blocks_of,
@@ -225,13 +225,10 @@ def _block_sizes(
     free = blocks_of(segments, _joined(_at_start(found, sizes), older))
     free = free.rows(free.state == BlockState.INACTIVE)
     rank = np.cumsum(is_large) - 1
-    pool = LargePool(settings, (found.address[is_large], sizes[is_large], rank[unsure]))
-    pool.boundaries.update(segments.address.tolist())
-    for start, size in zip(free.address.tolist(), free.size.tolist(), strict=True):
-        pool.add_free(start, start + size)
-    pool.follow(trace, found.rows(is_large))
-    sizes[is_large] = pool.sizes
-    return sizes, _doubts(len(pool.unsure) + pool.n_never_known, len(pool.strays))
+    start = Start(sizes[is_large], rank[unsure], segments.address, free.address, free.size)
+    shown = followed(trace, found.rows(is_large), start, settings)
+    sizes[is_large] = shown.sizes
+    return sizes, _doubts(shown.n_unsure, shown.n_strays)
 
 
 def _grow_to_neighbours(

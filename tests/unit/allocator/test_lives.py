@@ -1,6 +1,9 @@
 """Events of one address belong to one block after the other."""
 
-from vramscope.allocator.lives import lives
+import numpy as np
+import pytest
+
+from vramscope.allocator.lives import lives, stable_order
 from vramscope.model.trace import Action
 
 A, R, C = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED
@@ -41,3 +44,17 @@ def test_a_record_without_requested_frees_has_lives_all_the_same(trace_of):
 
 def test_no_events_no_lives(trace_of):
     assert len(lives(trace_of((Action.SNAPSHOT, 0, 0)))) == 0
+
+
+@pytest.mark.parametrize("highest", [0, 1, 2**16, 2**36, 2**47, 2**64 - 1])
+@pytest.mark.parametrize("unit", [1, 512])
+def test_the_order_of_addresses_is_that_of_a_stable_sort(highest, unit):
+    random = np.random.default_rng(highest % 97)
+    address = random.integers(0, highest // unit, 2000, dtype="u8", endpoint=True)
+    address = random.choice(address[:50], 2000) * np.uint64(unit)
+
+    assert stable_order(address).tolist() == np.argsort(address, kind="stable").tolist()
+
+
+def test_no_addresses_have_an_order():
+    assert stable_order(np.zeros(0, "u8")).tolist() == []
