@@ -18,14 +18,14 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 from vramscope.alarm import Alarm
 from vramscope.errors import CaptureError, StoreError, UsageError
 from vramscope.model.device import Process
 from vramscope.model.marks import MarkKind, Note, Phase
 from vramscope.model.recording import Outcome
-from vramscope.units import parse_bytes
+from vramscope.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from vramscope.capture import Capture
@@ -37,16 +37,22 @@ _DEVICES = ("auto", "cuda", "simulated")
 _MODES = ("events", "counters")
 # With the time that writing takes this keeps the promise that a killed process loses two seconds at most.
 _FLUSH_INTERVAL_S = 0.8
+MAX_SIZE = "2 GiB"
+"""Of a rank's directory: some 40 million events. A run that is left on for weeks keeps its last hours in
+full, and of what came before the peaks of every step."""
+_LEAST_SIZE = 16 << 20
+"""What is written at one time must be little against it."""
 _PHASES = {phase.name.lower(): phase for phase in Phase if phase not in (Phase.OTHER, Phase.USER)}
 
 
-def record(
+def record(  # noqa: PLR0913 -- all but the first by name
     directory: str | os.PathLike[str] | None = None,
     *,
     device: Literal["auto", "cuda", "simulated"] = "auto",
     mode: Literal["events", "counters"] = "events",
     capacity: str | int | None = None,
     stack_depth: int = 64,
+    max_size: str | int | None = MAX_SIZE,
     quiet: bool = False,
 ) -> "Recorder":
     """Record what uses the memory, as a context manager or a decorator.
@@ -56,8 +62,10 @@ def record(
     where there is a GPU, else ``simulated``: every tensor on the CPU through a model of CUDA's allocator,
     with *capacity* (``"20GiB"``) if given. *mode*: ``events`` is every event with its stack; ``counters`` is
     torch's counters and the driver's at steps and phases and ten times a second, cheap enough to leave on for
-    ever; without a GPU it records steps alone. *stack_depth*: the innermost so many frames are kept. *quiet*:
-    nothing on stderr but warnings. Raises UsageError for what cannot be meant.
+    ever; without a GPU it records steps alone. *stack_depth*: the innermost so many frames are kept.
+    *max_size*: what a rank's directory may grow to; then the oldest detail goes, and peaks per step, samples
+    and marks stay (None: no limit). *quiet*: nothing on stderr but warnings. Raises UsageError for what
+    cannot be meant.
     """
     if device not in _DEVICES:
         raise UsageError(f"no device {device!r}; there is: {', '.join(_DEVICES)}")
@@ -65,35 +73,43 @@ def record(
         raise UsageError(f"no mode {mode!r}; there is: {', '.join(_MODES)}")
     if mode == "counters" and device == "simulated":
         raise UsageError("the simulated device has events only: leave out mode='counters'")
-    try:
-        capacity_bytes = None if capacity is None else parse_bytes(capacity)
-    except ValueError as error:
-        raise UsageError(f"capacity: {error}") from None
+    capacity_bytes, max_bytes = _size("capacity", capacity), _size("max_size", max_size)
+    if max_bytes is not None and max_bytes < _LEAST_SIZE:
+        raise UsageError(f"max_size: at least {format_bytes(_LEAST_SIZE)}, or None for no limit")
     path = None if directory is None else Path(os.path.abspath(directory))  # noqa: PTH100 -- keeps links
     if path is None and _runs.active is not None:
         return _runs.active
     if path not in _runs.by_directory:
         source = "counters" if mode == "counters" else device
-        _runs.by_directory[path] = Recorder(path, source, capacity_bytes, stack_depth, quiet=quiet)
+        wanted = _Wanted(path, source, capacity_bytes, stack_depth, max_bytes)
+        _runs.by_directory[path] = Recorder(wanted, quiet=quiet)
     return _runs.by_directory[path]
+
+
+def _size(name: str, text: str | int | None) -> int | None:
+    try:
+        return None if text is None else parse_bytes(text)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from None
+
+
+class _Wanted(NamedTuple):
+    """What a recorder was asked for."""
+
+    directory: Path | None
+    device: str
+    capacity_bytes: int | None
+    stack_depth: int
+    max_bytes: int | None
 
 
 class Recorder:
     """One run of this process; made by ``record``."""
 
-    def __init__(
-        self,
-        directory: Path | None,
-        device: str,
-        capacity_bytes: int | None,
-        stack_depth: int,
-        *,
-        quiet: bool,
-    ) -> None:
-        self._wanted = directory
-        self._device = device
-        self._capacity_bytes = capacity_bytes
-        self._stack_depth = stack_depth
+    def __init__(self, wanted: _Wanted, *, quiet: bool) -> None:
+        self._wanted = wanted.directory
+        self._device = wanted.device
+        self._options = wanted
         self._quiet = quiet
         self._lock = threading.RLock()
         self._depth = 0
@@ -214,7 +230,7 @@ class Recorder:
             name = "cuda" if offered["cuda"].available() else "simulated"
         elif not offered[name].available():
             raise CaptureError("no CUDA device here; record(device='simulated') needs none")
-        options = Options(self._capacity_bytes, self._stack_depth)
+        options = Options(self._options.capacity_bytes, self._options.stack_depth)
         return name, offered[name].open(options, self._fail)
 
     def _start(self, source: str, capture: "Capture") -> None:
@@ -239,6 +255,7 @@ class Recorder:
                     process=process,
                     devices=capture.devices,
                     started_ns=time.time_ns(),
+                    max_bytes=self._options.max_bytes,
                 )
             except StoreError:
                 if not rank.exists():

@@ -10,15 +10,21 @@ from vramscope.model.recording import Recording
 
 
 def place(recording: Recording, instant: int) -> tuple[int | None, Phase | None]:
-    """Step and innermost phase of the event that led to *instant*; None where outside of any."""
+    """Number of the step, and innermost phase, of the event that led to *instant*; None outside of any."""
     event = max(instant - 1, 0)
-    step = int(steps_of(recording.steps, np.array([event]))[0])
+    step = number_of_step(recording.steps, event)
     inside = (recording.phases.start_event <= event) & (event < recording.phases.end_event)
     rows = np.flatnonzero(inside)
     if not len(rows):
-        return (None if step < 0 else step), None
+        return step, None
     innermost = rows[np.argmax(_rank(recording.phases)[rows])]
-    return (None if step < 0 else step), Phase(int(recording.phases.phase[innermost]))
+    return step, Phase(int(recording.phases.phase[innermost]))
+
+
+def number_of_step(steps: Steps, event: int) -> int | None:
+    """By which people know the step of *event*; None outside of every step."""
+    row = int(steps_of(steps, np.array([event]))[0])
+    return None if row < 0 else int(steps.index[row])
 
 
 def steps_of(steps: Steps, events: NDArray[Any]) -> NDArray[Any]:

@@ -2,10 +2,8 @@
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from vramscope.analysis._life_rules import Lives, Reason, lives_of
-from vramscope.analysis._place import steps_of
+from vramscope.analysis._place import number_of_step
 from vramscope.analysis.lifetimes import ALIVE, Allocations
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
@@ -43,16 +41,18 @@ def why(recording: Recording, allocation: Allocations, category: Category, reaso
             text = _NAMELESS.get(category, text.partition(":")[0])
         return text.format(name=f"`{name}`" if category in (Category.PARAMETER, Category.BUFFER) else name)
     lives = lives_of(recording, allocation)
-    born, died = _born(lives, allocation), _died(recording, lives, allocation)
+    born, died = _born(recording, lives, allocation), _died(recording, lives, allocation)
     return _BECAUSE.get(reason, "{born}; {died}: nothing says what for").format(born=born, died=died)
 
 
-def _born(lives: Lives, allocation: Allocations) -> str:
-    if int(allocation.alloc_event[0]) < 0:
-        return "there before the recording began"
-    step = int(lives.step[0])
+def _born(recording: Recording, lives: Lives, allocation: Allocations) -> str:
+    event = int(allocation.alloc_event[0])
+    if event < 0:
+        what = "the detail that was kept" if recording.past.n_events else "the recording began"
+        return f"there before {what}"
+    step = number_of_step(recording.steps, event)
     where = f"in {Phase(int(lives.phase[0])).name.lower()}" if lives.born_in[0] >= 0 else "between the phases"
-    return f"born {where} of step {step}" if step >= 0 else f"born {where}, outside of every step"
+    return f"born {where}, outside of every step" if step is None else f"born {where} of step {step}"
 
 
 def _died(recording: Recording, lives: Lives, allocation: Allocations) -> str:
@@ -61,7 +61,7 @@ def _died(recording: Recording, lives: Lives, allocation: Allocations) -> str:
         return "alive at the end"
     row = int(lives.freed_in[0])
     where = f"in {Phase(int(lives.phases.phase[row])).name.lower()}" if row >= 0 else "between the phases"
-    step = int(steps_of(recording.steps, np.array([event]))[0])
+    step = number_of_step(recording.steps, event)
     if row >= 0 and lives.born_in[0] == row:
         return "dead within it"
-    return f"freed {where} of step {step}" if step >= 0 else f"freed {where}"
+    return f"freed {where}" if step is None else f"freed {where} of step {step}"

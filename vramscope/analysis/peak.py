@@ -1,12 +1,14 @@
 """When was most memory in use, and how much was it?"""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from vramscope.analysis import Analysis
-from vramscope.analysis._place import place
+from vramscope.analysis._place import number_of_step, place
 from vramscope.analysis.timeline import timeline
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase
+from vramscope.model.past import Past
 from vramscope.model.recording import Recording
 from vramscope.units import format_bytes
 
@@ -17,8 +19,9 @@ class High:
 
     n_bytes: int
     instant: int
+    """−1 where a size cap took the events (``Recording.past``)."""
     time_ns: int
-    """0 without a clock."""
+    """0 without a clock, and where the events were taken."""
     step: int | None
     """None outside of every step."""
     phase: Phase | None
@@ -33,6 +36,14 @@ class Peak:
     allocated: High
     active: High
     reserved: High
+    past: Mapping[str, High] = field(default_factory=dict)
+    """By quantity, those before the trace, where a size cap took events."""
+
+    def highest(self, quantity: str) -> High:
+        """Of the whole recording; of the events that are there where these reached as much."""
+        here: High = getattr(self, quantity)
+        before = self.past.get(quantity, here)
+        return before if before.n_bytes > here.n_bytes else here
 
 
 def peak(recording: Recording) -> Peak:
@@ -45,12 +56,23 @@ def peak(recording: Recording) -> Peak:
         step, phase = place(recording, instant)
         return High(int(values[instant]), instant, int(totals.time_ns[instant]), step, phase)
 
-    return Peak(high("requested"), high("allocated"), high("active"), high("reserved"))
+    here = high("requested"), high("allocated"), high("active"), high("reserved")
+    return Peak(*here, _past(recording.past))
+
+
+def _past(past: Past) -> dict[str, High]:
+    found = {}
+    for quantity, most in past.peaks.columns():
+        if quantity != "event" and len(most):
+            row = int(most.argmax())
+            step = number_of_step(past.steps, int(past.peaks.event[row]))
+            found[quantity] = High(int(most[row]), -1, 0, step, None)
+    return found
 
 
 def findings(found: Peak) -> list[Finding]:
     """The peak in one sentence."""
-    top = found.allocated
+    top = found.highest("allocated")
     if not top.n_bytes:
         return []
     step = "" if top.step is None else f" at step {top.step}"

@@ -1,7 +1,7 @@
 """What one would tell a colleague about a recording: the figures, before anybody words them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vramscope.analysis import analyses
@@ -10,13 +10,13 @@ from vramscope.analysis.categories import categories
 from vramscope.analysis.identity import identity
 from vramscope.analysis.peak import High, peak
 from vramscope.analysis.sampled_peaks import SampledPeaks, sampled_peaks
-from vramscope.analysis.step_peaks import step_peaks
+from vramscope.analysis.step_peaks import IntervalPeaks, step_peaks
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.waterfall import Waterfall, waterfall
 from vramscope.commands._lines import Line, lines
 from vramscope.model.counters import Counters
 from vramscope.model.finding import Finding
-from vramscope.model.marks import Phase
+from vramscope.model.marks import Phase, Steps
 from vramscope.model.recording import Recording
 
 _NO_LEVELS = ("time_ns", "event", "reserved_drift_bytes")
@@ -33,6 +33,8 @@ class StepPeak:
     phases: Mapping[str, int]
     is_exact: bool = True
     """Else it was at least so much: only samples tell."""
+    has_detail: bool = True
+    """Else a size cap took its events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,11 @@ class Summary:
     end: Mapping[str, int]
     """Bytes by quantity."""
     peak: Mapping[str, High]
-    """Each the maximum of its own quantity."""
+    """Each the maximum of its own quantity; also of events that a size cap took."""
     identity: Mapping[str, int]
     """What the reserved bytes consist of when most is allocated; empty where the source does not tell."""
     lines: tuple[Line, ...]
-    """What was live when most was allocated, largest first."""
+    """What was live when most was allocated, as far as there are events, largest first."""
     steps: tuple[StepPeak, ...]
     categories: Mapping[str, int] | None
     """Bytes by category when most is allocated; None where nothing is known."""
@@ -81,7 +83,7 @@ def summarize(recording: Recording) -> Summary:
     return Summary(
         recording=recording,
         end={quantity: int(getattr(totals, quantity)[-1]) for quantity in QUANTITIES},
-        peak={quantity: getattr(high, quantity) for quantity in QUANTITIES},
+        peak={quantity: high.highest(quantity) for quantity in QUANTITIES},
         identity=_identity(recording, high.allocated.instant),
         lines=tuple(lines(recording.stacks, held.stack_id, held.bytes, held.count)),
         steps=_steps(recording) if sampled is None else _sampled_steps(recording, sampled),
@@ -119,14 +121,19 @@ def phase_word(phase: Phase | int) -> str:
 
 def _steps(recording: Recording) -> tuple[StepPeak, ...]:
     found = step_peaks(recording)
-    phases: list[dict[str, int]] = [{} for _ in range(len(found.per_step))]
-    rows = found.per_phase
+    past = _listed(recording.past.steps, found.past_per_step, found.past_per_phase)
+    past = tuple(replace(step, has_detail=False) for step in past)
+    return (*past, *_listed(recording.steps, found.per_step, found.per_phase))
+
+
+def _listed(steps: Steps, per_step: IntervalPeaks, rows: IntervalPeaks) -> tuple[StepPeak, ...]:
+    phases: list[dict[str, int]] = [{} for _ in range(len(per_step))]
     for step, phase, n_bytes in zip(
         rows.step.tolist(), rows.phase.tolist(), rows.allocated.tolist(), strict=True
     ):
         if step >= 0:
             phases[step][phase_word(phase)] = n_bytes
-    index, peaks = recording.steps.index.tolist(), found.per_step.allocated.tolist()
+    index, peaks = steps.index.tolist(), per_step.allocated.tolist()
     return tuple(StepPeak(*row) for row in zip(index, peaks, phases, strict=True))
 
 

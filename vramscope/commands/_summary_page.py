@@ -113,13 +113,16 @@ def _sample(name: str, value: int) -> str:
 def _extent(summary: Summary) -> str:
     recording = summary.recording
     trace = recording.trace
-    parts = [_count(len(trace), "event")] if has_allocator(recording) else []
+    n_past, n_steps = recording.past.n_events, len(recording.past.steps) + len(recording.steps)
+    parts = [_count(len(trace) + n_past, "event")] if has_allocator(recording) else []
+    if n_past:
+        parts[-1] += f" ({len(trace):,} with detail)"
     if len(recording.counters):
         parts.append(_count(len(recording.counters), "sample"))
     if trace.has_clock:
         parts.append(format_duration(int(trace.time_ns[-1] - trace.time_ns[0])))
-    if len(recording.steps):
-        parts.append(_count(len(recording.steps), "step"))
+    if n_steps:
+        parts.append(_count(n_steps, "step"))
     if recording.process.torch:
         parts.append(f"torch {recording.process.torch}")
     return ", ".join(parts)
@@ -138,7 +141,7 @@ def _when(high: High) -> str:
     step = "" if high.step is None else f"step {high.step}"
     phase = "" if high.phase is None else phase_word(high.phase).replace("_", " ")
     return " ".join(filter(None, [step, phase])) or (
-        f"event {high.instant:,}" if high.instant else "the start"
+        f"event {high.instant:,}" if high.instant > 0 else "the start"
     )
 
 
@@ -158,7 +161,9 @@ def _live_set(summary: Summary, top: int) -> Iterator[Block]:
     total = sum(line.n_bytes for line in summary.lines)
     if not total:
         return
-    yield Heading(f"{format_bytes(total)} allocated at the peak, by where it was allocated", level=3)
+    is_all = total == summary.peak["allocated"].n_bytes
+    of = "at the peak" if is_all else "at the peak of the events with detail"
+    yield Heading(f"{format_bytes(total)} allocated {of}, by where it was allocated", level=3)
     shown = summary.lines[:top]
     rows = [_line(line, total) for line in shown]
     rest = summary.lines[top:]

@@ -121,7 +121,7 @@ def _most(recording: "Recording", limit: str, quantity: str, allowed: float) -> 
 
     if not _has_events(recording):
         return _sampled(recording, limit, quantity, allowed)
-    high = getattr(peak(recording), quantity)
+    high = peak(recording).highest(quantity)
     at = "" if high.step is None else f" at step {high.step}"
     at += "" if high.phase is None else f" in {high.phase.name.lower().replace('_', ' ')}"
     text = f"{format_bytes(high.n_bytes)} {quantity}{at}, {format_bytes(allowed)} allowed"

@@ -68,6 +68,7 @@ def _recording(summary: "Summary") -> dict[str, Any]:
                 "index": step.index,
                 "peak_allocated_bytes": step.allocated_bytes,
                 "is_exact": step.is_exact,
+                "has_detail": step.has_detail,
                 "phases": [
                     {"phase": phase, "peak_allocated_bytes": n_bytes}
                     for phase, n_bytes in step.phases.items()

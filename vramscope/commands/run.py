@@ -19,6 +19,9 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--mode", choices=("events", "counters"), default="events")
     parser.add_argument("--device", choices=("auto", "cuda", "simulated"), default="auto")
     parser.add_argument("--capacity", metavar="SIZE", help="of the simulated device")
+    parser.add_argument(
+        "--max-size", metavar="SIZE", default="2GiB", help="of a rank's directory (2GiB); none: no limit"
+    )
     parser.add_argument("--quiet", action="store_true", help="nothing on stderr but warnings")
     parser.add_argument("-m", dest="is_module", action="store_true", help="a module, as python -m")
     parser.add_argument("program", nargs=REMAINDER, help="the script and its arguments")
@@ -34,7 +37,12 @@ def run(args: Namespace) -> int:
         raise UsageError("which program? vramscope run train.py, or vramscope run -m package.train")
     program = _script.module(given[0]) if args.is_module else _script.script(given[0])
     recorder = record(
-        args.output, device=args.device, mode=args.mode, capacity=args.capacity, quiet=args.quiet
+        args.output,
+        device=args.device,
+        mode=args.mode,
+        capacity=args.capacity,
+        max_size=None if args.max_size == "none" else args.max_size,
+        quiet=args.quiet,
     )
     try:
         # torch may be told much by the environment before it is imported: the program does that.

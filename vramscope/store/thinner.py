@@ -22,9 +22,10 @@ from vramscope.model.past import StretchPeaks
 from vramscope.store import parts
 from vramscope.store.appendfile import AppendFile
 from vramscope.store.batches import arrays, batch, compressed, row_of_state
+from vramscope.store.framing import StreamFile
 from vramscope.store.leftover import Leftover, Part, take
 from vramscope.store.manifest import Cap
-from vramscope.store.schema import PEAKS, SCHEMAS, STATES, TABLES, device_of, file_name
+from vramscope.store.schema import PEAKS, STATES, TABLES, device_of, file_name
 from vramscope.store.streams import DeviceStreams
 
 _N_PARTS = 64
@@ -35,6 +36,7 @@ that follows begins anew after each."""
 _SHARE = 1 / 5
 """Of the time, while there is room: the program needs the interpreter too."""
 _RETRY_S = 10.0
+_SMALL = 1 << 20
 _STREAMS = {table: stream for stream, table in TABLES.items()} | {StretchPeaks: PEAKS}
 _GROWING = ("marks", "samples", PEAKS)
 """Streams of the summary that the next summary goes on with."""
@@ -139,18 +141,16 @@ class Thinner:
         for device, known in left.items():
             summary.add(STATES, device, row_of_state(known.state, reported=False))
             summary.table(known.labels, device)
-        return left, summary.close()
+        return left, summary.write()
 
 
 class _Summary:
     """The directory of a summary while it is made: what the last one said, and more."""
 
     def __init__(self, old: Path | None, new: Path) -> None:
+        self._old = old
         self._new = new
-        self._files: dict[str, AppendFile] = {}
-        for path in [] if old is None else old.iterdir():
-            if path.name.startswith(_GROWING):
-                shutil.copyfile(path, new / path.name)
+        self._rows: dict[str, list[pa.RecordBatch]] = {}
 
     def table(self, table: Marks | Labels | Counters | StretchPeaks, device: int) -> None:
         if len(table):
@@ -158,18 +158,29 @@ class _Summary:
             self.add(stream, device, batch(stream, arrays(table)))
 
     def add(self, stream: str, device: int, rows: pa.RecordBatch) -> None:
-        name = file_name(stream, device)
-        if name not in self._files:
-            self._files[name] = AppendFile(self._new / name)
-            if not self._files[name].size:
-                self._files[name].append(SCHEMAS[stream].serialize())
-        self._files[name].append(compressed(rows))
+        self._rows.setdefault(file_name(stream, device), []).append(rows)
 
-    def close(self) -> int:
+    def write(self) -> int:
         """Wait for the disk; the bytes of everything."""
-        for file in self._files.values():
-            file.close(durable=True)
+        old = [] if self._old is None else [path.name for path in self._old.iterdir()]
+        for name in {*self._rows, *(name for name in old if name.startswith(_GROWING))}:
+            self._write(name, None if self._old is None else self._old / name)
         return sum(path.stat().st_size for path in self._new.iterdir())
+
+    def _write(self, name: str, old: Path | None) -> None:
+        """What was small becomes one batch: each has some 500 bytes of its own."""
+        known = StreamFile(old) if old is not None and name.startswith(_GROWING) else None
+        rows = self._rows.get(name, [])
+        if known is not None and known.size() < _SMALL:
+            rows, known = [*known.read(lambda batch: batch), *rows], None
+        if known is not None:
+            shutil.copyfile(known.path, self._new / name)
+        file = AppendFile(self._new / name)
+        if known is None and rows:
+            file.append(rows[0].schema.serialize())
+        for whole in pa.Table.from_batches(rows).combine_chunks().to_batches() if rows else []:
+            file.append(compressed(whole))
+        file.close(durable=True)
 
 
 def _devices(home: Path) -> set[int]:

@@ -110,6 +110,7 @@ def test_json_is_schema_1_as_counted_by_hand(monkeypatch, capsys):
                         "index": 0,
                         "peak_allocated_bytes": 3072,
                         "is_exact": True,
+                        "has_detail": True,
                         "phases": [
                             {"phase": "forward", "peak_allocated_bytes": 1024},
                             {"phase": "backward", "peak_allocated_bytes": 3072},
@@ -119,6 +120,7 @@ def test_json_is_schema_1_as_counted_by_hand(monkeypatch, capsys):
                         "index": 1,
                         "peak_allocated_bytes": 1536,
                         "is_exact": True,
+                        "has_detail": True,
                         "phases": [{"phase": "forward", "peak_allocated_bytes": 1536}],
                     },
                 ],

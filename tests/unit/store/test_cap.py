@@ -1,0 +1,259 @@
+"""A trace kept below a size: what stays is what the same run without a cap says."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from threading import Event, Thread
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vramscope.analysis.lifetimes import ALIVE
+from vramscope.cli import main
+from vramscope.errors import StoreError
+from vramscope.model.device import Device, Process
+from vramscope.model.marks import MarkKind
+from vramscope.store import manifest as manifests
+from vramscope.store import parts, thinner
+from vramscope.store.reader import Reader
+from vramscope.store.writer import Writer
+
+sys.path.append(str(Path(__file__).parent / "scripts"))
+
+from endless_program import Program, phases_of, steps_of
+
+CAP = 150_000
+
+
+def writer_into(directory, *, max_bytes=None, rank=0):
+    process = Process(rank=rank, world_size=1)
+    return Writer(
+        directory, source="cuda", process=process, devices=[Device()], started_ns=1, max_bytes=max_bytes
+    )
+
+
+def recording_of(directory):
+    return Reader(directory).run.recordings[0]
+
+
+def size_of(directory):
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+
+
+def same_state(found, expected):
+    for name in ("segments", "blocks"):
+        for column, values in getattr(expected, name).columns():
+            np.testing.assert_array_equal(getattr(getattr(found, name), column), values, column)
+
+
+def labels_of(recording):
+    """What was known of each allocation at last."""
+    known, labels = recording.categories(), recording.labels
+    names = [labels.names[labels.name[row]] if row >= 0 else "" for row in known.assigned.label.tolist()]
+    rows = zip(known.allocations.address.tolist(), known.allocations.free_event.tolist(), names, strict=True)
+    return sorted((address, name) for address, end, name in rows if end == ALIVE)
+
+
+def check(capped, whole):
+    """Everything that is told of the capped run is told so of the whole one."""
+    first = capped.past.n_events
+    rest = whole.window(start_event=first)
+    for column, values in rest.trace.columns():
+        np.testing.assert_array_equal(getattr(capped.trace, column), values, column)
+    same_state(capped.initial, rest.initial)
+    for column, values in rest.timeline().columns():
+        np.testing.assert_array_equal(getattr(capped.timeline(), column)[1:], values[1:], column)
+    assert steps_of(capped) == steps_of(whole)
+    assert phases_of(capped) == phases_of(whole)
+    assert labels_of(capped) == labels_of(whole)
+    np.testing.assert_array_equal(capped.counters.time_ns, whole.counters.time_ns)
+    kept = whole.marks.rows(~np.isin(whole.marks.kind, (MarkKind.MODULE, MarkKind.GC)))
+    told = np.concatenate(
+        [each.time_ns[each.kind != MarkKind.MODULE] for each in (capped.past.marks, capped.marks)]
+    )
+    assert set(kept.time_ns.tolist()) == set(told.tolist())
+
+
+@settings(max_examples=6)
+@given(seed=st.integers(0, 2**32), expandable=st.booleans(), n_steps=st.integers(1, 120))
+def test_totals_states_labels_and_peaks_are_those_of_the_same_run_without_a_cap(seed, expandable, n_steps):
+    with TemporaryDirectory() as directory:
+        home = Path(directory)
+        writers = [writer_into(home / "whole"), writer_into(home / "capped", max_bytes=CAP)]
+        program = Program(writers, seed, expandable=expandable)
+        for n_more in (n_steps, 40, 3):
+            program.run(n_more)
+            program.tell()
+            writers[1].thin()
+            check(recording_of(home / "capped"), recording_of(home / "whole"))
+            assert size_of(home / "capped") <= CAP
+            assert writers[1].written_bytes == size_of(home / "capped")
+
+
+@contextmanager
+def training(directory, *, max_bytes, seed=1, rank=0):
+    """Another process that records without an end."""
+    script = Path(__file__).parent / "scripts" / "endless_run.py"
+    command = [sys.executable, str(script), str(directory), str(max_bytes), str(seed)]
+    variables = os.environ | {"RANK": str(rank)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def read_until(process, n_steps):
+    """What the process said last, when it has come so far: steps and events."""
+    said = (0, 0)
+    while said[0] < n_steps:
+        said = tuple(map(int, process.stdout.readline().split()))
+    return said
+
+
+def is_sound(recording):
+    """Nothing is damaged, no step is missing, and the state at the cut leads to peaks that can be."""
+    codes = {note.code for note in recording.notes}
+    assert codes <= {"thinned", "died", "truncated"}, recording.notes
+    numbers = [*recording.past.steps.index.tolist(), *recording.steps.index.tolist()]
+    assert numbers == list(range(len(numbers)))
+    assert all(min(row) >= 0 for row in steps_of(recording).values())
+    totals = recording.timeline()
+    assert (totals.active <= totals.reserved).all()
+    assert (totals.allocated <= totals.active).all()
+
+
+def test_killed_at_any_moment_a_trace_opens_and_is_right(tmp_path):
+    random, n_thinned = Random(3), 0
+    for attempt in range(6):
+        home = tmp_path / str(attempt)
+        with training(home, max_bytes=CAP) as process:
+            read_until(process, 100)
+            time.sleep(random.random() / 2)
+            process.kill()
+            said = [line.split() for line in process.stdout.read().splitlines()]
+        recording = recording_of(home)
+
+        is_sound(recording)
+        n_events = recording.past.n_events + len(recording.trace)
+        assert n_events >= max((int(row[1]) for row in said if len(row) == 2), default=0)
+        n_thinned += recording.past.n_events > 0
+    assert n_thinned >= 3
+
+
+def test_a_follower_goes_on_while_the_beginning_is_taken(tmp_path):
+    with training(tmp_path, max_bytes=CAP) as process:
+        read_until(process, 50)
+        reader, generations = Reader(tmp_path), set()
+        drain = Thread(target=process.stdout.read, daemon=True)
+        drain.start()
+        while len(generations) < 4:
+            reader.refresh()
+            recording = reader.run.recordings[0]
+            is_sound(recording)
+            generations.add(recording.past.n_events)
+    follower = recording
+    afresh = recording_of(tmp_path)
+    assert afresh.past.n_events >= follower.past.n_events > 0
+
+
+@pytest.mark.parametrize("moment", ["a summary is written", "the manifest names it", "parts are removed"])
+def test_where_taking_fails_halfway_nothing_is_lost_and_it_is_tried_again(tmp_path, monkeypatch, moment):
+    writers = [writer_into(tmp_path / "whole"), writer_into(tmp_path / "capped", max_bytes=CAP)]
+    program = Program(writers, 5)
+    place = {
+        "a summary is written": (thinner, "compressed"),
+        "the manifest names it": (manifests, "write"),
+        "parts are removed": (parts, "remove"),
+    }[moment]
+    failed = Event()
+
+    def fails(*_, **__):
+        failed.set()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    # The first manifest of a trace in parts must be written, and what comes then must not be thinned yet.
+    while writers[1].written_bytes < CAP * 0.8:
+        program.run(1, tell_every=0)
+        program.tell()
+    with monkeypatch.context() as patched:
+        patched.setattr(*place, fails)
+        while not failed.is_set():
+            program.run(1, tell_every=0)
+            program.tell()
+            writers[1].thin()
+        check(recording_of(tmp_path / "capped"), recording_of(tmp_path / "whole"))
+    while recording_of(tmp_path / "capped").past.n_events == 0:
+        writers[1].thin()
+    check(recording_of(tmp_path / "capped"), recording_of(tmp_path / "whole"))
+
+
+def test_each_rank_keeps_below_its_own_cap(tmp_path):
+    for rank in (0, 1):
+        with training(tmp_path, max_bytes=CAP, seed=rank, rank=rank) as process:
+            read_until(process, 200)
+    found = Reader(tmp_path).run.recordings
+
+    assert [recording.process.rank for recording in found] == [0, 1]
+    for recording in found:
+        is_sound(recording)
+        assert recording.past.n_events > 0
+        assert size_of(tmp_path / f"rank{recording.process.rank}") <= CAP
+
+
+def test_a_trace_that_cannot_be_kept_below_its_cap_is_stopped(tmp_path, monkeypatch):
+    def fails(*_, **__):
+        raise OSError(errno.EIO, "Input/output error")
+
+    writer = writer_into(tmp_path, max_bytes=CAP)
+    monkeypatch.setattr(thinner, "compressed", fails)
+    program = Program([writer], 1)
+    with pytest.raises(StoreError, match=r"reached 146 KiB, .*could not go: .*Input/output error"):
+        while True:
+            program.run(1, tell_every=0)
+            program.tell()
+            writer.thin()
+
+    assert size_of(tmp_path) < CAP + 20_000
+    is_sound(recording_of(tmp_path))
+
+
+def test_report_says_what_was_thinned(tmp_path, capsys):
+    writers = [writer_into(tmp_path / "whole"), writer_into(tmp_path / "capped", max_bytes=CAP)]
+    program = Program(writers, 2)
+    program.run(120)
+    program.tell()
+    writers[1].thin()
+    said = {}
+    for name in ("whole", "capped"):
+        main(["report", str(tmp_path / name), "--json"])
+        (said[name],) = json.loads(capsys.readouterr().out)["recordings"]
+    main(["report", str(tmp_path / "capped")])
+    page = capsys.readouterr().out
+
+    for key in ("peak", "end", "steps"):
+        capped = [step | {"has_detail": True} for step in said["capped"]["steps"]]
+        assert (said["capped"] | {"steps": capped})[key] == said["whole"][key]
+    n_past = sum(not step["has_detail"] for step in said["capped"]["steps"])
+    assert f"detail of steps 0 to {n_past - 1}" in page
+    assert "was thinned to stay below 146 KiB: peaks per step and phase" in page
+
+
+def test_without_a_cap_reached_a_trace_is_what_it_was(tmp_path):
+    writers = [writer_into(tmp_path / "whole"), writer_into(tmp_path / "capped", max_bytes=1 << 30)]
+    program = Program(writers, 2)
+    program.run(20)
+    program.tell()
+    whole, capped = (sorted((tmp_path / name / "rank0").iterdir()) for name in ("whole", "capped"))
+
+    assert [path.name for path in whole] == [path.name for path in capped]
+    assert [path.read_bytes() for path in whole] == [path.read_bytes() for path in capped]
