@@ -217,11 +217,15 @@ def test_a_trace_that_cannot_be_kept_below_its_cap_is_stopped(tmp_path, monkeypa
     writer = writer_into(tmp_path, max_bytes=CAP)
     monkeypatch.setattr(thinner, "compressed", fails)
     program = Program([writer], 1)
-    with pytest.raises(StoreError, match=r"reached 146 KiB, .*could not go: .*Input/output error"):
+
+    def train():
         while True:
             program.run(1, tell_every=0)
             program.tell()
             writer.thin()
+
+    with pytest.raises(StoreError, match=r"reached 146 KiB, .*could not go: .*Input/output error"):
+        train()
 
     assert size_of(tmp_path) < CAP + 20_000
     is_sound(recording_of(tmp_path))
