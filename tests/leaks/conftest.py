@@ -11,28 +11,21 @@ _spec = importlib.util.spec_from_file_location("leaks_corpus", Path(__file__).wi
 corpus = sys.modules["leaks_corpus"] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(corpus)
 
+FOLDERS = ("leaking", "clean", "holdout", "trial")
 # Failures of ours are warnings; the scripts' own are of no interest.
 ENV = {"PYTHONWARNINGS": "ignore,always::RuntimeWarning", "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture(scope="session")
 def recorded_corpus(tmp_path_factory):
-    """``recorded_corpus(folder)`` → (script, path of its recording) of each script in it."""
-    made = {}
-
-    def record(chosen, steps):
-        out, env = tmp_path_factory.mktemp("leaks"), {**os.environ, **ENV}
-        paths = corpus.record(sys.executable, chosen, out, device="simulated", steps=steps, env=env)
-        return list(zip(chosen, paths, strict=True))
-
-    def of(folder):
-        if folder not in made:
-            chosen = corpus.scripts(folder, "simulated")
-            groups = {steps: [each for each in chosen if steps_of(each) == steps] for steps in (10, 30)}
-            made[folder] = [pair for steps, group in groups.items() if group for pair in record(group, steps)]
-        return made[folder]
-
-    return of
+    """Name of a script → path of its recording; all of one length are made in one process."""
+    chosen = [script for folder in FOLDERS for script in corpus.scripts(folder, "simulated")]
+    out, env, made = tmp_path_factory.mktemp("leaks"), {**os.environ, **ENV}, {}
+    for steps in (10, 30):
+        mine = [script for script in chosen if steps_of(script) == steps]
+        paths = corpus.record(sys.executable, mine, out, device="simulated", steps=steps, env=env)
+        made.update({script.name: path for script, path in zip(mine, paths, strict=True)})
+    return made
 
 
 def steps_of(script):

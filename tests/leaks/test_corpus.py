@@ -23,8 +23,7 @@ pytestmark = pytest.mark.xdist_group("leaks")
 
 
 def recording_of(recorded_corpus, script):
-    paths = {known.name: path for known, path in recorded_corpus(script.path.parent.name)}
-    (recording,) = vramscope.load(paths[script.name]).recordings
+    (recording,) = vramscope.load(recorded_corpus[script.name]).recordings
     return recording
 
 
