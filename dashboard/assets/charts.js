@@ -157,6 +157,15 @@
     return window.dash_clientside.no_update;
   }
 
+  // What was typed, once no letter came for a quarter of a second. No promise: Dash drops those it overtakes.
+  const typing = {};
+  function rested(text) {
+    const name = window.dash_clientside.callback_context.outputs_list.id;
+    clearTimeout(typing[name]);
+    typing[name] = setTimeout(() => dash_clientside.set_props(name, { data: text }), 250);
+    return window.dash_clientside.no_update;
+  }
+
   function chosen(at) {
     if (at !== null && at !== undefined) remember({ at });
     return window.dash_clientside.no_update;
@@ -165,6 +174,6 @@
   window.vramscope = Object.assign(window.vramscope || {}, { remember });
   window.dash_clientside = window.dash_clientside || {};
   window.dash_clientside.vramscope = Object.assign({}, window.dash_clientside.vramscope, {
-    zoomed, drawn, title, chosen,
+    zoomed, drawn, title, chosen, rested,
   });
 })();

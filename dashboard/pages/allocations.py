@@ -15,7 +15,7 @@ from vramscope.units import format_bytes
 
 from .. import api
 from ..address import MAX_SEARCH, Address, restore
-from ..components import allocation, legend, raster, states
+from ..components import allocation, legend, raster, states, typed
 from ..components.choice import segments
 from ..data import Data, View
 from ..figures import outline
@@ -82,12 +82,12 @@ def _ways(address: Address, way: str) -> Any:
 
 
 def _search(address: Address) -> Any:
-    said = {"value": address.q, "placeholder": "Find: attention  size>64MiB  life>2s  alive"}
-    look = {"className": "search wide", "maxLength": MAX_SEARCH}
-    box = dcc.Input(id="al-search", type="search", debounce=0.25, **said, **look)
+    look = {"type": "search", "className": "search wide", "maxLength": MAX_SEARCH}
+    words = "Find: attention  size>64MiB  life>2s  alive"
+    box = typed.box("al-search", address.q, placeholder=words, **look)
     hint = "Words of functions and files; size>1MiB, size<…; life>10ms, life<…; alive (never freed); before "
     name = html.Span("Find allocations", className="unseen")
-    return html.Label([name, box], title=hint + "(from before the recording)")
+    return html.Label([name, *box], title=hint + "(from before the recording)")
 
 
 def _window(series: Series, t0: int | None, t1: int | None) -> Window:
@@ -207,6 +207,7 @@ def _sent(data: Data, view: View, made: tuple[Any, Any, int], paint: Paint, text
 
 
 def _register(app: Any, data: Data) -> None:
+    typed.register(app, "al-search")
     app.server.add_url_rule("/api/active", "active", lambda: _active(data))
     app.server.add_url_rule("/api/alloc", "alloc", lambda: _alloc(data))
     app.clientside_callback(
@@ -219,7 +220,7 @@ def _register(app: Any, data: Data) -> None:
     )
     app.clientside_callback(
         ClientsideFunction("vramscope", "repaint"), Output("al-said", "data"),
-        Input("al-search", "value"), Input("version", "data"), prevent_initial_call=True,
+        Input("al-search", "data"), Input("version", "data"), prevent_initial_call=True,
     )  # fmt: skip
 
     @app.callback(
@@ -238,7 +239,7 @@ def _register(app: Any, data: Data) -> None:
 
     @app.callback(
         Output("al-table", "rowData"), Output("al-heading", "children"),
-        Input("al-search", "value"), Input("version", "data"), State("address", "data"),
+        Input("al-search", "data"), Input("version", "data"), State("address", "data"),
     )  # fmt: skip
     def find(text: str | None, _: Any, said: dict[str, Any]) -> Any:
         return _found(data, _view(data, restore(said)), text or "")

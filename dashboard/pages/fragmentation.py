@@ -19,7 +19,7 @@ from vramscope.units import format_bytes, format_duration, parse_bytes
 
 from .. import api
 from ..address import Address, restore
-from ..components import allocation, legend, raster, states
+from ..components import allocation, legend, raster, states, typed
 from ..components.definitions import DEFINITION, explained
 from ..components.graph import graph
 from ..data import Data, View
@@ -254,13 +254,11 @@ def _hole(state: Snapshot, k: int) -> dict[str, Any]:
 
 def _fit_panel() -> html.Section:
     answer = html.Div(id="fr-fit", **{"aria-live": "polite"})
-    box = dcc.Input(
-        id="fr-size", type="text", placeholder="512 MiB", debounce=0.3, className="search", maxLength=20
-    )
+    box = typed.box("fr-size", type="text", placeholder="512 MiB", className="search", maxLength=20)
     return html.Section(
         [
             html.Div(html.H3("Would it fit?"), className="panel-bar"),
-            html.Div([html.Label(["One more tensor of ", box]), answer], className="fit"),
+            html.Div([html.Label(["One more tensor of ", *box]), answer], className="fit"),
         ],
         className="panel", **{"aria-label": "Would it fit?"},
     )  # fmt: skip
@@ -371,6 +369,7 @@ def _pin(data: Data, view: View, found: Any, i: int) -> dict[str, Any]:
 
 
 def _register(app: Any, data: Data) -> None:
+    typed.register(app, "fr-size")
     app.server.add_url_rule("/api/segments", "segments", lambda: _segments(data))
     app.server.add_url_rule("/api/block", "block", lambda: _block(data))
     for name, output, source in (("zoomed", "fr-view", "fr-graph.relayoutData"),):
@@ -412,7 +411,7 @@ def _register(app: Any, data: Data) -> None:
 
     @app.callback(
         Output("fr-fit", "children"),
-        Input("fr-size", "value"), Input("fr-at", "data"), State("address", "data"),
+        Input("fr-size", "data"), Input("fr-at", "data"), State("address", "data"),
     )  # fmt: skip
     def fit(text: Any, at: Any, said: dict[str, Any]) -> Any:
         view = _view(data, restore(said))

@@ -96,6 +96,20 @@ def test_what_is_searched_for_is_found_and_kept_in_the_address(trained: Any) -> 
     assert {2, 4} & set(flags)
 
 
+def test_no_letter_is_moved_however_fast_one_types(trained: Any) -> None:
+    page = trained.go(f"/allocations?run={trained.run}").page
+    wait(page, RASTER.format("al-graph"))
+    text = "attention size>1MiB life<20s forward alive"
+    for pause in (0, 7, 120):
+        page.fill("#al-search-box", "")
+        for letter in text:
+            page.keyboard.press(letter)
+            page.wait_for_timeout(pause)
+        wait(page, f"new URL(location).searchParams.get('q') === {text!r}")
+
+        assert page.input_value("#al-search-box") == text
+
+
 def test_segments_are_scrubbed_and_asked_whether_something_fits(trained: Any) -> None:
     page = trained.go(f"/fragmentation?run={trained.run}&axis=events&at=3").page
     wait(page, RASTER.format("fr-map"))
@@ -105,7 +119,7 @@ def test_segments_are_scrubbed_and_asked_whether_something_fits(trained: Any) ->
         page.keyboard.press("ArrowRight")
     wait(page, "window.vramscope.rasterOf('fr-map').data.instants[0] > 3")
     wait(page, "+new URL(location).searchParams.get('at') > 3")
-    page.fill("#fr-size", "2 GiB")
+    page.fill("#fr-size-box", "2 GiB")
     wait(page, "document.querySelector('#fr-fit').innerText.includes('out of memory')")
 
     assert "512 MiB" in page.inner_text("[data-said=sums]")
