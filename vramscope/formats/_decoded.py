@@ -52,6 +52,10 @@ class Decoded:
 def decode(data: bytes, n_bytes: int, rows: Rows, shapes: Shapes, lists: FrameLists) -> Decoded:
     """The first *n_bytes* of *data* at the places *rows*."""
     found = Decoded.empty(rows)
+    # Where no shape fits, its number −1 takes the last of each.
+    found.n_memo = np.array([*(shape.n_memo for shape in shapes.known), 0], "i8")[rows.shape]
+    sizes = np.array([*(shape.size for shape in shapes.known), 0], "i8")[rows.shape]
+    found.end = np.where(rows.shape < 0, 0, rows.start + sizes)
     for at, shape in enumerate(shapes.known):
         mine = np.flatnonzero(rows.shape == at)
         if len(mine):
@@ -63,12 +67,11 @@ def decode(data: bytes, n_bytes: int, rows: Rows, shapes: Shapes, lists: FrameLi
 
 
 def _fill(found: Decoded, rows: Rows, at: NDArray[Any], shape: Shape) -> None:
-    found.end[at] = rows.start[at] + shape.size
-    found.n_memo[at] = shape.n_memo
-    for value in shape.gets:
-        found.highest[at] = np.maximum(found.highest[at], rows.numbers(value, at).astype("i8"))
+    told = {value: rows.numbers(value, at) for value in {*shape.gets, *shape.values.values()}}
+    if shape.gets:
+        found.highest[at] = np.maximum.reduce([told[value] for value in shape.gets])
     for name, value in shape.values.items():
-        numbers = rows.numbers(value, at)
+        numbers = told[value]
         if name in found.numbers:
             found.numbers[name][at] = numbers
         elif name == "action":

@@ -11,6 +11,12 @@ _CONTENTS = re.compile(rb"(?:\(" + _GET + rb"+e)*(?:" + _GET + rb"a)?", re.DOTAL
 _REFERENCES = re.compile(rb"j(....)|h(.)", re.DOTALL)
 
 
+_SLOT_BITS = 16
+_MOST_RECENT = 4096
+_WIDTH = 256
+"""Bytes of the longest list that has a slot: a hundred frames."""
+
+
 class _Known(dict[bytes, int]):
     """The number of each list by its opcodes; −1 where these are something else."""
 
@@ -28,13 +34,62 @@ class _Known(dict[bytes, int]):
         return number
 
 
+class _Recent:
+    """Lists met before, found by their bytes without an object for each."""
+
+    __slots__ = ("_entry", "_masks", "_n_entries", "_numbers", "_rows", "_sizes", "_weights")
+
+    def __init__(self) -> None:
+        self._rows = np.zeros((_MOST_RECENT, _WIDTH // 8), "<u8")
+        self._sizes, self._numbers = np.full((2, _MOST_RECENT), -1, "i8")
+        self._n_entries = 1
+        """The first stands for all that are not known."""
+        self._entry = np.zeros(1 << _SLOT_BITS, "i4")
+        """Of each slot, which follows from the bytes; the newest list takes it."""
+        bits = np.arange(_WIDTH) < np.arange(_WIDTH + 1)[:, None]
+        self._masks = np.where(bits, np.uint8(255), np.uint8(0)).view("<u8")
+        """Of each size."""
+        self._weights = np.random.default_rng(0).integers(0, 2**63, _WIDTH // 8, dtype="u8") * 2 + 1
+
+    def find(self, data: bytes, begin: NDArray[Any], end: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The list that each piece is, −1 where that is not known; and its slot, −1 where it has none."""
+        found, slots = np.full(len(begin), -1, "i4"), np.full(len(begin), -1, "i8")
+        at = np.flatnonzero((end - begin <= _WIDTH) & (begin + _WIDTH <= len(data)))
+        if not len(at):
+            return found, slots
+        size = (end - begin)[at]
+        width = max(-(-int(size.max()) // 8), 1)
+        row = f"V{8 * width}"
+        anywhere: NDArray[Any] = np.ndarray((len(data) - 8 * width + 1,), row, data, strides=(1,))
+        rows = anywhere[begin[at]].view("<u8").reshape(-1, width)
+        rows &= self._masks[:, :width].copy().view(row)[:, 0][size].view("<u8").reshape(-1, width)
+        slots[at] = slot = (rows @ self._weights[:width]) >> np.uint64(64 - _SLOT_BITS)
+        entry = self._entry[slot]
+        known = self._rows[: self._n_entries, :width].copy().view(row)[:, 0]
+        number = np.where(self._sizes[entry] == size, self._numbers[entry], -1)
+        differs = known[entry].view("<u8").reshape(-1, width) != rows
+        number[np.flatnonzero(differs) // width] = -1
+        found[at] = number
+        return found, slots
+
+    def learn(self, slot: int, opcodes: bytes, number: int) -> None:
+        """The list that has this slot from now on."""
+        if self._n_entries == _MOST_RECENT:
+            self._entry[:], self._n_entries = 0, 1
+        self._entry[slot] = entry = self._n_entries
+        self._n_entries += 1
+        self._rows[entry] = np.frombuffer(opcodes.ljust(_WIDTH, b"\0"), "<u8")
+        self._sizes[entry], self._numbers[entry] = len(opcodes), number
+
+
 class FrameLists:
     """torch writes a list per call, of references to shared frames; nearly all repeat an earlier one."""
 
-    __slots__ = ("_known", "_memo", "_numbers")
+    __slots__ = ("_known", "_memo", "_numbers", "_recent")
 
     def __init__(self) -> None:
         self._known = _Known()
+        self._recent = _Recent()
         self._memo: list[NDArray[Any]] = []
         self._numbers: list[NDArray[Any]] = []
 
@@ -44,10 +99,19 @@ class FrameLists:
         return self._known.frames
 
     def find(self, data: bytes, begin: NDArray[Any], end: NDArray[Any]) -> NDArray[Any]:
-        """The list that each piece of *data* is the contents of; −1 where it is none. 0.3 µs each."""
-        known = self._known
-        pieces = zip(begin.tolist(), end.tolist(), strict=True)
-        return np.array([known[data[at:to]] for at, to in pieces], "i4")
+        """The list that each piece of *data* is the contents of; −1 where it is none."""
+        found, slots = self._recent.find(data, begin, end)
+        newest: dict[int, tuple[bytes, int]] = {}
+        at = np.flatnonzero(found < 0)
+        given = zip(*(each[at].tolist() for each in (begin, end, slots)), strict=True)
+        for i, (first, last, slot) in enumerate(given):
+            opcodes = data[first:last]
+            found[at[i]] = number = self._known[opcodes]
+            if number >= 0 and slot >= 0:
+                newest[slot] = opcodes, number
+        for slot, (opcodes, number) in newest.items():
+            self._recent.learn(slot, opcodes, number)
+        return found
 
     def highest(self) -> NDArray[Any]:
         """The highest memo index that each list refers to; −1 for an empty one, and behind them for −1."""

@@ -200,11 +200,12 @@ class Rows:
     def numbers(self, value: Value, at: NDArray[Any]) -> NDArray[Any]:
         """A number of the rows *at*."""
         width = self.data.shape[1]
+        kind = f"<u{value.width}" if value.width in (1, 2, 4, 8) else "<u8"
         column: NDArray[Any] = np.ndarray(
-            (len(self.data),), "<u8", self.data, offset=value.offset, strides=(width,)
+            (len(self.data),), kind, self.data, offset=value.offset, strides=(width,)
         )
-        found: NDArray[Any] = column[at] & np.uint64((1 << 8 * value.width) - 1)
-        return found
+        found = column[at].astype("u8")
+        return found if kind[2:] == str(value.width) else found & np.uint64((1 << 8 * value.width) - 1)
 
 
 class Shapes:
@@ -256,7 +257,7 @@ class Shapes:
         """Note which of the rows *rest* have the shape *at*; the others."""
         shape = self.known[at]
         found = rest
-        for i in reversed(range(len(shape.mask))):  # the ends differ most
+        for i in np.flatnonzero(shape.mask)[::-1].tolist():  # the ends differ most
             found = found[(words[i][found] & shape.mask[i]) == shape.bits[i]]
             if not len(found):
                 return rest
