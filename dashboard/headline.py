@@ -21,15 +21,22 @@ class Headline(NamedTuple):
     support: str
 
 
+def claim(data: Data, view: View) -> str:
+    """The peak in one sentence; asks for nothing but the totals, so it is there with the chart."""
+    known = totals(data, view).allocated
+    at = int(known.argmax())
+    peak = format_bytes(int(known[at]))
+    return _out_of_memory(data, view) or f"Peak {peak} at {moment(data, view, at).words}"
+
+
 def headline(data: Data, view: View) -> Headline:
     """The peak in one sentence, its largest holder in a second."""
     known = totals(data, view)
     at = int(known.allocated.argmax())
-    peak, reserved = int(known.allocated[at]), int(known.reserved[at])
-    claim = _out_of_memory(data, view) or f"Peak {format_bytes(peak)} at {moment(data, view, at).words}"
-    idle = reserved - peak
+    idle = int(known.reserved[at]) - int(known.allocated[at])
     unused = f"{format_bytes(idle)} more were reserved then without serving a tensor." if idle > 0 else ""
-    return Headline(claim, " ".join(part for part in (_holder(data, view, at), unused) if part))
+    support = " ".join(part for part in (_holder(data, view, at), unused) if part)
+    return Headline(claim(data, view), support)
 
 
 def _out_of_memory(data: Data, view: View) -> str:

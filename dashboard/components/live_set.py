@@ -12,7 +12,16 @@ from . import stack_table
 
 def layout(prefix: str, data: Data, view: View, at: int, address: Address) -> html.Section:
     """The panel, filled for *at*."""
-    heading, rows = content(data, view, at, address)
+    return panel(prefix, *content(data, view, at, address))
+
+
+def waiting(prefix: str) -> html.Section:
+    """The panel before anything is known: of millions of events it takes seconds, the chart comes first."""
+    return panel(prefix, [html.H3("Live memory"), html.P("Being counted …", className="dim")], [])
+
+
+def panel(prefix: str, heading: list[Any], rows: list[dict[str, Any]]) -> html.Section:
+    """Heading, search box and table."""
     bar = html.Div(
         [html.Div(heading, id=f"{prefix}-live"), stack_table.search_box(prefix)], className="panel-bar"
     )

@@ -15,7 +15,7 @@ from ..data import Data, View
 from ..figures import timeline
 from ..figures.series import EVENTS, TIME, Series
 from ..figures.timeline import QUANTITIES, Window
-from ..headline import findings, headline
+from ..headline import claim, findings, headline
 from ..instant import clamp, moment, neighbour, series_of, totals
 from . import Context, Page
 
@@ -38,7 +38,7 @@ def _layout(context: Context) -> Any:
     stretch = _window(series, address.t0, address.t1)
     figure = timeline.figure(series, stretch, shown, at)
     return [
-        html.Div(opening(data, view, at_once=is_short), id="ov-opening"),
+        html.Div(opening(data, view) if is_short else _waiting(data, view), id="ov-opening"),
         html.Section(
             [
                 html.Div(
@@ -49,31 +49,41 @@ def _layout(context: Context) -> Any:
                     ],
                     className="chart-bar",
                 ),
-                graph("ov-graph", figure, f"Memory over time. {headline(data, view).claim}.", "timeline"),
+                graph("ov-graph", figure, f"Memory over time. {claim(data, view)}.", "timeline"),
                 legend.phases(series),
             ],
             className="panel chart",
             **{"aria-label": "Memory over time"},
         ),
-        live_set.layout("ov", data, view, at, address),
+        live_set.layout("ov", data, view, at, address) if is_short else live_set.waiting("ov"),
         dcc.Store(id="ov-view", data=[address.t0, address.t1]),
         dcc.Store(id="ov-at", data=address.at),
         dcc.Store(id="ov-ready"),
         dcc.Store(id="ov-later", data=None if is_short else 1),
+        dcc.Store(id="ov-told"),
         dcc.Store(id="ov-said"),
     ]
 
 
 def opening(data: Data, view: View, *, at_once: bool = True) -> list[Any]:
-    """The answer first. Of a long run the findings come after the chart: a second per million events."""
+    """The answer first; the findings later where they take long: seconds per million events."""
     said = headline(data, view)
     more = [
         html.Li([html.Span(found.severity, className=f"severity {found.severity}"), found.claim[:600]])
         for found in (findings(data, view)[:6] if at_once else ())
     ]
+    return _opening(data, view, said.support, more)
+
+
+def _waiting(data: Data, view: View) -> list[Any]:
+    """What the totals alone tell, at the height of what follows."""
+    return _opening(data, view, "Who allocated the peak is being counted …", [])
+
+
+def _opening(data: Data, view: View, support: str, more: list[Any]) -> list[Any]:
     return [
         html.Section(
-            [html.H2(said.claim, className="claim"), html.P(said.support, className="support"),
+            [html.H2(claim(data, view), className="claim"), html.P(support, className="support"),
              html.Ul(more, className="findings")],
             className="opening",
         ),
@@ -153,11 +163,27 @@ def _register(app: Any, data: Data) -> None:
         return *live_set.content(data, view, known, address), [] if ctx.triggered_id == "ov-at" else no_update
 
     @app.callback(
-        Output("ov-opening", "children"),
-        Input("version", "data"), Input("ov-later", "data"), State("address", "data"),
+        Output("ov-live", "children", allow_duplicate=True),
+        Output("ov-table", "rowData", allow_duplicate=True),
+        Output("ov-opening", "children", allow_duplicate=True), Output("ov-told", "data"),
+        Input("ov-later", "data"), State("ov-view", "data"), State("ov-at", "data"), State("address", "data"),
+        prevent_initial_call="initial_duplicate",
     )  # fmt: skip
-    def renew(_: Any, later: Any, said: dict[str, Any]) -> Any:
-        if ctx.triggered_id != "version" and not later:
+    def tell(later: Any, zoom: Any, at: Any, said: dict[str, Any]) -> Any:
+        # Of a long run: once the chart is there, who holds the peak; then the findings, which take longest.
+        if not later:
+            raise PreventUpdate
+        address = restore(said)
+        view = _view(data, address)
+        known = _shown_instant(data, view, address, zoom, at)
+        return *live_set.content(data, view, known, address), opening(data, view, at_once=False), 1
+
+    @app.callback(
+        Output("ov-opening", "children"),
+        Input("version", "data"), Input("ov-told", "data"), State("address", "data"),
+    )  # fmt: skip
+    def renew(_: Any, told: Any, said: dict[str, Any]) -> Any:
+        if ctx.triggered_id != "version" and not told:
             raise PreventUpdate
         return opening(data, _view(data, restore(said)))
 

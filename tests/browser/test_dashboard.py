@@ -9,6 +9,7 @@ import pytest
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.data import Data
 from vramscope.dashboard.instant import totals
+from vramscope.dashboard.pages import overview
 
 from vramscope.model.recording import Outcome
 
@@ -78,6 +79,22 @@ def test_a_zoom_brings_finer_data_and_the_exact_maximum(gpt: Any, tmp_path: Path
 
         assert max(gpt.trace("allocated")) * (1 << 20) == allocated[start : end + 1].max()
         assert f"t0={start}&t1={end}" in gpt.page.url
+
+
+def test_of_a_long_run_the_chart_comes_first_and_the_same_is_told_later(
+    gpt: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = gpt.go(f"/overview?run={gpt.run}").page
+    gpt.plotted()
+    told = at_once.inner_text("#ov-opening"), at_once.inner_text("#ov-live")
+    monkeypatch.setattr(overview, "MOST_EVENTS_AT_ONCE", 100)
+    gpt.page.reload()
+    gpt.plotted()
+    until(gpt.page, "!document.querySelector('#page').innerText.includes('being counted')")
+    until(gpt.page, "text => document.querySelector('#ov-opening').innerText === text", told[0])
+
+    assert gpt.page.inner_text("#ov-live") == told[1]
+    assert gpt.page.locator("#ov-table .ag-row").count() > 2
 
 
 def test_a_link_restores_zoom_and_instant(gpt: Any) -> None:
