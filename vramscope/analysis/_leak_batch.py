@@ -21,7 +21,7 @@ def growing_batch(levels: Levels) -> NDArray[Any] | None:
     at, found = levels.at, levels.found
     if not len(levels.recording.phases):
         return None  # who cannot tell backward from forward cannot tell a batch from a gradient
-    n_turns, n_places = len(at) - 1, len(levels.frames)
+    n_turns, n_places = len(at) - 1, len(levels.places)
     turn = np.searchsorted(at, found.alloc_event, side="right") - 1
     rows = np.flatnonzero((turn >= 0) & (turn < n_turns))
     volume, number = np.zeros((n_places, n_turns), "i8"), np.zeros((n_places, n_turns), "i8")

@@ -6,10 +6,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.analysis._backward_calls import calls_of_backward
 from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
+
+Place = tuple[Frame | None, bool]
+"""A line of the program, None where none is known; and whether it is the call of the backward that allocated,
+on a thread without Python's frames, not what allocated itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +27,8 @@ class Levels:
     stride: int
     """Steps from one instant to the next."""
     place: NDArray[Any]
-    """By allocation: which line of the program, as an index into ``frames``."""
-    frames: tuple[Frame | None, ...]
-    """None: no frame of the program is known."""
+    """By allocation: which line of the program, as an index into ``places``."""
+    places: tuple[Place, ...]
     born: NDArray[Any]
     """By allocation: the first instant (index) that comes after its birth."""
     gone: NDArray[Any]
@@ -46,7 +50,7 @@ class Levels:
         """Place → its lasting rows, of places that have more at the last instant than at the first."""
         rows = self.lasting
         size = self.found.block_size[rows]
-        gain = np.zeros(len(self.frames), "i8")
+        gain = np.zeros(len(self.places), "i8")
         np.add.at(gain, self.place[rows], np.where(self.gone[rows] == len(self.at), size, 0))
         np.add.at(gain, self.place[rows], -np.where(self.born[rows] == 0, size, 0))
         rows = rows[gain[self.place[rows]] > 0]
@@ -58,7 +62,7 @@ class Levels:
 def levels_of(recording: Recording, at: NDArray[Any], stride: int) -> Levels:
     """0.5 s per million events, most of it the pairing of births and deaths."""
     found = lifetimes(recording)
-    place, frames = _places(recording, found)
+    place, places = _places(recording, found)
     end = np.where(found.free_event == ALIVE, len(recording.trace) + 1, found.free_event)
     return Levels(
         recording=recording,
@@ -66,18 +70,22 @@ def levels_of(recording: Recording, at: NDArray[Any], stride: int) -> Levels:
         at=at,
         stride=stride,
         place=place,
-        frames=frames,
+        places=places,
         # At instant k the events before k have happened.
         born=np.searchsorted(at, found.alloc_event, side="right"),
         gone=np.searchsorted(at, end, side="right"),
     )
 
 
-def _places(recording: Recording, found: Allocations) -> tuple[NDArray[Any], tuple[Frame | None, ...]]:
+def _places(recording: Recording, found: Allocations) -> tuple[NDArray[Any], tuple[Place, ...]]:
     """Lines, whichever way they were reached; the user's innermost frame stands for a stack."""
     folded = fold(recording.stacks)
     own = folded.of[found.stack_id]
-    frames: dict[Frame | None, int] = {None: 0}
-    ids = np.unique(own)
-    index = [frames.setdefault(folded.stacks.frame(i) if i else None, len(frames)) for i in ids.tolist()]
-    return np.array(index, "i8")[np.searchsorted(ids, own)], tuple(frames)
+    called_at = calls_of_backward(recording, found, own)
+    places: dict[Place, int] = {(None, False): 0}
+    key, row = np.unique(np.stack([np.where(own > 0, own, called_at), own == 0]), axis=1, return_inverse=True)
+    index = [
+        places.setdefault((folded.stacks.frame(i), bool(in_backward)) if i else (None, False), len(places))
+        for i, in_backward in key.T.tolist()
+    ]
+    return np.array(index, "i8")[row.reshape(-1)], tuple(places)

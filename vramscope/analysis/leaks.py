@@ -28,7 +28,7 @@ from vramscope.analysis._leak_holders import (
     path_of,
     root_of,
 )
-from vramscope.analysis._leak_levels import Levels, levels_of
+from vramscope.analysis._leak_levels import Levels, Place, levels_of
 from vramscope.analysis._leak_outside import cache_growth, outside_growth
 from vramscope.analysis._leak_turns import turns
 from vramscope.analysis.categories import Assigned, Reason, assign
@@ -60,6 +60,8 @@ class Leak:
     """File, line and text of the statement that keeps it."""
     lines: tuple[tuple[Frame | None, float], ...]
     """Where it is allocated, with bytes per step, most first; None: no stack was recorded."""
+    in_backward: tuple[bool, ...]
+    """Of each line: whether it only called the backward that allocated, which has no stack of its own."""
     bytes_per_step: float
     n_bytes: int
     """Grown since the first step that was looked at."""
@@ -255,9 +257,13 @@ def _batch_leak(known: _Known, places: NDArray[Any]) -> Leak | None:
     found = _told(known.levels, rows, stayed, cause, example)
     if found is None:
         return None
-    first = known.levels.frames[places[0]]
-    lines = sorted(found.lines, key=lambda line: line[0] != first)
-    return replace(found, lines=tuple(lines))
+    first, _ = known.levels.places[places[0]]
+    order = sorted(range(len(found.lines)), key=lambda at: found.lines[at][0] != first)
+    return replace(
+        found,
+        lines=tuple(found.lines[at] for at in order),
+        in_backward=tuple(found.in_backward[at] for at in order),
+    )
 
 
 def _is_kept(known: _Known, rows: NDArray[Any], example: Held | None) -> bool:
@@ -277,12 +283,14 @@ def _told(
     if grows is None:
         return None
     first = _first(levels)
+    lines = _lines(levels, rows)
     return Leak(
         cause=cause,
         holder=None if example is None or is_nameless(example, cause) else root_of(example),
         path=None if example is None else path_of(example),
         kept_at=None if example is None else kept_at(example),
-        lines=_lines(levels, rows),
+        lines=tuple((frame, rate) for (frame, _), rate in lines),
+        in_backward=tuple(in_backward for (_, in_backward), _ in lines),
         bytes_per_step=grows.per_step / levels.stride,
         n_bytes=int(level[-1] - level[first]),
         first_step=first * levels.stride,
@@ -321,14 +329,14 @@ def _facts(known: _Known, stayed: NDArray[Any], holdings: list[Held]) -> Facts:
     )
 
 
-def _lines(levels: Levels, rows: NDArray[Any]) -> tuple[tuple[Frame | None, float], ...]:
+def _lines(levels: Levels, rows: NDArray[Any]) -> list[tuple[Place, float]]:
     found = []
     for place in np.unique(levels.place[rows]).tolist():
         grows = growth(levels.series(rows[levels.place[rows] == place]))
         if grows is not None:
-            found.append((levels.frames[place], grows.per_step / levels.stride))
+            found.append((levels.places[place], grows.per_step / levels.stride))
     # Where no stack was recorded (autograd's own thread) is no line to show: last.
-    return tuple(sorted(found, key=lambda line: (line[0] is None, -line[1])))
+    return sorted(found, key=lambda line: (line[0][0] is None, -line[1]))
 
 
 def findings(result: Leaks) -> list[Finding]:
@@ -391,8 +399,9 @@ def _evidence(leak: Leak) -> dict[str, Any]:
                 "line": frame and frame.line,
                 "function": frame and frame.function,
                 "bytes_per_step": round(rate),
+                "in_backward": in_backward,
             }
-            for frame, rate in leak.lines[:_LINES_TOLD]
+            for (frame, rate), in_backward in zip(leak.lines[:_LINES_TOLD], leak.in_backward, strict=False)
         ],
     }
 
