@@ -121,13 +121,12 @@ def _with_checkpoints(recording: Recording) -> Recording:
 
 
 def _read_file(path: Path) -> Run:
-    offered = _formats()
     try:
-        found = _format_of(path, offered)
+        found = _format_of(path, registry.own_parts(formats, Format)) or _format_of(path, _formats())
     except OSError as error:
         raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
     if found is None:
-        size, known = format_bytes(path.stat().st_size), ", ".join(sorted(offered.keys() - {_REFUSES}))
+        size, known = format_bytes(path.stat().st_size), ", ".join(sorted(_formats().keys() - {_REFUSES}))
         raise FormatError(f"{path} ({size}): of no format that vramscope reads ({known})")
     return found.read(path)
 

@@ -3,9 +3,11 @@
 import pkgutil
 from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 from vramscope.errors import UnknownNameError
 
@@ -23,6 +25,17 @@ def parts(
     *refused*, a broken entry point is told to it instead (where, error), so that a stranger's mistake does
     not stop us.
     """
+    # Late: it takes 20 ms, which a file of a format of ours need not wait for.
+    from importlib.metadata import entry_points
+
+    found = own_parts(package, kind)
+    for point in entry_points(group=package.__name__):
+        _add_foreign(found, point, kind, refused)
+    return found
+
+
+def own_parts(package: ModuleType, kind: type[Part]) -> dict[str, Part]:
+    """``parts`` without those of other distributions."""
     constant = kind.__name__.upper()
     found: dict[str, Part] = {}
     for module in pkgutil.iter_modules(package.__path__):
@@ -30,8 +43,6 @@ def parts(
             part = getattr(import_module(f"{package.__name__}.{module.name}"), constant, None)
             if part is not None:
                 _add(found, part, kind, module.name)
-    for point in entry_points(group=package.__name__):
-        _add_foreign(found, point, kind, refused)
     return found
 
 
@@ -47,7 +58,7 @@ def part(package: ModuleType, kind: type[Part], name: str) -> Part:
 
 def _add_foreign(
     found: dict[str, Part],
-    point: EntryPoint,
+    point: "EntryPoint",
     kind: type[Part],
     refused: Callable[[str, Exception], None] | None,
 ) -> None:

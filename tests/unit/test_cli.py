@@ -18,7 +18,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, command: Command, value: str = f"
     """As if another distribution offered *command*, and nobody else anything."""
     monkeypatch.setattr(sys.modules[__name__], "COMMAND", command, raising=False)
     point = EntryPoint(command.name, value, "vramscope.commands")
-    monkeypatch.setattr(registry, "entry_points", lambda **_: [point])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [point])
 
 
 def offering(monkeypatch: pytest.MonkeyPatch, run) -> None:

@@ -200,12 +200,15 @@ class Rows:
     def numbers(self, value: Value, at: NDArray[Any]) -> NDArray[Any]:
         """A number of the rows *at*."""
         width = self.data.shape[1]
-        kind = f"<u{value.width}" if value.width in (1, 2, 4, 8) else "<u8"
+        is_whole = value.width in (1, 2, 4, 8)
+        kind = f"<u{value.width if is_whole else 8}"
         column: NDArray[Any] = np.ndarray(
             (len(self.data),), kind, self.data, offset=value.offset, strides=(width,)
         )
-        found = column[at].astype("u8")
-        return found if kind[2:] == str(value.width) else found & np.uint64((1 << 8 * value.width) - 1)
+        found: NDArray[Any] = column[at].astype("u8")
+        if not is_whole:
+            found &= np.uint64((1 << 8 * value.width) - 1)
+        return found
 
 
 class Shapes:
