@@ -9,6 +9,8 @@ from vramscope.analysis._leak_growth import growth
 from vramscope.analysis.timeline import timeline
 from vramscope.model.recording import Recording
 
+_LEAST_SAMPLES = 20
+
 
 def cache_growth(recording: Recording, at: NDArray[Any], stride: int, least: int) -> float:
     """Bytes per step that are reserved beyond what is active; 0 where that does not grow.
@@ -33,7 +35,8 @@ def outside_growth(recording: Recording, at: NDArray[Any], stride: int, least: i
     # The first sample after each turn, so that torch's counter and the driver's are of one moment.
     index = np.searchsorted(samples.time_ns[known], moment)
     seen = np.unique(index[index < len(known)])
-    if len(seen) < len(at) / 4:
+    # Of short steps there are fewer samples than steps; in the first second libraries are still loaded.
+    if len(seen) < min(len(at) / 4, _LEAST_SAMPLES):
         return 0.0
     return _rate(outside[seen], stride * len(at) / len(seen), least)
 
