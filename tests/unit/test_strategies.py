@@ -23,7 +23,13 @@ def attention() -> Any:
     return nn.Sequential(*layers)
 
 
+def blocks() -> Any:
+    parts = (nn.Sequential(nn.Linear(128, 512), nn.GELU(), nn.Linear(512, 128)) for _ in range(4))
+    return nn.Sequential(*parts)
+
+
 MODELS = {
+    "blocks": (blocks, (128,)),
     "mlp": (lambda: nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256)), (256,)),
     "deep": (lambda: nn.Sequential(*(nn.Linear(128, 128) for _ in range(6))), (128,)),
     "convolutions": (lambda: nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU()), (3, 32, 32)),
@@ -31,13 +37,24 @@ MODELS = {
 }
 
 
-def trained(path, name: str, *, fused: bool = False, micro: int = 1, batch: int = 64) -> Recording:
+class Checkpointed(nn.Sequential):
+    """Each of its parts is run again in backward."""
+
+    def forward(self, x: Any) -> Any:
+        for part in self:
+            x = torch.utils.checkpoint.checkpoint(part, x, use_reentrant=False)
+        return x
+
+
+def trained(
+    path, name: str, *, fused: bool = False, micro: int = 1, batch: int = 64, how: str = ""
+) -> Recording:
     """A recording of real training on the simulated device."""
     make, shape = MODELS[name]
     torch.manual_seed(0)
-    model = make()
-    how = {"fused": True} if fused else {"foreach": True}
-    optimizer = torch.optim.AdamW(model.parameters(), **how)
+    model = Checkpointed(*make()) if how == "checkpointed" else make()
+    options = {"fused": True} if fused else {"foreach": True}
+    optimizer = torch.optim.AdamW(model.parameters(), **options)
     gc.collect()
     with vramscope.record(path, device="simulated", quiet=True):
         for _ in range(3):
@@ -45,7 +62,7 @@ def trained(path, name: str, *, fused: bool = False, micro: int = 1, batch: int 
                 loss = model(torch.randn(batch // micro, *shape)).square().mean() / micro
                 loss.backward()
             optimizer.step()
-            optimizer.zero_grad()
+            optimizer.zero_grad(set_to_none=how != "kept")
     return vramscope.load(path).recordings[0]
 
 
@@ -87,6 +104,33 @@ def test_what_does_not_touch_the_peak_is_not_advised(tmp_path, name):
 
     assert peak_of(after) == peak_of(before)
     assert "fused optimizer" in strategies(before).without_effect
+
+
+@pytest.mark.parametrize(("name", "batch"), [("blocks", 512), ("attention", 64)])
+def test_checkpointing_saves_what_was_said(tmp_path, name, batch):
+    before = trained(tmp_path / "before", name, batch=batch)
+    after = trained(tmp_path / "after", name, batch=batch, how="checkpointed")
+
+    said = named(strategies(before), "activation checkpointing")
+
+    assert said.saved_bytes == pytest.approx(peak_of(before) - peak_of(after), rel=0.1)
+    assert "checkpoint" not in " ".join(each.name for each in strategies(after).advised)
+
+
+def test_gradients_that_stay_are_told_to_go(tmp_path):
+    before = trained(tmp_path / "before", "blocks", batch=512, how="kept")
+    after = trained(tmp_path / "after", "blocks", batch=512)
+
+    said = named(strategies(before), "gradients set to None")
+
+    assert said.saved_bytes == pytest.approx(peak_of(before) - peak_of(after), rel=0.1)
+    assert "gradients set to None" not in [each.name for each in strategies(after).advised]
+
+
+def test_a_recording_without_torchs_frames_gets_no_advice_on_precision():
+    found = strategies(by_hand())
+
+    assert not [each for each in found.advised if "precision" in each.name]
 
 
 # ------------------------------------------------------------------------------- counted by hand

@@ -20,7 +20,7 @@ _COLLECTIVE = re.compile(
 )
 
 # aten/src/ATen/cuda/CublasHandlePool.cpp: 4096 KiB twice and 16 KiB eight times; 32 MiB from Hopper on.
-_WORKSPACES = (8_519_680, 33_554_432)
+WORKSPACES = (8_519_680, 33_554_432)
 # One for cuBLAS and one for cuBLASLt, of the program's thread and of autograd's; per stream.
 _MOST_WORKSPACES = 4
 _IN_CPP = re.compile(r"getNewWorkspace|WorkspaceSize|Workspace\(\)")
@@ -43,7 +43,7 @@ def is_workspace(
     sizes, the storage of no tensor that has a name, and few per stream. Frames of C++, where recorded, say
     it for certain.
     """
-    fits = np.isin(found.size, _WORKSPACES) & (found.free_event == ALIVE) & ~is_named
+    fits = np.isin(found.size, WORKSPACES) & (found.free_event == ALIVE) & ~is_named
     fits &= np.isin(phase, _MULTIPLYING) | (found.alloc_event < 0)
     if recording.source != "cuda":  # files have no names, so any of their blocks might be a workspace
         fits &= False

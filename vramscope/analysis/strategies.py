@@ -6,16 +6,21 @@ many bytes it saves elsewhere.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
+from vramscope.analysis._autocast import autocast
+from vramscope.analysis._checkpointing import checkpointed
+from vramscope.analysis._gradients import is_bucket, kept_gradients
+from vramscope.analysis._life_rules import Lives, lives_of
 from vramscope.analysis._place import phases_of
-from vramscope.analysis.categories import assign
-from vramscope.analysis.lifetimes import Allocations, lifetimes
+from vramscope.analysis.by_module import owners_of
+from vramscope.analysis.categories import Assigned, assign
+from vramscope.analysis.lifetimes import BEFORE, Allocations, lifetimes
 from vramscope.errors import UsageError
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
@@ -27,6 +32,9 @@ _SMALLEST_8BIT = 4096
 """Elements: bitsandbytes keeps smaller tensors' state in 32 bits."""
 _BYTES_8BIT = 1 / 4 * (1 + 4 / 256)
 """Of a state of 32 bits: one byte each, and a scale of four bytes for every block of 256."""
+_MOST_NAMED = 4
+_LARGE_MODEL = 5e9
+"""Parameters: from here on a shard of state alone does not make a model fit."""
 _OF_A_BATCH = (Category.ACTIVATION, Category.INPUT)
 _TRAINS = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.RECOMPUTE)
 
@@ -50,6 +58,10 @@ class Strategy:
     """Why these bytes: exact for this run, or under which assumption."""
     effort: int
     """1: a word in the program … 4: another way to run it."""
+    by_category: dict[str, int] = field(default_factory=dict)
+    """Bytes saved at the instant of the peak as it was; below 0 where something comes on top."""
+    by_phase: dict[str, int] = field(default_factory=dict)
+    """The highest level of each phase, with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +76,26 @@ class Strategies:
     """Tried, and the peak stays where it is."""
     unknown_bytes: int = 0
     """At the peak, of no known category: no strategy counts on them."""
+    by_phase: dict[str, int] = field(default_factory=dict)
+    """The highest level of each phase, as it is."""
+    path: str = ""
+    """In which order to try them, for one GPU or many and a model of this size."""
 
 
 class _Run(NamedTuple):
     """What every strategy looks at."""
 
+    recording: Recording
     found: Allocations
+    assigned: Assigned
+    lives: Lives
     category: NDArray[Any]
     born_in: NDArray[Any]
     """Phase of each allocation's birth; OTHER where it pre-dates the trace."""
     phase: NDArray[Any]
     """At each instant: that of the event that led to it."""
+    level: NDArray[Any]
+    """Allocated bytes at each instant, as it is."""
     n_ranks: int
 
 
@@ -89,6 +110,8 @@ class _Tried(NamedTuple):
     words: tuple[str, str, str]
     """How, cost, basis."""
     effort: int
+    extra_of: Category = Category.ACTIVATION
+    """What ``extra`` is for."""
 
 
 def strategies(recording: Recording, n_ranks: int = 8) -> Strategies:
@@ -99,16 +122,18 @@ def strategies(recording: Recording, n_ranks: int = 8) -> Strategies:
     if n_ranks < 2:
         raise UsageError(f"n_ranks {n_ranks}: sharding needs at least 2")
     run = _run(recording, n_ranks)
-    level = _level(run, np.ones(len(run.found)), 0)
-    at = int(level.argmax())
-    peak = round(float(level[at]))
+    at = int(run.level.argmax())
+    peak = int(run.level[at])
     live = run.found.allocated_at(at)
     unknown = int(run.found.block_size[live & (run.category == Category.UNKNOWN)].sum())
-    tried = [_outcome(run, each, peak) for make in _ALL for each in make(run)]
+    tried = [_outcome(run, each, at) for make in _ALL for each in make(run)]
     advised = [each for each in tried if peak and each.saved_bytes >= WORTH_IT * peak]
     advised.sort(key=lambda each: (-each.saved_bytes / each.effort, each.effort))
     useless = tuple(each.name for each in tried if each not in advised)
-    return Strategies(peak, Phase(int(run.phase[at])), tuple(advised), useless, unknown)
+    phases = _by_phase(run, run.level)
+    return Strategies(
+        peak, Phase(int(run.phase[at])), tuple(advised), useless, unknown, phases, _path(run, advised)
+    )
 
 
 def _run(recording: Recording, n_ranks: int) -> _Run:
@@ -119,28 +144,76 @@ def _run(recording: Recording, n_ranks: int) -> _Run:
         found.alloc_event >= 0, np.append(by_event, Phase.OTHER)[found.alloc_event], Phase.OTHER
     )
     phase = np.concatenate([[Phase.OTHER], by_event])
-    return _Run(found, assign(recording, found).category, born_in, phase, n_ranks)
+    assigned, lives = assign(recording, found), lives_of(recording, found)
+    level = _summed(found, found.block_size, n_events).astype("i8")
+    return _Run(recording, found, assigned, lives, assigned.category, born_in, phase, level, n_ranks)
+
+
+def _path(run: _Run, advised: Sequence[Strategy]) -> str:
+    """One GPU first: what needs no other machine; then what several share."""
+    if not advised:
+        return ""
+    alone = [each.name for each in advised if "GPUs" not in each.name]
+    many = [each.name for each in advised if "GPUs" in each.name]
+    live = run.category == Category.PARAMETER
+    parameters = int(run.found.block_size[live & run.found.allocated_at(int(run.level.argmax()))].sum()) / 4
+    size = f"{parameters / 1e9:.2g} billion parameters (taken as 32 bits)"
+    said = [f"on one GPU: {', then '.join(alone)}"] if alone else []
+    if many:
+        # Below it, what is computed waits less for parameters that are not there.
+        first = many[-1] if parameters >= _LARGE_MODEL else many[0]
+        said.append(f"on {run.n_ranks} GPUs with {size}: {first} first")
+    return "; ".join(said)
+
+
+def _summed(found: Allocations, size: NDArray[Any], n_events: int) -> NDArray[Any]:
+    """Allocated bytes at each instant, if the allocations had these sizes."""
+    change = np.zeros(n_events + 1)
+    is_born, is_freed = found.free_event != BEFORE, found.free_event >= 0
+    np.add.at(change, found.alloc_event[is_born] + 1, size[is_born])
+    np.add.at(change, found.free_event[is_freed] + 1, -size[is_freed])
+    level: NDArray[Any] = np.cumsum(change)
+    return level
 
 
 def _level(run: _Run, factor: NDArray[Any], extra: NDArray[Any] | int) -> NDArray[Any]:
     """Allocated bytes at each instant, if each allocation had *factor* times its size."""
-    found = run.found
-    size = factor * found.block_size
-    change = np.zeros(len(run.phase))
-    is_born, is_freed = found.free_event != -2, found.free_event >= 0
-    np.add.at(change, found.alloc_event[is_born] + 1, size[is_born])
-    np.add.at(change, found.free_event[is_freed] + 1, -size[is_freed])
-    level: NDArray[Any] = np.cumsum(change) + extra
+    level: NDArray[Any] = _summed(run.found, factor * run.found.block_size, len(run.phase) - 1) + extra
     return level
 
 
-def _outcome(run: _Run, tried: _Tried, peak: int) -> Strategy:
+def _outcome(run: _Run, tried: _Tried, at: int) -> Strategy:
     level = _level(run, tried.factor, tried.extra)
-    at = int(level.argmax())
-    left = round(float(level[at]))
+    highest = int(level.argmax())
+    left = round(float(level[highest]))
     how, cost, basis = tried.words
-    phase = Phase(int(run.phase[at]))
-    return Strategy(tried.name, peak - left, left, phase, how, cost, basis, tried.effort)
+    phase, saved = Phase(int(run.phase[highest])), int(run.level[at]) - left
+    return Strategy(
+        tried.name,
+        saved,
+        left,
+        phase,
+        how,
+        cost,
+        basis,
+        tried.effort,
+        _by_category(run, tried, at),
+        _by_phase(run, level),
+    )
+
+
+def _by_category(run: _Run, tried: _Tried, at: int) -> dict[str, int]:
+    live = run.found.allocated_at(at)
+    sums = np.zeros(len(Category))
+    np.add.at(sums, run.category[live], ((1 - tried.factor) * run.found.block_size)[live])
+    sums[tried.extra_of] -= np.broadcast_to(tried.extra, run.phase.shape)[at]
+    return {Category(i).name.lower(): round(float(sums[i])) for i in np.flatnonzero(np.round(sums)).tolist()}
+
+
+def _by_phase(run: _Run, level: NDArray[Any]) -> dict[str, int]:
+    highest = np.zeros(len(Phase))
+    np.maximum.at(highest, run.phase, level)
+    return {phase.name.lower(): round(float(highest[phase])) for phase in Phase if highest[phase] > 0}
 
 
 def _scaled(run: _Run, *scales: tuple[NDArray[Any], float]) -> NDArray[Any]:
@@ -152,6 +225,87 @@ def _scaled(run: _Run, *scales: tuple[NDArray[Any], float]) -> NDArray[Any]:
 
 
 # ----------------------------------------------------------------------------------- the strategies
+
+
+def _mixed_precision(run: _Run) -> Iterator[_Tried]:
+    recording, owners = run.recording, owners_of(run.recording, run.found, run.assigned)
+    action = recording.trace.action
+    found = autocast(recording.stacks, run.found, run.lives, owners, run.assigned, action)
+    if found is None:
+        return
+    change = np.zeros(len(run.phase))
+    np.add.at(change, found.born, found.n_bytes)
+    np.add.at(change, found.dies, -found.n_bytes)
+    yield _Tried(
+        "mixed precision (bf16 autocast)",
+        found.factor,
+        np.cumsum(change),
+        (
+            'with torch.autocast("cuda", dtype=torch.bfloat16): around forward and loss, not around backward',
+            "faster where there are tensor cores; on GPUs before Ampere float16 with a GradScaler instead",
+            "estimate: what products give halves, weights get copies; taken that all is in 32 bits now",
+        ),
+        1,
+        Category.TEMPORARY,
+    )
+
+
+def _checkpointing(run: _Run) -> Iterator[_Tried]:
+    owners = owners_of(run.recording, run.found, run.assigned)
+    ways = checkpointed(run.found, run.lives, owners, run.level)
+    best = min(ways, key=lambda way: int((run.level + way.extra).max()), default=None)
+    if best is not None:
+        yield _Tried(
+            f"activation checkpointing of {len(best.blocks)} blocks",
+            np.ones(len(run.found)),
+            best.extra,
+            (
+                f"torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) for {_few(best.blocks)}",
+                "each of these blocks runs forward twice: up to a third more time",
+                "estimate: what a block saves goes when it returns, and is back when backward reaches it",
+            ),
+            2,
+        )
+
+
+def _few(paths: Sequence[str]) -> str:
+    return ", ".join(paths) if len(paths) <= _MOST_NAMED else f"{paths[0]} … {paths[-1]}"
+
+
+def _gradients_to_none(run: _Run) -> Iterator[_Tried]:
+    """Where gradients are there while forward runs, a step begins with those of the step before."""
+    extra = kept_gradients(run.found, run.lives, run.category == Category.GRADIENT, len(run.phase))
+    if extra.any():
+        yield _Tried(
+            "gradients set to None",
+            np.ones(len(run.found)),
+            extra,
+            (
+                "optimizer.zero_grad(set_to_none=True), before forward or right after the optimizer's step",
+                "none; a program that reads .grad in between finds None",
+                "estimate: gradients are there from where backward makes them, and go after the optimizer",
+            ),
+            1,
+            Category.GRADIENT,
+        )
+
+
+def _bucket_views(run: _Run) -> Iterator[_Tried]:
+    bucket = is_bucket(run.recording.stacks, run.found)
+    gradient = run.category == Category.GRADIENT
+    n_bytes = int(run.found.block_size[bucket].sum())
+    if n_bytes and gradient.any() and not (gradient & bucket).any():
+        yield _Tried(
+            "gradients as views of DDP's buckets",
+            _scaled(run, (gradient, 0.0)),
+            0,
+            (
+                "DistributedDataParallel(…, gradient_as_bucket_view=True)",
+                "none; gradients cannot be detached in place",
+                "exact: each gradient is in its bucket already, and no copy beside it is made",
+            ),
+            1,
+        )
 
 
 def _fused_optimizer(run: _Run) -> Iterator[_Tried]:
@@ -271,6 +425,10 @@ def _sharded(run: _Run) -> Iterator[_Tried]:
 
 
 _ALL: tuple[Callable[[_Run], Iterator[_Tried]], ...] = (
+    _mixed_precision,
+    _checkpointing,
+    _gradients_to_none,
+    _bucket_views,
     _fused_optimizer,
     _accumulation,
     _state_in_8_bits,
