@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.allocator.replay import state_at
+from vramscope.allocator.checkpoints import state_from_nearest
 from vramscope.allocator.settings import SMALL_LIMIT, Settings
 from vramscope.analysis.would_fit import fit_of
 from vramscope.model.counters import Counters
@@ -143,13 +143,13 @@ def _without_driver(room: Room) -> Cause:
 
 
 def room_at(recording: Recording, event: int, device_free: int, leaked: int = 0) -> Room:
-    """When the OOM *event* came; a state is put together, see ``state_at`` for its cost.
+    """When the OOM *event* came; a state is put together.
 
     *leaked*: what ``leaks`` found to have grown until then.
     """
     trace, process = recording.trace, recording.process
     settings = Settings.from_snapshot(process.allocator, torch=process.torch)
-    state = state_at(trace, recording.initial, event, settings)
+    state = state_from_nearest(recording, event)
     need, place = int(trace.size[event]), (int(trace.stream[event]), int(trace.pool[event]))
     samples = _sample(recording, event)
     totals = samples.device_total_bytes[samples.device_total_bytes > 0]

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vramscope.allocator.replay import state_at
-from vramscope.allocator.settings import Settings
+from vramscope.allocator.checkpoints import state_from_nearest
 from vramscope.analysis import Analysis
 from vramscope.analysis.timeline import instant_of
 from vramscope.model.recording import Recording
@@ -43,9 +42,7 @@ class Identity:
 def identity(recording: Recording, instant: int | None = None) -> Identity:
     """At *instant*, or at the peak where None. Replays nothing: what lives then is where it was put."""
     at = instant_of(recording, instant)
-    process = recording.process
-    settings = Settings.from_snapshot(process.allocator, torch=process.torch)
-    return identity_of(state_at(recording.trace, recording.initial, at, settings))
+    return identity_of(state_from_nearest(recording, at))
 
 
 def identity_of(state: Snapshot) -> Identity:

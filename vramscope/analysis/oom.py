@@ -1,13 +1,14 @@
 """Did an allocation fail, and what was there then?"""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.allocator.replay import state_at
-from vramscope.allocator.settings import Settings
+from vramscope.allocator.checkpoints import state_from_nearest
+from vramscope.allocator.index import StateIndex
 from vramscope.analysis import Analysis
 from vramscope.analysis._oom_cause import Cause, Room, cause, room_at
 from vramscope.analysis._place import place
@@ -17,7 +18,7 @@ from vramscope.analysis.timeline import timeline
 from vramscope.model.finding import Finding
 from vramscope.model.marks import MarkKind, Phase
 from vramscope.model.recording import Recording
-from vramscope.model.snapshot import BlockState
+from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.stacks import Frame
 from vramscope.model.table import Table
 from vramscope.model.trace import Action
@@ -25,6 +26,7 @@ from vramscope.units import format_bytes
 
 # A batch-size search fails a few times; a program that lives on failures would fill the page.
 _MOST_TOLD = 5
+_WORTH_AN_INDEX = 5
 
 
 _SENTENCES = {
@@ -92,7 +94,7 @@ class Failures(Table):
 
 
 def oom(recording: Recording) -> Failures:
-    """Every failed allocation; a state is put together for each, see ``state_at`` for its cost."""
+    """Every failed allocation; a state is put together for each."""
     trace = recording.trace
     events = np.flatnonzero(trace.action == Action.OOM)
     totals = timeline(recording)
@@ -102,7 +104,7 @@ def oom(recording: Recording) -> Failures:
         size=trace.size[events],
         allocated=totals.allocated[events],
         reserved=totals.reserved[events],
-        largest_free=[_largest_free(recording, event) for event in events.tolist()],
+        largest_free=_largest_free(recording, events),
         device_free=_device_free(recording, events),
         stack_id=trace.stack_id[events],
         where=_where(recording, events),
@@ -122,13 +124,21 @@ def _rooms(recording: Recording, events: NDArray[Any]) -> tuple[Room | None, ...
     return (*unsaid, *(room_at(recording, event, free, leaked) for event, free in pairs[-_MOST_TOLD:]))
 
 
-def _largest_free(recording: Recording, instant: int) -> int:
+def _largest_free(recording: Recording, events: NDArray[Any]) -> list[int]:
     if any(note.code == "no_layout" for note in recording.notes):
-        return -1
-    process = recording.process
-    settings = Settings.from_snapshot(process.allocator, torch=process.torch)
-    blocks = state_at(recording.trace, recording.initial, instant, settings).blocks
-    return int(blocks.size[blocks.state == BlockState.INACTIVE].max(initial=0))
+        return [-1] * len(events)
+    return [
+        int(state.blocks.size[state.blocks.state == BlockState.INACTIVE].max(initial=0))
+        for state in _states(recording, events.tolist())
+    ]
+
+
+def _states(recording: Recording, instants: list[int]) -> Iterator[Snapshot]:
+    """One after the other: programs that search for a batch size fail often."""
+    if len(instants) < _WORTH_AN_INDEX:
+        return (state_from_nearest(recording, instant) for instant in instants)
+    index = StateIndex(recording.trace, recording.initial)
+    return (index.at(instant) for instant in instants)
 
 
 def _device_free(recording: Recording, events: NDArray[Any]) -> NDArray[Any]:

@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.allocator.replay import state_at
-from vramscope.allocator.settings import Settings
+from vramscope.allocator.checkpoints import state_from_nearest
 from vramscope.analysis import Analysis
 from vramscope.analysis._place import phases_of, steps_of
 from vramscope.analysis.timeline import instant_of
@@ -77,9 +76,7 @@ class Pins(Table):
 def pins(recording: Recording, instant: int | None = None) -> Pins:
     """At *instant*, or at the peak where None; 0.1 s per million events."""
     at = instant_of(recording, instant)
-    process = recording.process
-    settings = Settings.from_snapshot(process.allocator, torch=process.torch)
-    return pins_of(recording, state_at(recording.trace, recording.initial, at, settings))
+    return pins_of(recording, state_from_nearest(recording, at))
 
 
 def pins_of(recording: Recording, state: Snapshot) -> Pins:

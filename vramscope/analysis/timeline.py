@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.allocator.levels import levels as levels_of
+from vramscope.allocator.levels import most_allocated
 from vramscope.analysis import Analysis
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording
@@ -66,7 +67,7 @@ def times(recording: Recording) -> NDArray[Any]:
 def instant_of(recording: Recording, instant: int | None) -> int:
     """*instant*, checked; the first at which most was allocated where None."""
     if instant is None:
-        return int(timeline(recording).allocated.argmax())
+        return most_allocated(recording.trace, recording.initial)
     if not 0 <= instant <= len(recording.trace):
         raise UsageError(f"instant {instant}: this recording has instants 0 to {len(recording.trace)}")
     return instant

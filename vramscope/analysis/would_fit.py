@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.allocator.replay import state_at
+from vramscope.allocator.checkpoints import state_from_nearest
 from vramscope.allocator.settings import SMALL_LIMIT, SMALL_SEGMENT, Settings
 from vramscope.analysis import Analysis
 from vramscope.analysis.timeline import instant_of
@@ -77,7 +77,7 @@ def would_fit(
     at = instant_of(recording, instant)
     process = recording.process
     settings = Settings.from_snapshot(process.allocator, torch=process.torch)
-    state = state_at(recording.trace, recording.initial, at, settings)
+    state = state_from_nearest(recording, at)
     capacity = recording.device.total_bytes or None
     if capacity and settings.memory_fraction is not None:
         capacity = int(capacity * settings.memory_fraction)

@@ -56,6 +56,7 @@ def test_without_a_failure_nothing_is_said(recording):
 def test_only_the_last_few_of_many_failures_are_told(recording):
     failures = oom(recording((SEGMENT, 4096, 4096), *[(OOM, 0, 8192)] * 9))
 
+    assert failures.largest_free.tolist() == [4096] * 9
     assert [finding.evidence["event"] for finding in ANALYSIS.findings(failures)] == [5, 6, 7, 8, 9]
 
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vramscope.allocator import levels as allocator_levels
 from vramscope.analysis.timeline import instant_of, timeline
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording
@@ -88,3 +89,25 @@ def test_an_instant_that_does_not_exist_is_refused(recording):
 
 def test_the_instant_of_nothing_in_particular_is_the_first_peak(recording):
     assert instant_of(recording((A, 0, 512), (R, 0, 512), (A, 0, 512)), None) == 1
+
+
+@pytest.mark.parametrize("stretch", [1, 5, 1 << 13])
+@given(OPS, st.integers(0, 40))
+def test_the_first_peak_is_found_without_the_whole_timeline(play, stretch, ops, n_before):
+    recording = play(ops, n_before).recording
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(allocator_levels, "_STRETCH", stretch)
+        assert instant_of(recording, None) == timeline(recording).allocated.argmax()
+
+
+def test_completions_without_requests_are_found_among_many_blocks(recording):
+    """Frees that stand apart from their requests, each of them at an address that is used again."""
+    rows = [(A, 512 * k, 512) for k in range(300)]
+    for k in range(0, 300, 3):
+        rows += [(R, 512 * k, 512), (C, 512 * (k + 1), 512), (C, 512 * k, 512), (A, 512 * (k + 1), 512)]
+    totals = timeline(recording(*rows))
+
+    assert totals.allocated[-1] == totals.active[-1] == 512 * 200
+    assert totals.allocated[300:305].tolist() == [512 * n for n in (300, 299, 298, 298, 299)]
+    assert totals.active[300:305].tolist() == [512 * n for n in (300, 300, 299, 298, 299)]
