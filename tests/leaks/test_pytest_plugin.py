@@ -2,91 +2,24 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-PROJECT = """
-import pytest
-import torch
-from torch import nn
+PROJECT = Path(__file__).parent / "example" / "marked.py"
+LINES = PROJECT.read_text(encoding="utf-8").splitlines()
 
 
-class Trainer:
-    def __init__(self):
-        self.model = nn.Linear(128, 512)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        self.outputs = []
-
-    def step(self, *, keep):
-        out = self.model(torch.randn(64, 128))
-        out.mean().backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        if keep:
-            self.outputs.append(out)
-
-
-@pytest.fixture
-def trainer():
-    return Trainer()
-
-
-@pytest.mark.vram_no_leak(steps=10)
-def test_fine_step(trainer):
-    trainer.step(keep=False)
-
-
-@pytest.mark.vram_no_leak(steps=10)
-def test_leaking_step(trainer):
-    trainer.step(keep=True)
-
-
-@pytest.mark.vram_no_leak
-def test_fine_loop(trainer):
-    for _ in range(12):
-        trainer.step(keep=False)
-
-
-@pytest.mark.vram_no_leak
-def test_leaking_loop(trainer):
-    for _ in range(12):
-        trainer.step(keep=True)
-
-
-@pytest.mark.vram_limit("2 MiB")
-def test_small():
-    torch.ones(256, 1024)
-
-
-@pytest.mark.vram_limit("2 MiB")
-def test_large():
-    torch.ones(1024, 1024)
-
-
-@pytest.mark.vram_limit("2 MiB")
-def test_own_failure():
-    assert torch.ones(2).sum() == 3
-
-
-@pytest.mark.vram_no_leak(steps=3)
-def test_asked_wrongly():
-    pass
-
-
-def test_unmarked():
-    pass
-"""
-
-
-@pytest.fixture(scope="module")
-def outcome(tmp_path_factory):
+@pytest.fixture(scope="module", params=["simulated", pytest.param("cuda", marks=pytest.mark.standin)])
+def outcome(request, tmp_path_factory):
     """Lines of pytest's own report of the project."""
+    python = sys.executable if request.param == "simulated" else request.getfixturevalue("standin")
     directory = tmp_path_factory.mktemp("project")
-    (directory / "test_training.py").write_text(PROJECT)
+    (directory / "test_training.py").write_text(PROJECT.read_text(encoding="utf-8"))
     # The plugin is not named: whoever installs vramscope has it.
-    command = [sys.executable, "-m", "pytest", "-rA", "--strict-markers", "-p", "no:dash"]
+    command = [python, "-m", "pytest", "-rA", "--strict-markers", "-p", "no:dash"]
     done = subprocess.run(
-        [*command, "-p", "no:cacheprovider", "."],
+        [*map(str, command), "-p", "no:cacheprovider", "."],
         cwd=directory,
         capture_output=True,
         text=True,
@@ -94,6 +27,12 @@ def outcome(tmp_path_factory):
         timeout=300,
     )
     return done.stdout
+
+
+def test_the_project_is_run_on_the_device_asked_for(outcome, request):
+    device = request.node.callspec.params["outcome"]
+
+    assert f"PASSED test_training.py::test_device[{device}]\n" in outcome
 
 
 @pytest.mark.parametrize("name", ["test_fine_step", "test_fine_loop", "test_small", "test_unmarked"])
@@ -110,7 +49,7 @@ def test_what_is_not_fails(outcome, name):
 
 
 def test_a_leak_fails_with_line_holder_and_advice(outcome):
-    line = PROJECT.splitlines().index("        out = self.model(torch.randn(64, 128))") + 1
+    line = LINES.index("        out = self.model(torch.randn(64, 128, device=DEVICE))") + 1
 
     assert "memory grows by 128 KiB a step: " in outcome
     assert "outputs keeps tensors of every step on the device" in outcome
@@ -119,7 +58,7 @@ def test_a_leak_fails_with_line_holder_and_advice(outcome):
 
 
 def test_a_limit_fails_with_both_figures_and_the_line(outcome):
-    line = PROJECT.splitlines().index("    torch.ones(1024, 1024)") + 1
+    line = LINES.index("    torch.ones(1024, 1024, device=DEVICE)") + 1
 
     assert "4.00 MiB allocated at once, the limit is 2.00 MiB" in outcome, outcome
     assert f"test_training.py:{line}\n" in outcome
