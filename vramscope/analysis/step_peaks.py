@@ -1,7 +1,7 @@
 """How much memory did each step and each of its phases need?"""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -13,6 +13,7 @@ from vramscope.analysis._past_peaks import past_peaks
 from vramscope.analysis._place import steps_of
 from vramscope.analysis.timeline import Totals, timeline
 from vramscope.model.marks import Phase, Phases, Steps
+from vramscope.model.past import Past
 from vramscope.model.recording import Recording
 from vramscope.model.table import Table
 
@@ -69,8 +70,22 @@ def step_peaks(recording: Recording) -> StepPeaks:
     found = _both(recording.steps, recording.phases, n_events, partial(_peaks, totals))
     if not past.n_events:
         return StepPeaks(*found)
-    end = past.n_events + n_events
-    return StepPeaks(*found, *_both(past.steps, past.phases, end, partial(past_peaks, past, totals)))
+    return StepPeaks(*found, *_of_past(past, totals))
+
+
+def _of_past(past: Past, totals: Totals) -> tuple[IntervalPeaks, IntervalPeaks]:
+    """The oldest steps have their peaks already, and no phases."""
+    n_settled, end = len(past.settled), past.n_events + len(totals) - 1
+    phases = replace(past.phases, step=np.where(past.phases.step < 0, -1, past.phases.step - n_settled))
+    later = past.steps.rows(slice(n_settled, None))
+    per_step, per_phase = _both(later, phases, end, partial(past_peaks, past, totals))
+    joined = {
+        name: np.concatenate([getattr(past.settled, name), getattr(per_step, name)])
+        for name in ("start_event", "end_event", *_QUANTITIES)
+    }
+    steps = IntervalPeaks.of(step=np.arange(len(past.steps)), **joined)
+    step = np.where(per_phase.step < 0, -1, per_phase.step + n_settled)
+    return steps, replace(per_phase, step=step)
 
 
 def _both(

@@ -6,10 +6,24 @@ Its instants count from the first event that was ever recorded, not from the fir
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.model.marks import Marks, Phases, Steps
 from vramscope.model.table import Table
+
+NONE = -1
+"""Where nothing is known."""
+
+
+def most_of(values: NDArray[Any], first: NDArray[Any], behind: NDArray[Any]) -> NDArray[Any]:
+    """The greatest of the rows [first, behind) of *values* for each pair; NONE where there is none."""
+    if not len(first):
+        return values[:0]
+    # One row more, so that a range may end behind the last.
+    pairs = np.stack([first, np.maximum(first, behind)], axis=1).ravel()
+    most = np.maximum.reduceat(np.append(values, NONE), pairs)[::2]
+    return np.where(behind > first, most, NONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +49,41 @@ class StretchPeaks(Table):
     active: NDArray[Any]
     reserved: NDArray[Any]
 
+    def between(self, start: NDArray[Any], end: NDArray[Any], n_events: int) -> dict[str, NDArray[Any]]:
+        """The most of each quantity over the instants *start* to *end*, both included, which are those of
+        marks; −1 where no row lies between. *n_events*: where the last row ends."""
+        first = np.searchsorted(self.event, start)
+        behind = np.searchsorted(np.append(self.event[1:], n_events), end, side="right")
+        return {name: most_of(values, first, behind) for name, values in self.columns() if name != "event"}
+
+
+@dataclass(frozen=True, slots=True)
+class SettledSteps(Table):
+    """The oldest steps, whose marks went too: no phases, but each with its peak. One row a step, in order."""
+
+    DTYPES: ClassVar = {
+        "start_event": "i8",
+        "end_event": "i8",
+        "start_ns": "i8",
+        "end_ns": "i8",
+        "is_joined": "?",
+        "requested": "i8",
+        "allocated": "i8",
+        "active": "i8",
+        "reserved": "i8",
+    }
+
+    start_event: NDArray[Any]
+    end_event: NDArray[Any]
+    start_ns: NDArray[Any]
+    end_ns: NDArray[Any]
+    is_joined: NDArray[Any]
+    """Whether the next step begins where this one ends."""
+    requested: NDArray[Any]
+    allocated: NDArray[Any]
+    active: NDArray[Any]
+    reserved: NDArray[Any]
+
 
 @dataclass(frozen=True, slots=True)
 class Past:
@@ -48,3 +97,6 @@ class Past:
     phases: Phases = field(default_factory=Phases.of)
     """Of these steps, and outside of steps."""
     peaks: StretchPeaks = field(default_factory=StretchPeaks.of)
+    """Behind the settled steps."""
+    settled: SettledSteps = field(default_factory=SettledSteps.of)
+    """The first rows of ``steps``."""

@@ -32,7 +32,7 @@ def recording(
     initial, in_initial = repair.keep_known_state(streams.states.initial or Snapshot(), limits)
     final, in_final = _final(streams, limits)
     marks = repair.marks_within(streams.table("marks"), end)
-    found = course(marks, streams.stretch_peaks(), (first, end), end_ns)
+    found = course(marks, (streams.stretch_peaks(), streams.settled_steps()), (first, end), end_ns)
     return Recording(
         source=manifest.source,
         process=manifest.process,

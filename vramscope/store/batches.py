@@ -1,6 +1,7 @@
 """The tables of the model as Arrow's record batches."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.table import Table
+from vramscope.store.appendfile import AppendFile
 from vramscope.store.columns import number_array, string_array
 from vramscope.store.schema import SCHEMAS, STATES
 
@@ -26,6 +28,18 @@ def compressed(rows: pa.RecordBatch) -> memoryview:
         stream.write_batch(rows)
     # Between the schema and the mark of the end, which a file that goes on has not.
     return memoryview(sink.getvalue())[len(rows.schema.serialize()) : -8]
+
+
+def write_compressed(path: Path, rows: Sequence[pa.RecordBatch]) -> None:
+    """Append *rows* as one batch, and wait for the disk. Raises OSError."""
+    file = AppendFile(path)
+    try:
+        if rows and not file.size:
+            file.append(rows[0].schema.serialize())
+        for whole in pa.Table.from_batches(rows).combine_chunks().to_batches() if rows else []:
+            file.append(compressed(whole))
+    finally:
+        file.close(durable=True)
 
 
 def row_of_state(state: Snapshot, *, reported: bool) -> pa.RecordBatch:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from vramscope.model.marks import Marks, Phases, Steps
-from vramscope.model.past import Past, StretchPeaks
+from vramscope.model.past import Past, SettledSteps, StretchPeaks
 from vramscope.model.program import resolve
 
 
@@ -22,10 +22,13 @@ class Course:
     past: Past
 
 
-def course(marks: Marks, peaks: StretchPeaks, events: tuple[int, int], end_ns: int) -> Course:
+def course(
+    marks: Marks, known: tuple[StretchPeaks, SettledSteps], events: tuple[int, int], end_ns: int
+) -> Course:
     """*marks* of the whole recording, whose events *events* (first and behind the last) are still there."""
     first, end = events
-    steps, phases = resolve(marks, end, end_ns)
+    peaks, settled = known
+    steps, phases = behind(settled, *resolve(marks, end, end_ns))
     if not first:
         return Course(marks, steps, phases, Past())
     n_past = int(np.searchsorted(steps.start_event, first))
@@ -37,6 +40,7 @@ def course(marks: Marks, peaks: StretchPeaks, events: tuple[int, int], end_ns: i
         steps.rows(slice(n_past)),
         phases.rows(is_past),
         peaks.rows(peaks.event <= first),
+        settled,
     )
     late = marks.rows(~early)
     return Course(
@@ -45,6 +49,26 @@ def course(marks: Marks, peaks: StretchPeaks, events: tuple[int, int], end_ns: i
         _kept(phases, first, n_past),
         past,
     )
+
+
+def behind(settled: SettledSteps, steps: Steps, phases: Phases) -> tuple[Steps, Phases]:
+    """All steps, and the phases of those of which there are marks."""
+    n_settled = len(settled)
+    if not n_settled:
+        return steps, phases
+    start = {name: getattr(steps, name).copy() for name in ("start_event", "start_ns")}
+    step = phases.step.copy()
+    if settled.is_joined[-1] and len(steps):
+        # The mark at which it began went with the step before it.
+        start["start_event"][0], start["start_ns"][0] = settled.end_event[-1], settled.end_ns[-1]
+        step[(step < 0) & (phases.start_ns >= start["start_ns"][0]) & (phases.start_ns < steps.end_ns[0])] = 0
+    joined = {
+        name: np.concatenate([getattr(settled, name), start.get(name, getattr(steps, name))])
+        for name in Steps.DTYPES
+        if name != "index"
+    }
+    steps = Steps(index=np.arange(n_settled + len(steps)), **joined)
+    return steps, replace(phases, step=np.where(step < 0, step, step + n_settled))
 
 
 def _moved(steps: Steps, first: int) -> Steps:

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from vramscope.store.manifest import Cap
-from vramscope.store.schema import IN_EACH_PART, PEAKS, device_of
+from vramscope.store.schema import IN_SUMMARIES, device_of
 
 
 def part(rank: Path, number: int) -> Path:
@@ -50,4 +50,4 @@ def remove(home: Path) -> int:
 
 def is_in_part(file: str) -> bool:
     """Whether a file of that name belongs to a part, not to the rank."""
-    return device_of(file) is not None and file.rpartition("-")[0] in (*IN_EACH_PART, PEAKS)
+    return device_of(file) is not None and file.rpartition("-")[0] in IN_SUMMARIES

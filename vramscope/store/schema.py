@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.marks import Labels, Marks
-from vramscope.model.past import StretchPeaks
+from vramscope.model.past import SettledSteps, StretchPeaks
 from vramscope.model.snapshot import Blocks, Segments
 from vramscope.model.table import Table
 from vramscope.model.trace import Trace
@@ -57,6 +57,7 @@ ABSENT: Mapping[str, int] = {"samples": UNKNOWN}
 """What a column of a stream that its file does not have is filled with, where not with zeros."""
 
 PEAKS = "peaks"
+STEPS = "steps"
 STATES = "states"
 POOLS = "pools"
 STACKS = "stacks"
@@ -65,6 +66,7 @@ NOTES = "notes"
 SCHEMAS: Mapping[str, pa.Schema] = {
     **{stream: pa.schema(_fields(table)) for stream, table in TABLES.items()},
     PEAKS: pa.schema(_fields(StretchPeaks)),
+    STEPS: pa.schema(_fields(SettledSteps)),
     # A state is one row, so that it is there whole or not at all.
     STATES: pa.schema(
         [
@@ -105,6 +107,9 @@ OF_THE_RANK = frozenset({STACKS, NOTES})
 
 IN_EACH_PART = frozenset({*TABLES, STATES})
 """Streams that go on in the next part; every other is one file, whatever is taken."""
+
+IN_SUMMARIES = frozenset({*IN_EACH_PART, PEAKS, STEPS})
+"""Streams that tell what is left of parts that were taken."""
 
 EVERY_DEVICE = -1
 """``notes.device`` of what concerns the whole rank."""

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from vramscope.model.past import StretchPeaks
+from vramscope.model.past import SettledSteps, StretchPeaks
 from vramscope.model.snapshot import Blocks, Segments, Snapshot
 from vramscope.store.columns import GrowingColumn, Names, numbers, strings
 from vramscope.store.framing import StreamFile
-from vramscope.store.schema import ABSENT, PEAKS, POOLS, SCHEMAS, STATES, TABLES, file_name, numpy_type
+from vramscope.store.schema import ABSENT, PEAKS, POOLS, SCHEMAS, STATES, STEPS, TABLES, file_name, numpy_type
 
 Rows = TypeVar("Rows", Segments, Blocks)
 Decoded = TypeVar("Decoded")
@@ -180,6 +180,7 @@ class DeviceStreams:
         self.tables = {stream: ColumnStream(homes, stream, device) for stream in TABLES}
         self.states = StateStream(homes, STATES, device, first_event)
         self.peaks = ColumnStream(homes[:1], PEAKS, device)
+        self.settled = ColumnStream(homes[:1], STEPS, device)
         self.pools = ColumnStream([rank], POOLS, device)
         self._in_parts: tuple[ColumnStream | StateStream, ...] = (*self.tables.values(), self.states)
 
@@ -192,7 +193,7 @@ class DeviceStreams:
         """Take what was written since; whether there was something."""
         # Pools last: what refers to them is written after them, so it must be read before them.
         # Each of them: any() would stop at the first.
-        grew = [stream.refresh() for stream in (*self._in_parts, self.peaks, self.pools)]
+        grew = [stream.refresh() for stream in self._all()]
         return any(grew)
 
     def __len__(self) -> int:
@@ -201,8 +202,10 @@ class DeviceStreams:
 
     def files(self) -> list[StreamFile]:
         """The files behind them."""
-        streams = (*self._in_parts, self.peaks, self.pools)
-        return [file for stream in streams for file in stream.chain.files]
+        return [file for stream in self._all() for file in stream.chain.files]
+
+    def _all(self) -> tuple[ColumnStream | StateStream, ...]:
+        return (*self._in_parts, self.peaks, self.settled, self.pools)
 
     def table(self, stream: str) -> Any:
         """The rows so far, as the model's table."""
@@ -213,6 +216,10 @@ class DeviceStreams:
     def stretch_peaks(self) -> StretchPeaks:
         """Of the events that were taken."""
         return StretchPeaks(**self.peaks.columns())
+
+    def settled_steps(self) -> SettledSteps:
+        """The oldest, of which there are no marks any more."""
+        return SettledSteps(**self.settled.columns())
 
     def pool_ids(self) -> tuple[tuple[int, int], ...]:
         """torch's ids, by the index that columns carry."""

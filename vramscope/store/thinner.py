@@ -20,12 +20,12 @@ from vramscope.model.counters import Counters
 from vramscope.model.marks import Labels, Marks
 from vramscope.model.past import StretchPeaks
 from vramscope.store import parts
-from vramscope.store.appendfile import AppendFile
-from vramscope.store.batches import arrays, batch, compressed, row_of_state
+from vramscope.store.batches import arrays, batch, row_of_state, write_compressed
 from vramscope.store.framing import StreamFile
 from vramscope.store.leftover import Leftover, Part, take
 from vramscope.store.manifest import Cap
-from vramscope.store.schema import PEAKS, STATES, TABLES, device_of, file_name
+from vramscope.store.schema import PEAKS, STATES, STEPS, TABLES, device_of, file_name
+from vramscope.store.settling import shorten
 from vramscope.store.streams import DeviceStreams
 
 _N_PARTS = 64
@@ -33,12 +33,12 @@ _N_PARTS = 64
 _FULL, _ROOM = 7 / 8, 3 / 4
 """Of the cap: above the first the oldest parts go, until the second is reached. Few large steps: a reader
 that follows begins anew after each."""
-_SHARE = 1 / 5
-"""Of the time, while there is room: the program needs the interpreter too."""
+_SHARE, _HURRY = 1 / 5, 15 / 16
+"""Of the time, while not so much of the cap is used: the program needs the interpreter too."""
 _RETRY_S = 10.0
 _SMALL = 1 << 20
 _STREAMS = {table: stream for stream, table in TABLES.items()} | {StretchPeaks: PEAKS}
-_GROWING = ("marks", "samples", PEAKS)
+_GROWING = ("marks", "samples", PEAKS, STEPS)
 """Streams of the summary that the next summary goes on with."""
 
 
@@ -63,6 +63,7 @@ class Thinner:
         """Of each device that did anything yet."""
         self._thread: threading.Thread | None = None
         self._at_work = threading.Lock()
+        self._is_awaited = threading.Event()
         self._again_s = float("-inf")
 
     def whole(self, number: int, n_bytes: int) -> None:
@@ -74,13 +75,18 @@ class Thinner:
         is_busy = self._thread is not None and self._thread.is_alive()
         is_full = self._size() > self.cap.max_bytes * _FULL and len(self._whole) > 2
         if is_full and not is_busy and time.monotonic() >= self._again_s:
-            self._thread = threading.Thread(target=self.thin, name="vramscope-thinner", daemon=True)
+            self._thread = threading.Thread(target=self._work, name="vramscope-thinner", daemon=True)
             # The interpreter may be ending.
             with suppress(RuntimeError):
                 self._thread.start()
 
     def thin(self) -> None:
-        """Take the oldest parts until there is room; waits for whoever does so already."""
+        """Take the oldest parts until there is room, without a rest; waits for whoever does so already."""
+        self._is_awaited.set()
+        self._work()
+        self._is_awaited.clear()
+
+    def _work(self) -> None:
         with self._at_work:
             try:
                 numbers = self._chosen()
@@ -136,12 +142,15 @@ class Thinner:
             for device in _devices(home):
                 known = _taken((home, following), device, left.get(device), summary)
                 left |= {device: known} if known is not None else {}
-            if self._size() < self.cap.max_bytes:
-                time.sleep((time.monotonic() - began) * (1 / _SHARE - 1))
+            if self._size() < self.cap.max_bytes * _HURRY:
+                self._is_awaited.wait((time.monotonic() - began) * (1 / _SHARE - 1))
         for device, known in left.items():
             summary.add(STATES, device, row_of_state(known.state, reported=False))
             summary.table(known.labels, device)
-        return left, summary.write()
+        summary.write()
+        for device, known in left.items():
+            shorten(new, device, known.state.event, self.cap.max_bytes)
+        return left, sum(path.stat().st_size for path in new.iterdir())
 
 
 class _Summary:
@@ -160,12 +169,11 @@ class _Summary:
     def add(self, stream: str, device: int, rows: pa.RecordBatch) -> None:
         self._rows.setdefault(file_name(stream, device), []).append(rows)
 
-    def write(self) -> int:
-        """Wait for the disk; the bytes of everything."""
+    def write(self) -> None:
+        """Wait for the disk. Raises OSError."""
         old = [] if self._old is None else [path.name for path in self._old.iterdir()]
         for name in {*self._rows, *(name for name in old if name.startswith(_GROWING))}:
             self._write(name, None if self._old is None else self._old / name)
-        return sum(path.stat().st_size for path in self._new.iterdir())
 
     def _write(self, name: str, old: Path | None) -> None:
         """What was small becomes one batch: each has some 500 bytes of its own."""
@@ -175,12 +183,7 @@ class _Summary:
             rows, known = [*known.read(lambda batch: batch), *rows], None
         if known is not None:
             shutil.copyfile(known.path, self._new / name)
-        file = AppendFile(self._new / name)
-        if known is None and rows:
-            file.append(rows[0].schema.serialize())
-        for whole in pa.Table.from_batches(rows).combine_chunks().to_batches() if rows else []:
-            file.append(compressed(whole))
-        file.close(durable=True)
+        write_compressed(self._new / name, rows)
 
 
 def _devices(home: Path) -> set[int]:

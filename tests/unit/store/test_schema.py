@@ -21,6 +21,8 @@ SCHEMA = {
     " requested_bytes:int64 active_bytes:int64 inactive_split_bytes:int64 allocated_peak_bytes:int64"
     " reserved_peak_bytes:int64 device_free_bytes:int64 others_used_bytes:int64 reserved_drift_bytes:int64",
     "peaks": "event:int64 requested:int64 allocated:int64 active:int64 reserved:int64",
+    "steps": "start_event:int64 end_event:int64 start_ns:int64 end_ns:int64 is_joined:bool requested:int64"
+    " allocated:int64 active:int64 reserved:int64",
     "states": "event:int64 time_ns:int64 reported:bool segments:list of struct blocks:list of struct",
     "segments": "address:uint64 size:int64 stream:uint64 pool:int32 is_large:bool is_expandable:bool"
     " stack_id:int32",
