@@ -21,6 +21,17 @@ def create_app(root: Path | str, allowed: Access | None = None) -> Any:
     return build_app(Data(Path(root)), allowed or Access())
 
 
+def _read_ahead(root: Path | str, allowed: Access) -> Any:
+    """The same, which reads the newest runs while the browser starts."""
+    from . import ahead
+    from .app import build_app
+    from .data import Data
+
+    data = Data(Path(root))
+    ahead.begin(data)
+    return build_app(data, allowed)
+
+
 def serve(root: Path | str, allowed: Access, host: str = "127.0.0.1", port: int = 0) -> Any:
     """A server, bound and ready to ``.run()``; port 0 takes a free one. Raises OSError."""
     from waitress import create_server
@@ -29,7 +40,7 @@ def serve(root: Path | str, allowed: Access, host: str = "127.0.0.1", port: int 
 
     bound = _bind(host, port)
     try:
-        app = create_app(root, allowed)
+        app = _read_ahead(root, allowed)
         limits = {"threads": 8, "ident": None, "max_request_body_size": MAX_BODY_BYTES}
         return create_server(app.server, sockets=[bound], **limits)
     except BaseException:

@@ -14,10 +14,13 @@ from .address import Address, parse, restore
 from .components import header, states
 from .data import Data, View
 from .pages import Context, Page, pages
+from .patience import Patience
 from .security import Access, protect
 
 LIVE_MS, IDLE_MS = 1000, 5000
 STALLED_S = 20
+BLANK_S = 0.8
+"""For so long a page may stay blank; then it says what it is waiting for."""
 _LOG = logging.getLogger(__name__)
 
 _INDEX = """<!doctype html>
@@ -87,6 +90,7 @@ def _shell() -> Any:
         dcc.Store(id="address"),
         dcc.Store(id="version"),
         dcc.Store(id="key"),
+        dcc.Store(id="ready"),
         dcc.Store(id="title"),
         dcc.Store(id="sink"),
         dcc.Interval(id="tick", interval=IDLE_MS),
@@ -120,22 +124,34 @@ def _help() -> Any:
 
 
 def _route(app: Dash, data: Data, rooms: dict[str, Page]) -> None:
+    patience = Patience()
+
     @app.callback(
         Output("menu", "children"), Output("top", "children"), Output("page", "children"),
         Output("address", "data"), Output("tick", "interval"), Output("title", "data"),
         Output("alarm", "children"),
-        Input("location", "pathname"), Input("location", "search"),
+        Input("location", "pathname"), Input("location", "search"), Input("ready", "data"),
     )  # fmt: skip
-    def go(pathname: str | None, search: str | None) -> tuple[Any, ...]:
+    def go(pathname: str | None, search: str | None, _: Any) -> tuple[Any, ...]:
         address = parse(pathname, search)
         room = rooms.get(address.path)
-        view, top, page = _enter(room, Context(data, address))
+        made = patience.get(address.url, lambda: _enter(room, Context(data, address)), BLANK_S)
+        view, top, page = made or (None, None, _working(room, data.is_opening(address.run)))
         live = (view is not None and view.is_live) or address.path == "/"
         name = " · ".join(
             [*([view.run.name] if view else []), room.title if room else "Not found", "vramscope"]
         )
         menu = _menu(list(rooms.values()), address)
         return menu, top, page, address.stored, LIVE_MS if live else IDLE_MS, name[:200], None
+
+    @app.callback(
+        Output("ready", "data"), Input("poll", "n_intervals"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def poll(n: int | None, said: dict[str, Any]) -> Any:
+        if not patience.is_done(restore(said).url):
+            raise PreventUpdate
+        return {"after": n, "url": restore(said).url}
 
     app.clientside_callback(
         ClientsideFunction("vramscope", "title"), Output("sink", "data"), Input("title", "data"),
@@ -162,6 +178,10 @@ def _enter(room: Page | None, context: Context) -> tuple[View | None, Any, Any]:
             None,
             states.failure(f"An error in vramscope: {type(error).__name__}. The server's log has more."),
         )
+
+
+def _working(room: Page | None, is_reading: bool) -> Any:
+    return states.working(room.title if room else "", is_reading)
 
 
 def _menu(rooms: list[Page], address: Address) -> list[Any]:
@@ -201,8 +221,12 @@ def _watch(app: Dash, data: Data) -> None:
         return header.outcome_dot(Outcome(now["outcome"]), int(now.get("stalled") or 0)), None
 
 
-def _standing(data: Data, address: Address) -> dict[str, Any]:
+def _standing(data: Data, address: Address) -> dict[str, Any] | None:
+    """How the run is doing; None while it is read for the first time."""
     try:
+        data.path(address.run)
+        if data.is_opening(address.run):
+            return None
         version = data.refresh(address.run)
         outcome = data.view(address).run.outcome.value
     except VramscopeError:

@@ -89,6 +89,8 @@ class Data:
         self._paths: dict[str, Path] = {}
         self._scanned_s = float("-inf")
         self._open: OrderedDict[str, _Open] = OrderedDict()
+        self._opening: dict[str, RLock] = {}
+        """Held by whoever reads that run for the first time."""
 
     def paths(self) -> dict[str, Path]:
         """Id → path of every run there is, newest first; looked up again after a second."""
@@ -126,6 +128,11 @@ class Data:
                 opened.answers.clear()
             return opened.version
 
+    def is_opening(self, name: str) -> bool:
+        """Whether somebody reads that run for the first time just now."""
+        with self._lock:
+            return name in self._opening
+
     def quiet_s(self, name: str) -> int:
         """For how many seconds nothing new was read."""
         return int(monotonic() - self._opened(name).changed_s)
@@ -134,7 +141,7 @@ class Data:
         """The run of that id, for one look: kept open only where it is open already, or still grows."""
         with self._lock:
             opened = self._open.get(name)
-        if opened is None:
+        if opened is None and not self.is_opening(name):
             follower = self._library.follow(self.path(name))
             if follower.run.outcome is not Outcome.RUNNING:
                 return follower.run
@@ -171,14 +178,28 @@ class Data:
     def _opened(self, name: str) -> _Open:
         path = self.path(name)
         with self._lock:
+            if name in self._open:
+                self._open.move_to_end(name)
+                return self._open[name]
+            opening = self._opening.setdefault(name, RLock())
+        # Two threads must not read the same gigabyte; who asks about another run does not wait.
+        with opening:
+            try:
+                return self._read(name, path)
+            finally:
+                with self._lock:
+                    self._opening.pop(name, None)
+
+    def _read(self, name: str, path: Path) -> _Open:
+        with self._lock:
             opened = self._open.get(name)
-            if opened is None:
-                # Held while reading: two threads must not read the same gigabyte.
-                opened = self._open[name] = _Open(self._library.follow(path))
-            self._open.move_to_end(name)
-            while len(self._open) > MAX_OPEN_RUNS:
-                self._open.popitem(last=False)
-            return opened
+        if opened is None:
+            opened = _Open(self._library.follow(path))
+            with self._lock:
+                self._open[name] = opened
+                while len(self._open) > MAX_OPEN_RUNS:
+                    self._open.popitem(last=False)
+        return opened
 
     def _forget(self, name: str) -> None:
         with self._lock:

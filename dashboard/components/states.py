@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from dash import html
+from dash import dcc, html
+
+POLL_MS = 250
 
 
 def state(title: str, text: str, *steps: Any, tone: str = "quiet") -> html.Section:
@@ -59,6 +61,20 @@ def failure(message: str) -> html.Section:
     return state(
         "This cannot be shown", message, html.A("Back to all runs", href="/", className="link"), tone="error"
     )
+
+
+def working(title: str, is_reading: bool) -> html.Section:
+    """A page that takes its time: what happens; the page comes by itself."""
+    text = (
+        "The recording is being read for the first time: some seconds for every five million events."
+        if is_reading
+        else "Millions of events are being counted."
+    )
+    poll = dcc.Interval(id="poll", interval=POLL_MS)
+    return html.Section(
+        [html.H2(f"{title} …"), html.P(text), html.Div(className="shimmer"), poll],
+        className="state state-working", role="status",
+    )  # fmt: skip
 
 
 def gone() -> html.Div:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.analysis.fragmentation import retry_events
+from vramscope.analysis.churn import retry_events
 from vramscope.model.marks import MarkKind
 from vramscope.model.recording import Recording
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from vramscope.dashboard import app as shell
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.data import Data
 from vramscope.dashboard.instant import totals
@@ -95,6 +96,20 @@ def test_of_a_long_run_the_chart_comes_first_and_the_same_is_told_later(
 
     assert gpt.page.inner_text("#ov-live") == told[1]
     assert gpt.page.locator("#ov-table .ag-row").count() > 2
+
+
+def test_a_page_that_takes_long_says_so_and_comes_by_itself(
+    gpt: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell, "BLANK_S", 0)
+    page = gpt.go(f"/overview?run={gpt.run}").page
+    page.wait_for_selector(".state-working")
+    gpt.plotted()
+    page.click("#menu a:text('Peak')")
+    page.wait_for_selector(".icicle path.surface")
+
+    assert page.locator(".state-working").count() == 0
+    assert page.inner_text(".run-header")
 
 
 def test_a_link_restores_zoom_and_instant(gpt: Any) -> None:

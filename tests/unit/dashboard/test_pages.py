@@ -134,7 +134,12 @@ def test_a_page_is_added_by_one_file(tmp_path: Path, data: Data, monkeypatch: py
 
 
 def go(client: Any, path: str, search: str) -> Any:
-    return post(client, {"location.pathname": path, "location.search": search}, {}, "page.children")
+    return post(
+        client,
+        {"location.pathname": path, "location.search": search, "ready.data": None},
+        {},
+        "page.children",
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,43 @@
+"""Pages that take long are laid out on the side, so that nobody looks at a blank page meanwhile."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from threading import Lock
+from typing import Any
+
+MOST_PENDING = 32
+"""Whoever left before the page was there never fetches it."""
+_N_THREADS = 4
+
+
+class Patience:
+    """Work by name: who asks gets the result, or after a while None and may ask again."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._pending: OrderedDict[str, Future[Any]] = OrderedDict()
+        self._threads = ThreadPoolExecutor(_N_THREADS, thread_name_prefix="vramscope-page")
+
+    def get(self, name: str, make: Callable[[], Any], at_most_s: float) -> Any:
+        """The result of *make*, begun now or by who asked before; None where it takes longer."""
+        with self._lock:
+            work = self._pending.get(name) or self._threads.submit(make)
+            self._pending[name] = work
+            while len(self._pending) > MOST_PENDING:
+                self._pending.popitem(last=False)
+        try:
+            made = work.result(at_most_s)
+        except NotYet:
+            return None
+        with self._lock:
+            if self._pending.get(name) is work:
+                del self._pending[name]
+        return made
+
+    def is_done(self, name: str) -> bool:
+        """Whether asking gives a result at once."""
+        with self._lock:
+            work = self._pending.get(name)
+        return work is None or work.done()

@@ -1,0 +1,97 @@
+"""Nobody looks at a blank page: work that takes long is fetched later, and done once."""
+
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from vramscope.dashboard import ahead
+from vramscope.dashboard.address import Address
+from vramscope.dashboard.data import Data
+from vramscope.dashboard.patience import MOST_PENDING, Patience
+
+
+def test_what_is_quick_comes_at_once() -> None:
+    assert Patience().get("a", lambda: 7, 30) == 7
+
+
+def test_what_takes_long_is_fetched_later_and_made_once() -> None:
+    patience, gate, made = Patience(), Event(), []
+
+    def work() -> str:
+        gate.wait(30)
+        made.append(1)
+        return "page"
+
+    assert patience.get("a", work, 0.01) is None
+    assert not patience.is_done("a")
+    assert patience.get("a", work, 0.01) is None
+    gate.set()
+
+    assert patience.get("a", work, 30) == "page"
+    assert patience.is_done("a")
+    assert made == [1]
+
+
+def test_what_nobody_fetches_is_forgotten() -> None:
+    patience, gate = Patience(), Event()
+    for i in range(MOST_PENDING + 5):
+        patience.get(str(i), gate.wait, 0)
+    gate.set()
+
+    assert len(patience._pending) == MOST_PENDING
+
+
+def test_the_newest_run_is_read_before_anybody_asks(tmp_path: Path, run_at: Any) -> None:
+    run_at("gpt")
+    library = Counted(Data(tmp_path)._library)
+    data = Data(tmp_path, library)
+    ahead.begin(data).join(30)
+    assert library.n_followed == 1
+    (run,) = data.paths()
+    view = data.view(Address(run=run))
+    data.derive(view, ("timeline",), _never)
+
+    assert library.n_followed == 1
+
+
+def test_a_broken_file_read_ahead_harms_nobody(tmp_path: Path) -> None:
+    (tmp_path / "odd.pickle").write_bytes(b"\x80\x04broken")
+    ahead.begin(Data(tmp_path)).join(30)
+
+
+def test_another_run_is_asked_about_while_one_is_read(tmp_path: Path, run_at: Any) -> None:
+    for name in ("slow", "quick"):
+        run_at(name)
+    library = Counted(Data(tmp_path)._library)
+    data = Data(tmp_path, library)
+    slow, quick = sorted(data.paths(), reverse=True)
+    library.gate = Event()
+    library.slow = slow.rsplit("-", 1)[0]
+    patience = Patience()
+
+    assert patience.get("slow", lambda: data.view(Address(run=slow)), 0.05) is None
+    assert data.is_opening(slow)
+    assert data.view(Address(run=quick)).run.name == "quick"
+    library.gate.set()
+    assert patience.get("slow", _never, 30).run.name == "slow"
+    assert not data.is_opening(slow)
+
+
+def _never(*_: Any) -> Any:
+    raise AssertionError("asked again")
+
+
+class Counted:
+    """A library that counts what it opens, and makes wait for one."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.n_followed, self.slow = inner, 0, ""
+        self.gate: Event | None = None
+        self.discover: Callable[[Path], Any] = inner.discover
+
+    def follow(self, path: Path) -> Any:
+        self.n_followed += 1
+        if self.gate is not None and path.name == self.slow:
+            self.gate.wait(30)
+        return self.inner.follow(path)
