@@ -27,6 +27,8 @@ ANALYSES = (
     "identity",
     "categories",
     "fragmentation",
+    "churn",
+    "largest_free",
     "pins",
     "oom",
     "would_fit",

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from vramscope.analysis import Analysis
 from vramscope.analysis._free_segments import free_segment_bytes
 from vramscope.analysis._place import place
+from vramscope.analysis.churn import GAINS, Churn, churn_of
 from vramscope.analysis.pins import Pins, pins
 from vramscope.analysis.timeline import levels, times
 from vramscope.model.finding import Finding
@@ -18,12 +19,13 @@ from vramscope.model.table import Table
 from vramscope.model.trace import Action
 from vramscope.units import format_bytes
 
-_GAINS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
-_LOSSES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 _WORTH_SAYING = 0.1
 _LEAST_BYTES = 64 << 20
 """Below that it is not worth a word, whatever share it is."""
-_ADVICE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True may help; no replay has proven it."
+_ADVICE = (
+    "`vramscope fit` replays this recording under other allocator settings (expandable_segments:True, "
+    "max_split_size_mb, …): it names the one that helps, with the bytes it saves, or says that none does."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +54,6 @@ class Parts(Table):
     """Segments wholly free."""
     reserved: NDArray[Any]
     time_ns: NDArray[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Churn:
-    """How often memory came from the driver and went back."""
-
-    n_made: int = 0
-    """Segments allocated, or pieces mapped."""
-    made_bytes: int = 0
-    n_released: int = 0
-    """Segments freed, or pieces unmapped."""
-    released_bytes: int = 0
-    n_retries: int = 0
-    """Times that the cache was released because something did not fit: released, and asked again at once."""
-    n_ooms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +89,7 @@ def fragmentation(recording: Recording) -> Fragmentation:
     pinned = pins(recording, worst)
     return Fragmentation(
         parts=parts,
-        churn=churn(recording),
+        churn=churn_of(recording),
         worst=worst,
         was_asked=was_asked,
         step=place(recording, worst)[0],
@@ -134,39 +121,9 @@ def parts_over_time(recording: Recording) -> Parts:
     )
 
 
-def churn(recording: Recording) -> Churn:
-    """Of the whole recording."""
-    trace = recording.trace
-    gains, losses = np.isin(trace.action, _GAINS), np.isin(trace.action, _LOSSES)
-    return Churn(
-        n_made=int(np.count_nonzero(gains)),
-        made_bytes=int(trace.size[gains].sum()),
-        n_released=int(np.count_nonzero(losses)),
-        released_bytes=int(trace.size[losses].sum()),
-        n_retries=len(retry_events(recording)),
-        n_ooms=int(np.count_nonzero(trace.action == Action.OOM)),
-    )
-
-
-def retry_events(recording: Recording) -> NDArray[Any]:
-    """The last of each run of releases that ends in a request to the driver, or out of memory; not those of
-    ``empty_cache``."""
-    action, stack_id = recording.trace.action, recording.trace.stack_id
-    losses = np.isin(action, _LOSSES)
-    last = np.flatnonzero(losses[:-1] & ~losses[1:])
-    asked_again = last[np.isin(action[last + 1], (*_GAINS, Action.OOM))]
-    wanted = [
-        stack
-        for stack in np.unique(stack_id[asked_again]).tolist()
-        if any(frame.function == "empty_cache" for frame in recording.stacks.frames(stack))
-    ]
-    retries: NDArray[Any] = asked_again[~np.isin(stack_id[asked_again], wanted)]
-    return retries
-
-
 def _worst(recording: Recording, parts: Parts) -> tuple[int, bool]:
     """See ``Fragmentation.worst``."""
-    asked = np.flatnonzero(np.isin(recording.trace.action, (*_GAINS, Action.OOM)))
+    asked = np.flatnonzero(np.isin(recording.trace.action, (*GAINS, Action.OOM)))
     if not len(asked):
         return int(parts.inactive_split.argmax()), False
     return int(asked[parts.inactive_split[asked].argmax()]), True

@@ -44,7 +44,7 @@ _SENTENCES = {
 }
 _ADVICE = {
     Cause.CAPACITY: "Less must be in use at that moment: see what is allocated there, by category and line",
-    Cause.FRAGMENTATION: "expandable_segments:True may join the pieces; no replay has proven it here",
+    Cause.FRAGMENTATION: "`vramscope fit` replays this run under other settings: it says which had made room",
     Cause.OVERSIZE: "Look at the line that asks for it: a smaller batch, or the same in chunks",
     Cause.LEAK: "See the finding of the leak: its line, and who holds it",
     Cause.OTHER_PROCESS: "Look for them in nvidia-smi: this run would have gone on without them",

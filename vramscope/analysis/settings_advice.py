@@ -12,7 +12,7 @@ from typing import Any
 
 from vramscope.allocator.settings import Settings
 from vramscope.analysis import Analysis
-from vramscope.analysis.fragmentation import churn
+from vramscope.analysis.churn import churn_of
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.what_if import Outcome, Program, emptied, program_of, replay
 from vramscope.model.recording import Recording
@@ -82,7 +82,7 @@ def settings_advice(
     """
     program = program_of(recording)
     recorded = int(timeline(recording).reserved.max(initial=0))
-    short = churn(recording)
+    short = churn_of(recording)
     if capacity_bytes is None and (short.n_retries or short.n_ooms):
         capacity_bytes = recorded or None  # the device gave no more then
     base = replay(program, program.settings, capacity_bytes)

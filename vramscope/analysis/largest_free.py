@@ -1,0 +1,106 @@
+"""How large was the largest free block of each pool and stream, over time?"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.allocator.index import StateIndex
+from vramscope.analysis import Analysis
+from vramscope.errors import UsageError
+from vramscope.model.recording import Recording
+from vramscope.model.snapshot import BlockState, Snapshot
+from vramscope.model.table import Table
+from vramscope.model.trace import Action
+
+_MOST_INSTANTS = 128
+_ASKS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM)
+
+
+@dataclass(frozen=True, slots=True)
+class LargestFree(Table):
+    """One row per instant and kind of memory that was reserved then, in order of the instants.
+
+    Each row is exact. Between two instants that were looked at the largest block may have been any.
+    """
+
+    DTYPES: ClassVar = {
+        "instant": "i8",
+        "time_ns": "i8",
+        "pool": "i4",
+        "stream": "u8",
+        "is_large": "?",
+        "largest": "i8",
+        "free": "i8",
+        "n_free": "i8",
+    }
+
+    instant: NDArray[Any]
+    time_ns: NDArray[Any]
+    pool: NDArray[Any]
+    """Index into ``Recording.pools``."""
+    stream: NDArray[Any]
+    is_large: NDArray[Any]
+    """Blocks for requests above 1 MiB, and those up to it, never serve one another."""
+    largest: NDArray[Any]
+    """Bytes of the largest free block: a longer request of this kind must go to the driver. 0 where all is in
+    use."""
+    free: NDArray[Any]
+    """Bytes of all free blocks together."""
+    n_free: NDArray[Any]
+
+
+def largest_free(recording: Recording, instants: list[int] | None = None) -> LargestFree:
+    """At *instants*, in their order; where None, at up to 128: the last half of these moments at which the
+    driver was asked for more or an allocation failed, the others evenly spread.
+
+    0.1 s per million events, and 1 ms per instant. Raises UsageError for an instant outside of the recording.
+    """
+    n_events = len(recording.trace)
+    chosen = _moments(recording) if instants is None else instants
+    if not all(0 <= instant <= n_events for instant in chosen):
+        raise UsageError(f"this recording has instants 0 to {n_events}")
+    index = StateIndex(recording.trace, recording.initial)
+    parts = [of_state(index.at(instant)) for instant in chosen]
+    columns = {
+        name: np.concatenate([np.zeros(0, dtype), *(getattr(part, name) for part in parts)], dtype=dtype)
+        for name, dtype in LargestFree.DTYPES.items()
+    }
+    return LargestFree(**columns)
+
+
+def _moments(recording: Recording) -> list[int]:
+    n_events = len(recording.trace)
+    asked = np.flatnonzero(np.isin(recording.trace.action, _ASKS))[-_MOST_INSTANTS // 2 :]
+    even = np.linspace(0, n_events, _MOST_INSTANTS - len(asked)).astype("i8")
+    # The event as an instant: the state that the request met.
+    found: list[int] = np.unique(np.concatenate([asked, even])).tolist()
+    return found
+
+
+def of_state(state: Snapshot) -> LargestFree:
+    """The same for somebody who has the state already."""
+    segments, blocks = state.segments, state.blocks
+    kinds = np.stack([segments.pool, segments.stream, segments.is_large], axis=1)
+    known, kind = np.unique(kinds.astype("u8"), axis=0, return_inverse=True)
+    is_free = blocks.state == BlockState.INACTIVE
+    size, of = blocks.size[is_free], kind.reshape(-1)[blocks.segment[is_free]]
+    largest, free = np.zeros(len(known), "i8"), np.zeros(len(known), "i8")
+    np.maximum.at(largest, of, size)
+    np.add.at(free, of, size)
+    return LargestFree.of(
+        instant=np.full(len(known), state.event),
+        time_ns=np.full(len(known), state.time_ns),
+        pool=known[:, 0],
+        stream=known[:, 1],
+        is_large=known[:, 2],
+        largest=largest,
+        free=free,
+        n_free=np.bincount(of, minlength=len(known)),
+    )
+
+
+ANALYSIS = Analysis(
+    "largest_free", "How large was the largest free block of each pool and stream, over time?", largest_free
+)
