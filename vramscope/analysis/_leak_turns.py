@@ -25,9 +25,9 @@ _LEAST_FREED, _MOST_FREED = 0.4, 1.1
 
 def turns(recording: Recording) -> tuple[NDArray[Any], bool]:
     """Instants, in order, and whether they are of known steps; empty where there is no loop to be seen."""
-    steps, n_events = recording.steps, len(recording.trace)
-    if len(steps) >= _LEAST_TURNS:
-        ends = steps.end_event
+    # Of a ring the beginning is lost: its marks are still there, all at the first instant.
+    ends, n_events = recording.steps.end_event[recording.steps.end_event > 0], len(recording.trace)
+    if len(ends) >= _LEAST_TURNS:
         # The last step is often cut short: by the end of the program, or because it still runs. And what
         # comes after the loop looks like one.
         is_open = len(ends) > 1 and ends[-1] >= n_events and (_is_short(ends) or _lacks_a_phase(recording))
