@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 # Where the module standin lies, for us as for the scripts inside.
 sys.path.append(str(Path(__file__).parent / "standin" / "python"))
 
-from standin_fixtures import board, run_standin, standin  # noqa: F401
+from standin_fixtures import board, forks, run_standin, standin  # noqa: F401
 
 # How long an example takes says something about the machine only; and a failure must come again.
 settings.register_profile(

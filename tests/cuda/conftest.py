@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from standin_fixtures import environment
+from standin_fixtures import Forks
 
 from vramscope.load import load
 from vramscope.model.recording import Recording, Run
@@ -36,21 +36,13 @@ class Truth:
 
 
 @pytest.fixture(scope="session")
-def python(standin: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def python(forks: Forks) -> Callable[..., subprocess.CompletedProcess[str]]:
     """``python(file, arguments…, cwd=…, variables={…})`` runs a script where torch sees a device."""
 
     def run(
         file: Path, *arguments: object, cwd: Path, variables: dict[str, object] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(standin), str(file), *map(str, arguments)],
-            env=environment({"PYTHONPATH": ROOT} | (variables or {})),
-            cwd=cwd,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        return forks.run(file, *arguments, cwd=cwd, variables={"PYTHONPATH": ROOT} | (variables or {}))
 
     return run
 

@@ -1,11 +1,9 @@
 """mode="counters" on the genuine allocator: its figures are torch's, and it leaves nothing behind."""
 
 import json
-import subprocess
-from pathlib import Path
 
 import pytest
-from standin_fixtures import AFTER, BEFORE, environment
+from standin_fixtures import AFTER, BEFORE
 
 from vramscope.load import load
 from vramscope.model.marks import Phase
@@ -46,19 +44,13 @@ else:
 
 
 @pytest.fixture(scope="module")
-def runs(standin, tmp_path_factory):
+def runs(python, tmp_path_factory):
     """The answers with and without us, and the recording."""
-    root, answers = Path(__file__).parents[2], []
+    answers = []
     folder = tmp_path_factory.mktemp("counters")
     for mode in ("plain", "counters"):
         (folder / "script.py").write_text(BEFORE + PROGRAM + AFTER.format(path=str(folder / "answer.json")))
-        done = subprocess.run(
-            [standin, folder / "script.py", folder / "run", mode],
-            env=environment({"PYTHONPATH": root}),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = python(folder / "script.py", folder / "run", mode, cwd=folder)
         assert done.returncode == 0, done.stderr
         answers.append(json.loads((folder / "answer.json").read_text()))
     return answers, load(folder / "run").recordings[0]

@@ -1,11 +1,10 @@
 """Where all bytes are, on the genuine allocator and a driver that counts with it: every bar by itself."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
-from standin_fixtures import AFTER, BEFORE, environment
+from standin_fixtures import AFTER, BEFORE
 
 from vramscope.analysis.waterfall import findings
 from vramscope.load import load
@@ -56,17 +55,11 @@ with vramscope.record(sys.argv[1], mode=sys.argv[2], quiet=True) as recorder:
 
 
 @pytest.fixture(scope="module", params=["events", "counters"])
-def recorded(request, standin, tmp_path_factory):
+def recorded(request, python, tmp_path_factory):
     """The mode, its recording, and what the board and torch said at the end."""
     folder = tmp_path_factory.mktemp(request.param)
     (folder / "script.py").write_text(BEFORE + PROGRAM + AFTER.format(path=str(folder / "answer.json")))
-    done = subprocess.run(
-        [standin, folder / "script.py", folder / "run", request.param],
-        env=environment({"PYTHONPATH": ROOT}),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python(folder / "script.py", folder / "run", request.param, cwd=folder)
     assert done.returncode == 0, done.stderr
     return request.param, load(folder / "run").recordings[0], json.loads((folder / "answer.json").read_text())
 

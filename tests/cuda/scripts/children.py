@@ -11,7 +11,9 @@ from pathlib import Path
 
 warnings.filterwarnings("ignore", module="torch")  # an old torch and a new NumPy
 import torch  # noqa: E402
-import torch._inductor.codecache  # noqa: E402 -- what a snapshot with Python stacks imports: seconds
+
+# With the first snapshot that has Python stacks torch would import it: seconds, in every child.
+getattr(torch, "_lazy_modules", set()).discard("_inductor")
 
 Work = Callable[[], None]
 

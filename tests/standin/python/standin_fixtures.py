@@ -3,8 +3,9 @@
 import json
 import os
 import subprocess
+import tempfile
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,79 @@ time.sleep(0.2)  # torch aborts at exit while autograd's thread still lets go of
 """
 
 Run = Callable[..., Any]
+Done = subprocess.CompletedProcess[str]
+
+
+class Forks:
+    """Runs scripts in forks of one process that has imported torch, which starts with the first of them."""
+
+    def __init__(self, launcher: Path) -> None:
+        self._launcher = launcher
+        self._server: subprocess.Popen[str] | None = None
+
+    def run(self, file: Path, *arguments: object, cwd: Path, variables: Mapping[str, object]) -> Done:
+        """As if Python were started with it; every one of *variables* is one of its environment."""
+        command, environment = [str(file), *map(str, arguments)], _environment(variables)
+        # What torch reads while it is imported needs an import of its own.
+        if any(name.startswith("PYTORCH_") and value for name, value in variables.items()):
+            return self._run_alone(command, cwd, environment)
+        return self._run_forked(command, cwd, environment)
+
+    def run_code(self, code: str, *, cwd: Path, variables: Mapping[str, object]) -> Done:
+        """The same for a text; warnings, such as those of an old torch, are not shown."""
+        file = cwd / "script.py"
+        file.write_text(f"import warnings; warnings.simplefilter('ignore')\n{code}")
+        return self.run(file, cwd=cwd, variables=variables)
+
+    def close(self) -> None:
+        """No more scripts."""
+        if self._server is not None:
+            self._server.communicate()
+
+    def _run_alone(self, command: list[str], cwd: Path, environment: Mapping[str, str]) -> Done:
+        return subprocess.run(
+            [str(self._launcher), *command],
+            env=environment,
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    def _run_forked(self, command: list[str], cwd: Path, environment: Mapping[str, str]) -> Done:
+        server = self._started()
+        assert server.stdin is not None
+        assert server.stdout is not None
+        with tempfile.TemporaryDirectory() as folder:
+            said = [Path(folder) / name for name in ("stdout", "stderr")]
+            for file in said:
+                file.touch()
+            asked = {
+                "file": command[0],
+                "arguments": command[1:],
+                "cwd": str(cwd),
+                "environment": environment,
+                "stdout": str(said[0]),
+                "stderr": str(said[1]),
+            }
+            server.stdin.write(json.dumps(asked) + "\n")
+            server.stdin.flush()
+            status = server.stdout.readline()
+            assert status, "the process that forks is gone"
+            return subprocess.CompletedProcess(command, int(status), *(file.read_text() for file in said))
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._server is None:
+            command = [self._launcher, Path(__file__).parent / "forks.py"]
+            self._server = subprocess.Popen(
+                list(map(str, command)),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=_environment({}),
+                text=True,
+            )
+        return self._server
 
 
 @pytest.fixture(scope="session")
@@ -40,6 +114,14 @@ def standin() -> Path:
     return LAUNCHER
 
 
+@pytest.fixture(scope="session")
+def forks(standin: Path) -> Iterator[Forks]:
+    """Runs scripts where torch sees a device, each in a process of its own that comes up at once."""
+    found = Forks(standin)
+    yield found
+    found.close()
+
+
 @pytest.fixture
 def board(standin: Path, tmp_path: Path) -> Board:
     """Control over the devices that every script of this test sees."""
@@ -47,7 +129,7 @@ def board(standin: Path, tmp_path: Path) -> Board:
 
 
 @pytest.fixture
-def run_standin(standin: Path, tmp_path: Path) -> Run:
+def run_standin(forks: Forks, tmp_path: Path) -> Run:
     """``run_standin(script, arguments…, STANDIN_…=…)`` runs a script and returns what it calls ``answer``.
 
     The script finds torch imported and cuDNN off. Every keyword is a variable of its environment. A *board*
@@ -60,21 +142,14 @@ def run_standin(standin: Path, tmp_path: Path) -> Run:
         answer.unlink(missing_ok=True)
         if board is not None:
             variables["STANDIN_BOARD"] = board.path
-        result = subprocess.run(
-            [standin, file, *arguments],
-            env=environment(variables),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        result = forks.run(file, *arguments, cwd=Path.cwd(), variables=variables)
         assert result.returncode == 0, result.stdout + result.stderr
         return json.loads(answer.read_text())
 
     return run
 
 
-def environment(variables: dict[str, object]) -> dict[str, str]:
+def _environment(variables: Mapping[str, object]) -> dict[str, str]:
     """Ours without what would change the devices, and with *variables*."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)}
     return kept | {name: str(value) for name, value in variables.items()}

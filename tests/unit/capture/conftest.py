@@ -111,7 +111,7 @@ class Recorded:
 
 @pytest.fixture
 def recorded():
-    """What earlier tests left in cycles goes before, not while we look; what is let go may be a cycle again."""
+    """What earlier tests left in cycles goes before, not while we look; it may leave another cycle."""
     while gc.collect():
         pass
     return Recorded

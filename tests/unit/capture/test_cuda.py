@@ -13,12 +13,8 @@ from vramscope.model.marks import Phase
 from vramscope.model.recording import Outcome
 
 ROOT = Path(__file__).parents[3]
-STANDIN = ROOT / ".cache" / "standin" / "2.13.0" / "python"
 
-pytestmark = [
-    pytest.mark.standin,
-    pytest.mark.skipif(not STANDIN.exists(), reason="torch over the stand-in is not built: make standin"),
-]
+pytestmark = pytest.mark.standin
 
 PROGRAM = """
 import json, sys, torch, vramscope
@@ -48,18 +44,12 @@ time.sleep(0.3)
 
 
 @pytest.fixture
-def run_on_cuda(tmp_path):
+def run_on_cuda(forks, tmp_path):
     """``run_on_cuda(code, **environment)`` records in ``run``; gives what the code printed as JSON lines."""
 
     def run(code, **environment):
-        done = subprocess.run(
-            [str(STANDIN), "-W", "ignore", "-c", PROGRAM + textwrap.dedent(code) + AT_EXIT],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
-        )
+        program = PROGRAM + textwrap.dedent(code) + AT_EXIT
+        done = forks.run_code(program, cwd=tmp_path, variables={"PYTHONPATH": ROOT} | environment)
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -395,7 +385,7 @@ def test_events_come_to_disk_while_a_block_without_steps_goes_on(run_on_cuda):
     assert on_disk >= 50
 
 
-def test_reading_the_history_imports_no_compiler(tmp_path):
+def test_reading_the_history_imports_no_compiler(standin, tmp_path):
     """torch would import torch._inductor with the first snapshot that has Python frames: 4 s, 800 modules."""
     program = """
 import sys, torch, vramscope
@@ -406,7 +396,7 @@ kept = torch.ones(10, device="cuda")
 print(len(entry["frames"]) > 0, "torch._inductor" in sys.modules, hasattr(torch, "_inductor"))
 """
     done = subprocess.run(
-        [str(STANDIN), "-W", "ignore", "-c", program],
+        [str(standin), "-W", "ignore", "-c", program],
         capture_output=True,
         text=True,
         check=False,

@@ -6,7 +6,6 @@ blocks that were born until then; what is compared is the bytes of every birth.
 
 import json
 import os
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -27,7 +26,6 @@ sys.path.append(str(PROGRAMS))
 
 from hand_labelled import BETWEEN, LOOPS, Truth  # noqa: E402
 
-STANDIN = ROOT / ".cache" / "standin" / "2.13.0" / "python"
 SHARE = 0.99
 
 # One process for all loops: starting CUDA costs more than they do.
@@ -90,16 +88,8 @@ def test_the_bytes_of_a_loop_are_in_the_phases_that_a_person_wrote_beside_them(r
 
 
 @pytest.mark.standin
-@pytest.mark.skipif(not STANDIN.exists(), reason="torch over the stand-in is not built: make standin")
-def test_the_same_on_cuda(tmp_path, capsys):
-    done = subprocess.run(
-        [str(STANDIN), "-W", "ignore", "-c", ON_CUDA],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{PROGRAMS}"},
-    )
+def test_the_same_on_cuda(forks, tmp_path, capsys):
+    done = forks.run_code(ON_CUDA, cwd=tmp_path, variables={"PYTHONPATH": f"{ROOT}{os.pathsep}{PROGRAMS}"})
     assert done.returncode == 0, done.stderr
     labels = [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -6,7 +6,6 @@ differ where they do.
 
 import json
 import os
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -27,8 +26,6 @@ PROGRAMS_DIRECTORY = Path(__file__).parent / "programs"
 sys.path.append(str(PROGRAMS_DIRECTORY))
 
 from six_models import N_STEPS, PROGRAMS, Tracker, train  # noqa: E402
-
-STANDIN = ROOT / ".cache" / "standin" / "2.13.0" / "python"
 
 # MemTracker has no class for inputs, and calls what an optimizer's step makes by that name, kept or not.
 THEIRS = {
@@ -115,16 +112,9 @@ def test_categories_agree_at_the_peak_of_every_step(recorded, program, capsys):
 
 
 @pytest.mark.standin
-@pytest.mark.skipif(not STANDIN.exists(), reason="torch over the stand-in is not built: make standin")
-def test_the_same_on_cuda(tmp_path, capsys):
-    done = subprocess.run(
-        [str(STANDIN), "-W", "ignore", "-c", ON_CUDA],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{PROGRAMS_DIRECTORY}"},
-    )
+def test_the_same_on_cuda(forks, tmp_path, capsys):
+    paths = f"{ROOT}{os.pathsep}{PROGRAMS_DIRECTORY}"
+    done = forks.run_code(ON_CUDA, cwd=tmp_path, variables={"PYTHONPATH": paths})
     assert done.returncode == 0, done.stderr
     for program, line in zip(PROGRAMS, done.stdout.splitlines(), strict=True):
         (recording,) = load(tmp_path / program.__name__).recordings

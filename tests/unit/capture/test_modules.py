@@ -3,7 +3,6 @@
 import gc
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,6 @@ from vramscope.model.trace import Action, Trace
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = Path(__file__).parent / "programs"
-STANDIN = ROOT / ".cache" / "standin" / "2.13.0" / "python"
 
 
 def birthplaces(sink):
@@ -184,16 +182,8 @@ print(json.dumps(now.labels))
 
 
 @pytest.mark.standin
-@pytest.mark.skipif(not STANDIN.exists(), reason="torch over the stand-in is not built: make standin")
-def test_by_time_every_allocation_of_a_forward_on_cuda_finds_its_module(tmp_path):
-    done = subprocess.run(
-        [str(STANDIN), "-W", "ignore", "-c", ON_CUDA],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{PROGRAMS}"},
-    )
+def test_by_time_every_allocation_of_a_forward_on_cuda_finds_its_module(forks, tmp_path):
+    done = forks.run_code(ON_CUDA, cwd=tmp_path, variables={"PYTHONPATH": f"{ROOT}{os.pathsep}{PROGRAMS}"})
     assert done.returncode == 0, done.stderr
     truth = json.loads(done.stdout)
     (recording,) = load(tmp_path / "run").recordings
