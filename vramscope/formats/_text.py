@@ -1,11 +1,18 @@
 """What do formats of plain text share?"""
 
+import codecs
 from collections.abc import Sequence
 from pathlib import Path
 
 from vramscope.model.recording import Recording, Run
 
 _TAIL_BYTES = 64 << 10
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def as_utf8(data: bytes) -> bytes:
+    """What PowerShell redirected into a file is UTF-16."""
+    return data.decode("utf-16", "replace").encode() if data[:2] in _UTF_16 else data
 
 
 def is_text(start: bytes) -> bool:
@@ -21,7 +28,8 @@ def tail(head: bytes, path: Path) -> bytes:
             return b""
         with path.open("rb") as file:
             file.seek(max(size - _TAIL_BYTES, 0))
-            return file.read(_TAIL_BYTES)
+            found = file.read(_TAIL_BYTES)
+            return as_utf8(head[:2] + found) if head[:2] in _UTF_16 else found
     except OSError:
         return b""
 

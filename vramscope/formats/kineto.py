@@ -33,6 +33,7 @@ _REGIONS = (_STEP, "Optimizer.step#", "Optimizer.zero_grad#", "enumerate(DataLoa
 _CPU = 0
 _KINDS = {_CPU: "cpu", 1: "cuda", 6: "hip", 9: "xla", 12: "xpu", 13: "mps"}
 _MOST = 1 << 62
+_OF_THE_HOST = Note("host_memory", "this is the host's memory: the trace has no memory events of a GPU")
 _NO_STACKS = Note(
     "no_stacks",
     "a profiler's trace gives the bytes of blocks as the allocator rounded them, without the requested size "
@@ -177,7 +178,7 @@ def _recording(
         marks=marks,
         steps=steps,
         phases=phases,
-        notes=(*notes, _NO_STACKS, NO_LAYOUT),
+        notes=(*([_OF_THE_HOST] if kind == _CPU else ()), *notes, _NO_STACKS, NO_LAYOUT),
     )
 
 

@@ -12,7 +12,7 @@ from vramscope.errors import FormatError
 from vramscope.formats import Format
 from vramscope.formats._file import beginning, contents
 from vramscope.formats._ledger import NO_LAYOUT, Ledger, State
-from vramscope.formats._text import is_text, run_of_text, tail
+from vramscope.formats._text import as_utf8, is_text, run_of_text, tail
 from vramscope.model.device import Device
 from vramscope.model.marks import Note
 from vramscope.model.recording import Recording, Run
@@ -46,13 +46,13 @@ class _Table(NamedTuple):
 
 def sniff(head: bytes, path: Path) -> bool:
     """A text with such a title in its beginning or at its end."""
-    start = beginning(head)
+    start = as_utf8(beginning(head))
     return is_text(start) and any(_TITLE.search(part) for part in (start, tail(head, path)))
 
 
 def read(path: Path) -> Run:
     """One recording per device."""
-    tables = _tables(contents(path))
+    tables = _tables(as_utf8(contents(path)))
     if not tables:
         raise FormatError(
             f"{path}: no complete memory summary in it: print torch.cuda.memory_summary() again"

@@ -13,7 +13,7 @@ from vramscope.errors import FormatError
 from vramscope.formats import Format
 from vramscope.formats._file import beginning, contents
 from vramscope.formats._ledger import NO_LAYOUT, Ledger, State
-from vramscope.formats._text import is_text, run_of_text, tail
+from vramscope.formats._text import as_utf8, is_text, run_of_text, tail
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import MarkKind, Marks, Note
@@ -78,13 +78,13 @@ class _Message(NamedTuple):
 
 def sniff(head: bytes, path: Path) -> bool:
     """A text with such a message in its beginning or at its end."""
-    start = beginning(head)
+    start = as_utf8(beginning(head))
     return is_text(start) and any(_START.search(part) for part in (start, tail(head, path)))
 
 
 def read(path: Path) -> Run:
     """One recording per rank and device."""
-    messages = list(_messages(contents(path)))
+    messages = list(_messages(as_utf8(contents(path))))
     if not messages:
         raise FormatError(f"{path}: no complete message of an out-of-memory error in it")
     by_place: dict[tuple[int, int], list[_Message]] = {}

@@ -124,6 +124,7 @@ def test_the_hosts_memory_is_shown_where_there_is_no_other(tmp_path):
     recording = only(opened(tmp_path, [old_event(2, 64, 0, -1)]))
 
     assert (recording.device.kind, recording.device.index) == ("cpu", 0)
+    assert "host_memory" in {note.code for note in recording.notes}
     assert recording.peak().allocated.n_bytes == 64
 
 

@@ -96,6 +96,15 @@ def test_tables_in_a_log_follow_one_another_by_device(tmp_path):
     assert first.fragmentation().churn.n_retries == 0
 
 
+def test_what_a_windows_shell_wrote_is_read(tmp_path):
+    path = tmp_path / "summary.txt"
+    data = table(device=3).encode("utf-16")
+    path.write_bytes(data)
+
+    assert sniff(data[:HEAD_BYTES], path)
+    assert only(read(path)).device.index == 3
+
+
 def test_every_analysis_answers(tmp_path):
     recording = only(opened(tmp_path, table()))
 

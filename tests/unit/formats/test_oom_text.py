@@ -148,6 +148,16 @@ def load_text(folder: Path, text: str) -> Run:
     return load(path)
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8"])
+@pytest.mark.parametrize("before", ["", "a line that says nothing\n" * 20_000])
+def test_what_a_windows_shell_wrote_is_read(tmp_path, encoding, before):
+    path = tmp_path / "log.txt"
+    path.write_bytes((before + NEW).encode(encoding))
+
+    (recording,) = load(path).recordings
+    assert recording.device.index == 2
+
+
 def test_every_analysis_answers(tmp_path):
     for recording in opened(tmp_path, f"{NEW}\n\n{OLDEST}\n\n{WARNED}").recordings:
         for analysis in analyses().values():
