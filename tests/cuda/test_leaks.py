@@ -1,5 +1,5 @@
 """Growth as genuine CUDA torch shows it: in its own history with Python stacks, whole and cut to a ring,
-outside of torch, in the cache. And leaks whose lines only CUDA hides: made by backward, or in other threads."""
+outside of torch, in the cache. And leaks whose lines only CUDA hides: of backward, and of other threads."""
 
 import importlib.util
 import sys
