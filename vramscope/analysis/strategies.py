@@ -157,13 +157,17 @@ def _path(run: _Run, advised: Sequence[Strategy]) -> str:
     many = [each.name for each in advised if "GPUs" in each.name]
     live = run.category == Category.PARAMETER
     parameters = int(run.found.block_size[live & run.found.allocated_at(int(run.level.argmax()))].sum()) / 4
-    size = f"{parameters / 1e9:.2g} billion parameters (taken as 32 bits)"
+    size = f"{_in_words(parameters)} parameters (taken as 32 bits)"
     said = [f"on one GPU: {', then '.join(alone)}"] if alone else []
     if many:
         # Below it, what is computed waits less for parameters that are not there.
         first = many[-1] if parameters >= _LARGE_MODEL else many[0]
         said.append(f"on {run.n_ranks} GPUs with {size}: {first} first")
     return "; ".join(said)
+
+
+def _in_words(count: float) -> str:
+    return f"{count / 1e9:.2g} billion" if count >= 1e9 else f"{max(count / 1e6, 0.1):.2g} million"
 
 
 def _summed(found: Allocations, size: NDArray[Any], n_events: int) -> NDArray[Any]:

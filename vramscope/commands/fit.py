@@ -324,7 +324,8 @@ def _strategies_page(found: "Strategies") -> "Iterator[Block]":
     from vramscope.units import format_bytes
 
     phase = found.phase.name.lower().replace("_", " ")
-    yield Heading(f"What else would lower the peak of {format_bytes(found.peak_bytes)} in {phase}", level=3)
+    place = f" in {phase}" if found.phase else ""
+    yield Heading(f"What else would lower the peak of {format_bytes(found.peak_bytes)}{place}", level=3)
     if not found.advised:
         known = found.unknown_bytes < found.peak_bytes
         yield Text(
@@ -336,6 +337,8 @@ def _strategies_page(found: "Strategies") -> "Iterator[Block]":
         for each in found.advised
     )
     yield Grid(("saves", "leaves", "", "how", "basis"), rows, "rrlll")
+    if found.path:
+        yield Text(found.path)
     if found.without_effect:
         yield Text(f"no effect on the peak: {', '.join(found.without_effect)}", "quiet")
 

@@ -1,0 +1,66 @@
+"""What was reserved over a run as it was, and as it would have been: lines over the allocated bytes."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .theme import GREEN, SKY, VERMILION, base_layout, byte_unit, esc, pack, scaled
+
+
+class Curve(NamedTuple):
+    """Bytes after events, by event."""
+
+    name: str
+    events: NDArray[Any]
+    n_bytes: NDArray[Any]
+
+
+COLOUR = {"before": SKY, "after": GREEN, "allocated": "#7A8896", "capacity": VERMILION}
+
+
+def figure(before: Curve, after: Curve | None, allocated: Curve, capacity: int = 0) -> dict[str, Any]:
+    """*capacity* is drawn where it is near enough to what is reserved to be seen with it; 0: not."""
+    curves = [curve for curve in (allocated, before, after) if curve is not None]
+    top = max(int(curve.n_bytes.max(initial=0)) for curve in curves)
+    shown = 0 < capacity <= 2 * top
+    unit, unit_name = byte_unit(max(top, capacity if shown else 0))
+    lines = [_line("allocated", allocated, unit, fill="tozeroy"), _line("before", before, unit, dash="dot")]
+    lines += [_line("after", after, unit)] if after is not None else []
+    axes = {
+        "xaxis": {"showgrid": False, "zeroline": False, "tickprefix": "event ", "exponentformat": "none",
+                  "ticks": "outside", "ticklen": 4, "nticks": 8, "separatethousands": True},
+        "yaxis": {"rangemode": "tozero", "fixedrange": True, "zeroline": False, "nticks": 6,
+                  "ticksuffix": f" {unit_name}", "exponentformat": "none"},
+    }  # fmt: skip
+    margin = {"l": 72, "r": 16, "t": 10, "b": 34}
+    shapes = [_limit(capacity / unit)] if shown else []
+    return {
+        "data": lines,
+        "layout": base_layout(**axes, hovermode="x unified", margin=margin, shapes=shapes),
+    }
+
+
+def _line(kind: str, curve: Curve, unit: int, **more: str) -> dict[str, Any]:
+    style = {"width": 2 if kind != "allocated" else 1, "color": COLOUR[kind], "shape": "hv"}
+    fill = {"fill": more["fill"], "fillcolor": "rgba(122, 136, 150, .22)"} if "fill" in more else {}
+    return {
+        "type": "scatter", "mode": "lines", "name": esc(curve.name, 60), "uid": f"fit{kind}",
+        "x": pack(curve.events), "y": pack(scaled(curve.n_bytes, unit)),
+        "line": style | ({"dash": more["dash"]} if "dash" in more else {}), "hovertemplate": "%{y:.2f}",
+    } | fill  # fmt: skip
+
+
+def _limit(level: float) -> dict[str, Any]:
+    style = {"color": COLOUR["capacity"], "width": 1.5, "dash": "dash"}
+    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": level, "y1": level, "line": style}
+
+
+def outline(events: Sequence[int] | NDArray[Any], levels: NDArray[Any]) -> NDArray[Any]:
+    """The greatest of *levels* (by instant) up to each of *events*, from the one before."""
+    if not len(levels) or not len(events):
+        return np.zeros(len(events), "i8")
+    edges = np.clip(np.asarray(events) + 1, 0, len(levels) - 1)
+    first = np.concatenate([[0], np.minimum(edges[:-1] + 1, len(levels) - 1)])
+    return np.array([levels[a : b + 1].max(initial=0) for a, b in zip(first, edges, strict=True)])

@@ -1,0 +1,65 @@
+"""The room "Fit" as a person meets it: which card would do, which setting; both are in the address."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vramscope.dashboard.data import Data
+
+pytestmark = pytest.mark.browser
+MIB = 1 << 20
+
+
+def growing(path: Path) -> None:
+    """30 blocks, one after the other, each too large for the segments of those before: 11.5 GiB for 0.7."""
+    trace, segments = [], []
+    for number in range(30):
+        at, size = (number + 1) << 31, (100 + 20 * number) * MIB
+        words = ("segment_alloc", "alloc", "free_requested", "free_completed")
+        trace += [entry(action, at, size) for action in words]
+        block = {"address": at, "size": size, "requested_size": 0, "state": "inactive", "frames": []}
+        sizes = {"total_size": size, "allocated_size": 0, "active_size": 0, "requested_size": 0}
+        segments.append(
+            {"device": 0, "address": at, "stream": 0, "segment_type": "large", "segment_pool_id": (0, 0),
+             "is_expandable": False, "frames": [], "blocks": [block]} | sizes
+        )  # fmt: skip
+    path.write_bytes(pickle.dumps({"segments": segments, "device_traces": [trace]}))
+
+
+def entry(action: str, address: int, size: int) -> dict[str, Any]:
+    return {"action": action, "addr": address, "size": size, "stream": 0, "frames": [], "time_us": 0}
+
+
+@pytest.fixture
+def pieces(tmp_path: Path, serve_at: Any, visit: Any) -> Any:
+    growing(tmp_path / "pieces.pickle")
+    visitor = visit(serve_at(tmp_path))
+    (visitor.run,) = Data(tmp_path).paths()
+    return visitor
+
+
+def test_a_card_and_a_setting_are_chosen_and_stay_in_the_address(pieces: Any) -> None:
+    page = pieces.go(f"/fit?run={pieces.run}").page
+    page.wait_for_selector(".fit-card.here")
+
+    page.click(".fit-card:has-text('40 GB')")
+    page.wait_for_selector(".fit-card.here:has-text('40 GB')")
+    page.click("a:has-text('max_split_size_mb:64')")
+    page.wait_for_selector(".fit-here:has-text('max_split_size_mb:64')")
+    page.reload()
+    page.wait_for_selector(".fit-here:has-text('max_split_size_mb:64')")
+    assert "40 GB" in page.inner_text(".claim")
+    assert "by=40-gb" in page.url
+
+
+def test_the_line_to_set_can_be_copied_and_both_curves_are_drawn(pieces: Any) -> None:
+    page = pieces.go(f"/fit?run={pieces.run}").page
+    page.wait_for_selector("#fi-graph .js-line", state="attached")
+
+    assert page.locator(".fit-set .command").inner_text().endswith("expandable_segments:True")
+    assert page.locator(".fit-copy").count() == 1
+    assert page.locator("#fi-graph .js-line").count() >= 3
+    row = page.locator("tr:has-text('expandable_segments:True')").inner_text()
+    assert "advised" in row
+    assert "−" in row
