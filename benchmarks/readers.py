@@ -37,6 +37,7 @@ PEERS = {"ptmem": "ptmem", "pt-snap-cli": "pt-snap"}
 
 _PICKLE = "import pickle, sys; pickle.load(open(sys.argv[1], 'rb'))"
 _OPEN = "import sys, vramscope; run = vramscope.load(sys.argv[1])"
+_PEAK = "; [recording.peak() for recording in run.recordings]"
 _EXPLAIN = """
 for recording in run.recordings:
     for name in ('peak', 'step_peaks', 'by_stack', 'tree', 'categories', 'fragmentation', 'pins'):
@@ -108,6 +109,8 @@ def readers(peers: Mapping[str, Path]) -> list[Reader]:
         Reader("pickle.load, gc off", [python, "-c", f"import gc; gc.disable(); {_PICKLE}", "FILE"]),
         Reader("vramscope: open", [python, "-c", _OPEN, "FILE"]),
         Reader("vramscope: open, from its cache", [python, "-c", _OPEN, "FILE"], is_warm=True),
+        Reader("vramscope: open, its peak", [python, "-c", _OPEN + _PEAK, "FILE"]),
+        Reader("vramscope: the same, from its cache", [python, "-c", _OPEN + _PEAK, "FILE"], is_warm=True),
         Reader("vramscope: open, 7 analyses", [python, "-c", _OPEN + _EXPLAIN, "FILE"]),
         Reader("vramscope: the same, from its cache", [python, "-c", _OPEN + _EXPLAIN, "FILE"], is_warm=True),
         Reader("vramscope report", [python, "-m", "vramscope", "report", "FILE", "--json"]),
