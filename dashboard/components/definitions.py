@@ -24,6 +24,7 @@ DEFINITION = {
     "input": "Batches from the data loader.",
     "activation": "Kept by forward because backward needs it.",
     "temporary": "Made and given back within one phase.",
+    "workspace": "Scratch memory that a library such as cuBLAS takes once and keeps for good.",
     "communication": "Buckets and buffers of distributed training.",
     "unknown": "Nothing recorded says what these bytes are for.",
     "instant": "The state after so many allocator events; instant 0 is before the first.",

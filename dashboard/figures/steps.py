@@ -15,8 +15,8 @@ from .theme import CATEGORY_COLOUR, PHASE_COLOUR, base_layout, byte_unit, pack, 
 STEP_COLUMNS = 200
 STACK_COLUMNS = 160
 ORDER = (
-    Category.PARAMETER, Category.BUFFER, Category.OPTIMIZER_STATE, Category.GRADIENT, Category.INPUT,
-    Category.ACTIVATION, Category.COMMUNICATION, Category.TEMPORARY, Category.UNKNOWN,
+    Category.PARAMETER, Category.BUFFER, Category.OPTIMIZER_STATE, Category.WORKSPACE, Category.GRADIENT,
+    Category.INPUT, Category.ACTIVATION, Category.COMMUNICATION, Category.TEMPORARY, Category.UNKNOWN,
 )  # fmt: skip
 """From the bottom up: what stays longest lies lowest."""
 

@@ -27,6 +27,7 @@ CATEGORY_COLOUR = {
     Category.ACTIVATION: ORANGE,
     Category.TEMPORARY: PURPLE,
     Category.COMMUNICATION: "#6A51A3",
+    Category.WORKSPACE: "#8C6D46",
 }
 # A phase has the hue of what it works on: backward makes gradients, the optimizer its state.
 PHASE_COLOUR = {

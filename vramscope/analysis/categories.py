@@ -85,7 +85,7 @@ def assign(recording: Recording, found: Allocations) -> Assigned:
     category, reason = by_life(recording, found)
     phase = lives_of(recording, found).phase
     for mine, meant, because in (
-        (is_workspace(recording, found, phase, label >= 0), Category.TEMPORARY, Reason.WORKSPACE),
+        (is_workspace(recording, found, phase, label >= 0), Category.WORKSPACE, Reason.WORKSPACE),
         (is_collective(recording.stacks, found), Category.COMMUNICATION, Reason.COLLECTIVE),
         (label >= 0, padded(recording.labels.category)[label], Reason.IDENTITY),
     ):

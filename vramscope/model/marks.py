@@ -160,6 +160,8 @@ class Category(IntEnum):
     ACTIVATION = 6
     TEMPORARY = 7
     COMMUNICATION = 8
+    WORKSPACE = 9
+    """Scratch memory that a library (cuBLAS) takes once and keeps for good."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,12 @@
 """Birth, death and the stack decide where nobody knew the tensor, and every allocation says why."""
 
+from pathlib import Path
+
 import pytest
 
+import vramscope
 from vramscope.analysis.categories import Reason, categories
+from vramscope.analysis.lifetimes import ALIVE
 from vramscope.model.marks import Category, Labels, MarkKind, Marks, Phase, Phases, Steps
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import StackBuilder
@@ -10,6 +14,7 @@ from vramscope.model.trace import Action, Trace
 
 A, R = Action.ALLOC, Action.FREE_REQUESTED
 HOPPER = 33_554_432
+SAMPLES = Path(__file__).parents[3] / "sample_traces"
 
 
 def during(*spans, n_steps=1, length=100):
@@ -93,7 +98,7 @@ def multiplied(*blocks, source="cuda"):
 
 def test_a_block_of_the_size_and_life_of_a_workspace_is_one():
     assert of(multiplied(HOPPER, 1000))[:2] == [
-        (Category.TEMPORARY, Reason.WORKSPACE),
+        (Category.WORKSPACE, Reason.WORKSPACE),
         (Category.UNKNOWN, Reason.NONE),
     ]
 
@@ -133,7 +138,7 @@ def test_frames_of_cpp_say_workspace_for_certain():
         ("gather", "??", 0), ("at::cuda::getNewWorkspace()", "??", 0), ("forward", "linear.py", 125)
     )
 
-    assert of(history) == [(Category.TEMPORARY, Reason.WORKSPACE)]
+    assert of(history) == [(Category.WORKSPACE, Reason.WORKSPACE)]
 
 
 @pytest.mark.parametrize(
@@ -171,3 +176,16 @@ def test_every_category_says_why(recording):
         "in an optimizer's state: exp_avg of blocks.0.mlp.weight",
         "born between the phases, outside of every step; alive at the end: nothing says what for",
     ]
+
+
+@pytest.mark.parametrize("name", ["transformer", "transformer-cuda", "gan-retain-graph"])
+def test_nothing_that_is_never_freed_is_temporary(name):
+    """Of real runs; the one on CUDA's allocator has cuBLAS's workspace of 32 MiB."""
+    for recording in vramscope.load(SAMPLES / name).recordings:
+        found = recording.categories()
+        is_temporary = found.assigned.category == Category.TEMPORARY
+
+        assert is_temporary.any()
+        assert (found.allocations.free_event[is_temporary] != ALIVE).all()
+        if name == "transformer-cuda":
+            assert found.totals["workspace"] == HOPPER
