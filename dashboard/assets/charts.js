@@ -152,6 +152,21 @@
     return window.dash_clientside.no_update;
   }
 
+  // Dash calls its check boxes the options of a list; to a screen reader they are a group of check boxes.
+  function named() {
+    for (const list of document.querySelectorAll(".legend[role=listbox]")) {
+      list.setAttribute("role", "group");
+      list.setAttribute("aria-label", "Curves shown");
+    }
+    for (const option of document.querySelectorAll(".legend [aria-selected]")) {
+      option.removeAttribute("role");
+      option.removeAttribute("aria-selected");
+    }
+  }
+  new MutationObserver(named).observe(document.documentElement, {
+    childList: true, subtree: true, attributes: true, attributeFilter: ["aria-selected"],
+  });
+
   function title(text) {
     if (text) document.title = text;
     return window.dash_clientside.no_update;

@@ -14,4 +14,4 @@ def graph(name: str, figure: dict[str, Any], sentence: str, kind: str, height_px
     """
     tall = {"style": {"height": f"{height_px}px"}} if height_px else {}
     drawing = dcc.Graph(id=name, figure=figure, config=CONFIG, responsive=True, style={"height": "100%"})
-    return html.Figure(drawing, className=f"figure {kind}", role="img", **tall, **{"aria-label": sentence})
+    return html.Figure(drawing, className=f"figure {kind}", role="group", **tall, **{"aria-label": sentence})

@@ -27,4 +27,4 @@ def _canvases() -> list[Any]:
 
 def _frame(name: str, content: list[Any], sentence: str, asks: dict[str, Any], kind: str) -> html.Figure:
     said = {"data-asks": json.dumps(asks), "aria-label": sentence}
-    return html.Figure(content, id=f"{name}-frame", className=kind, role="img", **said)
+    return html.Figure(content, id=f"{name}-frame", className=kind, role="group", **said)

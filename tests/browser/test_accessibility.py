@@ -1,0 +1,54 @@
+"""axe-core finds nothing serious on any page, in either theme."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vramscope.dashboard.data import Data
+from vramscope.dashboard.pages import pages
+
+pytestmark = pytest.mark.browser
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+GRAVE = ("serious", "critical")
+THERE = ".claim, .state h2, #al-table .ag-row, .others, .kpi-number, .runs .spark, .page section"
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    kept = pytest.importorskip("axe_playwright_python.base", reason="axe-playwright-python is not installed")
+    return (Path(kept.__file__).parent / "axe.min.js").read_text()
+
+
+def complaints(page: Any) -> list[str]:
+    found = page.evaluate("axe.run({ resultTypes: ['violations'] })")
+    return [
+        f"{rule['id']} ({rule['impact']}): {node['html'][:200]} {node.get('failureSummary', '')[:300]}"
+        for rule in found["violations"]
+        if rule["impact"] in GRAVE
+        for node in rule["nodes"][:3]
+    ]
+
+
+@pytest.fixture(scope="module")
+def leaky() -> str:
+    found: list[str] = [name for name in Data(SAMPLES).paths() if "gan" in name]
+    return found[0]
+
+
+@pytest.mark.parametrize("path", [page.path for page in pages()])
+def test_axe_finds_nothing_serious(path: str, leaky: str, axe: str, serve_at: Any, visit: Any) -> None:
+    visitor = visit(serve_at(SAMPLES))
+    page = visitor.go(f"{path}?run={leaky}" if path != "/" else "/").page
+    page.wait_for_selector(THERE)
+    page.wait_for_timeout(500)
+    page.evaluate(axe)
+    found = {}
+    for theme in ("light", "dark"):
+        if theme == "dark":
+            page.keyboard.press("t")
+            page.wait_for_timeout(300)
+        assert page.evaluate("document.documentElement.dataset.theme") == theme
+        found[theme] = complaints(page)
+
+    assert found["light"] == []
+    assert found["dark"] == []
