@@ -64,8 +64,7 @@ def moment(data: Data, view: View, at: int) -> Moment:
     elapsed = int(known.time_ns[at]) - origin_ns(recording, known)
     time = format_duration(elapsed) if elapsed > 0 else "the start"
     time = time if recording.trace.has_clock else ""
-    step, phase = place(recording, at)
-    number = None if step is None else int(recording.steps.index[step])
+    number, phase = place(recording, at)
     word = "" if phase in (None, Phase.OTHER) else phase.name.lower().replace("_", " ")
     return Moment(at, time, number, word)
 

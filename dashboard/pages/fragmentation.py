@@ -353,7 +353,8 @@ def _pin(data: Data, view: View, found: Any, i: int) -> dict[str, Any]:
     own = int(code.of[stack])
     frame = code.stacks.frame(own) if own else None
     phase, step = Phase(int(found.phase[i])), int(found.step[i])
-    words = [f"step {step}" if step >= 0 else "", phase.name.lower() if phase != Phase.OTHER else ""]
+    number = int(view.recording.steps.index[step]) if step >= 0 else -1
+    words = [f"step {number}" if step >= 0 else "", phase.name.lower() if phase != Phase.OTHER else ""]
     origin = " · ".join(word for word in words if word) or ("before" if found.alloc_event[i] < 0 else "")
     name = frame.function if frame else code.strings[int(code.via[stack])] or "not recorded"
     age = format_duration(int(found.age_ns[i])) if found.age_ns[i] else f"{int(found.age_events[i]):,} ev."
