@@ -13,7 +13,9 @@ _INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 _RUN = re.compile(r"[A-Za-z0-9._-]{1,120}", re.ASCII)
 _WORD = re.compile(r"[a-z0-9_-]{1,40}", re.ASCII)
 MAX_SEARCH = 200
-_NUMBERS = ("rank", "device", "t0", "t1", "at")
+_NUMBERS = ("rank", "device", "t0", "t1", "b0", "b1", "at")
+UNZOOMED: dict[str, Any] = {"t0": None, "t1": None, "b0": None, "b1": None}
+"""Changes that show everything again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,9 @@ class Address:
     t0: int | None = None
     """Left edge of the zoom: ns since the recording began, or events."""
     t1: int | None = None
+    b0: int | None = None
+    """Lower edge of the zoom in bytes, where a page zooms in both directions."""
+    b1: int | None = None
     at: int | None = None
     """The instant: how many events came before."""
     axis: str = ""

@@ -10,7 +10,7 @@ from dash.exceptions import PreventUpdate
 from vramscope.errors import VramscopeError
 from vramscope.model.recording import Outcome
 
-from .address import Address, parse, restore
+from .address import UNZOOMED, Address, parse, restore
 from .components import header, states
 from .data import Data, View
 from .pages import Context, Page, pages
@@ -190,7 +190,7 @@ def _menu(rooms: list[Page], address: Address) -> list[Any]:
 
 
 def _menu_link(room: Page, address: Address) -> Any:
-    target = address.go(path=room.path, t0=None, t1=None, at=None) if room.about_run else Address(room.path)
+    target = address.go(path=room.path, at=None, **UNZOOMED) if room.about_run else Address(room.path)
     here = room.path == address.path
     link = dcc.Link(room.title, href=target.url, className="here" if here else "")
     return html.Span(link, **({"aria-current": "page"} if here else {}))

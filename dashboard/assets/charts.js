@@ -108,6 +108,7 @@
   function zoomed(change, known, address) {
     const none = window.dash_clientside.no_update;
     if (!change) return none;
+    if (document.querySelector(".bands .js-plotly-plot")) rememberHeights(change);
     const whole = change["xaxis.autorange"] === true;
     const range = change["xaxis.range"] || [change["xaxis.range[0]"], change["xaxis.range[1]"]];
     if (!whole && !(Number.isFinite(range[0]) && Number.isFinite(range[1]))) return none;
@@ -115,6 +116,15 @@
     const view = whole ? [null, null] : range.map((edge) => Math.round(edge * scale));
     remember({ t0: view[0], t1: view[1] });
     return known && known[0] === view[0] && known[1] === view[1] ? none : view;
+  }
+
+  // The zoom in bytes is the picture's own affair: the server needs it only to restore a link.
+  function rememberHeights(change) {
+    if (change["yaxis.autorange"] === true) { remember({ b0: null, b1: null }); return; }
+    const gd = document.querySelector(".bands .js-plotly-plot"), unit = SCALE[(trace(gd, "allocated") || {}).meta] || 1;
+    const range = change["yaxis.range"] || [change["yaxis.range[0]"], change["yaxis.range[1]"]];
+    if (!(Number.isFinite(range[0]) && Number.isFinite(range[1]))) return;
+    remember({ b0: Math.max(0, Math.round(range[0] * unit)), b1: Math.round(range[1] * unit) });
   }
 
   function hasClock() {

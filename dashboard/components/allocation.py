@@ -8,7 +8,7 @@ from vramscope.analysis.lifetimes import ALIVE
 from vramscope.model.marks import Category
 from vramscope.units import format_bytes, format_duration
 
-from ..address import Address
+from ..address import UNZOOMED, Address
 from ..data import Data, View
 from ..figures.names import place
 from ..instant import folded, moment
@@ -77,7 +77,7 @@ def detail(data: Data, view: View, row: int, address: Address) -> list[Any]:
     shown = [html.Div([html.Dt(name), html.Dd(text)]) for name, text in facts if text]
     links = []
     if born >= 0:
-        to = address.go(path="/peak", at=born + 1, t0=None, t1=None, q="", by="")
+        to = address.go(path="/peak", at=born + 1, q="", by="", **UNZOOMED)
         links = [html.P(dcc.Link("What was live when it came", href=to.url, className="link"))]
     return [html.Dl(shown, className="fact-list"), *links, *_as_list(stack_table.detail(view, said["stack"]))]
 

@@ -8,7 +8,7 @@ from dash import dcc, html
 from vramscope.model.recording import Outcome, Recording
 from vramscope.units import format_bytes
 
-from ..address import Address
+from ..address import UNZOOMED, Address
 from ..data import View
 from .definitions import DEFINITION, explained
 
@@ -99,7 +99,7 @@ def name_of(recording: Recording) -> str:
 
 def _to(recording: Recording, address: Address) -> Address:
     rank, device = recording.process.rank, recording.device.index
-    return address.go(rank=rank, device=device, t0=None, t1=None, at=None)
+    return address.go(rank=rank, device=device, at=None, **UNZOOMED)
 
 
 def notes(view: View) -> Any:

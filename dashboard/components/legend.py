@@ -6,7 +6,7 @@ from dash import dcc, html
 
 from vramscope.model.marks import Phase
 
-from ..address import Address
+from ..address import UNZOOMED, Address
 from ..data import View
 from ..figures.series import EVENTS, TIME, Series
 from ..figures.timeline import QUANTITIES
@@ -62,7 +62,7 @@ def axis_choice(view: View, address: Address) -> Any:
     links = [
         dcc.Link(
             word,
-            href=address.go(axis=axis, t0=None, t1=None).url,
+            href=address.go(axis=axis, **UNZOOMED).url,
             className="here" if name == now else "",
         )
         for name, axis, word in ((TIME, "", "Time"), (EVENTS, EVENTS, "Events"))

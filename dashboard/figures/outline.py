@@ -3,18 +3,21 @@
 from typing import Any
 
 from .series import Series
-from .timeline import Window
+from .timeline import Window, shown_unit
 from .timeline import figure as whole
 from .timeline import traces as all_traces
 
 _SHOWN = ("allocated",)
 
 
-def figure(series: Series, view: Window) -> dict[str, Any]:
-    """Axes for a canvas: zoom in both directions."""
+def figure(series: Series, view: Window, heights: tuple[int, int] | None = None) -> dict[str, Any]:
+    """Axes for a canvas: zoom in both directions; *heights* in bytes, everything where None."""
     made = whole(series, view, _SHOWN, None)
     made["data"] = traces(series, view)
     made["layout"]["yaxis"] |= {"fixedrange": False, "rangemode": "tozero"}
+    if heights is not None:
+        unit, _ = shown_unit(series, _SHOWN)
+        made["layout"]["yaxis"] |= {"autorange": False, "range": [edge / unit for edge in heights]}
     return made
 
 

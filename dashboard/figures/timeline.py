@@ -46,7 +46,7 @@ def figure(series: Series, view: Window, shown: Collection[str], at: int | None)
 
 def traces(series: Series, view: Window, shown: Collection[str], at: int | None) -> list[dict[str, Any]]:
     """The same traces in the same order for every window."""
-    unit, unit_name = _unit(series, shown)
+    unit, unit_name = shown_unit(series, shown)
     curves = {
         "capacity": _capacity(series, view, shown),
         "device_used": _clip(series.device_used, view, "device_used" in shown),
@@ -71,7 +71,8 @@ class _Points(NamedTuple):
 _NOTHING = _Points(np.zeros(0), np.zeros(0, "i8"), np.zeros(0, "i8"))
 
 
-def _unit(series: Series, shown: Collection[str]) -> tuple[int, str]:
+def shown_unit(series: Series, shown: Collection[str]) -> tuple[int, str]:
+    """What the vertical axis counts in: bytes and word."""
     greatest = int(series.reserved.max(initial=0))
     if "capacity" in shown:
         greatest = max(greatest, series.capacity_bytes)
@@ -232,7 +233,7 @@ def _cursor(series: Series, view: Window, at: int | None) -> dict[str, Any]:
 
 
 def _axes(series: Series) -> dict[str, Any]:
-    _, unit_name = _unit(series, QUANTITIES[:4])
+    _, unit_name = shown_unit(series, QUANTITIES[:4])
     floor = LANES[1] + 0.02 if len(series.phases.start) or len(series.steps.start) else LANES[0]
     events = series.axis == EVENTS
     plain = {"fixedrange": True, "showgrid": False, "zeroline": False, "visible": False, "range": [0, 1]}

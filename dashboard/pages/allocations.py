@@ -42,7 +42,7 @@ def _layout(context: Context) -> Any:
     series = series_of(data, view, address.axis or TIME)
     stretch = _window(series, address.t0, address.t1)
     way = address.by if address.by in WAYS else _usual(data, view)
-    figure = outline.figure(series, stretch)
+    figure = outline.figure(series, stretch, _heights(address))
     peak = format_bytes(int(series.allocated.max()))
     sentence = f"Every live allocation as a band over time; together at most {peak}."
     asks = {"url": "/api/active", "by": way, "q": address.q, "axis": series.axis}
@@ -69,6 +69,12 @@ def _layout(context: Context) -> Any:
         dcc.Store(id="al-view", data=[address.t0, address.t1]),
         dcc.Store(id="al-pick"), dcc.Store(id="al-said"), dcc.Store(id="al-ready"),
     ]  # fmt: skip
+
+
+def _heights(address: Address) -> tuple[int, int] | None:
+    """The zoom in bytes; None where none is said, or none that makes sense."""
+    low, high = max(address.b0 or 0, 0), address.b1 or 0
+    return (low, high) if high > low else None
 
 
 def _usual(data: Data, view: View) -> str:

@@ -10,7 +10,7 @@ from vramscope.analysis.compare import Comparison
 from vramscope.errors import VramscopeError
 from vramscope.units import format_bytes
 
-from ..address import Address
+from ..address import UNZOOMED, Address
 from ..components import header, states
 from ..components.differences import Difference, table
 from ..components.graph import graph
@@ -126,7 +126,7 @@ def _choice(data: Data, view: View, address: Address) -> html.Section:
     ]
     others = [(name, name) for name in data.paths() if name != view.run_id]
     links = [
-        html.Li(dcc.Link(html.Bdi(name), href=address.go(other=to, at=None, t0=None, t1=None).url,
+        html.Li(dcc.Link(html.Bdi(name), href=address.go(other=to, at=None, **UNZOOMED).url,
                          className="link here" if to == address.other else "link"))
         for name, to in (own + others)[:MOST_CHOICES]
     ]  # fmt: skip

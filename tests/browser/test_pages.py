@@ -96,6 +96,23 @@ def test_what_is_searched_for_is_found_and_kept_in_the_address(trained: Any) -> 
     assert {2, 4} & set(flags)
 
 
+def test_the_zoom_in_bytes_is_in_the_address_and_a_link_restores_it(trained: Any) -> None:
+    page = trained.go(f"/allocations?run={trained.run}&axis=events").page
+    wait(page, RASTER.format("al-graph"))
+    keys = {"xaxis.range[0]": 40, "xaxis.range[1]": 90, "yaxis.range[0]": 20, "yaxis.range[1]": 60}
+    plot = "document.querySelector('#al-graph .js-plotly-plot')"
+    page.evaluate(f"keys => Plotly.relayout({plot}, keys)", keys)
+    wait(page, "new URL(location).searchParams.get('b1')")
+    assert f"b0={20 << 20}&b1={60 << 20}" in page.url
+    page.reload()
+    wait(page, RASTER.format("al-graph"))
+    box = page.evaluate("window.vramscope.rasterOf('al-graph').box")
+
+    assert (box["a"], box["b"], box["lo"], box["hi"]) == (40, 90, 20 << 20, 60 << 20)
+    page.keyboard.press("0")
+    wait(page, "!new URL(location).searchParams.get('b1') && !new URL(location).searchParams.get('t1')")
+
+
 def test_no_letter_is_moved_however_fast_one_types(trained: Any) -> None:
     page = trained.go(f"/allocations?run={trained.run}").page
     wait(page, RASTER.format("al-graph"))

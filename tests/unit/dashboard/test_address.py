@@ -5,7 +5,9 @@ from vramscope.dashboard.address import Address, parse, restore
 
 
 def test_an_address_survives_the_way_through_its_url() -> None:
-    address = Address("/peak", run="gpt-12ab", rank=1, device=3, t0=5, t1=900, at=77, axis="events")
+    address = Address(
+        "/peak", run="gpt-12ab", rank=1, device=3, t0=5, t1=900, b0=7, b1=1 << 40, at=77, axis="events"
+    )
     path, _, search = address.url.partition("?")
 
     assert parse(path, f"?{search}") == address
