@@ -46,6 +46,14 @@ def own_parts(package: ModuleType, kind: type[Part]) -> dict[str, Part]:
     return found
 
 
+def of_its_file(package: ModuleType, kind: type[Part], name: str) -> Part | None:
+    """The part called *name* where the file of that name declares it: found without loading any other."""
+    if name.startswith("_") or all(module.name != name for module in pkgutil.iter_modules(package.__path__)):
+        return None
+    found = getattr(import_module(f"{package.__name__}.{name}"), kind.__name__.upper(), None)
+    return found if isinstance(found, kind) and getattr(found, "name", None) == name else None
+
+
 def part(package: ModuleType, kind: type[Part], name: str) -> Part:
     """The one part called *name*; raises UnknownNameError that lists the others."""
     offered = parts(package, kind)

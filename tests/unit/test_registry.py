@@ -43,6 +43,23 @@ def test_a_file_with_the_constant_is_a_part(folder):
     assert registry.part(module, Word, "hello") == Word("hello")
 
 
+def test_a_part_in_a_file_of_its_name_is_found_without_loading_the_others(folder):
+    folder("broken.py", "raise ValueError")
+    module = folder("hello.py", "WORD = Word('hello')")
+
+    assert registry.of_its_file(module, Word, "hello") == Word("hello")
+    assert registry.of_its_file(module, Word, "nothing") is None
+
+
+def test_a_part_in_a_file_of_another_name_is_not_found_by_its_file(folder):
+    folder("_hidden.py", "WORD = Word('_hidden')")
+    folder("wrong.py", "WORD = 'wrong'")
+    module = folder("greeting.py", "WORD = Word('hello')")
+
+    names = ("greeting", "hello", "_hidden", "wrong", "../greeting")
+    assert [registry.of_its_file(module, Word, name) for name in names] == [None] * 5
+
+
 def test_helpers_and_files_without_the_constant_are_not_parts(folder):
     folder("_helper.py", "WORD = Word('hidden')")
 
