@@ -30,6 +30,30 @@ def test_a_replay_comes_to_what_a_genuine_run_reserves(fit_runs, name, setting):
     assert (outcome.n_retries, outcome.fits) == (said["retries"], said["ooms"] == 0)
 
 
+@pytest.mark.parametrize(("name", "fraction"), [("lengths", 0.009), ("sizes", 0.005)])
+def test_a_limit_and_its_collection_of_garbage_are_foreseen(fit_runs, name, fraction):
+    said = told(fit_runs, name, "limited")
+    (recording,) = load(fit_runs / f"{name}-default").recordings
+    conf = f"per_process_memory_fraction:{fraction},garbage_collection_threshold:0.6"
+
+    outcome = recording.what_if(conf=conf, capacity_bytes=recording.device.total_bytes)
+
+    assert said["reserved"] < told(fit_runs, name, "default")["reserved"]
+    assert outcome.peak_reserved == pytest.approx(said["reserved"], rel=0.02)
+    assert (outcome.n_retries, outcome.fits) == (said["retries"], said["ooms"] == 0)
+
+
+@pytest.mark.parametrize("name", ["even", "deep"])
+def test_where_no_setting_helps_nothing_is_advised(fit_runs, name):
+    (recording,) = load(fit_runs / f"{name}-default").recordings
+
+    advice = recording.settings_advice()
+
+    assert advice.advised is None
+    assert advice.reason.startswith("change nothing")
+    assert advice.environment == ""
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_advised_is_never_worse_than_nothing(fit_runs, name):
     (recording,) = load(fit_runs / f"{name}-default").recordings

@@ -23,6 +23,9 @@ SETTINGS = {
     "split": "max_split_size_mb:64",
     "large": "large_segment_size_mb:64",
 }
+LIMITS = {"lengths": 0.009, "sizes": 0.005}
+"""Of the device: less than these reserve if nothing stops them, so that garbage is collected."""
+LIMIT = "per_process_memory_fraction:{},garbage_collection_threshold:0.6"
 NAMES = ("fixed", "lengths", "deep", "accumulated", "kept", "sizes")
 
 
@@ -33,6 +36,11 @@ def cases(folder: Path) -> Iterator[tuple[str, Work, dict[str, str]]]:
         for name in NAMES:
             case = folder / f"{name}-{setting}"
             yield case.name, partial(run, case, name, setting == "default"), environment
+    for name, limit in LIMITS.items():
+        case = folder / f"{name}-limited"
+        environment = {"PYTORCH_CUDA_ALLOC_CONF": LIMIT.format(limit)}
+        yield case.name, partial(run, case, name, False), environment
+    yield "even-default", partial(run, folder / "even-default", "even", True), {}
 
 
 def run(case: Path, name: str, is_recorded: bool) -> None:
@@ -93,3 +101,10 @@ def sizes(dice):
         else:
             n_bytes = int(2 ** dice.uniform(9, 26))
             held.append(torch.empty(n_bytes, dtype=torch.uint8, device="cuda"))
+
+
+def even(_):
+    """Blocks of one size, as many as there were."""
+    for _ in range(40):
+        held = [torch.empty(32 << 20, dtype=torch.uint8, device="cuda") for _ in range(8)]
+        del held
