@@ -90,7 +90,10 @@ def _instants(recording: Recording, counters: Counters) -> NDArray[Any]:
     times = np.maximum.accumulate(recording.trace.time_ns)
     near = np.searchsorted(times, counters.time_ns, side="right")
     known = np.where(counters.event >= 0, np.minimum(counters.event, len(times)), near)
-    return np.array([_match(totals, counters, row, at) for row, at in enumerate(known.tolist())], dtype="i8")
+    found = [_match(totals, counters, row, at) for row, at in enumerate(known.tolist())]
+    # The instants of samples whose events a size cap took are gone, whatever is equal by chance.
+    is_past = (counters.time_ns < recording.initial.time_ns) & (recording.past.n_events > 0)
+    return np.where(is_past, UNKNOWN, np.array(found, dtype="i8"))
 
 
 def _match(totals: Totals, counters: Counters, row: int, at: int) -> int:

@@ -81,9 +81,10 @@ def _thinned(cap: Cap | None, past: Past) -> list[Note]:
         return []
     index = past.steps.index
     steps = f" of steps {index[0]:,} to {index[-1]:,}" if len(index) else ""
+    phases = f", of phases from step {len(past.settled):,} on" if len(past.settled) else " and phase"
     text = (
         f"detail{steps} ({past.n_events:,} events) was thinned to stay below {format_bytes(cap.max_bytes)}: "
-        "peaks per step and phase, marks and samples are exact, allocations before are not known"
+        f"peaks per step{phases} are exact, allocations before are not known"
     )
     return [Note("thinned", text, past.n_events)]
 

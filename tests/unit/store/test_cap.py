@@ -284,7 +284,21 @@ def test_report_says_what_was_thinned(tmp_path, capsys):
         assert (said["capped"] | {"steps": capped})[key] == said["whole"][key]
     n_past = sum(not step["has_detail"] for step in said["capped"]["steps"])
     assert f"detail of steps 0 to {n_past - 1}" in page
-    assert "was thinned to stay below 293 KiB: peaks per step and phase" in page
+    assert "was thinned to stay below 293 KiB: peaks per step and phase are exact" in page
+
+
+def test_samples_from_before_the_cut_belong_to_no_instant_behind_it(tmp_path):
+    writer = writer_into(tmp_path, max_bytes=CAP)
+    program = Program([writer], 6)
+    program.run(100)
+    program.tell()
+    writer.thin()
+    recording = recording_of(tmp_path)
+    found = recording.waterfall()
+    is_early = recording.counters.time_ns < recording.initial.time_ns
+
+    assert is_early.sum() > 10
+    assert (found.instant[np.isin(found.time_ns, recording.counters.time_ns[is_early])] == -1).all()
 
 
 def test_without_a_cap_reached_a_trace_is_what_it_was(tmp_path):

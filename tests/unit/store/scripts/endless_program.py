@@ -64,9 +64,7 @@ class Program:
         )
         for table, rows, named in tables:
             if rows:
-                names = [name for name in table.DTYPES if not (table is Counters and len(rows[0]) == 2)]
-                names = ["time_ns", "event"] if table is Counters else names
-                columns = dict(zip(names, zip(*rows, strict=True), strict=True))
+                columns = dict(zip(list(table.DTYPES)[: len(rows[0])], zip(*rows, strict=True), strict=True))
                 for writer in self.writers:
                     writer.append(table.of(**columns, **named), self.device)
             rows.clear()
@@ -105,7 +103,8 @@ class Program:
         self._marks.append((kind, phase, next(self._times), self.n_events, 1, 0, name))
 
     def _sample(self):
-        self._samples.append((next(self._times), self.n_events))
+        counts = (self.allocator.allocated_bytes, self.allocator.reserved_bytes)
+        self._samples.append((next(self._times), self.n_events, *counts))
 
     def _emit(self, action, address, size, block_size, stream, pool):
         self.n_events += 1
