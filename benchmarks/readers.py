@@ -30,6 +30,7 @@ HERE = Path(__file__).parent
 CACHE = HERE.parent / ".cache"
 LIMIT_S = 900
 FLOOR = "pickle.load"
+RIVAL = "torch trace_plot"
 SETTLED_S = 2.5
 """vramscope keeps no conversion of a file that changed just now."""
 PEERS = {"ptmem": "ptmem", "pt-snap-cli": "pt-snap"}
@@ -117,7 +118,7 @@ def readers(peers: Mapping[str, Path]) -> list[Reader]:
     ]
     if find_spec("torch"):
         viz = [python, "-m", "torch.cuda._memory_viz"]
-        found.append(Reader("torch trace_plot", [*viz, "trace_plot", "FILE", "-o", "OUT/plot.html"]))
+        found.append(Reader(RIVAL, [*viz, "trace_plot", "FILE", "-o", "OUT/plot.html"]))
         found.append(Reader("torch stats", [*viz, "stats", "FILE"]))
     if "ptmem" in peers:
         command = [str(peers["ptmem"]), "--summary", "FILE"]
@@ -171,20 +172,29 @@ def grown(sizes: Sequence[int]) -> dict[int, dict[str, float]]:
 
 
 def comparison(measured: Sequence[Reader]) -> str:
-    """Markdown: medians, and their ratios to the floor."""
+    """Markdown: medians, and their ratios to the floor and to torch's own page."""
+    beside = [reader for reader in measured if reader.name in (FLOOR, RIVAL) and not reader.failure]
+    names = [f"{what} ÷ {reader.name}" for reader in beside for what in ("CPU", "memory")]
     lines = [
-        "| reader | CPU s | peak memory MB | CPU ÷ pickle.load | memory ÷ pickle.load |",
-        "| --- | ---: | ---: | ---: | ---: |",
+        f"| reader | CPU s | peak memory MB | {' | '.join(names)} |",
+        f"| --- |{' ---: |' * (2 + len(names))}",
     ]
-    floor = next(reader for reader in measured if reader.name == FLOOR)
     for reader in measured:
         if reader.failure:
-            lines.append(f"| {reader.name} | {reader.failure} | | | |")
+            lines.append(f"| {reader.name} | {reader.failure} |{' |' * (1 + len(names))}")
             continue
-        cpu, memory = statistics.median(reader.cpu_s), statistics.median(reader.memory_mb)
-        ratios = cpu / statistics.median(floor.cpu_s), memory / statistics.median(floor.memory_mb)
-        lines.append(f"| {reader.name} | {cpu:.2f} | {memory:,.0f} | {ratios[0]:.2f} | {ratios[1]:.2f} |")
+        cpu, memory = _medians(reader)
+        ratios = [
+            mine / its for other in beside for mine, its in zip((cpu, memory), _medians(other), strict=True)
+        ]
+        shown = " | ".join(f"{ratio:.2f}" for ratio in ratios)
+        lines.append(f"| {reader.name} | {cpu:.2f} | {memory:,.0f} | {shown} |")
     return "\n".join(lines)
+
+
+def _medians(reader: Reader) -> tuple[float, float]:
+    """CPU seconds and MB."""
+    return statistics.median(reader.cpu_s), statistics.median(reader.memory_mb)
 
 
 def machine(found: Mapping[str, Path]) -> str:
