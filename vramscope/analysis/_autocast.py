@@ -112,7 +112,8 @@ def autocast(
     copies.append(_input_copies(found, lives, assigned, (rows, kind)))
     copies.append(_casts(found, (rows, kind)))
     copies.append(_of_losses(found, lives, assigned, (rows, kind), factor))
-    factor[np.isin(found.size, WORKSPACES) & (assigned.category != Category.ACTIVATION)] = 1.0
+    is_workspace = np.isin(found.size, WORKSPACES) & (assigned.category != Category.ACTIVATION)
+    factor[is_workspace | (assigned.category == Category.WORKSPACE)] = 1.0
     return Autocast(factor, *(np.concatenate(column) for column in zip(*copies, strict=True)))
 
 

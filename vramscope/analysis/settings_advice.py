@@ -26,6 +26,8 @@ _AS_GOOD = 0.8
 _SPLITS_MB = (64, 256, 1024)
 _LARGE_MB = (64,)
 _DIVISIONS = (4, 8)
+_FRACTION, _THRESHOLD = 0.95, 0.8
+"""Garbage is collected above that threshold of what the fraction of the device allows; without it, never."""
 
 Play = Callable[[Callable[["Candidate"], Outcome], Iterable["Candidate"]], Iterable[Outcome]]
 """``map``, or one that uses several processes."""
@@ -89,7 +91,7 @@ def settings_advice(
     hopeless = _hopeless(base, capacity_bytes)
     if hopeless:
         return SettingsAdvice(recorded, base, reason=hopeless)
-    wanted = list(candidates(recording))
+    wanted = list(candidates(recording, is_short=capacity_bytes is not None))
     trial = partial(_trial, program, recording, capacity_bytes)
     trials = tuple(map(Trial, wanted, play(trial, wanted)))
     advised, reason = _choice(base, trials)
@@ -106,8 +108,9 @@ def _trial(
     return replay(program, settings, capacity_bytes)
 
 
-def candidates(recording: Recording) -> Iterator[Candidate]:
-    """What is worth trying, the simplest first; what is set already is kept."""
+def candidates(recording: Recording, is_short: bool = False) -> Iterator[Candidate]:
+    """What is worth trying, the simplest first; what is set already is kept. *is_short*: of a card that may
+    be too small, where collecting garbage may do better than releasing the whole cache."""
     process = recording.process
     conf = str(process.allocator.get("PYTORCH_CUDA_ALLOC_CONF", ""))
     if not Settings.from_snapshot(process.allocator, torch=process.torch).expandable_segments:
@@ -119,6 +122,9 @@ def candidates(recording: Recording) -> Iterator[Candidate]:
     if _version(process.torch) >= (2, 11):
         for size in _LARGE_MB:
             yield _with(conf, "large_segment_size_mb", str(size), 2)
+    if is_short and _version(process.torch) >= (2, 10) and "per_process_memory_fraction" not in conf:
+        kept = _with(conf, "per_process_memory_fraction", str(_FRACTION), 2).conf
+        yield _with(kept, "garbage_collection_threshold", str(_THRESHOLD), 2)
     if len(recording.steps):
         yield Candidate("torch.cuda.empty_cache() after every step", conf, 3, is_emptied=True)
 

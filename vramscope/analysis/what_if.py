@@ -243,6 +243,7 @@ class _Player:
         columns = (program.deed, program.row, program.size, program.stream, program.pool)
         stride = max(1, len(program) // _N_POINTS)
         address = self._address
+        last = int(np.flatnonzero(program.deed == Deed.REQUEST)[-1:].sum())
         for at, (deed, row, size, stream, pool) in enumerate(
             zip(*(column.tolist() for column in columns), strict=True)
         ):
@@ -256,6 +257,11 @@ class _Player:
                 self.peak_allocated = max(self.peak_allocated, allocator.allocated_bytes)
             elif deed == Deed.FREE:
                 allocator.free(address.pop(row))
+            elif deed == Deed.REFUSED and at > last:
+                # What ended the program has to be served, or it does not fit.
+                if not self._try((size, stream, pool)):
+                    self._look(at)
+                    return at
             else:
                 self._rarely(deed, row, (size, stream, pool))
             if at % stride == 0:
@@ -277,12 +283,16 @@ class _Player:
         else:
             self._try(request)
 
-    def _try(self, request: tuple[int, int, int]) -> None:
+    def _try(self, request: tuple[int, int, int]) -> bool:
         """What was refused then may be served now: the program gives it up all the same."""
         try:
-            self._allocator.free(self._allocator.malloc(*request))
+            address = self._allocator.malloc(*request)
         except OutOfMemory:
-            return
+            return False
+        self.peak_reserved = max(self.peak_reserved, self._allocator.reserved_bytes)
+        self.peak_allocated = max(self.peak_allocated, self._allocator.allocated_bytes)
+        self._allocator.free(address)
+        return True
 
     def _look(self, at: int) -> None:
         self.events.append(int(self._program.event[at]))

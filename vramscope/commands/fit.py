@@ -69,6 +69,10 @@ def _chosen(recordings: "tuple[Recording, ...]", rank: int) -> "Recording":
     return max(mine, key=lambda recording: len(recording.trace))
 
 
+_TOTALS = ("moments_only", "totals_only")
+"""Notes of records whose events are no requests."""
+
+
 class _Answer:
     """Everything that is asked, once."""
 
@@ -78,6 +82,8 @@ class _Answer:
 
         if not len(recording.trace):
             raise UsageError(f"{args.path}: it has no events, so there is nothing to replay")
+        if any(note.code in _TOTALS for note in recording.notes):
+            raise UsageError(f"{args.path}: it tells totals, not single requests, so nothing can be replayed")
         self.recording = recording
         known = outside_bytes(recording)
         self.outside_is_known = known is not None
@@ -201,10 +207,21 @@ class _Answer:
         yield Text(
             f"{format_bytes(self.outside)} of a card outside of the allocator ({how}); {_BASIS}", "quiet"
         )
+        if self._ended_short():
+            text = "it ends with an allocation that failed: what would have come after it is not known"
+            yield Text(text, "note")
         yield from self._settings_page()
         yield from self._cards_page()
         yield from self._batch_page()
         yield from _strategies_page(self.strategies)
+
+    def _ended_short(self) -> bool:
+        """Whether nothing was allocated any more after the last allocation that failed."""
+        from vramscope.model.trace import Action
+
+        action = self.recording.trace.action
+        failed, made = (mask.nonzero()[0] for mask in (action == Action.OOM, action == Action.ALLOC))
+        return bool(len(failed)) and (not len(made) or int(failed[-1]) > int(made[-1]))
 
     def _settings_page(self) -> "Iterator[Block]":
         from vramscope.commands._document import Grid, Heading, Text

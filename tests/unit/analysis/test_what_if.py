@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vramscope.analysis.settings_advice import Candidate, environment_line, settings_advice
+from vramscope.analysis.settings_advice import Candidate, candidates, environment_line, settings_advice
 from vramscope.analysis.what_if import what_if
 from vramscope.errors import UsageError
 from vramscope.load import load
@@ -95,6 +95,28 @@ def test_a_refused_request_is_given_up_where_it_would_fit():
     assert what_if(recording, capacity_bytes=60 * MIB).fits
     # Where it is served, the next 30 come out of the same 100.
     assert what_if(recording).peak_reserved == 130 * MIB
+
+
+def test_a_refused_request_that_ended_the_program_has_to_be_served():
+    recording = program((A, 1, 30), (Action.OOM, 0, 100), (R, 1, 30), (C, 1, 30))
+
+    outcome = what_if(recording, capacity_bytes=120 * MIB)
+
+    assert (outcome.failed_at, outcome.failed_bytes) == (1, 100 * MIB)
+    assert what_if(recording, capacity_bytes=130 * MIB).fits
+    assert what_if(recording).peak_reserved == 130 * MIB
+
+
+@pytest.mark.parametrize(("torch", "expected"), [("2.9.1", False), ("2.13.0", True)])
+def test_where_a_card_is_short_collecting_garbage_is_tried_with_the_fraction_it_needs(torch, expected):
+    recording = nines(process=Process(torch=torch))
+
+    found = [each for each in candidates(recording, is_short=True) if "garbage" in each.name]
+
+    # Without a fraction the threshold does nothing; the environment can set one from 2.10 on.
+    assert bool(found) is expected
+    assert all("per_process_memory_fraction:0.95" in each.conf for each in found)
+    assert not [each for each in candidates(recording) if "garbage" in each.name]
 
 
 def test_settings_that_torch_would_refuse_are_refused():
