@@ -24,8 +24,9 @@ def figure(series: Series, parts: Any, view: Window, at: int) -> dict[str, Any]:
     """The areas over the same axes as the overview."""
     made = whole(series, view, ("reserved",), at)
     made["data"] = traces(series, parts, view, at)
-    made["layout"]["yaxis"] |= {"domain": [0.17, 1.0]}
-    made["layout"]["yaxis2"] |= {"domain": [0.0, 0.13]}
+    if len(series.phases.start) or len(series.steps.start):
+        made["layout"]["yaxis"] |= {"domain": [0.17, 1.0]}
+        made["layout"]["yaxis2"] |= {"domain": [0.0, 0.13]}
     return made
 
 

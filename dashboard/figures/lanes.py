@@ -11,6 +11,8 @@ from vramscope.model.marks import Phase
 from .series import Spans
 
 MAX_BANDS, MAX_LABELS, MAX_BORDERS = 400, 12, 60
+HALF_NAME = 0.025
+"""Of the width: half of what ``step 1234`` takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,15 @@ def step_labels(steps: Spans, start: float, end: float) -> StepLabels:
     borders = np.union1d(steps.start[near], steps.end[near])
     borders = borders[(borders > start) & (borders < end)]
     centres = (np.maximum(steps.start[near], start) + np.minimum(steps.end[near], end)) / 2
-    named = _spread(centres, start, end)
+    named = [i for i in _spread(centres, start, end) if _is_clear(centres[i], start, end)]
     few = borders if len(borders) <= MAX_BORDERS else borders[:0]
     return StepLabels(few, centres[named], [int(n) for n in steps.label[near[named]]])
+
+
+def _is_clear(centre: float, start: float, end: float) -> bool:
+    """Whether a name there is not cut off by the edge of the picture."""
+    margin = HALF_NAME * (end - start)
+    return start + margin <= centre <= end - margin
 
 
 def _spread(centres: NDArray[Any], start: float, end: float) -> list[int]:

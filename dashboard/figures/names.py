@@ -11,3 +11,8 @@ def short_file(file: str) -> str:
 def place(frame: Frame) -> str:
     """``model.py:57``."""
     return f"{short_file(frame.file)}:{frame.line}"
+
+
+def counted(n: int, what: str) -> str:
+    """``1 segment``, ``2 segments``."""
+    return f"{n:,} {what}{'' if n == 1 else 's'}"

@@ -1,6 +1,7 @@
 """What became different from one run, or one rank, to another, step by step?"""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -124,7 +125,7 @@ def _choice(data: Data, view: View, address: Address) -> html.Section:
         for each in view.run.recordings
         if each is not view.recording
     ]
-    others = [(name, name) for name in data.paths() if name != view.run_id]
+    others = [(_place(path, data.root), name) for name, path in data.paths().items() if name != view.run_id]
     links = [
         html.Li(dcc.Link(html.Bdi(name), href=address.go(other=to, at=None, **UNZOOMED).url,
                          className="link here" if to == address.other else "link"))
@@ -141,6 +142,11 @@ def _choice(data: Data, view: View, address: Address) -> html.Section:
         [html.Div(html.H3(title), className="panel-bar"), html.Ul(links, className="others")],
         className="panel", **{"aria-label": title},
     )  # fmt: skip
+
+
+def _place(path: Path, root: Path) -> str:
+    """Where a run lies below the folder that is served."""
+    return str(path.relative_to(root)) if path.is_relative_to(root) else path.name
 
 
 def _register(_: Any, __: Data) -> None:

@@ -24,7 +24,7 @@ from ..components.definitions import DEFINITION, explained
 from ..components.graph import graph
 from ..data import Data, View
 from ..figures import composition, segment_map
-from ..figures.names import place
+from ..figures.names import counted, place
 from ..figures.series import EVENTS, TIME, Series
 from ..figures.theme import CATEGORY_COLOUR
 from ..figures.timeline import Window, window
@@ -212,10 +212,8 @@ def _sums(state: Snapshot) -> str:
     blocks = state.blocks
     free = blocks.size[blocks.state == BlockState.INACTIVE]
     largest = f", the largest {format_bytes(int(free.max()))}" if len(free) else ""
-    return (
-        f"{len(state.segments):,} segments, {format_bytes(int(state.segments.size.sum()))}; "
-        f"{len(free):,} free blocks, {format_bytes(int(free.sum()))}{largest}"
-    )
+    held = f"{counted(len(state.segments), 'segment')}, {format_bytes(int(state.segments.size.sum()))}"
+    return f"{held}; {counted(len(free), 'free block')}, {format_bytes(int(free.sum()))}{largest}"
 
 
 def _block(data: Data) -> Response:

@@ -60,8 +60,13 @@ def _card(told: list[Any], leak: Leak, i: int, address: Address) -> Any:
     if said is None:
         return html.Section(html.H3(_name(leak)), className="panel card")
     lines = [
-        html.Div([html.Dt(html.Bdi(_place(frame))), html.Dd(f"{format_bytes(rate)} per step")])
-        for frame, rate in leak.lines[:6]
+        html.Div(
+            [
+                html.Dt([html.Bdi(_place(frame)), " (by its backward)" if backward else ""]),
+                html.Dd(f"{format_bytes(rate)} per step"),
+            ]
+        )
+        for (frame, rate), backward in list(zip(leak.lines, leak.in_backward, strict=True))[:6]
     ]
     frame = leak.lines[0][0] if leak.lines else None
     to = address.go(path="/allocations", q=f"{frame.function} alive" if frame else "alive", at=None)

@@ -44,8 +44,9 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
     first = len(failures) - len(told)
     cards = [_card(data, view, failures, first + i, said, address) for i, said in enumerate(told)]
     times = "once" if len(failures) == 1 else f"{len(failures):,} times"
+    last = "" if len(failures) == 1 else "the last time "
     size = format_bytes(int(failures.size[-1]))
-    claim = f"Memory ran out {times}; the last time for {size}"
+    claim = f"Memory ran out {times}, {last}for {size}"
     older = f"The last {len(told)} of {len(failures):,} are shown." if first else ""
     return [
         html.Section(

@@ -95,13 +95,13 @@ def _kpis(data: Data, view: View) -> Any:
     known = totals(data, view)
     full, wide = int(known.allocated.argmax()), int(known.reserved.argmax())
     idle = int(known.reserved[full] - known.allocated[full])
-    share = f"{100 * idle / int(known.reserved[full]):.0f} % of reserved" if known.reserved[full] else ""
+    share = f"{_percent(idle, int(known.reserved[full]))} of reserved" if known.reserved[full] else ""
     last = len(known.allocated) - 1
     end = "Allocated now" if view.is_live else "Allocated at the end"
     capacity = view.recording.device.total_bytes
     top = int(known.reserved[wide])
     room = (
-        f"{100 * top / capacity:.0f} % of {format_bytes(capacity)}"
+        f"{_percent(top, capacity)} of {format_bytes(capacity)}"
         if capacity
         else moment(data, view, wide).words
     )
@@ -112,6 +112,11 @@ def _kpis(data: Data, view: View) -> Any:
         kpi.card("allocated", end, int(known.allocated[last]),
                  f"{format_bytes(int(known.reserved[last]))} reserved"),
     )  # fmt: skip
+
+
+def _percent(part: int, whole: int) -> str:
+    share = 100 * part / whole
+    return "under 1 %" if 0 < share < 1 else f"{share:.0f} %"
 
 
 def _window(series: Series, t0: int | None, t1: int | None) -> Window:

@@ -1,9 +1,14 @@
 """The curves to begin with: none that would press the others flat, none that says nothing of its own."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from vramscope.dashboard.components import legend
+from vramscope.dashboard.figures import theme
 from vramscope.dashboard.figures.series import Curve, Flags, Series, Spans
+
+from vramscope.model.marks import Category
 
 NO_SPANS = Spans(np.zeros(0), np.zeros(0), np.zeros(0, "i8"), np.zeros(0, "i8"))
 NO_FLAGS = Flags(np.zeros(0), np.zeros(0, "i8"), ())
@@ -31,3 +36,10 @@ def test_where_the_driver_alone_was_heard_it_is_shown():
 
 def test_active_is_left_out_where_it_follows_allocated():
     assert "active" not in legend.usual(series(reserved=1000, used=1, capacity=0))
+
+
+@pytest.mark.parametrize("category", Category)
+def test_every_category_has_its_swatch_in_the_colour_of_the_figures(category: Category) -> None:
+    sheet = (Path(theme.__file__).parents[1] / "assets" / "style.css").read_text().lower()
+
+    assert f".part-{category.name.lower()} {{ background: {theme.CATEGORY_COLOUR[category].lower()};" in sheet
