@@ -45,13 +45,14 @@ class Followed:
 
 
 def followed(trace: Trace, blocks: Lives, start: Start, settings: Settings) -> Followed:
-    """The sizes of *blocks*, all of them large; 0.3 µs per event."""
+    """The sizes of *blocks*, all of them large; 0.2 s per million events."""
     pool = _Pool(trace, blocks, start, settings)
     pool.follow(_steps(trace, blocks, pool.segment_events))
-    sizes, grown = start.sizes.copy(), np.array(pool.end[1:], "i8")
-    changed = np.flatnonzero((grown != pool.least_end) & (grown > 0))
-    sizes[changed] = (pool.addresses(grown[changed]) - blocks.address[changed]).astype("i8")
-    return Followed(sizes, len(pool.unsure) + pool.n_never_known, int(np.count_nonzero(grown == 0)))
+    sizes, changed = start.sizes.copy(), np.array(pool.changed, "i8")
+    end = np.array([pool.end[i] for i in pool.changed], "i8")
+    grown, end = changed[end > 0] - 1, end[end > 0]
+    sizes[grown] = (pool.addresses(end) - blocks.address[grown]).astype("i8")
+    return Followed(sizes, len(pool.unsure) + pool.n_never_known, len(changed) - len(grown))
 
 
 class _Pool:
@@ -69,9 +70,11 @@ class _Pool:
         known = [blocks.address, end, start.segments, start.free, free_end, held.address, held_end]
         self._points = _distinct(np.concatenate([*map(_distinct, known)]))
         self.least_end = self._place(end)
-        self._begin = [0, *self._place(blocks.address).tolist()]
+        self._begin = [0, *self._place_in_order(blocks.address).tolist()]
         self.end = [0, *self.least_end.tolist()]
         """Of each block; 0 of one that was handed out where nothing was free."""
+        self.changed: list[int] = []
+        """Blocks whose end is not the least that it can be."""
         self._split_from = [0, *self._from_where_to_split(start.sizes, settings).tolist()]
         n_points = len(self._points) + 1
         self._free_end, self._free_begin = [0] * n_points, [0] * n_points
@@ -93,7 +96,15 @@ class _Pool:
         """Of those, how many were freed before anything showed their end."""
 
     def _place(self, address: NDArray[Any]) -> NDArray[Any]:
+        """The points of addresses."""
         return np.searchsorted(self._points, address) + 1
+
+    def _place_in_order(self, address: NDArray[Any]) -> NDArray[Any]:
+        """Of addresses that are in order, as lives are."""
+        is_new = np.ones(len(address), "?")
+        is_new[1:] = address[1:] != address[:-1]
+        found: NDArray[Any] = self._place(address[is_new])[np.cumsum(is_new) - 1]
+        return found
 
     def addresses(self, points: NDArray[Any]) -> NDArray[Any]:
         """The reverse."""
@@ -110,7 +121,7 @@ class _Pool:
         """Lead the pool through the record."""
         free_end, free_begin, is_wall = self._free_end, self._free_begin, self._is_wall
         begins, ends, split_from, unsure = self._begin, self.end, self._split_from, self.unsure
-        n_blocks = len(begins)
+        n_blocks, changed = len(begins), self.changed
         for i in steps:
             if i < 0:  # given back
                 begin, end = begins[-i], ends[-i]
@@ -141,6 +152,7 @@ class _Pool:
                 else:  # too little is left for a block; or nothing was free there: the record lacks something
                     free_begin[behind] = 0
                     ends[i] = behind if behind > end else 0
+                    changed.append(i)
             else:
                 self._move_segment(i - n_blocks)
 
@@ -166,7 +178,9 @@ class _Pool:
             return
         if int(self._points[begin - 1]) - int(self._points[least - 1]) > SMALL_LIMIT:
             return
-        self.end[self.unsure.pop(least)] = begin
+        i = self.unsure.pop(least)
+        self.end[i] = begin
+        self.changed.append(i)
         self._free_end[least] = 0
         self._free_end[begin], self._free_begin[end] = end, begin
 

