@@ -4,11 +4,14 @@ without us."""
 import gc
 import sys
 import weakref
+from collections import deque
+from itertools import count
 
 import pytest
 import torch
 
-from vramscope.capture import Options, _watch
+from vramscope.capture import Options, _holders, _watch
+from vramscope.capture._ends import ends_of_dict, ends_of_sequence, some_of_set
 from vramscope.capture._holders import search
 from vramscope.capture.simulated import Simulated
 
@@ -139,6 +142,81 @@ def test_saved_tensors_are_not_unpacked():
 
     assert result is not None
     assert any(way.storage.nbytes() == 999 * 4 for way in found.ways)
+
+
+def test_a_proxy_is_not_asked_for_its_class():
+    class Proxy:
+        @property
+        def __class__(self):
+            raise AssertionError("asked for its class")
+
+    proxy = Proxy()
+    object.__getattribute__(proxy, "__dict__")["tensor"] = torch.zeros(779)
+    found = search(10.0, sys._getframe())
+
+    assert any(way.storage.nbytes() == 779 * 4 for way in found.ways)
+
+
+def test_a_subclass_of_a_list_is_not_asked_for_its_items():
+    class Loud(list):
+        def __iter__(self):
+            raise AssertionError("iterated")
+
+        __len__ = __getitem__ = __reversed__ = __iter__
+
+    loud = Loud([torch.zeros(781)])
+    found = search(10.0, sys._getframe())
+
+    assert loud is not None
+    assert any(way.storage.nbytes() == 781 * 4 for way in found.ways)
+
+
+@pytest.mark.parametrize("large", [list, tuple, deque, dict.fromkeys, set], ids=lambda kind: kind.__name__)
+def test_of_a_container_of_a_million_only_some_are_met_and_the_newest(large):
+    """An item takes a microsecond: without a bound a few millions would take the seconds there are."""
+    newest = torch.zeros(787)
+    held = large([*range(1_000_000), newest])
+    meeting = len(ends_of(held))
+
+    assert meeting == 4000
+    assert isinstance(held, set) or ends_of(held)[-1] is newest
+
+
+def ends_of(held):
+    if isinstance(held, dict):
+        return [key for key, _ in ends_of_dict(held)]
+    return some_of_set(held) if isinstance(held, set) else [value for _, value in ends_of_sequence(held)]
+
+
+def test_items_of_a_large_container_keep_their_numbers():
+    numbers = list(range(10_000))
+
+    assert all(number == value for number, value in ends_of_sequence(numbers))
+    assert all(number == value for number, value in ends_of_sequence(deque(numbers)))
+
+
+def test_a_data_set_in_memory_does_not_hide_what_is_beside_it(monkeypatch):
+    """The time is over (by a clock that ticks every 64 objects) before the walk has been through the data."""
+    data = [[[number] for number in range(3000)] for _ in range(300)]
+    beside = [torch.zeros(797) for _ in range(20)]
+    monkeypatch.setattr(_holders, "thread_time", lambda: 0.0)
+    monkeypatch.setattr(_holders, "perf_counter", count().__next__)
+    found = search(1000.0, sys._getframe())
+
+    assert not found.is_complete
+    assert len(data) == 300
+    assert sum(way.storage.nbytes() == beside[0].nbytes for way in found.ways) == 20
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_garbage_collector_is_left_as_it_was(enabled):
+    try:
+        (gc.enable if enabled else gc.disable)()
+        search(0.1, sys._getframe())
+
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()
 
 
 def test_the_walk_ends_at_its_deadline():

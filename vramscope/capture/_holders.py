@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from vramscope.capture._ends import ends_of_dict, ends_of_sequence, some_of_set
 from vramscope.capture._keeping import contents_of, dict_of, kept_by_hooks
 from vramscope.capture._nodes import node_name, saved, saved_names, variable
 from vramscope.capture._places import is_ours, is_program
@@ -28,8 +29,6 @@ _ATOMS = frozenset(
     | {types.MethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType}
     | {torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, torch.Generator}
 )
-# A list of a million numbers is walked at its ends: leaks are at the new end.
-_MOST_ITEMS, _FIRST_ITEMS = 4000, 200
 _WORDS = (str, int, float, bool, type(None))
 # By the type's own descriptor: a stranger's exception may have made a property of it.
 _TRACEBACK: Any = BaseException.__dict__["__traceback__"]
@@ -58,7 +57,17 @@ def search(seconds: float, frame: types.FrameType | None = None) -> Search:
 
     *frame*: the innermost of the calling thread that may be looked into.
     """
-    walk = _Walk(seconds)
+    # What a walk makes would set off collections, each of which goes through the whole heap.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return _search(_Walk(seconds), frame)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _search(walk: "_Walk", frame: types.FrameType | None) -> Search:
     with torch._C.DisableTorchFunction():
         walk.run(named(frame))
         walk.run(of_modules(are_program=False))
@@ -86,6 +95,8 @@ class _Walk:
         self._objects: list[Any] = []
         self._before: list[int] = []
         self._words: list[Word] = []
+        # Tensors do not wait for what else was met: a data set in memory may take all the time there is.
+        self._tensors: deque[int] = deque()
         self._queue: deque[int] = deque()
         self._found: dict[int, tuple[Any, int]] = {}
         self._hooks: list[Any] = []
@@ -107,10 +118,10 @@ class _Walk:
 
     def _work_off(self, *, defer: bool = True) -> None:
         self._defers = defer
-        queue, objects = self._queue, self._objects
+        tensors, queue, objects = self._tensors, self._queue, self._objects
         count = 0
-        while queue and not self.is_late:
-            at = queue.popleft()
+        while (tensors or queue) and not self.is_late:
+            at = tensors.popleft() if tensors else queue.popleft()
             thing = objects[at]
             expand = self._kinds.get(type(thing))
             if expand is None:
@@ -118,7 +129,11 @@ class _Walk:
             expand(thing, at)
             count += 1
             if count % 64 == 0:
-                self.is_late = thread_time() > self._ends_s or perf_counter() > self._deadline
+                self._is_over()
+
+    def _is_over(self) -> bool:
+        self.is_late = thread_time() > self._ends_s or perf_counter() > self._deadline
+        return self.is_late
 
     def unreached(self) -> Iterator[list[tuple[Any, Word]]]:
         """What no name leads to, and is alive nevertheless: cycles, of Python and of autograd.
@@ -127,7 +142,9 @@ class _Walk:
         """
         wanted: dict[type, bool] = {}
         ranks: tuple[list[tuple[Any, Word]], ...] = ([], [], [])
-        for thing in gc.get_objects():
+        for count, thing in enumerate(gc.get_objects()):
+            if count % 4096 == 0 and self._is_over():
+                return
             kind = type(thing)
             if kind not in wanted:
                 wanted[kind] = _may_be_in_cycle(kind)
@@ -148,6 +165,7 @@ class _Walk:
         self._hooks.clear()
         self._later.clear()
         self._queue.clear()
+        self._tensors.clear()
         self._kinds.clear()
         while self._objects:
             self._objects.pop()
@@ -161,7 +179,8 @@ class _Walk:
         self._objects.append(thing)
         self._before.append(before)
         self._words.append(word)
-        self._queue.append(at)
+        # Not isinstance: it asks a stranger for its __class__.
+        (self._tensors if issubclass(type(thing), torch.Tensor) else self._queue).append(at)
 
     def _expander(self, kind: type) -> Callable[[Any, int], None]:
         for base, expand in (
@@ -195,7 +214,7 @@ class _Walk:
         if own is not None:
             self._attributes(own, at, type(thing).__name__)
         for part in gc.get_referents(thing):
-            if part is not own and not isinstance(part, type):
+            if part is not own and not issubclass(type(part), type):
                 self._meet(part, at, ("part", type(thing).__name__))
 
     def _attributes(self, own: dict[str, Any], at: int, owner: str, kind: str = "attribute") -> None:
@@ -220,7 +239,7 @@ class _Walk:
         self._attributes(dict_of(optimizer) or {}, at, type(optimizer).__name__, "optimizer")
 
     def _dict(self, items: dict[Any, Any], at: int) -> None:
-        for key, value in _ends(list(dict.items(items))):
+        for key, value in ends_of_dict(items):
             word = ("key", _key(key), type(items).__name__)
             # What cannot be told by its words is told apart by its identity.
             self._meet(value, at, (*word, id(key)) if word[1].startswith("<") else word)
@@ -229,14 +248,14 @@ class _Walk:
         kind = type(items).__name__
         limit = getattr(items, "maxlen", None) if isinstance(items, deque) else None
         names = getattr(type(items), "_fields", None) if isinstance(items, tuple) else None
-        for number, value in _ends(list(enumerate(items))):
+        for number, value in ends_of_sequence(items):
             if names is not None and number < len(names):
                 self._meet(value, at, ("attribute", str(names[number]), kind))
             else:
                 self._meet(value, at, ("item", number, kind if limit is None else f"{kind} of {limit}"))
 
     def _set(self, items: Any, at: int) -> None:
-        for value in _ends(list(items)):
+        for value in some_of_set(items):
             self._meet(value, at, ("item", "…", type(items).__name__, id(value)))
 
     def _function(self, function: Any, at: int) -> None:
@@ -330,12 +349,6 @@ class _Walk:
 
 def _pass_by(thing: Any, at: int) -> None:
     """Weak references, and what is ours."""
-
-
-def _ends(items: list[Any]) -> list[Any]:
-    if len(items) <= _MOST_ITEMS:
-        return items
-    return items[:_FIRST_ITEMS] + items[_FIRST_ITEMS - _MOST_ITEMS :]
 
 
 def _key(key: Any) -> str:
