@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 
 from vramscope.analysis.lifetimes import ALIVE
 from vramscope.cli import main
-from vramscope.errors import StoreError
+from vramscope.errors import StoreError, UsageError
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import MarkKind
+from vramscope.record import Recorder, record
 from vramscope.store import batches, parts
 from vramscope.store import manifest as manifests
 from vramscope.store.reader import Reader
@@ -310,3 +311,29 @@ def test_without_a_cap_reached_a_trace_is_what_it_was(tmp_path):
 
     assert [path.name for path in whole] == [path.name for path in capped]
     assert [path.read_bytes() for path in whole] == [path.read_bytes() for path in capped]
+
+
+@pytest.mark.parametrize(
+    ("size", "said"), [("1 MiB", "max_size: at least 16.0 MiB"), ("much", "max_size: not a size")]
+)
+def test_a_cap_that_cannot_be_meant_is_refused(size, said):
+    with pytest.raises(UsageError, match=said):
+        record("nowhere", max_size=size)
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"), [([], 2 << 30), (["--max-size", "none"], None), (["--max-size", "1GiB"], 1 << 30)]
+)
+def test_vramscope_run_takes_a_cap(tmp_path, monkeypatch, said, meant):
+    asked, begin = [], Recorder.__init__
+
+    def begins(recorder, wanted, **options):
+        asked.append(wanted.max_bytes)
+        begin(recorder, wanted, **options)
+
+    monkeypatch.setattr(Recorder, "__init__", begins)
+    program = tmp_path / "program.py"
+    program.write_text("")
+    main(["run", "--quiet", "--output", str(tmp_path / str(meant)), *said, str(program)])
+
+    assert asked == [meant]
