@@ -333,6 +333,8 @@ def _strategies(found: "Strategies") -> dict[str, Any]:
         "unknown_bytes": found.unknown_bytes,
         "advised": advised,
         "without_effect": list(found.without_effect),
+        "by_phase": found.by_phase,
+        "path": found.path or None,
     }
 
 
