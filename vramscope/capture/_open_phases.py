@@ -67,12 +67,14 @@ class _Thread(threading.local):
 class _State:
     """Of the process; an object, as the hooks that read it must stay the same functions for ever."""
 
-    __slots__ = ("listener", "log", "undo_all")
+    __slots__ = ("leave_root", "listener", "log", "undo_all")
 
     def __init__(self) -> None:
         self.listener: Listener | None = None
         self.log: ModuleLog | None = None
         self.undo_all: list[Callable[[], None]] = []
+        self.leave_root: Callable[[], None] | None = None
+        """Undoes what was changed while one root module runs."""
 
 
 state = _State()
@@ -134,6 +136,8 @@ def _drop_stale(listener: Listener, stack: list[int]) -> None:
         lost = opened.pop()
         if lost.phase in FORWARDS:
             thread.calls = 0
+            if state.leave_root is not None:
+                state.leave_root()
         listener.mark(MarkKind.PHASE_END, lost.phase, lost.value, lost.name)
 
 

@@ -1,6 +1,7 @@
 """The marks say what an unchanged program did: each phase once, at its outermost call, to its end."""
 
 import threading
+from contextlib import suppress
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from vramscope.capture import _phases
+from vramscope.capture._modules import ModuleLog
 from vramscope.model.marks import MarkKind, Phase
 
 
@@ -44,9 +46,12 @@ class Told:
         self.failures.append(error)
 
 
-@pytest.fixture
-def told():
+@pytest.fixture(params=["roots alone", "every module"])
+def told(request):
+    """Both ways of seeing forwards tell the same."""
     listener = Told()
+    if request.param == "every module":
+        listener.modules = ModuleLog(is_timed=True)
     _phases.install(listener)
     yield listener
     _phases.uninstall()
@@ -168,6 +173,7 @@ def test_a_forward_that_was_interrupted_ends_at_the_next_phase(told):
     assert told.lines == both("forward", "forward", "backward", "forward")
 
 
+@pytest.mark.parametrize("told", ["every module"], indirect=True)
 def test_threads_have_phases_of_their_own(told):
     inside, go_on = threading.Event(), threading.Event()
 
@@ -185,6 +191,45 @@ def test_threads_have_phases_of_their_own(told):
     thread.join()
 
     assert told.lines == ["+forward", *both("forward"), "-forward"]
+
+
+@pytest.mark.parametrize("told", ["roots alone"], indirect=True)
+def test_the_parts_of_a_root_are_called_as_without_us(told):
+    hooks, seen = nn.modules.module._global_forward_pre_hooks, []
+
+    class Part(nn.Module):
+        def forward(self, x):
+            seen.append(list(hooks))
+            return x
+
+    model = nn.Sequential(Part(), Part())
+    model(torch.ones(1))
+
+    assert seen == [[], []]
+    assert len(hooks) == 1
+    assert told.lines == both("forward")
+
+
+@pytest.mark.parametrize("told", ["roots alone"], indirect=True)
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_root_is_as_it_was_whatever_ends_it(told, error):
+    class Root(nn.Linear):
+        def forward(self, x):
+            if not len(x):
+                raise error
+            return super().forward(x)
+
+    root = Root(4, 4)
+    before = repr(vars(root))
+    for n_rows in (2, 0, 2):
+        with suppress(error):
+            root(torch.ones(n_rows, 4))
+        # Ctrl-C passes torch's hooks by; whatever the program does next puts things right.
+        torch.optim.SGD(root.parameters()).step()
+
+    assert repr(vars(root)) == before
+    assert told.lines == both("forward", "optimizer") * 3
+    assert not told.failures
 
 
 @pytest.mark.slow
