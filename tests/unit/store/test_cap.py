@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from vramscope.analysis.lifetimes import ALIVE
 from vramscope.cli import main
 from vramscope.errors import StoreError, UsageError
+from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import MarkKind
 from vramscope.record import Recorder, record
@@ -337,3 +338,37 @@ def test_vramscope_run_takes_a_cap(tmp_path, monkeypatch, said, meant):
     main(["run", "--quiet", "--output", str(tmp_path / str(meant)), *said, str(program)])
 
     assert asked == [meant]
+
+
+def test_a_second_device_that_is_used_for_a_while_only_keeps_its_state_and_peaks(tmp_path):
+    writers = [writer_into(tmp_path / "whole"), writer_into(tmp_path / "capped", max_bytes=CAP)]
+    first = Program(writers, 7)
+    first.run(60, tell_every=0)
+    first.tell()
+    second = Program(writers, 8, device=1)
+    second.run(30, tell_every=0.1)
+    second.tell()
+    for _ in range(60):
+        first.run(5, tell_every=0)
+        first.tell()
+        writers[1].thin()
+    found = [Reader(tmp_path / name).run.recordings for name in ("capped", "whole")]
+
+    for capped, whole in zip(*found, strict=True):
+        check(capped, whole)
+    assert len(found[0][1].trace) == 0
+    assert found[0][1].past.n_events == second.n_events
+
+
+def test_samples_without_events_are_all_kept(tmp_path):
+    writer = writer_into(tmp_path, max_bytes=CAP)
+    n_samples = 2000
+    for first in range(0, n_samples, 10):
+        times = np.arange(first, first + 10)
+        writer.append(Counters.of(time_ns=times, allocated_bytes=times), 0)
+        writer.thin()
+    recording = recording_of(tmp_path)
+
+    assert recording.counters.allocated_bytes.tolist() == list(range(n_samples))
+    assert size_of(tmp_path) < CAP
+    assert recording.past.n_events == 0
