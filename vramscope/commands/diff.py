@@ -106,7 +106,12 @@ def _one(comparison: "Comparison", top: int) -> "Iterator[Block]":
     from vramscope.units import format_bytes
 
     n_steps = len(comparison.steps)
-    over = f"{n_steps:,} steps that both have" if n_steps else "whole recordings: no step is in both"
+    highest = max(int(each.max(initial=0)) for each in (comparison.before, comparison.after))
+    if not highest:
+        yield Text("neither tells of a byte that was allocated: there is nothing to compare", "note")
+        return
+    counted = f"{n_steps:,} steps" if n_steps > 1 else "the one step"
+    over = f"{counted} that both have" if n_steps else "whole recordings: no step is in both"
     least = format_bytes(comparison.tolerance_bytes)
     if not comparison.changes:
         yield Text(f"no difference of {least} or more, over {over}")
@@ -114,7 +119,8 @@ def _one(comparison: "Comparison", top: int) -> "Iterator[Block]":
     yield Text(f"over {over}; differences below {least} are left out", "quiet")
     for name, n_only in (("first", comparison.only_before), ("second", comparison.only_after)):
         if n_only and n_steps:
-            yield Text(f"{n_only:,} steps are only in the {name}, and were not compared", "note")
+            alone = f"{n_only:,} steps are" if n_only > 1 else "one step is"
+            yield Text(f"{alone} only in the {name}, and not compared", "note")
     for kind, title in _KINDS.items():
         yield from _table(title, comparison.of(kind), top, n_steps)
 

@@ -155,6 +155,13 @@ def test_diff_of_equal_runs_is_one_sentence(runs, capsys):
     assert json.loads(capsys.readouterr().out)["comparisons"][0]["changes"] == []
 
 
+def test_diff_of_two_without_allocations_says_that_there_is_nothing_to_compare(runs, capsys):
+    runs(a=[Recording()], b=[Recording()])
+
+    assert cli.main(["diff", "a", "b"]) == 0
+    assert "nothing to compare" in capsys.readouterr().out
+
+
 def test_diff_names_the_line_the_category_and_the_bytes(runs, capsys):
     runs(a=[grown()], b=[grown(MIB)])
 
