@@ -2,6 +2,7 @@
 outside of torch, in the cache. And leaks whose lines only CUDA hides: of backward, and of other threads."""
 
 import importlib.util
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from vramscope.analysis.leaks import findings
 from vramscope.load import load
+from vramscope.model.holders import PREFIX
 from vramscope.model.marks import Marks, Phases, Steps
 
 pytestmark = [pytest.mark.standin, pytest.mark.xdist_group("cuda-leaks")]
@@ -99,6 +101,15 @@ def test_what_a_library_takes_from_the_driver_each_step_grows_outside_of_torch(f
 
     assert [finding.kind for finding in told] == ["outside_growth"]
     assert told[0].bytes_per_step == pytest.approx(4 * MIB, rel=0.15)
+
+
+def test_a_leak_is_the_same_size_with_us_watching(folder):
+    levels = json.loads((folder / "levels.json").read_text())
+    (recording,) = load(folder / "watched").recordings
+
+    assert any(name.startswith(PREFIX) for name in recording.labels.names)
+    assert levels["watched"] == levels["plain"]
+    assert levels["plain"][-1] - levels["plain"][-2] == 128 * 256 * 4
 
 
 def test_blocks_that_fit_into_nothing_free_are_growth_of_the_cache(folder):

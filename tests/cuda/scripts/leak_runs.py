@@ -1,12 +1,15 @@
 """``python leak_runs.py FOLDER``: programs that grow, by torch's own history and by ours.
 
 ``whole.pickle`` and ``ring.pickle`` are snapshots of torch's own history, with Python stacks only; most of
-the second is lost. ``outside`` and ``fragmented`` are recordings.
+the second is lost. ``outside`` and ``fragmented`` are recordings. ``levels.json`` has the
+same leak with and without us watching.
 """
 
 import ctypes
+import json
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -61,12 +64,25 @@ def fragmented(folder: Path) -> None:
             recorder.step()
 
 
+def grown(folder: Path | None) -> list[int]:
+    """Bytes that torch counts after every step of a leaking loop, with us watching or (None) not."""
+    training, levels = Training(), []
+    before = torch.cuda.memory_allocated()
+    with nullcontext() if folder is None else vramscope.record(folder, quiet=True):
+        for _ in range(30):
+            training.step(keeps=True)
+            levels.append(torch.cuda.memory_allocated() - before)
+    return levels
+
+
 def main(folder: Path) -> None:
     torch.backends.cudnn.enabled = False  # the stand-in has none
     history(folder / "whole.pickle", 12, 100_000)
     history(folder / "ring.pickle", 40, 600)
     history(folder / "clean.pickle", 40, 600, keeps=False)
     outside(folder / "outside")
+    levels = {"plain": grown(None), "watched": grown(folder / "watched")}
+    (folder / "levels.json").write_text(json.dumps(levels))
     torch.cuda.empty_cache()
     fragmented(folder / "fragmented")
     time.sleep(0.3)
