@@ -156,14 +156,15 @@ def detail(view: View, stack: Any) -> Any:
 
 def code(frame: Frame) -> Any:
     """The line itself between its neighbours, where this machine has the file."""
-    lines = source(frame.file, frame.line)
-    if not lines:
+    found = source(frame)
+    if found is None:
         return html.P("The source is not on this machine.", className="dim hint")
-    return html.Pre(
+    shown = html.Pre(
         [html.Div([html.Span(f"{line.number:>4} ", className="number"), line.text or " "],
-                  className="line here" if line.number == frame.line else "line") for line in lines],
+                  className="line here" if line.is_frame else "line") for line in found.lines],
         className="code",
     )  # fmt: skip
+    return html.Div([shown, html.P(f"Careful: {found.doubt}.", className="dim hint")]) if found.doubt else shown
 
 
 def _frame_items(frames: tuple[Frame, ...]) -> list[Any]:

@@ -21,7 +21,7 @@ from vramscope.dashboard.security import Access
 
 from vramscope.analysis.folding import fold, holders
 from vramscope.model.recording import Outcome
-from vramscope.model.stacks import StackBuilder
+from vramscope.model.stacks import Frame, StackBuilder
 
 SNAPSHOTS = Path(__file__).parents[3].parent / "shared" / "snapshots"
 NAMES = [page.name for page in pages()]
@@ -248,10 +248,26 @@ def test_only_python_sources_are_read(tmp_path: Path) -> None:
     (tmp_path / "link.py").symlink_to(tmp_path / "secret.txt")
     (tmp_path / "model.py").write_text("a = 1\nb = 2\nc = 3\n")
 
-    assert source(str(tmp_path / "secret.txt"), 1) == []
-    assert source(str(tmp_path / "link.py"), 1) == []
-    assert source("model.py", 1) == []
-    assert [line.text for line in source(str(tmp_path / "model.py"), 2)] == ["a = 1", "b = 2", "c = 3"]
+    for file in (str(tmp_path / "secret.txt"), str(tmp_path / "link.py"), "model.py"):
+        assert source(Frame("<module>", file, 1)) is None
+    found = source(Frame("<module>", str(tmp_path / "model.py"), 2))
+    assert found is not None
+    assert [line.text for line in found.lines] == ["a = 1", "b = 2", "c = 3"]
+
+
+def test_a_source_that_changed_since_is_shown_with_that_said(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text("def forward(x):\n    return x\n")
+
+    same, other = (
+        json.dumps(stack_table.code(Frame(name, str(file), 2)), cls=plotly.utils.PlotlyJSONEncoder)
+        for name in ("forward", "train")
+    )
+
+    assert "return x" in same
+    assert "has changed" not in same
+    assert "return x" in other
+    assert "has changed since the recording" in other
 
 
 @pytest.mark.skipif(not SNAPSHOTS.is_dir(), reason="no ../shared/snapshots here")
