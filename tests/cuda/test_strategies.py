@@ -27,6 +27,16 @@ def test_a_strategy_lowers_the_peak_by_what_was_said(fit_runs, name, how):
     assert said.by_category["activation"] > 0
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_what_runs_under_autocast_already_is_not_told_to(fit_runs, name):
+    (recording,) = load(fit_runs / f"{name}-amp").recordings
+
+    found = recording.strategies()
+
+    assert found.peak_bytes == peak(fit_runs, name, "amp")
+    assert not [each for each in found.advised if each.name.startswith("mixed precision")]
+
+
 def peak(folder, name, how):
     """torch's own counter at the end of that run."""
     answer = folder / f"{name}-{how}.json"

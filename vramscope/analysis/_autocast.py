@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.allocator.settings import GRANULE
 from vramscope.analysis._life_rules import Lives
 from vramscope.analysis._stack_rules import WORKSPACES
 from vramscope.analysis.by_module import Known, Owners
@@ -27,7 +28,8 @@ _FORWARD = (Phase.FORWARD, Phase.LOSS, Phase.RECOMPUTE)
 _SMALL = 32
 """So many times smaller than the tensor before it: statistics, which say nothing of a type."""
 _A_WEIGHT = 1 << 16
-"""Bytes: only such weights are looked at to see whether copies are made already."""
+"""Bytes: only such weights are looked at to see whether copies are made already; the largest, if all are
+smaller."""
 
 
 class Kind(IntEnum):
@@ -219,9 +221,10 @@ def _within(path: str, called: set[str]) -> bool:
 
 def _is_on(found: Allocations, owners: Owners, low: NDArray[Any], weights: list[tuple[int, int]]) -> bool:
     """Whether most modules that multiply allocate half of their weight: the copy of autocast."""
-    large = [(module, size) for module, size in weights if size >= _A_WEIGHT]
+    most = max((size for _, size in weights), default=0)
+    large = [(module, size) for module, size in weights if size >= min(_A_WEIGHT, most)]
     made = set(zip(owners.module[low].tolist(), found.block_size[low].tolist(), strict=True))
-    seen = sum((module, size // 2) in made for module, size in large)
+    seen = sum((module, -(-size // (2 * GRANULE)) * GRANULE) in made for module, size in large)
     return 2 * seen > len(large)
 
 

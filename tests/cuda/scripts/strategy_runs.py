@@ -1,6 +1,7 @@
 """Four models trained as they are, under autocast, and with each block checkpointed.
 
-``FOLDER/NAME-plain`` is a recording, ``FOLDER/NAME-HOW.json`` the peak of allocated bytes that torch told.
+``FOLDER/NAME-plain`` and ``FOLDER/NAME-amp`` are recordings, ``FOLDER/NAME-HOW.json`` the peak of allocated
+bytes that torch told.
 """
 
 import gc
@@ -99,7 +100,7 @@ def run(path: Path, name: str, how: str) -> None:
     model = make(how == "checkpointed").cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     gc.collect()
-    with vramscope.record(path, quiet=True) if how == "plain" else nullcontext():
+    with vramscope.record(path, quiet=True) if how != "checkpointed" else nullcontext():
         for _ in range(3):
             train(model, optimizer, batch(), how)
     path.with_name(f"{path.name}.json").write_text(json.dumps(torch.cuda.max_memory_allocated()))
