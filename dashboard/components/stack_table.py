@@ -164,7 +164,9 @@ def code(frame: Frame) -> Any:
                   className="line here" if line.is_frame else "line") for line in found.lines],
         className="code",
     )  # fmt: skip
-    return html.Div([shown, html.P(f"Careful: {found.doubt}.", className="dim hint")]) if found.doubt else shown
+    if not found.doubt:
+        return shown
+    return html.Div([shown, html.P(f"Careful: {found.doubt}.", className="dim hint")])
 
 
 def _frame_items(frames: tuple[Frame, ...]) -> list[Any]:

@@ -207,7 +207,11 @@ class CachingAllocator:
         return front
 
     def _split(self, block: Block, need: int) -> Block:
-        """The front of a block that is in no free list; the rest goes into one."""
+        """The front of a block that is in no free list; the rest goes into one.
+
+        The rest of a large block that is not split off (up to 1 MiB) belongs to whoever asked, and counts as
+        allocated: a block may be larger than its rounded request.
+        """
         if not self.settings.splits(need, block.size - need):
             return block
         front = self.cut(block, need)
@@ -225,6 +229,8 @@ class CachingAllocator:
 
     def _found(self, bin_: Bin, need: int) -> Block | None:
         """The best fit, taken out of its free list; None where there is none or it wastes too much."""
+        # Only the one best fit is looked at: if it wastes too much, a larger one would waste more, and a
+        # block that max_split_size keeps whole for long requests has only such behind it.
         self._searches += bin_.is_large and bin_.pool == 0
         place = bin_.first_of(need)
         order = bin_.order
@@ -235,7 +241,10 @@ class CachingAllocator:
         return order.pop(place)[3]
 
     def _made(self, bin_: Bin, need: int) -> Block | None:
-        """A block from the driver, after releasing ever more of the cache."""
+        """A block from the driver, after releasing ever more of the cache: torch's order of last resorts.
+
+        Only the last of them counts as a retry (``num_alloc_retries``), and it counts whether it helps or not.
+        """
         self._collect_garbage()
         block = self._from_driver(bin_, need)
         if block is None and self._release_oversize(bin_, need):
@@ -250,6 +259,7 @@ class CachingAllocator:
 
     def _from_driver(self, bin_: Bin, need: int) -> Block | None:
         size = self.settings.segment_size(need)
+        # A fraction that is set counts like a cudaMalloc that failed: the cache is released all the same.
         allowed = self._allowed_bytes()
         if allowed is not None and self.reserved_bytes + size > allowed:
             return None
@@ -340,7 +350,11 @@ class CachingAllocator:
         return released >= target
 
     def _collect_garbage(self) -> None:
-        """Above the threshold, release cached large segments that were not reused for long."""
+        """Above the threshold, release cached large segments that were not reused for long.
+
+        Without ``memory_fraction`` torch never collects, whatever the threshold. A block's age is the number
+        of searches since it was freed; those of at least the mean age go, then the mean is taken anew.
+        """
         allowed, threshold = self._allowed_bytes(), self.settings.garbage_collection_threshold
         if allowed is None or threshold <= 0:
             return
