@@ -243,7 +243,7 @@ class CachingAllocator:
     def _made(self, bin_: Bin, need: int) -> Block | None:
         """A block from the driver, after releasing ever more of the cache: torch's order of last resorts.
 
-        Only the last of them counts as a retry (``num_alloc_retries``), and it counts whether it helps or not.
+        Only the last counts as a retry (``num_alloc_retries``), and it counts whether it helps or not.
         """
         self._collect_garbage()
         block = self._from_driver(bin_, need)
