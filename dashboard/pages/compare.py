@@ -5,18 +5,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dash import dcc, html
+from dash import Input, Output, State, dcc, html
+from dash.exceptions import PreventUpdate
 
 from vramscope.analysis.compare import Comparison
 from vramscope.errors import VramscopeError
 from vramscope.units import format_bytes
 
-from ..address import UNZOOMED, Address
+from ..address import UNZOOMED, Address, restore
 from ..components import header, states
 from ..components.differences import Difference, table
 from ..components.graph import graph
 from ..data import Data, View, answer
 from ..figures import growth
+from ..figures.names import counted
 from . import Context, Page
 
 MOST_CHOICES, MOST_CHANGES = 24, 20
@@ -30,6 +32,10 @@ def _layout(context: Context) -> Any:
         return states.nothing_recorded(view.is_live)
     if not address.other:
         return [_choice(data, view, address)]
+    return html.Div(_content(data, view, address), id="cp-content", className="page")
+
+
+def _content(data: Data, view: View, address: Address) -> list[Any]:
     other = _other(data, address)
     found: Comparison = data.derive(
         other, ("compare", view.key), lambda before: answer(before, "compare", other=view.recording)
@@ -68,7 +74,7 @@ def _opening(found: Comparison, view: View, other: View) -> html.Section:
         f"{len(found.steps):,} steps side by side" if len(found.steps) else "Whole recordings side by side"
     )
     alone = [
-        f"{n:,} steps only {word}"
+        f"{counted(n, 'step')} only {word}"
         for n, word in ((found.only_before, "before"), (found.only_after, "after"))
         if n and len(found.steps)
     ]
@@ -149,8 +155,17 @@ def _place(path: Path, root: Path) -> str:
     return str(path.relative_to(root)) if path.is_relative_to(root) else path.name
 
 
-def _register(_: Any, __: Data) -> None:
-    """Links only."""
+def _register(app: Any, data: Data) -> None:
+    @app.callback(
+        Output("cp-content", "children"), Input("version", "data"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def renew(_: Any, said: dict[str, Any]) -> Any:
+        address = restore(said)
+        try:
+            return _content(data, data.view(address), address)
+        except VramscopeError as error:
+            raise PreventUpdate from error
 
 
 PAGE = Page(name="compare", title="Compare", order=80, path="/compare", layout=_layout, register=_register)

@@ -400,6 +400,13 @@ def _register(app: Any, data: Data) -> None:
         return patch
 
     @app.callback(
+        Output("fr-opening", "children"), Input("version", "data"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def renew(_: Any, said: dict[str, Any]) -> Any:
+        return _opening(data.ask(_view(data, restore(said)), "fragmentation"))
+
+    @app.callback(
         Output("fr-pins", "rowData"), Output("fr-pins-heading", "children"),
         Input("fr-at", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip

@@ -22,6 +22,7 @@ from vramscope.dashboard.security import Access
 from vramscope.analysis.folding import fold, holders
 from vramscope.model.recording import Outcome
 from vramscope.model.stacks import Frame, StackBuilder
+from vramscope.model.trace import Action
 
 SNAPSHOTS = Path(__file__).parents[3].parent / "shared" / "snapshots"
 NAMES = [page.name for page in pages()]
@@ -285,3 +286,32 @@ def test_real_files_lay_out_on_every_page(file: str) -> None:
 
         assert answer.status_code == 200
         assert "An error in vramscope" not in answer.text
+
+
+@pytest.mark.parametrize(("page", "output"), [("compare", "cp-content"), ("fragmentation", "fr-opening")])
+def test_a_page_follows_a_run_that_grows(
+    page: str, output: str, open_program: Any, run_at: Any, tmp_path: Path
+) -> None:
+    run_at("before", steps=1)
+    program = open_program(tmp_path / "live")
+    program.begin()
+    program.step()
+    data = Data(tmp_path)
+    live, before = (next(name for name in data.paths() if word in name) for word in ("live", "before"))
+    said = Address(f"/{page}", run=live, other=before).stored
+    client = build_app(data, Access(token=None)).server.test_client()
+
+    def told() -> str:
+        inputs, states = {"version.data": {"run": live}}, {"address.data": said}
+        return str(post(client, inputs, states, f"{output}.children").get_json())
+
+    first = told()
+    program.malloc(100 << 20)
+    program.event(Action.SEGMENT_ALLOC, 1 << 45, 900 << 20)
+    program.step()
+    data.refresh(live)
+    second = told()
+    program.writer.close(Outcome.FINISHED)
+
+    assert first != second
+    assert ("1 step only after" if page == "compare" else "2 segments") in second
