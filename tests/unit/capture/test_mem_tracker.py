@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from standin_fixtures import TORCH
 
 from vramscope.analysis._life_rules import lives_of
 from vramscope.analysis.categories import categories
@@ -112,6 +113,7 @@ def test_categories_agree_at_the_peak_of_every_step(recorded, program, capsys):
 
 
 @pytest.mark.standin
+@pytest.mark.skipif(TORCH != "2.13.0", reason="older versions divide by zeros here")
 def test_the_same_on_cuda(forks, tmp_path, capsys):
     paths = f"{ROOT}{os.pathsep}{PROGRAMS_DIRECTORY}"
     done = forks.run_code(ON_CUDA, cwd=tmp_path, variables={"PYTHONPATH": paths})

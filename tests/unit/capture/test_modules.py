@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from standin_fixtures import TORCH
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -182,6 +183,7 @@ print(json.dumps(now.labels))
 
 
 @pytest.mark.standin
+@pytest.mark.skipif(TORCH != "2.13.0", reason="older versions make other allocations")
 def test_by_time_every_allocation_of_a_forward_on_cuda_finds_its_module(forks, tmp_path):
     done = forks.run_code(ON_CUDA, cwd=tmp_path, variables={"PYTHONPATH": f"{ROOT}{os.pathsep}{PROGRAMS}"})
     assert done.returncode == 0, done.stderr
