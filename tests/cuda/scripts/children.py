@@ -1,5 +1,6 @@
 """Processes that come up at once: forked from one that has imported torch, before it touches CUDA."""
 
+import ctypes
 import gc
 import os
 import sys
@@ -64,3 +65,9 @@ def _keep(reader: int, writer: int, file: Path) -> None:
 def linger() -> None:
     """torch aborts at exit while autograd's thread still lets go of its last backward."""
     time.sleep(0.3)
+
+
+def cuda_runtime() -> ctypes.CDLL:
+    """The one that torch has loaded, whichever version of CUDA it was built for."""
+    loaded = [line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()]
+    return ctypes.CDLL(next(path for path in loaded if "libcudart" in path))

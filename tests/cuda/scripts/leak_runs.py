@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import torch
+from children import cuda_runtime
 from torch import nn
 
 import vramscope
@@ -48,7 +49,7 @@ def history(file: Path, steps: int, entries: int, *, keeps: bool = True) -> None
 
 
 def outside(folder: Path) -> None:
-    runtime, training = ctypes.CDLL("libcudart.so.13"), Training()
+    runtime, training = cuda_runtime(), Training()
     with vramscope.record(folder, quiet=True):
         for _ in range(40):
             training.step(keeps=False)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from children import Work
+from children import Work, cuda_runtime
 
 import vramscope
 
@@ -73,7 +73,7 @@ def leak(kept: Kept) -> None:
 
 
 def non_torch_growth(kept: Kept) -> None:
-    runtime = ctypes.CDLL("libcudart.so.13")
+    runtime = cuda_runtime()
     kept.append(take(100))
     sampled()
     assert runtime.cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(700 * MIB)) == 0
