@@ -73,7 +73,7 @@ def working(title: str, is_reading: bool) -> html.Section:
     poll = dcc.Interval(id="poll", interval=POLL_MS)
     return html.Section(
         [html.H2(f"{title} …"), html.P(text), html.Div(className="shimmer"), poll],
-        className="state state-working", role="status",
+        className="working", role="status",
     )  # fmt: skip
 
 

@@ -103,12 +103,12 @@ def test_a_page_that_takes_long_says_so_and_comes_by_itself(
 ) -> None:
     monkeypatch.setattr(shell, "BLANK_S", 0)
     page = gpt.go(f"/overview?run={gpt.run}").page
-    page.wait_for_selector(".state-working")
+    page.wait_for_selector(".working")
     gpt.plotted()
     page.click("#menu a:text('Peak')")
     page.wait_for_selector(".icicle path.surface")
 
-    assert page.locator(".state-working").count() == 0
+    assert page.locator(".working").count() == 0
     assert page.inner_text(".run-header")
 
 
