@@ -86,6 +86,7 @@ def hooks_raise(model: nn.Module) -> None:
         result.sum().backward()
     except ValueError as error:
         print("backward:", error)
+    time.sleep(0.1)  # autograd's thread may still let go of what the failed backward made
 
 
 def moment() -> dict[str, list[int]]:
