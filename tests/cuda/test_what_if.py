@@ -71,5 +71,8 @@ def test_what_is_advised_is_never_worse_than_nothing(fit_runs, name):
 def told(fit_runs, name, setting):
     """torch's own counters at the end of that run."""
     answer = fit_runs / f"{name}-{setting}.json"
-    assert answer.exists(), (fit_runs / f"{name}-{setting}.stderr").read_text()
+    complaint = (fit_runs / f"{name}-{setting}.stderr").read_text()
+    if not answer.exists() and "Unrecognized" in complaint:
+        pytest.skip(f"this torch does not know {SETTINGS.get(setting, 'per_process_memory_fraction')}")
+    assert answer.exists(), complaint
     return json.loads(answer.read_text())
