@@ -136,6 +136,9 @@ def _without_driver(room: Room) -> Cause:
         return Cause.FRAGMENTATION
     if room.free_private >= room.need:
         return Cause.PRIVATE_POOL
+    # What lacked is at most all that was asked of the driver.
+    if room.leaked >= max(room.from_driver, _ORDINARY_SHARE * max(room.reserved, 0)):
+        return Cause.LEAK
     return Cause.CAPACITY if room.capacity > 0 else Cause.UNKNOWN
 
 

@@ -96,6 +96,7 @@ def cases(folder: Path) -> Iterator[tuple[str, Work, dict[str, str]]]:
 
 def run(path: Path, name: str, how: str) -> None:
     torch.backends.cudnn.enabled = False
+    torch.backends.cuda.enable_cudnn_sdp(False)  # else torch 2.11 asks the missing cuDNN for its plan
     make, batch = MODELS[name]
     model = make(how == "checkpointed").cuda()
     optimizer = torch.optim.AdamW(model.parameters())

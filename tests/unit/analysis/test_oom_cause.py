@@ -53,6 +53,9 @@ CASES = [
     # Whose it is, is not known; and below a tenth of the device it is what contexts take.
     ({"others": -1, "own_outside": -1, "reserved": 30 * GIB, "allocated": 30 * GIB}, Cause.OUTSIDE),
     ({"others": -1, "own_outside": -1}, Cause.CAPACITY),
+    # Before torch 2.10 the failure does not say what the driver had: then the leak has to be worth the request.
+    ({"device_free": -1, "leaked": 20 * GIB}, Cause.LEAK),
+    ({"device_free": -1, "leaked": 2 * GIB}, Cause.CAPACITY),
     # A snapshot of a process that says nothing of the device.
     ({"device_free": -1, "capacity": -1, "limit": -1, "free_here": 3 * GIB}, Cause.FRAGMENTATION),
     ({"device_free": -1, "capacity": -1, "limit": -1}, Cause.UNKNOWN),
