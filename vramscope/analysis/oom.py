@@ -206,8 +206,8 @@ def _advice(why: Cause | None, room: Room | None) -> str | None:
 
 def _because(why: Cause, room: Room) -> str:
     """The cause in one sentence, with its figure."""
-    known = room.lacking > 0
-    lacking = f"{format_bytes(room.lacking)} were lacking" if known else "How much was lacking is not recorded"
+    unsaid = "How much was lacking is not recorded"
+    lacking = f"{format_bytes(room.lacking)} were lacking" if room.lacking > 0 else unsaid
     share = {
         Cause.OVERSIZE: room.from_driver,
         Cause.LEAK: room.leaked,

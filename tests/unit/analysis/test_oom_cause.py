@@ -53,7 +53,7 @@ CASES = [
     # Whose it is, is not known; and below a tenth of the device it is what contexts take.
     ({"others": -1, "own_outside": -1, "reserved": 30 * GIB, "allocated": 30 * GIB}, Cause.OUTSIDE),
     ({"others": -1, "own_outside": -1}, Cause.CAPACITY),
-    # Before torch 2.10 the failure does not say what the driver had: then the leak has to be worth the request.
+    # Before torch 2.10 nothing says what the driver had: then the leak has to be worth the request.
     ({"device_free": -1, "leaked": 20 * GIB}, Cause.LEAK),
     ({"device_free": -1, "leaked": 2 * GIB}, Cause.CAPACITY),
     # A snapshot of a process that says nothing of the device.
