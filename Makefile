@@ -15,7 +15,7 @@ READY := $(VENV)/.vramscope-ready
 TOOLS := $(VENV)/.vramscope-tools
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-dashboard bench-leaks bench-overhead standin test-standin format browser allocator
+.PHONY: help setup demo test check bench bench-dashboard bench-live bench-leaks bench-overhead standin test-standin format browser allocator
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ bench: $(TOOLS)  ## measure us beside the other readers of snapshots, into bench
 
 bench-dashboard: $(TOOLS) browser  ## the dashboard in a browser, on one and five million events
 	$(BIN)/python benchmarks/dashboard.py --events 1000000,5000000 $(BENCH)
+
+bench-live: $(TOOLS) browser  ## the dashboard beside a training: lag, memory, steps with and without a viewer
+	$(BIN)/python benchmarks/dashboard_live.py $(BENCH)
 
 bench-leaks: $(TOOLS)  ## seeded leaks and clean loops: what is found, by which step
 	$(BIN)/python benchmarks/leaks.py $(BENCH)
