@@ -13,6 +13,8 @@ _DIGIT = 16
 """Bits."""
 _DIGITS = 3
 """More take as long as comparing does."""
+_STRETCH = 1 << 14
+"""Events that are sorted at a time: what is needed for that stays in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,54 @@ class Lives(Table):
 
 def lives(trace: Trace) -> Lives:
     """The lives of all blocks in *trace*; one stable sort, 0.1 s per million events."""
-    rows = np.flatnonzero(trace.action <= Action.FREE_COMPLETED)
+    return _lives_of(trace, np.flatnonzero(trace.action <= Action.FREE_COMPLETED))
+
+
+def lives_by_birth(trace: Trace) -> Lives:
+    """The same in another order: first those that were there before, by address, then by ALLOC.
+
+    A stretch at a time, with the events of what is still alive carried on to the next: 50 ns an event,
+    however many there are.
+    """
+    found, alive, carried = [], Lives.of(), np.zeros(0, dtype="i8")
+    first = 0
+    while first < len(trace):
+        # No shorter than what it carries along: so each event is carried once, on average.
+        part = slice(first, first + max(_STRETCH, 2 * len(carried)))
+        moves = np.flatnonzero(trace.action[part] <= Action.FREE_COMPLETED) + part.start
+        here = _lives_of(trace, np.concatenate([carried, moves]))
+        found.append(here.rows(np.flatnonzero(here.end >= 0)))
+        alive = here.rows(np.flatnonzero(here.end < 0))
+        carried = np.concatenate([alive.alloc[alive.alloc >= 0], alive.request[alive.request >= 0]])
+        carried.sort()
+        first = part.stop
+    columns = {name: [getattr(part, name) for part in (*found, alive)] for name in Lives.DTYPES}
+    return _by_birth(Lives(**{name: np.concatenate(parts) for name, parts in columns.items()}))
+
+
+def _by_birth(found: Lives) -> Lives:
+    """In order; without the frees that a stretch took for those of blocks from before: another life at their
+    address came first."""
+    older = np.flatnonzero(found.alloc < 0)
+    suspect = _among(found.address, np.unique(found.address[older]))
+    start = np.where(found.alloc < 0, np.where(found.request < 0, found.end, found.request), found.alloc)
+    suspect = suspect[np.lexsort((start[suspect], found.address[suspect]))]
+    is_first = np.diff(found.address[suspect], prepend=np.uint64(0)) != 0
+    is_first[:1] = True
+    older = suspect[is_first & (found.alloc[suspect] < 0)]
+    born = np.flatnonzero(found.alloc >= 0)
+    return found.rows(np.concatenate([older, born[np.argsort(found.alloc[born], kind="stable")]]))
+
+
+def _among(address: NDArray[Any], few: NDArray[Any]) -> NDArray[Any]:
+    """The rows whose address is one of *few*, which are sorted. ``np.isin`` would sort them all."""
+    if not len(few):
+        return np.zeros(0, dtype="i8")
+    return np.flatnonzero(few[np.minimum(np.searchsorted(few, address), len(few) - 1)] == address)
+
+
+def _lives_of(trace: Trace, rows: NDArray[Any]) -> Lives:
+    """The lives that these events tell of."""
     rows = rows[stable_order(trace.address[rows])]
     address, action = trace.address[rows], trace.action[rows]
     is_first = np.ones(len(rows), dtype="?")

@@ -1,10 +1,15 @@
 """Events of one address belong to one block after the other."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from vramscope.allocator.lives import lives, stable_order
-from vramscope.model.trace import Action
+from vramscope.allocator import lives as lives_module
+from vramscope.allocator.lives import lives, lives_by_birth, stable_order
+from vramscope.model.trace import Action, Trace
 
 A, R, C = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED
 
@@ -58,3 +63,17 @@ def test_the_order_of_addresses_is_that_of_a_stable_sort(highest, unit):
 
 def test_no_addresses_have_an_order():
     assert stable_order(np.zeros(0, "u8")).tolist() == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0, 8, 16])), max_size=40))
+def test_lives_found_a_stretch_at_a_time_are_those_found_at_once(moves):
+    columns = [[move[i] for move in moves] for i in (0, 1)]
+    trace = Trace.of(action=columns[0], address=columns[1], size=np.arange(len(moves)) + 10)
+    at_once = lives(trace)
+
+    with patch.object(lives_module, "_STRETCH", 3):
+        in_turn = lives_by_birth(trace)
+
+    order = np.lexsort((at_once.address, at_once.alloc))
+    for name, column in at_once.rows(order).columns():
+        assert getattr(in_turn, name).tolist() == column.tolist()
