@@ -95,7 +95,7 @@ def settings_advice(
     trial = partial(_trial, program, recording, capacity_bytes)
     trials = tuple(map(Trial, wanted, play(trial, wanted)))
     advised, reason = _choice(base, trials)
-    line = environment_line(advised.candidate, recording.process.torch) if advised else ""
+    line = environment_line(advised.candidate) if advised else ""
     return SettingsAdvice(recorded, base, trials, advised, reason, line)
 
 
@@ -135,12 +135,13 @@ def _with(conf: str, key: str, value: str, effort: int) -> Candidate:
     return Candidate(f"{key}:{value}", ",".join([*kept, f"{key}:{value}"]), effort)
 
 
-def environment_line(candidate: Candidate, torch: str) -> str:
-    """What to set before the program starts; '' where it is a change of the program."""
-    if candidate.is_emptied:
-        return ""
-    name = "PYTORCH_ALLOC_CONF" if _version(torch) >= (2, 9) else "PYTORCH_CUDA_ALLOC_CONF"
-    return f"{name}={candidate.conf}"
+def environment_line(candidate: Candidate) -> str:
+    """What to set before the program starts; '' where it is a change of the program.
+
+    Every torch reads this name (seen in 2.6 to 2.13). ``PYTORCH_ALLOC_CONF``, which 2.9 asks for in a
+    warning, 2.9 itself does not read for CUDA; and where both are set this one wins.
+    """
+    return "" if candidate.is_emptied else f"PYTORCH_CUDA_ALLOC_CONF={candidate.conf}"
 
 
 def _version(torch: str) -> tuple[int, int]:

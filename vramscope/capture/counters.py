@@ -38,7 +38,7 @@ class CountersOnly:
         self.devices: Sequence[Device] = (
             (device_at(ordinal()),) if has_device else (Device(index=0, kind="cpu", name="no CUDA device"),)
         )
-        conf = allocator_conf()
+        conf = allocator_conf(str(torch.__version__))
         self.settings: Mapping[str, str] = {"PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
         self._device = self.devices[0].index
         self._sampler = Sampler(self._device, self.devices[0].uuid, failed) if has_device else None

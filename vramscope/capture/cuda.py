@@ -56,7 +56,7 @@ class Cuda:
         self.failed = failed
         self.torch = str(torch.__version__)
         self.devices: Sequence[Device] = (device_at(ordinal()),)
-        conf = allocator_conf()
+        conf = allocator_conf(str(torch.__version__))
         self.settings: Mapping[str, str] = {"PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
         self._device = self.devices[0].index
         self.modules = ModuleLog(is_timed=True)

@@ -53,7 +53,7 @@ class Simulated:
     """
 
     def __init__(self, options: Options, failed: Failed) -> None:
-        conf = allocator_conf()
+        conf = allocator_conf(str(torch.__version__))
         settings = Settings.from_conf(conf, torch=torch.__version__)
         self.failed = failed
         self.torch = str(torch.__version__)
