@@ -1,7 +1,8 @@
 """Which seeded leaks are found, by which step, and how right; and what is said of loops where nothing leaks.
 
 ``make bench-leaks``. The scripts are those of tests/leaks; what is right stands in their comments. The
-hold-out was written before the detector was first run, the trial before it was run on programs of that kind.
+hold-out was written before the detector was first run, the trial and the unseen before it was run on programs
+of that kind.
 """
 
 import argparse
@@ -113,12 +114,12 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory(prefix="vramscope-leaks-") as directory:
         out = Path(directory)
-        for folder in ("leaking", "holdout", "trial"):
+        for folder in ("leaking", "holdout", "trial", "unseen"):
             chosen = [script for script in corpus.scripts(folder, options.device) if script.cause]
             told(corpus, folder, recorded(chosen, STEPS))
         clean = [
             script
-            for folder in ("clean", "holdout", "trial")
+            for folder in ("clean", "holdout", "trial", "unseen")
             for script in corpus.scripts(folder, options.device)
             if not script.cause
         ]

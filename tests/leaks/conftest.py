@@ -11,7 +11,7 @@ _spec = importlib.util.spec_from_file_location("leaks_corpus", Path(__file__).wi
 corpus = sys.modules["leaks_corpus"] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(corpus)
 
-FOLDERS = ("leaking", "clean", "holdout", "trial")
+FOLDERS = ("leaking", "clean", "holdout", "trial", "unseen")
 # Failures of ours are warnings; the scripts' own are of no interest.
 ENV = {"PYTHONWARNINGS": "ignore,always::RuntimeWarning", "OMP_NUM_THREADS": "1"}
 

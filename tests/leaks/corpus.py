@@ -53,7 +53,7 @@ class Result:
 
 
 def scripts(folder: str, device: str = "cuda") -> list[Script]:
-    """Of ``leaking``, ``clean``, ``holdout`` or ``trial`` what can be seen on that device."""
+    """Of ``leaking``, ``clean``, ``holdout``, ``trial`` or ``unseen`` what can be seen on that device."""
     paths = sorted((HERE / folder).glob("*.py"))
     return [_script(path) for path in paths if device == "cuda" or path.stem not in OF_OTHER_THREADS]
 

@@ -1,5 +1,6 @@
 """Which mistake makes memory grow? Named where the evidence leaves one; else unknown."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -44,6 +45,8 @@ ADVICE = {
 """By cause: the edit that ends it."""
 
 _BY_KIND = {"traceback": "traceback", "ctx": "saved_on_ctx"}
+# ``NllLossBackward0``, and not the derivative of it, which a graph of gradients has.
+_LOSS_NODE = re.compile(r"(?:[Ll]oss|CrossEntropy)\w*(?<!Backward)Backward\d*$")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -125,8 +128,15 @@ def _graph(facts: Facts, holding: Held) -> str:
         if facts.retains_graph:
             return "retain_graph"
         return "loss_with_graph" if is_scalar else "kept_output"
-    # One variable that leads to several steps' blocks: each step's graph hangs on the one before.
-    return "loss_with_graph" if is_scalar else "undetached_state"
+    # One variable that leads to several steps' blocks: each step's graph hangs on the one before. Losses that
+    # are joined to a longer tensor need no such state: the way leads through the node of a loss.
+    return "loss_with_graph" if is_scalar or _leads_through_loss(holding) else "undetached_state"
+
+
+def _leads_through_loss(holding: Held) -> bool:
+    nodes = holding.first("nodes")
+    names = [str(node) for node, _ in nodes[1]] if nodes is not None and isinstance(nodes[1], list) else []
+    return any(_LOSS_NODE.search(name) for name in names)
 
 
 def _direct(holding: Held) -> str:

@@ -11,13 +11,14 @@ import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from time import perf_counter, thread_time
 from typing import Any, NamedTuple
 
 import torch
 
 from vramscope.capture._ends import ends_of_dict, ends_of_sequence, some_of_set
-from vramscope.capture._keeping import contents_of, dict_of, kept_by_hooks
+from vramscope.capture._keeping import contents_of, dict_of, global_hooks, kept_by_hooks, slot_of, slots_of
 from vramscope.capture._nodes import node_name, saved, saved_names, variable
 from vramscope.capture._places import is_ours, is_program
 from vramscope.capture._roots import Word, locals_of, named, of_modules
@@ -99,7 +100,7 @@ class _Walk:
         self._tensors: deque[int] = deque()
         self._queue: deque[int] = deque()
         self._found: dict[int, tuple[Any, int]] = {}
-        self._hooks: list[Any] = []
+        self._hooks: list[Any] = global_hooks()
         self._later: list[tuple[Any, int, Word]] = []
         self._defers = True
         self._kinds: dict[type, Callable[[Any, int], None]] = {}
@@ -207,7 +208,13 @@ class _Walk:
         module = getattr(kind, "__module__", "")
         if str(module).startswith("vramscope.") or kind.__name__ in ("ReferenceType", "weakref"):
             return _pass_by
-        return self._anything
+        slots = slots_of(kind)
+        return partial(self._slotted, slots) if slots else self._anything
+
+    def _slotted(self, slots: tuple[tuple[str, Any], ...], thing: Any, at: int) -> None:
+        for name, slot in slots:
+            self._meet(slot_of(thing, slot), at, ("attribute", name, type(thing).__name__))
+        self._anything(thing, at)
 
     def _anything(self, thing: Any, at: int) -> None:
         own = dict_of(thing)

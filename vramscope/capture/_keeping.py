@@ -7,10 +7,24 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from torch.nn.modules import module as _modules
+
 from vramscope.capture._places import is_ours
 from vramscope.capture._roots import Word
 
 KEEPING = frozenset({"append", "appendleft", "extend", "add", "update", "setdefault", "insert"})
+
+_GLOBAL_HOOKS = (
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+)
+
+
+def global_hooks() -> list[Any]:
+    """Of all modules there are: torch keeps them beside its modules, not in them."""
+    return [hook for name in _GLOBAL_HOOKS for hook in dict(getattr(_modules, name, {})).values()]
 
 
 def kept_by_hooks(hooks: Iterable[Any]) -> dict[int, Word]:
@@ -67,3 +81,21 @@ def dict_of(thing: Any) -> dict[str, Any] | None:
     except (AttributeError, TypeError):
         return None
     return own if isinstance(own, dict) else None
+
+
+def slots_of(kind: type) -> tuple[tuple[str, Any], ...]:
+    """Names and descriptors of what a class of Python's with ``__slots__`` keeps in them."""
+    return tuple(
+        (name, value)
+        for base in kind.__mro__
+        if "__slots__" in vars(base)
+        for name, value in vars(base).items()
+        if type(value) is types.MemberDescriptorType
+    )
+
+
+def slot_of(thing: Any, slot: Any) -> Any:
+    try:
+        return slot.__get__(thing)
+    except AttributeError:  # empty
+        return None
