@@ -60,7 +60,7 @@ def test_states_are_those_of_the_whole_trace_however_it_was_cut(places, length, 
         patch.setattr(module, "_CHAPTER", chapter)
         index = GrowingIndex(INITIAL)
         for start in range(0, len(trace), length):
-            assert_same_state(index.extend(trace.rows(slice(start, start + length))), whole.at(start))
+            assert_same_state(index.extend(trace.rows(slice(start + length))), whole.at(start))
             assert len(index) == min(start + length, len(trace))
         for k in range(len(trace) + 1):
             assert_same_state(index.at(k), whole.at(k))
@@ -73,7 +73,8 @@ def test_the_timeline_of_each_part_continues_that_before(places, length):
     truth = timeline(Recording(trace=trace, initial=INITIAL))
     for start in range(0, len(trace), length):
         part = trace.rows(slice(start, start + length))
-        found = timeline(Recording(trace=part, initial=index.extend(part)))
+        before = index.extend(trace.rows(slice(start + length)))
+        found = timeline(Recording(trace=part, initial=before))
         for quantity in ("requested", "allocated", "active", "reserved"):
             expected = getattr(truth, quantity)[start : start + len(part) + 1]
             assert np.array_equal(getattr(found, quantity), expected), quantity
@@ -92,9 +93,19 @@ def test_new_events_are_added_without_those_of_full_chapters(monkeypatch):
     index = GrowingIndex(INITIAL)
     trace = consistent_trace([place % N_BLOCKS for place in range(2000)])
     for start in range(0, len(trace), 10):
-        index.extend(trace.rows(slice(start, start + 10)))
+        index.extend(trace.rows(slice(start + 10)))
 
-    assert max(looked_at) <= 64 + 10
+    assert max(looked_at) <= 64
+
+
+def test_events_that_were_handed_over_are_not_copied():
+    index = GrowingIndex(INITIAL)
+    trace = consistent_trace([place % N_BLOCKS for place in range(100)])
+    index.extend(trace.rows(slice(40)))
+    index.extend(trace)
+    index.at(70)
+
+    assert index._index._trace.address.base is trace.address
 
 
 def test_an_instant_that_is_not_there_yet_is_refused():
