@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vramscope.analysis._place import phases_of, steps_of
 from vramscope.analysis.lifetimes import ALIVE, Allocations
-from vramscope.model.marks import Category, MarkKind, Marks, Phase, Phases
+from vramscope.model.marks import Category, MarkKind, Marks, Phase, Phases, Steps
 from vramscope.model.recording import Recording
 
 
@@ -43,6 +43,8 @@ class Reason(IntEnum):
     """Asked for by torch's code for several devices."""
 
 
+_STRETCH = 1 << 14
+"""Allocations at a time: what the rules need in between stays in the processor's cache."""
 _FORWARD = (Phase.FORWARD, Phase.LOSS)
 _COMPUTING = (*_FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.EVAL)
 
@@ -66,18 +68,57 @@ class Lives:
 
 def lives_of(recording: Recording, found: Allocations) -> Lives:
     """Places of birth and death."""
-    known = recording.phases.rows(recording.phases.phase != Phase.USER)
-    n_events = len(recording.trace)
-    row_at = np.append(phases_of(known, n_events), -1)
-    born_in = np.where(found.alloc_event >= 0, row_at[found.alloc_event], -1)
-    dies = np.where(found.free_event == ALIVE, n_events, found.free_event)
+    return _placed(_course_of(recording), found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Course:
+    """What the steps and phases of a recording say, found once for all allocations."""
+
+    n_events: int
+    steps: Steps
+    phases: Phases
+    """Without those that the user named."""
+    phase_at: NDArray[Any]
+    """Row of ``phases`` at each event; one more value, −1, for what is no event."""
+    is_closed: NDArray[Any]
+    """Which phases ended; one more value, for none."""
+    starts: NDArray[Any]
+    """Events at which phases begin, in order."""
+    backwards: NDArray[Any]
+    """Of these the backwards."""
+    first_forward: NDArray[Any]
+    """Of each step the event at which its first forward begins; −1 for none, and one more value."""
+
+
+def _course_of(recording: Recording) -> _Course:
+    phases, n_events = recording.phases.rows(recording.phases.phase != Phase.USER), len(recording.trace)
+    phase_at = phases_of(phases, n_events + 1)
+    phase_at[-1] = -1
+    is_closed = _is_closed(phases, recording.marks, n_events)
+    return _Course(
+        n_events=n_events,
+        steps=recording.steps,
+        phases=phases,
+        phase_at=phase_at,
+        is_closed=padded(is_closed),
+        starts=np.sort(phases.start_event),
+        backwards=np.sort(phases.start_event[phases.phase == Phase.BACKWARD]),
+        first_forward=_first_forward(recording.steps, phases),
+    )
+
+
+def _placed(course: _Course, found: Allocations) -> Lives:
+    # What pre-dates the trace was born at event −1: the last value, which is none.
+    born_in = course.phase_at[found.alloc_event]
+    dies = np.where(found.free_event == ALIVE, course.n_events, found.free_event)
     return Lives(
         born_in=born_in,
-        phase=np.where(born_in >= 0, padded(known.phase)[born_in], Phase.OTHER),
-        step=np.where(found.alloc_event >= 0, steps_of(recording.steps, found.alloc_event), -1),
+        phase=np.where(born_in >= 0, padded(course.phases.phase)[born_in], Phase.OTHER),
+        step=np.where(found.alloc_event >= 0, steps_of(course.steps, found.alloc_event), -1),
         dies=dies,
-        freed_in=row_at[np.where(dies < 0, n_events, dies)],
-        phases=known,
+        freed_in=course.phase_at[np.where(dies < 0, course.n_events, dies)],
+        phases=course.phases,
     )
 
 
@@ -86,27 +127,30 @@ def padded(values: NDArray[Any]) -> NDArray[Any]:
     return np.append(values, 0)
 
 
-def by_life(recording: Recording, found: Allocations) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Category and ``Reason`` of every allocation."""
-    lives = lives_of(recording, found)
-    rules = _rules(recording, found, lives)
-    fits = [mask for mask, _, _ in rules]
-    category = np.select(fits, [value for _, value, _ in rules], Category.UNKNOWN)
-    reason = np.select(fits, [value for _, _, value in rules], Reason.NONE)
-    return category, reason
+def by_life(recording: Recording, found: Allocations) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Category, ``Reason`` and ``Phase`` of birth of every allocation."""
+    course = _course_of(recording)
+    category, reason, phase = (np.empty(len(found), "u1") for _ in range(3))
+    for first in range(0, len(found), _STRETCH):
+        part = slice(first, first + _STRETCH)
+        here = found.rows(part)
+        lives = _placed(course, here)
+        rules = _rules(course, here, lives)
+        fits = [mask for mask, _, _ in rules]
+        category[part] = np.select(fits, [value for _, value, _ in rules], Category.UNKNOWN)
+        reason[part] = np.select(fits, [value for _, _, value in rules], Reason.NONE)
+        phase[part] = lives.phase
+    return category, reason, phase
 
 
-def _rules(
-    recording: Recording, found: Allocations, lives: Lives
-) -> list[tuple[NDArray[Any], Category, Reason]]:
+def _rules(course: _Course, found: Allocations, lives: Lives) -> list[tuple[NDArray[Any], Category, Reason]]:
     """Best knowledge first."""
     phase, dies, inside = lives.phase, lives.dies, lives.born_in >= 0
     forward = inside & np.isin(phase, _FORWARD)
     end = padded(lives.phases.end_event)[lives.born_in]
-    closed = padded(_is_closed(lives.phases, recording.marks, len(recording.trace)))[lives.born_in]
-    left = inside & (dies >= end) & (closed != 0)
-    served, is_early = _backward_of(recording, found.alloc_event, lives)
-    again = _freed_by_backward(recording, found, lives)
+    left = inside & (dies >= end) & (course.is_closed[lives.born_in] != 0)
+    served, is_early = _backward_of(course, found.alloc_event, lives)
+    again = _freed_by_backward(course, found, lives)
     return [
         (left & forward & served, Category.ACTIVATION, Reason.SAVED),
         (~inside & again, Category.ACTIVATION, Reason.SAVED),
@@ -115,14 +159,14 @@ def _rules(
         (left & (phase == Phase.BACKWARD), Category.GRADIENT, Reason.LEFT_BY_BACKWARD),
         (left & (phase == Phase.OPTIMIZER), Category.OPTIMIZER_STATE, Reason.LEFT_BY_OPTIMIZER),
         (left & (phase == Phase.DATA), Category.INPUT, Reason.LOADED),
-        (~inside & served & _before_forward(recording, found, lives), Category.INPUT, Reason.LOADED),
+        (~inside & served & _before_forward(course, found, lives), Category.INPUT, Reason.LOADED),
         (inside & (dies < end), Category.TEMPORARY, Reason.WITHIN),
         (left & forward & is_early, Category.TEMPORARY, Reason.WITHIN),
-        (~inside & _within_a_gap(recording, found, lives), Category.TEMPORARY, Reason.WITHIN),
+        (~inside & _within_a_gap(course, found, lives), Category.TEMPORARY, Reason.WITHIN),
     ]
 
 
-def _freed_by_backward(recording: Recording, found: Allocations, lives: Lives) -> NDArray[Any]:
+def _freed_by_backward(course: _Course, found: Allocations, lives: Lives) -> NDArray[Any]:
     """Whether a block was freed within a backward of the step that it was born in.
 
     Born outside of every module, as what a loss function saves: only autograd lets go of it there.
@@ -132,7 +176,7 @@ def _freed_by_backward(recording: Recording, found: Allocations, lives: Lives) -
         is_backward
         & (lives.freed_in != lives.born_in)
         & (lives.step >= 0)
-        & (lives.step == steps_of(recording.steps, found.free_event))
+        & (lives.step == steps_of(course.steps, found.free_event))
     )
     return freed
 
@@ -149,16 +193,14 @@ def _is_closed(phases: Phases, marks: Marks, n_events: int) -> NDArray[Any]:
     return closed
 
 
-def _backward_of(recording: Recording, born: NDArray[Any], lives: Lives) -> tuple[NDArray[Any], NDArray[Any]]:
+def _backward_of(course: _Course, born: NDArray[Any], lives: Lives) -> tuple[NDArray[Any], NDArray[Any]]:
     """Whether a backward of its step began while the block lived, and it died no later than the next step;
     whether it died before that backward began."""
-    steps = recording.steps
-    begins = np.sort(lives.phases.start_event[lives.phases.phase == Phase.BACKWARD])
-    n_events = len(recording.trace)
-    following = np.append(begins, n_events + 1)[np.searchsorted(begins, born)]
+    steps, n_events = course.steps, course.n_events
+    following = np.append(course.backwards, n_events + 1)[np.searchsorted(course.backwards, born)]
     ends = np.append(steps.end_event, [n_events, n_events])
     # What comes before the first step was made for it: its first batch.
-    step = np.where(_before_steps(recording, born), 0, lives.step)
+    step = np.where(_before_steps(steps, born), 0, lives.step)
     step_end = ends[np.where(step >= 0, step, len(steps))]
     next_end = np.where(step >= 0, ends[np.minimum(step + 1, len(steps))], step_end)
     is_ours = (following < step_end) & (following <= n_events)
@@ -168,30 +210,32 @@ def _backward_of(recording: Recording, born: NDArray[Any], lives: Lives) -> tupl
     )
 
 
-def _before_steps(recording: Recording, born: NDArray[Any]) -> NDArray[Any]:
-    start = recording.steps.start_event
+def _before_steps(steps: Steps, born: NDArray[Any]) -> NDArray[Any]:
+    start = steps.start_event
     before: NDArray[Any] = (born >= 0) & (born < (start[0] if len(start) else -1))
     return before
 
 
-def _before_forward(recording: Recording, found: Allocations, lives: Lives) -> NDArray[Any]:
-    """Whether it was made in a step before that step's first forward, or before the first step and freed."""
-    n_steps = len(recording.steps)
-    first = np.full(n_steps + 1, -1)
-    is_forward = lives.phases.phase == Phase.FORWARD
+def _first_forward(steps: Steps, phases: Phases) -> NDArray[Any]:
+    """See ``_Course.first_forward``."""
+    first = np.full(len(steps) + 1, -1)
     # Backwards, so that the first is written last.
-    start = lives.phases.start_event[is_forward][::-1]
-    first[steps_of(recording.steps, start)] = start
+    start = phases.start_event[phases.phase == Phase.FORWARD][::-1]
+    first[steps_of(steps, start)] = start
     first[-1] = -1
-    is_first_batch = _before_steps(recording, found.alloc_event) & (found.free_event >= 0)
-    before: NDArray[Any] = is_first_batch | (found.alloc_event < first[lives.step])
+    return first
+
+
+def _before_forward(course: _Course, found: Allocations, lives: Lives) -> NDArray[Any]:
+    """Whether it was made in a step before that step's first forward, or before the first step and freed."""
+    is_first_batch = _before_steps(course.steps, found.alloc_event) & (found.free_event >= 0)
+    before: NDArray[Any] = is_first_batch | (found.alloc_event < course.first_forward[lives.step])
     return before
 
 
-def _within_a_gap(recording: Recording, found: Allocations, lives: Lives) -> NDArray[Any]:
+def _within_a_gap(course: _Course, found: Allocations, lives: Lives) -> NDArray[Any]:
     """Whether it was born and died in a step between the same two phases."""
-    starts = np.sort(lives.phases.start_event)
-    n_events = len(recording.trace)
-    following = np.append(starts, n_events)[np.searchsorted(starts, found.alloc_event, side="right")]
+    place = np.searchsorted(course.starts, found.alloc_event, side="right")
+    following = np.append(course.starts, course.n_events)[place]
     within: NDArray[Any] = (lives.step >= 0) & (lives.dies < following)
     return within

@@ -37,7 +37,7 @@ def steps_of(steps: Steps, events: NDArray[Any]) -> NDArray[Any]:
 
 def phases_of(phases: Phases, n_events: int) -> NDArray[Any]:
     """Row of ``Phases`` that is innermost at each event, −1 outside. A loop over phases, not over events."""
-    found = np.full(n_events, -1, dtype="i8")
+    found = np.full(n_events, -1, dtype="i4")
     # Outer ones first, equal ones in order: the inner and the later paint over.
     for row in np.argsort(_rank(phases), kind="stable").tolist():
         found[phases.start_event[row] : phases.end_event[row]] = row

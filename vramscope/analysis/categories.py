@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
-from vramscope.analysis._life_rules import Reason, by_life, lives_of, padded
+from vramscope.analysis._life_rules import Reason, by_life
 from vramscope.analysis._stack_rules import is_collective, is_workspace
 from vramscope.analysis._why import why
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
@@ -82,14 +82,15 @@ def categories(recording: Recording, instant: int | None = None) -> Categories:
 def assign(recording: Recording, found: Allocations) -> Assigned:
     """The category of each allocation; the last label of a block wins over the others and over its life."""
     label = _labels_of(recording.labels, found)
-    category, reason = by_life(recording, found)
-    phase = lives_of(recording, found).phase
+    category, reason, phase = by_life(recording, found)
     for mine, meant, because in (
         (is_workspace(recording, found, phase, label >= 0), Category.WORKSPACE, Reason.WORKSPACE),
         (is_collective(recording.stacks, found), Category.COMMUNICATION, Reason.COLLECTIVE),
-        (label >= 0, padded(recording.labels.category)[label], Reason.IDENTITY),
     ):
-        category, reason = np.where(mine, meant, category), np.where(mine, because, reason)
+        category[mine], reason[mine] = meant, because
+    is_labelled = np.flatnonzero(label >= 0)
+    category[is_labelled] = recording.labels.category[label[is_labelled]]
+    reason[is_labelled] = Reason.IDENTITY
     return Assigned.of(category=category, reason=reason, label=label)
 
 
@@ -100,6 +101,8 @@ def _labels_of(labels: Labels, found: Allocations) -> NDArray[Any]:
     """
     labels_known = np.flatnonzero(labels.category != Category.UNKNOWN)
     n = len(found)
+    if not len(labels_known):
+        return np.full(n, -1, dtype="i8")
     place = np.concatenate([found.address, labels.address[labels_known]])
     # A label at instant e was given before event e happened, after those below e.
     moment = np.concatenate([2 * found.alloc_event, 2 * labels.event[labels_known] - 1])
