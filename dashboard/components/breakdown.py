@@ -15,6 +15,12 @@ from .definitions import DEFINITION, explained
 MOST_MODULES = 12
 
 
+def share(part: float, whole: float) -> str:
+    """``12.3 %``; what is there never reads as nothing."""
+    percent = 100 * part / max(whole, 1)
+    return "< 0.1 %" if 0 < percent < 0.05 else f"{percent:.1f} %"
+
+
 class Part(NamedTuple):
     """One stretch of a bar."""
 
@@ -61,7 +67,7 @@ def _module(path: str, n_bytes: int, top: float, whole: float) -> html.Tr:
         [
             html.Td(html.Bdi(path[:160], className="function"), title=path[:400]),
             html.Td(format_bytes(n_bytes), className="number", title=f"{n_bytes:,} bytes"),
-            html.Td(f"{100 * n_bytes / whole:.1f} %", className="number dim"),
+            html.Td(share(n_bytes, whole), className="number dim"),
             html.Td(html.Div(html.I(style=style), className="diff-bar plain")),
         ]
     )
@@ -89,6 +95,6 @@ def _stretch(part: Part) -> html.Span:
 def _entry(part: Part, whole: int) -> html.Div:
     swatch = html.I(className=f"swatch part-{part.name}")
     name = html.Span([swatch, part.name.replace("_", " ")], className="term", tabIndex="0")
-    share = html.Span(f"{100 * part.n_bytes / max(whole, 1):.1f} %", className="dim")
-    value = html.Dd([html.Span(format_bytes(part.n_bytes)), share], title=f"{part.n_bytes:,} bytes")
+    percent = html.Span(share(part.n_bytes, whole), className="dim")
+    value = html.Dd([html.Span(format_bytes(part.n_bytes)), percent], title=f"{part.n_bytes:,} bytes")
     return html.Div([html.Dt(explained(name, DEFINITION[part.name])), value])

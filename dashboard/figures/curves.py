@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .theme import GREEN, SKY, VERMILION, base_layout, byte_unit, esc, pack, scaled
+from .theme import GREEN, SKY, VERMILION, base_layout, byte_axis, byte_unit, esc, pack, scaled
 
 
 class Curve(NamedTuple):
@@ -31,8 +31,7 @@ def figure(before: Curve, after: Curve | None, allocated: Curve, capacity: int =
     axes = {
         "xaxis": {"showgrid": False, "zeroline": False, "tickprefix": "event ", "exponentformat": "none",
                   "ticks": "outside", "ticklen": 4, "nticks": 8, "separatethousands": True},
-        "yaxis": {"rangemode": "tozero", "fixedrange": True, "zeroline": False, "nticks": 6,
-                  "ticksuffix": f" {unit_name}", "exponentformat": "none"},
+        "yaxis": byte_axis(unit_name),
     }  # fmt: skip
     margin = {"l": 72, "r": 16, "t": 10, "b": 34}
     shapes = [_limit(capacity / unit)] if shown else []

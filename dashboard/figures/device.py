@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .m4 import even_edges, m4
-from .theme import base_layout, byte_unit, pack, scaled
+from .theme import base_layout, byte_axis, byte_unit, pack, scaled
 
 COLUMNS = 150
 COLOUR = {
@@ -39,8 +39,7 @@ def figure(found: Any, row: int) -> dict[str, Any]:
     axes = {
         "xaxis": {"showgrid": False, "zeroline": False, "ticksuffix": " s", "exponentformat": "none",
                   "ticks": "outside", "ticklen": 4, "nticks": 9},
-        "yaxis": {"rangemode": "tozero", "fixedrange": True, "zeroline": False, "nticks": 7,
-                  "ticksuffix": f" {unit_name}", "exponentformat": "none"},
+        "yaxis": byte_axis(unit_name),
     }  # fmt: skip
     margin = {"l": 72, "r": 16, "t": 10, "b": 34}
     layout = base_layout(**axes, hovermode="x unified", margin=margin)

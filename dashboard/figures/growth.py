@@ -7,7 +7,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .m4 import even_edges, m4
-from .theme import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, base_layout, byte_unit, esc, pack, scaled
+from .theme import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    base_layout,
+    byte_axis,
+    byte_unit,
+    esc,
+    pack,
+    scaled,
+)
 
 COLOURS = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, SKY, "#6A51A3", "#7A8896")
 COLUMNS = 200
@@ -26,8 +39,7 @@ def figure(
     axes = {
         "xaxis": {"showgrid": False, "zeroline": False, "tickprefix": "step ", "exponentformat": "none",
                   "ticks": "outside", "ticklen": 4, "dtick": _spacing(x)},
-        "yaxis": {"rangemode": "tozero", "fixedrange": True, "zeroline": False, "nticks": 6,
-                  "ticksuffix": f" {unit_name}", "exponentformat": "none"},
+        "yaxis": byte_axis(unit_name),
     }  # fmt: skip
     margin = {"l": 72, "r": 16, "t": 10, "b": 34}
     return {"data": lines, "layout": base_layout(**axes, hovermode="x unified", margin=margin)}

@@ -10,7 +10,7 @@ from vramscope.analysis.step_peaks import StepPeaks
 from vramscope.model.marks import Category, Phase
 
 from .m4 import even_edges, m4
-from .theme import CATEGORY_COLOUR, PHASE_COLOUR, base_layout, byte_unit, pack, scaled
+from .theme import CATEGORY_COLOUR, PHASE_COLOUR, base_layout, byte_axis, byte_unit, pack, scaled
 
 STEP_COLUMNS = 200
 STACK_COLUMNS = 160
@@ -39,8 +39,7 @@ def peaks(found: StepPeaks, index: NDArray[Any], chosen: int | None) -> dict[str
     axes = {
         "xaxis": {"showgrid": False, "zeroline": False, "tickprefix": "step ", "dtick": spacing,
                   "exponentformat": "none", "ticks": "outside", "ticklen": 4, "fixedrange": False},
-        "yaxis": {"rangemode": "tozero", "fixedrange": True, "zeroline": False, "nticks": 6,
-                  "ticksuffix": f" {unit_name}", "exponentformat": "none"},
+        "yaxis": byte_axis(unit_name),
     }  # fmt: skip
     margin = {"l": 72, "r": 16, "t": 10, "b": 34}
     return {
@@ -92,9 +91,8 @@ def stack(
     areas = [_area(each, x, levels[each][chosen], unit) for each in ORDER if levels[each].any()]
     axes = {
         "xaxis": {"showgrid": False, "zeroline": False, "exponentformat": "none", "separatethousands": True,
-                  "ticks": "outside", "ticklen": 4, "nticks": 9, "fixedrange": True},
-        "yaxis": {"rangemode": "tozero", "fixedrange": True, "zeroline": False, "nticks": 6,
-                  "ticksuffix": f" {unit_name}", "exponentformat": "none"},
+                  "tickprefix": "event ", "ticks": "outside", "ticklen": 4, "nticks": 7, "fixedrange": True},
+        "yaxis": byte_axis(unit_name),
     }  # fmt: skip
     margin = {"l": 72, "r": 16, "t": 10, "b": 34}
     return {"data": areas, "layout": base_layout(**axes, hovermode="x unified", margin=margin)}

@@ -79,6 +79,15 @@ def base_layout(**more: Any) -> dict[str, Any]:
     return layout | more
 
 
+def byte_axis(unit_name: str, **more: Any) -> dict[str, Any]:
+    """A vertical axis of bytes from 0 up, in the unit of that name; labels stand off the plot."""
+    axis = {
+        "rangemode": "tozero", "fixedrange": True, "zeroline": False, "nticks": 6, "exponentformat": "none",
+        "ticksuffix": f" {unit_name}", "ticklabelstandoff": 7,
+    }  # fmt: skip
+    return axis | more
+
+
 def esc(text: str, limit: int = 300) -> str:
     """*text* so that Plotly shows it literally; a raw ``<span style=…>`` would fetch a URL."""
     shown = text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -11,7 +11,7 @@ from vramscope.model.marks import MarkKind, Phase
 from .lanes import phase_bands, step_labels
 from .m4 import m4, time_edges
 from .series import EVENTS, RETRY, Curve, Series
-from .theme import PHASE_COLOUR, QUANTITY_COLOUR, base_layout, byte_unit, esc, pack, scaled
+from .theme import PHASE_COLOUR, QUANTITY_COLOUR, base_layout, byte_axis, byte_unit, esc, pack, scaled
 
 # With 4 points a column about 5,000 points: a zoom stays under 110 kB and 6,000 SVG points.
 MAIN_COLUMNS, OTHER_COLUMNS = 520, 200
@@ -243,10 +243,7 @@ def _axes(series: Series) -> dict[str, Any]:
             "ticklen": 4, "exponentformat": "none", "separatethousands": True, "nticks": 9,
             "ticksuffix": "" if events else " s", "automargin": False,
         },
-        "yaxis": {
-            "domain": [floor, 1.0], "rangemode": "tozero", "fixedrange": True, "zeroline": False,
-            "ticksuffix": f" {unit_name}", "nticks": 7, "exponentformat": "none", "automargin": False,
-        },
+        "yaxis": byte_axis(unit_name, domain=[floor, 1.0], nticks=7, automargin=False),
         "yaxis2": plain | {"domain": list(LANES), "anchor": "x"},
         "yaxis3": plain | {"domain": [LANES[0], 1.0], "overlaying": "y", "anchor": "x"},
     }  # fmt: skip

@@ -103,11 +103,11 @@ def _window(series: Series, t0: int | None, t1: int | None) -> Window:
 
 
 _COLUMNS = [
-    {"field": "where", "headerName": "Line", "flex": 5, "minWidth": 200, "cellRenderer": "VsWhere"},
+    {"field": "where", "headerName": "Line", "flex": 3.4, "minWidth": 200, "cellRenderer": "VsWhere"},
     {"field": "size", "headerName": "Block", "width": 120, "type": "rightAligned", "sort": "desc",
      "valueFormatter": {"function": "vsBytes(params.value)"}, "filter": False},
     {"field": "kind", "headerName": "Category", "flex": 1.4, "minWidth": 110},
-    {"field": "born", "headerName": "Allocated", "flex": 2, "minWidth": 170, "cellClass": "dim"},
+    {"field": "born", "headerName": "Allocated", "flex": 2, "minWidth": 212, "cellClass": "dim"},
     {"field": "life", "headerName": "Lived", "flex": 1, "minWidth": 100, "type": "rightAligned"},
 ]  # fmt: skip
 

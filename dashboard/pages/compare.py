@@ -31,8 +31,17 @@ def _layout(context: Context) -> Any:
     if not len(view.recording.trace):
         return states.nothing_recorded(view.is_live)
     if not address.other:
-        return [_choice(data, view, address)]
+        return [_question(view), _choice(data, view, address)]
     return html.Div(_content(data, view, address), id="cp-content", className="page")
+
+
+def _question(view: View) -> html.Section:
+    """Before another run is chosen."""
+    claim = html.H2(["What became different in ", html.Bdi(_name(view)), "?"], className="claim")
+    text = (
+        "Choose what it was before: another run, rank or device. Steps are held against each other by number."
+    )
+    return html.Section([claim, html.P(text, className="support")], className="opening")
 
 
 def _content(data: Data, view: View, address: Address) -> list[Any]:

@@ -307,17 +307,17 @@ def _fit_words(fit: Fit) -> list[Any]:
 
 _PIN_COLUMNS = [
     {"field": "where", "headerName": "Allocated by", "flex": 4, "minWidth": 150, "cellRenderer": "VsWhere"},
-    {"field": "kept", "headerName": "Keeps", "width": 100, "type": "rightAligned", "sort": "desc",
+    {"field": "kept", "headerName": "Keeps", "width": 112, "type": "rightAligned", "sort": "desc",
      "valueFormatter": {"function": "vsBytes(params.value)"},
      "headerTooltip": "Free bytes of its segment, which nobody else can have while it lives"},
-    {"field": "size", "headerName": "Block", "width": 96, "type": "rightAligned",
+    {"field": "size", "headerName": "Block", "width": 108, "type": "rightAligned",
      "valueFormatter": {"function": "vsBytes(params.value)"}},
-    {"field": "segment", "headerName": "Segment", "width": 100, "type": "rightAligned",
+    {"field": "segment", "headerName": "Segment", "width": 112, "type": "rightAligned",
      "valueFormatter": {"function": "vsBytes(params.value)"}},
-    {"field": "others", "headerName": "Beside", "width": 80, "type": "rightAligned",
+    {"field": "others", "headerName": "Beside", "width": 104, "type": "rightAligned",
      "headerTooltip": "Other blocks in use in the same segment"},
-    {"field": "age", "headerName": "Age", "width": 84, "type": "rightAligned"},
-    {"field": "from", "headerName": "From", "flex": 1.4, "minWidth": 110, "cellClass": "dim"},
+    {"field": "age", "headerName": "Age", "width": 96, "type": "rightAligned"},
+    {"field": "from", "headerName": "From", "flex": 1.4, "minWidth": 150, "cellClass": "dim"},
 ]  # fmt: skip
 
 

@@ -138,8 +138,7 @@ def _inside(data: Data, view: View, row: int) -> list[Any]:
     shown = [Category[trace["name"].upper().replace(" ", "_")].name.lower() for trace in drawn["data"]]
     key = [html.Span([html.I(className=f"swatch part-{name}"), name.replace("_", " ")]) for name in shown]
     return [
-        html.Div([html.H3(f"Step {number} by category"), html.Span("by allocator event", className="dim")],
-                 className="panel-bar"),
+        html.Div(html.H3(f"Step {number} by category"), className="panel-bar"),
         html.Div(key, className="lane-key band-key"),
         graph("ph-stack", drawn, f"Bytes by category through step {number}.", "stack"),
     ]  # fmt: skip

@@ -103,15 +103,20 @@ def _row(name: str, summary: Summary | None) -> html.Tr:
                 )
             ),
             html.Td(_spark(summary)),
-            html.Td(format_bytes(summary.peak_allocated_bytes), className="number strong"),
-            html.Td(format_bytes(summary.peak_reserved_bytes), className="number"),
+            html.Td(_peak(summary.peak_allocated_bytes), className="number strong"),
+            html.Td(_peak(summary.peak_reserved_bytes), className="number"),
             html.Td(f"{summary.n_steps:,}" if summary.n_steps else "–", className="number"),
             html.Td(header.when(summary.started_ns) or "–", className="dim"),
-            html.Td(html.Span(summary.verdict or "–", className=_tone(summary.verdict))),
+            html.Td(html.Span(summary.verdict or "–", className=_tone(summary.verdict)), className="judged"),
             html.Td(header.outcome_dot(summary.outcome)),
         ],
         className="live" if summary.outcome is Outcome.RUNNING else "",
     )
+
+
+def _peak(n_bytes: int) -> str:
+    """A dash where nothing is known: nvidia-smi does not tell torch's bytes, some profiles no segments."""
+    return format_bytes(n_bytes) if n_bytes else "–"
 
 
 def _tone(verdict: str) -> str:

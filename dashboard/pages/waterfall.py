@@ -67,15 +67,19 @@ def _opening(found: Any, row: int) -> list[Any]:
     used, total, reserved = int(found.used[row]), int(found.total[row]), int(found.reserved[row])
     if used >= 0:
         share = f" of {format_bytes(total)}" if total > 0 else ""
-        beyond = max(used - max(reserved, 0), 0)
         claim = f"{format_bytes(used)}{share} used on the device"
-        text = (
-            f"torch had reserved {format_bytes(max(reserved, 0))} of it; {format_bytes(beyond)} lay beyond."
-        )
+        text = _beyond(used, reserved)
     else:
         claim = f"torch had reserved {format_bytes(max(reserved, 0))}"
         text = "The driver was not asked, or did not answer: what lies beyond torch is not known."
     return [html.H2(claim, className="claim"), html.P(text, className="support")]
+
+
+def _beyond(used: int, reserved: int) -> str:
+    if reserved < 0:
+        return "What torch had reserved of it was not recorded."
+    beyond = format_bytes(max(used - reserved, 0))
+    return f"torch had reserved {format_bytes(reserved)} of it; {beyond} lay beyond."
 
 
 def _bars(found: Any, row: int) -> list[Any]:
