@@ -16,6 +16,8 @@ from vramscope.allocator.settings import SMALL_LIMIT, Settings
 from vramscope.model.trace import Action, Trace
 
 _LAST = np.uint64(2**64 - 1)
+_MANY = 1 << 14
+"""Steps that are followed at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,9 @@ class Followed:
 def followed(trace: Trace, blocks: Lives, start: Start, settings: Settings) -> Followed:
     """The sizes of *blocks*, all of them large; 0.2 s per million events."""
     pool = _Pool(trace, blocks, start, settings)
-    pool.follow(_steps(trace, blocks, pool.segment_events))
+    steps = _steps(trace, blocks, pool.segment_events)
+    for at in range(0, len(steps), _MANY):  # a list of all would take 40 bytes for each
+        pool.follow(steps[at : at + _MANY].tolist())
     sizes, changed = start.sizes.copy(), np.array(pool.changed, "i8")
     end = np.array([pool.end[i] for i in pool.changed], "i8")
     grown, end = changed[end > 0] - 1, end[end > 0]
@@ -70,12 +74,14 @@ class _Pool:
         known = [blocks.address, end, start.segments, start.free, free_end, held.address, held_end]
         self._points = _distinct(np.concatenate([*map(_distinct, known)]))
         self.least_end = self._place(end)
-        self._begin = [0, *self._place_in_order(blocks.address).tolist()]
-        self.end = [0, *self.least_end.tolist()]
+        # One object per point, not one per block: they stay in the processor's cache.
+        points = np.arange(len(self._points) + 2).astype("O")
+        self._begin = [0, *points[self._place_in_order(blocks.address)].tolist()]
+        self.end = [0, *points[self.least_end].tolist()]
         """Of each block; 0 of one that was handed out where nothing was free."""
         self.changed: list[int] = []
         """Blocks whose end is not the least that it can be."""
-        self._split_from = [0, *self._from_where_to_split(start.sizes, settings).tolist()]
+        self._split_from = [0, *points[self._from_where_to_split(start.sizes, settings)].tolist()]
         n_points = len(self._points) + 1
         self._free_end, self._free_begin = [0] * n_points, [0] * n_points
         """Of the free range that begins, or ends, at a point."""
@@ -199,12 +205,7 @@ def _distinct(addresses: NDArray[Any]) -> NDArray[Any]:
     return ordered[is_new]
 
 
-def _listed(column: NDArray[Any]) -> list[int]:
-    found: list[int] = column.tolist()
-    return found
-
-
-def _steps(trace: Trace, blocks: Lives, segment_events: NDArray[Any]) -> list[int]:
+def _steps(trace: Trace, blocks: Lives, segment_events: NDArray[Any]) -> NDArray[Any]:
     """What happens to which block, in the order of the events: −i gives block i back, i takes it; beyond the
     blocks come the segments that come or go."""
     n_blocks = len(blocks)
@@ -214,4 +215,4 @@ def _steps(trace: Trace, blocks: Lives, segment_events: NDArray[Any]) -> list[in
     steps[blocks.alloc[begun], 1] = 1 + begun
     steps[segment_events, 1] = 1 + n_blocks + np.arange(len(segment_events))
     found = steps.ravel()
-    return _listed(found[found != 0])
+    return found[np.flatnonzero(found)]

@@ -49,7 +49,7 @@ class Decoded:
         )
 
 
-def decode(data: bytes, n_bytes: int, rows: Rows, shapes: Shapes, lists: FrameLists) -> Decoded:
+def decode(data: bytes | bytearray, n_bytes: int, rows: Rows, shapes: Shapes, lists: FrameLists) -> Decoded:
     """The first *n_bytes* of *data* at the places *rows*."""
     found = Decoded.empty(rows)
     # Where no shape fits, its number −1 takes the last of each.
@@ -84,7 +84,9 @@ def _fill(found: Decoded, rows: Rows, at: NDArray[Any], shape: Shape) -> None:
             found.pool[at] += numbers.astype("i8") << (0 if name == "pool_id" else 32)
 
 
-def _open(found: Decoded, at: NDArray[Any], data: NDArray[Any], given: tuple[bytes, FrameLists]) -> None:
+def _open(
+    found: Decoded, at: NDArray[Any], data: NDArray[Any], given: tuple[bytes | bytearray, FrameLists]
+) -> None:
     """Events that hold their list of frames end where the next one begins, perhaps behind ``e(``."""
     begin = found.end[at]
     following = np.append(found.start[1:], 0)[at]
@@ -103,7 +105,7 @@ def _open(found: Decoded, at: NDArray[Any], data: NDArray[Any], given: tuple[byt
     found.highest[at] = np.maximum(found.highest[at], lists.highest()[number])
 
 
-def chains(found: Decoded, data: bytes) -> Iterator[tuple[int, int]]:
+def chains(found: Decoded, data: bytes | bytearray) -> Iterator[tuple[int, int]]:
     """First and last row of events that follow one another without a byte between, or with ``e(``.
 
     (Pickle closes a batch and opens the next one every thousand items.)

@@ -51,7 +51,9 @@ class _Recent:
         """Of each size."""
         self._weights = np.random.default_rng(0).integers(0, 2**63, _WIDTH // 8, dtype="u8") * 2 + 1
 
-    def find(self, data: bytes, begin: NDArray[Any], end: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    def find(
+        self, data: bytes | bytearray, begin: NDArray[Any], end: NDArray[Any]
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
         """The list that each piece is, −1 where that is not known; and its slot, −1 where it has none."""
         found, slots = np.full(len(begin), -1, "i4"), np.full(len(begin), -1, "i8")
         at = np.flatnonzero((end - begin <= _WIDTH) & (begin + _WIDTH <= len(data)))
@@ -98,14 +100,14 @@ class FrameLists:
         """Of each list, the memo indices of its frames."""
         return self._known.frames
 
-    def find(self, data: bytes, begin: NDArray[Any], end: NDArray[Any]) -> NDArray[Any]:
+    def find(self, data: bytes | bytearray, begin: NDArray[Any], end: NDArray[Any]) -> NDArray[Any]:
         """The list that each piece of *data* is the contents of; −1 where it is none."""
         found, slots = self._recent.find(data, begin, end)
         newest: dict[int, tuple[bytes, int]] = {}
         at = np.flatnonzero(found < 0)
         given = zip(*(each[at].tolist() for each in (begin, end, slots)), strict=True)
         for i, (first, last, slot) in enumerate(given):
-            opcodes = data[first:last]
+            opcodes = bytes(data[first:last])
             found[at[i]] = number = self._known[opcodes]
             if number >= 0 and slot >= 0:
                 newest[slot] = opcodes, number

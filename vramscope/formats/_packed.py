@@ -112,7 +112,8 @@ class _Walk:
 
     def __init__(self, body: Body, window: int) -> None:
         self._body, self._window = body, window
-        self._data, self._end, self._at = _PAD, 0, 0
+        self._data, self._end, self._at = bytearray(_PAD), 0, 0
+        """One buffer for all windows: a new one each time would cost as much as copying into it."""
         self._begins: list[bytes] = []
         """How the dict of an event may begin."""
         self._stopped = False
@@ -132,17 +133,25 @@ class _Walk:
             if is_last and not self._stopped:
                 raise Irregular
         self.n_trailing = self._end - self._at
-        self._data = _PAD
+        self._data = bytearray(_PAD)
         while pieces := self._body.read(self._window):
             self.n_trailing += sum(map(len, pieces))
 
     def _more(self) -> bool:
         """Go on to the next window, which begins where this one was left; whether there was more."""
-        rest, pieces = self._data[self._at : self._end], self._body.read(self._window)
-        if len(rest) > _LONGEST_REST:
+        pieces = self._body.read(self._window)
+        n_rest = self._end - self._at
+        if n_rest > _LONGEST_REST:
             raise Irregular
-        self._data = b"".join((rest, *pieces, _PAD))
-        self._end, self._at = len(self._data) - len(_PAD), 0
+        rest = memoryview(self._data)[self._at : self._end]
+        size = n_rest + sum(map(len, pieces)) + len(_PAD)
+        if size > len(self._data):
+            self._data = bytearray(size + self._window // 8)
+        self._at = self._end = 0
+        for piece in (rest, *pieces, memoryview(_PAD)):
+            memoryview(self._data)[self._end : self._end + len(piece)] = piece
+            self._end += len(piece)
+        self._end -= len(_PAD)
         return bool(pieces)
 
     def _read_window(self, is_last: bool) -> None:
@@ -224,7 +233,7 @@ class _Walk:
         end = begin + int.from_bytes(self._data[self._at + 1 : begin], "little")
         if end > self._end:
             return False
-        self.pieces.append(self._data[self._at : end])
+        self.pieces.append(bytes(self._data[self._at : end]))
         self._at = end
         return True
 

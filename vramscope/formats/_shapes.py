@@ -63,7 +63,7 @@ class _Learner:
 
     __slots__ = ("at", "bits", "data", "gets", "keys", "mask", "n_known", "n_memo", "names", "values")
 
-    def __init__(self, data: bytes, start: int, names: dict[int, str], n_known: int) -> None:
+    def __init__(self, data: bytes | bytearray, start: int, names: dict[int, str], n_known: int) -> None:
         self.data, self.at, self.names, self.n_known = data, start, names, n_known
         self.bits, self.mask = bytearray(), bytearray()
         self.keys: list[int] = []
@@ -222,7 +222,7 @@ class Shapes:
         """Of the memo: the strings that are keys of events, by index."""
         self._order: list[int] = []
 
-    def match(self, data: bytes, start: NDArray[Any], n_known: int) -> Rows:
+    def match(self, data: bytes | bytearray, start: NDArray[Any], n_known: int) -> Rows:
         """The shapes of the events that begin at *start* in *data*, which reaches ``LONGEST`` + 8 further.
 
         *n_known* objects were numbered so far: new shapes have only words among these.
@@ -251,7 +251,7 @@ class Shapes:
         return rows
 
     @staticmethod
-    def _rows(data: bytes, start: NDArray[Any], width: int) -> Rows:
+    def _rows(data: bytes | bytearray, start: NDArray[Any], width: int) -> Rows:
         anywhere: NDArray[Any] = np.ndarray((len(data) - width,), f"V{width}", data, strides=(1,))
         found = anywhere[start].view("u1").reshape(-1, width)
         return Rows(start, np.full(len(start), -1, "i2"), found)
