@@ -10,8 +10,9 @@ from vramscope.capture._modules import ModuleLog
 from vramscope.capture._storages import storage_of
 from vramscope.model.marks import Category
 
-Tell: TypeAlias = Callable[[Any, Category, str], bool]
-"""``tell(storage, category, name)``: False where the storage is not ours, so that it may be asked again."""
+Tell: TypeAlias = Callable[[Any, Category, str, int], bool]
+"""``tell(storage, category, name, bytes of an element)``: False where the storage is not ours, so that it may
+be asked again."""
 
 Named: TypeAlias = list[tuple[str, "weakref.ref[Any]", Category]]
 
@@ -107,9 +108,9 @@ class Labeller:
 
     def _label(self, tensor: Any, category: Category, name: str) -> None:
         storage = storage_of(tensor)
-        if storage is None:
+        if storage is None or storage._cdata in self._seen:
             return
-        if storage._cdata not in self._seen and self._tell(storage, category, name):
+        if self._tell(storage, category, name, _element_bytes(tensor)):
             self._remember(storage)
 
     def _remember(self, storage: Any) -> None:
@@ -119,6 +120,11 @@ class Labeller:
 
     def _forget(self, seen: _Seen) -> None:
         self._seen.pop(seen.cdata, None)
+
+
+def _element_bytes(tensor: Any) -> int:
+    with torch._C.DisableTorchFunction():
+        return int(tensor.element_size())
 
 
 def _walk(prefix: str, found: Iterable[tuple[str, Any]], category: Category) -> Named:

@@ -7,8 +7,8 @@ from vramscope.model.marks import Labels, Marks
 MarkRow = tuple[int, int, int, int, int, int, str]
 """kind, phase, time_ns, event, thread, value, name"""
 
-LabelRow = tuple[int, int, int, str]
-"""event, address, category, name"""
+LabelRow = tuple[int, int, int, int, str]
+"""event, address, category, bytes of an element, name"""
 
 
 def marks_table(rows: Sequence[MarkRow]) -> Marks:

@@ -236,12 +236,13 @@ class Cuda:
         finally:
             self._moment.counts = None
 
-    def _tell(self, storage: Any, category: Category, name: str) -> bool:
+    def _tell(self, storage: Any, category: Category, name: str, element_bytes: int = 0) -> bool:
         device = storage.device
         if device.type == "cuda" and self._sink is not None:
             counts = getattr(self._moment, "counts", None) or self._counts()
             count = dict(zip(self._counted, counts, strict=False)).get(device.index, UNCOUNTED)
-            self._labels.append((device.index, time_ns(), (count, storage.data_ptr(), int(category), name)))
+            row = (count, storage.data_ptr(), int(category), element_bytes, name)
+            self._labels.append((device.index, time_ns(), row))
         return True
 
     def _counts(self) -> tuple[int, ...]:

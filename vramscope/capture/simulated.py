@@ -238,14 +238,14 @@ class Simulated:
         self._labeller.optimizer_state(optimizer)
         self.watch.tick("optimizer", id(optimizer), sys._getframe(1))
 
-    def _tell(self, storage: Any, category: Category, name: str) -> bool:
+    def _tell(self, storage: Any, category: Category, name: str, element_bytes: int = 0) -> bool:
         if storage._cdata not in self._storages.live:
             self._storages.see_storage(storage, None)
             self._storages.n_late += storage._cdata in self._storages.live
         life = self._storages.live.get(storage._cdata)
         if life is None:
             return False
-        self._queue.append((self._label, time_ns(), (life, int(category), name)))
+        self._queue.append((self._label, time_ns(), (life, int(category), element_bytes, name)))
         self._work()
         return True
 
@@ -294,9 +294,9 @@ class Simulated:
     def _mark(self, kind: int, phase: int, thread: int, value: int, name: str) -> None:
         self._marks.append((kind, phase, self._now, self._n_events, thread, value, name))
 
-    def _label(self, life: Life, category: int, name: str) -> None:
+    def _label(self, life: Life, category: int, element_bytes: int, name: str) -> None:
         if life.address:
-            self._labels.append((self._n_events, life.address, category, name))
+            self._labels.append((self._n_events, life.address, category, element_bytes, name))
 
     def _emit(self, action: Action, address: int, size: int, block_size: int, stream: int, pool: int) -> None:
         if not self._is_initial:

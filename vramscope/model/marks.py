@@ -168,7 +168,7 @@ class Category(IntEnum):
 class Labels(Table):
     """What capture knew by identity about a block: one row per (block, moment)."""
 
-    DTYPES: ClassVar = {"event": "i8", "address": "u8", "category": "u1", "name": "i4"}
+    DTYPES: ClassVar = {"event": "i8", "address": "u8", "category": "u1", "element_bytes": "u1", "name": "i4"}
 
     event: NDArray[Any]
     """The instant at which it was known."""
@@ -176,6 +176,8 @@ class Labels(Table):
     """Of the block live at that instant."""
     category: NDArray[Any]
     """A ``Category``."""
+    element_bytes: NDArray[Any]
+    """Of each of the tensor's numbers: 4 for float32, 2 for bfloat16; 0 where unknown."""
     name: NDArray[Any]
     """Index into ``names``: ``layers.0.weight``, ``exp_avg of layers.0.weight``; '' where unknown."""
     names: tuple[str, ...] = ("",)

@@ -19,9 +19,9 @@ from vramscope.model.snapshot import Blocks, Segments
 from vramscope.model.table import Table
 from vramscope.model.trace import Trace
 
-WHOLE = (1, 1)
+WHOLE = (1, 2)
 """Major and minor of a trace in one part."""
-IN_PARTS = (2, 0)
+IN_PARTS = (2, 1)
 """Of one in several: an older reader would take the first for all."""
 
 SUFFIX = ".arrows"  # Arrow's name for the streaming format

@@ -27,7 +27,7 @@ def labelled(recorded):
         ):
             if action == Action.ALLOC:
                 sizes[address] = size
-            for event, at, category, name in rows:
+            for event, at, category, _, name in rows:
                 if event == instant and at in sizes:
                     found[Category(category), labels.names[name]] = sizes[at]
         return found
@@ -52,6 +52,17 @@ def test_everything_of_a_step_has_its_name(labelled):
     assert found[Category.GRADIENT, "gradient of 0.weight"] == 4 * 8 * 4
     assert found[Category.OPTIMIZER_STATE, "exp_avg of 0.weight"] == 4 * 8 * 4
     assert found[Category.OPTIMIZER_STATE, "step of 0.bias"] == 4
+
+
+def test_a_label_says_how_large_the_numbers_are(recorded):
+    with recorded() as recording:
+        model = nn.Linear(8, 4).bfloat16()
+        model(torch.ones(16, 8, dtype=torch.bfloat16)).sum().backward()
+        adam_step()
+
+    labels = recording.sink.labels
+    known = {(labels.names[row], n) for row, n in zip(labels.name, labels.element_bytes, strict=True)}
+    assert {("weight", 2), ("0.weight", 4), ("exp_avg of 0.weight", 4)} <= known
 
 
 def test_parameters_without_a_module_are_known_from_their_optimizer(labelled):

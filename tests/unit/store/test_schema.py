@@ -1,4 +1,4 @@
-"""The columns of schema 1.1 and 2.0, and that the documentation names exactly these."""
+"""The columns of schema 1.2 and 2.1, and that the documentation names exactly these."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ SCHEMA = {
     "events": "action:uint8 time_ns:int64 address:uint64 size:int64 block_size:int64 stream:uint64 pool:int32"
     " stack_id:int32",
     "marks": "kind:uint8 phase:uint8 time_ns:int64 event:int64 thread:int64 value:int64 name:string",
-    "labels": "event:int64 address:uint64 category:uint8 name:string",
+    "labels": "event:int64 address:uint64 category:uint8 element_bytes:uint8 name:string",
     "samples": "time_ns:int64 event:int64 allocated_bytes:int64 reserved_bytes:int64 device_used_bytes:int64"
     " device_total_bytes:int64 process_used_bytes:int64 utilization_percent:int64"
     " requested_bytes:int64 active_bytes:int64 inactive_split_bytes:int64 allocated_peak_bytes:int64"
