@@ -1,20 +1,14 @@
 """``vramscope serve``: the dashboard over a folder of runs, or one file."""
 
 from argparse import ArgumentParser, Namespace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from vramscope.commands import Command
-from vramscope.errors import MissingExtraError, UsageError
+from vramscope.errors import UsageError
 
-_NEEDED = {
-    "dash": "dash",
-    "plotly": "plotly",
-    "dash_mantine_components": "dash-mantine-components",
-    "dash_ag_grid": "dash-ag-grid",
-    "waitress": "waitress",
-}
+from . import needed
+
 DEFAULT_PORT = 8050
 
 
@@ -34,9 +28,7 @@ def _arguments(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    for module, package in _NEEDED.items():
-        if find_spec(module) is None:
-            raise MissingExtraError(package, "dashboard")
+    needed.check()
     if not args.path.exists():
         raise UsageError(
             f"{args.path}: no such folder or file; record one with vramscope.record(), or try: vramscope demo"

@@ -55,8 +55,17 @@ def of_its_file(package: ModuleType, kind: type[Part], name: str) -> Part | None
 
 
 def part(package: ModuleType, kind: type[Part], name: str) -> Part:
-    """The one part called *name*; raises UnknownNameError that lists the others."""
-    offered = parts(package, kind)
+    """The one part called *name*; raises UnknownNameError that lists the others.
+
+    A stranger's part that is broken stands in the way of nobody who asked for another.
+    """
+    own = own_parts(package, kind)
+    if name in own:
+        return own[name]
+    broken: dict[str, Exception] = {}
+    offered = parts(package, kind, refused=broken.__setitem__)
+    if name in broken:
+        raise broken[name]
     if name not in offered:
         raise UnknownNameError(
             f"no {kind.__name__.lower()} called {name!r}; there is: {', '.join(sorted(offered))}"

@@ -160,6 +160,18 @@ def test_the_bare_installation_says_what_serve_needs(bare, snapshot, tmp_path):
     assert len(finished.stderr.splitlines()) == 1
 
 
+def test_the_bare_installation_exports_tables_and_says_what_a_page_needs(bare, snapshot, tmp_path):
+    exported = [bare / "vramscope", "export", snapshot, "--output", tmp_path / "out"]
+    done(*exported, "--to", "csv", cwd=tmp_path)
+    page = subprocess.run(
+        [*exported, "--force", "--to", "html"], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+
+    assert (tmp_path / "out" / "rank0-device0" / "events.csv").is_file()
+    assert (page.returncode, len(page.stderr.splitlines())) == (1, 1)
+    assert 'pip install "vramscope[dashboard]"' in page.stderr
+
+
 def test_with_the_dashboard_extra_it_serves(full, serving, snapshot, tmp_path):
     command = [full / "python", "-u", full / "vramscope", "serve", snapshot, "--port", "0"]
     with serving(command, tmp_path) as server:

@@ -81,3 +81,23 @@ def test_a_constant_of_the_wrong_type_is_refused(folder):
 def test_an_unknown_name_lists_what_there_is(folder):
     with pytest.raises(UnknownNameError, match="no word called 'x'; there is: hello"):
         registry.part(folder("hello.py", "WORD = Word('hello')"), Word, "x")
+
+
+class Point:
+    """An entry point of another distribution, whose module does not load."""
+
+    name, value = "theirs", "theirs:WORD"
+
+    def load(self):
+        raise ImportError("no module named 'theirs'")
+
+
+def test_a_strangers_broken_part_is_in_nobody_elses_way(folder, monkeypatch):
+    module = folder("hello.py", "WORD = Word('hello')")
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [Point()])
+
+    assert registry.part(module, Word, "hello") == Word("hello")
+    with pytest.raises(UnknownNameError, match=r"there is: hello$"):
+        registry.part(module, Word, "other")
+    with pytest.raises(ImportError, match="theirs"):
+        registry.part(module, Word, "theirs")

@@ -9,11 +9,12 @@ from typing import Any
 from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
-from vramscope.dashboard import command, serve
+from vramscope.dashboard import command, needed, report, serve
 from vramscope.dashboard.data import Data
 from vramscope.dashboard.security import Access
 
 from vramscope.errors import MissingExtraError, UsageError
+from vramscope.model.recording import Recording, Run
 
 
 def parsed(*words: str) -> Any:
@@ -23,10 +24,17 @@ def parsed(*words: str) -> Any:
 
 
 def test_a_missing_package_is_one_line_with_the_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "dash" else object())
+    monkeypatch.setattr(needed, "find_spec", lambda name: None if name == "dash" else object())
 
     with pytest.raises(MissingExtraError, match=r'pip install "vramscope\[dashboard\]"'):
         command.COMMAND.run(parsed(str(tmp_path)))
+
+
+def test_the_page_as_a_file_says_what_it_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(needed, "find_spec", lambda name: None if name == "plotly" else object())
+
+    with pytest.raises(MissingExtraError, match=r'plotly.*pip install "vramscope\[dashboard\]"'):
+        report.EXPORT.write(Run("r", "r", (Recording(),)), tmp_path / "out.html")
 
 
 def test_a_missing_folder_is_said(tmp_path: Path) -> None:
@@ -37,6 +45,13 @@ def test_a_missing_folder_is_said(tmp_path: Path) -> None:
 def test_the_command_loads_no_dash_to_be_listed() -> None:
     heavy = {"dash", "plotly", "numpy", "pyarrow"}
     code = f"import sys, vramscope.dashboard.command; sys.exit(bool({heavy} & set(sys.modules)))"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_page_as_a_file_loads_no_dash_to_be_listed() -> None:
+    heavy = {"dash", "plotly", "pandas"}
+    code = f"import sys, vramscope.dashboard.report; sys.exit(bool({heavy} & set(sys.modules)))"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

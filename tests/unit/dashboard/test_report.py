@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from dash import dcc, html
-from vramscope.dashboard.report import EXPORT, document
+from vramscope.dashboard.report import EXPORT
+from vramscope.dashboard.report_document import document
 from vramscope.dashboard.static import Printer, script_json
 
 from vramscope import load
