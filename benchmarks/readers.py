@@ -239,7 +239,9 @@ stormlog reads what it recorded itself, not torch's snapshots.
 
 ## Growth
 
-Each size in a fresh process, once. A value of 1.00 in the last column is linear.
+Each size in a process of its own. Opening is measured once, with its imports; every other row is the least of
+five times after one that is not counted, each with the processor's caches full of something else. A value of
+1.00 in the last column is linear.
 
 {text["growth"]}
 """
