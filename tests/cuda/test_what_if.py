@@ -2,9 +2,11 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from vramscope.load import load
+from vramscope.model.trace import Action
 
 pytestmark = [pytest.mark.standin, pytest.mark.xdist_group("cuda-fit")]
 
@@ -28,6 +30,57 @@ def test_a_replay_comes_to_what_a_genuine_run_reserves(fit_runs, name, setting):
 
     assert outcome.peak_reserved == pytest.approx(said["reserved"], rel=0.02)
     assert (outcome.n_retries, outcome.fits) == (said["retries"], said["ooms"] == 0)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("name", NAMES)
+def test_retries_and_the_request_that_fails_are_foreseen_on_a_smaller_device(fit_runs, name, setting):
+    said = told(fit_runs, name, f"tight-{setting}")
+    (recording,) = load(fit_runs / f"{name}-default").recordings
+
+    outcome = recording.what_if(conf=SETTINGS[setting], **device(said))
+
+    assert (outcome.n_retries, outcome.fits) == (said["retries"], said["ooms"] == 0)
+    assert outcome.peak_reserved == pytest.approx(said["reserved"], rel=0.02)
+    end = len(recording.trace) if outcome.failed_at is None else outcome.failed_at
+    assert (recording.trace.action[:end] == Action.ALLOC).sum() == said["allocations"]
+    if len(recording.steps) > 1:
+        assert np.searchsorted(recording.steps.end_event, end, side="right") == said["steps"]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("name", NAMES)
+def test_from_the_smaller_device_it_is_foreseen_what_would_have_fitted(fit_runs, name, setting):
+    as_it_was, said = told(fit_runs, name, "tight-default"), told(fit_runs, name, f"tight-{setting}")
+    (recording,) = load(fit_runs / f"{name}-tight-default").recordings
+
+    outcome = recording.what_if(conf=SETTINGS[setting], **device(said))
+
+    # Where memory ran out nothing is known of what came after.
+    goes_on = said["ooms"] == 0 or (as_it_was["ooms"] and said["allocations"] > as_it_was["allocations"])
+    assert outcome.fits == goes_on
+    if not as_it_was["ooms"] or not goes_on:
+        assert outcome.n_retries == said["retries"]
+
+
+def test_the_smaller_devices_are_of_every_kind(fit_runs):
+    """Else the two tests above would prove little."""
+    found = {}
+    for name in NAMES:
+        for setting in SETTINGS:
+            said = json.loads((fit_runs / f"{name}-tight-{setting}.json").read_text())
+            found[name, setting] = "fails" if said["ooms"] else "retries" if said["retries"] else "fits"
+
+    assert all(list(found.values()).count(word) >= 6 for word in ("fails", "retries"))
+    saved = [name for name in NAMES if found[name, "default"] == "fails" != found[name, "expandable"]]
+    assert len(saved) >= 2
+    # And a setting that fails where doing nothing does not.
+    assert found["accumulated", "default"] == "retries"
+    assert found["accumulated", "split"] == "fails"
+
+
+def device(said):
+    return {"capacity_bytes": said["room"], "total_bytes": said["total"]}
 
 
 @pytest.mark.parametrize(("name", "fraction"), [("lengths", 0.009), ("sizes", 0.005)])

@@ -48,10 +48,12 @@ class CachingAllocator:
         settings: Settings = Settings(),  # noqa: B008 frozen
         capacity_bytes: int | None = None,
         emit: Emit | None = None,
+        total_bytes: int | None = None,
     ) -> None:
         self.settings = settings
         self.capacity_bytes = capacity_bytes
         """What the driver can give in all; None without limit. May be changed at any time."""
+        self._total_bytes = total_bytes
         self.requested_bytes = 0
         """Of active blocks, as the program asked."""
         self.allocated_bytes = 0
@@ -134,6 +136,14 @@ class CachingAllocator:
     def is_pending(self, address: int) -> bool:
         """Whether the block there was freed and waits for another stream."""
         return address in self._pending
+
+    @property
+    def total_bytes(self) -> int | None:
+        """Of the device, whoever else uses it: fractions and address space are shares of it.
+
+        What the driver can give where nothing else is known.
+        """
+        return self.capacity_bytes if self._total_bytes is None else self._total_bytes
 
     def empty_cache(self) -> None:
         """Give everything unused back to the driver."""
@@ -275,10 +285,8 @@ class CachingAllocator:
         return block
 
     def _allowed_bytes(self) -> int | None:
-        fraction = self.settings.memory_fraction
-        if fraction is None or self.capacity_bytes is None:
-            return None
-        return int(fraction * self.capacity_bytes)
+        fraction, total = self.settings.memory_fraction, self.total_bytes
+        return None if fraction is None or total is None else int(fraction * total)
 
     def has_room(self, size: int) -> bool:
         """Whether the driver can give so much more."""

@@ -87,7 +87,7 @@ class ExpandableSegments:
     def _reserve(self, bin_: Bin, need: int) -> Block:
         """Address space for a new segment: 1.125 times the device, so that it rarely runs out."""
         allocator, unit = self._allocator, self._unit(bin_)
-        wanted = allocator.capacity_bytes and allocator.capacity_bytes * 9 // 8
+        wanted = allocator.total_bytes and allocator.total_bytes * 9 // 8
         size = -(-max(wanted or _UNLIMITED_SPACE, need) // unit) * unit
         segment = allocator.new_segment(size, is_expandable=True)
         block = Block(segment.address, size, bin_, segment, segment.tie)

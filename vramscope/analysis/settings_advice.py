@@ -14,7 +14,7 @@ from vramscope.allocator.settings import Settings
 from vramscope.analysis import Analysis
 from vramscope.analysis.churn import churn_of
 from vramscope.analysis.timeline import timeline
-from vramscope.analysis.what_if import Outcome, Program, emptied, program_of, replay
+from vramscope.analysis.what_if import Outcome, Program, device_total, emptied, program_of, replay
 from vramscope.model.recording import Recording
 from vramscope.units import format_bytes
 
@@ -76,23 +76,27 @@ class SettingsAdvice:
 
 
 def settings_advice(
-    recording: Recording, capacity_bytes: int | None = None, play: Play = map
+    recording: Recording,
+    capacity_bytes: int | None = None,
+    play: Play = map,
+    total_bytes: int | None = None,
 ) -> SettingsAdvice:
-    """The search, with *capacity_bytes* for the allocator. Where None there is no limit, or what was reserved
-    at most where the recording ran out of it. Ten replays of 2 to 3 s per million events each; *play* may
-    spread them over processes.
+    """The search, with *capacity_bytes* for the allocator of a device of *total_bytes*, see ``what_if``.
+    Where None there is no limit, or what was reserved at most where the recording ran out of it. Ten replays
+    of 2 to 3 s per million events each; *play* may spread them over processes.
     """
     program = program_of(recording)
     recorded = int(timeline(recording).reserved.max(initial=0))
     short = churn_of(recording)
+    total_bytes = device_total(recording, capacity_bytes, total_bytes)
     if capacity_bytes is None and (short.n_retries or short.n_ooms):
         capacity_bytes = recorded or None  # the device gave no more then
-    base = replay(program, program.settings, capacity_bytes)
+    base = replay(program, program.settings, capacity_bytes, total_bytes)
     hopeless = _hopeless(base, capacity_bytes)
     if hopeless:
         return SettingsAdvice(recorded, base, reason=hopeless)
     wanted = list(candidates(recording, is_short=capacity_bytes is not None))
-    trial = partial(_trial, program, recording, capacity_bytes)
+    trial = partial(_trial, program, recording, (capacity_bytes, total_bytes))
     trials = tuple(map(Trial, wanted, play(trial, wanted)))
     advised, reason = _choice(base, trials)
     line = environment_line(advised.candidate) if advised else ""
@@ -100,12 +104,12 @@ def settings_advice(
 
 
 def _trial(
-    program: Program, recording: Recording, capacity_bytes: int | None, candidate: Candidate
+    program: Program, recording: Recording, room: tuple[int | None, int | None], candidate: Candidate
 ) -> Outcome:
     if candidate.is_emptied:
         program = emptied(program, recording.steps.end_event)
     settings = Settings.from_conf(candidate.conf, torch=recording.process.torch)
-    return replay(program, settings, capacity_bytes)
+    return replay(program, settings, *room)
 
 
 def candidates(recording: Recording, is_short: bool = False) -> Iterator[Candidate]:

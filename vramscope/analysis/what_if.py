@@ -94,9 +94,11 @@ def what_if(
     conf: str | None = None,
     capacity_bytes: int | None = None,
     empty_cache_every_step: bool = False,
+    total_bytes: int | None = None,
 ) -> Outcome:
     """Under *conf*, the text of ``PYTORCH_CUDA_ALLOC_CONF`` (that of the recording where None), with
-    *capacity_bytes* for the allocator to reserve (no limit where None). 2 to 3 s per million events.
+    *capacity_bytes* for the allocator to reserve (no limit where None), on a device of *total_bytes* (see
+    ``device_total``). 2 to 3 s per million events.
 
     Raises UsageError for a text that torch would refuse.
     """
@@ -106,7 +108,13 @@ def what_if(
         settings = Settings.from_conf(conf, torch=recording.process.torch)
     if empty_cache_every_step:
         program = emptied(program, recording.steps.end_event)
-    return replay(program, settings, capacity_bytes)
+    return replay(program, settings, capacity_bytes, device_total(recording, capacity_bytes, total_bytes))
+
+
+def device_total(recording: Recording, capacity_bytes: int | None, total_bytes: int | None) -> int | None:
+    """Of what fractions are meant, and of what expandable segments reserve address space: what is told, else
+    the capacity, else the device of the recording."""
+    return total_bytes or capacity_bytes or recording.device.total_bytes or None
 
 
 # ------------------------------------------------------------------------------------ the program
@@ -198,8 +206,13 @@ def emptied(program: Program, ends: NDArray[Any]) -> Program:
 # ------------------------------------------------------------------------------------- the replay
 
 
-def replay(program: Program, settings: Settings, capacity_bytes: int | None = None) -> Outcome:
-    """What the allocator would have made of the program; it ends where a request cannot be served."""
+def replay(
+    program: Program, settings: Settings, capacity_bytes: int | None = None, total_bytes: int | None = None
+) -> Outcome:
+    """What the allocator would have made of the program; it ends where a request cannot be served.
+
+    *total_bytes*: of the device, whoever else uses it; *capacity_bytes* where None.
+    """
     if capacity_bytes is not None and capacity_bytes <= 0:
         raise UsageError(f"a capacity of {capacity_bytes} bytes: at least 1")
     made = 0
@@ -208,7 +221,7 @@ def replay(program: Program, settings: Settings, capacity_bytes: int | None = No
         nonlocal made
         made += action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
 
-    allocator = CachingAllocator(settings, capacity_bytes, count)
+    allocator = CachingAllocator(settings, capacity_bytes, count, total_bytes)
     player = _Player(program, allocator)
     failed = player.play()
     return Outcome(
