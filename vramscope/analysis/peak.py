@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from vramscope.analysis import Analysis
 from vramscope.analysis._place import number_of_step, place
 from vramscope.analysis.timeline import timeline
@@ -61,12 +63,13 @@ def peak(recording: Recording) -> Peak:
 
 
 def _past(past: Past) -> dict[str, High]:
+    """Of the steps that have only their peaks left, and of what came behind them."""
+    event = np.concatenate([past.settled.start_event, past.peaks.event])
     found = {}
-    for quantity, most in past.peaks.columns():
-        if quantity != "event" and len(most):
-            row = int(most.argmax())
-            step = number_of_step(past.steps, int(past.peaks.event[row]))
-            found[quantity] = High(int(most[row]), -1, 0, step, None)
+    for quantity in ("requested", "allocated", "active", "reserved") if len(event) else ():
+        most = np.concatenate([getattr(past.settled, quantity), getattr(past.peaks, quantity)])
+        row = int(most.argmax())
+        found[quantity] = High(int(most[row]), -1, 0, number_of_step(past.steps, int(event[row])), None)
     return found
 
 

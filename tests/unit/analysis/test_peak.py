@@ -1,10 +1,12 @@
 """The peak is the maximum of each quantity by itself, and is said with its step and phase."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vramscope.analysis.peak import findings, peak
 from vramscope.model.marks import Phase, Phases, Steps
+from vramscope.model.past import Past, SettledSteps, StretchPeaks
 from vramscope.model.recording import Recording
 from vramscope.model.trace import Action
 
@@ -36,6 +38,21 @@ def test_the_peak_names_its_step_and_innermost_phase(recording):
     assert [finding.claim for finding in findings(found)] == [
         "peak 5.00 KiB allocated at step 1 in recompute"
     ]
+
+
+@pytest.mark.parametrize(("settled", "highest"), [(9000, (9000, 0)), (2000, (8000, 2))])
+def test_of_a_run_that_outgrew_its_cap_the_oldest_steps_count_too(recording, settled, highest):
+    past = Past(
+        n_events=30,
+        steps=Steps.of(index=[0, 1, 2], start_event=[0, 10, 20], end_event=[10, 20, 30]),
+        settled=SettledSteps.of(start_event=[0, 10], end_event=[10, 20], allocated=[settled, 1000]),
+        peaks=StretchPeaks.of(event=[20, 25], allocated=[7000, 8000]),
+    )
+
+    found = peak(recording((A, 1, 512), past=past))
+
+    assert (found.highest("allocated").n_bytes, found.highest("allocated").step) == highest
+    assert found.highest("requested").n_bytes == 512
 
 
 def test_a_peak_before_the_first_event_is_one(play):
