@@ -207,9 +207,9 @@ def _watch(app: Dash, data: Data) -> None:
     def tick(_: int, said: dict[str, Any] | None, known: dict[str, Any] | None) -> tuple[Any, Any]:
         address = restore(said)
         now = _standing(data, address) if address.run else known
-        if now is None or now == known:
+        if now is None or _is_same(now, known):
             raise PreventUpdate
-        return now, LIVE_MS if now["outcome"] == Outcome.RUNNING.value else IDLE_MS
+        return _after(now, known), LIVE_MS if now["outcome"] == Outcome.RUNNING.value else IDLE_MS
 
     @app.callback(
         Output("standing", "children"), Output("alarm", "children", allow_duplicate=True),
@@ -221,6 +221,18 @@ def _watch(app: Dash, data: Data) -> None:
         return header.outcome_dot(Outcome(now["outcome"]), int(now.get("stalled") or 0)), None
 
 
+def _is_same(now: dict[str, Any], known: dict[str, Any] | None) -> bool:
+    return now == {name: value for name, value in (known or {}).items() if name not in ("before", "told")}
+
+
+def _after(now: dict[str, Any], known: dict[str, Any] | None) -> dict[str, Any]:
+    """*now*, and up to which instant a browser has been told everything: of the last events that it was
+    shown with *known*, step and phase may only have become clear since."""
+    if known is None or known["run"] != now["run"] or now["outcome"] == "gone":
+        return now
+    return now | {"before": known.get("seen", -1), "told": known.get("before", -1)}
+
+
 def _standing(data: Data, address: Address) -> dict[str, Any] | None:
     """How the run is doing; None while it is read for the first time."""
     try:
@@ -228,10 +240,11 @@ def _standing(data: Data, address: Address) -> dict[str, Any] | None:
         if data.is_opening(address.run):
             return None
         version = data.refresh(address.run)
-        outcome = data.view(address).run.outcome.value
+        view = data.view(address)
     except VramscopeError:
         return {"run": address.run, "version": -1, "outcome": "gone"}
-    said = {"run": address.run, "version": version, "outcome": outcome}
+    outcome = view.run.outcome.value
+    said = {"run": address.run, "version": version, "outcome": outcome, "seen": len(view.recording.trace)}
     quiet = data.quiet_s(address.run)
     if outcome == Outcome.RUNNING.value and quiet >= STALLED_S:
         said["stalled"] = quiet // STALLED_S * STALLED_S

@@ -12,7 +12,7 @@ from hashlib import blake2s
 from importlib import import_module
 from pathlib import Path
 from threading import RLock
-from time import monotonic
+from time import monotonic, thread_time
 from typing import Any, Protocol
 
 from vramscope import analysis
@@ -20,10 +20,16 @@ from vramscope.errors import UnknownNameError
 from vramscope.model.recording import Outcome, Recording, Run
 
 from .address import Address
+from .growing import Growing
 
 MAX_OPEN_RUNS = 6
 MAX_ANSWERS = 64
 SCAN_EVERY_S = 1.0
+REFRESH_EVERY_S = 0.5
+"""Several pages may follow one run."""
+SHARE = 0.1
+"""Of a core, at most, for what pages ask of a run that grows; so of very many events they hear less often."""
+LONGEST_PAUSE_S = 10.0
 
 
 class Follower(Protocol):
@@ -77,6 +83,16 @@ class _Open:
     answers: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
     making: dict[Hashable, RLock] = field(default_factory=dict)
     """Held by whoever makes that answer."""
+    growing: dict[Hashable, Growing] = field(default_factory=dict)
+    """By rank and device, while more may come."""
+    refreshed_s: float = field(default_factory=monotonic)
+    spent_s: float = 0.0
+    """Processor time that answers took since."""
+
+    @property
+    def pause_s(self) -> float:
+        """How long to leave it alone after a refresh."""
+        return min(max(REFRESH_EVERY_S, self.spent_s / SHARE), LONGEST_PAUSE_S)
 
 
 class Data:
@@ -88,6 +104,7 @@ class Data:
         self._lock = RLock()
         self._paths: dict[str, Path] = {}
         self._scanned_s = float("-inf")
+        self._scan_took_s = 0.0
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._opening: dict[str, RLock] = {}
         """Held by whoever reads that run for the first time."""
@@ -95,10 +112,12 @@ class Data:
     def paths(self) -> dict[str, Path]:
         """Id → path of every run there is, newest first; looked up again after a second."""
         with self._lock:
-            if monotonic() - self._scanned_s > SCAN_EVERY_S:
+            pause_s = SCAN_EVERY_S * max(1.0, self._scan_took_s / SHARE)
+            if monotonic() - self._scanned_s > pause_s:
+                began = thread_time()
                 found = self._library.discover(self.root)
                 self._paths = {run_id(path, self.root): path for path in found}
-                self._scanned_s = monotonic()
+                self._scanned_s, self._scan_took_s = monotonic(), thread_time() - began
             return self._paths
 
     def path(self, name: str) -> Path:
@@ -122,10 +141,15 @@ class Data:
         """Read on in a run that grows; its version."""
         opened = self._opened(name)
         with opened.lock:
+            if opened.version and monotonic() - opened.refreshed_s < opened.pause_s:
+                return opened.version
+            opened.refreshed_s, opened.spent_s = monotonic(), 0.0
             if opened.follower.refresh():
                 opened.version += 1
                 opened.changed_s = monotonic()
                 opened.answers.clear()
+                if opened.follower.run.outcome is not Outcome.RUNNING:
+                    opened.growing.clear()
             return opened.version
 
     def is_opening(self, name: str) -> bool:
@@ -148,6 +172,17 @@ class Data:
         self.refresh(name)
         return self._opened(name).follower.run
 
+    def growing(self, view: View) -> Growing | None:
+        """What is known of a recording to which more may come; None where all of it is there."""
+        if not view.is_live:
+            return None
+        opened = self._opened(view.run_id)
+        rank_device = view.key[2:]
+        with opened.lock:
+            if rank_device not in opened.growing:
+                opened.growing[rank_device] = Growing(view.recording)
+            return opened.growing[rank_device]
+
     def ask(self, view: View, question: str, **options: Any) -> Any:
         """The answer of one analysis, once per (view, options)."""
         key = (question, *sorted(options.items()))
@@ -167,8 +202,10 @@ class Data:
             with opened.lock:
                 if key in opened.answers:
                     return opened.answers[key]
+            began = thread_time()
             made = make(view.recording)
             with opened.lock:
+                opened.spent_s += thread_time() - began
                 opened.answers[key] = made
                 opened.making.pop(key, None)
                 while len(opened.answers) > MAX_ANSWERS:

@@ -20,7 +20,12 @@ from vramscope.analysis.churn import retry_events
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.timeline import Totals, times
 from vramscope.model.recording import Recording
+from vramscope.model.snapshot import Blocks, BlockState, Snapshot
+from vramscope.model.trace import Action, Trace
 from vramscope.store.columns import GrowingColumn
+
+from .figures.m4 import BLOCK, Extremes, block_extremes
+from .figures.series import EVENTS, Ruler, instants, origin_ns
 
 QUANTITIES = ("requested", "allocated", "active", "reserved")
 MOST_KEPT = 12
@@ -51,7 +56,24 @@ class Growing:
         with self._lock:
             self._follow(recording)
             found = self._retries.view()
-            return found[found < len(recording.trace)]
+            return found[found < len(recording.trace) - 1]
+
+    def ruler(self, recording: Recording, axis: str) -> Ruler:
+        """As ``figures.series.ruler``."""
+        known = self.totals(recording)
+        axis = axis if recording.trace.has_clock else EVENTS
+        origin = origin_ns(recording, known)
+        with self._lock:
+            in_order = known.time_ns if self._is_in_order else np.maximum.accumulate(known.time_ns)
+            placed = self._placed(axis, origin)
+            placed.extend(instants(axis, origin, in_order, len(placed)))
+            return Ruler(axis, in_order, origin, placed.view()[: len(in_order)])
+
+    def blocks(self, recording: Recording) -> dict[str, Extremes]:
+        """Of all quantities, for curves over many events."""
+        with self._lock:
+            self._follow(recording)
+            return {name: each.extremes(len(recording.trace) + 1) for name, each in self._blocks.items()}
 
     def fullest(self, recording: Recording, quantity: str) -> int:
         """The first instant at which most was *quantity*."""
@@ -66,6 +88,8 @@ class Growing:
         """As ``by_stack`` of the recording."""
         with self._lock:
             self._follow(recording)
+            if len(self._index) < len(recording.trace):
+                self._index.extend(recording.trace)
             state = self._index.at(instant)
         found = stack_bytes(lifetimes(Recording(initial=state)), 0)
         return StackBytes(**dict(found.columns()), instant=instant)
@@ -109,7 +133,12 @@ class Growing:
         for column, level in zip(self._levels.values(), start, strict=False):
             column.extend(level)
         self._time_ns, self._retries = GrowingColumn("i8"), GrowingColumn("i8")
+        self._blocks = {name: GrowingExtremes() for name in QUANTITIES}
+        blocks = recording.initial.blocks
+        self._pending = blocks.address[blocks.state == BlockState.PENDING_FREE]
         self._fullest = dict.fromkeys(QUANTITIES, 0)
+        self._is_in_order = True
+        self._positions: dict[str, tuple[int, GrowingColumn]] = {}
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self._lately: dict[Hashable, tuple[Any, int, int, float]] = {}
 
@@ -119,9 +148,9 @@ class Growing:
         first, end = self._n_events, len(recording.trace)
         if end <= first and len(self._time_ns):
             return
-        before = self._index.extend(recording.trace)
         new = recording.trace.rows(slice(first, None))
-        self._add_levels(levels(new, before), first)
+        self._add_levels(levels(new, self._before(first)), first)
+        self._pending = _pending_after(self._pending, new)
         self._add_times(recording, first)
         # Whether an event is the last of its kind shows in the one behind it.
         pairs = slice(max(first - 1, 0), None)
@@ -141,13 +170,23 @@ class Growing:
             )
         )
 
+    def _before(self, first: int) -> Snapshot:
+        """What the sums of the next events depend on, besides the level: blocks that wait for their end."""
+        if not first:
+            return self._initial
+        n_waiting = len(self._pending)
+        state = np.full(n_waiting, BlockState.PENDING_FREE)
+        return Snapshot(blocks=Blocks.of(address=self._pending, state=state))
+
     def _add_levels(self, found: tuple[NDArray[Any], ...], first: int) -> None:
         for name, level in zip(QUANTITIES, found, strict=False):
             column = self._levels[name]
-            most = int(level.argmax())
-            if level[most] > column.view()[self._fullest[name]]:
+            here = level + (column.view()[-1] - level[0])
+            most = int(here.argmax())
+            if here[most] > column.view()[self._fullest[name]]:
                 self._fullest[name] = first + most
-            column.extend(level[1:])
+            column.extend(here[1:])
+            self._blocks[name].follow(column.view())
 
     def _add_times(self, recording: Recording, first: int) -> None:
         if not first:
@@ -155,3 +194,40 @@ class Growing:
             self._time_ns.extend(times(recording))
         else:
             self._time_ns.extend(recording.trace.time_ns[first:])
+        new = self._time_ns.view()[first:]
+        self._is_in_order &= bool((new[1:] >= new[:-1]).all())
+
+    def _placed(self, axis: str, origin: int) -> GrowingColumn:
+        """The positions so far; anew where the axis begins elsewhere now."""
+        known = self._positions.get(axis)
+        if known is None or known[0] != origin:
+            known = self._positions[axis] = origin, GrowingColumn("f8")
+        return known[1]
+
+
+def _pending_after(pending: NDArray[Any], new: Trace) -> NDArray[Any]:
+    """Addresses of blocks that are freed but not back yet, by the last that was heard of each."""
+    moves = np.flatnonzero((new.action <= Action.FREE_COMPLETED) & (new.block_size > 0))[::-1]
+    address, last = np.unique(new.address[moves], return_index=True)
+    still = pending[~np.isin(pending, address)]
+    return np.concatenate([still, address[new.action[moves[last]] == Action.FREE_REQUESTED]])
+
+
+class GrowingExtremes:
+    """``m4.Extremes`` of a column that grows."""
+
+    __slots__ = ("_high", "_low")
+
+    def __init__(self) -> None:
+        self._low, self._high = GrowingColumn("i8"), GrowingColumn("i8")
+
+    def follow(self, values: NDArray[Any]) -> None:
+        """*values*: the whole column; only full blocks count."""
+        found = block_extremes(values[len(self._low) * BLOCK :])
+        self._low.extend(found.low)
+        self._high.extend(found.high)
+
+    def extremes(self, n_values: int) -> Extremes:
+        """Of the first values."""
+        blocks = slice(n_values // BLOCK)
+        return Extremes(self._low.view()[blocks], self._high.view()[blocks])

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from vramscope.analysis._place import place
 from vramscope.analysis.by_module import Owners, owners_of
-from vramscope.analysis.by_stack import stack_bytes
+from vramscope.analysis.by_stack import StackBytes, stack_bytes
 from vramscope.analysis.folding import Folded, Holders, fold, holders
 from vramscope.analysis.tree import Tree, tree_of
 from vramscope.model.marks import Category, Phase
@@ -41,20 +41,38 @@ class Moment:
 
 def totals(data: Data, view: View) -> Any:
     """The totals by instant."""
-    return data.ask(view, "timeline")
+    growing = data.growing(view)
+    return data.ask(view, "timeline") if growing is None else growing.totals(view.recording)
+
+
+def fullest(data: Data, view: View, quantity: str = "allocated") -> int:
+    """The first instant at which most was allocated, or reserved."""
+    growing = data.growing(view)
+    if growing is not None:
+        return growing.fullest(view.recording, quantity)
+    known = totals(data, view)
+    at: int = data.derive(view, ("fullest", quantity), lambda _: int(getattr(known, quantity).argmax()))
+    return at
 
 
 def series_of(data: Data, view: View, axis: str) -> Series:
     """The overview's series on one axis."""
-    at = totals(data, view)
-    return data.derive(view, ("series", axis), lambda recording: series(recording, at, axis))
+    growing = data.growing(view)
+
+    def make(recording: Recording) -> Series:
+        at = totals(data, view)
+        if growing is None:
+            return series(recording, at, axis)
+        known = growing.ruler(recording, axis), growing.retries(recording), growing.blocks(recording)
+        return series(recording, at, axis, *known)
+
+    return data.derive(view, ("series", axis), make)
 
 
 def clamp(data: Data, view: View, at: int | None) -> int:
     """*at* if the recording has it, else the instant of the peak."""
-    known = totals(data, view)
-    if at is None or not 0 <= at < len(known.allocated):
-        return int(known.allocated.argmax())
+    if at is None or not 0 <= at <= len(view.recording.trace):
+        return fullest(data, view)
     return at
 
 
@@ -87,7 +105,11 @@ def owners(data: Data, view: View) -> Owners:
 
 def folded(data: Data, view: View) -> Folded:
     """The stacks without frames of the framework."""
-    return data.derive(view, "folded", lambda recording: _named(recording.stacks))
+    growing, stacks = data.growing(view), view.recording.stacks
+    if growing is None:
+        return data.derive(view, "folded", lambda _: _named(stacks))
+    made: Folded = growing.kept(("folded", len(stacks)), lambda: _named(stacks))
+    return made
 
 
 # Between a function of torch and the allocator lie hooks that say nothing about it.
@@ -107,18 +129,29 @@ def _named(stacks: Stacks) -> Folded:
 
 def held(data: Data, view: View, at: int) -> Holders:
     """Who holds what is live at an instant, by the user's line."""
-    lives, code = data.ask(view, "lifetimes"), folded(data, view)
+    code, growing = folded(data, view), data.growing(view)
 
-    def make(_: Recording) -> Holders:
-        rows = stack_bytes(lives, at)
+    def make() -> Holders:
+        rows = stacks_at(data, view, at)
         return holders(code, rows.stack_id, rows.bytes, rows.count)
 
-    return data.derive(view, ("held", at), make)
+    if growing is None:
+        return data.derive(view, ("held", at), lambda _: make())
+    made: Holders = growing.kept(("held", at, len(view.recording.stacks)), make)
+    return made
+
+
+def stacks_at(data: Data, view: View, at: int) -> StackBytes:
+    """Which call stacks hold what is live at an instant."""
+    growing = data.growing(view)
+    if growing is None:
+        return stack_bytes(data.ask(view, "lifetimes"), at)
+    return growing.stacks_at(view.recording, at)
 
 
 def tree_at(data: Data, view: View, at: int) -> Tree:
     """The calls that lead to what is live at an instant."""
-    rows = stack_bytes(data.ask(view, "lifetimes"), at)
+    rows = stacks_at(data, view, at)
     return data.derive(view, ("tree", at), lambda recording: tree_of(recording.stacks, rows))
 
 

@@ -6,10 +6,14 @@ measured, they lost the peak in 8 of 60 windows.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+BLOCK = 64
+WIDE = 100_000
+"""From so many values on blocks are looked at."""
 
 
 def even_edges(start: int, stop: int, n_columns: int) -> NDArray[Any]:
@@ -27,14 +31,37 @@ def time_edges(position: NDArray[Any], start: int, stop: int, n_columns: int) ->
     return np.unique(np.concatenate([[start], inner, [stop]]))
 
 
-def m4(columns: Sequence[NDArray[Any]], edges: NDArray[Any]) -> NDArray[Any]:
-    """Sorted indices to draw: first, last and extremes of each ``[edges[i], edges[i+1])``."""
+class Extremes(NamedTuple):
+    """The least and the greatest of every BLOCK neighbours; an unfinished block at the end is left out."""
+
+    low: NDArray[Any]
+    high: NDArray[Any]
+
+
+def block_extremes(values: NDArray[Any]) -> Extremes:
+    """Of a whole column; 1 ms per million."""
+    whole = values[: len(values) // BLOCK * BLOCK].reshape(-1, BLOCK)
+    return Extremes(whole.min(axis=1), whole.max(axis=1))
+
+
+def m4(columns: Sequence[NDArray[Any]], edges: NDArray[Any], blocks: Extremes | None = None) -> NDArray[Any]:
+    """Sorted indices to draw: first, last and extremes of each ``[edges[i], edges[i+1])``.
+
+    *blocks*: of the one column, where known; then a wide picture costs its blocks, not its values.
+    """
     if len(edges) < 2 or edges[0] >= edges[-1]:
         return np.zeros(0, "i8")
     chosen = [edges[:-1], edges[1:] - 1]
     for values in columns:
-        chosen += [_first_hit(values, edges, np.minimum), _first_hit(values, edges, np.maximum)]
+        if blocks is not None and edges[-1] - edges[0] >= WIDE:
+            chosen += [_first_in_blocks(values, edges, *each) for each in _both(blocks)]
+        else:
+            chosen += [_first_hit(values, edges, np.minimum), _first_hit(values, edges, np.maximum)]
     return np.unique(np.concatenate(chosen))
+
+
+def _both(blocks: Extremes) -> tuple[tuple[NDArray[Any], np.ufunc], ...]:
+    return (blocks.low, np.minimum), (blocks.high, np.maximum)
 
 
 def _first_hit(values: NDArray[Any], edges: NDArray[Any], extreme: np.ufunc) -> NDArray[Any]:
@@ -44,3 +71,27 @@ def _first_hit(values: NDArray[Any], edges: NDArray[Any], extreme: np.ufunc) -> 
     best = extreme.reduceat(inside, starts)
     hits = np.flatnonzero(inside == np.repeat(best, np.diff(edges)))
     return edges[0] + hits[np.searchsorted(hits, starts)]
+
+
+def _first_in_blocks(
+    values: NDArray[Any], edges: NDArray[Any], of_block: NDArray[Any], extreme: np.ufunc
+) -> NDArray[Any]:
+    """The same: values up to the first whole block of a column, its blocks, the values behind them."""
+    first = np.minimum(-(-edges[:-1] // BLOCK), len(of_block))
+    last = np.maximum(np.minimum(edges[1:] // BLOCK, len(of_block)), first)
+    is_wide = last > first
+    head = np.where(is_wide, first * BLOCK, edges[1:])
+    tail = np.where(is_wide, last * BLOCK, edges[1:])
+    starts = np.stack([edges[:-1], first, tail], axis=1).ravel()
+    lengths = np.stack([head - edges[:-1], last - first, edges[1:] - tail], axis=1).ravel()
+    index = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+    in_block = np.repeat(np.tile([False, True, False], len(edges) - 1), lengths)
+    seen = values[np.where(in_block, 0, index)]
+    seen[in_block] = of_block[index[in_block]]
+    column = np.concatenate([[0], np.cumsum(lengths.reshape(-1, 3).sum(axis=1))])
+    hit = _first_hit(seen, column, extreme)
+    found: NDArray[Any] = index[hit]
+    inside = found[in_block[hit]][:, None] * BLOCK + np.arange(BLOCK)
+    place = values[inside].argmin(axis=1) if extreme is np.minimum else values[inside].argmax(axis=1)
+    found[in_block[hit]] = inside[:, 0] + place
+    return found

@@ -1,6 +1,7 @@
 """A recording's quantities over one horizontal axis: seconds since it began, or allocator events."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,10 @@ from vramscope.analysis.churn import retry_events
 from vramscope.model.marks import MarkKind
 from vramscope.model.recording import Recording
 
+from .m4 import BLOCK, Extremes, block_extremes
+
 TIME, EVENTS = "time", "events"
+DRAWN = ("allocated", "active", "reserved")
 RETRY = 100
 """Kind of a flag beside those of marks: the cache was released because something did not fit."""
 _FULL_COLLECTION = 2
@@ -57,6 +61,15 @@ class Series:
     phases: Spans
     steps: Spans
     flags: Flags
+    blocks: Mapping[str, Extremes] = field(default_factory=dict)
+    """Of the curves DRAWN: their extremes, a block at a time."""
+
+    def top(self, name: str) -> int:
+        """The greatest of one curve."""
+        known = self.blocks.get(name)
+        values = getattr(self, name)
+        rest = values if known is None else np.append(values[len(known.high) * BLOCK :], known.high)
+        return int(rest.max(initial=0))
 
     @property
     def extent(self) -> tuple[float, float]:
@@ -70,21 +83,32 @@ class Series:
         return int(self.allocated.argmax())
 
 
-def series(recording: Recording, totals: Any, axis: str) -> Series:
-    """The series of *recording* on *axis*; on events where the source has no clock."""
-    axis = axis if recording.trace.has_clock else EVENTS
-    ruler = _Ruler(recording, totals, axis)
+def series(
+    recording: Recording,
+    totals: Any,
+    axis: str,
+    measured: "Ruler | None" = None,
+    retries: NDArray[Any] | None = None,
+    blocks: Mapping[str, Extremes] | None = None,
+) -> Series:
+    """The series of *recording* on *axis*; on events where the source has no clock.
+
+    *measured*, *retries* and *blocks*: where they are known already.
+    """
+    placed = measured or ruler(recording, totals, axis)
+    again = retry_events(recording) if retries is None else retries
     return Series(
-        axis=axis,
-        position=ruler.instants(),
+        axis=placed.axis,
+        position=placed.instants,
         allocated=totals.allocated,
         active=totals.active,
         reserved=totals.reserved,
-        device_used=_device_used(recording, ruler),
+        device_used=_device_used(recording, placed),
         capacity_bytes=recording.device.total_bytes,
-        phases=_spans(recording.phases, recording.phases.phase, recording.phases.depth, ruler),
-        steps=_spans(recording.steps, recording.steps.index, np.zeros(len(recording.steps), "i4"), ruler),
-        flags=_flags(recording, ruler),
+        phases=_spans(recording.phases, recording.phases.phase, recording.phases.depth, placed),
+        steps=_spans(recording.steps, recording.steps.index, np.zeros(len(recording.steps), "i4"), placed),
+        flags=_flags(recording, placed, again),
+        blocks=blocks or {name: block_extremes(getattr(totals, name)) for name in DRAWN},
     )
 
 
@@ -92,59 +116,72 @@ def origin_ns(recording: Recording, totals: Any) -> int:
     """Where the time axis starts: the first thing recorded, which does not move while the run grows."""
     firsts = [totals.time_ns[:1], recording.steps.start_ns[:1], recording.phases.start_ns[:1]]
     firsts.append(recording.counters.time_ns[:1])
+    # Of a run with a size cap the first step stays known when its events go: the axis does not move.
+    firsts.append(recording.past.steps.start_ns[:1])
     known = [int(first[0]) for first in firsts if len(first) and first[0] > 0]
     return min(known, default=0)
 
 
-class _Ruler:
+def instants(axis: str, origin: int, in_order: NDArray[Any], first: int = 0) -> NDArray[Any]:
+    """Positions of the instants from *first* on, whose times are *in_order*."""
+    if axis == EVENTS:
+        return np.arange(first, len(in_order), dtype="f8")
+    return _seconds(in_order[first:], origin)
+
+
+def _seconds(time_ns: NDArray[Any], origin: int) -> NDArray[Any]:
+    return np.maximum(time_ns - origin, 0) / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Ruler:
     """Instants and times to positions on one axis."""
 
-    __slots__ = ("_origin", "_time_ns", "axis")
-
-    def __init__(self, recording: Recording, totals: Any, axis: str) -> None:
-        self.axis = axis
-        self._time_ns = np.maximum.accumulate(totals.time_ns)
-        self._origin = origin_ns(recording, totals)
-
-    def instants(self) -> NDArray[Any]:
-        """The position of every instant."""
-        if self.axis == EVENTS:
-            return np.arange(len(self._time_ns), dtype="f8")
-        return self._seconds(self._time_ns)
+    axis: str
+    time_ns: NDArray[Any]
+    """By instant, never falling."""
+    origin: int
+    instants: NDArray[Any]
+    """The position of every instant."""
 
     def place(self, event: NDArray[Any], time_ns: NDArray[Any]) -> NDArray[Any]:
         """Positions of things known by event, time or both; −1 and 0 mean unknown."""
-        last = len(self._time_ns) - 1
-        by_time = np.searchsorted(self._time_ns, time_ns, side="right") - 1
-        at = np.clip(np.where(event >= 0, event, by_time), 0, last)
+        at = np.minimum(event, len(self.time_ns) - 1)
+        lost = np.flatnonzero(at < 0)
+        at[lost] = np.maximum(np.searchsorted(self.time_ns, time_ns[lost], side="right") - 1, 0)
         if self.axis == EVENTS:
             return at.astype("f8")
-        return np.where(time_ns > 0, self._seconds(time_ns), self._seconds(self._time_ns[at]))
-
-    def _seconds(self, time_ns: NDArray[Any]) -> NDArray[Any]:
-        return np.maximum(time_ns - self._origin, 0) / 1e9
+        by_event = _seconds(self.time_ns[at], self.origin)
+        return np.where(time_ns > 0, _seconds(time_ns, self.origin), by_event)
 
 
-def _device_used(recording: Recording, ruler: _Ruler) -> Curve:
+def ruler(recording: Recording, totals: Any, axis: str) -> Ruler:
+    """For one recording; in events where it has no clock."""
+    axis = axis if recording.trace.has_clock else EVENTS
+    in_order, origin = np.maximum.accumulate(totals.time_ns), origin_ns(recording, totals)
+    return Ruler(axis, in_order, origin, instants(axis, origin, in_order))
+
+
+def _device_used(recording: Recording, placed: Ruler) -> Curve:
     counters = recording.counters
     known = counters.rows(counters.device_used_bytes >= 0)
-    return Curve(ruler.place(known.event, known.time_ns), known.device_used_bytes)
+    return Curve(placed.place(known.event, known.time_ns), known.device_used_bytes)
 
 
-def _spans(table: Any, label: NDArray[Any], depth: NDArray[Any], ruler: _Ruler) -> Spans:
-    start = ruler.place(table.start_event, table.start_ns)
-    end = np.maximum(ruler.place(table.end_event, table.end_ns), start)
+def _spans(table: Any, label: NDArray[Any], depth: NDArray[Any], placed: Ruler) -> Spans:
+    start = placed.place(table.start_event, table.start_ns)
+    end = np.maximum(placed.place(table.end_event, table.end_ns), start)
     order = np.argsort(start, kind="stable")
     return Spans(start[order], end[order], label[order].astype("i8"), depth[order].astype("i8"))
 
 
-def _flags(recording: Recording, ruler: _Ruler) -> Flags:
+def _flags(recording: Recording, placed: Ruler, again: NDArray[Any]) -> Flags:
     marks = recording.marks
     told = np.isin(marks.kind, (MarkKind.MARK, MarkKind.OOM, MarkKind.EMPTY_CACHE))
     shown = marks.rows(told | ((marks.kind == MarkKind.GC) & (marks.value >= _FULL_COLLECTION)))
-    retries = retry_events(recording) + 1
+    retries = again + 1
     names = (*(marks.names[i] for i in shown.name), *("" for _ in retries))
     event = np.concatenate([shown.event, retries])
     time_ns = np.concatenate([shown.time_ns, recording.trace.time_ns[retries - 1]])
     kind = np.concatenate([shown.kind.astype("i8"), np.full(len(retries), RETRY)])
-    return Flags(ruler.place(event, time_ns), kind, names)
+    return Flags(placed.place(event, time_ns), kind, names)

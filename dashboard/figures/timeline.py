@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from vramscope.model.marks import MarkKind, Phase
 
 from .lanes import phase_bands, step_labels
-from .m4 import m4, time_edges
+from .m4 import Extremes, m4, time_edges
 from .series import EVENTS, RETRY, Curve, Series
 from .theme import PHASE_COLOUR, QUANTITY_COLOUR, base_layout, byte_axis, byte_unit, esc, pack, scaled
 
@@ -38,7 +38,7 @@ def window(series: Series, start: float | None, end: float | None) -> Window:
 def figure(series: Series, view: Window, shown: Collection[str], at: int | None) -> dict[str, Any]:
     """The whole figure; later zooms replace ``data`` only."""
     first, last = series.extent
-    layout = base_layout(**_axes(series), margin={"l": 64, "r": 14, "t": 10, "b": 34}, dragmode="zoom")
+    layout = base_layout(**_axes(series), margin={"l": 72, "r": 14, "t": 10, "b": 34}, dragmode="zoom")
     if (view.start, view.end) != (first, last):
         layout["xaxis"] |= {"autorange": False, "range": [view.start, view.end]}
     return {"data": traces(series, view, shown, at), "layout": layout}
@@ -73,10 +73,8 @@ _NOTHING = _Points(np.zeros(0), np.zeros(0, "i8"), np.zeros(0, "i8"))
 
 def shown_unit(series: Series, shown: Collection[str]) -> tuple[int, str]:
     """What the vertical axis counts in: bytes and word."""
-    greatest = int(series.reserved.max(initial=0))
-    if "capacity" in shown:
-        greatest = max(greatest, series.capacity_bytes)
-    return byte_unit(max(greatest, int(series.allocated.max(initial=0))))
+    greatest = max(series.top("reserved"), series.top("allocated"))
+    return byte_unit(max(greatest, series.capacity_bytes) if "capacity" in shown else greatest)
 
 
 def _total(series: Series, name: str, view: Window, shown: Collection[str]) -> _Points:
@@ -84,16 +82,22 @@ def _total(series: Series, name: str, view: Window, shown: Collection[str]) -> _
     if name not in shown:
         return _NOTHING
     columns = MAIN_COLUMNS if name == "allocated" else OTHER_COLUMNS
-    return reduced(series.position, values, view, columns)
+    return reduced(series.position, values, view, columns, series.blocks.get(name))
 
 
-def reduced(position: NDArray[Any], values: NDArray[Any], view: Window, columns: int) -> _Points:
+def reduced(
+    position: NDArray[Any],
+    values: NDArray[Any],
+    view: Window,
+    columns: int,
+    blocks: Extremes | None = None,
+) -> _Points:
     """The points of a step function that draw it exactly in *view*, levels at both edges included."""
     entry = _entry(position, view.start)
     stop = int(np.searchsorted(position, view.end, "right"))
     if stop <= entry:
         return _NOTHING
-    inside = m4([values], time_edges(position, entry, stop, columns))
+    inside = m4([values], time_edges(position, entry, stop, columns), blocks)
     level = values[inside]
     # A repeated level draws nothing new between two steps; the last point ends the line.
     keep = np.concatenate([[True], level[1:] != level[:-1]])

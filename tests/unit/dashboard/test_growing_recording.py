@@ -1,0 +1,194 @@
+"""What is added to while a run grows is what would have been counted anew."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from vramscope.dashboard import growing as growing_module
+from vramscope.dashboard.address import Address
+from vramscope.dashboard.data import Data
+from vramscope.dashboard.figures.series import EVENTS, TIME, ruler
+from vramscope.dashboard.growing import Growing
+from vramscope.dashboard.headline import findings
+from vramscope.dashboard.instant import held
+
+from vramscope.analysis.churn import retry_events
+from vramscope.load import load
+from vramscope.model.recording import Outcome, Recording
+from vramscope.model.trace import Action
+
+MIB = 1 << 20
+
+
+def busy(program: Any, seed: int, n_deeds: int) -> None:
+    """Blocks come and go at random; some wait after their free, and sometimes the cache is given back."""
+    rng = np.random.default_rng(seed)
+    live: list[tuple[int, int]] = []
+    waiting: list[tuple[int, int]] = []
+    for deed in rng.integers(0, 20, n_deeds).tolist():
+        if deed < 9:
+            live.append(program.malloc(MIB, program.stack("f", deed)))
+        elif deed < 16 and live:
+            block = live.pop(int(rng.integers(len(live))))
+            program.event(Action.FREE_REQUESTED, *block)
+            waiting.append(block)
+        elif deed < 19 and waiting:
+            program.event(Action.FREE_COMPLETED, *waiting.pop(0))
+        elif deed == 19:
+            program.event(Action.SEGMENT_FREE, 1 << 50, 2 * MIB)
+            program.event(Action.SEGMENT_ALLOC, 1 << 50, 2 * MIB)
+
+
+@pytest.fixture
+def random_run(tmp_path: Path, open_program: Any) -> Recording:
+    program = open_program(tmp_path / "run")
+    program.begin(reserved=8192 * MIB)
+    program.event(Action.SEGMENT_ALLOC, 1 << 50, 2 * MIB)
+    busy(program, 0, 4000)
+    program.flush()
+    return load(tmp_path / "run").recordings[0]
+
+
+def versions(whole: Recording) -> Iterator[Recording]:
+    """The recording as it was when so many events were there."""
+    n_events = len(whole.trace)
+    for end in (0, 1, 2, 3, 50, 51, 900, 2500, n_events - 1, n_events):
+        yield replace(whole, trace=whole.trace.rows(slice(end)))
+
+
+def test_levels_times_and_the_fullest_instants_are_those_of_the_whole(random_run: Recording) -> None:
+    growing = Growing(next(versions(random_run)))
+    for now in versions(random_run):
+        found, truth = growing.totals(now), now.timeline()
+        for name, column in truth.columns():
+            assert np.array_equal(getattr(found, name), column), name
+        for name in ("allocated", "reserved"):
+            assert growing.fullest(now, name) == getattr(truth, name).argmax()
+
+
+@pytest.mark.parametrize("axis", [TIME, EVENTS])
+def test_positions_and_retries_are_those_of_the_whole(random_run: Recording, axis: str) -> None:
+    growing = Growing(next(versions(random_run)))
+    for now in versions(random_run):
+        found, truth = growing.ruler(now, axis), ruler(now, now.timeline(), axis)
+
+        assert (found.axis, found.origin) == (truth.axis, truth.origin)
+        assert np.array_equal(found.instants, truth.instants)
+        assert np.array_equal(growing.retries(now), retry_events(now))
+    assert len(retry_events(random_run)) > 10
+
+
+def test_who_holds_what_is_live_is_what_the_lifetimes_say(random_run: Recording) -> None:
+    growing = Growing(random_run)
+    for instant in range(0, len(random_run.trace) + 1, 97):
+        found, truth = growing.stacks_at(random_run, instant), random_run.by_stack(instant=instant)
+        rows = [
+            set(zip(*(column.tolist() for _, column in each.columns()), strict=True))
+            for each in (found, truth)
+        ]
+
+        assert rows[0] == rows[1]
+        assert found.instant == instant
+
+
+def test_who_is_a_version_behind_sees_what_there_was(random_run: Recording) -> None:
+    *_, older, newest = versions(random_run)
+    growing = Growing(older)
+    growing.totals(newest)
+
+    assert np.array_equal(growing.totals(older).allocated, older.timeline().allocated)
+    assert growing.fullest(older, "allocated") == older.timeline().allocated.argmax()
+    assert np.array_equal(growing.retries(older), retry_events(older))
+
+
+def test_events_that_a_cap_took_make_it_begin_anew(random_run: Recording) -> None:
+    growing = Growing(random_run)
+    growing.totals(random_run)
+    state = random_run.checkpoints[0] if random_run.checkpoints else random_run.initial
+    later = replace(
+        random_run,
+        trace=random_run.trace.rows(slice(1000, None)),
+        initial=state,
+        past=replace(random_run.past, n_events=1000),
+    )
+
+    assert np.array_equal(growing.totals(later).allocated, later.timeline().allocated)
+
+
+def test_levels_go_on_where_events_are_missing(random_run: Recording) -> None:
+    kept = np.random.default_rng(3).random(len(random_run.trace)) < 0.9
+    holes = replace(random_run, trace=random_run.trace.rows(kept))
+    growing = Growing(next(versions(holes)))
+    for now in versions(holes):
+        for quantity in ("requested", "allocated", "active", "reserved"):
+            found, truth = growing.totals(now), now.timeline()
+            assert np.array_equal(getattr(found, quantity), getattr(truth, quantity))
+
+
+def test_a_clock_that_goes_back_is_put_in_order(random_run: Recording) -> None:
+    time_ns = random_run.trace.time_ns.copy()
+    time_ns[[700, 2600]] = time_ns[[650, 2000]]
+    odd = replace(random_run, trace=replace(random_run.trace, time_ns=time_ns))
+    growing = Growing(next(versions(odd)))
+    for now in versions(odd):
+        assert np.array_equal(growing.ruler(now, TIME).instants, ruler(now, now.timeline(), TIME).instants)
+
+
+def test_new_events_are_counted_without_the_old_ones(
+    random_run: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted, count = [], growing_module.levels
+
+    def noticed(trace: Any, initial: Any) -> Any:
+        counted.append(len(trace))
+        return count(trace, initial)
+
+    monkeypatch.setattr(growing_module, "levels", noticed)
+    growing = Growing(next(versions(random_run)))
+    for now in versions(random_run):
+        for _ in range(3):
+            growing.totals(now)
+            growing.ruler(now, TIME)
+            growing.blocks(now)
+
+    assert sum(counted) == len(random_run.trace)
+
+
+def test_what_was_live_at_a_past_instant_is_asked_once(tmp_path: Path, open_program: Any) -> None:
+    program = open_program(tmp_path / "live")
+    program.begin()
+    program.step()
+    data = Data(tmp_path)
+    (name,) = data.paths()
+    before = held(data, data.view(Address(run=name)), 7)
+    program.flush()
+    data.refresh(name)
+
+    assert held(data, data.view(Address(run=name)), 7) is before
+
+
+def test_findings_wait_until_a_run_has_become_longer_and_are_whole_when_it_ended(
+    tmp_path: Path, open_program: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vramscope.dashboard.data.REFRESH_EVERY_S", 0.0)
+    monkeypatch.setattr("vramscope.dashboard.data.SHARE", 1e9)
+    program = open_program(tmp_path / "live")
+    program.begin()
+    for _ in range(12):
+        program.step()
+    data = Data(tmp_path)
+    (name,) = data.paths()
+
+    def said() -> int:
+        data.refresh(name)
+        return int(findings(data, data.view(Address(run=name))).instant)
+
+    first = said()
+    program.step()
+
+    assert said() == first
+    program.writer.close(Outcome.FINISHED)
+    assert said() == len(load(tmp_path / "live").recordings[0].trace) > first
