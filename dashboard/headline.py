@@ -5,13 +5,15 @@ from typing import NamedTuple
 import numpy as np
 
 from vramscope import analysis
+from vramscope.analysis._place import number_of_step
 from vramscope.model.finding import Finding
+from vramscope.model.past import Past
 from vramscope.model.trace import Action
 from vramscope.units import format_bytes
 
 from .data import Data, View
 from .figures.names import place
-from .instant import folded, held, moment, totals
+from .instant import folded, fullest, held, moment, totals
 
 
 class Headline(NamedTuple):
@@ -21,22 +23,62 @@ class Headline(NamedTuple):
     support: str
 
 
+class PastPeak(NamedTuple):
+    """The highest of what is known by its peaks alone."""
+
+    n_bytes: int
+    step: int | None
+
+    @property
+    def words(self) -> str:
+        """``step 8``."""
+        return "an early part" if self.step is None else f"step {self.step}"
+
+
 def claim(data: Data, view: View) -> str:
     """The peak in one sentence; asks for nothing but the totals, so it is there with the chart."""
-    known = totals(data, view).allocated
-    at = int(known.argmax())
-    peak = format_bytes(int(known[at]))
-    return _out_of_memory(data, view) or f"Peak {peak} at {moment(data, view, at).words}"
+    known, at = totals(data, view).allocated, fullest(data, view)
+    before = past_peak(view.recording.past, "allocated")
+    if before is not None and before.n_bytes > known[at]:
+        said = f"Peak {format_bytes(before.n_bytes)} in {before.words}"
+    else:
+        said = f"Peak {format_bytes(int(known[at]))} at {moment(data, view, at).words}"
+    return _out_of_memory(data, view) or said
+
+
+def past_peak(past: Past, quantity: str) -> PastPeak | None:
+    """The most of one quantity in the part whose events a size cap took; None where none were."""
+    values = getattr(past.peaks, quantity)
+    settled = getattr(past.settled, quantity)
+    if not past.n_events or not len(values) + len(settled):
+        return None
+    if int(settled.max(initial=-1)) >= int(values.max(initial=-1)):
+        row = int(settled.argmax())
+        return PastPeak(int(settled[row]), int(past.steps.index[row]))
+    row = int(values.argmax())
+    return PastPeak(int(values[row]), number_of_step(past.steps, int(past.peaks.event[row])))
 
 
 def headline(data: Data, view: View) -> Headline:
     """The peak in one sentence, its largest holder in a second."""
-    known = totals(data, view)
-    at = int(known.allocated.argmax())
+    known, at = totals(data, view), fullest(data, view)
     idle = int(known.reserved[at]) - int(known.allocated[at])
     unused = f"{format_bytes(idle)} more were reserved then without serving a tensor." if idle > 0 else ""
-    support = " ".join(part for part in (_holder(data, view, at), unused) if part)
+    since = _since(data, view, at)
+    holder = _holder(data, view, at, "that" if since else "the peak")
+    support = " ".join(part for part in (since, holder, unused) if part)
     return Headline(claim(data, view), support)
+
+
+def _since(data: Data, view: View, at: int) -> str:
+    """Which peak the other sentences are about, where an earlier one was higher; '' elsewhere."""
+    before, here = past_peak(view.recording.past, "allocated"), int(totals(data, view).allocated[at])
+    if before is None or before.n_bytes <= here:
+        return ""
+    words = moment(data, view, at).words
+    return (
+        f"Who allocated it was thinned away to save room; the most since is {format_bytes(here)} at {words}."
+    )
 
 
 def _out_of_memory(data: Data, view: View) -> str:
@@ -51,16 +93,16 @@ def _out_of_memory(data: Data, view: View) -> str:
     return f"Out of memory at {words}: {format_bytes(asked)} asked for beside {format_bytes(had)} allocated"
 
 
-def _holder(data: Data, view: View, at: int) -> str:
+def _holder(data: Data, view: View, at: int, whole: str) -> str:
     live, code = held(data, view, at), folded(data, view)
     known = live.folded_id > 0
     if not known.any():
-        return "Who allocated the peak was not recorded."
+        return f"Who allocated {whole} was not recorded."
     row = int(known.argmax())
     frame = code.stacks.frame(int(live.folded_id[row]))
     share = _percent(int(live.n_bytes[row]), live.total_bytes)
     silent = int(live.n_bytes[~known].sum())
-    said = f"{share} of the peak was allocated by {frame.function[:80]} ({place(frame)[:80]})"
+    said = f"{share} of {whole} was allocated by {frame.function[:80]} ({place(frame)[:80]})"
     if 10 * silent > live.total_bytes:
         said += f"; {_percent(silent, live.total_bytes)} shows no line of yours"
     return f"{said}."
@@ -70,8 +112,24 @@ def _percent(part: int, whole: int) -> str:
     return f"{100 * part / max(whole, 1):.0f} %"
 
 
-def findings(data: Data, view: View) -> list[Finding]:
-    """What the analyses say unasked, gravest first; the peak is the headline already."""
+class Said(NamedTuple):
+    """What the analyses say unasked, gravest first."""
+
+    findings: list[Finding]
+    instant: int
+    """As of which: while a run grows they are not asked every second."""
+
+
+def findings(data: Data, view: View) -> Said:
+    """Of all analyses; the peak is the headline already."""
+    growing = data.growing(view)
+    if growing is None:
+        return _findings(data, view)
+    said: Said = growing.lately("findings", view.recording, lambda: _findings(data, view))
+    return said
+
+
+def _findings(data: Data, view: View) -> Said:
     said = [
         finding
         for question in analysis.analyses().values()
@@ -80,4 +138,4 @@ def findings(data: Data, view: View) -> list[Finding]:
         if finding.kind != "peak"
     ]
     rank = {"error": 0, "warning": 1, "info": 2}
-    return sorted(said, key=lambda finding: rank.get(finding.severity, 3))
+    return Said(sorted(said, key=lambda finding: rank.get(finding.severity, 3)), len(view.recording.trace))

@@ -16,6 +16,7 @@ from vramscope.units import format_bytes
 
 from .data import Data, answer
 from .figures.sparkline import outline
+from .headline import past_peak
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +109,20 @@ def _of(run: Run) -> Summary:
         source=recording.source,
         started_ns=run.started_ns or int(best.time_ns[0]),
         n_recordings=len(run.recordings),
-        n_steps=max(len(one.steps) for one in run.recordings),
+        n_steps=max(len(one.steps) + len(one.past.steps) for one in run.recordings),
         n_events=sum(len(one.trace) for one in run.recordings),
-        peak_allocated_bytes=int(best.allocated.max()),
-        peak_reserved_bytes=max(int(known.reserved.max()) for known, _ in each),
+        peak_allocated_bytes=max(_highest(known, one, "allocated") for known, one in each),
+        peak_reserved_bytes=max(_highest(known, one, "reserved") for known, one in each),
         allocated=outline(position, best.allocated) if len(recording.trace) else best.allocated[:0],
         reserved=outline(position, best.reserved) if len(recording.trace) else best.reserved[:0],
         verdict=_verdict(recording),
     )
+
+
+def _highest(known: Any, recording: Recording, quantity: str) -> int:
+    """Bytes; the part without detail included."""
+    before = past_peak(recording.past, quantity)
+    return max(int(getattr(known, quantity).max()), before.n_bytes if before else 0)
 
 
 MOST_EVENTS_JUDGED = 300_000

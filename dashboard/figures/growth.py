@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .m4 import even_edges, m4
+from .steps import spacing
 from .theme import (
     BLUE,
     GREEN,
@@ -38,16 +39,11 @@ def figure(
         line["line"]["dash"] = dash
     axes = {
         "xaxis": {"showgrid": False, "zeroline": False, "tickprefix": "step ", "exponentformat": "none",
-                  "ticks": "outside", "ticklen": 4, "dtick": _spacing(x)},
+                  "ticks": "outside", "ticklen": 4, "dtick": spacing(int(x[-1] - x[0]) if len(x) else 0)},
         "yaxis": byte_axis(unit_name),
     }  # fmt: skip
     margin = {"l": 72, "r": 16, "t": 10, "b": 34}
     return {"data": lines, "layout": base_layout(**axes, hovermode="x unified", margin=margin)}
-
-
-def _spacing(x: NDArray[Any]) -> int:
-    span = int(x[-1] - x[0]) if len(x) else 0
-    return max(1, -(-span // 12))
 
 
 def _line(level: NDArray[Any], name: str, i: int, x: NDArray[Any], unit: int) -> dict[str, Any]:

@@ -6,11 +6,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis.lifetimes import ALIVE, Allocations
-from vramscope.analysis.step_peaks import StepPeaks
+from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks
 from vramscope.model.marks import Category, Phase
 
 from .m4 import even_edges, m4
-from .theme import CATEGORY_COLOUR, PHASE_COLOUR, base_layout, byte_axis, byte_unit, pack, scaled
+from .theme import (
+    CATEGORY_COLOUR,
+    PHASE_COLOUR,
+    QUANTITY_COLOUR,
+    base_layout,
+    byte_axis,
+    byte_unit,
+    pack,
+    scaled,
+)
 
 STEP_COLUMNS = 200
 STACK_COLUMNS = 160
@@ -21,8 +30,9 @@ ORDER = (
 """From the bottom up: what stays longest lies lowest."""
 
 
-def peaks(found: StepPeaks, index: NDArray[Any], chosen: int | None) -> dict[str, Any]:
-    """A line per phase over the steps, the whole step above them; *chosen* is a row of the steps."""
+def peaks(found: StepPeaks, index: NDArray[Any], chosen: int | None, n_thinned: int = 0) -> dict[str, Any]:
+    """A line per phase over the steps, the whole step above them; *chosen* is a row of the steps. Of the
+    first *n_thinned* nothing but these peaks is known."""
     unit, unit_name = byte_unit(int(found.per_step.allocated.max(initial=0)))
     lines = [
         _line(
@@ -35,17 +45,63 @@ def peaks(found: StepPeaks, index: NDArray[Any], chosen: int | None) -> dict[str
     whole = _line("step", "#1F2933", index, found.per_step.allocated, rows, unit)
     whole |= {"uid": "allocated", "line": {"shape": "linear", "width": 2.2, "color": "#1F2933"}}
     mark = _chosen(index, found, chosen, unit)
-    spacing = -(-max(len(index), 1) // 12)
     axes = {
-        "xaxis": {"showgrid": False, "zeroline": False, "tickprefix": "step ", "dtick": spacing,
-                  "exponentformat": "none", "ticks": "outside", "ticklen": 4, "fixedrange": False},
+        "xaxis": _step_axis(index),
         "yaxis": byte_axis(unit_name),
     }  # fmt: skip
     margin = {"l": 72, "r": 16, "t": 10, "b": 34}
     return {
         "data": [*lines, whole, mark],
-        "layout": base_layout(**axes, hovermode="x unified", margin=margin),
+        "layout": base_layout(**axes, **_thinned(index, n_thinned), hovermode="x unified", margin=margin),
     }
+
+
+def levels(found: IntervalPeaks, index: NDArray[Any]) -> dict[str, Any]:
+    """Peak allocated and peak reserved of steps of which nothing else is known."""
+    unit, unit_name = byte_unit(int(found.reserved.max(initial=0)))
+    rows = np.arange(len(index))
+    lines = [
+        _line(name, QUANTITY_COLOUR[name], index, getattr(found, name), rows, unit)
+        | {"uid": name, "mode": "lines"}
+        for name in ("reserved", "allocated")
+    ]
+    axes = {"xaxis": _step_axis(index), "yaxis": byte_axis(unit_name, nticks=3)}
+    margin = {"l": 72, "r": 16, "t": 6, "b": 30}
+    return {"data": lines, "layout": base_layout(**axes, hovermode="x unified", margin=margin)}
+
+
+def _step_axis(index: NDArray[Any]) -> dict[str, Any]:
+    span = int(index[-1] - index[0]) + 1 if len(index) else 1
+    return {
+        "showgrid": False, "zeroline": False, "tickprefix": "step ", "dtick": spacing(span),
+        "exponentformat": "none", "separatethousands": True, "ticks": "outside", "ticklen": 4,
+    }  # fmt: skip
+
+
+def spacing(span: int) -> int:
+    """Between the labels of so many steps: 1, 2 or 5 times a power of ten, at most 12 labels."""
+    power = 1
+    while True:
+        for factor in (1, 2, 5):
+            if span <= 12 * factor * power:
+                return factor * power
+        power *= 10
+
+
+def _thinned(index: NDArray[Any], n_thinned: int) -> dict[str, Any]:
+    """A shade behind the steps whose allocations are not known."""
+    if not n_thinned:
+        return {}
+    first, behind = int(index[0]), int(index[n_thinned - 1]) + 0.5
+    shade = {
+        "type": "rect", "layer": "below", "xref": "x", "yref": "paper", "x0": first, "x1": behind,
+        "y0": 0, "y1": 1, "line": {"width": 0}, "fillcolor": "rgba(128,128,128,0.10)",
+    }  # fmt: skip
+    words = {
+        "text": "exact peaks, detail thinned", "x": first, "y": 0, "xref": "x", "yref": "paper",
+        "xanchor": "left", "yanchor": "bottom", "showarrow": False, "font": {"size": 11, "color": "#7A8896"},
+    }  # fmt: skip
+    return {"shapes": [shade], "annotations": [words]}
 
 
 def _of_phase(found: StepPeaks, phase: Phase, index: NDArray[Any]) -> tuple[Any, Any, Any]:

@@ -9,14 +9,14 @@ from vramscope.errors import VramscopeError
 from vramscope.units import format_bytes
 
 from ..address import Address, restore
-from ..components import kpi, legend, live_set, stack_table, states
+from ..components import kpi, legend, live_set, past, stack_table, states
 from ..components.graph import graph
 from ..data import Data, View
 from ..figures import timeline
 from ..figures.series import EVENTS, TIME, Series
 from ..figures.timeline import QUANTITIES, Window
-from ..headline import claim, findings, headline
-from ..instant import clamp, moment, neighbour, series_of, totals
+from ..headline import claim, findings, headline, past_peak
+from ..instant import clamp, fullest, moment, neighbour, series_of, totals
 from . import Context, Page
 
 MOST_EVENTS_AT_ONCE = 200_000
@@ -39,6 +39,7 @@ def _layout(context: Context) -> Any:
     figure = timeline.figure(series, stretch, shown, at)
     return [
         html.Div(opening(data, view) if is_short else _waiting(data, view), id="ov-opening"),
+        past.strip(data, view, address),
         html.Section(
             [
                 html.Div(
@@ -67,12 +68,19 @@ def _layout(context: Context) -> Any:
 
 def opening(data: Data, view: View, *, at_once: bool = True) -> list[Any]:
     """The answer first; the findings later where they take long: seconds per million events."""
-    said = headline(data, view)
-    more = [
+    support = headline(data, view).support
+    return _opening(data, view, support, _found(data, view) if at_once else [])
+
+
+def _found(data: Data, view: View) -> list[Any]:
+    said = findings(data, view)
+    lines = [
         html.Li([html.Span(found.severity, className=f"severity {found.severity}"), found.claim[:600]])
-        for found in (findings(data, view)[:6] if at_once else ())
+        for found in said.findings[:6]
     ]
-    return _opening(data, view, said.support, more)
+    if lines and said.instant < len(view.recording.trace):
+        lines.append(html.Li(f"Found at {moment(data, view, said.instant).words}.", className="dim"))
+    return lines
 
 
 def _waiting(data: Data, view: View) -> list[Any]:
@@ -93,25 +101,31 @@ def _opening(data: Data, view: View, support: str, more: list[Any]) -> list[Any]
 
 def _kpis(data: Data, view: View) -> Any:
     known = totals(data, view)
-    full, wide = int(known.allocated.argmax()), int(known.reserved.argmax())
+    full, wide = fullest(data, view), fullest(data, view, "reserved")
     idle = int(known.reserved[full] - known.allocated[full])
     share = f"{_percent(idle, int(known.reserved[full]))} of reserved" if known.reserved[full] else ""
     last = len(known.allocated) - 1
     end = "Allocated now" if view.is_live else "Allocated at the end"
     capacity = view.recording.device.total_bytes
-    top = int(known.reserved[wide])
-    room = (
-        f"{_percent(top, capacity)} of {format_bytes(capacity)}"
-        if capacity
-        else moment(data, view, wide).words
-    )
+    most, where = _highest(view, "allocated", int(known.allocated[full]), moment(data, view, full).words)
+    top, place = _highest(view, "reserved", int(known.reserved[wide]), moment(data, view, wide).words)
+    room = f"{_percent(top, capacity)} of {format_bytes(capacity)}" if capacity else place
+    share = f"{share}, {moment(data, view, full).words}" if most > known.allocated[full] else share
     return kpi.row(
-        kpi.card("allocated", "Peak allocated", int(known.allocated[full]), moment(data, view, full).words),
+        kpi.card("allocated", "Peak allocated", most, where),
         kpi.card("reserved", "Peak reserved", top, room),
         kpi.card("unallocated", "Unallocated at the peak", idle, share),
         kpi.card("allocated", end, int(known.allocated[last]),
                  f"{format_bytes(int(known.reserved[last]))} reserved"),
     )  # fmt: skip
+
+
+def _highest(view: View, quantity: str, n_bytes: int, words: str) -> tuple[int, str]:
+    """*n_bytes* with its words, or what was more in the part that is known by its peaks alone."""
+    before = past_peak(view.recording.past, quantity)
+    if before is None or before.n_bytes <= n_bytes:
+        return n_bytes, words
+    return before.n_bytes, f"{before.words}, detail thinned"
 
 
 def _percent(part: int, whole: int) -> str:
@@ -161,10 +175,12 @@ def _register(app: Any, data: Data) -> None:
         Input("ov-at", "data"), Input("ov-view", "data"), Input("version", "data"),
         State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def look(at: Any, zoom: Any, _: Any, said: dict[str, Any]) -> Any:
+    def look(at: Any, zoom: Any, version: Any, said: dict[str, Any]) -> Any:
         address = restore(said)
         view = _view(data, address)
         known = _shown_instant(data, view, address, zoom, at)
+        if ctx.triggered_id == "version" and known <= (version or {}).get("told", -1):
+            raise PreventUpdate  # what was live then does not change
         return *live_set.content(data, view, known, address), [] if ctx.triggered_id == "ov-at" else no_update
 
     @app.callback(
@@ -233,7 +249,7 @@ def _instant(said: Any) -> int | None:
 def _jump(data: Data, view: View, key: Any, at: int) -> Any:
     """The instant that a key leads to: the peak, or the peak of a neighbouring step."""
     if key == PEAK_KEY:
-        return int(totals(data, view).allocated.argmax())
+        return fullest(data, view)
     to = neighbour(data, view, at, {NEXT_KEY: 1, PREVIOUS_KEY: -1}.get(str(key), 0))
     return no_update if to is None else to
 

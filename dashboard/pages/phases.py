@@ -3,8 +3,9 @@
 from typing import Any
 
 import numpy as np
-from dash import Input, Output, State, dcc, html, no_update
+from dash import ClientsideFunction, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
+from numpy.typing import NDArray
 
 from vramscope.analysis.step_peaks import StepPeaks
 from vramscope.errors import VramscopeError
@@ -17,6 +18,7 @@ from ..components.choice import segments
 from ..components.definitions import term
 from ..components.differences import Difference, table
 from ..components.graph import graph
+from ..components.past import MEANING, Course, course
 from ..data import Data, View
 from ..figures import steps as figures
 from ..figures.names import place
@@ -33,7 +35,7 @@ def _layout(context: Context) -> Any:
     view = data.view(address)
     if not len(view.recording.trace):
         return states.nothing_recorded(view.is_live)
-    if not len(view.recording.steps):
+    if not len(view.recording.steps) + len(view.recording.past.steps):
         return states.state(
             "No steps were found",
             "Neither an optimizer's step nor recorder.step() was seen, so there is nothing to compare.",
@@ -44,14 +46,14 @@ def _layout(context: Context) -> Any:
         )
     row = _row(data, view, address.at)
     base = address.by if address.by in BASES else BASES[0]
-    found: StepPeaks = data.ask(view, "step_peaks")
-    sentence = f"Peak allocated bytes of {len(view.recording.steps)} steps, and of each phase of them."
+    all_steps = course(data, view)
+    sentence = f"Peak allocated bytes of {len(all_steps.index)} steps, and of each phase of them."
     return [
-        html.Section(_opening(view, found), id="ph-opening", className="opening"),
+        html.Section(_opening(all_steps), id="ph-opening", className="opening"),
         html.Section(
             [
-                html.Div([_phase_key(found), _HINT], className="panel-bar"),
-                graph("ph-graph", figures.peaks(found, view.recording.steps.index, row), sentence, "steps"),
+                html.Div([_phase_key(all_steps.found), _HINT], className="panel-bar"),
+                graph("ph-graph", _picture(all_steps, row), sentence, "steps"),
             ],
             className="panel chart", **{"aria-label": "Peaks by step"},
         ),
@@ -59,7 +61,7 @@ def _layout(context: Context) -> Any:
             [
                 html.Section(_inside(data, view, row), id="ph-inside", className="panel",
                              **{"aria-label": "Inside the step"}),
-                html.Section(_phases_of(view, found, row), id="ph-phases", className="panel",
+                html.Section(_phases_of(all_steps, row), id="ph-phases", className="panel",
                              **{"aria-label": "Peaks by phase"}),
             ],
             className="wide-and-narrow",
@@ -75,22 +77,33 @@ def _layout(context: Context) -> Any:
         ),
         dcc.Store(id="ph-row", data=row),
         dcc.Store(id="ph-base", data=base),
+        dcc.Store(id="ph-at"),
+        dcc.Store(id="ph-said"),
     ]  # fmt: skip
 
 
+def _picture(all_steps: Course, row: int) -> dict[str, Any]:
+    return figures.peaks(all_steps.found, all_steps.index, row, all_steps.n_thinned)
+
+
+def _starts(view: View) -> NDArray[Any]:
+    """The instant at which each step begins: below 0 where a size cap took the events."""
+    past = view.recording.past
+    return np.concatenate([past.steps.start_event - past.n_events, view.recording.steps.start_event])
+
+
 def _row(data: Data, view: View, at: int | None) -> int:
-    """The step of an instant, else the highest one."""
-    found: StepPeaks = data.ask(view, "step_peaks")
+    """The step of an instant, else the highest one; a row of all steps."""
     if at is not None:
-        within = np.flatnonzero(view.recording.steps.start_event < max(at, 1))
+        within = np.flatnonzero(_starts(view) < (max(at, 1) if at >= 0 else at + 1))
         if len(within):
             return int(within[-1])
-    return int(found.per_step.allocated.argmax())
+    return int(course(data, view).found.per_step.allocated.argmax())
 
 
-def _opening(view: View, found: StepPeaks) -> list[Any]:
+def _opening(all_steps: Course) -> list[Any]:
+    found, index = all_steps.found, all_steps.index
     peaks = found.per_step.allocated
-    index = view.recording.steps.index
     top = int(peaks.argmax())
     phase = _highest_phase(found, top)
     claim = f"Step {int(index[top])} needed most: {format_bytes(int(peaks[top]))}{phase}"
@@ -125,12 +138,19 @@ def _phase_key(found: StepPeaks) -> html.Div:
 
 
 def _bounds(view: View, row: int) -> tuple[int, int]:
+    """First instant and last of a step that has its detail; *row* counts those steps."""
     steps, last = view.recording.steps, len(view.recording.trace)
     start = min(int(steps.start_event[row]), last)
     return start, max(min(int(steps.end_event[row]), last), start)
 
 
 def _inside(data: Data, view: View, row: int) -> list[Any]:
+    n_thinned = len(view.recording.past.steps)
+    if row < n_thinned:
+        number = int(view.recording.past.steps.index[row])
+        return [html.Div(html.H3(f"Step {number} by category"), className="panel-bar"),
+                html.P(["Not known any more. ", MEANING], className="dim nothing")]  # fmt: skip
+    row -= n_thinned
     start, end = _bounds(view, row)
     found, known = data.ask(view, "lifetimes"), data.ask(view, "categories")
     drawn = figures.stack(found, known.assigned.category, start, end, totals(data, view).allocated)
@@ -144,13 +164,14 @@ def _inside(data: Data, view: View, row: int) -> list[Any]:
     ]  # fmt: skip
 
 
-def _phases_of(view: View, found: StepPeaks, row: int) -> list[Any]:
+def _phases_of(all_steps: Course, row: int) -> list[Any]:
+    found = all_steps.found
     mine = found.per_phase.rows(found.per_phase.step == row)
     top = max(int(mine.allocated.max(initial=0)), 1)
     body = [_phase_row(int(phase), int(n), top) for phase, n in zip(mine.phase, mine.allocated, strict=True)]
     head = html.Tr([html.Th("Phase"), html.Th("Peak", className="number"), html.Th("")])
     return [
-        html.Div(html.H3(f"Step {int(view.recording.steps.index[row])} by phase"), className="panel-bar"),
+        html.Div(html.H3(f"Step {int(all_steps.index[row])} by phase"), className="panel-bar"),
         html.Table([html.Thead(head), html.Tbody(body)], className="diff"),
     ]
 
@@ -167,10 +188,15 @@ def _phase_row(phase: int, n_bytes: int, top: int) -> html.Tr:
 
 
 def _rose(data: Data, view: View, row: int, base: str) -> Any:
+    n_thinned = len(view.recording.past.steps)
+    row -= n_thinned
     other = max(row - 1, 0) if base == BASES[0] else 0
     index = view.recording.steps.index
+    if row < 0:
+        return html.P("Which lines rose to this step is not known any more.", className="dim nothing")
     if other == row:
-        return html.P("This is the first step; choose a later one above.", className="dim nothing")
+        which = "first step with its detail" if n_thinned else "first step"
+        return html.P(f"This is the {which}; choose a later one above.", className="dim nothing")
     before, after = (_peak(data, view, each) for each in (other, row))
     words = f"Step {int(index[other])}", f"Step {int(index[row])}"
     lines = _by_line(data, view, before, after)
@@ -218,8 +244,13 @@ def _largest(rows: list[Difference]) -> list[Difference]:
 
 
 def _register(app: Any, data: Data) -> None:
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "chosen"), Output("ph-said", "data"), Input("ph-at", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+
     @app.callback(
-        Output("ph-row", "data"),
+        Output("ph-row", "data"), Output("ph-at", "data"),
         Input("ph-graph", "clickData"), Input("key", "data"), State("ph-row", "data"),
         State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
@@ -228,7 +259,11 @@ def _register(app: Any, data: Data) -> None:
 
         view = _view(data, restore(said))
         to = _clicked(click) if ctx.triggered_id == "ph-graph" else _keyed(data, view, key, row)
-        return to if isinstance(to, int) and 0 <= to < len(view.recording.steps) else no_update
+        starts = _starts(view)
+        if not isinstance(to, int) or not 0 <= to < len(starts):
+            raise PreventUpdate
+        start = int(starts[to])
+        return to, start if start < 0 else start + 1
 
     @app.callback(
         Output("ph-graph", "figure"), Output("ph-inside", "children"), Output("ph-phases", "children"),
@@ -238,12 +273,12 @@ def _register(app: Any, data: Data) -> None:
     )  # fmt: skip
     def redraw(row: Any, _: Any, base: Any, said: dict[str, Any]) -> Any:
         view = _view(data, restore(said))
-        found: StepPeaks = data.ask(view, "step_peaks")
-        if not isinstance(row, int) or not 0 <= row < len(view.recording.steps):
+        all_steps = course(data, view)
+        if not isinstance(row, int) or not 0 <= row < len(all_steps.index):
             raise PreventUpdate
         return (
-            figures.peaks(found, view.recording.steps.index, row), _inside(data, view, row),
-            _phases_of(view, found, row), _rose(data, view, row, str(base)), _opening(view, found),
+            _picture(all_steps, row), _inside(data, view, row), _phases_of(all_steps, row),
+            _rose(data, view, row, str(base)), _opening(all_steps),
         )  # fmt: skip
 
 

@@ -116,13 +116,14 @@ def _columns(names: tuple[str, ...], rows: list[tuple[int, ...]]) -> dict[str, A
     return dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}
 
 
-def open_program(path: Path, **more: Any) -> Program:
-    """A run that has begun and not ended."""
+def open_program(path: Path, max_bytes: int | None = None, **more: Any) -> Program:
+    """A run that has begun and not ended; *max_bytes* is its size cap."""
     device = Device(kind="simulated", name="Simulated 1 GiB", total_bytes=1 << 30)
     process = Process(torch="2.13.0", host=socket.gethostname(), pid=os.getpid())
-    return Program(
-        Writer(path, source="simulated", process=process, devices=[device], started_ns=START_NS), **more
+    writer = Writer(
+        path, source="simulated", process=process, devices=[device], started_ns=START_NS, max_bytes=max_bytes
     )
+    return Program(writer, **more)
 
 
 def recorded(path: Path, steps: int = 3, outcome: Outcome = Outcome.FINISHED, **more: Any) -> Path:
@@ -133,6 +134,21 @@ def recorded(path: Path, steps: int = 3, outcome: Outcome = Outcome.FINISHED, **
     for _ in range(steps):
         program.step()
     program.writer.close(outcome)
+    return path
+
+
+def thinned(path: Path, steps: int = 120) -> Path:
+    """A finished run with a size cap: the detail of its first steps is gone; step 8 is the highest."""
+    program = open_program(path, max_bytes=200_000)
+    program.begin()
+    for number in range(steps):
+        if number == 8:
+            large = program.malloc(200 * MIB, program.stack("evaluate", 77))
+        program.step()
+        if number == 8:
+            program.free(large)
+        program.writer.thin()
+    program.writer.close(Outcome.FINISHED)
     return path
 
 
@@ -160,6 +176,11 @@ def app(data: Data) -> Any:
 @pytest.fixture(name="open_program")
 def _open_program() -> Callable[..., Program]:
     return open_program
+
+
+@pytest.fixture(name="thinned")
+def _thinned() -> Callable[..., Path]:
+    return thinned
 
 
 @pytest.fixture

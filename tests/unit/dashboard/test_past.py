@@ -1,0 +1,85 @@
+"""Steps whose events a size cap took: shown by their exact peaks, and nothing is guessed beyond."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import plotly.utils
+import pytest
+from vramscope.dashboard.address import Address
+from vramscope.dashboard.components.past import course
+from vramscope.dashboard.data import Data, View
+from vramscope.dashboard.headline import claim, headline
+from vramscope.dashboard.pages import Context, pages
+from vramscope.dashboard.summary import summarise
+
+MIB = 1 << 20
+# 20 MiB of weights, 200 from before step 8 until step 9 has begun, 8 of 8 MiB each, and the first gradient.
+HIGHEST, NEXT, USUAL = (20 + 200 + 64 + 2) * MIB, (20 + 200) * MIB, (20 + 64 + 2) * MIB
+
+
+@pytest.fixture
+def capped(tmp_path: Path, thinned: Callable[..., Path]) -> tuple[Data, View]:
+    thinned(tmp_path / "long")
+    data = Data(tmp_path)
+    return data, data.view(Address(run=next(iter(data.paths()))))
+
+
+def shown(name: str, data: Data, view: View, **address: Any) -> str:
+    page = next(page for page in pages() if page.name == name)
+    layout = page.layout(Context(data, Address(page.path, run=view.run_id, **address)))
+    return json.dumps(layout, cls=plotly.utils.PlotlyJSONEncoder, ensure_ascii=False)
+
+
+def test_every_step_has_its_exact_peak(capped: tuple[Data, View]) -> None:
+    found = course(*capped)
+    peaks = found.found.per_step.allocated.tolist()
+
+    assert 8 < found.n_thinned < 120
+    assert found.index.tolist() == list(range(120))
+    assert peaks == [{8: HIGHEST, 9: NEXT}.get(number, USUAL) for number in range(120)]
+
+
+def test_the_headline_names_the_highest_step_though_its_events_are_gone(capped: tuple[Data, View]) -> None:
+    assert claim(*capped) == "Peak 286 MiB in step 8"
+    assert "the most since is 86.0 MiB at" in headline(*capped).support
+    assert "of that was allocated by Attention.forward" in headline(*capped).support
+
+
+def test_the_list_of_runs_counts_all_steps_and_knows_the_highest(capped: tuple[Data, View]) -> None:
+    data, view = capped
+    line = summarise(data, view.run_id)
+
+    assert line.n_steps == 120
+    assert line.peak_allocated_bytes == HIGHEST
+
+
+def test_time_goes_on_counting_from_the_first_step(capped: tuple[Data, View]) -> None:
+    data, view = capped
+    text = shown("overview", data, view)
+    first = view.recording.steps.start_ns[0] - view.recording.past.steps.start_ns[0]
+
+    assert first > 0
+    assert f"Steps 0 to {len(view.recording.past.steps) - 1}" in text
+    assert "exact peaks, detail thinned" in text
+
+
+def test_a_step_without_detail_has_its_phases_and_says_what_is_not_known(capped: tuple[Data, View]) -> None:
+    data, view = capped
+    past = view.recording.past
+    text = shown("phases", data, view, at=int(past.steps.start_event[8]) - past.n_events)
+
+    assert "Step 8 needed most: 286 MiB, in backward" in text
+    assert "Step 8 by phase" in text
+    assert "Not known any more" in text
+
+
+def test_the_first_step_with_its_detail_is_looked_into(capped: tuple[Data, View]) -> None:
+    data, view = capped
+    number = len(view.recording.past.steps)
+    text = shown("phases", data, view, at=1)
+
+    assert f"Step {number} by category" in text
+    assert "Not known any more" not in text
+    assert "first step with its detail" in text
