@@ -1,6 +1,7 @@
 """What a replay foresees under other settings is what the genuine allocator does under them."""
 
 import json
+from itertools import product
 
 import numpy as np
 import pytest
@@ -32,10 +33,11 @@ def test_a_replay_comes_to_what_a_genuine_run_reserves(fit_runs, name, setting):
     assert (outcome.n_retries, outcome.fits) == (said["retries"], said["ooms"] == 0)
 
 
+@pytest.mark.parametrize("size", ["tight", "close"])
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", NAMES)
-def test_retries_and_the_request_that_fails_are_foreseen_on_a_smaller_device(fit_runs, name, setting):
-    said = told(fit_runs, name, f"tight-{setting}")
+def test_retries_and_the_request_that_fails_are_foreseen_on_a_smaller_device(fit_runs, name, setting, size):
+    said = told(fit_runs, name, f"{size}-{setting}")
     (recording,) = load(fit_runs / f"{name}-default").recordings
 
     outcome = recording.what_if(conf=SETTINGS[setting], **device(said))
@@ -66,17 +68,20 @@ def test_from_the_smaller_device_it_is_foreseen_what_would_have_fitted(fit_runs,
 def test_the_smaller_devices_are_of_every_kind(fit_runs):
     """Else the two tests above would prove little."""
     found = {}
-    for name in NAMES:
-        for setting in SETTINGS:
-            said = json.loads((fit_runs / f"{name}-tight-{setting}.json").read_text())
-            found[name, setting] = "fails" if said["ooms"] else "retries" if said["retries"] else "fits"
+    for name, size, setting in product(NAMES, ("tight", "close"), SETTINGS):
+        said = told(fit_runs, name, f"{size}-{setting}")
+        found[name, size, setting] = "fails" if said["ooms"] else "retries" if said["retries"] else "fits"
 
-    assert all(list(found.values()).count(word) >= 6 for word in ("fails", "retries"))
-    saved = [name for name in NAMES if found[name, "default"] == "fails" != found[name, "expandable"]]
+    assert all(list(found.values()).count(word) >= 6 for word in ("fails", "retries", "fits"))
+    saved = [
+        name
+        for name in NAMES
+        if found[name, "tight", "default"] == "fails" != found[name, "tight", "expandable"]
+    ]
     assert len(saved) >= 2
     # And a setting that fails where doing nothing does not.
-    assert found["accumulated", "default"] == "retries"
-    assert found["accumulated", "split"] == "fails"
+    assert found["accumulated", "tight", "default"] == "retries"
+    assert found["accumulated", "tight", "split"] == "fails"
 
 
 def device(said):
