@@ -4,7 +4,6 @@ Whatever goes wrong here is said once, as a warning and as a note in the trace, 
 """
 
 import atexit
-import functools
 import os
 import platform
 import shlex
@@ -18,7 +17,7 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from vramscope.alarm import Alarm
 from vramscope.errors import CaptureError, StoreError, UsageError
@@ -26,12 +25,11 @@ from vramscope.model.device import Process
 from vramscope.model.marks import MarkKind, Note, Phase
 from vramscope.model.recording import Outcome
 from vramscope.units import format_bytes, parse_bytes
+from vramscope.wrapping import Function, recorded, untraced
 
 if TYPE_CHECKING:
     from vramscope.capture import Capture
     from vramscope.store.writer import Writer
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 _DEVICES = ("auto", "cuda", "simulated")
 _MODES = ("events", "counters")
@@ -45,6 +43,7 @@ _LEAST_SIZE = 16 << 20
 _PHASES = {phase.name.lower(): phase for phase in Phase if phase not in (Phase.OTHER, Phase.USER)}
 
 
+@untraced
 def record(  # noqa: PLR0913 -- all but the first by name
     directory: str | os.PathLike[str] | None = None,
     *,
@@ -133,6 +132,7 @@ class Recorder:
             self._directory = self._wanted or Path.cwd() / "traces" / _default_name()
         return self._directory
 
+    @untraced
     def __enter__(self) -> "Recorder":
         run = _runs.active or self
         if run is not self and self._wanted is not None:
@@ -141,6 +141,7 @@ class Recorder:
         self._entered.append(run)
         return run
 
+    @untraced
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -148,22 +149,18 @@ class Recorder:
 
     def __call__(self, function: Function) -> Function:
         """As a decorator: every call is recorded."""
-
-        @functools.wraps(function)
-        def recorded(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
-
-        return cast("Function", recorded)
+        return recorded(self, function)
 
     def phase(self, name: str) -> "_NamedPhase":
         """``with recorder.phase("loss"):`` names a stretch; ``loss``, ``data`` … keep their meaning."""
         return _NamedPhase(self, name)
 
+    @untraced
     def step(self) -> None:
         """A training step ends here; said once, only what is said counts."""
         self._mark(MarkKind.STEP)
 
+    @untraced
     def mark(self, name: str) -> None:
         """Remember this moment."""
         self._mark(MarkKind.MARK, name=name)
@@ -379,9 +376,11 @@ class _NamedPhase:
         self._name = name
         self._phase = _PHASES.get(name.lower(), Phase.USER)
 
+    @untraced
     def __enter__(self) -> None:
         self._recorder._mark(MarkKind.PHASE_BEGIN, self._phase, name=self._name)
 
+    @untraced
     def __exit__(self, *_: object) -> None:
         self._recorder._mark(MarkKind.PHASE_END, self._phase, name=self._name)
 

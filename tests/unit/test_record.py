@@ -1,5 +1,6 @@
 """``record()`` writes what happened and changes nothing: not the losses, not the exceptions, not torch."""
 
+import asyncio
 import gc
 import os
 import signal
@@ -252,6 +253,49 @@ def test_as_a_decorator(tmp_path):
     assert step.__name__ == "step"
     assert step.__doc__ == "Documented."
     assert steps_of(tmp_path / "run") == 3
+
+
+def test_as_a_decorator_of_what_goes_on_after_the_call(tmp_path):
+    @record(tmp_path / "run")
+    async def coroutine(n):
+        train(n)
+        return n
+
+    @record(tmp_path / "run")
+    async def async_generator(n):
+        train(n)
+        yield n
+
+    @record(tmp_path / "run")
+    def generator(n):
+        train(n)
+        yield n
+
+    async def all_of(items):
+        return [item async for item in items]
+
+    assert asyncio.run(coroutine(1)) == 1
+    assert asyncio.run(all_of(async_generator(1))) == [1]
+    assert list(generator(1)) == [1]
+    assert steps_of(tmp_path / "run") == 3
+
+
+def test_a_block_within_a_compiled_function_is_recorded(tmp_path):
+    model = nn.Linear(8, 8)
+
+    @torch.compile(backend="eager")
+    def step(x):
+        with record(tmp_path / "run"):
+            return model(x).sum()
+
+    with warnings.catch_warnings():
+        # The compiler's, of what it found in our frames.
+        warnings.filterwarnings("ignore", category=UserWarning)
+        for _ in range(2):
+            step(torch.ones(2, 8)).backward()
+
+    assert steps_of(tmp_path / "run") == 2
+    assert not load(tmp_path / "run").recordings[0].notes
 
 
 def test_the_recorder_says_more_when_told(tmp_path):

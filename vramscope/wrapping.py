@@ -1,0 +1,53 @@
+"""Functions around functions: recorded while they run, whatever their kind; never compiled with a caller."""
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar, cast
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def recorded(block: AbstractContextManager[Any], function: Function) -> Function:
+    """*function*, each call within *block*: of a coroutine or a generator also what comes after the call."""
+    wrapper: Any
+    if inspect.iscoroutinefunction(function):
+
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with block:
+                return await function(*args, **kwargs)
+
+    elif inspect.isasyncgenfunction(function):
+
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with block:
+                async for each in function(*args, **kwargs):
+                    yield each
+
+    elif inspect.isgeneratorfunction(function):
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with block:
+                return (yield from function(*args, **kwargs))
+
+    else:
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with block:
+                return function(*args, **kwargs)
+
+    return cast("Function", functools.wraps(function)(wrapper))
+
+
+def untraced(method: Function) -> Function:
+    """*method*, left alone by ``torch.compile`` where a compiled function calls it."""
+
+    @functools.wraps(method)
+    def outside(*args: Any, **kwargs: Any) -> Any:
+        # Not imported for this: without it nothing is compiled.
+        disable = getattr(sys.modules.get("torch._dynamo"), "disable", None)
+        return method(*args, **kwargs) if disable is None else disable(method)(*args, **kwargs)
+
+    return cast("Function", outside)
