@@ -5,6 +5,7 @@ import sys
 import traceback
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 from vramscope import commands, registry
 from vramscope._version import __version__
@@ -14,10 +15,13 @@ from vramscope.errors import UnknownNameError, UsageError, VramscopeError
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; 0 fine, 1 failed, 2 asked wrongly, 3 a check found what it forbids."""
     parser = _parser()
+    strict = _on_unknown_letters("replace")
     args = parser.parse_args(argv)
     if "command" not in args:
         parser.print_help(sys.stderr)
         return 2
+    if args.command.name == "run":  # whose output is the script's
+        _on_unknown_letters(strict)
     if "no_cache" in args:
         os.environ["VRAMSCOPE_CACHE"] = "off"
     try:
@@ -32,6 +36,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except (VramscopeError, OSError) as error:
         return _failed(error, args)
+
+
+def _on_unknown_letters(errors: str | None) -> str | None:
+    """What stdout does with letters that it has not (``LANG=C``) and names that are no text; what it did."""
+    if not isinstance(sys.stdout, TextIOWrapper):
+        return None
+    before = sys.stdout.errors
+    sys.stdout.reconfigure(errors=errors)
+    return before
 
 
 def _parser() -> ArgumentParser:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from argparse import Namespace
 from importlib.metadata import EntryPoint
+from io import BytesIO, TextIOWrapper
 
 import pytest
 
@@ -144,6 +145,23 @@ def test_a_closed_pipe_is_quiet():
 
     assert done.stderr == b""
     assert done.returncode == 141
+
+
+def test_letters_that_stdout_has_not_are_no_error(monkeypatch):
+    written = BytesIO()
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(written, "ascii", "strict"))
+    offering(monkeypatch, lambda _: print("a → b") or 0)
+
+    assert cli.main(["try"]) == 0
+    assert written.getvalue() == b"a ? b\n"
+
+
+def test_the_stdout_of_a_recorded_script_is_its_own(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii:strict")
+    script = tmp_path / "script.py"
+    script.write_text("import sys; print(sys.stdout.encoding, sys.stdout.errors)")
+
+    assert python("-m", "vramscope", "run", str(script)).stdout == "ascii strict\n"
 
 
 def test_help_loads_nothing_heavy():
