@@ -35,6 +35,8 @@ class Grid:
 
 Block = Heading | Text | Grid
 
+# A column of words is folded down to so many letters.
+_NARROW = 14
 _STYLES = {"plain": "", "quiet": "dim", "note": "yellow", "warning": "yellow", "error": "red"}
 
 
@@ -55,10 +57,23 @@ def print_terminal(blocks: Sequence[Block]) -> None:
         if isinstance(block, Heading):
             console.print(Styled(f"\n{printable(block.text)}", "bold"))
         elif isinstance(block, Grid):
-            console.print(_rich_table(block))
+            # Wider than the terminal rather than with figures cut off: half a number is another number.
+            width, console.width = console.width, max(console.width, _least_width(block))
+            console.print(_rich_table(block), crop=False)
+            console.width = width
         else:
             mark = "! " if block.kind in ("note", "warning", "error") else ""
             console.print(Styled(mark + printable(block.text), _STYLES[block.kind]))
+
+
+def _least_width(grid: Grid) -> int:
+    """In letters: figures as they are, words in columns that may be narrow."""
+    columns = zip(*(row for row in (grid.header, *grid.rows)), strict=True)
+    widest = (max(len(printable(cell)) for cell in column) for column in columns)
+    return sum(
+        (min(width, _NARROW) if align == "l" else width) + 2
+        for width, align in zip(widest, grid.align, strict=True)
+    )
 
 
 def _rich_table(grid: Grid) -> Any:

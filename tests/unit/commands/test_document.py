@@ -23,6 +23,18 @@ def test_a_file_is_not_cut_at_the_width_of_a_terminal(capsys):
     assert "x" * 120 in capsys.readouterr().out
 
 
+def test_a_narrow_terminal_folds_words_and_never_cuts_a_figure(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "40")
+    figures = ("14.4 MiB", "step 7 backward", "1,234,567,890", "99.9 %")
+    print_terminal([Grid(("what it is", *"abcd"), (("a long line of words", *figures),), "lrrrr")])
+
+    out = capsys.readouterr().out
+    assert "  ".join(figures) in out
+    assert "a long line of words" not in out
+    assert [word for word in out.split() if word in ("a", "long", "line", "of", "words")][-1] == "words"
+
+
 def test_markdown_escapes_what_would_be_markup():
     shown = markdown([Grid(("name",), (("<b>|`__init__`",),), "l")])
 
