@@ -14,6 +14,13 @@ from vramscope.errors import UnknownNameError, UsageError, VramscopeError
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; 0 fine, 1 failed, 2 asked wrongly, 3 a check found what it forbids."""
+    try:
+        return _main(argv)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _main(argv: Sequence[str] | None) -> int:
     parser = _parser()
     strict = _on_unknown_letters("replace")
     args = parser.parse_args(argv)
@@ -32,8 +39,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of a pipe went away (| head). Python flushes again at exit: let it flush into nothing.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except KeyboardInterrupt:
-        return 130
     except (VramscopeError, OSError) as error:
         return _failed(error, args)
 

@@ -50,7 +50,11 @@ def print_terminal(blocks: Sequence[Block]) -> None:
     from rich.console import Console
     from rich.text import Text as Styled
 
-    console = Console(highlight=False, soft_wrap=False)
+    class Page(Console):
+        def on_broken_pipe(self) -> None:
+            raise  # noqa: PLE0704 -- rich is handling it, and would exit with 1
+
+    console = Page(highlight=False, soft_wrap=False)
     if not console.is_terminal:
         console.width = max(console.width, 500)  # a file has no right edge
     for block in blocks:

@@ -1,5 +1,11 @@
 """A page in words is data to the terminal and to Markdown: no name in it can act."""
 
+import os
+import sys
+from contextlib import suppress
+
+import pytest
+
 from vramscope.commands._document import Grid, Heading, Text, markdown, print_terminal, printable
 
 HOSTILE = "\x1b[2Jgone\r[bold]<b>|`__init__`"
@@ -33,6 +39,15 @@ def test_a_narrow_terminal_folds_words_and_never_cuts_a_figure(capsys, monkeypat
     assert "  ".join(figures) in out
     assert "a long line of words" not in out
     assert [word for word in out.split() if word in ("a", "long", "line", "of", "words")][-1] == "words"
+
+
+def test_a_closed_pipe_is_an_error_for_the_command_line_to_tell(monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with suppress(BrokenPipeError), os.fdopen(writer, "w", 1) as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        with pytest.raises(BrokenPipeError):
+            print_terminal([Text("anything")])
 
 
 def test_markdown_escapes_what_would_be_markup():
