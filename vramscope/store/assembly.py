@@ -10,11 +10,12 @@ from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.device import Device
 from vramscope.model.marks import Labels, Note
 from vramscope.model.past import Past
+from vramscope.model.program import resolve
 from vramscope.model.recording import Outcome, Recording
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import Stacks
 from vramscope.store import repair
-from vramscope.store.course import course
+from vramscope.store.course import Resolve, course
 from vramscope.store.framing import StreamFile
 from vramscope.store.manifest import Cap, Manifest
 from vramscope.store.streams import ColumnStream, DeviceStreams
@@ -22,9 +23,17 @@ from vramscope.units import format_bytes, format_duration
 
 
 def recording(
-    manifest: Manifest, device: int, streams: DeviceStreams, stacks: Stacks, end_ns: int
+    manifest: Manifest,
+    device: int,
+    streams: DeviceStreams,
+    stacks: Stacks,
+    end_ns: int,
+    found_by: Resolve = resolve,
 ) -> Recording:
-    """Everything of one device; what points to rows that are not there is made harmless and noted."""
+    """Everything of one device; what points to rows that are not there is made harmless and noted.
+
+    *found_by*: how its steps are found.
+    """
     pools = streams.pool_ids()
     first, end = streams.first_event, streams.first_event + len(streams)
     limits = {"stack_id": len(stacks), "pool": len(pools)}
@@ -32,7 +41,7 @@ def recording(
     initial, in_initial = repair.keep_known_state(streams.states.initial or Snapshot(), limits)
     final, in_final = _final(streams, limits)
     marks = repair.marks_within(streams.table("marks"), end)
-    found = course(marks, (streams.stretch_peaks(), streams.settled_steps()), (first, end), end_ns)
+    found = course(marks, (streams.stretch_peaks(), streams.settled_steps()), (first, end), end_ns, found_by)
     return Recording(
         source=manifest.source,
         process=manifest.process,

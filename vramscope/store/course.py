@@ -3,6 +3,7 @@
 Steps are found over all marks at once, so that nothing depends on where the cut is.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,6 +11,8 @@ import numpy as np
 from vramscope.model.marks import Marks, Phases, Steps
 from vramscope.model.past import Past, SettledSteps, StretchPeaks
 from vramscope.model.program import resolve
+
+Resolve = Callable[[Marks, int, int], tuple[Steps, Phases]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +26,16 @@ class Course:
 
 
 def course(
-    marks: Marks, known: tuple[StretchPeaks, SettledSteps], events: tuple[int, int], end_ns: int
+    marks: Marks,
+    known: tuple[StretchPeaks, SettledSteps],
+    events: tuple[int, int],
+    end_ns: int,
+    found_by: Resolve = resolve,
 ) -> Course:
     """*marks* of the whole recording, whose events *events* (first and behind the last) are still there."""
     first, end = events
     peaks, settled = known
-    steps, phases = behind(settled, *resolve(marks, end, end_ns))
+    steps, phases = behind(settled, *found_by(marks, end, end_ns))
     if not first:
         return Course(marks, steps, phases, Past())
     n_past = int(np.searchsorted(steps.start_event, first))

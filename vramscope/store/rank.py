@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from vramscope.model.marks import Note
+from vramscope.model.program import resolve
 from vramscope.model.recording import Outcome, Recording
 from vramscope.store import assembly, parts
 from vramscope.store import manifest as manifests
+from vramscope.store.course_so_far import CourseSoFar
 from vramscope.store.directory import MANIFEST
 from vramscope.store.liveness import is_alive
 from vramscope.store.schema import EVERY_DEVICE, NOTES, STACKS, device_of
@@ -32,6 +34,8 @@ class RankReader:
         self.outcome = self.manifest.outcome
         self._grew_at = float("-inf")
         self._devices: dict[int, DeviceStreams] = {}
+        self._courses: dict[int, CourseSoFar] = {}
+        """Of the devices; asked while more may come."""
         self._homes: list[Path] = []
         # Row 0 is the empty stack, and is not written.
         self._stacks = ColumnStream([directory], STACKS, n_rows=1)
@@ -73,7 +77,8 @@ class RankReader:
         of_rank = (*self.notes(), *stack_notes)
         found = []
         for device, streams in sorted(self._devices.items()):
-            recording = assembly.recording(self.manifest, device, streams, stacks, self.ended_ns())
+            found_by = self._courses[device].resolve if self.outcome is Outcome.RUNNING else resolve
+            recording = assembly.recording(self.manifest, device, streams, stacks, self.ended_ns(), found_by)
             own = (
                 *assembly.written_notes(self._notes, device),
                 *assembly.file_notes(streams.files(), self.outcome),
@@ -152,4 +157,5 @@ class RankReader:
         taken = self.manifest.cap.events if self.manifest.cap is not None else {}
         for device in new:
             self._devices[device] = DeviceStreams(self.directory, self._homes, device, taken.get(device, 0))
+            self._courses[device] = CourseSoFar()
         return bool(new)

@@ -84,7 +84,7 @@ def shortened(known: Course, n_events: int) -> Course | None:
     for cut in range(middle, min(middle + _ATTEMPTS, len(steps) - 1)):
         if cut <= len(settled) or steps.end_event[cut - 1] > n_events:
             continue
-        kept = _behind_cut(marks, steps, phases, cut)
+        kept = marks.rows(rows_behind(marks, steps, phases, cut))
         older = _settled(known, steps, cut, n_events)
         again = behind(older, *resolve(kept, n_events, end_ns))
         if _is_same((steps, phases), again, cut):
@@ -93,14 +93,15 @@ def shortened(known: Course, n_events: int) -> Course | None:
     return None
 
 
-def _behind_cut(marks: Marks, steps: Steps, phases: Phases, cut: int) -> Marks:
-    """The marks of the step *cut* and later ones, and of what is still open when it begins."""
+def rows_behind(marks: Marks, steps: Steps, phases: Phases, cut: int) -> NDArray[np.bool_]:
+    """Which marks are of the step *cut* and later ones, and of what is still open when it begins."""
     start_ns = steps.start_ns[cut]
     is_later = marks.time_ns > start_ns
     is_later |= (marks.time_ns == start_ns) & ~np.isin(marks.kind, _ENDS)
     is_open = (phases.start_ns <= start_ns) & (phases.end_ns > start_ns)
     begins = np.isin(marks.time_ns, phases.start_ns[is_open]) & (marks.kind == MarkKind.PHASE_BEGIN)
-    return marks.rows(is_later | begins | _entered(marks, start_ns))
+    found: NDArray[np.bool_] = is_later | begins | _entered(marks, start_ns)
+    return found
 
 
 def _entered(marks: Marks, before_ns: int) -> NDArray[np.bool_]:
