@@ -107,8 +107,8 @@ def _word(data: Data, view: View, free: Outcome, room: int, trial: Trial | None)
     if free.peak_allocated > room:
         return "too small"
     conf = trial.candidate.conf if trial else None
-    emptied = bool(trial and trial.candidate.is_emptied)
-    found = data.ask(view, "what_if", conf=conf, capacity_bytes=room, empty_cache_every_step=emptied)
+    after = trial.candidate.empty_cache_after if trial else ""
+    found = data.ask(view, "what_if", conf=conf, capacity_bytes=room, empty_cache_after=after)
     return "too small" if not found.fits else "tight" if found.n_retries else "fits"
 
 

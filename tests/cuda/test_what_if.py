@@ -126,6 +126,29 @@ def test_what_is_advised_is_never_worse_than_nothing(fit_runs, name):
             assert told(fit_runs, name, setting)["reserved"] < told(fit_runs, name, "default")["reserved"]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_advised_where_memory_ran_out_would_have_gone_on(fit_runs, name):
+    as_it_was = told(fit_runs, name, "tight-default")
+    (recording,) = load(fit_runs / f"{name}-tight-default").recordings
+
+    advice = recording.settings_advice(**device(as_it_was))
+
+    genuine = {
+        conf: told(fit_runs, name, f"tight-{setting}")
+        for setting, conf in SETTINGS.items()
+        if setting != "default"
+    }
+    goes_on = {
+        conf
+        for conf, said in genuine.items()
+        if not said["ooms"] or (as_it_was["ooms"] and said["allocations"] > as_it_was["allocations"])
+    }
+    if advice.advised is None:
+        assert not goes_on, advice.reason
+    elif advice.advised.candidate.conf in genuine:
+        assert advice.advised.candidate.conf in goes_on
+
+
 def told(fit_runs, name, setting):
     """torch's own counters at the end of that run."""
     answer = fit_runs / f"{name}-{setting}.json"

@@ -6,15 +6,16 @@ reserved is hardly above allocated no setting can save anything, and none is tri
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from vramscope.allocator.settings import Settings
 from vramscope.analysis import Analysis
+from vramscope.analysis._epochs import epochs
 from vramscope.analysis.churn import churn_of
 from vramscope.analysis.timeline import timeline
-from vramscope.analysis.what_if import Outcome, Program, device_total, emptied, program_of, replay
+from vramscope.analysis.what_if import Outcome, Program, device_total, emptied_after, program_of, replay
 from vramscope.model.recording import Recording
 from vramscope.units import format_bytes
 
@@ -42,8 +43,19 @@ class Candidate:
     """The whole text for PYTORCH_CUDA_ALLOC_CONF, what was set already included."""
     effort: int
     """1: simple and rarely harmful … 3: costs time."""
-    is_emptied: bool = False
-    """``torch.cuda.empty_cache()`` after every step instead."""
+    empty_cache_after: str = ""
+    """``torch.cuda.empty_cache()`` after every "step" or "epoch" instead."""
+    memory_fraction: float | None = None
+    """Set by the program, where the environment cannot."""
+
+    @property
+    def call(self) -> str:
+        """The line that the program needs; '' where the environment is enough."""
+        if self.empty_cache_after:
+            return f"torch.cuda.empty_cache()  # after every {self.empty_cache_after}"
+        if self.memory_fraction is not None:
+            return f"torch.cuda.set_per_process_memory_fraction({self.memory_fraction})"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +118,10 @@ def settings_advice(
 def _trial(
     program: Program, recording: Recording, room: tuple[int | None, int | None], candidate: Candidate
 ) -> Outcome:
-    if candidate.is_emptied:
-        program = emptied(program, recording.steps.end_event)
     settings = Settings.from_conf(candidate.conf, torch=recording.process.torch)
-    return replay(program, settings, *room)
+    if candidate.memory_fraction is not None:
+        settings = replace(settings, memory_fraction=candidate.memory_fraction)
+    return replay(emptied_after(program, recording, candidate.empty_cache_after), settings, *room)
 
 
 def candidates(recording: Recording, is_short: bool = False) -> Iterator[Candidate]:
@@ -126,11 +138,24 @@ def candidates(recording: Recording, is_short: bool = False) -> Iterator[Candida
     if _version(process.torch) >= (2, 11):
         for size in _LARGE_MB:
             yield _with(conf, "large_segment_size_mb", str(size), 2)
-    if is_short and _version(process.torch) >= (2, 10) and "per_process_memory_fraction" not in conf:
+    if is_short:
+        yield from _collecting(conf, process.torch)
+    n_epochs, n_steps = len(epochs(recording).ends), len(recording.steps)
+    for word, n_times in (("epoch", n_epochs if n_epochs < n_steps else 0), ("step", n_steps)):
+        if n_times:
+            yield Candidate(f"torch.cuda.empty_cache() after every {word}", conf, 3, empty_cache_after=word)
+
+
+def _collecting(conf: str, torch: str) -> Iterator[Candidate]:
+    """Garbage is collected only where a fraction is set, which the environment can do from 2.10 on."""
+    if "per_process_memory_fraction" in conf:
+        yield _with(conf, "garbage_collection_threshold", str(_THRESHOLD), 2)
+    elif _version(torch) >= (2, 10):
         kept = _with(conf, "per_process_memory_fraction", str(_FRACTION), 2).conf
         yield _with(kept, "garbage_collection_threshold", str(_THRESHOLD), 2)
-    if len(recording.steps):
-        yield Candidate("torch.cuda.empty_cache() after every step", conf, 3, is_emptied=True)
+    else:
+        found = _with(conf, "garbage_collection_threshold", str(_THRESHOLD), 3)
+        yield replace(found, memory_fraction=_FRACTION)
 
 
 def _with(conf: str, key: str, value: str, effort: int) -> Candidate:
@@ -145,7 +170,7 @@ def environment_line(candidate: Candidate) -> str:
     Every torch reads this name (seen in 2.6 to 2.13). ``PYTORCH_ALLOC_CONF``, which 2.9 asks for in a
     warning, 2.9 itself does not read for CUDA; and where both are set this one wins.
     """
-    return "" if candidate.is_emptied else f"PYTORCH_CUDA_ALLOC_CONF={candidate.conf}"
+    return "" if candidate.empty_cache_after else f"PYTORCH_CUDA_ALLOC_CONF={candidate.conf}"
 
 
 def _version(torch: str) -> tuple[int, int]:
@@ -159,14 +184,12 @@ def _version(torch: str) -> tuple[int, int]:
 
 def _hopeless(base: Outcome, capacity_bytes: int | None) -> str:
     """Why no setting can help, or ''."""
-    if (
-        capacity_bytes is not None
-        and not base.fits
-        and base.peak_allocated + base.failed_bytes > capacity_bytes
-    ):
+    # Not what is allocated: how much of a block nobody asked for depends on the settings.
+    held, asked = base.failed_requested, base.failed_bytes
+    if capacity_bytes is not None and not base.fits and held + asked > capacity_bytes:
         return (
-            f"{format_bytes(base.peak_allocated)} are allocated when {format_bytes(base.failed_bytes)} more "
-            f"are asked for: no setting makes that fit {format_bytes(capacity_bytes)}"
+            f"{format_bytes(held)} are in use when {format_bytes(asked)} more are asked for: no setting "
+            f"makes that fit {format_bytes(capacity_bytes)}"
         )
     spare = base.peak_reserved - base.peak_allocated
     if base.fits and not base.n_retries and spare < _worth(base):

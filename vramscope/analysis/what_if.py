@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from vramscope.allocator.device import CachingAllocator, OutOfMemory
 from vramscope.allocator.settings import Settings
 from vramscope.analysis import Analysis
+from vramscope.analysis._epochs import epochs
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording
@@ -78,6 +79,8 @@ class Outcome:
     failed_at: int | None = None
     """Event of the first request that does not fit; None where all do."""
     failed_bytes: int = 0
+    failed_requested: int = 0
+    """Bytes that the program had asked for and held when that request failed."""
     events: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
     """Of the curve."""
     reserved: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
@@ -93,21 +96,23 @@ def what_if(
     recording: Recording,
     conf: str | None = None,
     capacity_bytes: int | None = None,
-    empty_cache_every_step: bool = False,
+    empty_cache_after: str = "",
     total_bytes: int | None = None,
+    memory_fraction: float | None = None,
 ) -> Outcome:
     """Under *conf*, the text of ``PYTORCH_CUDA_ALLOC_CONF`` (that of the recording where None), with
     *capacity_bytes* for the allocator to reserve (no limit where None), on a device of *total_bytes* (see
     ``device_total``). 2 to 3 s per million events.
 
-    Raises UsageError for a text that torch would refuse.
+    *empty_cache_after*: "step" or "epoch"; *memory_fraction*: as by ``set_per_process_memory_fraction``.
+    Raises UsageError for a text that torch would refuse, and where no epochs are known.
     """
-    program = program_of(recording)
+    program = emptied_after(program_of(recording), recording, empty_cache_after)
     settings = program.settings
     if conf is not None:
         settings = Settings.from_conf(conf, torch=recording.process.torch)
-    if empty_cache_every_step:
-        program = emptied(program, recording.steps.end_event)
+    if memory_fraction is not None:
+        settings = replace(settings, memory_fraction=memory_fraction)
     return replay(program, settings, capacity_bytes, device_total(recording, capacity_bytes, total_bytes))
 
 
@@ -189,8 +194,20 @@ def _says_so(recording: Recording, stack_id: int) -> bool:
     return any(frame.function == "empty_cache" for frame in recording.stacks.frames(stack_id))
 
 
-def emptied(program: Program, ends: NDArray[Any]) -> Program:
-    """The same program, with ``empty_cache`` after each of the steps that end so (exclusive events)."""
+def emptied_after(program: Program, recording: Recording, what: str) -> Program:
+    """The same program, with ``empty_cache`` after each step or epoch of the recording ('' for neither)."""
+    if what not in ("", "step", "epoch"):
+        raise UsageError(f"empty_cache after each {what!r}: steps and epochs are known")
+    if not what:
+        return program
+    ends = recording.steps.end_event if what == "step" else epochs(recording).ends
+    if not len(ends):
+        raise UsageError(f'no {what}s are known; `recorder.mark("epoch 1")` and `recorder.step()` tell them')
+    return _emptied_at(program, ends)
+
+
+def _emptied_at(program: Program, ends: NDArray[Any]) -> Program:
+    """*ends*: exclusive events."""
     at = np.searchsorted(program.event, ends)
     return replace(
         program,
@@ -233,6 +250,7 @@ def replay(
         n_retries=allocator.counts.num_alloc_retries,
         failed_at=None if failed is None else int(program.event[failed]),
         failed_bytes=0 if failed is None else int(program.size[failed]),
+        failed_requested=0 if failed is None else allocator.requested_bytes,
         events=np.array(player.events, "i8"),
         reserved=np.array(player.reserved, "i8"),
     )

@@ -121,8 +121,8 @@ class _Answer:
         as_it_is = what_if(self.recording, None, room)
         if advised is None:
             return as_it_is, None
-        conf, every_step = advised.candidate.conf, advised.candidate.is_emptied
-        return as_it_is, what_if(self.recording, conf, room, empty_cache_every_step=every_step)
+        conf, after = advised.candidate.conf, advised.candidate.empty_cache_after
+        return as_it_is, what_if(self.recording, conf, room, empty_cache_after=after)
 
     def _batch(self, others: "list[Recording]", args: Namespace) -> "BatchFit":
         from vramscope.analysis.batch_fit import batch_fit

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from vramscope.analysis._epochs import epochs
 from vramscope.analysis.settings_advice import Candidate, candidates, environment_line, settings_advice
 from vramscope.analysis.what_if import what_if
 from vramscope.errors import UsageError
 from vramscope.load import load
 from vramscope.model.device import Process
-from vramscope.model.marks import Steps
+from vramscope.model.marks import MarkKind, Marks, Phase, Phases, Steps
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import stacks_of
 from vramscope.model.trace import Action, Trace
@@ -86,7 +87,7 @@ def test_empty_cache_after_every_step_gives_back_what_is_free():
     recording = program((A, 1, 30), (R, 1, 30), (C, 1, 30), (A, 2, 40), steps=steps)
 
     assert what_if(recording).peak_reserved == 70 * MIB
-    assert what_if(recording, empty_cache_every_step=True).peak_reserved == 40 * MIB
+    assert what_if(recording, empty_cache_after="step").peak_reserved == 40 * MIB
 
 
 def test_a_refused_request_is_given_up_where_it_would_fit():
@@ -107,16 +108,65 @@ def test_a_refused_request_that_ended_the_program_has_to_be_served():
     assert what_if(recording).peak_reserved == 130 * MIB
 
 
-@pytest.mark.parametrize(("torch", "expected"), [("2.9.1", False), ("2.13.0", True)])
-def test_where_a_card_is_short_collecting_garbage_is_tried_with_the_fraction_it_needs(torch, expected):
+@pytest.mark.parametrize(
+    ("torch", "conf", "call"),
+    [
+        ("2.9.1", "garbage_collection_threshold:0.8", "torch.cuda.set_per_process_memory_fraction(0.95)"),
+        ("2.13.0", "per_process_memory_fraction:0.95,garbage_collection_threshold:0.8", ""),
+    ],
+)
+def test_where_a_card_is_short_collecting_garbage_is_tried_with_the_fraction_it_needs(torch, conf, call):
     recording = nines(process=Process(torch=torch))
 
-    found = [each for each in candidates(recording, is_short=True) if "garbage" in each.name]
+    (found,) = [each for each in candidates(recording, is_short=True) if "garbage" in each.name]
 
     # Without a fraction the threshold does nothing; the environment can set one from 2.10 on.
-    assert bool(found) is expected
-    assert all("per_process_memory_fraction:0.95" in each.conf for each in found)
+    assert (found.conf, found.call) == (conf, call)
     assert not [each for each in candidates(recording) if "garbage" in each.name]
+
+
+def test_a_fraction_is_one_of_the_whole_device():
+    recording = program((A, 1, 30), (R, 1, 30), (C, 1, 30), (A, 2, 40), (A, 3, 20))
+    room = {"capacity_bytes": 150 * MIB, "total_bytes": 200 * MIB}
+
+    # 70 of 200 are enough for the cached 30 to stay; with 60 it has to go; 50 are too few.
+    assert what_if(recording, memory_fraction=0.35, **room).n_retries == 0
+    assert what_if(recording, memory_fraction=0.3, **room).n_retries == 1
+    assert what_if(recording, memory_fraction=0.25, **room).failed_at == 4
+
+
+def marked(*names: str, at: tuple[int, ...]) -> Marks:
+    return Marks.of(kind=[MarkKind.MARK] * len(at), event=at, name=range(1, 1 + len(at)), names=("", *names))
+
+
+def test_an_epoch_ends_where_the_program_says_so():
+    rows = [(what, i, 30) for i in range(4) for what in (A, R, C)]
+    recording = program(*rows, (A, 9, 40), marks=marked("Epoch 1", "checkpoint", at=(12, 3)))
+
+    assert epochs(recording).ends.tolist() == [12]
+    assert "marked" in epochs(recording).basis
+    assert what_if(recording).peak_reserved == 70 * MIB
+    assert what_if(recording, empty_cache_after="epoch").peak_reserved == 40 * MIB
+
+
+def test_else_with_the_evaluation_after_its_training():
+    kinds = [Phase.EVAL, *[Phase.BACKWARD] * 3, Phase.EVAL, Phase.EVAL, *[Phase.BACKWARD] * 3, Phase.EVAL]
+    ends = range(1, 1 + len(kinds))
+    phases = Phases.of(phase=kinds, start_event=range(len(kinds)), end_event=ends)
+    steps = Steps.of(index=range(6), start_event=range(6), end_event=range(1, 7))
+
+    found = epochs(Recording(phases=phases, steps=steps))
+
+    # What is looked at before any training ends no epoch.
+    assert found.ends.tolist() == [6, 10]
+    assert found.basis.startswith("inferred")
+    # A teacher that runs in every step ends none either.
+    assert not len(epochs(Recording(phases=phases, steps=steps.rows(slice(0, 3)))).ends)
+
+
+def test_epochs_that_nothing_tells_of_cannot_be_asked_about():
+    with pytest.raises(UsageError, match="no epochs are known"):
+        what_if(program((A, 1, 2)), empty_cache_after="epoch")
 
 
 def test_settings_that_torch_would_refuse_are_refused():
@@ -177,6 +227,18 @@ def test_no_setting_makes_room_for_more_than_there_is():
     assert "no setting makes that fit 150 MiB" in advice.reason
 
 
+def test_what_was_allocated_earlier_makes_nothing_hopeless():
+    # 900 MiB at the peak; when 400 are lacking only 300 of it are in use, in every third segment.
+    rows = [(A, i, 9) for i in range(100)] + [(what, i, 9) for i in range(100) if i % 3 for what in (R, C)]
+    recording = program(*rows, (A, 1000, 400))
+
+    advice = settings_advice(recording, capacity_bytes=1000 * MIB)
+
+    assert not advice.base.fits
+    assert advice.base.failed_requested == 34 * 9 * MIB
+    assert "no setting makes that fit" not in advice.reason
+
+
 def test_what_fits_only_with_a_setting_is_advised():
     advice = settings_advice(nines(), capacity_bytes=950 * MIB)
 
@@ -202,4 +264,4 @@ def test_what_was_set_already_is_kept():
 def test_the_line_has_the_name_that_every_torch_reads():
     # 2.9 warns that it is deprecated, and does not read the other one for CUDA.
     assert environment_line(Candidate("a:1", "a:1", 1)) == "PYTORCH_CUDA_ALLOC_CONF=a:1"
-    assert environment_line(Candidate("empty_cache", "a:1", 3, is_emptied=True)) == ""
+    assert environment_line(Candidate("empty_cache", "a:1", 3, empty_cache_after="step")) == ""

@@ -1,0 +1,56 @@
+"""Where does an epoch end? Recordings know marks and phases, not epochs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.model.marks import MarkKind, Phase
+from vramscope.model.recording import Recording
+
+_FEWEST_STEPS = 3
+"""In an epoch, on average: an evaluation within every step (a teacher, a sampler) ends none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epochs:
+    """Where epochs end, as instants, and how that is known."""
+
+    ends: NDArray[Any]
+    basis: str = ""
+    """'' where nothing tells of epochs."""
+
+
+def epochs(recording: Recording) -> Epochs:
+    """Best knowledge first: marks whose names begin with "epoch"; evaluations that follow training."""
+    marked = _marked(recording)
+    if len(marked):
+        return Epochs(marked, 'as marked by the program (`recorder.mark("epoch …")`)')
+    inferred = _after_evaluations(recording)
+    if len(inferred) and _FEWEST_STEPS * len(inferred) <= len(recording.steps):
+        return Epochs(inferred, "inferred: an epoch ends with the evaluation that follows its training")
+    return Epochs(np.zeros(0, "i8"))
+
+
+def _marked(recording: Recording) -> NDArray[Any]:
+    marks = recording.marks.rows(recording.marks.kind == MarkKind.MARK)
+    is_epoch = [marks.names[name].lower().startswith("epoch") for name in marks.name.tolist()]
+    return np.unique(marks.event[np.array(is_epoch, "?")])
+
+
+def _after_evaluations(recording: Recording) -> NDArray[Any]:
+    """The end of the last evaluation before training goes on, or before the recording ends."""
+    phases = recording.phases
+    ends: list[int] = []
+    has_trained, evaluated_until = False, -1
+    for phase, end in zip(phases.phase.tolist(), phases.end_event.tolist(), strict=True):
+        if phase == Phase.BACKWARD:
+            if evaluated_until >= 0:
+                ends.append(evaluated_until)
+            has_trained, evaluated_until = True, -1
+        elif phase == Phase.EVAL and has_trained:
+            evaluated_until = max(end, evaluated_until)
+    if evaluated_until >= 0:
+        ends.append(evaluated_until)
+    return np.array(ends, "i8")
