@@ -446,7 +446,7 @@ def _outcome(error: BaseException | None) -> tuple[Outcome, str]:
     is_quiet_exit = isinstance(error, SystemExit) and not error.code
     if error is None or is_quiet_exit or isinstance(error, GeneratorExit):
         return Outcome.FINISHED, ""
-    return Outcome.FAILED, " ".join(f"{type(error).__name__}: {error}".split())[:2000]
+    return Outcome.FAILED, " ".join(f"{type(error).__name__}: {error}".split())[:2000].removesuffix(":")
 
 
 def _process(capture: "Capture") -> Process:

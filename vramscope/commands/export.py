@@ -28,7 +28,8 @@ def run(args: Namespace) -> int:
     with waiting(f"writing {output}"):
         files = chosen.write(loaded, output)
     size = sum(file.stat().st_size for file in files)
-    print(f"{len(files)} files, {format_bytes(size)}: {output}")
+    n_files = "1 file" if len(files) == 1 else f"{len(files)} files"
+    print(f"{n_files}, {format_bytes(size)}: {output}")
     return 0
 
 
