@@ -24,7 +24,7 @@ BEFORE = "before the recording"
 NONE = "none"
 
 _Groups = tuple[NDArray[Any], tuple[str, ...]]
-"""For each live allocation its group, as an index into the names."""
+"""For each allocation its group, as an index into the names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,13 @@ def composition(
 
     Raises UsageError for another word, an instant outside of the recording, or a window that is none.
     """
-    if by not in BY:
-        raise UsageError(f"composition by {by!r}: known are {', '.join(BY)}")
-    at = _instant(recording, instant, window)
+    if instant is None and window is not None:
+        at = peak_within(recording, window)
+    else:
+        at = instant_of(recording, instant)
     found = lifetimes(recording)
     rows = live_rows(found, at)
-    group, names = BY[by](recording, found, rows)
+    group, names = grouped(recording, by, found, rows)
     n_bytes, count, requested = (np.zeros(len(names), "i8") for _ in range(3))
     np.add.at(n_bytes, group, found.block_size[rows])
     np.add.at(count, group, 1)
@@ -77,13 +78,19 @@ def composition(
     return Shares(order, n_bytes[order], count[order], requested[order], names=names, by=by, instant=at)
 
 
-def _instant(recording: Recording, instant: int | None, window: tuple[int, int] | None) -> int:
-    if instant is not None or window is None:
-        return instant_of(recording, instant)
+def peak_within(recording: Recording, window: tuple[int, int]) -> int:
+    """The first instant of *window*, both ends included, at which most was allocated."""
     start, end = window
     if not 0 <= start <= end <= len(recording.trace):
         raise UsageError(f"window {start} to {end}: this recording has instants 0 to {len(recording.trace)}")
     return start + int(timeline(recording).allocated[start : end + 1].argmax())
+
+
+def grouped(recording: Recording, by: str, found: Allocations, rows: NDArray[Any]) -> _Groups:
+    """These rows of *found* told apart."""
+    if by not in BY:
+        raise UsageError(f"composition by {by!r}: known are {', '.join(BY)}")
+    return BY[by](recording, found, rows)
 
 
 # -------------------------------------------------------------------------------------- by what
@@ -94,10 +101,9 @@ def _phase(recording: Recording, found: Allocations, rows: NDArray[Any]) -> _Gro
     names = (*(phase.name.lower() for phase in Phase), NONE, BEFORE)
     born = found.alloc_event[rows]
     row = np.append(phases_of(recording.phases, len(recording.trace)), -1)[born]
-    phase = np.append(recording.phases.phase, 0)[row].astype("i8")
-    at = {phase: i for i, phase in enumerate(Phase)}
-    index = np.array([at.get(Phase(value), 0) for value in phase.tolist()], dtype="i8")
-    index[row < 0] = len(Phase)
+    place = {phase: i for i, phase in enumerate(Phase)}
+    of = [place[Phase(value)] for value in recording.phases.phase.tolist()]
+    index = np.array([*of, len(Phase)])[row]  # the last for −1: in none
     index[born < 0] = len(Phase) + 1
     return index, names
 

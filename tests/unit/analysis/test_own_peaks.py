@@ -1,0 +1,97 @@
+"""What a group held at the peak of all and the most that it ever held are two numbers."""
+
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vramscope.analysis import own_peaks as own_peaks_module
+from vramscope.analysis.composition import BY, composition
+from vramscope.analysis.own_peaks import own_peaks
+from vramscope.errors import UsageError
+from vramscope.model.recording import Recording
+from vramscope.model.snapshot import Blocks, Segments, Snapshot
+from vramscope.model.stacks import stacks_of
+from vramscope.model.trace import Action
+
+A, R, C = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED
+KIB = 1 << 10
+OPS = st.lists(st.tuples(st.integers(0, 7), st.integers(1, 4096)), max_size=40)
+LOOP, STEP = "train.py:3 loop (stack 1)", "train.py:9 step (stack 2)"
+
+
+@pytest.fixture
+def taking_turns(recording):
+    """``loop`` holds 4 KiB, lets go, and 3 KiB of ``step`` with 2 KiB of ``loop`` are the peak of all."""
+    return recording(
+        (A, 8192, 4 * KIB, 1),
+        (R, 8192, 4 * KIB),
+        (C, 8192, 4 * KIB),
+        (A, 16384, 3 * KIB, 2),
+        (A, 32768, 2 * KIB, 1),
+        (R, 16384, 3 * KIB),
+        (C, 16384, 3 * KIB),
+        stacks=stacks_of([("loop", "train.py", 3)], [("step", "train.py", 9)]),
+    )
+
+
+def test_the_largest_by_itself_need_not_be_the_largest_at_the_peak(taking_turns):
+    found = own_peaks(taking_turns, by="stack")
+
+    assert found.by_name == {LOOP: (2 * KIB, 4 * KIB), STEP: (3 * KIB, 3 * KIB)}
+    assert list(found.by_name) == [LOOP, STEP]
+    assert (found.instant, found.own_instant.tolist()) == (5, [1, 4])
+
+
+def test_a_window_has_peaks_of_its_own_the_level_on_entry_included(taking_turns):
+    found = own_peaks(taking_turns, by="stack", window=(5, 7))
+
+    assert found.by_name == {STEP: (3 * KIB, 3 * KIB), LOOP: (2 * KIB, 2 * KIB)}
+    assert found.own_instant.tolist() == [5, 5]
+
+
+def test_a_group_that_holds_nothing_at_the_peak_is_told_all_the_same(taking_turns):
+    found = own_peaks(taking_turns, by="stack", window=(0, 4))
+
+    assert (found.instant, found.by_name) == (1, {LOOP: (4 * KIB, 4 * KIB), STEP: (0, 3 * KIB)})
+
+
+def test_what_was_there_before_has_its_peak_at_the_start():
+    state = Snapshot(
+        segments=Segments.of(address=[0], size=[20480]),
+        blocks=Blocks.of(segment=[0], address=[0], size=[KIB], requested_size=[1000]),
+    )
+
+    found = own_peaks(Recording(initial=state), by="stream")
+
+    assert found.by_name == {"stream 0": (KIB, KIB)}
+    assert found.own_instant.tolist() == [0]
+
+
+@pytest.mark.parametrize("asked", [{"by": "colour"}, {"window": (4, 2)}, {"window": (0, 8)}])
+def test_what_cannot_be_told_apart_is_refused(taking_turns, asked):
+    with pytest.raises(UsageError):
+        own_peaks(taking_turns, **asked)
+
+
+@given(OPS, st.integers(0, 20), st.data())
+def test_an_own_peak_is_the_most_of_all_instants_of_the_window(play, ops, n_before, data):
+    recording = play(ops, n_before).recording
+    start = data.draw(st.integers(0, len(recording.trace)))
+    window = start, data.draw(st.integers(start, len(recording.trace)))
+    for by in BY:
+        with patch.object(own_peaks_module, "_STRETCH", 3):
+            found = own_peaks(recording, by=by, window=window)
+        whole = composition(recording, by=by, window=window)
+        at_each = [composition(recording, by=by, instant=k).totals for k in range(start, window[1] + 1)]
+        names = {name for totals in at_each for name in totals}
+
+        assert found.instant == whole.instant
+        assert {name: n for name, (n, _) in found.by_name.items() if n} == whole.totals
+        assert {name: own for name, (_, own) in found.by_name.items()} == {
+            name: max(totals.get(name, 0) for totals in at_each) for name in names
+        }
+        for group, own, instant in zip(found.group, found.own_peak, found.own_instant, strict=True):
+            held = [totals.get(found.names[group], 0) for totals in at_each]
+            assert held.index(own) == instant - start
