@@ -55,6 +55,14 @@ def fullest(data: Data, view: View, quantity: str = "allocated") -> int:
     return at
 
 
+def lately(data: Data, view: View, question: str) -> Any:
+    """What an analysis of the whole recording says; while it grows, perhaps as of a while ago."""
+    growing = data.growing(view)
+    if growing is None:
+        return data.ask(view, question)
+    return growing.lately(question, view.recording, lambda: data.ask(view, question))
+
+
 def series_of(data: Data, view: View, axis: str) -> Series:
     """The overview's series on one axis."""
     growing = data.growing(view)

@@ -132,6 +132,16 @@
     return !gd || !onEvents(gd);
   }
 
+  // A picture below the timeline shows the same stretch of the same axis.
+  function lead(gd) {
+    const range = axis(gd).range;
+    for (const other of document.querySelectorAll(".follows .js-plotly-plot")) {
+      if (!other._fullLayout) continue;
+      const shown = axis(other).range;
+      if (shown[0] !== range[0] || shown[1] !== range[1]) Plotly.relayout(other, { "xaxis.range": range.slice() });
+    }
+  }
+
   // Plotly draws some frames after Dash has set the figure.
   function drawn(figure, frames) {
     requestAnimationFrame(function () {
@@ -142,8 +152,9 @@
       }
       for (const gd of document.querySelectorAll(".timeline .js-plotly-plot")) {
         readout(gd, null);
+        lead(gd);
         if (gd.vramscopeRedraws) continue;
-        gd.on("plotly_afterplot", () => readout(gd, null));
+        gd.on("plotly_afterplot", () => { readout(gd, null); lead(gd); });
         gd.vramscopeRedraws = true;
       }
       for (const gd of document.querySelectorAll(".icicle .js-plotly-plot")) {

@@ -2,36 +2,34 @@
 
 from typing import Any
 
-import dash_ag_grid as dag
 import numpy as np
-from dash import ClientsideFunction, Input, Output, Patch, State, dcc, html, no_update
+from dash import ClientsideFunction, Input, Output, Patch, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 from flask import Response, request
 
 from vramscope.allocator.index import StateIndex
 from vramscope.allocator.settings import Settings
-from vramscope.analysis.pins import pins_of
 from vramscope.analysis.would_fit import Fit, Origin, fit_of
 from vramscope.errors import UsageError, VramscopeError
-from vramscope.model.marks import Category, Phase
+from vramscope.model.marks import Category
 from vramscope.model.snapshot import BlockState, Snapshot
-from vramscope.units import format_bytes, format_duration, parse_bytes
+from vramscope.units import format_bytes, parse_bytes
 
 from .. import api
 from ..address import Address, restore
-from ..components import allocation, legend, raster, states, typed
+from ..components import allocation, churn, free_blocks, legend, raster, states, typed
+from ..components import pins as pinned
 from ..components.definitions import DEFINITION, explained
 from ..components.graph import graph
 from ..data import Data, View
 from ..figures import composition, segment_map
-from ..figures.names import counted, place
+from ..figures.names import counted
 from ..figures.series import EVENTS, TIME, Series
 from ..figures.theme import CATEGORY_COLOUR
 from ..figures.timeline import Window, window
-from ..instant import folded, moment, neighbour, series_of, totals
+from ..instant import lately, moment, neighbour, series_of, totals
 from . import Context, Page
 
-MAX_PINS = 200
 _MAP = "Segments end to end, their blocks coloured by what they are for."
 _HOLE, _WHOLE, _PENDING = len(Category), len(Category) + 1, len(Category) + 2
 _NAMES = {_HOLE: "free, in a segment in use", _WHOLE: "segment wholly free", _PENDING: "waiting for a stream"}
@@ -69,11 +67,23 @@ def _layout(context: Context) -> Any:
             ],
             className="panel chart", **{"aria-label": "Segments and blocks"},
         ),
-        html.Div([_fit_panel(), _pin_panel(data, view, at)], className="fit-and-pins"),
+        html.Div([_fit_panel(), pinned.panel(data, view, at, _state(data, view, at))],
+                 className="fit-and-pins"),
+        html.Div(_over_time(data, view, series), id="fr-over-time", className="pair"),
         html.Section(html.Aside(id="fr-detail", className="detail alone", **{"aria-live": "polite"})),
         dcc.Store(id="fr-view", data=[address.t0, address.t1]), dcc.Store(id="fr-at", data=at),
-        dcc.Store(id="fr-pick"), dcc.Store(id="fr-said"), dcc.Store(id="fr-ready"),
+        dcc.Store(id="fr-upto", data=_told(data, view)), dcc.Store(id="fr-pick"),
+        dcc.Store(id="fr-said"), dcc.Store(id="fr-ready"),
     ]  # fmt: skip
+
+
+def _over_time(data: Data, view: View, series: Series) -> list[Any]:
+    return [free_blocks.panel(data, view, series), churn.panel(data, view)]
+
+
+def _told(data: Data, view: View) -> int:
+    """Up to which instant they were looked at."""
+    return int(lately(data, view, "largest_free").instant.max(initial=0))
 
 
 def _no_segments(view: View) -> Any:
@@ -303,67 +313,6 @@ def _fit_words(fit: Fit) -> list[Any]:
             html.Dl(rows, className="fact-list")]  # fmt: skip
 
 
-# ----------------------------------------------------------------------------- what pins them
-
-_PIN_COLUMNS = [
-    {"field": "where", "headerName": "Allocated by", "flex": 4, "minWidth": 150, "cellRenderer": "VsWhere"},
-    {"field": "kept", "headerName": "Keeps", "width": 112, "type": "rightAligned", "sort": "desc",
-     "valueFormatter": {"function": "vsBytes(params.value)"},
-     "headerTooltip": "Free bytes of its segment, which nobody else can have while it lives"},
-    {"field": "size", "headerName": "Block", "width": 108, "type": "rightAligned",
-     "valueFormatter": {"function": "vsBytes(params.value)"}},
-    {"field": "segment", "headerName": "Segment", "width": 112, "type": "rightAligned",
-     "valueFormatter": {"function": "vsBytes(params.value)"}},
-    {"field": "others", "headerName": "Beside", "width": 104, "type": "rightAligned",
-     "headerTooltip": "Other blocks in use in the same segment"},
-    {"field": "age", "headerName": "Age", "width": 96, "type": "rightAligned"},
-    {"field": "from", "headerName": "From", "flex": 1.4, "minWidth": 150, "cellClass": "dim"},
-]  # fmt: skip
-
-
-def _pin_panel(data: Data, view: View, at: int) -> html.Section:
-    options = {"rowHeight": 34, "headerHeight": 34, "animateRows": False, "enableCellTextSelection": True}
-    usual = {"sortable": True, "resizable": True, "suppressHeaderMenuButton": True, "filter": False}
-    heading, rows = _pins(data, view, at)
-    grid = dag.AgGrid(
-        id="fr-pins", rowData=rows, columnDefs=_PIN_COLUMNS, defaultColDef=usual, className="table short",
-        dashGridOptions=options, getRowId="params.data.id", dangerously_allow_code=False,
-    )  # fmt: skip
-    bar = html.Div(html.H3(heading, id="fr-pins-heading"), className="panel-bar")
-    return html.Section([bar, grid], className="panel", **{"aria-label": "What pins segments"})
-
-
-def _pins(data: Data, view: View, at: int) -> tuple[str, list[dict[str, Any]]]:
-    state = _state(data, view, at)
-    found = data.derive(view, ("pins", at), lambda recording: pins_of(recording, state))
-    if not len(found):
-        return "Nothing pins a mostly free segment here", []
-    n_segments = len(np.unique(found.segment))
-    many = f"{n_segments:,} segments" if n_segments > 1 else "One segment"
-    verb, blocks = "are" if n_segments > 1 else "is", "block" if len(found) == 1 else "blocks"
-    heading = f"{many} more than half free {verb} kept by {len(found):,} {blocks}"
-    return heading, [_pin(data, view, found, i) for i in range(min(len(found), MAX_PINS))]
-
-
-def _pin(data: Data, view: View, found: Any, i: int) -> dict[str, Any]:
-    code = folded(data, view)
-    stack = int(found.stack_id[i])
-    own = int(code.of[stack])
-    frame = code.stacks.frame(own) if own else None
-    phase, step = Phase(int(found.phase[i])), int(found.step[i])
-    number = int(view.recording.steps.index[step]) if step >= 0 else -1
-    words = [f"step {number}" if step >= 0 else "", phase.name.lower() if phase != Phase.OTHER else ""]
-    origin = " · ".join(word for word in words if word) or ("before" if found.alloc_event[i] < 0 else "")
-    name = frame.function if frame else code.strings[int(code.via[stack])] or "not recorded"
-    age = format_duration(int(found.age_ns[i])) if found.age_ns[i] else f"{int(found.age_events[i]):,} ev."
-    return {
-        "id": str(i), "where": name[:160],
-        "place": place(frame)[:120] if frame else "", "kept": int(found.kept_bytes[i]),
-        "size": int(found.block_size[i]), "segment": int(found.segment_size[i]),
-        "others": int(found.n_blocks[i]) - 1, "age": age, "from": origin,
-    }  # fmt: skip
-
-
 # ----------------------------------------------------------------------------------- callbacks
 
 
@@ -371,11 +320,11 @@ def _register(app: Any, data: Data) -> None:
     typed.register(app, "fr-size")
     app.server.add_url_rule("/api/segments", "segments", lambda: _segments(data))
     app.server.add_url_rule("/api/block", "block", lambda: _block(data))
-    for name, output, source in (("zoomed", "fr-view", "fr-graph.relayoutData"),):
-        app.clientside_callback(
-            ClientsideFunction("vramscope", name), Output(output, "data"), Input(*source.split(".")),
-            State(output, "data"), State("address", "data"), prevent_initial_call=True,
-        )  # fmt: skip
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "zoomed"), Output("fr-view", "data"),
+        Input("fr-graph", "relayoutData"), State("fr-view", "data"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
     app.clientside_callback(
         ClientsideFunction("vramscope", "drawn"), Output("fr-ready", "data"), Input("fr-graph", "figure")
     )
@@ -400,11 +349,57 @@ def _register(app: Any, data: Data) -> None:
         return patch
 
     @app.callback(
+        Output("fr-over-time", "children"), Output("fr-upto", "data"), Input("version", "data"),
+        State("fr-upto", "data"), State("address", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+    def go_on(_: Any, upto: Any, said: dict[str, Any]) -> Any:
+        address = restore(said)
+        view = _view(data, address)
+        now = _told(data, view)
+        if now == upto:
+            raise PreventUpdate
+        return _over_time(data, view, series_of(data, view, address.axis or TIME)), now
+
+    @app.callback(
         Output("fr-opening", "children"), Input("version", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
     def renew(_: Any, said: dict[str, Any]) -> Any:
         return _opening(data.ask(_view(data, restore(said)), "fragmentation"))
+
+    _choose(app, data)
+    _tell(app, data)
+
+
+def _choose(app: Any, data: Data) -> None:
+    """Callbacks that lead to another instant."""
+
+    @app.callback(
+        Output("fr-at", "data", allow_duplicate=True),
+        Input("fr-free", "clickData"), Input("fr-churn", "clickData"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def point(free: Any, steps: Any, said: dict[str, Any]) -> Any:
+        view = _view(data, restore(said))
+        chosen = _clicked(free if ctx.triggered_id == "fr-free" else steps)
+        known = isinstance(chosen, int) and 0 <= chosen <= len(view.recording.trace)
+        return chosen if known else no_update
+
+    @app.callback(
+        Output("fr-at", "data"), Input("key", "data"), State("fr-at", "data"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def jump(key: Any, at: Any, said: dict[str, Any]) -> Any:
+        view = _view(data, restore(said))
+        word = (key or {}).get("key")
+        if word == "p":
+            return int(data.ask(view, "fragmentation").worst)
+        to = neighbour(data, view, _given(data, view, at), {"j": 1, "k": -1}.get(str(word), 0))
+        return no_update if to is None else to
+
+
+def _tell(app: Any, data: Data) -> None:
+    """Callbacks that say more about the instant."""
 
     @app.callback(
         Output("fr-pins", "rowData"), Output("fr-pins-heading", "children"),
@@ -412,7 +407,8 @@ def _register(app: Any, data: Data) -> None:
     )  # fmt: skip
     def pins(at: Any, said: dict[str, Any]) -> Any:
         view = _view(data, restore(said))
-        heading, rows = _pins(data, view, _given(data, view, at))
+        chosen = _given(data, view, at)
+        heading, rows = pinned.rows(data, view, chosen, _state(data, view, chosen))
         return rows, heading
 
     @app.callback(
@@ -435,17 +431,11 @@ def _register(app: Any, data: Data) -> None:
             return []
         return allocation.detail(data, view, row, address)
 
-    @app.callback(
-        Output("fr-at", "data"), Input("key", "data"), State("fr-at", "data"), State("address", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
-    def jump(key: Any, at: Any, said: dict[str, Any]) -> Any:
-        view = _view(data, restore(said))
-        word = (key or {}).get("key")
-        if word == "p":
-            return int(data.ask(view, "fragmentation").worst)
-        to = neighbour(data, view, _given(data, view, at), {"j": 1, "k": -1}.get(str(word), 0))
-        return no_update if to is None else to
+
+def _clicked(click: Any) -> Any:
+    """The instant that a point stands for."""
+    points = (click or {}).get("points") or [{}]
+    return next((p["customdata"] for p in points if isinstance(p.get("customdata"), int)), None)
 
 
 def _given(data: Data, view: View, at: Any) -> int:
