@@ -31,8 +31,10 @@ Found = tuple[Steps, Phases]
 class _Finished:
     """Steps and phases that need not be looked for again."""
 
+    n_whole: int
+    """How many marks there were when all of them were gone through."""
     n_marks: int
-    """How many there were."""
+    """How many there were when these were found."""
     said: frozenset[Any]
     rows: NDArray[Any]
     """Of the marks that the later steps still need."""
@@ -51,27 +53,29 @@ class CourseSoFar:
     def resolve(self, marks: Marks, n_events: int, end_ns: int) -> Found:
         """As ``model.program.resolve``."""
         known = self._finished
-        if known is not None and _still_holds(known, marks):
-            return _behind(known, marks, n_events, end_ns)
-        found = resolve(marks, n_events, end_ns)
-        self._finished = _finished(marks, found, n_events, end_ns)
+        if known is None or not _still_holds(known, marks):
+            found = resolve(marks, n_events, end_ns)
+            self._finished = _finished(marks, found, (n_events, end_ns), len(marks))
+            return found
+        found = _behind(known, marks, n_events, end_ns)
+        if len(marks) - known.n_marks > LEAST_MARKS:
+            self._finished = _finished(marks, found, (n_events, end_ns), known.n_whole) or known
         return found
 
 
 def _still_holds(known: _Finished, marks: Marks) -> bool:
     new = marks.rows(slice(known.n_marks, None))
-    return known.n_marks <= len(marks) <= _LONGER * known.n_marks and _said(new) <= known.said
+    return known.n_marks <= len(marks) <= _LONGER * known.n_whole and _said(new) <= known.said
 
 
 def _said(marks: Marks) -> frozenset[Any]:
     """The kinds of marks that there are, and which optimizers: they decide by which rule steps are found."""
-    is_optimizer = marks.phase == Phase.OPTIMIZER
-    which = (np.where(is_optimizer, column, 0) for column in (marks.value, marks.name))
-    rows = np.stack([marks.kind, marks.phase, *which], axis=1).astype("i8")
-    return frozenset(map(tuple, np.unique(rows, axis=0).tolist()))
+    optimizers = marks.rows(marks.phase == Phase.OPTIMIZER)
+    which = set(zip(optimizers.value.tolist(), optimizers.name.tolist(), strict=True))
+    return frozenset(which) | frozenset(np.unique(marks.kind.astype("i8") * 256 + marks.phase).tolist())
 
 
-def _finished(marks: Marks, found: Found, n_events: int, end_ns: int) -> _Finished | None:
+def _finished(marks: Marks, found: Found, end: tuple[int, int], n_whole: int) -> _Finished | None:
     """What of *found* will stay; None where there is little, or nothing that is sure."""
     steps, phases = found
     last = len(steps) - _KEPT_STEPS
@@ -79,18 +83,19 @@ def _finished(marks: Marks, found: Found, n_events: int, end_ns: int) -> _Finish
         return None
     for cut in range(last, max(last - _ATTEMPTS, 1), -1):
         # Marks may be ahead of their events while a file is written: then their instants are not theirs yet.
-        if steps.end_event[cut - 1] >= n_events:
+        if steps.end_event[cut - 1] >= end[0]:
             continue
         is_past = (phases.step < cut) & (phases.end_ns <= steps.start_ns[cut])
         n_past = int(is_past.sum())
         known = _Finished(
+            n_whole,
             len(marks),
             _said(marks),
             np.flatnonzero(rows_behind(marks, steps, phases, cut)),
             _settled(steps, cut),
             phases.rows(slice(n_past)),
         )
-        if is_past[:n_past].all() and _is_same(found, _behind(known, marks, n_events, end_ns)):
+        if is_past[:n_past].all() and _is_same(found, _behind(known, marks, *end)):
             return known
     return None
 
