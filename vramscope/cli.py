@@ -80,5 +80,12 @@ def _failed(error: Exception, args: Namespace) -> int:
     if "debug" in args:
         traceback.print_exception(error)
     else:
-        print(f"vramscope: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"vramscope: {' '.join(_told(error).split())}", file=sys.stderr)
     return 2 if isinstance(error, UsageError | UnknownNameError) else 1
+
+
+def _told(error: Exception) -> str:
+    """The system's errors in our order: which file, and what of it."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return str(error)

@@ -47,21 +47,22 @@ def test_a_command_gets_its_arguments_and_its_exit_code_is_ours(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("error", "code"),
+    ("error", "told", "code"),
     [
-        (FormatError("run.pickle: cut short"), 1),
-        (PermissionError(13, "not allowed", "run.pickle"), 1),
-        (UsageError("asked wrongly"), 2),
-        (UnknownNameError("no export called 'x'"), 2),
+        (FormatError("run.pickle: cut short"), "run.pickle: cut short", 1),
+        (PermissionError(13, "not allowed", "run.pickle"), "run.pickle: not allowed", 1),
+        (OSError(28, "disk full"), "[Errno 28] disk full", 1),
+        (UsageError("asked wrongly"), "asked wrongly", 2),
+        (UnknownNameError("no export called 'x'"), "no export called 'x'", 2),
     ],
 )
-def test_an_error_is_one_line_on_stderr_and_an_exit_code(monkeypatch, capsys, error, code):
+def test_an_error_is_one_line_on_stderr_and_an_exit_code(monkeypatch, capsys, error, told, code):
     offering(monkeypatch, raising(error))
 
     assert cli.main(["try"]) == code
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == f"vramscope: {error}\n"
+    assert err == f"vramscope: {told}\n"
 
 
 def test_an_error_of_several_lines_is_told_in_one(monkeypatch, capsys):
