@@ -68,7 +68,7 @@ def _by_birth(found: Lives) -> Lives:
     """In order; without the frees that a stretch took for those of blocks from before: another life at their
     address came first."""
     older = np.flatnonzero(found.alloc < 0)
-    suspect = _among(found.address, np.unique(found.address[older]))
+    suspect = np.flatnonzero(is_among(found.address, np.unique(found.address[older])))
     start = np.where(found.alloc < 0, np.where(found.request < 0, found.end, found.request), found.alloc)
     suspect = suspect[np.lexsort((start[suspect], found.address[suspect]))]
     is_first = np.diff(found.address[suspect], prepend=np.uint64(0)) != 0
@@ -78,11 +78,12 @@ def _by_birth(found: Lives) -> Lives:
     return found.rows(np.concatenate([older, born[np.argsort(found.alloc[born], kind="stable")]]))
 
 
-def _among(address: NDArray[Any], few: NDArray[Any]) -> NDArray[Any]:
-    """The rows whose address is one of *few*, which are sorted. ``np.isin`` would sort them all."""
-    if not len(few):
-        return np.zeros(0, dtype="i8")
-    return np.flatnonzero(few[np.minimum(np.searchsorted(few, address), len(few) - 1)] == address)
+def is_among(address: NDArray[Any], known: NDArray[Any]) -> NDArray[Any]:
+    """Mask of the addresses that are one of *known*, which are sorted. ``np.isin`` would sort them all."""
+    if not len(known):
+        return np.zeros(len(address), dtype="?")
+    found: NDArray[Any] = known[np.minimum(np.searchsorted(known, address), len(known) - 1)] == address
+    return found
 
 
 def _lives_of(trace: Trace, rows: NDArray[Any]) -> Lives:

@@ -23,7 +23,7 @@ from vramscope.allocator.layout import (
     segments_ever,
     used,
 )
-from vramscope.allocator.lives import Lives, lives
+from vramscope.allocator.lives import Lives, is_among, lives
 from vramscope.allocator.settings import SMALL_LIMIT, Settings
 from vramscope.model.marks import Note
 from vramscope.model.snapshot import BlockState, Segments, Snapshot
@@ -109,7 +109,7 @@ def _as_used(settings: Settings, held: Segments, trace: Trace) -> Settings:
 def _untouched(after: Snapshot, found: Lives) -> Used:
     """Blocks in use at the end that the trace never mentions: they were there at the beginning."""
     at_end = used(after.blocks)
-    return at_end.rows(~np.isin(at_end.address, found.address))
+    return at_end.rows(~is_among(at_end.address, found.address))
 
 
 def _at_start(found: Lives, sizes: NDArray[Any]) -> Used:
@@ -133,14 +133,14 @@ def _settle(found: Lives, sizes: NDArray[Any], at_end: Used) -> list[Note]:
     order = np.argsort(at_end.address, kind="stable")
     place = np.searchsorted(at_end.address, found.address[rows], sorter=order)
     place = order[np.minimum(place, len(order) - 1)] if len(order) else place
-    is_there = np.isin(found.address[rows], at_end.address)
+    is_there = is_among(found.address[rows], at_end.address[order])
     rows, place = rows[is_there], place[is_there]
     is_same = at_end.requested_size[place] == found.requested_size[rows]
     is_same &= at_end.size[place] >= found.requested_size[rows]
     rows, place = rows[is_same], place[is_same]
     n_other = int(np.count_nonzero(sizes[rows] != at_end.size[place]))
     sizes[rows] = at_end.size[place]
-    mentioned = int(np.count_nonzero(np.isin(at_end.address, found.address)))
+    mentioned = int(np.count_nonzero(is_among(at_end.address, found.address)))
     n_unlike = int(np.count_nonzero(found.end < 0)) + mentioned - 2 * len(rows)
     notes = []
     if n_other:
@@ -157,7 +157,7 @@ def _settle(found: Lives, sizes: NDArray[Any], at_end: Used) -> list[Note]:
 def _drop_homeless(found: Lives, sizes: NDArray[Any], initial: Snapshot, trace: Trace) -> list[Note]:
     """Blocks for which no segment has a place count for nothing, so that active never exceeds reserved."""
     is_older = found.alloc < 0
-    is_lost = is_older & ~np.isin(found.address, used(initial.blocks).address)
+    is_lost = is_older & ~is_among(found.address, np.sort(used(initial.blocks).address))
     segments = segments_ever(initial.segments, trace)
     if len(segments):  # a record without any segment has at least its allocations
         is_lost |= ~is_older & ~is_held(segments, found.address, sizes)

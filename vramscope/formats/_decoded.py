@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.formats._frame_lists import FrameLists
-from vramscope.formats._shapes import Rows, Shape, Shapes
+from vramscope.formats._shapes import Rows, Shapes, Value
 
 NUMBERS = ("addr", "size", "stream", "time_us")
 
 
 @dataclass(slots=True)
 class Decoded:
-    """One row per place where an event may begin; all columns are 0 where none does."""
+    """One row per place where an event may begin; where none does, ``end`` is 0, the others are anything."""
 
     start: NDArray[Any]
     shape: NDArray[Any]
@@ -45,7 +45,7 @@ class Decoded:
             action=np.zeros(n, "i4"),
             frames=np.full(n, -1, "i4"),
             pool=np.zeros(n, "i8"),
-            numbers={name: np.zeros(n, "u8") for name in NUMBERS},
+            numbers={},
         )
 
 
@@ -56,32 +56,71 @@ def decode(data: bytes | bytearray, n_bytes: int, rows: Rows, shapes: Shapes, li
     found.n_memo = np.array([*(shape.n_memo for shape in shapes.known), 0], "i8")[rows.shape]
     sizes = np.array([*(shape.size for shape in shapes.known), 0], "i8")[rows.shape]
     found.end = np.where(rows.shape < 0, 0, rows.start + sizes)
-    for at, shape in enumerate(shapes.known):
-        mine = np.flatnonzero(rows.shape == at)
-        if len(mine):
-            _fill(found, rows, mine, shape)
+    _fill(found, _Told(rows, shapes))
     is_open = np.array([*(shape.is_open for shape in shapes.known), False], "?")[rows.shape]
     _open(found, np.flatnonzero(is_open), np.frombuffer(data, "u1"), (data, lists))
     found.end[found.end > n_bytes] = 0
     return found
 
 
-def _fill(found: Decoded, rows: Rows, at: NDArray[Any], shape: Shape) -> None:
-    told = {value: rows.numbers(value, at) for value in {*shape.gets, *shape.values.values()}}
-    if shape.gets:
-        found.highest[at] = np.maximum.reduce([told[value] for value in shape.gets])
-    for name, value in shape.values.items():
-        numbers = told[value]
-        if name in found.numbers:
-            found.numbers[name][at] = numbers
-        elif name == "action":
-            found.action[at] = numbers
-        elif name == "frames":
-            found.frames[at] = -2 - numbers.astype("i8")
-        elif value.is_get:
-            found.pool[at] = -1 - numbers.astype("i8")
-        elif numbers.any():
-            found.pool[at] += numbers.astype("i8") << (0 if name == "pool_id" else 32)
+class _Told:
+    """The numbers that stand in events, read for all shapes at once as far as they agree in where."""
+
+    __slots__ = ("_columns", "_rows", "_shape", "shapes")
+
+    def __init__(self, rows: Rows, shapes: Shapes) -> None:
+        met = np.flatnonzero(np.bincount(rows.shape + 1, minlength=1)[1:])
+        self.shapes = [shapes.known[at] for at in met.tolist()]
+        self._rows = rows
+        table = np.full(len(shapes.known) + 1, len(met))
+        table[met] = np.arange(len(met))
+        self._shape = table[rows.shape]
+        """Of each row the place in ``shapes``; behind them where none fits."""
+        self._columns: dict[tuple[Value | None, ...], NDArray[Any]] = {}
+
+    def column(self, values: tuple[Value | None, ...]) -> NDArray[Any]:
+        """What stands there in each event, by its shape: 0 where that has none, anything where none fits."""
+        if values not in self._columns:
+            self._columns[values] = self._column(values)
+        return self._columns[values]
+
+    def _column(self, values: tuple[Value | None, ...]) -> NDArray[Any]:
+        offsets = sorted({value.offset for value in values if value})
+        masks = np.array([(1 << 8 * value.width) - 1 if value else 0 for value in (*values, None)], "u8")
+        if len(offsets) == 1 and (masks[:-1] == masks[0]).all():
+            whole: NDArray[Any] = self._rows.numbers(offsets[0]) & masks[0]
+            return whole
+        found = np.zeros(len(self._shape), "u8")
+        for offset in offsets:
+            here = tuple(value if value and value.offset == offset else None for value in values)
+            np.copyto(found, self._rows.numbers(offset), where=self.has(here))
+        found &= masks.take(self._shape)
+        return found
+
+    def has(self, values: tuple[Value | None, ...]) -> NDArray[Any]:
+        """Mask of the events whose shape has one."""
+        found: NDArray[Any] = np.array([*map(bool, values), False]).take(self._shape)
+        return found
+
+    def values(self, name: str) -> tuple[Value | None, ...]:
+        """Of each shape the one of that name."""
+        return tuple(shape.values.get(name) for shape in self.shapes)
+
+
+def _fill(found: Decoded, told: _Told) -> None:
+    shapes = told.shapes
+    for i in range(max((len(shape.gets) for shape in shapes), default=0)):
+        gets = tuple(shape.gets[i] if i < len(shape.gets) else None for shape in shapes)
+        np.maximum(found.highest, told.column(gets).astype("i8"), out=found.highest)
+    given = {name: told.values(name) for name in ("action", "frames", "pool_id", "pool_id[1]", *NUMBERS)}
+    found.action = told.column(given["action"]).astype("i4")
+    found.numbers = {name: told.column(given[name]) for name in NUMBERS}
+    frames = told.column(given["frames"]).astype("i4")
+    found.frames = np.where(told.has(given["frames"]), -2 - frames, np.int32(-1))
+    if any(given["pool_id"]):
+        first, second = (told.column(given[name]).astype("i8") for name in ("pool_id", "pool_id[1]"))
+        is_get = told.has(tuple(value if value and value.is_get else None for value in given["pool_id"]))
+        found.pool = np.where(is_get, -1 - first, first + (second << 32))
 
 
 def _open(

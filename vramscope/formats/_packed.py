@@ -13,7 +13,7 @@ read the slow way, to the same result or the same refusal.
 
 import io
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,6 +31,9 @@ WINDOW = 4 << 20
 _PAD = bytes(LONGEST + 1024)
 _LONGEST_REST = 64 << 20
 """Bytes that may be carried over as a text or an event that does not end."""
+
+_LONG = 8 << 20
+"""Bytes."""
 
 _SHORTEST_RUN = 4
 """Events: fewer are read sooner like anything else."""
@@ -99,6 +102,9 @@ class Packed:
 
 def packed(file: Readable, window: int = WINDOW) -> Packed:
     """The snapshot pickled in *file*, read by *window* bytes. Raises Irregular."""
+    # glibc returns the free end of its heap to the system and asks for it again, window by window, unless it
+    # has once freed a mapping half as long. Nothing writes to this one, so that it costs nothing.
+    np.empty(4 * window, "u1")
     walk = _Walk(Body(file), window)
     walk.read()
     try:
@@ -117,7 +123,7 @@ class _Walk:
         self._begins: list[bytes] = []
         """How the dict of an event may begin."""
         self._stopped = False
-        self.shapes, self.lists = Shapes(), FrameLists()
+        self.shapes, self.lists, self._shelf = Shapes(), FrameLists(), _Shelf()
         self.n_memo = 0
         self.pieces: list[bytes | Run] = []
         """What is built, and the runs between."""
@@ -190,17 +196,23 @@ class _Walk:
         """One run, whose first byte was arrived at."""
         counts, shapes = found.n_memo[at], self.shapes.known
         before = np.cumsum(counts) - counts + self.n_memo
-        keys = [max(shapes[shape].keys) for shape in np.unique(found.shape[at]).tolist()]
+        keys = [max(shapes[shape].keys) for shape in np.flatnonzero(np.bincount(found.shape[at])).tolist()]
         if (found.highest[at] >= before).any() or max(keys) >= self.n_memo:
             raise Irregular  # refers to what comes later
         holds = found.frames[at] >= 0
         self.lists.number((before + counts - 1)[holds], found.frames[at][holds])
-        numbers = {name: _unless_zero(column[at]) for name, column in found.numbers.items()}
-        n_memo, pool = int(counts.sum()), _unless_zero(found.pool[at])
-        action, frames = found.action[at].copy(), found.frames[at].copy()
-        first = shapes[found.shape[at.start]]
-        self.pieces.append(Run(self.n_memo, n_memo, first, action, frames, pool, numbers))
-        self.n_memo += n_memo
+        put = self._shelf.put
+        run = Run(
+            first_memo=self.n_memo,
+            n_memo=int(counts.sum()),
+            shape=shapes[found.shape[at.start]],
+            action=put(found.action[at]),
+            frames=put(found.frames[at]),
+            pool=_unless_zero(found.pool[at], put),
+            numbers={name: _unless_zero(column[at], put) for name, column in found.numbers.items()},
+        )
+        self.pieces.append(run)
+        self.n_memo += run.n_memo
         self._at = int(found.end[at.stop - 1])
 
     def _walk(self, target: int) -> None:
@@ -260,8 +272,26 @@ def _n_memoized(opcodes: bytes) -> int:
     return _WITH_VALUE.sub(b"", opcodes).count(b"\x94")
 
 
-def _unless_zero(column: NDArray[Any]) -> NDArray[Any] | None:
-    return column.copy() if column.any() else None
+def _unless_zero(column: NDArray[Any], put: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any] | None:
+    return put(column) if column.any() else None
+
+
+class _Shelf:
+    """Short columns, kept in long arrays: for these the system gives memory 2 MiB at a time, not 4 KiB."""
+
+    __slots__ = ("_at", "_room")
+
+    def __init__(self) -> None:
+        self._room, self._at = np.zeros(0, "u1"), 0
+
+    def put(self, column: NDArray[Any]) -> NDArray[Any]:
+        """A copy."""
+        if self._at + column.nbytes > len(self._room):
+            self._room, self._at = np.empty(max(_LONG, column.nbytes), "u1"), 0
+        found = self._room[self._at : self._at + column.nbytes].view(column.dtype)
+        found[:] = column
+        self._at += -(-column.nbytes // 8) * 8
+        return found
 
 
 def _get(memo: int) -> bytes:
@@ -306,14 +336,16 @@ def _built(walk: _Walk) -> Packed:
 def _wanted(walk: _Walk, runs: list[Run], list_of_memo: NDArray[Any]) -> list[int]:
     """Memo indices of what the runs refer to, but the lists that are in runs."""
     found = {key for shape in walk.shapes.known for key in shape.keys if key < walk.n_memo}
+    is_action = np.zeros(walk.n_memo, "?")
     for run in runs:
-        found.update(np.unique(run.action).tolist())
+        is_action[run.action] = True
         lists = -2 - run.frames[run.frames < -1]
         found.update(np.unique(lists[list_of_memo[lists] < 0]).tolist())
         if run.pool is not None:
             found.update(np.unique(-1 - run.pool[run.pool < 0]).tolist())
     for frames in walk.lists.frames:
         found.update(memo for memo in frames if memo < walk.n_memo)
+    found.update(np.flatnonzero(is_action).tolist())
     return sorted(found)
 
 

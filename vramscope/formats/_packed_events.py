@@ -165,9 +165,11 @@ def _tells_pools(trace: Sequence[Any], layout: _Layout) -> bool:
 
 def _used(memo: NDArray[Any], n_memo: int) -> tuple[list[int], NDArray[Any]]:
     """Which numbers below *n_memo* occur in *memo*, and the place of each among them."""
-    occurs = np.zeros(n_memo, "?")
+    occurs, place = np.zeros(n_memo, "?"), np.zeros(n_memo, "i4")
     occurs[memo] = True
-    return np.flatnonzero(occurs).tolist(), (np.cumsum(occurs) - 1).astype("i4")
+    used = np.flatnonzero(occurs)
+    place[used] = np.arange(len(used))
+    return used.tolist(), place
 
 
 def _in_order(values: tuple[Any, ...], index: NDArray[Any]) -> tuple[tuple[Any, ...], NDArray[Any]]:

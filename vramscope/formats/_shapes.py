@@ -101,6 +101,7 @@ class _Learner:
             and kinds.pop("action", False)
             and kinds.pop("frames", True)
             and "device_free" not in kinds
+            and (kinds.get("pool_id", True) or "pool_id[1]" in kinds)
             and not any(is_get for name, is_get in kinds.items() if name != "pool_id")
             and len(self.bits) <= LONGEST
         )
@@ -194,20 +195,15 @@ class Rows:
     start: NDArray[Any]
     shape: NDArray[Any]
     """Index of the shape; −1 where none fits."""
-    data: NDArray[Any] = field(repr=False)
-    """The bytes from there on, one row each."""
+    words: NDArray[Any] = field(repr=False)
+    """What is there, 8 bytes at a time: one column each, so that many events are compared at once."""
 
-    def numbers(self, value: Value, at: NDArray[Any]) -> NDArray[Any]:
-        """A number of the rows *at*."""
-        width = self.data.shape[1]
-        is_whole = value.width in (1, 2, 4, 8)
-        kind = f"<u{value.width if is_whole else 8}"
-        column: NDArray[Any] = np.ndarray(
-            (len(self.data),), kind, self.data, offset=value.offset, strides=(width,)
-        )
-        found: NDArray[Any] = column[at].astype("u8")
-        if not is_whole:
-            found &= np.uint64((1 << 8 * value.width) - 1)
+    def numbers(self, offset: int) -> NDArray[Any]:
+        """The 8 bytes that stand *offset* bytes behind each place."""
+        at, skipped = divmod(offset, 8)
+        found: NDArray[Any] = self.words[at] >> np.uint64(8 * skipped)
+        if skipped:
+            found |= self.words[at + 1] << np.uint64(64 - 8 * skipped)
         return found
 
 
@@ -230,10 +226,9 @@ class Shapes:
         width = max((len(shape.mask) * 8 for shape in self.known), default=96) + 8
         rows = self._rows(data, start, width)
         self._order.sort(key=lambda at: -self.known[at].n_found)
-        words = np.ascontiguousarray(rows.data.view("<u8").T)
         rest = np.arange(len(start))
         for at in self._order:
-            rest = self._mark(at, rows, words, rest)
+            rest = self._mark(at, rows, rest)
             if not len(rest):
                 return rows
         for _ in range(_MOST_ATTEMPTS):
@@ -247,21 +242,24 @@ class Shapes:
             self._order.append(len(self.known) - 1)
             if len(shape.mask) * 8 + 8 > width:
                 return self.match(data, start, n_known)
-            rest = self._mark(len(self.known) - 1, rows, words, rest)
+            rest = self._mark(len(self.known) - 1, rows, rest)
         return rows
 
     @staticmethod
     def _rows(data: bytes | bytearray, start: NDArray[Any], width: int) -> Rows:
         anywhere: NDArray[Any] = np.ndarray((len(data) - width,), f"V{width}", data, strides=(1,))
-        found = anywhere[start].view("u1").reshape(-1, width)
-        return Rows(start, np.full(len(start), -1, "i2"), found)
+        words = anywhere[start].view("<u8").reshape(-1, width // 8)
+        return Rows(start, np.full(len(start), -1, "i2"), np.ascontiguousarray(words.T))
 
-    def _mark(self, at: int, rows: Rows, words: NDArray[Any], rest: NDArray[Any]) -> NDArray[Any]:
+    def _mark(self, at: int, rows: Rows, rest: NDArray[Any]) -> NDArray[Any]:
         """Note which of the rows *rest* have the shape *at*; the others."""
         shape = self.known[at]
         found = rest
         for i in np.flatnonzero(shape.mask)[::-1].tolist():  # the ends differ most
-            found = found[(words[i][found] & shape.mask[i]) == shape.bits[i]]
+            word = rows.words[i] if len(found) == len(rows.start) else rows.words[i].take(found)
+            is_same = (word & shape.mask[i]) == shape.bits[i]
+            if not is_same.all():
+                found = found[is_same]
             if not len(found):
                 return rest
         rows.shape[found] = at

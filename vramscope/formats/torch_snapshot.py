@@ -19,7 +19,7 @@ from vramscope.formats._body import Irregular
 from vramscope.formats._file import beginning, contents, opened
 from vramscope.formats._packed import packed
 from vramscope.formats._packed_events import snapshot_of
-from vramscope.formats._pickle import loads
+from vramscope.formats._pickle import collector_off, loads
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import Note
 from vramscope.model.program import resolve
@@ -45,9 +45,10 @@ def sniff(head: bytes, path: Path) -> bool:
 
 def read(path: Path) -> Run:
     """One recording per device that held memory or did something."""
-    with suppress(Irregular, FormatError):
-        return read_packed(path)
-    return read_whole(path)
+    with collector_off():
+        with suppress(Irregular, FormatError):
+            return read_packed(path)
+        return read_whole(path)
 
 
 def read_packed(path: Path) -> Run:

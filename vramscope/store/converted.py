@@ -91,12 +91,11 @@ def keep(run: Run, path: Path, source: Identity | None) -> None:
 
 
 def _write(place: Path, run: Run, source: Identity) -> None:
-    """All of it or nothing: a reader never meets half a file."""
+    """All of it or nothing: a reader never meets half a file. (After a power cut its sums tell.)"""
     with tempfile.NamedTemporaryFile(dir=place.parent, suffix=".part", delete=False) as file:
         try:
             mapped.write(file, run, source)
             file.flush()
-            os.fsync(file.fileno())
             Path(file.name).replace(place)
         except BaseException:
             _remove(Path(file.name))
