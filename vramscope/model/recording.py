@@ -14,6 +14,8 @@ from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import Stacks, stacks_of
 from vramscope.model.trace import Trace
 
+_MOST_AT_A_GLANCE = 8
+
 
 class Outcome(str, Enum):
     """How a run ended."""
@@ -58,6 +60,11 @@ class Recording:
     """Of a run that outgrew its size cap: what is known of its beginning."""
     notes: tuple[Note, ...] = ()
 
+    def __repr__(self) -> str:
+        """One line at a prompt."""
+        where = f"rank {self.process.rank}, device {self.device.index}, {self.source}"
+        return f"<Recording of {where}: {len(self.trace):,} events, {len(self.steps):,} steps>"
+
     def _repr_html_(self) -> str:
         """At a glance, in a notebook."""
         shown: str = import_module("vramscope.export._notebook").html(self)
@@ -90,6 +97,14 @@ class Run:
     error: str = ""
     """The exception that ended it, one line."""
     notes: tuple[Note, ...] = ()
+
+    def __repr__(self) -> str:
+        """One line at a prompt."""
+        return f"<Run {self.name!r}, {self.outcome.value}: {list(self.recordings)}>"
+
+    def _repr_html_(self) -> str:
+        """At a glance, in a notebook: the first few."""
+        return "".join(recording._repr_html_() for recording in self.recordings[:_MOST_AT_A_GLANCE])
 
     @property
     def ranks(self) -> Mapping[int, tuple[Recording, ...]]:

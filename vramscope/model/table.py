@@ -24,6 +24,15 @@ class Table:
     __slots__ = ()
     DTYPES: ClassVar[Mapping[str, str]] = {}
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # A dataclass leaves the one that it finds in the class itself.
+        cls.__repr__ = Table.__repr__  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        """One line at a prompt, not ten thousand figures."""
+        return f"{type(self).__name__}({len(self):,} rows of {', '.join(self.DTYPES)})"
+
     def __post_init__(self) -> None:
         lengths = {name: len(column) for name, column in self.columns()}
         if len(set(lengths.values())) > 1:

@@ -60,3 +60,10 @@ def test_without_pandas_the_error_says_what_to_install(monkeypatch):
 
     with pytest.raises(MissingExtraError, match=r'pip install "vramscope\[pandas\]"'):
         Trace.of(action=[1]).to_pandas()
+
+
+def test_at_a_prompt_a_table_is_one_line():
+    trace = Trace.of(action=np.zeros(5000))
+
+    assert repr(trace).startswith("Trace(5,000 rows of action, time_ns, ")
+    assert len(repr(trace)) < 200
