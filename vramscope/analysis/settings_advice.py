@@ -108,16 +108,22 @@ def settings_advice(
     if hopeless:
         return SettingsAdvice(recorded, base, reason=hopeless)
     wanted = list(candidates(recording, is_short=capacity_bytes is not None))
-    trial = partial(_trial, program, recording, (capacity_bytes, total_bytes))
+    trial = partial(replayed, program, recording, (capacity_bytes, total_bytes))
     trials = tuple(map(Trial, wanted, play(trial, wanted)))
     advised, reason = _choice(base, trials)
     line = environment_line(advised.candidate) if advised else ""
     return SettingsAdvice(recorded, base, trials, advised, reason, line)
 
 
-def _trial(
-    program: Program, recording: Recording, room: tuple[int | None, int | None], candidate: Candidate
+def replayed(
+    program: Program,
+    recording: Recording,
+    room: tuple[int | None, int | None],
+    candidate: Candidate | None,
 ) -> Outcome:
+    """With *candidate*, or as it is; *room* is what the allocator can have, and the device's total."""
+    if candidate is None:
+        return replay(program, program.settings, *room)
     settings = Settings.from_conf(candidate.conf, torch=recording.process.torch)
     if candidate.memory_fraction is not None:
         settings = replace(settings, memory_fraction=candidate.memory_fraction)

@@ -5,6 +5,7 @@ allocator and the driver made of them in the recording plays no part, but for ``
 program's own doing. A program that would have done something else under other settings is not foreseen.
 """
 
+import re
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
@@ -27,6 +28,22 @@ _SOME_STREAM = 1 << 63
 """Which stream a block waits for is not recorded, and does not matter."""
 _N_POINTS = 1000
 """Of the curve over time."""
+
+
+_SINCE = {"large_segment_size_mb": (2, 11), "per_process_memory_fraction": (2, 10)}
+"""Versions of torch; older ones refuse to start with such a key."""
+_MOVE_BLOCKS = (
+    "max_split_size_mb",
+    "max_non_split_rounding_mb",
+    "roundup_power2_divisions",
+    "garbage_collection_threshold",
+    "expandable_segments",
+    *_SINCE,
+)
+_OTHERS = re.compile(
+    r"backend|pinned_\w+|release_lock_on_\w+|graph_capture_record_stream_reuse|throw_on_cudamalloc_oom"
+)
+"""Keys that move no block."""
 
 
 class Deed(IntEnum):
@@ -114,6 +131,17 @@ def what_if(
     if memory_fraction is not None:
         settings = replace(settings, memory_fraction=memory_fraction)
     return replay(program, settings, capacity_bytes, device_total(recording, capacity_bytes, total_bytes))
+
+
+def refuse_unknown(conf: str, torch: str) -> None:
+    """Raises UsageError where *conf* has a key that this torch does not know."""
+    version = tuple(int(part) for part in re.findall(r"\d+", torch)[:2])
+    for key in re.findall(r"(?:^|,)\s*([^:,\[\]]+?)\s*(?=[:,]|$)", re.sub(r"\[[^\]]*\]", "", conf)):
+        if key not in _MOVE_BLOCKS and not _OTHERS.fullmatch(key):
+            raise UsageError(f"no setting {key!r} of the allocator; there are: {', '.join(_MOVE_BLOCKS)}")
+        if version and version < _SINCE.get(key, (0, 0)):
+            since = ".".join(map(str, _SINCE[key]))
+            raise UsageError(f"{key}: torch has it since {since}, and this recording is of {torch}")
 
 
 def device_total(recording: Recording, capacity_bytes: int | None, total_bytes: int | None) -> int | None:

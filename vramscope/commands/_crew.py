@@ -2,29 +2,43 @@
 
 import multiprocessing
 import os
+import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 Input = TypeVar("Input")
 Output = TypeVar("Output")
+Say = Callable[[Any, Any], str]
+"""Of an input and what it came to: what is worth telling now."""
 
+_PATIENCE_S = 5.0
+"""After which a log, where nobody sees a bar, is told what was done."""
 _work: list[tuple[Callable[[Any], Any], Sequence[Any]]] = []
 """What forked children find: nothing has to be sent to them but a number."""
 
 
-def crew(work: Callable[[Input], Output], inputs: Sequence[Input], words: str) -> Iterator[Output]:
-    """``map(work, inputs)``, with a bar on stderr where a person watches. Ctrl-C ends it all."""
+def crew(
+    work: Callable[[Input], Output], inputs: Sequence[Input], words: str, say: Say = lambda *_: ""
+) -> Iterator[Output]:
+    """``map(work, inputs)``, with a bar on stderr where a person watches, else a line for each after some
+    seconds. Ctrl-C ends it all."""
     n_workers = min(len(inputs), _n_cores())
     if n_workers < 2 or "fork" not in multiprocessing.get_all_start_methods():
-        yield from _watched(map(work, inputs), len(inputs), words)
+        yield from _watched(map(work, inputs), inputs, words, say)
         return
     _work.append((work, inputs))
     try:
-        with multiprocessing.get_context("fork").Pool(n_workers) as pool:
-            yield from _watched(pool.imap(_one, range(len(inputs))), len(inputs), words)
+        with multiprocessing.get_context("fork").Pool(n_workers, _leave_ctrl_c_to_the_parent) as pool:
+            yield from _watched(pool.imap(_one, range(len(inputs))), inputs, words, say)
     finally:
         _work.pop()
+
+
+def _leave_ctrl_c_to_the_parent() -> None:
+    """Which ends us: a traceback from each of us would hide what it says."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _one(number: int) -> Any:
@@ -38,15 +52,26 @@ def _n_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _watched(results: Iterator[Output], total: int, words: str) -> Iterator[Output]:
-    if not sys.stderr.isatty():
-        yield from results
+def _watched(results: Iterator[Output], inputs: Sequence[Input], words: str, say: Say) -> Iterator[Output]:
+    if sys.stderr.isatty():
+        yield from _with_bar(results, inputs, words, say)
         return
-    from rich.console import Console
-    from rich.progress import Progress
+    start = time.monotonic()
+    for number, (given, result) in enumerate(zip(inputs, results, strict=True), start=1):
+        if time.monotonic() - start > _PATIENCE_S:
+            print(f"{words}: {number} of {len(inputs)}  {say(given, result)}", file=sys.stderr, flush=True)
+        yield result
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(words, total=total)
-        for result in results:
-            progress.advance(task)
+
+def _with_bar(results: Iterator[Output], inputs: Sequence[Input], words: str, say: Say) -> Iterator[Output]:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn(words), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    told = TextColumn("{task.description}")
+    with Progress(*columns, told, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=len(inputs))
+        for given, result in zip(inputs, results, strict=True):
+            progress.update(task, advance=1, description=escape(say(given, result)))
             yield result

@@ -1,35 +1,45 @@
 """Why it did not fit, and what would: settings by replay, other cards, other batches, strategies."""
 
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vramscope.commands import Command
 from vramscope.errors import UsageError
 
 if TYPE_CHECKING:
+    from vramscope.analysis._cards import Card
     from vramscope.analysis.batch_fit import BatchFit
     from vramscope.analysis.settings_advice import Candidate, SettingsAdvice
     from vramscope.analysis.strategies import Strategies
     from vramscope.analysis.what_if import Outcome
-    from vramscope.commands._document import Block
     from vramscope.model.recording import Recording
 
 _UNKNOWN_OUTSIDE = 600 << 20
 """What context and libraries take where the recording does not say: 300 to 600 MiB are usual."""
-_BASIS = (
+BASIS = (
     "by replay of the recorded requests: a program that does something else under other settings is not "
     "foreseen, nor is the time that releases and mappings take"
 )
+_STAGES = ("settings", "cards", "batch", "strategies")
 
 
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN", help="a trace directory, or a file that torch wrote")
     parser.add_argument(
-        "--capacity", metavar="SIZE,…", help="cards to ask about, for example 24GiB,40GiB (the recorded one)"
+        "--capacity",
+        metavar="CARD,…",
+        help="cards to ask about, by size or name: 24GiB,40GB,4090,h100 (the recorded one)",
     )
     parser.add_argument("--conf", metavar="TEXT", help="try just this PYTORCH_CUDA_ALLOC_CONF")
+    parser.add_argument(
+        "--fraction", type=float, metavar="F", help="try set_per_process_memory_fraction(F), 0 to 1"
+    )
+    parser.add_argument(
+        "--empty-cache", choices=("step", "epoch"), help="try torch.cuda.empty_cache() after each of them"
+    )
     parser.add_argument(
         "--batch",
         metavar="N,…",
@@ -47,16 +57,22 @@ def run(args: Namespace) -> int:
     import json
 
     from vramscope.commands._document import print_terminal
+    from vramscope.commands._fit_page import page
     from vramscope.load import load
 
-    loaded = load(args.path)
-    recording = _chosen(loaded.recordings, args.rank)
-    others = [_chosen(load(path).recordings, args.rank) for path in args.others]
-    answer = _Answer(recording, others, args)
+    done = _Done()
+    try:
+        loaded = load(args.path)
+        recording = _chosen(loaded.recordings, args.rank)
+        others = [_chosen(load(path).recordings, args.rank) for path in args.others]
+        answer = Answer(recording, others, args, done)
+    except KeyboardInterrupt:
+        print(f"vramscope: {done.told()}", file=sys.stderr)
+        return 130
     if args.json:
         print(json.dumps(answer.as_json(), indent=2))
     else:
-        print_terminal(list(answer.page(loaded.name)))
+        print_terminal(list(page(answer, loaded.name)))
     return 0
 
 
@@ -69,60 +85,141 @@ def _chosen(recordings: "tuple[Recording, ...]", rank: int) -> "Recording":
     return max(mine, key=lambda recording: len(recording.trace))
 
 
+class _Done:
+    """How far it came, for who stops it."""
+
+    def __init__(self) -> None:
+        self.stages: list[str] = []
+        self.n_settings = 0
+        self._best: tuple[int, str] | None = None
+        self._n_tried = 0
+
+    def add(self, candidate: "Candidate", outcome: "Outcome") -> str:
+        """One setting more; the best until now, in words."""
+        self._n_tried += 1
+        if outcome.fits and (self._best is None or outcome.peak_reserved < self._best[0]):
+            self._best = outcome.peak_reserved, candidate.name
+        return self._said_best()
+
+    def _said_best(self) -> str:
+        from vramscope.units import format_bytes
+
+        return f"best so far: {self._best[1]}, {format_bytes(self._best[0])}" if self._best else ""
+
+    def told(self) -> str:
+        """In one line."""
+        found = [*self.stages]
+        if self._n_tried and "settings" not in found:
+            best = self._said_best()
+            found.append(f"{self._n_tried} of {self.n_settings} settings{f' ({best})' if best else ''}")
+        missing = [stage for stage in _STAGES if stage not in self.stages]
+        return f"stopped; finished: {', '.join(found) or 'nothing'}; not finished: {', '.join(missing)}"
+
+
 _TOTALS = ("moments_only", "totals_only")
 """Notes of records whose events are no requests."""
 
 
-class _Answer:
+class Place(NamedTuple):
+    """A device to ask about."""
+
+    label: str
+    total_bytes: int
+
+
+class Answer:
     """Everything that is asked, once."""
 
-    def __init__(self, recording: "Recording", others: "list[Recording]", args: Namespace) -> None:
+    def __init__(
+        self, recording: "Recording", others: "list[Recording]", args: Namespace, done: _Done
+    ) -> None:
         from vramscope.analysis.settings_advice import outside_bytes
         from vramscope.analysis.strategies import strategies
+        from vramscope.analysis.what_if import program_of
 
         if not len(recording.trace):
             raise UsageError(f"{args.path}: it has no events, so there is nothing to replay")
         if any(note.code in _TOTALS for note in recording.notes):
-            raise UsageError(f"{args.path}: it tells totals, not single requests, so nothing can be replayed")
+            raise UsageError(
+                f"{args.path}: it tells totals, not single requests, so nothing can be replayed; "
+                "`vramscope report` says what it tells"
+            )
         self.recording = recording
         known = outside_bytes(recording)
         self.outside_is_known = known is not None
         self.outside = _UNKNOWN_OUTSIDE if known is None else known
-        self.capacities = _sizes(args.capacity) or _recorded_capacity(recording)
-        self.only = self._only(args.conf)
-        self.settings = None if self.only else self._settings()
-        self.cards = [(size, *self._on_card(size)) for size in self.capacities]
+        self.places = _places(args.capacity) or _recorded_place(recording)
+        self.asked = _asked(args, recording)
+        self._program = program_of(recording)
+        self.settings = None if self.asked else self._search(done)
+        self.chosen = self.asked or (
+            self.settings.advised.candidate if self.settings and self.settings.advised else None
+        )
+        """What is tried on every card: what was asked for, or what is advised."""
+        done.stages.append("settings")
+        self.cards = [(place, *self._on(place)) for place in self.places]
+        self.as_asked = self._as_asked()
+        self.smallest = (self._smallest(None), self._smallest(self.chosen) if self.chosen else None)
+        """The smallest card that fits, as it is and with what is chosen."""
+        done.stages.append("cards")
         self.batch = self._batch(others, args)
+        done.stages.append("batch")
         self.strategies = strategies(recording, args.gpus)
 
-    def _only(self, conf: str | None) -> "Outcome | None":
-        from vramscope.analysis.what_if import what_if
+    def left_of(self, total_bytes: int) -> int:
+        """What the allocator could have of a card."""
+        return max(total_bytes - self.outside, 1)
 
-        return None if conf is None else what_if(self.recording, conf, self._for_torch())
-
-    def _for_torch(self) -> int | None:
-        """What the allocator could have of the first card; None where no card is known."""
-        return self._left_of(self.capacities[0]) if self.capacities else None
-
-    def _left_of(self, capacity: int) -> int:
-        return max(capacity - self.outside, 1)
-
-    def _settings(self) -> "SettingsAdvice":
+    def _search(self, done: _Done) -> "SettingsAdvice":
         from vramscope.analysis.settings_advice import settings_advice
+        from vramscope.commands._crew import crew
 
-        return settings_advice(self.recording, self._for_torch(), _in_parallel)
+        def play(
+            trial: "Callable[[Candidate], Outcome]", wanted: "Iterable[Candidate]"
+        ) -> "Iterator[Outcome]":
+            """On all cores; children inherit the columns instead of being sent them."""
+            wanted = list(wanted)
+            done.n_settings = len(wanted)
+            return crew(trial, wanted, "replaying under other settings", done.add)
 
-    def _on_card(self, capacity: int) -> "tuple[Outcome, Outcome | None]":
-        """As it is, and with the setting that is advised."""
-        from vramscope.analysis.what_if import what_if
+        total = self.places[0].total_bytes if self.places else None
+        room = None if total is None else self.left_of(total)
+        return settings_advice(self.recording, room, play, total)
 
-        room = self._left_of(capacity)
-        advised = self.settings.advised if self.settings else None
-        as_it_is = what_if(self.recording, None, room)
-        if advised is None:
-            return as_it_is, None
-        conf, after = advised.candidate.conf, advised.candidate.empty_cache_after
-        return as_it_is, what_if(self.recording, conf, room, empty_cache_after=after)
+    def _replayed(self, candidate: "Candidate | None", total: int | None) -> "Outcome":
+        """On a device of so many bytes, or without limit."""
+        from vramscope.analysis.settings_advice import replayed
+        from vramscope.analysis.what_if import device_total
+
+        room = None if total is None else self.left_of(total)
+        whole = device_total(self.recording, room, total)
+        return replayed(self._program, self.recording, (room, whole), candidate)
+
+    def _on(self, place: Place) -> "tuple[Outcome, Outcome | None]":
+        """As it is, and with what is chosen. Of the first place the search has both."""
+        found = self.settings
+        if found is not None and place == self.places[0]:
+            return found.base, found.advised.outcome if found.advised else None
+        as_it_is = self._replayed(None, place.total_bytes)
+        return as_it_is, self._replayed(self.chosen, place.total_bytes) if self.chosen else None
+
+    def _as_asked(self) -> "Outcome | None":
+        if self.asked is None:
+            return None
+        return self.cards[0][2] if self.cards else self._replayed(self.asked, None)
+
+    def _smallest(self, candidate: "Candidate | None") -> "Card | None":
+        """Replayed only where the bytes alone do not say it."""
+        from vramscope.analysis._cards import CARDS
+
+        free = self._replayed(candidate, None)
+        for card in CARDS:
+            room = self.left_of(card.total_bytes)
+            if free.peak_reserved <= room:
+                return card
+            if free.peak_allocated <= room and self._replayed(candidate, card.total_bytes).fits:
+                return card
+        return None
 
     def _batch(self, others: "list[Recording]", args: Namespace) -> "BatchFit":
         from vramscope.analysis.batch_fit import batch_fit
@@ -137,10 +234,22 @@ class _Answer:
                 raise UsageError(f"--batch: {len(sizes)} sizes for {len(recording.steps)} steps; or give one")
         return batch_fit(self.recording, others, told)
 
+    def where(self, outcome: "Outcome") -> str:
+        """Of the request that failed, as people know it."""
+        from vramscope.analysis._place import place
+
+        if outcome.failed_at is None or outcome.failed_at < 0:
+            return "before the first event"
+        step, phase = place(self.recording, outcome.failed_at + 1)
+        found = f"at event {outcome.failed_at:,}" if step is None else f"at step {step}"
+        return f"{found} in {phase.name.lower().replace('_', ' ')}" if phase else found
+
     # ------------------------------------------------------------------------------ for machines
 
     def as_json(self) -> dict[str, Any]:
         """Schema 1; fields are only ever added."""
+        from vramscope.analysis._cards import BASIS as CARDS_BASIS
+
         return {
             "schema": 1,
             "rank": self.recording.process.rank,
@@ -148,18 +257,24 @@ class _Answer:
             "outside_bytes": self.outside,
             "outside_is_measured": self.outside_is_known,
             "settings": self._settings_json(),
-            "conf": None if self.only is None else _outcome(self.only),
+            "conf": None if self.as_asked is None else self._outcome(self.as_asked),
             "cards": [
                 {
-                    "capacity_bytes": size,
-                    "as_it_is": _outcome(plain),
-                    "advised": advised and _outcome(advised),
+                    "card": place.label,
+                    "capacity_bytes": place.total_bytes,
+                    "as_it_is": self._outcome(plain),
+                    "advised": advised and self._outcome(advised),
                 }
-                for size, plain, advised in self.cards
+                for place, plain, advised in self.cards
             ],
+            "smallest_card": {
+                "as_it_is": _card(self.smallest[0]),
+                "advised": _card(self.smallest[1]),
+                "basis": CARDS_BASIS,
+            },
             "batch": self._batch_json(),
             "strategies": _strategies(self.strategies),
-            "basis": _BASIS,
+            "basis": BASIS,
         }
 
     def _settings_json(self) -> dict[str, Any] | None:
@@ -169,19 +284,34 @@ class _Answer:
         return {
             "recorded_peak_reserved_bytes": found.recorded_peak,
             "is_reproduced": found.is_reproduced,
-            "as_it_is": _outcome(found.base),
+            "as_it_is": self._outcome(found.base),
             "trials": [
-                {"name": trial.candidate.name, "conf": trial.candidate.conf} | _outcome(trial.outcome)
+                {"name": trial.candidate.name, "conf": trial.candidate.conf} | self._outcome(trial.outcome)
                 for trial in found.trials
             ],
             "advised": found.advised and found.advised.candidate.name,
             "reason": found.reason,
             "environment": found.environment or None,
+            "call": (found.advised and found.advised.candidate.call) or None,
+        }
+
+    def _outcome(self, outcome: "Outcome") -> dict[str, Any]:
+        return {
+            "fits": outcome.fits,
+            "capacity_bytes": outcome.capacity_bytes,
+            "peak_reserved_bytes": outcome.peak_reserved,
+            "peak_allocated_bytes": outcome.peak_allocated,
+            "segments": outcome.n_segments,
+            "retries": outcome.n_retries,
+            "failed_at_event": outcome.failed_at,
+            "failed_bytes": outcome.failed_bytes,
+            "failed_where": None if outcome.fits else self.where(outcome),
+            "in_use_then_bytes": outcome.failed_requested,
         }
 
     def _batch_json(self) -> dict[str, Any]:
         fit = self.batch
-        largest = [(size, fit.fitting(self._left_of(size))) for size in self.capacities]
+        largest = [(place.total_bytes, fit.fitting(self.left_of(place.total_bytes))) for place in self.places]
         return {
             "unit": fit.unit,
             "sizes": list(fit.sizes),
@@ -196,133 +326,9 @@ class _Answer:
             ],
         }
 
-    # -------------------------------------------------------------------------------- for people
 
-    def page(self, name: str) -> "Iterator[Block]":
-        from vramscope.commands._document import Heading, Text
-        from vramscope.units import format_bytes
-
-        yield Heading(f"{name}: what would fit", level=1)
-        how = "measured" if self.outside_is_known else "assumed: the recording does not say"
-        yield Text(
-            f"{format_bytes(self.outside)} of a card outside of the allocator ({how}); {_BASIS}", "quiet"
-        )
-        if self._ended_short():
-            text = "it ends with an allocation that failed: what would have come after it is not known"
-            yield Text(text, "note")
-        yield from self._settings_page()
-        yield from self._cards_page()
-        yield from self._batch_page()
-        yield from _strategies_page(self.strategies)
-
-    def _ended_short(self) -> bool:
-        """Whether nothing was allocated any more after the last allocation that failed."""
-        from vramscope.model.trace import Action
-
-        action = self.recording.trace.action
-        failed, made = (mask.nonzero()[0] for mask in (action == Action.OOM, action == Action.ALLOC))
-        return bool(len(failed)) and (not len(made) or int(failed[-1]) > int(made[-1]))
-
-    def _settings_page(self) -> "Iterator[Block]":
-        from vramscope.commands._document import Grid, Heading, Text
-        from vramscope.units import format_bytes
-
-        yield Heading("Settings of the allocator", level=3)
-        found = self.settings
-        if found is None:
-            assert self.only is not None  # noqa: S101 - for the type checker
-            yield Grid(_HEADER, (_row("as asked", self.only),), "lrrrl")
-            return
-        yield Text(found.reason)
-        if found.environment:
-            yield Text(f"set before the program starts: {found.environment}")
-        if not found.is_reproduced:
-            recorded = format_bytes(found.recorded_peak)
-            text = f"an estimate: under the recorded settings the replay does not come to {recorded}"
-            yield Text(text, "note")
-        rows = [_row("as it is", found.base)]
-        rows += [_row(trial.candidate.name, trial.outcome) for trial in found.trials]
-        yield Grid(_HEADER, tuple(rows), "lrrrl")
-
-    def _cards_page(self) -> "Iterator[Block]":
-        from vramscope.commands._document import Grid, Heading
-        from vramscope.units import format_bytes
-
-        if not self.cards:
-            return
-        yield Heading("On a card of", level=3)
-        rows = []
-        for size, plain, advised in self.cards:
-            rows.append(_row(format_bytes(size), plain))
-            if advised is not None and self.settings is not None and self.settings.advised is not None:
-                rows.append(_row(f"{format_bytes(size)}, {self.settings.advised.candidate.name}", advised))
-        yield Grid(_HEADER, tuple(rows), "lrrrl")
-
-    def _batch_page(self) -> "Iterator[Block]":
-        from vramscope.commands._document import Grid, Heading, Text
-        from vramscope.units import format_bytes
-
-        fit = self.batch
-        yield Heading("Another batch", level=3)
-        if fit.problem:
-            yield Text(fit.problem, "quiet" if fit.model is None else "note")
-        if fit.model is None:
-            return
-        sizes = sorted({*fit.sizes, 2 * fit.sizes[-1], fit.largest})
-        found = [(size, fit.at(size)) for size in sizes]
-        rows = tuple(
-            (
-                f"{size:,}" + (" (seen)" if size in fit.sizes else ""),
-                format_bytes(each.likely),
-                f"± {format_bytes(each.high - each.likely)}",
-                "" if each.reserved is None else format_bytes(each.reserved),
-                each.phase.name.lower(),
-            )
-            for size, each in found
-            if each is not None
-        )
-        yield Grid((fit.unit, "peak allocated", "", "reserved", "in"), rows, "rrrrl")
-        for size in self.capacities:
-            yield Text(self._largest(size))
-
-    def _largest(self, capacity: int) -> str:
-        from vramscope.units import format_bytes
-
-        largest = self.batch.fitting(self._left_of(capacity))
-        card = f"on a card of {format_bytes(capacity)}"
-        if largest is None or not largest.size:
-            return f"{card} not even the smallest size fits"
-        at_least = "at least " if largest.is_limited_by_data else ""
-        why = (
-            ": the data carry no further" if largest.is_limited_by_data else ", if nothing is lost to pieces"
-        )
-        return f"{card} fits {at_least}{largest.size:,} ({self.batch.unit}){why}"
-
-
-_HEADER = ("", "peak reserved", "segments", "retries", "")
-
-
-def _row(name: str, outcome: "Outcome") -> tuple[str, ...]:
-    from vramscope.units import format_bytes
-
-    end = "fits"
-    if not outcome.fits:
-        at = "before the first event" if outcome.failed_at == -1 else f"at event {outcome.failed_at:,}"
-        end = f"out of memory {at}, asked for {format_bytes(outcome.failed_bytes)}"
-    return name, format_bytes(outcome.peak_reserved), f"{outcome.n_segments:,}", f"{outcome.n_retries:,}", end
-
-
-def _outcome(outcome: "Outcome") -> dict[str, Any]:
-    return {
-        "fits": outcome.fits,
-        "capacity_bytes": outcome.capacity_bytes,
-        "peak_reserved_bytes": outcome.peak_reserved,
-        "peak_allocated_bytes": outcome.peak_allocated,
-        "segments": outcome.n_segments,
-        "retries": outcome.n_retries,
-        "failed_at_event": outcome.failed_at,
-        "failed_bytes": outcome.failed_bytes,
-    }
+def _card(card: "Card | None") -> dict[str, Any] | None:
+    return None if card is None else {"name": card.label, "total_bytes": card.total_bytes}
 
 
 def _strategies(found: "Strategies") -> dict[str, Any]:
@@ -338,51 +344,62 @@ def _strategies(found: "Strategies") -> dict[str, Any]:
     }
 
 
-def _strategies_page(found: "Strategies") -> "Iterator[Block]":
-    from vramscope.commands._document import Grid, Heading, Text
+# ------------------------------------------------------------------------------------ what is asked
+
+
+def _asked(args: Namespace, recording: "Recording") -> "Candidate | None":
+    """The one setting that is to be tried; None where all are."""
+    from vramscope.analysis.settings_advice import Candidate
+    from vramscope.analysis.what_if import refuse_unknown
+
+    if args.conf is None and args.fraction is None and args.empty_cache is None:
+        return None
+    if args.fraction is not None and not 0 < args.fraction <= 1:
+        raise UsageError(f"--fraction {args.fraction:g}: more than 0, at most 1")
+    if args.conf is not None:
+        refuse_unknown(args.conf, recording.process.torch)
+    conf = str(recording.process.allocator.get("PYTORCH_CUDA_ALLOC_CONF", ""))
+    words = [
+        args.conf,
+        None if args.fraction is None else f"a fraction of {args.fraction:g}",
+        args.empty_cache and f"empty_cache() after every {args.empty_cache}",
+    ]
+    return Candidate(
+        " and ".join(filter(None, words)) or "no setting",
+        conf if args.conf is None else args.conf,
+        0,
+        args.empty_cache or "",
+        args.fraction,
+    )
+
+
+def _recorded_place(recording: "Recording") -> list[Place]:
     from vramscope.units import format_bytes
 
-    phase = found.phase.name.lower().replace("_", " ")
-    place = f" in {phase}" if found.phase else ""
-    yield Heading(f"What else would lower the peak of {format_bytes(found.peak_bytes)}{place}", level=3)
-    if not found.advised:
-        known = found.unknown_bytes < found.peak_bytes
-        yield Text(
-            "nothing that was tried" if known else "no categories are known, so nothing can be tried", "quiet"
-        )
-        return
-    rows = tuple(
-        (f"−{format_bytes(each.saved_bytes)}", format_bytes(each.peak_bytes), each.name, each.how, each.basis)
-        for each in found.advised
-    )
-    yield Grid(("saves", "leaves", "", "how", "basis"), rows, "rrlll")
-    if found.path:
-        yield Text(found.path)
-    if found.without_effect:
-        yield Text(f"no effect on the peak: {', '.join(found.without_effect)}", "quiet")
+    total = recording.device.total_bytes
+    return [Place(f"this device of {format_bytes(total)}", total)] if total else []
 
 
-def _in_parallel(
-    trial: "Callable[[Candidate], Outcome]", wanted: "Iterable[Candidate]"
-) -> "Iterator[Outcome]":
-    """On all cores, with a bar for a person; children inherit the columns instead of being sent them."""
-    from vramscope.commands._crew import crew
-
-    wanted = list(wanted)
-    return crew(trial, wanted, "replaying")
+def _places(text: str | None) -> list[Place]:
+    return [_place(part.strip()) for part in text.split(",")] if text else []
 
 
-def _recorded_capacity(recording: "Recording") -> list[int]:
-    return [recording.device.total_bytes] if recording.device.total_bytes else []
+def _place(text: str) -> Place:
+    """A card by its name, or by the bytes that torch would find on it."""
+    from vramscope.analysis._cards import CARDS, card_named
+    from vramscope.units import format_bytes, parse_bytes
 
-
-def _sizes(text: str | None) -> list[int]:
-    from vramscope.units import parse_bytes
-
+    card = card_named(text)
+    if card is not None:
+        return Place(f"the {card.label} ({format_bytes(card.total_bytes)})", card.total_bytes)
     try:
-        return [parse_bytes(part) for part in text.split(",")] if text else []
-    except ValueError as error:
-        raise UsageError(f"--capacity: {error}") from None
+        size = parse_bytes(text)
+    except ValueError:
+        size = 0
+    if not size or text.isdigit():
+        known = ", ".join(each.name for each in CARDS)
+        raise UsageError(f"--capacity {text!r}: a size such as 24GiB, or a card: {known}")
+    return Place(f"a card of {format_bytes(size)}", size)
 
 
 def _numbers(text: str) -> list[int]:

@@ -88,6 +88,7 @@ def test_the_page_says_it_in_words(runs, capsys):
     assert "assumed: the recording does not say" in page
     assert "change nothing" in page
     assert "on a card of 1.00 GiB fits at least 4 (samples): the data carry no further" in page
+    assert "Fits a card of 1.00 GiB: at most 80.0 MiB reserved, 344 MiB to spare; change nothing" in page
 
 
 def test_one_setting_alone_can_be_asked_for(runs, capsys):
@@ -110,12 +111,68 @@ def test_one_setting_alone_can_be_asked_for(runs, capsys):
         ["--rank", "3"],
         ["--gpus", "1"],
         ["--conf", "roundup_power2_divisions:3"],
+        ["--conf", "max_split_size:64"],
+        ["--conf", "expandable_segments:True,bogus:1"],
+        ["--capacity", "25"],
+        ["--capacity", "0GiB"],
+        ["--fraction", "1.5"],
+        ["--empty-cache", "epoch"],
     ],
 )
 def test_what_cannot_be_meant_is_asked_wrongly(runs, options):
     runs(run=[trained([20, 20, 20])])
 
     assert cli.main(["fit", "run", *options]) == 2
+
+
+def test_cards_are_asked_about_by_name(runs, capsys):
+    runs(run=[trained([40])])
+
+    found = asked(capsys, "run", "--capacity", "4090,40GB")
+
+    assert [card["card"][:17] for card in found["cards"]] == ["the RTX 3090/4090", "the A100 40 GB (3"]
+    assert found["cards"][1]["capacity_bytes"] < 40 << 30
+    assert found["smallest_card"]["as_it_is"]["name"] == "T4 16 GB"
+    assert "estimate" in found["smallest_card"]["basis"]
+
+
+def test_where_memory_runs_out_the_first_line_says_where_and_what_helps(runs, capsys):
+    # Blocks of 9 MiB: two in a segment of 20; what is left of each serves nobody.
+    rows = [(Action.ALLOC, number << 32, 9 * MIB) for number in range(100)]
+    action, address, size = zip(*rows, strict=True)
+    trace = Trace.of(action=action, address=address, size=size, block_size=size)
+    steps = Steps.of(index=[0, 1], start_event=[0, 50], end_event=[50, 100])
+    runs(run=[Recording(trace=trace, steps=steps)])
+
+    assert cli.main(["fit", "run", "--capacity", "1550MiB"]) == 0
+
+    lines = capsys.readouterr().out.strip().splitlines()
+    assert lines[1].startswith("Does not fit a card of 1.51 GiB: out of memory at step 1, 9.00 MiB asked for")
+    assert lines[1].endswith("with expandable_segments:True it fits")
+    assert lines[2].endswith("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+
+
+def test_stopped_by_ctrl_c_it_says_in_one_line_how_far_it_came(runs, capsys, monkeypatch):
+    runs(run=[trained([40, 40])])
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vramscope.analysis.strategies.strategies", stopped)
+
+    assert cli.main(["fit", "run", "--json"]) == 130
+    out, err = capsys.readouterr()
+    assert (out, err) == (
+        "",
+        "vramscope: stopped; finished: settings, cards, batch; not finished: strategies\n",
+    )
+
+
+def test_a_key_of_a_newer_torch_is_refused(runs, capsys):
+    runs(run=[trained([40], process=Process(torch="2.9.1"))])
+
+    assert cli.main(["fit", "run", "--conf", "large_segment_size_mb:64"]) == 2
+    assert "torch has it since 2.11, and this recording is of 2.9.1" in capsys.readouterr().err
 
 
 def test_without_events_there_is_nothing_to_replay(runs):
