@@ -15,6 +15,8 @@ Say = Callable[[Any, Any], str]
 
 _PATIENCE_S = 5.0
 """After which a log, where nobody sees a bar, is told what was done."""
+_BAR_WIDTH = 12
+"""With the best so far all of it has to fit 80 columns."""
 _work: list[tuple[Callable[[Any], Any], Sequence[Any]]] = []
 """What forked children find: nothing has to be sent to them but a number."""
 
@@ -68,7 +70,7 @@ def _with_bar(results: Iterator[Output], inputs: Sequence[Input], words: str, sa
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn(words), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn(words), BarColumn(_BAR_WIDTH), MofNCompleteColumn(), TimeElapsedColumn())
     told = TextColumn("{task.description}")
     with Progress(*columns, told, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=len(inputs))

@@ -58,13 +58,15 @@ def run(args: Namespace) -> int:
 
     from vramscope.commands._document import print_terminal
     from vramscope.commands._fit_page import page
+    from vramscope.commands._waiting import waiting
     from vramscope.load import load
 
     done = _Done()
     try:
-        loaded = load(args.path)
-        recording = _chosen(loaded.recordings, args.rank)
-        others = [_chosen(load(path).recordings, args.rank) for path in args.others]
+        with waiting("reading"):
+            loaded = load(args.path)
+            recording = _chosen(loaded.recordings, args.rank)
+            others = [_chosen(load(path).recordings, args.rank) for path in args.others]
         answer = Answer(recording, others, args, done)
     except KeyboardInterrupt:
         print(f"vramscope: {done.told()}", file=sys.stderr)
@@ -104,7 +106,7 @@ class _Done:
     def _said_best(self) -> str:
         from vramscope.units import format_bytes
 
-        return f"best so far: {self._best[1]}, {format_bytes(self._best[0])}" if self._best else ""
+        return f"best: {self._best[1]}, {format_bytes(self._best[0])}" if self._best else ""
 
     def told(self) -> str:
         """In one line."""
@@ -136,6 +138,7 @@ class Answer:
         from vramscope.analysis.settings_advice import outside_bytes
         from vramscope.analysis.strategies import strategies
         from vramscope.analysis.what_if import program_of
+        from vramscope.commands._waiting import waiting
 
         if not len(recording.trace):
             raise UsageError(f"{args.path}: it has no events, so there is nothing to replay")
@@ -150,21 +153,24 @@ class Answer:
         self.outside = _UNKNOWN_OUTSIDE if known is None else known
         self.places = _places(args.capacity) or _recorded_place(recording)
         self.asked = _asked(args, recording)
-        self._program = program_of(recording)
+        with waiting("reading"):
+            self._program = program_of(recording)
         self.settings = None if self.asked else self._search(done)
         self.chosen = self.asked or (
             self.settings.advised.candidate if self.settings and self.settings.advised else None
         )
         """What is tried on every card: what was asked for, or what is advised."""
         done.stages.append("settings")
-        self.cards = [(place, *self._on(place)) for place in self.places]
-        self.as_asked = self._as_asked()
-        self.smallest = (self._smallest(None), self._smallest(self.chosen) if self.chosen else None)
+        with waiting("replaying on other cards"):
+            self.cards = [(place, *self._on(place)) for place in self.places]
+            self.as_asked = self._as_asked()
+            self.smallest = (self._smallest(None), self._smallest(self.chosen) if self.chosen else None)
         """The smallest card that fits, as it is and with what is chosen."""
         done.stages.append("cards")
-        self.batch = self._batch(others, args)
-        done.stages.append("batch")
-        self.strategies = strategies(recording, args.gpus)
+        with waiting("looking for batches and strategies"):
+            self.batch = self._batch(others, args)
+            done.stages.append("batch")
+            self.strategies = strategies(recording, args.gpus)
 
     def left_of(self, total_bytes: int) -> int:
         """What the allocator could have of a card."""
@@ -180,7 +186,7 @@ class Answer:
             """On all cores; children inherit the columns instead of being sent them."""
             wanted = list(wanted)
             done.n_settings = len(wanted)
-            return crew(trial, wanted, "replaying under other settings", done.add)
+            return crew(trial, wanted, "replaying", done.add)
 
         total = self.places[0].total_bytes if self.places else None
         room = None if total is None else self.left_of(total)
