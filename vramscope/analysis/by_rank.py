@@ -140,17 +140,16 @@ def _reaches(course: _Course, start: int, end: int) -> bool:
 
 def _by_time(courses: Sequence[_Course], moment_ns: int | None, earliest_ns: int) -> RankBytes:
     if moment_ns is None:
-        instants = _fullest(courses)
-        times = [_time_of(*pair) for pair in zip(courses, instants, strict=True)]
-        moment_ns = max(earliest_ns, *times)
+        instants, at_ns = _fullest(courses)
+        moment_ns = max(at_ns, earliest_ns)
     else:
         instants = [int(np.searchsorted(course.times, moment_ns, side="right")) for course in courses]
     rows = [_row(*pair, moment_ns) for pair in zip(courses, instants, strict=True)]
     return _table(rows, aligned="time", moment_ns=moment_ns)
 
 
-def _fullest(courses: Sequence[_Course]) -> list[int]:
-    """Of each the instant at which all together held most, first."""
+def _fullest(courses: Sequence[_Course]) -> tuple[list[int], int]:
+    """Of each the instant at which all together held most, first; and when that was."""
     times = np.concatenate([course.times[course.first : course.last] for course in courses])
     owner = np.repeat(np.arange(len(courses)), [course.last - course.first for course in courses])
     change = np.concatenate(
@@ -158,9 +157,11 @@ def _fullest(courses: Sequence[_Course]) -> list[int]:
     )
     order = np.argsort(times, kind="stable")
     total = np.append(0, np.cumsum(change[order]))
-    happened = owner[order[: int(total.argmax())]]
-    passed = np.bincount(happened, minlength=len(courses)).tolist()
-    return [course.first + n for course, n in zip(courses, passed, strict=True)]
+    happened = order[: int(total.argmax())]
+    passed = np.bincount(owner[happened], minlength=len(courses)).tolist()
+    began = min(_time_of(course, course.first) for course in courses)
+    instants = [course.first + n for course, n in zip(courses, passed, strict=True)]
+    return instants, int(times[happened[-1]]) if len(happened) else began
 
 
 def _time_of(course: _Course, instant: int) -> int:

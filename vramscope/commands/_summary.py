@@ -8,6 +8,7 @@ from vramscope.analysis import analyses
 from vramscope.analysis.by_stack import by_stack
 from vramscope.analysis.categories import categories
 from vramscope.analysis.identity import identity
+from vramscope.analysis.own_peaks import own_peaks
 from vramscope.analysis.peak import High, peak
 from vramscope.analysis.sampled_peaks import SampledPeaks, sampled_peaks
 from vramscope.analysis.step_peaks import IntervalPeaks, step_peaks
@@ -53,6 +54,8 @@ class Summary:
     steps: tuple[StepPeak, ...]
     categories: Mapping[str, int] | None
     """Bytes by category when most is allocated; None where nothing is known."""
+    category_peaks: Mapping[str, int] | None
+    """The most that each category held by itself, at any instant."""
     findings: tuple[Finding, ...]
     """What the analyses say unasked, but for the peak: that is told anyway."""
     samples: Mapping[str, int]
@@ -88,11 +91,16 @@ def summarize(recording: Recording) -> Summary:
         lines=tuple(lines(recording.stacks, held.stack_id, held.bytes, held.count)),
         steps=_steps(recording) if sampled is None else _sampled_steps(recording, sampled),
         categories=known.totals if known.is_known else None,
+        category_peaks=_category_peaks(recording) if known.is_known else None,
         findings=_findings(recording, {"waterfall": fall}),
         samples=_samples(recording.counters),
         waterfall=fall,
         sampled=sampled,
     )
+
+
+def _category_peaks(recording: Recording) -> dict[str, int]:
+    return {name: own for name, (_, own) in own_peaks(recording, by="category").by_name.items()}
 
 
 def has_allocator(recording: Recording) -> bool:

@@ -6,6 +6,7 @@ from pathlib import PurePath
 from vramscope.analysis.peak import High
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.commands._lines import Line
+from vramscope.commands._ranks_page import ranks
 from vramscope.commands._summary import QUANTITIES, StepPeak, Summary, has_allocator, phase_word
 from vramscope.commands._waterfall_page import waterfall
 from vramscope.model.recording import Outcome, Run
@@ -47,6 +48,7 @@ def page(run: Run, summaries: Sequence[Summary], top: int) -> Iterator[Block]:
         yield Text(note.text, "note")
     if not summaries:
         yield Text("no recordings in here", "warning")
+    yield from ranks(summaries)
     for summary in summaries:
         yield from _recording(summary, top)
 
@@ -209,11 +211,15 @@ def _short(file: str) -> str:
 def _categories(summary: Summary) -> Iterator[Block]:
     if summary.categories is None:
         return
-    total = sum(summary.categories.values())
-    yield Heading("The same bytes by category", level=3)
-    ordered = sorted(summary.categories.items(), key=lambda item: -item[1])
-    rows = tuple((name.replace("_", " "), format_bytes(n), _share(n, total)) for name, n in ordered)
-    yield Grid(("", "bytes", "share"), rows, "lrr")
+    at_peak, own = summary.categories, summary.category_peaks or {}
+    total = sum(at_peak.values())
+    yield Heading("The same bytes by category, and each category's own peak", level=3)
+    names = sorted({**at_peak, **own}, key=lambda name: (-at_peak.get(name, 0), -own.get(name, 0)))
+    rows = tuple(
+        (name.replace("_", " "), format_bytes(n), _share(n, total), format_bytes(own.get(name, 0)))
+        for name, n in ((name, at_peak.get(name, 0)) for name in names)
+    )
+    yield Grid(("", "at the peak", "share", "own peak"), rows, "lrrr")
 
 
 def _steps(steps: Sequence[StepPeak]) -> Iterator[Block]:

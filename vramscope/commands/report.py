@@ -44,9 +44,12 @@ def run(args: Namespace) -> int:
 
 def as_json(summaries: "list[Summary]") -> dict[str, Any]:
     """Schema 1; fields are only ever added."""
+    from vramscope.commands._ranks_page import ranks_as_json
+
     return {
         "schema": 1,
         "recordings": [_recording(summary) for summary in summaries],
+        "ranks": ranks_as_json(summaries),
         "findings": [finding_as_json(finding) for summary in summaries for finding in summary.findings],
     }
 
@@ -77,6 +80,7 @@ def _recording(summary: "Summary") -> dict[str, Any]:
             for step in summary.steps
         ],
         "categories_at_peak": summary.categories,
+        "category_own_peaks": summary.category_peaks,
         "samples_peak": dict(summary.samples),
         "waterfall": waterfall(summary),
         "notes": [{"code": note.code, "text": note.text, "value": note.value} for note in recording.notes],

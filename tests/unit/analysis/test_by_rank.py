@@ -67,6 +67,14 @@ def test_the_peak_of_all_together_is_at_one_moment_and_each_has_its_own(two_rank
     assert found.is_within.tolist() == [True, True]
 
 
+def test_a_rank_that_has_not_begun_yet_is_the_one_that_was_not_recorded_then(two_ranks, on_rank):
+    late = on_rank(2, [100], (A, 1, 512))
+
+    found = by_rank(two_ranks[0], [two_ranks[1], late])
+
+    assert (found.moment_ns, found.is_within.tolist()) == (20, [True, True, False])
+
+
 @pytest.mark.parametrize(
     ("moment", "allocated", "is_within"),
     [

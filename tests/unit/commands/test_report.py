@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -126,12 +127,14 @@ def test_json_is_schema_1_as_counted_by_hand(monkeypatch, capsys):
                 ],
                 # Made in forward and alive in backward; made and dead in backward.
                 "categories_at_peak": {"temporary": 2048, "activation": 1024},
+                "category_own_peaks": {"temporary": 2048, "activation": 1024},
                 "samples_peak": {},
                 "peak_is_exact": True,
                 "waterfall": None,
                 "notes": [],
             }
         ],
+        "ranks": None,
         "findings": [],
     }
 
@@ -204,6 +207,62 @@ def test_known_categories_are_told_in_bytes_that_sum_to_the_peak(monkeypatch, ca
 
     assert shown["categories_at_peak"]["parameter"] == 1024
     assert sum(shown["categories_at_peak"].values()) == 3072
+
+
+def test_a_category_is_told_at_the_peak_and_at_its_own(monkeypatch, capsys):
+    # 1024 bytes of it go before the peak of all; at its own instant it holds them and 512 more.
+    rows = [(0, BASE, 512), (0, BASE + 512, 1024), (1, BASE + 512, 1024), (2, BASE + 512, 1024)]
+    rows.append((0, BASE + 4096, 4096))
+    trace = Trace.of(**{n: [row[i] for row in rows] for i, n in enumerate(("action", "address", "size"))})
+    trace = replace(trace, block_size=trace.size)
+    labels = Labels.of(event=[1, 2, 5], address=[BASE, BASE + 512, BASE + 4096], category=[1, 1, 2])
+    recording = Recording(trace=trace, labels=labels)
+
+    out = report(monkeypatch, capsys, recording)
+    (shown,) = json.loads(report(monkeypatch, capsys, recording, "--json"))["recordings"]
+
+    assert cells(out, "parameter") == ["parameter", "512 B", "11.1 %", "1.50 KiB"]
+    assert cells(out, "buffer") == ["buffer", "4.00 KiB", "88.9 %", "4.00 KiB"]
+    assert shown["categories_at_peak"] == {"buffer": 4096, "parameter": 512}
+    assert shown["category_own_peaks"] == {"buffer": 4096, "parameter": 1536}
+
+
+def test_ranks_are_put_beside_one_another_at_the_moment_of_their_common_peak(monkeypatch, capsys):
+    """Rank 3 is at 3072 bytes from 2 to 3 µs; rank 4, 10 µs later, when rank 3 has 1024 left."""
+    later = by_hand(process=Process(rank=4, torch="2.13.0"))
+    later = replace(later, trace=replace(later.trace, time_ns=later.trace.time_ns + 10_000))
+    later = replace(later, trace=later.trace.rows(slice(0, 3)))
+    loading(monkeypatch, by_hand(), later)
+
+    assert cli.main(["report", "traces/gpt2"]) == 0
+    out = capsys.readouterr().out
+    assert cli.main(["report", "traces/gpt2", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)["ranks"]
+
+    assert "All 2 together: 4.00 KiB allocated when that was most" in out
+    ended = ["rank 3", "1.00 KiB (not recorded then)", "25.0 %", "20.0 MiB", "3.00 KiB", "step 0 backward"]
+    assert cells(out, "rank 3  ") == ended
+    assert cells(out, "rank 4  ")[1:5] == ["3.00 KiB", "75.0 %", "20.0 MiB", "3.00 KiB"]
+    assert "not evenly spread" not in out
+    assert (shown["allocated_bytes"], shown["time_ns"]) == (4096, 1_000_012_000)
+    assert shown["rows"][0] == {
+        "rank": 3,
+        "device": 1,
+        "allocated_bytes": 1024,
+        "reserved_bytes": 20 * MIB,
+        "own_peak_allocated_bytes": 3072,
+        "is_within": False,
+    }
+
+
+def test_a_rank_that_needs_more_than_the_others_is_named(monkeypatch, capsys):
+    small = by_hand(trace=by_hand().trace.rows(slice(0, 2)))
+    other = replace(small, process=Process(rank=4))
+    loading(monkeypatch, small, other, by_hand(process=Process(rank=5)))
+
+    assert cli.main(["report", "traces/gpt2", "--markdown"]) == 0
+
+    assert "rank 5 peaks 2.00 KiB above the median of all" in capsys.readouterr().out
 
 
 def test_without_labels_and_phases_no_category_is_claimed(monkeypatch, capsys):
