@@ -125,7 +125,7 @@ class _Merger:
     def _stacks(self, layout: _Layout, rest: Events) -> tuple[tuple[list[Any], ...], NDArray[Any]]:
         """Lists that events hold, lists that they refer to, lists of the dicts."""
         lists = list(self._lists)
-        stack = np.full(layout.n_rows, -1, "i4")
+        stack = np.empty(layout.n_rows, "i4")
         for at, run in layout.runs:
             stack[at : at + len(run.action)] = self._resolved(run.frames, lists)
         stack[layout.rows] = np.where(rest.stack < 0, -1, rest.stack + len(lists))
@@ -148,11 +148,10 @@ class _Merger:
 
 
 def _numbers(key: str, layout: _Layout, rest: Events) -> NDArray[Any]:
-    column = np.zeros(layout.n_rows, _DTYPES[key])
+    column = np.empty(layout.n_rows, _DTYPES[key])
     for at, run in layout.runs:
         given = run.numbers[key]
-        if given is not None:
-            column[at : at + len(given)] = given
+        column[at : at + len(run.action)] = 0 if given is None else given
     column[layout.rows] = getattr(rest, _COLUMNS[key])
     return column
 
