@@ -102,13 +102,15 @@ def _shell() -> Any:
 
 
 _KEYS = (
-    ("j / k", "next, previous step (at its peak)"),
+    ("j / k", "next, previous step (at its peak) or sample"),
     ("p", "to the peak"),
     ("w / s", "zoom in, out"),
     ("a / d", "pan left, right"),
     ("0", "whole run"),
     ("x", "time or events"),
     ("/", "find in the table"),
+    ("Tab, arrows", "in and out of tables; through their cells"),
+    ("Enter", "pick the row or link"),
     ("[ / ]", "previous, next page"),
     ("t", "light or dark"),
     ("?", "this list"),
@@ -142,7 +144,8 @@ def _route(app: Dash, data: Data, rooms: dict[str, Page]) -> None:
             [*([view.run.name] if view else []), room.title if room else "Not found", "vramscope"]
         )
         menu = _menu(list(rooms.values()), address)
-        return menu, top, page, address.stored, LIVE_MS if live else IDLE_MS, name[:200], None
+        said = address.stored | ({"shown": _shown(address, view)} if view else {})
+        return menu, top, page, said, LIVE_MS if live else IDLE_MS, name[:200], None
 
     @app.callback(
         Output("ready", "data"), Input("poll", "n_intervals"), State("address", "data"),
@@ -206,6 +209,7 @@ def _watch(app: Dash, data: Data) -> None:
     )  # fmt: skip
     def tick(_: int, said: dict[str, Any] | None, known: dict[str, Any] | None) -> tuple[Any, Any]:
         address = restore(said)
+        known = _latest(known, (said or {}).get("shown"))
         now = _standing(data, address) if address.run else known
         if now is None or _is_same(now, known):
             raise PreventUpdate
@@ -218,7 +222,8 @@ def _watch(app: Dash, data: Data) -> None:
     def tell(now: dict[str, Any] | None) -> tuple[Any, Any]:
         if not now or now["outcome"] == "gone":
             return no_update, states.gone() if now else None
-        return header.outcome_dot(Outcome(now["outcome"]), int(now.get("stalled") or 0)), None
+        dot = header.outcome_dot(Outcome(now["outcome"]), int(now.get("stalled") or 0))
+        return dot, states.alarm(str(now.get("stopped", "")), is_other=bool(now.get("other")))
 
 
 def _is_same(now: dict[str, Any], known: dict[str, Any] | None) -> bool:
@@ -243,9 +248,28 @@ def _standing(data: Data, address: Address) -> dict[str, Any] | None:
         view = data.view(address)
     except VramscopeError:
         return {"run": address.run, "version": -1, "outcome": "gone"}
-    outcome = view.run.outcome.value
-    said = {"run": address.run, "version": version, "outcome": outcome, "seen": len(view.recording.trace)}
+    said = _shown(address, view) | {"version": version}
     quiet = data.quiet_s(address.run)
-    if outcome == Outcome.RUNNING.value and quiet >= STALLED_S:
+    if view.is_live and quiet >= STALLED_S:
         said["stalled"] = quiet // STALLED_S * STALLED_S
+    stopped = next((note.text for note in view.recording.notes if note.code == "stopped"), "")
+    if stopped:
+        said["stopped"] = stopped
+    if data.is_other(address.run):
+        said["other"] = True
     return said
+
+
+def _shown(address: Address, view: View) -> dict[str, Any]:
+    """What a page that is laid out from *view* shows; no more than that, so that the rest is told."""
+    outcome, n_events = view.run.outcome.value, len(view.recording.trace)
+    return {"run": address.run, "version": view.version, "outcome": outcome, "seen": n_events}
+
+
+def _latest(known: dict[str, Any] | None, laid_out: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What a browser knows: it was told of a version, and has perhaps laid out a page since."""
+    if not laid_out or (
+        known and known["run"] == laid_out["run"] and known["version"] >= laid_out["version"]
+    ):
+        return known
+    return laid_out

@@ -88,6 +88,8 @@ class _Open:
     refreshed_s: float = field(default_factory=monotonic)
     spent_s: float = 0.0
     """Processor time that answers took since."""
+    is_other: bool = False
+    """Whether another run lay at this place when it was opened before."""
 
     @property
     def pause_s(self) -> float:
@@ -106,6 +108,8 @@ class Data:
         self._scanned_s = float("-inf")
         self._scan_took_s = 0.0
         self._open: OrderedDict[str, _Open] = OrderedDict()
+        self._began: dict[str, tuple[int, int]] = {}
+        """When the run began that was opened last under each id, and its last version."""
         self._opening: dict[str, RLock] = {}
         """Held by whoever reads that run for the first time."""
 
@@ -144,13 +148,31 @@ class Data:
             if opened.version and monotonic() - opened.refreshed_s < opened.pause_s:
                 return opened.version
             opened.refreshed_s, opened.spent_s = monotonic(), 0.0
-            if opened.follower.refresh():
-                opened.version += 1
-                opened.changed_s = monotonic()
-                opened.answers.clear()
-                if opened.follower.run.outcome is not Outcome.RUNNING:
-                    opened.growing.clear()
-            return opened.version
+            if not self._read_on(opened):
+                return opened.version
+            if opened.follower.run.started_ns <= self._began[name][0]:
+                self._grow(name, opened)
+                return opened.version
+        # Deleted, and begun anew: offsets into the old files say nothing about the new ones.
+        self._forget(name)
+        return self._opened(name).version
+
+    def _read_on(self, opened: _Open) -> bool:
+        try:
+            return opened.follower.refresh()
+        except OSError as error:  # deleted this very moment
+            raise UnknownNameError(
+                "This run cannot be read any more: it is being moved or deleted."
+            ) from error
+
+    def _grow(self, name: str, opened: _Open) -> None:
+        opened.version += 1
+        opened.changed_s = monotonic()
+        opened.answers.clear()
+        run = opened.follower.run
+        self._began[name] = run.started_ns, opened.version
+        if run.outcome is not Outcome.RUNNING:
+            opened.growing.clear()
 
     def is_opening(self, name: str) -> bool:
         """Whether somebody reads that run for the first time just now."""
@@ -160,6 +182,10 @@ class Data:
     def quiet_s(self, name: str) -> int:
         """For how many seconds nothing new was read."""
         return int(monotonic() - self._opened(name).changed_s)
+
+    def is_other(self, name: str) -> bool:
+        """Whether another run lies there than when it was opened first."""
+        return self._opened(name).is_other
 
     def read(self, name: str) -> Run:
         """The run of that id, for one look: kept open only where it is open already, or still grows."""
@@ -231,12 +257,20 @@ class Data:
         with self._lock:
             opened = self._open.get(name)
         if opened is None:
-            opened = _Open(self._library.follow(path))
+            opened = self._new(name, self._library.follow(path))
             with self._lock:
                 self._open[name] = opened
                 while len(self._open) > MAX_OPEN_RUNS:
                     self._open.popitem(last=False)
         return opened
+
+    def _new(self, name: str, follower: Follower) -> _Open:
+        began = follower.run.started_ns
+        before, version = self._began.get(name, (began, -1))
+        is_other = began > before
+        version = version + 1 if is_other else max(version, 0)
+        self._began[name] = began, version
+        return _Open(follower, version=version, is_other=is_other)
 
     def _forget(self, name: str) -> None:
         with self._lock:

@@ -29,9 +29,9 @@ from .figures.series import EVENTS, Ruler, instants, origin_ns
 
 QUANTITIES = ("requested", "allocated", "active", "reserved")
 MOST_KEPT = 12
-SHARE = 0.05
+SHARE = 0.02
 """Of the time, at most, for answers that take the whole recording."""
-LONGER = 1.1
+LONGER = 1.2
 """They are given anew when the recording has become so much longer: all of them together then cost no more
 than a few of the last."""
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock, Thread
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,12 @@ from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.model.trace import Action
 from vramscope.units import format_bytes
 
-from .data import Data, answer
+from .data import Data, View, answer
 from .figures.sparkline import outline
 from .headline import past_peak
+
+LOOK_AGAIN_S = 5.0
+"""At a run that is over: it may be begun anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +53,24 @@ class Summaries:
         self._lock = Lock()
         self._known: dict[str, tuple[int, Summary]] = {}
         self._asked: dict[str, int] = {}
+        self._again_s: dict[str, float] = {}
         self._queue: SimpleQueue[tuple[str, int]] = SimpleQueue()
         self._thread: Thread | None = None
 
     def get(self, run: str) -> Summary | None:
         """What is known of a run, perhaps of a moment ago; None until the first is made."""
+        with self._lock:
+            known = self._known.get(run)
+            is_over = known is not None and known[1].outcome is not Outcome.RUNNING
+            if is_over and monotonic() < self._again_s.get(run, 0.0):
+                return known[1] if known else None
+            self._again_s[run] = monotonic() + LOOK_AGAIN_S
         changed = changed_ns(self._data.paths()[run])
         with self._lock:
             if self._asked.get(run) != changed:
                 self._asked[run] = changed
                 self._queue.put((run, changed))
                 self._start()
-            known = self._known.get(run)
         return known[1] if known else None
 
     def _start(self) -> None:
@@ -88,17 +98,17 @@ def changed_ns(path: Path) -> int:
 def summarise(data: Data, run: str) -> Summary:
     """Open a run and say the essential; an error becomes the line's text."""
     try:
-        return _of(data.read(run))
+        return _of(data, run, data.read(run))
     except VramscopeError as error:
         return Summary(run.rsplit("-", 1)[0], error=str(error))
     except Exception as error:  # noqa: BLE001 — one odd file must not end the list
         return Summary(run.rsplit("-", 1)[0], error=f"{type(error).__name__} in vramscope while reading")
 
 
-def _of(run: Run) -> Summary:
+def _of(data: Data, run_id: str, run: Run) -> Summary:
     if not run.recordings:
         return Summary(run.name, run.outcome, started_ns=run.started_ns)
-    each = [(answer(recording, "timeline"), recording) for recording in run.recordings]
+    each = [(_totals(data, View(run_id, 0, run, one)), one) for one in run.recordings]
     best, recording = max(each, key=lambda pair: int(pair[0].allocated.max()))
     position = (
         np.maximum.accumulate(best.time_ns) if recording.trace.has_clock else np.arange(len(best.time_ns))
@@ -115,8 +125,22 @@ def _of(run: Run) -> Summary:
         peak_reserved_bytes=max(_highest(known, one, "reserved") for known, one in each),
         allocated=outline(position, best.allocated) if len(recording.trace) else best.allocated[:0],
         reserved=outline(position, best.reserved) if len(recording.trace) else best.reserved[:0],
-        verdict=_verdict(recording),
+        verdict=_verdict_of(data, View(run_id, 0, run, recording)),
     )
+
+
+def _totals(data: Data, view: View) -> Any:
+    """Kept only of a run that grows: hundreds may be listed."""
+    growing = data.growing(view)
+    return answer(view.recording, "timeline") if growing is None else growing.totals(view.recording)
+
+
+def _verdict_of(data: Data, view: View) -> str:
+    growing, recording = data.growing(view), view.recording
+    if growing is None:
+        return _verdict(recording)
+    said: str = growing.lately("verdict", recording, lambda: _verdict(recording))
+    return said
 
 
 def _highest(known: Any, recording: Recording, quantity: str) -> int:

@@ -77,6 +77,21 @@ def working(title: str, is_reading: bool) -> html.Section:
     )  # fmt: skip
 
 
+def alarm(stopped: str, *, is_other: bool) -> Any:
+    """Over a page whose run is not what it was; None where all is well."""
+    if stopped:
+        return html.Div(
+            [html.Strong("Not recorded any more. "), f"The training may go on, but {stopped}"],
+            className="banner", role="alert",
+        )  # fmt: skip
+    if is_other:
+        text = (
+            "Another run was recorded in the place of the one that this page began with; this is the new one."
+        )
+        return html.Div([html.Strong("Replaced. "), text], className="banner", role="alert")
+    return None
+
+
 def gone() -> html.Div:
     """Over a page whose run disappeared while it was open."""
     text = "This run was moved or deleted. What you see is the last state that was read. "

@@ -1,0 +1,178 @@
+"""How a run ends, dies, stalls, disappears or is replaced: the page learns each, and says so in words."""
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import pytest
+from vramscope.dashboard import data as data_module
+from vramscope.dashboard.address import Address
+from vramscope.dashboard.app import STALLED_S, _latest, _shown, _standing
+from vramscope.dashboard.components import states
+from vramscope.dashboard.data import Data
+from vramscope.dashboard.summary import Summaries
+
+from vramscope.errors import StoreError, UnknownNameError
+from vramscope.model.recording import Outcome
+from vramscope.store.appendfile import AppendFile
+
+CONFTEST = Path(__file__).with_name("conftest.py")
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_module, "REFRESH_EVERY_S", 0.0)
+    monkeypatch.setattr(data_module, "SHARE", 1e9)
+    monkeypatch.setattr(data_module, "SCAN_EVERY_S", -1.0)
+
+
+@pytest.fixture
+def live(tmp_path: Path, open_program: Any) -> tuple[Any, Data, Address]:
+    program = open_program(tmp_path / "live")
+    program.begin()
+    program.step()
+    data = Data(tmp_path)
+    (name,) = data.paths()
+    return program, data, Address(run=name)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FINISHED, Outcome.FAILED])
+def test_a_run_that_ends_is_told_once(live: Any, outcome: Outcome) -> None:
+    program, data, address = live
+    before = _standing(data, address)
+    program.writer.close(outcome)
+    after = _standing(data, address)
+
+    assert (before["outcome"], after["outcome"]) == ("running", outcome.value)
+    assert _standing(data, address) == after
+
+
+def test_a_process_that_was_killed_is_told(tmp_path: Path) -> None:
+    script = f"""
+        import importlib.util, sys, time
+        from pathlib import Path
+        spec = importlib.util.spec_from_file_location("runs", {str(CONFTEST)!r})
+        runs = sys.modules["runs"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(runs)
+        program = runs.open_program(Path({str(tmp_path / "killed")!r}))
+        program.begin()
+        program.step()
+        print("written", flush=True)
+        time.sleep(60)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as training:
+        assert training.stdout is not None
+        assert training.stdout.readline() == b"written\n"
+        data = Data(tmp_path)
+        address = Address(run=next(iter(data.paths())))
+        before = _standing(data, address)
+        os.kill(training.pid, signal.SIGKILL)
+        training.wait()
+        after = _standing(data, address)
+
+    assert (before["outcome"], after["outcome"]) == ("running", "died")
+    assert after["seen"] == before["seen"] > 0
+
+
+def test_a_run_of_which_nothing_comes_is_stalled_until_something_does(
+    live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, data, address = live
+    assert "stalled" not in _standing(data, address)
+    monkeypatch.setattr(data_module, "monotonic", lambda: data_module.thread_time() + 1e7)
+    assert _standing(data, address)["stalled"] >= STALLED_S
+    program.step()
+
+    assert "stalled" not in _standing(data, address)
+
+
+def test_a_run_begun_anew_in_the_same_place_is_shown_and_said(
+    live: Any, tmp_path: Path, open_program: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, data, address = live
+    before = _standing(data, address)
+    program.writer.close(Outcome.FINISHED)
+    shutil.rmtree(tmp_path / "live")
+    monkeypatch.setitem(open_program.__globals__, "START_NS", open_program.__globals__["START_NS"] + 10**9)
+    open_program(tmp_path / "live").begin()
+    program = None
+    after = _standing(data, address)
+
+    assert after["other"]
+    assert after["seen"] < before["seen"]
+    assert after["version"] > before["version"]
+    assert "Replaced" in str(states.alarm("", is_other=after["other"]))
+    assert not any(note.code == "damaged" for note in data.view(address).recording.notes)
+
+
+def test_a_run_that_is_deleted_while_it_is_read_is_gone(live: Any, tmp_path: Path) -> None:
+    _, data, address = live
+    _standing(data, address)
+    shutil.rmtree(tmp_path / "live" / "rank0")
+    with pytest.raises(UnknownNameError, match="deleted"):
+        data.refresh(address.run)
+
+    assert _standing(data, address)["outcome"] == "gone"
+
+
+def test_a_disk_that_is_full_is_said(live: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, data, address = live
+    _standing(data, address)
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AppendFile, "append", full)
+        with pytest.raises(StoreError):
+            program.step()
+    program.writer.close(Outcome.FINISHED)
+    stopped = _standing(data, address)["stopped"]
+
+    assert "the disk is full" in str(states.alarm(stopped, is_other=False))
+
+
+def test_what_a_page_shows_is_not_told_again(live: Any) -> None:
+    _, data, address = live
+    data.refresh(address.run)
+    shown = _shown(address, data.view(address))
+
+    assert _standing(data, address) == _latest(None, shown)
+    assert _latest({**shown, "version": shown["version"] + 1}, shown)["version"] == shown["version"] + 1
+    assert _latest({**shown, "run": "another"}, shown) == shown
+
+
+def test_runs_side_by_side_each_have_their_line_and_follow(
+    tmp_path: Path, open_program: Any, run_at: Any
+) -> None:
+    run_at("ended", steps=8)
+    program = open_program(tmp_path / "growing")
+    program.begin()
+    program.step()
+    data = Data(tmp_path)
+    summaries = Summaries(data)
+
+    def lines(at_least: int) -> dict[str, Any]:
+        for _ in range(1000):
+            found = {line.name: line for name in data.paths() if (line := summaries.get(name))}
+            if len(found) == 2 and found["growing"].n_steps >= at_least:
+                return found
+            sleep(0.02)
+        raise AssertionError("no line followed")
+
+    before = lines(1)
+    program.step()
+    after = lines(2)
+
+    assert after["growing"].n_events > before["growing"].n_events
+    assert {line.outcome for line in after.values()} == {Outcome.RUNNING, Outcome.FINISHED}
+    assert after["ended"].verdict == "steady"
+    assert all(len(line.allocated) for line in after.values())
