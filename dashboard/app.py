@@ -138,7 +138,7 @@ def _route(app: Dash, data: Data, rooms: dict[str, Page]) -> None:
         address = parse(pathname, search)
         room = rooms.get(address.path)
         made = patience.get(address.url, lambda: _enter(room, Context(data, address)), BLANK_S)
-        view, top, page = made or (None, None, _working(room, data.is_opening(address.run)))
+        view, top, page = made or (None, None, _working(room, data, address))
         live = (view is not None and view.is_live) or address.path == "/"
         name = " · ".join(
             [*([view.run.name] if view else []), room.title if room else "Not found", "vramscope"]
@@ -155,6 +155,14 @@ def _route(app: Dash, data: Data, rooms: dict[str, Page]) -> None:
         if not patience.is_done(restore(said).url):
             raise PreventUpdate
         return {"after": n, "url": restore(said).url}
+
+    @app.callback(
+        Output("how-far", "children"), Input("poll", "n_intervals"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def tell_how_far(_: int | None, said: dict[str, Any]) -> Any:
+        run = restore(said).run
+        return states.how_far(data.is_opening(run), data.reading(run))
 
     app.clientside_callback(
         ClientsideFunction("vramscope", "title"), Output("sink", "data"), Input("title", "data"),
@@ -183,8 +191,9 @@ def _enter(room: Page | None, context: Context) -> tuple[View | None, Any, Any]:
         )
 
 
-def _working(room: Page | None, is_reading: bool) -> Any:
-    return states.working(room.title if room else "", is_reading)
+def _working(room: Page | None, data: Data, address: Address) -> Any:
+    read = data.reading(address.run)
+    return states.working(room.title if room else "", data.is_opening(address.run), read)
 
 
 def _menu(rooms: list[Page], address: Address) -> list[Any]:

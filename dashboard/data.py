@@ -21,6 +21,7 @@ from vramscope.model.recording import Outcome, Recording, Run
 
 from .address import Address
 from .growing import Growing
+from .reading import Progress, progress
 
 MAX_OPEN_RUNS = 6
 MAX_ANSWERS = 64
@@ -178,6 +179,11 @@ class Data:
         """Whether somebody reads that run for the first time just now."""
         with self._lock:
             return name in self._opening
+
+    def reading(self, name: str) -> Progress | None:
+        """How far a file is read that somebody opens just now; None where that cannot be told."""
+        path = self.paths().get(name)
+        return progress(path) if path is not None and self.is_opening(name) else None
 
     def quiet_s(self, name: str) -> int:
         """For how many seconds nothing new was read."""

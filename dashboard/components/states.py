@@ -4,6 +4,10 @@ from typing import Any
 
 from dash import dcc, html
 
+from vramscope.units import format_bytes
+
+from ..reading import Progress
+
 POLL_MS = 250
 
 
@@ -63,18 +67,25 @@ def failure(message: str) -> html.Section:
     )
 
 
-def working(title: str, is_reading: bool) -> html.Section:
+def working(title: str, is_reading: bool, read: Progress | None = None) -> html.Section:
     """A page that takes its time: what happens; the page comes by itself."""
-    text = (
-        "The recording is being read for the first time: some seconds for every five million events."
-        if is_reading
-        else "Millions of events are being counted."
-    )
     poll = dcc.Interval(id="poll", interval=POLL_MS)
+    said = html.Div(how_far(is_reading, read), id="how-far")
     return html.Section(
-        [html.H2(f"{title} …"), html.P(text), html.Div(className="shimmer"), poll],
+        [html.H2(f"{title} …"), said, html.Div(className="shimmer"), poll],
         className="working", role="status",
     )  # fmt: skip
+
+
+def how_far(is_reading: bool, read: Progress | None) -> Any:
+    """What a page waits for, and how much of it is done."""
+    if read is not None and read.n_bytes:
+        text = f"Reading the file: {format_bytes(read.n_read)} of {format_bytes(read.n_bytes)}."
+        bar = html.Progress(value=str(read.n_read), max=str(read.n_bytes), **{"aria-label": "Read"})
+        return [html.P(text), bar]
+    if is_reading:
+        return html.P("The recording is being opened: some seconds for every five million events.")
+    return html.P("The events are being counted.")
 
 
 def alarm(stopped: str, *, is_other: bool) -> Any:

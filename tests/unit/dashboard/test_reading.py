@@ -1,0 +1,68 @@
+"""How far a file is read is asked of the system, and told as bytes of bytes."""
+
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+from vramscope.dashboard.address import Address
+from vramscope.dashboard.components import states
+from vramscope.dashboard.data import Data
+from vramscope.dashboard.reading import Progress, progress
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/fdinfo").exists(), reason="the system does not tell")
+
+
+@needs_proc
+def test_the_place_in_an_open_file_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    path.write_bytes(bytes(5000))
+    assert progress(path) is None
+    with path.open("rb", buffering=0) as file:
+        file.read(1234)
+        assert progress(path) == Progress(1234, 5000)
+
+    assert progress(path) is None
+    assert progress(tmp_path / "absent") is None
+
+
+@needs_proc
+def test_who_waits_for_a_file_learns_how_far_it_is(tmp_path: Path) -> None:
+    path, half, go_on = tmp_path / "large.pickle", Event(), Event()
+    path.write_bytes(bytes(4000))
+
+    class Slow:
+        def discover(self, _: Path) -> list[Path]:
+            return [path]
+
+        def follow(self, _: Path) -> Any:
+            with path.open("rb", buffering=0) as file:
+                file.read(1000)
+                half.set()
+                assert go_on.wait(10)
+            raise OSError("no matter what comes")
+
+    data = Data(path, Slow())
+    (name,) = data.paths()
+    assert data.reading(name) is None
+
+    def open_it() -> None:
+        with pytest.raises(OSError, match="no matter"):
+            data.view(Address(run=name))
+
+    thread = Thread(target=open_it)
+    thread.start()
+    assert half.wait(10)
+    found = data.reading(name)
+    go_on.set()
+    thread.join()
+
+    assert found == Progress(1000, 4000)
+    assert data.reading(name) is None
+
+
+def test_it_is_said_in_words_and_drawn() -> None:
+    said, bar = states.how_far(True, Progress(300 << 20, 900 << 20))
+
+    assert said.children == "Reading the file: 300 MiB of 900 MiB."
+    assert (bar.value, bar.max) == (str(300 << 20), str(900 << 20))
