@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis._ends import ends
+from vramscope.analysis._together import shared
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Blocks, BlockState
 from vramscope.model.table import Table
@@ -70,6 +71,7 @@ class Allocations(Table):
         return within
 
 
+@shared
 def lifetimes(recording: Recording) -> Allocations:
     """Every allocation paired with its free, exact under reuse of addresses; 0.1 s per million events."""
     trace = recording.trace

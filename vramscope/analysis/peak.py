@@ -7,7 +7,7 @@ import numpy as np
 
 from vramscope.analysis import Analysis
 from vramscope.analysis._place import number_of_step, place
-from vramscope.analysis.timeline import timeline
+from vramscope.analysis.timeline import Totals, timeline
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase
 from vramscope.model.past import Past
@@ -50,7 +50,11 @@ class Peak:
 
 def peak(recording: Recording) -> Peak:
     """The maxima over all instants, that before the first event included."""
-    totals = timeline(recording)
+    return peak_of(recording, timeline(recording))
+
+
+def peak_of(recording: Recording, totals: Totals) -> Peak:
+    """The same where the timeline is known."""
 
     def high(quantity: str) -> High:
         values = getattr(totals, quantity)
