@@ -32,6 +32,11 @@ _A_WEIGHT = 1 << 16
 smaller."""
 
 
+_RNN = "rnn.py"
+_RECURRENT = 10
+"""This part of forward's bytes from recurrent layers is too much."""
+
+
 class Kind(IntEnum):
     """How autocast treats what an operation makes."""
 
@@ -54,7 +59,7 @@ class Kind(IntEnum):
 _BY_FILE = {
     "linear.py": Kind.LOW,
     "conv.py": Kind.LOW,
-    "rnn.py": Kind.LOW,
+    _RNN: Kind.LOW,
     "sparse.py": Kind.WIDE,
     "normalization.py": Kind.NORM,
     "loss.py": Kind.WIDE,
@@ -99,20 +104,24 @@ class Autocast:
 def autocast(
     stacks: Stacks, found: Allocations, lives: Lives, owners: Owners, assigned: Assigned, action: NDArray[Any]
 ) -> Autocast | None:
-    """None where nothing is known of the operations, or where copies of 16 bits are made already."""
+    """None where nothing is known of the operations, or where copies of 16 bits are made already; and with
+    recurrent layers."""
     rows = np.flatnonzero(np.isin(lives.phase, _FORWARD) & (found.alloc_event >= 0))
     kinds = {each: _kind(stacks, each) for each in set(found.stack_id[rows].tolist())}
     kind = np.array([kinds[each] for each in found.stack_id[rows].tolist()], dtype="i8")
     is_low = kind == Kind.LOW
     weights = _weights(found, owners, assigned, rows[is_low])
-    if not is_low.any() or _is_on(found, owners, rows[is_low], weights):
+    if not is_low.any() or _is_on(found, owners, rows[is_low], weights) or _is_recurrent(stacks, found, rows):
         return None
     factor = np.ones(len(found))
-    factor[rows] = list(_factors(found, rows, kind, action))
-    _follow_backward(lives, owners, assigned, factor)
-    copies = [_weight_copies(lives, weights, rows[is_low])]
+    seen = list(_factors(found, rows, kind, action))
+    factor[rows] = [scale for scale, _ in seen]
+    cast = np.flatnonzero([is_cast for _, is_cast in seen])
+    _follow_backward(lives, owners, assigned, factor, np.isin(found.size, found.size[rows]))
+    copies = [_weight_copies(found, lives, owners, weights, rows[is_low])]
     copies.append(_input_copies(found, lives, assigned, (rows, kind)))
     copies.append(_casts(found, (rows, kind)))
+    copies.append(_originals(found, owners, rows, cast))
     copies.append(_of_losses(found, lives, assigned, (rows, kind), factor))
     is_workspace = np.isin(found.size, WORKSPACES) & (assigned.category != Category.ACTIVATION)
     factor[is_workspace | (assigned.category == Category.WORKSPACE)] = 1.0
@@ -120,13 +129,26 @@ def autocast(
 
 
 def _kind(stacks: Stacks, stack_id: int) -> Kind:
-    frame = stacks.frame(stack_id) if stack_id else Frame("", "", 0)
-    folder, _, name = frame.file.replace("\\", "/").rpartition("/")
+    folder, name, function = _asked_by(stacks, stack_id)
     if folder.endswith("torch/nn/modules"):
         return _BY_FILE.get(name, Kind.OTHER)
     if folder.endswith("torch/nn") and name == "functional.py":
-        return _BY_FUNCTION.get(frame.function, Kind.OTHER)
+        return _BY_FUNCTION.get(function, Kind.OTHER)
     return Kind.OTHER
+
+
+def _asked_by(stacks: Stacks, stack_id: int) -> tuple[str, str, str]:
+    """Folder, file and function."""
+    frame = stacks.frame(stack_id) if stack_id else Frame("", "", 0)
+    folder, _, name = frame.file.replace("\\", "/").rpartition("/")
+    return folder, name, frame.function
+
+
+def _is_recurrent(stacks: Stacks, found: Allocations, rows: NDArray[Any]) -> bool:
+    """Whether much of forward is: cuDNN does it as a whole, or something else step by step, unforeseen."""
+    ids, n_bytes = found.stack_id[rows], found.block_size[rows]
+    mine = [each for each in set(ids.tolist()) if _asked_by(stacks, each)[1] == _RNN]
+    return bool(_RECURRENT * n_bytes[np.isin(ids, mine)].sum() > n_bytes.sum())
 
 
 # ------------------------------------------------------------------------------------ what halves
@@ -134,29 +156,41 @@ def _kind(stacks: Stacks, stack_id: int) -> Kind:
 
 def _factors(
     found: Allocations, rows: NDArray[Any], kind: NDArray[Any], action: NDArray[Any]
-) -> Iterator[float]:
-    """In the order of the program: what is wide when something is made decides what that is."""
+) -> Iterator[tuple[float, bool]]:
+    """In the order of the program: what is wide when something is made decides what that is.
+
+    And whether it is made with 32 bits first, and a copy of 16 kept of it.
+    """
     wide_until: dict[int, int] = {}  # by size, when the last such tensor of 32 bits goes
+    wide_ends: set[int] = set()
     is_low, before, is_product = False, 0, False
     sizes, ends = found.block_size[rows].tolist(), found.free_event[rows].tolist()
     events = found.alloc_event[rows].tolist()
     freed = _freed_size(found, len(action))
-    kinds = kind.tolist()
-    following = _following(sizes, kinds)
-    for size, end, event, what, then in zip(sizes, ends, events, kinds, following, strict=True):
+    kinds, scratch = kind.tolist(), _is_scratch(found, rows).tolist()
+    following = _following(sizes, kinds, scratch)
+    for size, end, event, what, own, (then, size_then) in zip(
+        sizes, ends, events, kinds, scratch, following, strict=True
+    ):
+        if own:
+            yield HALF if what == Kind.LOW else 1.0, False
+            continue
         if _SMALL * size < before:
-            yield 1.0
+            yield 1.0, False
             continue
         if (what == Kind.DROPOUT and size * 4 == before) or (what == Kind.FOLLOWS and size == 2 * before):
-            yield 1.0  # a mask, of a byte each; where the maximum was, of eight
+            yield 1.0, False  # a mask, of a byte each; where the maximum was, of eight
             continue
         takes, is_softmax = False, what == Kind.SOFTMAX
         if what in (Kind.LOW, Kind.WIDE, Kind.NORM, Kind.SOFTMAX):
             is_low = what == Kind.LOW
         elif what == Kind.OTHER:
-            takes = size in freed[event + 1 : _next_alloc(action, event)]
+            until = _next_alloc(action, event)
+            takes = size in freed[event + 1 : until]
             # Of two inputs one is let go of at once, and one of 32 bits is still there: their sum.
-            is_low = not (takes and wide_until.get(size, -1) > event)
+            is_sum = takes and wide_until.get(size, -1) > event
+            is_joined = wide_until.get(size - before, -1) > event  # what was made last, and one of 32 bits
+            is_low = not (is_sum or is_joined or wide_ends.intersection(range(event + 1, until)))
             # A product that the program made itself, and what takes it: attention written out.
             is_softmax = is_low and takes and is_product and size == before
         is_product = what == Kind.OTHER and is_low and not takes
@@ -164,16 +198,36 @@ def _factors(
         if not is_low:
             forever = len(action) if end == ALIVE else end
             wide_until[size] = max(wide_until.get(size, -1), forever)
-        is_cast = what == Kind.NORM or (what == Kind.OTHER and then == Kind.LOW)
-        yield 1.5 if is_softmax else HALF if is_low or is_cast else 1.0
+            wide_ends.add(end)
+        if what == Kind.LOW and then == Kind.NORM and size == size_then:
+            yield 1.0, False  # the norm takes a copy of 32 bits, and keeps that
+            continue
+        is_cast = not is_low and _is_cast(what, then)
+        yield 1.5 if is_softmax else HALF if is_low or is_cast else 1.0, is_cast
 
 
-def _following(sizes: list[int], kinds: list[int]) -> list[int]:
-    """Of each row what takes it: the next large one."""
+def _is_cast(what: int, then: int) -> bool:
+    """Whether of something of 32 bits only a copy of 16 is kept: what takes it is a product."""
+    if what == Kind.NORM:
+        return then not in (Kind.FOLLOWS, Kind.DROPOUT, Kind.WIDE)
+    return what in (Kind.OTHER, Kind.FOLLOWS) and then == Kind.LOW
+
+
+def _is_scratch(found: Allocations, rows: NDArray[Any]) -> NDArray[Any]:
+    """What an operation takes and gives back after it has made its result: a workspace."""
+    stack, free = found.stack_id[rows], found.free_event[rows]
+    is_first = stack != np.append(-1, stack[:-1])
+    starts = np.append(found.alloc_event[rows][is_first], np.iinfo("i8").max)
+    mine: NDArray[Any] = ~is_first & (free >= 0) & (free < starts[np.cumsum(is_first)])
+    return mine
+
+
+def _following(sizes: list[int], kinds: list[int], scratch: list[bool]) -> list[tuple[int, int]]:
+    """Of each row what takes it, and how large that is: the next large one."""
     found, then, size_then = [], int(Kind.OTHER), 0
-    for size, kind in zip(reversed(sizes), reversed(kinds), strict=True):
-        found.append(then)
-        if _SMALL * size >= size_then:
+    for size, kind, own in zip(reversed(sizes), reversed(kinds), reversed(scratch), strict=True):
+        found.append((then, size_then))
+        if _SMALL * size >= size_then and not own:
             then, size_then = kind, size
     return found[::-1]
 
@@ -192,10 +246,15 @@ def _next_alloc(action: NDArray[Any], event: int) -> int:
     return event + 1 + int(following[0]) if len(following) else end
 
 
-def _follow_backward(lives: Lives, owners: Owners, assigned: Assigned, factor: NDArray[Any]) -> None:
-    """A gradient of something of 16 bits has 16 bits; those of parameters stay at 32."""
+def _follow_backward(
+    lives: Lives, owners: Owners, assigned: Assigned, factor: NDArray[Any], is_size: NDArray[Any]
+) -> None:
+    """A gradient of something of 16 bits has 16 bits; those of parameters stay at 32.
+
+    *is_size*: as large as something of forward; else it is what a sum takes for itself, always of 32.
+    """
     follows = (lives.phase == Phase.BACKWARD) & (owners.forward >= 0)
-    follows &= assigned.category == Category.TEMPORARY
+    follows &= (assigned.category == Category.TEMPORARY) & is_size
     factor[follows] = np.minimum(factor[owners.forward[follows]], 1.0)
 
 
@@ -205,18 +264,22 @@ def _follow_backward(lives: Lives, owners: Owners, assigned: Assigned, factor: N
 def _weights(
     found: Allocations, owners: Owners, assigned: Assigned, low: NDArray[Any]
 ) -> list[tuple[int, int]]:
-    """Parameters of modules that multiply: module and bytes."""
+    """Parameters of modules that multiply: the module that was called, and bytes."""
     is_parameter = (assigned.category == Category.PARAMETER) & (owners.known == Known.NAME)
-    called = {owners.paths[module] for module in set(owners.module[low].tolist()) if module}
-    is_used = {at: _within(path, called) for at, path in enumerate(owners.paths)}
+    called = {owners.paths[module]: module for module in set(owners.module[low].tolist()) if module}
     rows = np.flatnonzero(is_parameter)
     pairs = zip(owners.module[rows].tolist(), found.block_size[rows].tolist(), strict=True)
-    return [(module, size) for module, size in pairs if is_used[module]]
+    users = [(_user(owners.paths[module], called), size) for module, size in pairs]
+    own = [(user, size) for user, size in users if user is not None]
+    # A last layer that shares the weight of the embedding has none of its own name.
+    without = set(called.values()).difference(user for user, _ in own)
+    shared = max((size for user, size in users if user is None), default=0)
+    return [*own, (max(without), shared)] if without else own
 
 
-def _within(path: str, called: set[str]) -> bool:
+def _user(path: str, called: dict[str, int]) -> int | None:
     """The module itself, or one around it that multiplies with its weights, as attention does."""
-    return path in called or path.rpartition(".")[0] in called
+    return called.get(path, called.get(path.rpartition(".")[0]))
 
 
 def _is_on(found: Allocations, owners: Owners, low: NDArray[Any], weights: list[tuple[int, int]]) -> bool:
@@ -232,20 +295,36 @@ _Copies = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 """From an instant, up to an instant (exclusive), bytes."""
 
 
-def _weight_copies(lives: Lives, weights: list[tuple[int, int]], low: NDArray[Any]) -> _Copies:
-    """Weights in 16 bits: from the beginning of a forward to the end of the backward after it."""
-    total = sum(size for _, size in weights) * HALF
-    born, dies = _to_backward(lives, np.unique(lives.born_in[low]))
-    return born, dies, np.full(len(born), total)
+def _weight_copies(
+    found: Allocations, lives: Lives, owners: Owners, weights: list[tuple[int, int]], low: NDArray[Any]
+) -> _Copies:
+    """Weights in 16 bits: from where a module first runs, until backward has let go of what it had saved."""
+    n_bytes: dict[int, float] = {}
+    for module, size in weights:
+        n_bytes[module] = n_bytes.get(module, 0) + size * HALF
+    copies: list[tuple[int, int, float]] = []
+    order = np.argsort(lives.born_in, kind="stable")
+    phases, ends = _to_backward(lives, np.unique(lives.born_in[low]))
+    cuts = np.searchsorted(lives.born_in[order], [phases, phases + 1])
+    for phase, end, start, stop in zip(phases, ends, *cuts, strict=True):
+        within = order[start:stop]
+        modules = owners.module[within]
+        _, first = np.unique(modules, return_index=True)
+        for at in first[np.isin(modules[first], list(n_bytes))].tolist():
+            saved = found.free_event[within[max(at - 1, 0)]], found.free_event[within[modules == modules[at]]]
+            gone = np.append(*saved[::-1])
+            last = gone[gone < end].max(initial=lives.phases.end_event[phase])
+            copies.append((int(found.alloc_event[within[at]]), int(last), n_bytes[int(modules[at])]))
+    table = np.array(copies).reshape(-1, 3)
+    return table[:, 0].astype("i8"), table[:, 1].astype("i8"), table[:, 2]
 
 
 def _to_backward(lives: Lives, phases: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """From the start of each forward among *phases* to the end of the backward after it."""
+    """The forwards among *phases* that a backward follows, and the end of that."""
     forwards = phases[lives.phases.phase[phases] == Phase.FORWARD]
     ends = np.sort(lives.phases.end_event[lives.phases.phase == Phase.BACKWARD])
-    born = lives.phases.start_event[forwards]
-    at = np.searchsorted(ends, born)
-    return born[at < len(ends)], ends[at[at < len(ends)]]
+    at = np.searchsorted(ends, lives.phases.start_event[forwards])
+    return forwards[at < len(ends)], ends[at[at < len(ends)]]
 
 
 def _input_copies(
@@ -254,7 +333,8 @@ def _input_copies(
     """Of a batch that goes into a product first, which keeps 16 bits of it for backward."""
     rows, kind = forward
     phases, first = np.unique(lives.born_in[rows], return_index=True)
-    born, dies = _to_backward(lives, phases[kind[first] == Kind.LOW])
+    forwards, dies = _to_backward(lives, phases[kind[first] == Kind.LOW])
+    born = lives.phases.start_event[forwards]
     inputs = np.flatnonzero(assigned.category == Category.INPUT)
     n_bytes = [_sum_at(found, inputs, start) * HALF for start in born.tolist()]
     return born, dies, np.array(n_bytes)
@@ -272,6 +352,26 @@ def _casts(found: Allocations, forward: tuple[NDArray[Any], NDArray[Any]]) -> _C
     mine = rows[1:][of_low | (kind[1:] == Kind.SOFTMAX)]
     born = found.alloc_event[mine] + 1
     return born, born + 1, found.block_size[mine].astype(float)
+
+
+def _originals(found: Allocations, owners: Owners, rows: NDArray[Any], cast: NDArray[Any]) -> _Copies:
+    """What has 32 bits beside its copy of 16: while the module runs that it was given to, which holds it."""
+    paths = [owners.paths[module].split(".") for module in owners.module[rows].tolist()]
+    ends = [_returns(paths, row) for row in cast.tolist()]
+    born = found.alloc_event[rows][cast] + 1
+    dies = np.append(found.alloc_event[rows], found.alloc_event[rows][-1:])[ends]
+    return born, dies + 1, found.block_size[rows][cast].astype(float)
+
+
+def _returns(paths: list[list[str]], row: int) -> int:
+    """The first row after the module that takes what *row* made."""
+    if row + 1 == len(paths):
+        return row + 1
+    mine, taker = paths[row], paths[row + 1]
+    n_shared = next((at for at, (a, b) in enumerate(zip(mine, taker, strict=False)) if a != b), len(mine))
+    inside = taker[: n_shared + 1 + (taker[n_shared + 1 : n_shared + 2] or ["-"])[0].isdigit()]
+    following = range(row + 1, len(paths))
+    return next((at for at in following if paths[at][: len(inside)] != inside), len(paths))
 
 
 def _of_losses(

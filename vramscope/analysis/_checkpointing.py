@@ -53,7 +53,7 @@ def checkpointed(
         calls = _calls(found, lives, owners, block_of)
         change = np.zeros(len(level) + 1)
         peaks = np.zeros(len(level))
-        starts = [_backward_of(found, lives, made, call) for call in calls]
+        starts = _starts(found, lives, calls, made, _frees_of(found, owners, calls))
         for at, (call, start) in enumerate(zip(calls, starts, strict=True)):
             if start is not None:
                 _apply(found, call, start, level, (change, peaks))
@@ -132,12 +132,35 @@ def _first_made(found: Allocations, owners: Owners) -> NDArray[Any]:
     return first
 
 
-def _backward_of(found: Allocations, lives: Lives, made: NDArray[Any], call: _Call) -> int | None:
-    """The event with which backward reaches the block; None where it saved nothing."""
-    saved = _saved(found, lives, call)
-    if not len(saved):
-        return None
-    return int(min(found.free_event[saved].min(), made[saved].min()))
+def _frees_of(found: Allocations, owners: Owners, calls: list[_Call]) -> list[NDArray[Any]]:
+    """Of each call the events that free what backward makes for what it saved."""
+    call_of = np.full(len(found), len(calls))
+    for at, call in enumerate(calls):
+        call_of[call.rows] = at
+    rows = np.flatnonzero(owners.forward >= 0)
+    at = call_of[owners.forward[rows]]
+    order = np.argsort(at, kind="stable")
+    return np.split(found.free_event[rows[order]], np.searchsorted(at[order], np.arange(1, len(calls) + 1)))
+
+
+def _starts(
+    found: Allocations, lives: Lives, calls: list[_Call], made: NDArray[Any], frees: list[NDArray[Any]]
+) -> list[int | None]:
+    """Of each call the event with which backward reaches it; None where it saved nothing."""
+    starts: list[int | None] = []
+    for at, call in enumerate(calls):
+        saved = _saved(found, lives, call)
+        if not len(saved):
+            starts.append(None)
+            continue
+        first_freed = int(found.free_event[saved].min())
+        start = int(min(first_freed, made[saved].min()))
+        if at + 1 < len(calls) and calls[at + 1].phase == call.phase:
+            # What the block after it had saved goes first: a gradient made meanwhile is of that one.
+            gone = np.append(frees[at + 1], found.free_event[_saved(found, lives, calls[at + 1])])
+            start = max(start, int(gone[gone <= first_freed].max(initial=-1)) + 1)
+        starts.append(start)
+    return starts
 
 
 def _apply(

@@ -7,7 +7,7 @@ many bytes it saves elsewhere.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,16 @@ from vramscope.analysis import Analysis
 from vramscope.analysis._autocast import autocast
 from vramscope.analysis._checkpointing import checkpointed
 from vramscope.analysis._gradients import is_bucket, kept_gradients
-from vramscope.analysis._life_rules import Lives, lives_of
-from vramscope.analysis._place import phases_of
+from vramscope.analysis._optimizer_trials import (
+    fused_optimizer,
+    offloaded,
+    one_moment,
+    optimizer_in_a_loop,
+    state_in_8_bits,
+)
+from vramscope.analysis._sharded_trials import sharded
+from vramscope.analysis._trials import USUAL_ELEMENT, Looked, Tried, level_with, look, scaled
 from vramscope.analysis.by_module import owners_of
-from vramscope.analysis.categories import Assigned, assign
-from vramscope.analysis.lifetimes import BEFORE, Allocations, lifetimes
 from vramscope.errors import UsageError
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
@@ -28,13 +33,11 @@ from vramscope.model.recording import Recording
 WORTH_IT = 0.01
 """What saves less than this share of the peak is not advised."""
 _MICRO_BATCHES = 2
-_SMALLEST_8BIT = 4096
-"""Elements: bitsandbytes keeps smaller tensors' state in 32 bits."""
-_BYTES_8BIT = 1 / 4 * (1 + 4 / 256)
-"""Of a state of 32 bits: one byte each, and a scale of four bytes for every block of 256."""
 _MOST_NAMED = 4
 _LARGE_MODEL = 5e9
 """Parameters: from here on a shard of state alone does not make a model fit."""
+_16_AND_32_BITS = ((1, 2), (4, 8))
+"""Bytes of an element: quantized and half, single and double."""
 _OF_A_BATCH = (Category.ACTIVATION, Category.INPUT)
 _TRAINS = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.RECOMPUTE)
 
@@ -82,38 +85,6 @@ class Strategies:
     """In which order to try them, for one GPU or many and a model of this size."""
 
 
-class _Run(NamedTuple):
-    """What every strategy looks at."""
-
-    recording: Recording
-    found: Allocations
-    assigned: Assigned
-    lives: Lives
-    category: NDArray[Any]
-    born_in: NDArray[Any]
-    """Phase of each allocation's birth; OTHER where it pre-dates the trace."""
-    phase: NDArray[Any]
-    """At each instant: that of the event that led to it."""
-    level: NDArray[Any]
-    """Allocated bytes at each instant, as it is."""
-    n_ranks: int
-
-
-class _Tried(NamedTuple):
-    """What would be different."""
-
-    name: str
-    factor: NDArray[Any]
-    """Of each allocation."""
-    extra: NDArray[Any] | int
-    """Bytes more at each instant."""
-    words: tuple[str, str, str]
-    """How, cost, basis."""
-    effort: int
-    extra_of: Category = Category.ACTIVATION
-    """What ``extra`` is for."""
-
-
 def strategies(recording: Recording, n_ranks: int = 8) -> Strategies:
     """Tried on the whole recording; *n_ranks* GPUs for what shards. About 1 s per million events.
 
@@ -121,7 +92,7 @@ def strategies(recording: Recording, n_ranks: int = 8) -> Strategies:
     """
     if n_ranks < 2:
         raise UsageError(f"n_ranks {n_ranks}: sharding needs at least 2")
-    run = _run(recording, n_ranks)
+    run = look(recording, n_ranks)
     at = int(run.level.argmax())
     peak = int(run.level[at])
     live = run.found.allocated_at(at)
@@ -132,62 +103,40 @@ def strategies(recording: Recording, n_ranks: int = 8) -> Strategies:
     useless = tuple(each.name for each in tried if each not in advised)
     phases = _by_phase(run, run.level)
     return Strategies(
-        peak, Phase(int(run.phase[at])), tuple(advised), useless, unknown, phases, _path(run, advised)
+        peak, Phase(int(run.phase[at])), tuple(advised), useless, unknown, phases, _path(run, advised, at)
     )
 
 
-def _run(recording: Recording, n_ranks: int) -> _Run:
-    found, n_events = lifetimes(recording), len(recording.trace)
-    row = phases_of(recording.phases, n_events)
-    by_event = np.append(recording.phases.phase, Phase.OTHER)[row]
-    born_in = np.where(
-        found.alloc_event >= 0, np.append(by_event, Phase.OTHER)[found.alloc_event], Phase.OTHER
-    )
-    phase = np.concatenate([[Phase.OTHER], by_event])
-    assigned, lives = assign(recording, found), lives_of(recording, found)
-    level = _summed(found, found.block_size, n_events).astype("i8")
-    return _Run(recording, found, assigned, lives, assigned.category, born_in, phase, level, n_ranks)
-
-
-def _path(run: _Run, advised: Sequence[Strategy]) -> str:
+def _path(run: Looked, advised: Sequence[Strategy], at: int) -> str:
     """One GPU first: what needs no other machine; then what several share."""
     if not advised:
         return ""
     alone = [each.name for each in advised if "GPUs" not in each.name]
     many = [each.name for each in advised if "GPUs" in each.name]
-    live = run.category == Category.PARAMETER
-    parameters = int(run.found.block_size[live & run.found.allocated_at(int(run.level.argmax()))].sum()) / 4
-    size = f"{_in_words(parameters)} parameters (taken as 32 bits)"
     said = [f"on one GPU: {', then '.join(alone)}"] if alone else []
     if many:
+        count, is_sure = _parameters(run, at)
+        size = f"{_in_words(count)} parameters{'' if is_sure else ' (taken as 32 bits)'}"
         # Below it, what is computed waits less for parameters that are not there.
-        first = many[-1] if parameters >= _LARGE_MODEL else many[0]
+        first = many[-1] if count >= _LARGE_MODEL else many[0]
         said.append(f"on {run.n_ranks} GPUs with {size}: {first} first")
     return "; ".join(said)
+
+
+def _parameters(run: Looked, at: int) -> tuple[float, bool]:
+    """How many there are, and whether the size of every one is known."""
+    rows = (run.category == Category.PARAMETER) & run.found.allocated_at(at)
+    element = run.element[rows]
+    count = run.found.size[rows] / np.where(element > 0, element, USUAL_ELEMENT)
+    return float(count.sum()), bool((element > 0).all())
 
 
 def _in_words(count: float) -> str:
     return f"{count / 1e9:.2g} billion" if count >= 1e9 else f"{max(count / 1e6, 0.1):.2g} million"
 
 
-def _summed(found: Allocations, size: NDArray[Any], n_events: int) -> NDArray[Any]:
-    """Allocated bytes at each instant, if the allocations had these sizes."""
-    change = np.zeros(n_events + 1)
-    is_born, is_freed = found.free_event != BEFORE, found.free_event >= 0
-    np.add.at(change, found.alloc_event[is_born] + 1, size[is_born])
-    np.add.at(change, found.free_event[is_freed] + 1, -size[is_freed])
-    level: NDArray[Any] = np.cumsum(change)
-    return level
-
-
-def _level(run: _Run, factor: NDArray[Any], extra: NDArray[Any] | int) -> NDArray[Any]:
-    """Allocated bytes at each instant, if each allocation had *factor* times its size."""
-    level: NDArray[Any] = _summed(run.found, factor * run.found.block_size, len(run.phase) - 1) + extra
-    return level
-
-
-def _outcome(run: _Run, tried: _Tried, at: int) -> Strategy:
-    level = _level(run, tried.factor, tried.extra)
+def _outcome(run: Looked, tried: Tried, at: int) -> Strategy:
+    level = level_with(run, tried.factor, tried.extra)
     highest = int(level.argmax())
     left = round(float(level[highest]))
     how, cost, basis = tried.words
@@ -206,7 +155,7 @@ def _outcome(run: _Run, tried: _Tried, at: int) -> Strategy:
     )
 
 
-def _by_category(run: _Run, tried: _Tried, at: int) -> dict[str, int]:
+def _by_category(run: Looked, tried: Tried, at: int) -> dict[str, int]:
     live = run.found.allocated_at(at)
     sums = np.zeros(len(Category))
     np.add.at(sums, run.category[live], ((1 - tried.factor) * run.found.block_size)[live])
@@ -214,25 +163,20 @@ def _by_category(run: _Run, tried: _Tried, at: int) -> dict[str, int]:
     return {Category(i).name.lower(): round(float(sums[i])) for i in np.flatnonzero(np.round(sums)).tolist()}
 
 
-def _by_phase(run: _Run, level: NDArray[Any]) -> dict[str, int]:
+def _by_phase(run: Looked, level: NDArray[Any]) -> dict[str, int]:
     highest = np.zeros(len(Phase))
     np.maximum.at(highest, run.phase, level)
     return {phase.name.lower(): round(float(highest[phase])) for phase in Phase if highest[phase] > 0}
 
 
-def _scaled(run: _Run, *scales: tuple[NDArray[Any], float]) -> NDArray[Any]:
-    """A factor for each allocation: 1 but for the rows given."""
-    factor = np.ones(len(run.found))
-    for rows, scale in scales:
-        factor[rows] *= scale
-    return factor
-
-
 # ----------------------------------------------------------------------------------- the strategies
 
 
-def _mixed_precision(run: _Run) -> Iterator[_Tried]:
+def _mixed_precision(run: Looked) -> Iterator[Tried]:
     recording, owners = run.recording, owners_of(run.recording, run.found, run.assigned)
+    in_16_bits, in_32_bits = (_share(run, bits) for bits in _16_AND_32_BITS)
+    if in_16_bits > in_32_bits:
+        return
     action = recording.trace.action
     found = autocast(recording.stacks, run.found, run.lives, owners, run.assigned, action)
     if found is None:
@@ -240,26 +184,33 @@ def _mixed_precision(run: _Run) -> Iterator[_Tried]:
     change = np.zeros(len(run.phase))
     np.add.at(change, found.born, found.n_bytes)
     np.add.at(change, found.dies, -found.n_bytes)
-    yield _Tried(
+    yield Tried(
         "mixed precision (bf16 autocast)",
         found.factor,
         np.cumsum(change),
         (
             'with torch.autocast("cuda", dtype=torch.bfloat16): around forward and loss, not around backward',
             "faster where there are tensor cores; on GPUs before Ampere float16 with a GradScaler instead",
-            "estimate: what products give halves, weights get copies; taken that all is in 32 bits now",
+            "estimate: what products give halves, weights get copies"
+            + ("" if in_32_bits else "; all taken as 32 bits now, which this recording does not tell"),
         ),
-        1,
+        1 if in_32_bits else 2,
         Category.TEMPORARY,
     )
 
 
-def _checkpointing(run: _Run) -> Iterator[_Tried]:
+def _share(run: Looked, elements: Sequence[int]) -> int:
+    """Bytes of parameters whose numbers have so many bytes each."""
+    rows = (run.category == Category.PARAMETER) & np.isin(run.element, elements)
+    return int(run.found.block_size[rows].sum())
+
+
+def _checkpointing(run: Looked) -> Iterator[Tried]:
     owners = owners_of(run.recording, run.found, run.assigned)
     ways = checkpointed(run.found, run.lives, owners, run.level)
     best = min(ways, key=lambda way: int((run.level + way.extra).max()), default=None)
     if best is not None:
-        yield _Tried(
+        yield Tried(
             f"activation checkpointing of {len(best.blocks)} blocks",
             np.ones(len(run.found)),
             best.extra,
@@ -276,11 +227,11 @@ def _few(paths: Sequence[str]) -> str:
     return ", ".join(paths) if len(paths) <= _MOST_NAMED else f"{paths[0]} … {paths[-1]}"
 
 
-def _gradients_to_none(run: _Run) -> Iterator[_Tried]:
+def _gradients_to_none(run: Looked) -> Iterator[Tried]:
     """Where gradients are there while forward runs, a step begins with those of the step before."""
     extra = kept_gradients(run.found, run.lives, run.category == Category.GRADIENT, len(run.phase))
     if extra.any():
-        yield _Tried(
+        yield Tried(
             "gradients set to None",
             np.ones(len(run.found)),
             extra,
@@ -294,14 +245,14 @@ def _gradients_to_none(run: _Run) -> Iterator[_Tried]:
         )
 
 
-def _bucket_views(run: _Run) -> Iterator[_Tried]:
+def _bucket_views(run: Looked) -> Iterator[Tried]:
     bucket = is_bucket(run.recording.stacks, run.found)
     gradient = run.category == Category.GRADIENT
     n_bytes = int(run.found.block_size[bucket].sum())
     if n_bytes and gradient.any() and not (gradient & bucket).any():
-        yield _Tried(
+        yield Tried(
             "gradients as views of DDP's buckets",
-            _scaled(run, (gradient, 0.0)),
+            scaled(run, (gradient, 0.0)),
             0,
             (
                 "DistributedDataParallel(…, gradient_as_bucket_view=True)",
@@ -312,36 +263,20 @@ def _bucket_views(run: _Run) -> Iterator[_Tried]:
         )
 
 
-def _fused_optimizer(run: _Run) -> Iterator[_Tried]:
-    temporary = (run.born_in == Phase.OPTIMIZER) & (run.category == Category.TEMPORARY)
-    if temporary.any():
-        yield _Tried(
-            "fused optimizer",
-            _scaled(run, (temporary, 0.0)),
-            0,
-            (
-                "torch.optim.AdamW(…, fused=True); with foreach=False it is one parameter's size instead",
-                "none: it is faster; foreach=False is slower",
-                "exact: what the optimizer's step allocates and frees again is not allocated",
-            ),
-            1,
-        )
-
-
-def _accumulation(run: _Run) -> Iterator[_Tried]:
+def _accumulation(run: Looked) -> Iterator[Tried]:
     of_step = np.isin(run.born_in, _TRAINS) & (run.category == Category.TEMPORARY)
     of_batch = np.isin(run.category, _OF_A_BATCH) | of_step
     gradient = run.category == Category.GRADIENT
-    if not of_batch.any():
+    if not of_batch.any() or _accumulates(run):
         return
-    level = _level(run, gradient.astype(float), 0)
+    level = level_with(run, gradient.astype(float), 0)
     largest = int(run.found.block_size[gradient].max(initial=0))
     # From the second micro-batch on all gradients are there, and each new one before it is added.
     extra = np.where(np.isin(run.phase, _TRAINS), level.max(initial=0) - level, 0)
     extra += np.where(run.phase == Phase.BACKWARD, largest, 0)
-    yield _Tried(
+    yield Tried(
         f"{_MICRO_BATCHES} micro-batches with accumulated gradients",
-        _scaled(run, (of_batch, 1 / _MICRO_BATCHES)),
+        scaled(run, (of_batch, 1 / _MICRO_BATCHES)),
         extra,
         (
             f"split the batch in {_MICRO_BATCHES}, divide the loss by it, optimizer.step() after the last",
@@ -352,92 +287,27 @@ def _accumulation(run: _Run) -> Iterator[_Tried]:
     )
 
 
-def _state_in_8_bits(run: _Run) -> Iterator[_Tried]:
-    state = (run.category == Category.OPTIMIZER_STATE) & (run.found.size >= 4 * _SMALLEST_8BIT)
-    if state.any():
-        yield _Tried(
-            "optimizer state in 8 bits",
-            _scaled(run, (state, _BYTES_8BIT)),
-            0,
-            (
-                "bitsandbytes.optim.AdamW8bit(…), or torchao.optim.AdamW8bit(…)",
-                "quantized moments: compare the loss over the first hundred steps",
-                "estimate: the state taken as 32 bits each, blocks of 256 with a scale",
-            ),
-            2,
-        )
+def _accumulates(run: Looked) -> bool:
+    """Whether most of the optimizer's steps come after several backwards."""
+    phases = run.lives.phases
+    ends = np.unique(phases.start_event[phases.phase == Phase.OPTIMIZER])
+    backward = phases.start_event[(phases.phase == Phase.BACKWARD) & (phases.depth == 0)]
+    count = np.bincount(np.searchsorted(ends, backward), minlength=len(ends))[: len(ends)]
+    return bool(len(ends)) and bool(2 * np.count_nonzero(count > 1) > len(ends))
 
 
-def _offload(run: _Run) -> Iterator[_Tried]:
-    state = run.category == Category.OPTIMIZER_STATE
-    temporary = (run.born_in == Phase.OPTIMIZER) & (run.category == Category.TEMPORARY)
-    if state.any():
-        yield _Tried(
-            "optimizer on the CPU",
-            _scaled(run, (state | temporary, 0.0)),
-            0,
-            (
-                "torchao.optim.CPUOffloadOptimizer(…), or DeepSpeed ZeRO-Offload",
-                "each step waits for gradients to go to the CPU and parameters to come back",
-                "exact: neither state nor the optimizer's temporaries are on the GPU",
-            ),
-            3,
-        )
-
-
-def _sharded(run: _Run) -> Iterator[_Tried]:
-    state = run.category == Category.OPTIMIZER_STATE
-    gradient, parameter = run.category == Category.GRADIENT, run.category == Category.PARAMETER
-    share = 1 / run.n_ranks
-    largest = int(run.found.block_size[parameter].max(initial=0))
-    stages: Sequence[tuple[str, NDArray[Any], int, str, int]] = (
-        (
-            "ZeRO-1: state",
-            state,
-            0,
-            "torch.distributed.optim.ZeroRedundancyOptimizer, or DeepSpeed stage 1",
-            3,
-        ),
-        ("ZeRO-2: state and gradients", state | gradient, 0, "DeepSpeed stage 2", 4),
-        (
-            "ZeRO-3/FSDP: state, gradients and parameters",
-            state | gradient | parameter,
-            largest,
-            "torch.distributed.fsdp.fully_shard(module) for each block and the whole",
-            4,
-        ),
-    )
-    for name, rows, gathered, how, effort in stages:
-        if rows.any():
-            basis = f"closed form: 1/{run.n_ranks} of each stays on a rank"
-            yield _Tried(
-                f"{name} over {run.n_ranks} GPUs",
-                _scaled(run, (rows, share)),
-                gathered,
-                (
-                    how,
-                    "communication: all-gather and reduce-scatter in each step",
-                    basis
-                    + (
-                        ", and the largest parameter gathered; a unit of several gathers more"
-                        if gathered
-                        else ""
-                    ),
-                ),
-                effort,
-            )
-
-
-_ALL: tuple[Callable[[_Run], Iterator[_Tried]], ...] = (
+_ALL: tuple[Callable[[Looked], Iterator[Tried]], ...] = (
     _mixed_precision,
     _checkpointing,
     _gradients_to_none,
     _bucket_views,
-    _fused_optimizer,
+    fused_optimizer,
+    optimizer_in_a_loop,
     _accumulation,
-    _state_in_8_bits,
-    _offload,
-    _sharded,
+    state_in_8_bits,
+    one_moment,
+    offloaded,
+    sharded,
 )
 
 ANALYSIS = Analysis(

@@ -1,7 +1,7 @@
-"""Four models trained as they are, under autocast, and with each block checkpointed.
+"""Ten models trained as they are, and with each strategy that is held against what was said of it.
 
 ``FOLDER/NAME-plain`` and ``FOLDER/NAME-amp`` are recordings, ``FOLDER/NAME-HOW.json`` the peak of allocated
-bytes that torch told.
+bytes that torch told. A name that ends in ``-few`` has a small batch: its peak is in the optimizer's step.
 """
 
 import gc
@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from children import Work
+from children import Work, linger
+from strategy_models import MODELS as MORE
+from strategy_models import Batch, Make
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from workloads import Block
 
 import vramscope
-
-HOWS = ("plain", "amp", "checkpointed")
 
 
 class Deep(nn.Module):
@@ -76,41 +76,110 @@ def convolutions(is_checkpointed: bool) -> Deep:
     return Deep(nn.Conv2d(3, 32, 3, padding=1), [Residual(32) for _ in range(4)], last, is_checkpointed)
 
 
-def words() -> Tensor:
-    return torch.randint(1000, (32, 128), device="cuda")
+def numbers(n: int) -> Tensor:
+    return torch.randn(n, 64, device="cuda")
 
 
-MODELS: dict[str, tuple[Callable[[bool], Deep], Callable[[], Tensor]]] = {
-    "perceptron": (perceptron, lambda: torch.randn(8192, 64, device="cuda")),
+def words(n: int) -> Tensor:
+    return torch.randint(1000, (n, 128), device="cuda")
+
+
+def pictures(n: int) -> Tensor:
+    return torch.randn(n, 3, 64, 64, device="cuda")
+
+
+MODELS: dict[str, tuple[Make, Batch]] = {
+    "perceptron": (perceptron, numbers),
     "written_out": (written_out, words),
     "encoder": (encoder, words),
-    "convolutions": (convolutions, lambda: torch.randn(32, 3, 64, 64, device="cuda")),
+    "convolutions": (convolutions, pictures),
+    **MORE,
+}
+ACTIVATIONS = ("amp", "checkpointed", "micro")
+RUNS: dict[str, tuple[int, tuple[str, ...]]] = {
+    "perceptron": (8192, ACTIVATIONS),
+    "written_out": (32, ACTIVATIONS),
+    "encoder": (32, ACTIVATIONS),
+    "convolutions": (32, ACTIVATIONS),
+    "resnet": (16, ("amp", "checkpointed", "micro", "eight", "momentum")),
+    "unet": (8, ("amp", "checkpointed", "micro", "eight")),
+    "translator": (32, ("amp", "micro")),
+    "gpt": (16, ("amp", "checkpointed", "micro", "eight", "momentum")),
+    "recurrent": (32, ("micro",)),
+    "perceptron-few": (64, ("fused",)),
+    "translator-few": (4, ("fused", "eight", "momentum")),
+    "recurrent-few": (4, ("fused", "eight", "momentum")),
+    "recommender-few": (512, ("fused", "eight", "momentum")),
+    "perceptron-rms": (64, ("loop",)),
+}
+"""Batch and strategies of each."""
+
+
+class In8Bits(torch.optim.Optimizer):
+    """Allocates what bitsandbytes' AdamW8bit does: a byte for each element, 32 bits for each 256 of them."""
+
+    def __init__(self, parameters: Iterator[Tensor]) -> None:
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, _: None = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            if not state:
+                is_large = parameter.numel() >= 4096
+                kind = torch.uint8 if is_large else torch.float32
+                for number in ("1", "2"):
+                    state["state" + number] = torch.zeros_like(parameter, dtype=kind)
+                    if is_large:
+                        state["absmax" + number] = torch.zeros(-(-parameter.numel() // 256), device="cuda")
+
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "fused": partial(torch.optim.AdamW, fused=True),
+    "eight": In8Bits,
+    "momentum": partial(torch.optim.SGD, momentum=0.9),
+    "loop": partial(torch.optim.RMSprop, foreach=False),
 }
 
 
 def cases(folder: Path) -> Iterator[tuple[str, Work, dict[str, str]]]:
-    for name in MODELS:
-        for how in HOWS:
-            yield f"{name}-{how}", partial(run, folder / f"{name}-{how}", name, how), {}
+    for name in RUNS:
+        yield f"{name}-runs", partial(run_all, folder, name), {}
+
+
+def run_all(folder: Path, name: str) -> None:
+    torch.backends.cudnn.enabled = False
+    torch.backends.cuda.enable_cudnn_sdp(False)  # else torch 2.11 asks the missing cuDNN for its plan
+    for how in ("plain", *RUNS[name][1]):
+        run(folder / f"{name}-{how}", name, how)
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    linger()
 
 
 def run(path: Path, name: str, how: str) -> None:
-    torch.backends.cudnn.enabled = False
-    torch.backends.cuda.enable_cudnn_sdp(False)  # else torch 2.11 asks the missing cuDNN for its plan
-    make, batch = MODELS[name]
+    make, batch = MODELS[name.partition("-")[0]]
     model = make(how == "checkpointed").cuda()
-    optimizer = torch.optim.AdamW(model.parameters())
+    usual = torch.optim.RMSprop if name.endswith("-rms") else torch.optim.AdamW
+    optimizer = OPTIMIZERS.get(how, usual)(model.parameters())
     gc.collect()
-    with vramscope.record(path, quiet=True) if how != "checkpointed" else nullcontext():
+    with vramscope.record(path, quiet=True) if how in ("plain", "amp") else nullcontext():
         for _ in range(3):
-            train(model, optimizer, batch(), how)
+            train(model, optimizer, partial(batch, RUNS[name][0] // n_parts(how)), how)
     path.with_name(f"{path.name}.json").write_text(json.dumps(torch.cuda.max_memory_allocated()))
 
 
-def train(model: Deep, optimizer: torch.optim.Optimizer, x: Tensor, how: str) -> None:
-    with torch.autocast("cuda", dtype=torch.bfloat16) if how == "amp" else nullcontext():
-        loss = loss_of(model(x))
-    loss.backward()
+def n_parts(how: str) -> int:
+    return 2 if how == "micro" else 1
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Callable[[], Tensor], how: str) -> None:
+    for _ in range(n_parts(how)):
+        x = batch()
+        with torch.autocast("cuda", dtype=torch.bfloat16) if how == "amp" else nullcontext():
+            loss = loss_of(model(x)) / n_parts(how)
+        loss.backward()
     optimizer.step()
     optimizer.zero_grad()
 
