@@ -1,0 +1,15 @@
+"""The scripts run as they are too, without a process that has everything imported: so a GPU machine runs them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_a_process_of_its_own_can_make_an_optimizer():
+    code = "import children, torch; torch.optim.SGD([torch.zeros(1)])"
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(
+        command, cwd=Path(__file__).parent / "scripts", capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
