@@ -1,4 +1,4 @@
-"""The scripts run as they are too, without a process that has everything imported: so a GPU machine runs them."""
+"""The scripts also run where no process has everything imported already: so a machine with a GPU runs them."""
 
 import subprocess
 import sys
