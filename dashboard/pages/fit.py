@@ -1,51 +1,47 @@
 """Which card would do, which setting of the allocator helps, and what else lowers the peak?"""
 
+import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
-from dash import dcc, html
+from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update
+from dash.exceptions import PreventUpdate
 
+from vramscope.analysis._cards import BASIS as CARDS_BASIS
 from vramscope.analysis.batch_fit import BatchFit
-from vramscope.analysis.settings_advice import SettingsAdvice, Trial, outside_bytes
+from vramscope.analysis.settings_advice import Candidate, Trial
 from vramscope.analysis.strategies import Strategies, Strategy
 from vramscope.analysis.what_if import Outcome
 from vramscope.model.marks import Phase
-from vramscope.model.recording import Recording
 from vramscope.units import format_bytes
 
-from ..address import Address
-from ..components import states
+from ..address import Address, restore
+from ..components import states, typed
 from ..components.graph import graph
-from ..data import Data, View, answer
+from ..data import Data, View
 from ..figures import curves
+from ..fitting import Fit, Search, devices, searches, word
 from . import Context, Page
 
-GIB = 1 << 30
-# What torch reports for one such card: the driver and error correction keep the rest.
-_CARDS = (
-    (16, 15.7), (24, 23.6), (40, 39.4), (48, 47.4), (80, 79.1), (96, 95.0), (141, 139.8), (192, 191.5),
-)  # fmt: skip
-_UNKNOWN_OUTSIDE = 600 << 20
-"""CUDA's context and libraries, where nobody measured them."""
 _MOST_STRATEGIES = 12
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """Everything that takes long, asked once."""
-
-    advice: SettingsAdvice
-    base: Outcome
-    """As it is, without limit."""
-    outside: int
-    outside_is_known: bool
+_AT_ONCE_S = 0.6
+"""A search that takes longer is shown while it runs."""
+_POLL_MS = 400
+_NOTCHES = 400
+"""Of the slider, from less than is allocated to more than the largest card, in equal ratios."""
+_LARGEST = 192 << 30
+_LEAST = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Of one card, as the program is and with the setting that is looked at."""
+    """Of one device, as the program is and with the setting that is looked at."""
 
+    key: str
+    """In the address."""
     name: str
+    total_bytes: int
     room: int
     """Bytes for the allocator."""
     word: str
@@ -59,73 +55,112 @@ def _layout(context: Context) -> Any:
     view = data.view(address)
     if not len(view.recording.trace):
         return states.nothing_recorded(view.is_live)
-    fit: Fit = data.derive(view, "fit", _ask)
+    search = searches(data).of(view)
+    search.wait(_AT_ONCE_S)
+    body = _body(data, search, address)
+    return [
+        html.Div(body, id="fi-body", className="fit-body"),
+        dcc.Interval(id="fi-tick", interval=_POLL_MS, disabled=search.is_done),
+        dcc.Store(id="fi-by"),
+        dcc.Store(id="fi-said"),
+    ]
+
+
+def _body(data: Data, search: Search, address: Address) -> list[Any]:
+    if not search.is_done:
+        return _running(search)
+    if search.fit is None:
+        return [states.failure(search.problem)]
+    view, fit = search.view, search.fit
     chosen = _chosen(fit, address)
-    verdicts = [_verdict(data, view, fit, chosen, card) for card in _all_cards(view.recording)]
-    here = _here(verdicts, address)
+    here = _here(data, view, fit, chosen, address)
     strategies: Strategies = data.ask(view, "strategies")
     return [
-        _opening(fit, here),
-        _cards(verdicts, here, address),
+        html.Div(_opening(fit, here), id="fi-opening"),
+        _capacity(data, view, fit, chosen, here, address),
         html.Div(
-            [_settings(fit, chosen, address), _curves(data, view, fit, chosen, here)], className="fit-pair"
+            [_settings(search, chosen, address), _curves(data, view, fit, chosen, here)], className="fit-pair"
         ),
         _strategies(strategies),
-        _batch(data.ask(view, "batch_fit"), here),
+        html.Div(_batch(data.ask(view, "batch_fit"), here), id="fi-batch"),
         _basis(fit),
     ]
 
 
-def _ask(recording: Recording) -> Fit:
-    """The search: ten replays of 2 to 3 s per million events each."""
-    advice = answer(recording, "settings_advice")
-    base = advice.base if advice.base.capacity_bytes is None else answer(recording, "what_if")
-    known = outside_bytes(recording)
-    return Fit(advice, base, _UNKNOWN_OUTSIDE if known is None else known, known is not None)
+# ------------------------------------------------------------------------------- while it is searched
+
+
+def _running(search: Search) -> list[Any]:
+    stop = html.Button("Stop", id="fi-stop", className="fit-stop", title="after the replay that runs")
+    return [
+        html.Section(
+            [
+                html.Div(
+                    [html.H2("Trying settings on this run", className="claim"), stop], className="fit-running"
+                ),
+                html.Div(_progress(search), id="fi-progress"),
+            ],
+            className="opening", **{"aria-label": "Search for a setting"},
+        )
+    ]  # fmt: skip
+
+
+def _progress(search: Search) -> list[Any]:
+    trials, wanted = list(search.trials), search.wanted
+    n_bytes = [trial.outcome.peak_reserved for trial in trials if trial.outcome.fits]
+    best = min(trials, key=lambda trial: (not trial.outcome.fits, trial.outcome.peak_reserved), default=None)
+    said = f"{len(trials)} of {len(wanted)}" if wanted else ""
+    text = [html.Span(f"{search.stage} …"), html.Span(said, className="dim")]
+    if best is not None and n_bytes:
+        least = format_bytes(min(n_bytes))
+        text.append(html.Span(f"best so far: {best.candidate.name}, {least}", className="dim"))
+    bar = html.Progress(value=str(len(trials)), max=str(max(len(wanted), 1)), className="fit-bar-of-search",
+                        **{"aria-label": "Settings tried"})  # fmt: skip
+    rows = [
+        html.Tr([html.Td(candidate.name), *_so_far(trials[number] if number < len(trials) else None)])
+        for number, candidate in enumerate(wanted)
+    ]
+    head = html.Tr([html.Th("Setting"), html.Th("Peak reserved", className="number")])
+    table = [html.Table([html.Thead(head), html.Tbody(rows)], className="diff fit-table fit-so-far")]
+    return [html.P(text, className="fit-stage"), bar, *(table if rows else [])]
+
+
+def _so_far(trial: Trial | None) -> list[html.Td]:
+    if trial is None:
+        return [html.Td("…", className="number dim")]
+    if not trial.outcome.fits:
+        return [html.Td("out of memory", className="number verdict-bad")]
+    return [html.Td(format_bytes(trial.outcome.peak_reserved), className="number")]
 
 
 # ---------------------------------------------------------------------------------------- the card
 
 
-def _all_cards(recording: Recording) -> list[tuple[str, int]]:
-    cards = [(f"{name} GB", round(size * GIB)) for name, size in _CARDS]
-    own = recording.device.total_bytes
-    return [("this device", own), *cards] if own else cards
+def _verdicts(data: Data, view: View, fit: Fit, chosen: Trial | None) -> list[Verdict]:
+    return [_verdict(data, view, fit, chosen, device) for device in devices(view.recording)]
 
 
-def _verdict(data: Data, view: View, fit: Fit, chosen: Trial | None, card: tuple[str, int]) -> Verdict:
-    name, size = card
-    room = max(size - fit.outside, 1)
-    word = _word(data, view, fit.base, room, None)
-    return Verdict(name, room, word, _word(data, view, chosen.outcome, room, chosen) if chosen else "")
+def _verdict(data: Data, view: View, fit: Fit, chosen: Trial | None, device: tuple[str, str, int]) -> Verdict:
+    key, name, total = device
+    other = word(data, view, fit, total, chosen) if chosen else ""
+    return Verdict(key, name, total, fit.room(total), word(data, view, fit, total, None), other)
 
 
-def _word(data: Data, view: View, free: Outcome, room: int, trial: Trial | None) -> str:
-    """Replayed only where the bytes alone do not say it."""
-    if free.capacity_bytes is None and free.peak_reserved <= room:
-        return "fits"
-    if free.peak_allocated > room:
-        return "too small"
-    conf = trial.candidate.conf if trial else None
-    after = trial.candidate.empty_cache_after if trial else ""
-    found = data.ask(view, "what_if", conf=conf, capacity_bytes=room, empty_cache_after=after)
-    return "too small" if not found.fits else "tight" if found.n_retries else "fits"
-
-
-def _here(verdicts: list[Verdict], address: Address) -> Verdict:
-    """The one that the address names; else this device, else the smallest that does."""
-    named = [each for each in verdicts if _key(each) == address.by]
-    own = [each for each in verdicts if each.name == "this device"]
+def _here(data: Data, view: View, fit: Fit, chosen: Trial | None, address: Address) -> Verdict:
+    """The one that the address names, by key or by MiB; else this device, else the smallest that does."""
+    size = re.fullmatch(r"([0-9]{1,9})mib", address.by)
+    if size:
+        total = max(int(size[1]) << 20, 1)
+        return _verdict(data, view, fit, chosen, (address.by, format_bytes(total), total))
+    verdicts = _verdicts(data, view, fit, chosen)
+    named = [each for each in verdicts if each.key == address.by]
+    own = [each for each in verdicts if each.key == "this-device"]
     enough = [each for each in verdicts if each.word == "fits"]
     return (named or own or enough or verdicts[-1:])[0]
 
 
-def _key(verdict: Verdict) -> str:
-    return verdict.name.lower().replace(" ", "-")
-
-
 def _opening(fit: Fit, here: Verdict) -> html.Section:
-    name = "this device" if here.name == "this device" else f"a card of {here.name}"
+    name = "this device" if here.key == "this-device" else f"a card of {here.name}"
     reserved, allocated = fit.base.peak_reserved, fit.base.peak_allocated
     spare = here.room - reserved
     claim = {
@@ -137,36 +172,81 @@ def _opening(fit: Fit, here: Verdict) -> html.Section:
         claim += "; with the setting below it would"
     lacking = allocated - here.room
     why = f"; {format_bytes(lacking)} too much, whatever the settings" if lacking > 0 else ""
-    text = f"{format_bytes(reserved)} are reserved at most, {format_bytes(allocated)} allocated{why}."
+    limit = "" if here.word == "fits" else "Without a limit "
+    text = f"{limit}{format_bytes(reserved)} are reserved at most, {format_bytes(allocated)} allocated{why}."
     return html.Section(
-        [html.H2(claim, className="claim"), html.P(text, className="support")], className="opening"
-    )
+        [html.H2(claim, className="claim"), html.P(text, className="support")],
+        className="opening", **{"aria-live": "polite"},
+    )  # fmt: skip
 
 
 _MARK = {"fits": "●", "tight": "◐", "too small": "○"}
 
 
-def _cards(verdicts: list[Verdict], here: Verdict, address: Address) -> html.Section:
-    links = [
+def _capacity(
+    data: Data, view: View, fit: Fit, chosen: Trial | None, here: Verdict, address: Address
+) -> html.Section:
+    notch = str(_notch(fit, here.total_bytes))
+    slider = typed.box("fi-size", notch, type="range", min=0, max=_NOTCHES, step=1, className="fit-slider")
+    label = html.Label([html.Span("On a device of", className="fit-slider-name"), *slider])
+    said = html.Output(_size(here), id="fi-room", className="fit-room")
+    bar = html.Div([html.H3("On which card"), html.Span("drag, or choose one", className="dim only-live")],
+                   className="panel-bar")  # fmt: skip
+    cards = html.Nav(_cards(data, view, fit, chosen, here, address), id="fi-cards", className="fit-cards",
+                     **{"aria-label": "Cards"})  # fmt: skip
+    return html.Section(
+        [bar, html.Div([label, said], className="fit-size-row only-live"), cards],
+        className="panel", **{"aria-label": "Capacity"},
+    )  # fmt: skip
+
+
+def _size(here: Verdict) -> list[Any]:
+    outside = f"{format_bytes(here.room)} for the allocator"
+    return [html.Strong(format_bytes(here.total_bytes)), html.Span(outside, className="dim")]
+
+
+def _edges(fit: Fit) -> tuple[float, float]:
+    """Bytes at both ends of the slider."""
+    least = max((fit.base.peak_allocated + fit.outside) / 2, _LEAST)
+    return math.log(least), math.log(max(_LARGEST, 2 * (fit.base.peak_reserved + fit.outside)))
+
+
+def _notch(fit: Fit, total_bytes: int) -> int:
+    low, high = _edges(fit)
+    return min(max(round((math.log(max(total_bytes, 1)) - low) / (high - low) * _NOTCHES), 0), _NOTCHES)
+
+
+def _bytes_at(fit: Fit, notch: int) -> int:
+    low, high = _edges(fit)
+    return round(math.exp(low + (high - low) * min(max(notch, 0), _NOTCHES) / _NOTCHES))
+
+
+def _cards(
+    data: Data, view: View, fit: Fit, chosen: Trial | None, here: Verdict, address: Address
+) -> list[Any]:
+    return [
         dcc.Link(
             [
-                html.Span(each.name, className="fit-size"),
+                html.Span(_name_of(each), className="fit-size"),
                 html.Span(
                     [html.I(_MARK[each.word], **{"aria-hidden": "true"}), each.word], className="fit-word"
                 ),
                 html.Span(_second(each), className="fit-more"),
             ],
-            href=address.go(by=_key(each)).url,
-            className=f"fit-card fit-{each.word.replace(' ', '-')}" + (" here" if each is here else ""),
+            href=address.go(by=each.key).url,
+            title=f"{format_bytes(each.total_bytes)} as torch sees it",
+            className=f"fit-card fit-{each.word.replace(' ', '-')}"
+            + (" here" if each.key == here.key else ""),
         )
-        for each in verdicts
+        for each in _verdicts(data, view, fit, chosen)
     ]
-    bar = html.Div([html.H3("On a card of"), html.Span("choose one", className="dim only-live")],
-                   className="panel-bar")  # fmt: skip
-    return html.Section(
-        [bar, html.Nav(links, className="fit-cards", **{"aria-label": "Capacity"})],
-        className="panel", **{"aria-label": "Capacity"},
-    )  # fmt: skip
+
+
+def _name_of(verdict: Verdict) -> list[Any]:
+    """The name, and below it what the card is sold with."""
+    found = re.fullmatch(r"(.+?) (\d+ GB)", verdict.name)
+    name, size = found.groups() if found else (verdict.name, format_bytes(verdict.total_bytes))
+    return [name, html.Small(size)]
 
 
 def _second(verdict: Verdict) -> str:
@@ -184,13 +264,20 @@ def _chosen(fit: Fit, address: Address) -> Trial | None:
     return named[0] if named else fit.advice.advised
 
 
-def _settings(fit: Fit, chosen: Trial | None, address: Address) -> html.Section:
-    advice = fit.advice
-    said = [html.P(_sentence(advice.reason), className="fit-reason")]
+def _settings(search: Search, chosen: Trial | None, address: Address) -> html.Section:
+    assert search.fit is not None  # noqa: S101 - for the type checker
+    advice = search.fit.advice
+    said = [] if search.is_whole else [_stopped(search)]
+    if search.is_whole or advice.advised is not None:
+        said.append(html.P(_sentence(advice.reason), className="fit-reason"))
     if advice.environment:
         copy = dcc.Clipboard(content=advice.environment, title="Copy", className="fit-copy only-live")
         said.append(html.P([html.Span("Set before it starts ", className="dim"),
                             states.command(advice.environment), copy], className="fit-set"))  # fmt: skip
+    if advice.advised is not None and advice.advised.candidate.call:
+        call = advice.advised.candidate.call
+        said.append(html.P([html.Span("In the program ", className="dim"), states.command(call)],
+                           className="fit-set"))  # fmt: skip
     if not advice.is_reproduced:
         said.append(html.P("An estimate: under the recorded settings the replay does not come to what was "
                            f"recorded, {format_bytes(advice.recorded_peak)}.", className="dim"))  # fmt: skip
@@ -198,8 +285,14 @@ def _settings(fit: Fit, chosen: Trial | None, address: Address) -> html.Section:
                    className="panel-bar")  # fmt: skip
     body = [html.Div(said, className="fit-said")]
     if advice.trials:
-        body.append(_trials(advice, chosen, address))
+        body.append(_trials(search, chosen, address))
     return html.Section([bar, *body], className="panel", **{"aria-label": "Settings of the allocator"})
+
+
+def _stopped(search: Search) -> html.P:
+    again = html.Button("Try all", id="fi-again", className="fit-stop only-live")
+    text = f"Stopped: {len(search.trials)} of {len(search.wanted)} settings were tried. "
+    return html.P([text, again], className="fit-reason")
 
 
 def _sentence(text: str) -> str:
@@ -208,7 +301,9 @@ def _sentence(text: str) -> str:
     return f"{text if ':' in first[:-1] or '.' in first else text[:1].upper() + text[1:]}."
 
 
-def _trials(advice: SettingsAdvice, chosen: Trial | None, address: Address) -> html.Table:
+def _trials(search: Search, chosen: Trial | None, address: Address) -> html.Table:
+    assert search.fit is not None  # noqa: S101 - for the type checker
+    advice = search.fit.advice
     words = ("Peak reserved", "Change", "Asked the driver", "Cache released")
     head = html.Tr([html.Th("Setting"), *(html.Th(word, className="number") for word in words)])
     base = advice.base
@@ -224,7 +319,13 @@ def _trials(advice: SettingsAdvice, chosen: Trial | None, address: Address) -> h
                 className="fit-here" if here else "",
             )
         )
+    rows += [_untried(candidate) for candidate in search.wanted[len(advice.trials) :]]
     return html.Table([html.Thead(head), html.Tbody(rows)], className="diff fit-table")
+
+
+def _untried(candidate: Candidate) -> html.Tr:
+    name, said = html.Td(candidate.name, className="dim"), html.Td("not tried", className="number dim")
+    return html.Tr([name, said, *(html.Td() for _ in range(3))])
 
 
 def _numbers(outcome: Outcome, base: Outcome) -> list[html.Td]:
@@ -243,7 +344,7 @@ def _numbers(outcome: Outcome, base: Outcome) -> list[html.Td]:
     ]  # fmt: skip
 
 
-def _curves(data: Data, view: View, fit: Fit, chosen: Trial | None, here: Verdict) -> html.Section:
+def _drawn(data: Data, view: View, fit: Fit, chosen: Trial | None, here: Verdict) -> dict[str, Any]:
     base = fit.advice.base
     levels = data.ask(view, "timeline").allocated
     before = curves.Curve("reserved, as it is", base.events, base.reserved)
@@ -251,15 +352,19 @@ def _curves(data: Data, view: View, fit: Fit, chosen: Trial | None, here: Verdic
     after = None
     if chosen is not None:
         after = curves.Curve(chosen.candidate.name, chosen.outcome.events, chosen.outcome.reserved)
-    drawn = curves.figure(before, after, allocated, here.room)
+    return curves.figure(before, after, allocated, here.room)
+
+
+def _curves(data: Data, view: View, fit: Fit, chosen: Trial | None, here: Verdict) -> html.Section:
     words = [("before", "as it is (dotted)"), ("allocated", "allocated")]
     words += [("after", chosen.candidate.name)] if chosen else []
-    words += [("capacity", "room on the card")] if drawn["layout"]["shapes"] else []
+    words.append(("capacity", "room on the card, where it is near"))
     key = [html.Span([html.I(className="swatch", style={"background": curves.COLOUR[kind]}), word])
            for kind, word in words]  # fmt: skip
     bar = html.Div([html.H3("Reserved"), html.Div(key, className="lane-key parts-key")],
                    className="panel-bar")  # fmt: skip
     sentence = f"Reserved bytes over {len(view.recording.trace):,} events, before and after."
+    drawn = _drawn(data, view, fit, chosen, here)
     return html.Section([bar, graph("fi-graph", drawn, sentence, "steps")], className="panel chart",
                         **{"aria-label": "Reserved, before and after"})  # fmt: skip
 
@@ -344,14 +449,83 @@ def _basis(fit: Fit) -> html.P:
     how = "as measured" if fit.outside_is_known else "assumed: the recording does not say"
     return html.P(
         f"Of each card {format_bytes(fit.outside)} are taken off for what is outside of the allocator "
-        f"({how}). A replay makes the recorded requests again: a program that does something else "
-        "under other settings is not foreseen, nor is the time that releases and mappings take.",
+        f"({how}). {CARDS_BASIS[:1].upper()}{CARDS_BASIS[1:]}. A replay makes the recorded requests again: "
+        "a program that does something else under other settings is not foreseen, nor is the time that "
+        "releases and mappings take.",
         className="dim fit-basis",
     )
 
 
-def _register(_: Any, __: Data) -> None:
-    """Links only: every choice is an address."""
+# --------------------------------------------------------------------------------------- callbacks
+
+
+def _register(app: Any, data: Data) -> None:
+    typed.register(app, "fi-size")
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "addressed"), Output("fi-said", "data"), Input("fi-by", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+
+    @app.callback(
+        Output("fi-body", "children"), Output("fi-progress", "children"), Output("fi-tick", "disabled"),
+        Input("fi-tick", "n_intervals"), State("address", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+    def look(_: Any, said: dict[str, Any]) -> tuple[Any, Any, bool]:
+        search = _search(data, said)
+        if not search.is_done:
+            return no_update, _progress(search), False
+        return _body(data, search, restore(said)), no_update, True
+
+    @app.callback(
+        Output("fi-stop", "children"), Output("fi-stop", "disabled"), Input("fi-stop", "n_clicks"),
+        State("address", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+    def stop(n: int | None, said: dict[str, Any]) -> tuple[str, bool]:
+        if not n:
+            raise PreventUpdate
+        _search(data, said).stop()
+        return "Stopping …", True
+
+    @app.callback(
+        Output("fi-body", "children", allow_duplicate=True),
+        Output("fi-tick", "disabled", allow_duplicate=True),
+        Input("fi-again", "n_clicks"), State("address", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+    def again(n: int | None, said: dict[str, Any]) -> tuple[Any, bool]:
+        if not n:
+            raise PreventUpdate
+        search = searches(data).of(data.view(restore(said)), anew=True)
+        return _running(search), False
+
+    @app.callback(
+        Output("fi-opening", "children"), Output("fi-cards", "children"), Output("fi-graph", "figure"),
+        Output("fi-batch", "children"), Output("fi-room", "children"), Output("fi-by", "data"),
+        Input("fi-size", "data"), State("address", "data"), State("fi-by", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def size(notch: Any, said: dict[str, Any], by: str | None) -> tuple[Any, ...]:
+        search, address = _search(data, said), restore(said)
+        fit = search.fit
+        if fit is None or notch in (None, ""):
+            raise PreventUpdate
+        view, chosen = search.view, _chosen(fit, address)
+        here = _here(data, view, fit, chosen, address)
+        if by is None and int(float(notch)) == _notch(fit, here.total_bytes):
+            raise PreventUpdate  # nobody has moved it yet
+        address = address.go(by=f"{_bytes_at(fit, int(float(notch))) >> 20}mib")
+        here = _here(data, view, fit, chosen, address)
+        return (
+            _opening(fit, here),
+            _cards(data, view, fit, chosen, here, address),
+            _drawn(data, view, fit, chosen, here),
+            _batch(data.ask(view, "batch_fit"), here),
+            _size(here),
+            address.by,
+        )
+
+
+def _search(data: Data, said: dict[str, Any]) -> Search:
+    return searches(data).of(data.view(restore(said)))
 
 
 PAGE = Page(name="fit", title="Fit", order=65, path="/fit", layout=_layout, register=_register)

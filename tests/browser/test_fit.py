@@ -2,9 +2,11 @@
 
 import pickle
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
+from vramscope.dashboard import fitting
 from vramscope.dashboard.data import Data
 
 pytestmark = pytest.mark.browser
@@ -43,14 +45,14 @@ def test_a_card_and_a_setting_are_chosen_and_stay_in_the_address(pieces: Any) ->
     page = pieces.go(f"/fit?run={pieces.run}").page
     page.wait_for_selector(".fit-card.here")
 
-    page.click(".fit-card:has-text('40 GB')")
-    page.wait_for_selector(".fit-card.here:has-text('40 GB')")
+    page.click(".fit-card:has-text('A100'):has-text('40 GB')")
+    page.wait_for_selector(".fit-card.here:has-text('A100'):has-text('40 GB')")
     page.click("a:has-text('max_split_size_mb:64')")
     page.wait_for_selector(".fit-here:has-text('max_split_size_mb:64')")
     page.reload()
     page.wait_for_selector(".fit-here:has-text('max_split_size_mb:64')")
     assert "40 GB" in page.inner_text(".claim")
-    assert "by=40-gb" in page.url
+    assert "by=a100-40-gb" in page.url
 
 
 def test_the_line_to_set_can_be_copied_and_both_curves_are_drawn(pieces: Any) -> None:
@@ -63,3 +65,51 @@ def test_the_line_to_set_can_be_copied_and_both_curves_are_drawn(pieces: Any) ->
     row = page.locator("tr:has-text('expandable_segments:True')").inner_text()
     assert "advised" in row
     assert "−" in row
+
+
+def test_the_slider_asks_about_any_size_by_keyboard_and_stays_in_the_address(pieces: Any) -> None:
+    page = pieces.go(f"/fit?run={pieces.run}").page
+    page.wait_for_selector(".claim:has-text('It fits')")
+    assert "by=" not in page.evaluate("location.href")
+
+    page.focus("#fi-size-box")
+    page.keyboard.press("Home")
+    page.wait_for_selector(".claim:has-text('It does not fit a card of')")
+
+    assert page.evaluate("document.activeElement.id") == "fi-size-box"
+    assert page.locator(".fit-card.here").count() == 0
+    page.wait_for_selector("#fi-room:has-text('for the allocator')")
+    room = page.inner_text("#fi-room")
+    assert "mib" in page.evaluate("location.href")
+    page.reload()
+    page.wait_for_selector(".claim:has-text('It does not fit a card of')")
+    assert page.inner_text("#fi-room") == room
+
+
+def test_a_long_search_shows_every_setting_and_stops_when_told(pieces: Any, monkeypatch: Any) -> None:
+    go_on, advise = Event(), fitting.settings_advice
+
+    def slowly(recording: Any, play: Any) -> Any:
+        def after_the_first(trial: Any, wanted: Any) -> Any:
+            for number, outcome in enumerate(play(trial, wanted)):
+                assert number or go_on.wait(30)
+                yield outcome
+
+        return advise(recording, play=after_the_first)
+
+    monkeypatch.setattr(fitting, "settings_advice", slowly)
+    page = pieces.go(f"/fit?run={pieces.run}").page
+
+    page.wait_for_selector("#fi-progress:has-text('1 of')")
+    assert page.locator(".fit-so-far tbody tr").count() > 3
+    assert page.locator(".fit-so-far td:has-text('iB')").count() == 1
+    page.focus("#fi-stop")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#fi-stop:disabled")
+    go_on.set()
+
+    page.wait_for_selector("td:has-text('not tried')")
+    assert "1 of" in page.inner_text(".fit-reason")
+    page.click("#fi-again")
+    page.wait_for_selector("#fi-opening")
+    assert page.locator("td:has-text('not tried')").count() == 0

@@ -94,15 +94,15 @@ def settings_advice(
     total_bytes: int | None = None,
 ) -> SettingsAdvice:
     """The search, with *capacity_bytes* for the allocator of a device of *total_bytes*, see ``what_if``.
-    Where None there is no limit, or what was reserved at most where the recording ran out of it. Ten replays
-    of 2 to 3 s per million events each; *play* may spread them over processes.
+    Where None there is no limit, or what the device had where the recording ran out of it. Ten replays of 2
+    to 3 s per million events each; *play* may spread them over processes.
     """
     program = program_of(recording)
     recorded = int(timeline(recording).reserved.max(initial=0))
     short = churn_of(recording)
     total_bytes = device_total(recording, capacity_bytes, total_bytes)
     if capacity_bytes is None and (short.n_retries or short.n_ooms):
-        capacity_bytes = recorded or None  # the device gave no more then
+        capacity_bytes = _room_then(recording, recorded)
     base = replay(program, program.settings, capacity_bytes, total_bytes)
     hopeless = _hopeless(base, capacity_bytes)
     if hopeless:
@@ -113,6 +113,13 @@ def settings_advice(
     advised, reason = _choice(base, trials)
     line = environment_line(advised.candidate) if advised else ""
     return SettingsAdvice(recorded, base, trials, advised, reason, line)
+
+
+def _room_then(recording: Recording, recorded: int) -> int | None:
+    """What the device had for the allocator when it ran out; at least what it gave."""
+    total, outside = recording.device.total_bytes, outside_bytes(recording)
+    free = total - outside if total and outside is not None else 0
+    return max(recorded, free) or None
 
 
 def replayed(

@@ -1,0 +1,13 @@
+// The page "Fit": the address follows the slider, without drawing the page again.
+(function () {
+  function addressed(by) {
+    if (by) {
+      const url = new URL(location.href);
+      url.searchParams.set("by", by);
+      history.replaceState(history.state, "", url);
+    }
+    return window.dash_clientside.no_update;
+  }
+  window.dash_clientside = window.dash_clientside || {};
+  window.dash_clientside.vramscope = Object.assign({}, window.dash_clientside.vramscope, { addressed });
+})();
