@@ -1,4 +1,4 @@
-"""The scripts also run where no process has everything imported already: so a machine with a GPU runs them."""
+"""The scripts also run where no process has everything imported already: so a GPU machine runs them."""
 
 import subprocess
 import sys
