@@ -6,7 +6,9 @@ counted, not touched. Only the device's addresses are made up: segments lie one 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import cast
 
+from vramscope.allocator.beginning import Makers, heads
 from vramscope.allocator.blocks import Bin, Block, Segment
 from vramscope.allocator.expandable import ExpandableSegments
 from vramscope.allocator.settings import SMALL_LIMIT, SMALL_SEGMENT, UNLIMITED, Settings, TieBreak
@@ -78,6 +80,33 @@ class CachingAllocator:
         self._next_address = _FIRST_ADDRESS
         self._stack_id = 0
         self._expandable = ExpandableSegments(self)
+
+    def begin_in(self, state: Snapshot) -> None:
+        """Start in *state* instead of empty, before anything else. Its order of age is that of addresses."""
+        makers = Makers(self._bin, self.next_serial, lambda bin_: self._expandable.space(bin_, 0))
+        for head in heads(state, makers):
+            self.adopt(head)
+            segment, block = head.segment, cast("Block | None", head)
+            self._next_address = max(self._next_address, segment.address + segment.size)
+            while block is not None:
+                self._take_over(block)
+                block = block.next
+        self.reserved_bytes = int(state.segments.size.sum())
+
+    def _take_over(self, block: Block) -> None:
+        """A block that is there before anything happens."""
+        if not block.is_mapped:
+            block.bin.add_unmapped(block)
+        elif block.is_free:
+            block.bin.add(block)
+        else:
+            self._used[block.address] = block
+            self.active_bytes += block.size
+            self.requested_bytes += block.requested_size
+            if block.is_pending:
+                self._pending[block.address] = block
+            else:
+                self.allocated_bytes += block.size
 
     # ------------------------------------------------------------------------------ what a program does
 

@@ -85,16 +85,20 @@ class ExpandableSegments:
         return self._reserve(bin_, need)
 
     def _reserve(self, bin_: Bin, need: int) -> Block:
-        """Address space for a new segment: 1.125 times the device, so that it rarely runs out."""
-        allocator, unit = self._allocator, self._unit(bin_)
-        wanted = allocator.total_bytes and allocator.total_bytes * 9 // 8
-        size = -(-max(wanted or _UNLIMITED_SPACE, need) // unit) * unit
+        """Address space for a new segment."""
+        allocator, size = self._allocator, self.space(bin_, need)
         segment = allocator.new_segment(size, is_expandable=True)
         block = Block(segment.address, size, bin_, segment, segment.tie)
         block.is_mapped = False
         allocator.adopt(block)
         bin_.add_unmapped(block)
         return block
+
+    def space(self, bin_: Bin, need: int) -> int:
+        """How much of it: 1.125 times the device, so that it rarely runs out; in whole units."""
+        total, unit = self._allocator.total_bytes, self._unit(bin_)
+        wanted = total * 9 // 8 if total else _UNLIMITED_SPACE
+        return -(-max(wanted, need) // unit) * unit
 
     def _mapped(self, block: Block, size: int) -> Block | None:
         """Map the front of an unmapped block, in whole units; it, one with its free neighbours."""

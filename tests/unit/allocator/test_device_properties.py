@@ -37,9 +37,9 @@ SETTINGS = st.builds(Settings.from_conf, st.sampled_from(CONFS), st.sampled_from
 CAPACITY = st.sampled_from([None, 96 * MIB])
 
 
-def run(allocator, program, after=lambda: None):
+def run(allocator, program, after=lambda: None, alive=()):
     """Does the steps of a program; what is still alive."""
-    alive = []
+    alive = [*alive]
     for step in program:
         if step[0] == "malloc":
             with suppress(OutOfMemory):
@@ -179,3 +179,63 @@ def test_a_long_random_program_leads_back_too():
 
     assert np.array_equal(found.trace.block_size, trace.block_size)
     same_state(state_at(found.trace, found.initial, len(trace), Settings()), states[-1])
+
+
+UNSHARED = st.lists(STEP.filter(lambda step: step[0] in ("malloc", "free")), max_size=40)
+TOLD = st.sampled_from([conf for conf in CONFS if "garbage" not in conf])
+
+
+@settings(deadline=None)
+@given(UNSHARED, PROGRAM, TOLD, st.sampled_from(["2.11", "2.13"]))
+def test_what_begins_in_a_state_goes_on_as_if_it_had_been_there_before(before, after, conf, torch):
+    """But for what no state tells: who else uses a block, how old a cached one is, torch 2.12's numbers."""
+    chosen, events = Settings.from_conf(conf, torch), ([], [])
+    first = CachingAllocator(chosen, emit=lambda *event: events[0].append(event))
+    alive = run(first, before)
+    second = CachingAllocator(chosen, emit=lambda *event: events[1].append(event))
+    second.begin_in(first.snapshot(0, 0))
+    assert_same_state(first, second)
+    events[0].clear()
+
+    for allocator in (first, second):
+        run(allocator, after, alive=alive)
+
+    assert events[0] == events[1]
+    assert_same_state(first, second)
+
+
+def test_a_pending_block_of_the_state_still_waits():
+    first = CachingAllocator(Settings())
+    address = first.malloc(MIB)
+    first.record_stream(address, 5)
+    first.free(address)
+    second = CachingAllocator(Settings())
+    second.begin_in(first.snapshot(0, 0))
+    assert_same_state(first, second)
+
+    second.finish_events(address)
+
+    assert (second.active_bytes, second.requested_bytes, second.is_pending(address)) == (0, 0, False)
+
+
+def test_memory_that_was_unmapped_in_the_middle_is_address_space_to_begin_with():
+    chosen = Settings(expandable_segments=True)
+    first = CachingAllocator(chosen)
+    addresses = [first.malloc(20 * MIB) for _ in range(3)]
+    first.free(addresses[1])
+    first.empty_cache()
+    second = CachingAllocator(chosen)
+    second.begin_in(first.snapshot(0, 0))
+    assert_same_state(first, second)
+
+    assert second.malloc(20 * MIB) == first.malloc(20 * MIB) == addresses[1]
+    assert len(second.snapshot(0, 0).segments) == 1
+
+
+def assert_same_state(first, second):
+    for name in ("requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes"):
+        assert getattr(first, name) == getattr(second, name)
+    for table in ("segments", "blocks"):
+        ours, theirs = getattr(first.snapshot(0, 0), table), getattr(second.snapshot(0, 0), table)
+        for name, column in ours.columns():
+            assert np.array_equal(column, getattr(theirs, name)), name
