@@ -1,6 +1,21 @@
-// Nobody looks at a hidden page: it asks for nothing, and catches up when it is seen again.
+// What a page asks for, and when: nothing while it is hidden, and what takes long only behind the chart.
 (function () {
   document.addEventListener("visibilitychange", function () {
     if (document.getElementById("main")) dash_clientside.set_props("tick", { disabled: document.hidden });
   });
+
+  // Once for every chart, when it is drawn: what is asked for then need not be waited for by the chart.
+  function seen(figure) {
+    requestAnimationFrame(function () {
+      const gd = document.querySelector("#ov-graph .js-plotly-plot");
+      if (!gd || !gd._fullData) { if (document.getElementById("ov-graph")) seen(figure); return; }
+      if (gd.vramscopeSeen) return;
+      gd.vramscopeSeen = true;
+      setTimeout(() => dash_clientside.set_props("ov-drawn", { data: 1 }), 0);
+    });
+    return window.dash_clientside.no_update;
+  }
+
+  window.dash_clientside = window.dash_clientside || {};
+  window.dash_clientside.vramscope = Object.assign({}, window.dash_clientside.vramscope, { seen });
 })();

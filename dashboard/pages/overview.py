@@ -60,6 +60,7 @@ def _layout(context: Context) -> Any:
         dcc.Store(id="ov-view", data=[address.t0, address.t1]),
         dcc.Store(id="ov-at", data=address.at),
         dcc.Store(id="ov-ready"),
+        dcc.Store(id="ov-drawn"),
         dcc.Store(id="ov-later", data=None if is_short else 1),
         dcc.Store(id="ov-told"),
         dcc.Store(id="ov-said"),
@@ -149,6 +150,9 @@ def _register(app: Any, data: Data) -> None:
     app.clientside_callback(
         ClientsideFunction("vramscope", "drawn"), Output("ov-ready", "data"), Input("ov-graph", "figure")
     )
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "seen"), Output("ov-drawn", "data"), Input("ov-graph", "figure")
+    )
 
     app.clientside_callback(
         ClientsideFunction("vramscope", "chosen"), Output("ov-said", "data"), Input("ov-at", "data")
@@ -160,6 +164,7 @@ def _register(app: Any, data: Data) -> None:
         Input("version", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
     def redraw(zoom: Any, shown: list[str] | None, at: Any, _: Any, said: dict[str, Any]) -> Any:
+        _check_chosen(at)
         return _redraw(data, restore(said), zoom, _known(shown), at)
 
     @app.callback(
@@ -176,6 +181,7 @@ def _register(app: Any, data: Data) -> None:
         State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
     def look(at: Any, zoom: Any, version: Any, said: dict[str, Any]) -> Any:
+        _check_chosen(at)
         address = restore(said)
         view = _view(data, address)
         known = _shown_instant(data, view, address, zoom, at)
@@ -187,12 +193,13 @@ def _register(app: Any, data: Data) -> None:
         Output("ov-live", "children", allow_duplicate=True),
         Output("ov-table", "rowData", allow_duplicate=True),
         Output("ov-opening", "children", allow_duplicate=True), Output("ov-told", "data"),
-        Input("ov-later", "data"), State("ov-view", "data"), State("ov-at", "data"), State("address", "data"),
-        prevent_initial_call="initial_duplicate",
+        Input("ov-drawn", "data"), State("ov-later", "data"),
+        State("ov-view", "data"), State("ov-at", "data"), State("address", "data"),
+        prevent_initial_call=True,
     )  # fmt: skip
-    def tell(later: Any, zoom: Any, at: Any, said: dict[str, Any]) -> Any:
+    def tell(drawn: Any, later: Any, zoom: Any, at: Any, said: dict[str, Any]) -> Any:
         # Of a long run: once the chart is there, who holds the peak; then the findings, which take longest.
-        if not later:
+        if not drawn or not later:
             raise PreventUpdate
         address = restore(said)
         view = _view(data, address)
@@ -207,6 +214,12 @@ def _register(app: Any, data: Data) -> None:
         if ctx.triggered_id != "version" and not told:
             raise PreventUpdate
         return opening(data, _view(data, restore(said)))
+
+
+def _check_chosen(at: Any) -> None:
+    """Nothing happens where none was chosen: Dash says so of every new page, which shows that already."""
+    if at is None and ctx.triggered_id == "ov-at":
+        raise PreventUpdate
 
 
 def _view(data: Data, address: Address) -> View:
