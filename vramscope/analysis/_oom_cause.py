@@ -24,6 +24,10 @@ _NOTABLE_SHARE = 0.02
 """Of the device, or of what is reserved: below it pieces, libraries and other programs are not blamed."""
 _ORDINARY_SHARE = 0.1
 """Of the device: contexts and libraries may take so much. Of what is reserved: a smaller leak is none."""
+_FULL_SHARE = 0.8
+"""Of the device: the rest may be the context's, and of others."""
+_ROUNDING = 0.01
+"""Messages give two decimals."""
 
 
 class Cause(str, Enum):
@@ -50,7 +54,7 @@ class Cause(str, Enum):
     LIMIT = "limit"
     """The device had room; the fraction that this process may use is set lower."""
     UNKNOWN = "unknown"
-    """Neither what the driver had nor the device's capacity is recorded."""
+    """What is recorded does not say it: not what the driver had, or that it had enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,11 @@ class Room:
         """Bytes that the driver had too few; −1 where not known."""
         return -1 if self.device_free < 0 else max(self.from_driver - self.device_free, 0)
 
+    @property
+    def beside(self) -> int:
+        """What this process holds outside of the allocator, where it is more than a context."""
+        return self.own_outside if self.own_outside > _ORDINARY_SHARE * max(self.capacity, 0) else 0
+
     def figures(self) -> dict[str, int]:
         """By name, without what is not known."""
         known = {field.name: int(getattr(self, field.name)) for field in fields(self)}
@@ -115,7 +124,7 @@ def cause(room: Room) -> Cause:
     if lacking < 0:
         return _without_driver(room)
     if lacking == 0:
-        return Cause.LIMIT if 0 <= room.limit < room.reserved + room.from_driver else Cause.UNKNOWN
+        return Cause.LIMIT if _is_limited(room) else Cause.UNKNOWN
     device, cached = max(room.capacity, 0), max(room.reserved, 0)
     candidates = (
         (Cause.LEAK, room.leaked, _ORDINARY_SHARE * cached),
@@ -130,6 +139,13 @@ def cause(room: Room) -> Cause:
     return next(enough, Cause.CAPACITY)
 
 
+def _is_limited(room: Room) -> bool:
+    """Whether what this process may reserve is less than it would have needed."""
+    asked = room.reserved + room.from_driver
+    is_set = room.limit < room.capacity
+    return 0 <= room.limit < asked or (is_set and 0 <= room.limit <= (1 + _ROUNDING) * asked)
+
+
 def _without_driver(room: Room) -> Cause:
     """What the blocks alone say: a snapshot may tell neither capacity nor what the driver had."""
     if room.free_here >= room.need:
@@ -139,7 +155,8 @@ def _without_driver(room: Room) -> Cause:
     # What lacked is at most all that was asked of the driver.
     if room.leaked >= max(room.from_driver, _ORDINARY_SHARE * max(room.reserved, 0)):
         return Cause.LEAK
-    return Cause.CAPACITY if room.capacity > 0 else Cause.UNKNOWN
+    is_full = 0 < _FULL_SHARE * room.capacity < room.reserved + room.from_driver
+    return Cause.CAPACITY if is_full else Cause.UNKNOWN
 
 
 # ----------------------------------------------------------------------------------- what was there
@@ -157,8 +174,7 @@ def room_at(recording: Recording, event: int, device_free: int, leaked: int = 0)
     samples = _sample(recording, event)
     totals = samples.device_total_bytes[samples.device_total_bytes > 0]
     capacity = int(totals[-1]) if len(totals) else recording.device.total_bytes or -1
-    fraction = settings.memory_fraction
-    limit = int(capacity * fraction) if capacity > 0 and fraction is not None else capacity
+    limit = _limit(recording, settings, capacity)
     fit = fit_of(state, need, settings, place, None)
     here, others_here, private, largest = _free(state, place, is_large=fit.needed > SMALL_LIMIT)
     allocated = int(state.blocks.size[state.blocks.state == BlockState.ALLOCATED].sum())
@@ -182,6 +198,15 @@ def room_at(recording: Recording, event: int, device_free: int, leaked: int = 0)
         leaked=leaked,
         is_expandable=settings.expandable_segments,
     )
+
+
+def _limit(recording: Recording, settings: Settings, capacity: int) -> int:
+    """What this process may reserve: as a message says it, else by the settings."""
+    told = [note.value for note in recording.notes if note.code == "limit"]
+    if told:
+        return told[-1]
+    fraction = settings.memory_fraction
+    return int(capacity * fraction) if capacity > 0 and fraction is not None else capacity
 
 
 def _free(state: Snapshot, place: tuple[int, int], *, is_large: bool) -> tuple[int, int, int, int]:

@@ -220,7 +220,23 @@ def _because(why: Cause, room: Room) -> str:
         Cause.CAPACITY: room.allocated,
         Cause.LIMIT: room.limit,
     }.get(why, 0)
-    return _SENTENCES[why].format(lacking=lacking, share=format_bytes(share))
+    if why is Cause.UNKNOWN and room.device_free >= 0:
+        return (
+            f"The driver had {format_bytes(room.device_free)}, more than was asked of it, and refused: a "
+            "limit that is not recorded, or somebody who took it and gave it back"
+        )
+    said = _SENTENCES[why].format(lacking=lacking, share=format_bytes(share))
+    return said + (_beside(room) if why is Cause.CAPACITY else "")
+
+
+def _beside(room: Room) -> str:
+    """What else there is to know of a device that is full."""
+    if 0 < room.capacity < room.allocated:
+        return (
+            f", more than its {format_bytes(room.capacity)}: the driver keeps the rest in the host's memory"
+        )
+    beside = f", beside {format_bytes(room.beside)} of this process outside of the allocator"
+    return beside if room.beside else ""
 
 
 ANALYSIS = Analysis("oom", "Did an allocation fail, and what was there then?", oom, findings)

@@ -20,7 +20,7 @@ from vramscope.model.marks import MarkKind, Marks, Note
 from vramscope.model.recording import Recording, Run
 from vramscope.units import format_bytes, parse_bytes
 
-_SIZE = rb"(\d{1,19}(?:\.\d{1,9})?)\s+(bytes|[KMGTP]iB)"
+_SIZE = rb"(\d{1,19}(?:\.\d{1,9})?)\s+(bytes|[KMGTP]i?B)"
 
 
 def _phrase(words: str) -> re.Pattern[bytes]:
@@ -29,12 +29,18 @@ def _phrase(words: str) -> re.Pattern[bytes]:
 
 
 _START = _phrase(r"(?:CUDA|HIP|XPU) out of memory\. Tried to allocate SIZE")
+_MPS = _phrase(
+    r"MPS backend out of memory \(MPS allocated: SIZE, other allocations: SIZE, max allowed: SIZE\)\. "
+    "Tried to allocate SIZE"
+)
+"""On Apple's chips; its KB, MB and GB are powers of 1024 too."""
 _RANK = re.compile(rb"\[(?:default)?rank(\d{1,6})\]:")
 _DEVICE = _phrase(r"GPU (\d{1,4})")
 _LEGACY = {
     "capacity": _phrase("SIZE total capacity"),
     "allocated": _phrase("SIZE already allocated"),
     "free": _phrase("SIZE free"),
+    "limit": _phrase("SIZE allowed"),
     "reserved": _phrase("SIZE reserved in total by PyTorch"),
     "unallocated": _phrase("SIZE cached"),
 }
@@ -79,7 +85,8 @@ class _Message(NamedTuple):
 def sniff(head: bytes, path: Path) -> bool:
     """A text with such a message in its beginning or at its end."""
     start = as_utf8(beginning(head))
-    return is_text(start) and any(_START.search(part) for part in (start, tail(head, path)))
+    parts = (start, tail(head, path))
+    return is_text(start) and any(words.search(part) for words in (_START, _MPS) for part in parts)
 
 
 def read(path: Path) -> Run:
@@ -95,12 +102,13 @@ def read(path: Path) -> Run:
 
 def _messages(data: bytes) -> Iterator[_Message]:
     """All messages; one that is told twice in a row (a log, then the traceback) counts once."""
-    starts = list(_START.finditer(data))
+    starts = sorted([*_START.finditer(data), *_MPS.finditer(data)], key=lambda found: found.start())
     ends = [*(start.start() for start in starts[1:]), len(data)]
     before, last = 0, None
     for start, end in zip(starts, ends, strict=False):
         text = data[start.end() : min(end, start.end() + _LONGEST)].split(b"\n\n")[0]
-        message = _message(start, text, data[max(before, start.start() - _LONGEST) : start.start()])
+        around = data[max(before, start.start() - _LONGEST) : start.start()]
+        message = _mps(start) if start.re is _MPS else _message(start, text, around)
         if message != last:
             yield message
         before, last = start.end(), message
@@ -120,6 +128,15 @@ def _message(start: re.Match[bytes], text: bytes, before: bytes) -> _Message:
     ranks = _RANK.findall(before[before.rfind(b"\n") + 1 :])
     others = tuple((int(pid), _bytes(size, unit)) for pid, size, unit in _OTHERS.findall(text))
     return _Message(int(ranks[-1]) if ranks else 0, index, requested, known, others)
+
+
+def _mps(found: re.Match[bytes]) -> _Message:
+    """What may be allocated stands for the device: no more is had of it, whatever it has."""
+    words = found.groups()
+    own, other, most, asked = (_bytes(*words[at : at + 2]) for at in (0, 2, 4, 6))
+    free = max(most - own - other, 0)
+    known = {"allocated": own, "capacity": most, "free": free, "process": own + other}
+    return _Message(0, 0, asked, known, ())
 
 
 def _is_same(exact: int, start: re.Match[bytes]) -> bool:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vramscope.analysis import analyses
+from vramscope.analysis.oom import ANALYSIS
 from vramscope.errors import FormatError
 from vramscope.formats.oom_text import read, sniff
 from vramscope.load import HEAD_BYTES, load
@@ -49,6 +50,45 @@ SAID = [
     (NEW.replace("CUDA out", "HIP out"), OF_NEW),
 ]
 """Device, bytes asked for, allocated, reserved, of the device, free on it."""
+ALLOWED = (
+    "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 90.00 MiB (GPU 0; 11.75 GiB total "
+    "capacity; 4.70 GiB already allocated; 6.75 GiB free; 4.77 GiB allowed; 4.74 GiB reserved in total by "
+    "PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb"
+)
+MPS = (
+    "RuntimeError: MPS backend out of memory (MPS allocated: 9.50 GiB, other allocations: 17.50 GiB, max "
+    "allowed: 27.25 GiB). Tried to allocate 292.50 MiB on private pool. Use "
+    "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory allocations"
+)
+XPU = (
+    "torch.OutOfMemoryError: XPU out of memory. Tried to allocate 4.00 GiB. GPU 0 has a total capacity of "
+    "15.00 GiB. Of the allocated memory 0 bytes is allocated by PyTorch, and 0 bytes is reserved by PyTorch"
+)
+_FREE_OF_LIMITS = NEW.replace(" 40.00 GiB allowed;", "")
+
+
+def but(text: str, *changes: tuple[str, str]) -> str:
+    """*text* with words exchanged, each of which is in it."""
+    for before, after in changes:
+        assert before in text
+        text = text.replace(before, after)
+    return text
+
+
+CAUSES = [
+    (OLDEST, "fragmentation"),
+    (but(OLDEST, ("512.00 MiB cached", "12.00 MiB cached"), ("9.50 GiB al", "10.50 GiB al")), "capacity"),
+    (but(OLD, ("14.50 GiB already", "9.50 GiB already")), "fragmentation"),
+    (but(OLD, ("15.25 GiB reserved", "0.75 GiB reserved"), ("14.50 GiB al", "0.50 GiB al")), "outside_torch"),
+    (
+        but(_FREE_OF_LIMITS, ("71.50 GiB is", "61.50 GiB is"), ("72.50 GiB memory", "63.25 GiB memory")),
+        "other_process",
+    ),
+    (but(_FREE_OF_LIMITS, ("679.50 MiB is free", "30.00 GiB is free")), "unknown"),
+    (ALLOWED, "limit"),
+    (XPU, "unknown"),
+    (MPS, "capacity"),
+]
 
 
 def opened(folder: Path, text: str) -> Run:
@@ -83,6 +123,38 @@ def test_each_wording_says_what_was_asked_for_and_what_there_was(tmp_path, text,
     assert (recording.marks.kind.tolist(), recording.marks.value.tolist()) == ([MarkKind.OOM], [free])
     failure = recording.oom()
     assert (failure.size[0], failure.allocated[0], failure.device_free[0]) == (asked, allocated, free)
+
+
+@pytest.mark.parametrize(("text", "cause"), CAUSES)
+def test_the_cause_is_told_as_far_as_the_message_goes(tmp_path, text, cause):
+    recording = only(opened(tmp_path, text))
+
+    (finding,) = ANALYSIS.findings(recording.oom())
+
+    assert finding.cause == cause, finding.claim
+
+
+@pytest.mark.parametrize("gigabyte", ["GiB", "GB"])
+def test_apples_message_counts_what_lies_outside_of_its_allocator(tmp_path, gigabyte):
+    recording = only(
+        opened(tmp_path, MPS.replace("GiB", gigabyte).replace("MiB", gigabyte[:-1].replace("G", "M") + "B"))
+    )
+
+    (finding,) = ANALYSIS.findings(recording.oom())
+
+    assert finding.n_bytes == 292.5 * MIB
+    assert (finding.evidence["allocated"], finding.evidence["own_outside"]) == (9.5 * GIB, 17.5 * GIB)
+    assert finding.evidence["device_free"] == 0.25 * GIB
+    assert "beside 17.5 GiB of this process outside of the allocator" in finding.claim
+
+
+def test_more_than_the_device_has_lies_in_the_hosts_memory(tmp_path):
+    text = but(OLD, ("GPU 0; 15.75", "GPU 0; 8.00"), ("15.25 GiB reserved", "14.60 GiB reserved"))
+    recording = only(opened(tmp_path, text))
+
+    (finding,) = ANALYSIS.findings(recording.oom())
+
+    assert "more than its 8.00 GiB: the driver keeps the rest in the host's memory" in finding.claim
 
 
 def test_what_has_no_column_is_in_the_notes(tmp_path):
