@@ -1,8 +1,9 @@
 """Measure the dashboard as a person meets it, in Debian's Chromium: paint, every move, the wire, the heap.
 
-Traces come from ``generate.py``. Server figures are CPU milliseconds of the serving thread per request; wall
-times of the browser are printed, not judged: machines are noisy. Exactness is judged: every maximum shown,
-every band under the pointer.
+Traces come from ``generate.py``, and a real file of several devices from beside the repository where it is
+there. Server figures are CPU milliseconds of the serving thread per request; of the browser's wall times only
+the first paint is judged, whose budget is generous: machines are noisy. Exact are every maximum shown and
+every band under the pointer, or it is a miss.
 
     python benchmarks/dashboard.py --events 1000000,5000000 --out RESULTS.md
 """
@@ -15,8 +16,8 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
-from time import thread_time
-from typing import Any
+from time import monotonic, thread_time
+from typing import Any, NamedTuple
 
 import numpy as np
 from vramscope.dashboard import create_app
@@ -28,7 +29,25 @@ from vramscope.dashboard.security import Access
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage")
 N_ZOOMS, N_PROBES, N_SCRUBS = 50, 200, 40
+PAINT_MS, CPU_MS, WIRE_BYTES, HEAP_MB = 2000, 100, 250_000, 300
+SNAPSHOTS = Path(__file__).parents[2] / "shared" / "snapshots"
+REAL = ("snap_t210_compiled_ce_8dev.pickle", "snap_t211_train_22k.pickle")
+"""Of eight devices, one of which did something; and the longest of one."""
 PLOT = "document.querySelector('#{}-graph .js-plotly-plot')"
+
+
+class Row(NamedTuple):
+    """A line of the table."""
+
+    what: str
+    result: str
+    budget: str
+    is_met: bool | None = None
+    """None where nothing is promised."""
+
+    def line(self, trace: str) -> str:
+        verdict = {True: "pass", False: "**MISS**", None: ""}[self.is_met]
+        return f"| {trace} | {self.what} | {self.result} | {self.budget} | {verdict} |"
 
 
 @dataclass
@@ -92,16 +111,19 @@ class Visit:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", default="1000000,5000000")
-    parser.add_argument("--files", nargs="*", type=Path, default=[], help="measure these files too")
+    real = [file for name in REAL if (file := SNAPSHOTS / name).exists()]
+    parser.add_argument("--files", nargs="*", type=Path, default=real, help="measure these files too")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    lines = ["| trace | what | result | budget |", "| --- | --- | --- | --- |"]
+    lines = ["| trace | what | result | budget | |", "| --- | --- | --- | --- | --- |"]
+    began = monotonic()
     with tempfile.TemporaryDirectory() as folder:
         files = [_generated(Path(folder), int(n)) for n in args.events.split(",") if n]
         for file in [*files, *args.files]:
             for row in measure(file):
-                lines.append(f"| {file.stem} | {' | '.join(row)} |")
+                lines.append(row.line(file.stem))
                 print(lines[-1], flush=True)
+    print(f"{monotonic() - began:.0f} s in all")
     if args.out:
         args.out.write_text("\n".join(lines) + "\n")
 
@@ -120,7 +142,7 @@ def _generated(folder: Path, n_events: int) -> Path:
     return path
 
 
-def measure(file: Path) -> list[tuple[str, str, str]]:
+def measure(file: Path) -> list[Row]:
     """Rows of the table for one file."""
     from playwright.sync_api import sync_playwright
     from werkzeug.serving import make_server
@@ -140,7 +162,8 @@ def measure(file: Path) -> list[tuple[str, str, str]]:
         visit = Visit(page, f"http://127.0.0.1:{server.server_port}", run)
         rows = [*_first(visit, meter), *_zooms(visit, meter, data), *_bands(visit, meter, data)]
         rows += _scrubs(visit, meter)
-        rows.append(("browser heap", f"{visit.heap_mb():.0f} MB", "300 MB"))
+        heap = visit.heap_mb()
+        rows.append(Row("browser heap", f"{heap:.0f} MB", f"{HEAP_MB} MB", heap <= HEAP_MB))
         browser.close()
     server.shutdown()
     return rows
@@ -151,16 +174,17 @@ def _paint_ms(visit: Visit) -> float:
     return float(visit.until(f"{entry} ? {entry}.startTime : 0"))
 
 
-def _first(visit: Visit, meter: Meter) -> list[tuple[str, str, str]]:
+def _first(visit: Visit, meter: Meter) -> list[Row]:
     drawn = "performance.mark('drawn') && performance.getEntriesByName('drawn')[0].startTime"
     line = PLOT.format("ov") + "?._fullData?.find(t => t.uid === 'allocated')?.x?.length"
     rows = []
-    for words in ("file read", "file known"):
+    for words in ("file not read yet", "file read"):
         visit.open("/overview")
         visit.until(line)
         chart = float(visit.page.evaluate(drawn))
-        text = f"{_paint_ms(visit):.0f} ms; chart after {chart:.0f} ms (wall)"
-        rows.append((f"first paint, {words}", text, "2000 ms"))
+        paint = _paint_ms(visit)
+        rows.append(Row(f"first paint, {words}", f"{paint:.0f} ms", f"{PAINT_MS} ms", paint <= PAINT_MS))
+        rows.append(Row(f"first chart, {words}", f"{chart:.0f} ms (wall)", "–"))
     meter.forget()
     return rows
 
@@ -174,7 +198,7 @@ def _views(first: float, last: float, n: int) -> list[tuple[int, int]]:
     return list(zip(begins, ends, strict=True))
 
 
-def _zooms(visit: Visit, meter: Meter, data: Data) -> list[tuple[str, str, str]]:
+def _zooms(visit: Visit, meter: Meter, data: Data) -> list[Row]:
     visit.open("/overview", "&axis=events")
     gd = PLOT.format("ov")
     visit.until(f"{gd}?._fullData?.length")
@@ -195,17 +219,19 @@ def _zooms(visit: Visit, meter: Meter, data: Data) -> list[tuple[str, str, str]]
             allocated[start : end + 1].max()
         )
     return [
-        ("shown maximum is the exact one", f"{exact} of {N_ZOOMS} zooms", f"{N_ZOOMS}"),
-        ("overview zoom", _cost(meter, "/_dash-update-component"), "100 ms, 250 kB"),
+        Row("shown maximum is the exact one", f"{exact} of {N_ZOOMS} zooms", f"{N_ZOOMS}", exact == N_ZOOMS),
+        _cost("overview zoom", meter, "/_dash-update-component"),
     ]
 
 
-def _cost(meter: Meter, path: str) -> str:
+def _cost(what: str, meter: Meter, path: str) -> Row:
     median, p95, n_bytes = meter.worst(path)
-    return f"{median:.0f} ms median, {p95:.0f} ms p95, at most {n_bytes / 1e3:.0f} kB"
+    text = f"{median:.0f} ms median, {p95:.0f} ms p95, at most {n_bytes / 1e3:.0f} kB"
+    budget = f"{CPU_MS} ms, {WIRE_BYTES // 1000} kB"
+    return Row(what, text, budget, p95 <= CPU_MS and n_bytes <= WIRE_BYTES)
 
 
-def _bands(visit: Visit, meter: Meter, data: Data) -> list[tuple[str, str, str]]:
+def _bands(visit: Visit, meter: Meter, data: Data) -> list[Row]:
     """Zooms into the allocations; at random pixels the id is held against a count of what is live."""
     visit.open("/allocations", "&axis=events")
     ready = "window.vramscope.rasterOf('al-graph') ? 1 : 0"
@@ -223,9 +249,9 @@ def _bands(visit: Visit, meter: Meter, data: Data) -> list[tuple[str, str, str]]
             tried += 1
             right += _probe(visit, found, rng)
     return [
-        ("band under the pointer is the right one", f"{right} of {tried} probes", f"{N_PROBES}"),
-        ("allocations zoom", _cost(meter, "/api/active"), "100 ms, 250 kB"),
-        ("allocations hover", _cost(meter, "/api/alloc"), "100 ms, 250 kB"),
+        Row("band under the pointer", f"{right} of {tried} probes right", f"{N_PROBES}", right == N_PROBES),
+        _cost("allocations zoom", meter, "/api/active"),
+        _cost("allocations hover", meter, "/api/alloc"),
     ]
 
 
@@ -255,14 +281,14 @@ def _probe(visit: Visit, found: Any, rng: Any) -> bool:
     return bool(row == live[place])
 
 
-def _scrubs(visit: Visit, meter: Meter) -> list[tuple[str, str, str]]:
+def _scrubs(visit: Visit, meter: Meter) -> list[Row]:
     visit.open("/fragmentation")
     for _ in range(400):
         if visit.page.query_selector("#fr-map-frame, .state"):
             break
         visit.page.wait_for_timeout(50)
     if visit.page.query_selector(".state"):
-        return [("segments scrub", "no segments in this file", "100 ms, 250 kB")]
+        return [Row("segments scrub", "no segments in this file", "–")]
     visit.until("window.vramscope.rasterOf('fr-map') ? 1 : 0")
     meter.forget()
     slide = """v => { const s = document.getElementById('fr-scrub'); s.value = v;
@@ -270,7 +296,7 @@ def _scrubs(visit: Visit, meter: Meter) -> list[tuple[str, str, str]]:
     for value in np.random.default_rng(3).integers(0, 1001, N_SCRUBS).tolist():
         visit.page.evaluate(slide, value)
         visit.page.wait_for_timeout(120)
-    return [("segments scrub", _cost(meter, "/api/segments"), "100 ms, 250 kB")]
+    return [_cost("segments scrub", meter, "/api/segments")]
 
 
 if __name__ == "__main__":
