@@ -80,6 +80,8 @@ def discover(root: str | Path) -> list[Path]:
 
 def _only_one(path: Path) -> Path:
     """*path* itself, or the one run below it."""
+    if path.is_symlink() and not path.exists():
+        raise UnknownNameError(f"{path}: a link that leads nowhere")
     if not path.exists():
         raise UnknownNameError(f"{path}: there is nothing; give a run's directory or a snapshot file")
     if not path.is_dir() or _is_ours(path):
@@ -126,9 +128,20 @@ def _read_file(path: Path) -> Run:
     except OSError as error:
         raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
     if found is None:
-        size, known = format_bytes(path.stat().st_size), ", ".join(sorted(_formats().keys() - {_REFUSES}))
-        raise FormatError(f"{path} ({size}): of no format that vramscope reads ({known})")
+        raise FormatError(f"{path}{_why_unknown(path)}")
     return found.read(path)
+
+
+def _why_unknown(path: Path) -> str:
+    if not path.is_file():
+        return ": a pipe or a device; save what comes out of it to a file, and open that"
+    if is_rank(path.parent):
+        return f": a part of a run; open the run: {path.parent.parent}"
+    size = path.stat().st_size
+    if not size:
+        return ": an empty file; whoever wrote it did not finish, or had no room left"
+    known = ", ".join(sorted(_formats().keys() - {_REFUSES}))
+    return f" ({format_bytes(size)}): of no format that vramscope reads ({known})"
 
 
 def _formats() -> dict[str, Format]:

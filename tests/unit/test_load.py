@@ -96,7 +96,7 @@ def test_a_foreign_file_is_loaded_by_the_format_that_knows_it(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("only_our_format")
-@pytest.mark.parametrize("content", [b"", b"nothing known"])
+@pytest.mark.parametrize("content", [b"nothing known"])
 def test_a_file_of_no_known_format_is_refused(tmp_path: Path, content: bytes) -> None:
     path = write_file(tmp_path / "x.bin", content)
 
@@ -141,7 +141,7 @@ def test_a_file_that_may_not_be_read_says_so(tmp_path: Path, monkeypatch: pytest
 def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
 
-    with pytest.raises(FormatError, match="of no format"):
+    with pytest.raises(FormatError, match="a pipe"):
         load(tmp_path / "pipe")
 
 
@@ -224,3 +224,16 @@ def test_of_very_many_files_only_the_newest_are_looked_into(
     files = [write_file(tmp_path / f"{n}.bin", modified_s=1000 + n) for n in range(10)]
 
     assert discover(tmp_path) == files[:-4:-1]
+
+
+def test_what_no_format_can_know_is_named(tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to("circle")
+    run = write_run(tmp_path / "run")
+    part = next((run / "rank0").glob("events*"))
+
+    with pytest.raises(UnknownNameError, match="leads nowhere"):
+        load(tmp_path / "circle")
+    with pytest.raises(FormatError, match="an empty file"):
+        load(write_file(tmp_path / "empty.pickle", b""))
+    with pytest.raises(FormatError, match=f"open the run: {run}"):
+        load(part)

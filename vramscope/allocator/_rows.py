@@ -63,7 +63,7 @@ class Rows:
         wrong = set(map(type, values)) - set(kinds)
         if wrong:
             at = next(i for i, value in enumerate(values) if type(value) in wrong)
-            found, wanted = _word(type(values[at])), " or ".join(map(_word, kinds))
+            found, wanted = _word(type(values[at])), " or ".join(dict.fromkeys(map(_word, kinds)))
             raise FormatError(
                 f"{self._where(at)}{key} is {found}, not {wanted}: this is no snapshot of torch"
             )

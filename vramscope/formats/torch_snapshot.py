@@ -39,8 +39,13 @@ def sniff(head: bytes, path: Path) -> bool:
     if start[:1] == b"\x80" and b"\x02" <= start[1:2] <= b"\x05":
         return True
     if start[:1] in (b"(", b"]", b"}", b"c") and path.name.lower().endswith(_SUFFIXES):
-        return True
-    return start.lstrip()[:1] in (b"{", b"[") and any(key in start for key in _JSON_KEYS)
+        return start[:2].isascii()
+    return _is_json(start) and any(key in start for key in _JSON_KEYS)
+
+
+def _is_json(data: bytes) -> bool:
+    """Perhaps behind the mark that editors on Windows put in front."""
+    return data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
 
 
 def read(path: Path) -> Run:
@@ -97,7 +102,7 @@ def run_of(snapshot: Any, path: Path, n_trailing: int = 0) -> Run:
 
 def _parsed(path: Path, data: bytes) -> tuple[Any, int]:
     try:
-        if data.lstrip()[:1] in (b"{", b"[") and data[:1] != b"\x80":
+        if _is_json(data):
             return json.loads(data), 0
         return loads(data)
     except FormatError as error:

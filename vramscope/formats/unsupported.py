@@ -1,4 +1,4 @@
-"""Files about GPU memory that hold no data to read: recognised, so that the refusal helps."""
+"""Files that hold no data to read, or hold it packed: recognised, so that the refusal helps."""
 
 import re
 from collections.abc import Callable
@@ -17,22 +17,52 @@ _RAW = (
 _SUMS = re.compile(rb"\s*\[\s*\[\s*\d{12,19}\s*[,\]]")
 
 
+_UNPACK = "vramscope reads plain files and gzip: unpack it first, and open what was in it"
+_SAVED = (
+    "save the snapshot as plain data: torch.cuda.memory._dump_snapshot(path), or pickle.dump; "
+    "or take it out of this file: unzip -p FILE '*/data.pkl' > snapshot.pickle"
+)
+
+
 class _Kind(NamedTuple):
     """One kind of file."""
 
     name: str
     fits: Callable[[bytes], bool]
     """By the first bytes of the content."""
+    advice: str
+
+
+def _begins(*words: bytes) -> Callable[[bytes], bool]:
+    return lambda start: start.startswith(words)
 
 
 _KINDS = (
     _Kind(
         "a memory timeline page, which holds a picture and no data",
         lambda start: b"<html" in start[:200].lower() and b"memory timeline" in start[:1000].lower(),
+        _RAW,
     ),
     _Kind(
         "a memory timeline of sums by category, without the single allocations",
         lambda start: _SUMS.match(start) is not None,
+        _RAW,
+    ),
+    _Kind(
+        "what torch.save writes, a zip archive",
+        lambda start: start.startswith(b"PK\x03\x04") and b"/data.pkl" in start[:1000],
+        _SAVED,
+    ),
+    _Kind("a zip archive", _begins(b"PK\x03\x04"), _UNPACK),
+    _Kind("packed by bzip2", _begins(b"BZh"), _UNPACK),
+    _Kind("packed by xz", _begins(b"\xfd7zXZ\0"), _UNPACK),
+    _Kind("packed by zstd", _begins(b"\x28\xb5\x2f\xfd"), _UNPACK),
+    _Kind("packed by gzip twice", _begins(b"\x1f\x8b"), _UNPACK),
+    _Kind("a tar archive", lambda start: start[257:262] == b"ustar", _UNPACK),
+    _Kind(
+        "a pointer of Git LFS, not the file itself",
+        _begins(b"version https://git-lfs.github.com/"),
+        "fetch it with: git lfs pull",
     ),
 )
 
@@ -50,7 +80,9 @@ def read(path: Path) -> NoReturn:
     """Say what the file is and what to do instead."""
     with path.open("rb") as file:
         kind = _kind(beginning(file.read(1 << 16)))
-    raise FormatError(f"{path}: this is {kind.name if kind else 'of no known kind'}; {_RAW}")
+    if kind is None:
+        raise FormatError(f"{path}: this is of no known kind; {_RAW}")
+    raise FormatError(f"{path}: this is {kind.name}; {kind.advice}")
 
 
 FORMAT = Format("unsupported", sniff, read)

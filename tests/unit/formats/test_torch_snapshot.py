@@ -92,6 +92,7 @@ def test_every_protocol_gives_the_same(tmp_path, protocol):
     ("a.json.gz", lambda data: gzip.compress(json.dumps(data).encode())),
     ("a.json", pickle.dumps),
     ("a", lambda data: b"\n " + json.dumps(data).encode()),
+    ("a.json", lambda data: json.dumps(data).encode("utf-8-sig")),
 ])  # fmt: skip
 def test_the_content_decides_and_not_the_name(tmp_path, name, pack):
     run = opened(tmp_path / name, pack(snapshot()))

@@ -1,6 +1,11 @@
 """What holds no data to read is called by its name, with what to do instead."""
 
+import bz2
 import gzip
+import io
+import lzma
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -29,6 +34,46 @@ def test_each_kind_is_named_and_something_else_advised(tmp_path, data, name, pac
     assert name in str(caught.value)
     assert "timeline.raw.json.gz" in str(caught.value)
     assert "_dump_snapshot" in str(caught.value)
+
+
+def zipped(name: str) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(name, b"anything")
+    return file.getvalue()
+
+
+def in_tar(data: bytes) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        about = tarfile.TarInfo("snapshot.pickle")
+        about.size = len(data)
+        archive.addfile(about, io.BytesIO(data))
+    return file.getvalue()
+
+
+PACKED = [
+    (zipped("snapshot.pickle"), "a zip archive", "unpack it"),
+    (zipped("archive/data.pkl"), "torch.save", "data.pkl"),
+    (bz2.compress(b"\x80\x04N."), "bzip2", "unpack it"),
+    (lzma.compress(b"\x80\x04N."), "xz", "unpack it"),
+    (b"\x28\xb5\x2f\xfd....", "zstd", "unpack it"),
+    (gzip.compress(gzip.compress(b"\x80\x04N.")), "gzip twice", "unpack it"),
+    (in_tar(b"\x80\x04N."), "a tar archive", "unpack it"),
+    (gzip.compress(in_tar(b"\x80\x04N.")), "a tar archive", "unpack it"),
+    (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "Git LFS", "git lfs pull"),
+]
+
+
+@pytest.mark.parametrize(("data", "name", "advice"), PACKED, ids=[str(i) for i in range(len(PACKED))])
+def test_what_is_packed_otherwise_is_named_with_what_to_do(tmp_path, data, name, advice):
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(data)
+
+    with pytest.raises(FormatError, match=name) as caught:
+        load(path)
+
+    assert advice in str(caught.value)
 
 
 def test_the_picture_of_a_real_timeline_is_refused():
