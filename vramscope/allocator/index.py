@@ -5,9 +5,12 @@ written down; a state is the nearest such list before it, and what happened sinc
 distance between two, so all of them together are no larger than one column of the trace.
 """
 
+from bisect import bisect_right
+
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.allocator._segment_moves import still_telling
 from vramscope.allocator.layout import Used, blocks_of, segments_after, used
 from vramscope.allocator.lives import Lives, lives_by_birth
 from vramscope.model.snapshot import BlockState, Segments, Snapshot
@@ -15,6 +18,8 @@ from vramscope.model.trace import Action, Trace
 
 _LEAST_DISTANCE = 1 << 15
 """Events between two checkpoints; more where more blocks live at once."""
+_LEAST_MOVES = 256
+"""Events of segments between two lists of those that matter."""
 
 
 class StateIndex:
@@ -27,6 +32,8 @@ class StateIndex:
         "_checkpoints",
         "_distance",
         "_lives",
+        "_moves",
+        "_moves_since",
         "_older",
         "_older_ends",
         "_older_requests",
@@ -38,10 +45,11 @@ class StateIndex:
 
     def __init__(self, trace: Trace, initial: Snapshot) -> None:
         self._trace = trace
-        self._segments = initial.segments
         is_segment = (trace.action >= Action.SEGMENT_ALLOC) & (trace.action <= Action.SEGMENT_UNMAP)
         self._segment_events = np.flatnonzero(is_segment)
         self._segment_trace = trace.rows(self._segment_events)
+        self._segments = initial.segments
+        self._moves, self._moves_since = self._moves_that_tell()
         found = lives_by_birth(trace)
         self._older = used(initial.blocks)
         n_older = int(np.searchsorted(found.alloc, 0))
@@ -68,7 +76,10 @@ class StateIndex:
     def segments_at(self, k: int) -> Segments:
         """The segments at instant *k*."""
         n_past = int(np.searchsorted(self._segment_events, k))
-        return segments_after(self._segments, self._segment_trace.rows(slice(0, n_past)))
+        nearest = bisect_right(self._moves_since, n_past) - 1
+        between = np.arange(self._moves_since[nearest], n_past)
+        moves = np.concatenate([self._moves[nearest], between])
+        return segments_after(self._segments, self._segment_trace.rows(moves))
 
     def _older_at(self, k: int) -> Used:
         """What is left of the blocks that were there before the first event."""
@@ -98,6 +109,17 @@ class StateIndex:
         end = self._lives.end[rows]
         alive: NDArray[np.int32] = rows[(end < 0) | (end >= k)]
         return alive
+
+    def _moves_that_tell(self) -> tuple[list[NDArray[np.int64]], list[int]]:
+        """The events of segments that still matter after so many of them; of these about as many as there
+        are segments lie between two."""
+        found, since = [np.zeros(0, dtype="i8")], [0]
+        n_moves = len(self._segment_trace)
+        while (behind := since[-1] + max(_LEAST_MOVES, len(found[-1]))) < n_moves:
+            rows = np.concatenate([found[-1], np.arange(since[-1], behind)])
+            found.append(still_telling(self._segment_trace, rows, self._segments))
+            since.append(behind)
+        return found, since
 
     def _made(self) -> list[NDArray[np.int32]]:
         found = [np.zeros(0, dtype="i4")]

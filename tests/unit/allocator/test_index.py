@@ -37,6 +37,7 @@ def assert_same(found, truth):
 @pytest.fixture
 def near_checkpoints(monkeypatch):
     monkeypatch.setattr(module, "_LEAST_DISTANCE", 100)
+    monkeypatch.setattr(module, "_LEAST_MOVES", 5)
 
 
 @pytest.mark.skipif(not FILES, reason="the shared captures are not beside this checkout")
@@ -74,6 +75,7 @@ def test_it_equals_the_replay_of_any_record_even_one_that_contradicts_itself(eve
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_LEAST_DISTANCE", distance)
+        patch.setattr(module, "_LEAST_MOVES", distance)
         index = StateIndex(trace, initial)
 
     for k in range(len(trace) + 1):
