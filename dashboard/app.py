@@ -93,6 +93,7 @@ def _shell() -> Any:
         dcc.Store(id="ready"),
         dcc.Store(id="title"),
         dcc.Store(id="sink"),
+        dcc.Store(id="stand"),
         dcc.Interval(id="tick", interval=IDLE_MS),
     ]
     skip = html.A("Skip to content", href="#main", className="skip")
@@ -218,14 +219,15 @@ def _watch(app: Dash, data: Data) -> None:
     )  # fmt: skip
     def tick(_: int, said: dict[str, Any] | None, known: dict[str, Any] | None) -> tuple[Any, Any]:
         address = restore(said)
+        was_gone = known is not None and known["outcome"] == "gone"
         known = _latest(known, (said or {}).get("shown"))
         now = _standing(data, address) if address.run else known
-        if now is None or _is_same(now, known):
+        if now is None or (_is_same(now, known) and not (was_gone and now["outcome"] != "gone")):
             raise PreventUpdate
         return _after(now, known), LIVE_MS if now["outcome"] == Outcome.RUNNING.value else IDLE_MS
 
     @app.callback(
-        Output("standing", "children"), Output("alarm", "children", allow_duplicate=True),
+        Output("stand", "data"), Output("alarm", "children", allow_duplicate=True),
         Input("version", "data"), prevent_initial_call=True,
     )  # fmt: skip
     def tell(now: dict[str, Any] | None) -> tuple[Any, Any]:
@@ -233,6 +235,12 @@ def _watch(app: Dash, data: Data) -> None:
             return no_update, states.gone() if now else None
         dot = header.outcome_dot(Outcome(now["outcome"]), int(now.get("stalled") or 0))
         return dot, states.alarm(str(now.get("stopped", "")), is_other=bool(now.get("other")))
+
+    # By the browser: the header may be gone by then, and an answer for what is not there is an error.
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "stand"), Output("sink", "data", allow_duplicate=True),
+        Input("stand", "data"), prevent_initial_call=True,
+    )  # fmt: skip
 
 
 def _is_same(now: dict[str, Any], known: dict[str, Any] | None) -> bool:

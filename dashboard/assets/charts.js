@@ -193,6 +193,12 @@
     return window.dash_clientside.no_update;
   }
 
+  // How the run stands, where the page has a header to say it in.
+  function stand(said) {
+    if (said && document.getElementById("standing")) dash_clientside.set_props("standing", { children: said });
+    return window.dash_clientside.no_update;
+  }
+
   // What was typed, once no letter came for a quarter of a second. No promise: Dash drops those it overtakes.
   const typing = {};
   function rested(text) {
@@ -210,6 +216,6 @@
   window.vramscope = Object.assign(window.vramscope || {}, { remember });
   window.dash_clientside = window.dash_clientside || {};
   window.dash_clientside.vramscope = Object.assign({}, window.dash_clientside.vramscope, {
-    zoomed, drawn, title, chosen, rested,
+    zoomed, drawn, title, chosen, rested, stand,
   });
 })();

@@ -63,6 +63,25 @@
     t: () => theme(other()), "?": () => help(true),
   };
 
+  // Tab leaves a table: cell after cell of 500 rows would be a trap. Arrows walk in it, Enter picks a row.
+  document.addEventListener("keydown", function (event) {
+    const cell = event.target.closest(".ag-cell");
+    if (!cell) return;
+    if (event.key === "Enter") { event.stopPropagation(); cell.click(); }
+    if (event.key !== "Tab") return;
+    event.stopPropagation();
+    const stops = cell.closest(".ag-root-wrapper").querySelectorAll('[tabindex="0"]');
+    for (const stop of stops) stop.tabIndex = -1;
+    setTimeout(() => { for (const stop of stops) stop.tabIndex = 0; });
+  }, true);
+
+  document.addEventListener("keydown", function (event) {
+    const menu = event.key === "Escape" && document.querySelector("details.recordings[open]");
+    if (!menu) return;
+    menu.open = false;
+    menu.querySelector("summary").focus();
+  });
+
   document.addEventListener("keydown", function (event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.target.closest("input, textarea, select, [contenteditable]")) return;

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dash import Input, Output, State, dcc, html, no_update
+from dash import Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from vramscope import analysis
@@ -133,14 +133,14 @@ def _bar(bar: Any, below: int, whole: int) -> html.Tr:
 
 def _register(app: Any, data: Data) -> None:
     @app.callback(
-        Output("wf-row", "data"), Input("wf-graph", "clickData"), State("address", "data"),
-        prevent_initial_call=True,
+        Output("wf-row", "data"),
+        Input("wf-graph", "clickData"), Input("key", "data"), State("wf-row", "data"),
+        State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def choose(click: Any, said: dict[str, Any]) -> Any:
-        points = (click or {}).get("points") or []
-        rows = [point["customdata"] for point in points if isinstance(point.get("customdata"), (int, float))]
+    def choose(click: Any, key: Any, row: Any, said: dict[str, Any]) -> Any:
         found = data.ask(_view(data, restore(said)), "waterfall")
-        return int(rows[0]) if rows and 0 <= rows[0] < len(found) else no_update
+        to = _clicked(click) if ctx.triggered_id == "wf-graph" else _keyed(key, row, found)
+        return to if isinstance(to, int) and 0 <= to < len(found) else no_update
 
     @app.callback(
         Output("wf-opening", "children"), Output("wf-bars", "children"), Output("wf-graph", "figure"),
@@ -152,6 +152,21 @@ def _register(app: Any, data: Data) -> None:
         if not isinstance(row, int) or not 0 <= row < len(found):
             raise PreventUpdate
         return _opening(found, row), _bars(found, row), device.figure(found, row)
+
+
+def _clicked(click: Any) -> int | None:
+    points = (click or {}).get("points") or []
+    rows = [point["customdata"] for point in points if isinstance(point.get("customdata"), (int, float))]
+    return int(rows[0]) if rows else None
+
+
+def _keyed(key: Any, row: Any, found: Any) -> int | None:
+    """The sample that a key leads to: the fullest, or a neighbour."""
+    word = str((key or {}).get("key"))
+    if word == "p":
+        return int(found.fullest)
+    step = {"j": 1, "k": -1}.get(word)
+    return row + step if step and isinstance(row, int) else None
 
 
 def _view(data: Data, address: Address) -> View:

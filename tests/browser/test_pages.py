@@ -14,7 +14,6 @@ from vramscope.model.recording import Outcome
 
 pytestmark = pytest.mark.browser
 RASTER = "window.vramscope && window.vramscope.rasterOf('{}') ? 1 : 0"
-PATHS = ("/phases", "/allocations", "/fragmentation", "/leaks", "/oom", "/compare")
 
 
 def wait(page: Any, expression: str, arg: Any = None) -> Any:
@@ -39,16 +38,6 @@ def trained(tmp_path: Path, runs: Any, serve_at: Any, visit: Any) -> Any:
 def lifetimes(folder: Path) -> Any:
     data = Data(folder)
     return data.ask(data.view(Address(run=next(iter(data.paths())))), "lifetimes")
-
-
-def test_every_page_in_both_themes(trained: Any) -> None:
-    for theme in ("light", "dark"):
-        trained.page.goto(trained.base + "/")
-        trained.page.evaluate("name => localStorage.setItem('vramscope-theme', name)", theme)
-        for path in PATHS:
-            trained.page.goto(f"{trained.base}{path}?run={trained.run}")
-            trained.page.wait_for_selector(".claim, .state h2, #al-graph, .others")
-            assert trained.page.evaluate("document.documentElement.dataset.theme") == theme
 
 
 def test_the_band_under_the_pointer_is_told_and_picked(trained: Any) -> None:
@@ -171,26 +160,6 @@ def test_allocations_follow_a_growing_run_and_keep_the_zoom(
 
     assert page.evaluate("window.vramscope.rasterOf('al-graph').box.a") == 5
     assert page.evaluate("window.vramscope.rasterOf('al-graph').box.b") == 20
-
-
-def test_hostile_names_are_shown_as_they_are(
-    tmp_path: Path, runs: Any, serve_at: Any, visit: Any, hostile_names: tuple[str, ...]
-) -> None:
-    runs.recorded(tmp_path / "odd", steps=9, names=hostile_names)
-    visitor = visit(serve_at(tmp_path))
-    (name,) = Data(tmp_path).paths()
-    for path in ("/allocations", "/phases", "/fragmentation", "/leaks"):
-        visitor.page.goto(f"{visitor.base}{path}?run={name}&by=line")
-        visitor.page.wait_for_selector(".claim, .state h2, #al-graph")
-        visitor.page.wait_for_timeout(300)
-
-        assert visitor.page.evaluate("window.pwned") is None
-        assert visitor.page.query_selector("main script, main a[href*=evil]") is None
-
-
-@pytest.fixture
-def hostile_names(runs: Any) -> tuple[str, ...]:
-    return tuple(runs.HOSTILE)
 
 
 def test_the_report_works_from_disk(tmp_path: Path, runs: Any, chromium: Any) -> None:

@@ -1,0 +1,318 @@
+"""What must hold in every room, those of tomorrow included: they are taken from the registry.
+
+One server and one page for all; the visitor goes from room to room as the menu's links do.
+"""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from vramscope.dashboard import app as shell
+from vramscope.dashboard import create_app
+from vramscope.dashboard.data import Data
+from vramscope.dashboard.pages import Page, pages
+from vramscope.dashboard.security import Access
+from werkzeug.serving import make_server
+
+pytestmark = pytest.mark.browser
+ROOMS = [pytest.param(room, id=room.name) for room in pages()]
+THERE = ".claim, .state h2, .others, .runs .run-link, #al-table .ag-row, .page section:not(.working)"
+TICK_MS = 400
+
+LUMINANCE = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0]"
+TOO_WIDE = "document.documentElement.scrollWidth - innerWidth"
+CUT_OFF = (
+    "[...document.querySelectorAll('.kpi-value, .claim, .runs th, .diff th')]"
+    ".filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText)"
+)
+UNNAMED = (
+    "[...document.querySelectorAll('button, a[href], input, select')]"
+    ".filter(e => !(e.innerText || e.ariaLabel || e.title || e.labels?.length))"
+    ".filter(e => !e.closest('.ag-root-wrapper')).map(e => e.outerHTML)"
+)
+LIVE_MARKUP = "main script, main iframe, main object, main a[href*=evil], main img[src*=evil], main svg a"
+CONTRAST = """() => {
+  const number = c => c.match(/[\\d.]+/g).map(Number);
+  const channel = v => { v /= 255; return v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4 };
+  const light = c => {
+    const [r, g, b] = number(c).map(channel);
+    return .2126 * r + .7152 * g + .0722 * b;
+  };
+  const behind = e => {
+    for (; e; e = e.parentElement) {
+      const colour = getComputedStyle(e).backgroundColor, parts = number(colour);
+      if (parts.length < 4 || parts[3] > .99) return colour;
+    }
+    return 'rgb(255,255,255)';
+  };
+  const poor = new Set();
+  for (const e of document.querySelectorAll('main *, aside *')) {
+    const own = [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());
+    if (!own || e.closest('svg, .figure, .shimmer') || !e.getClientRects().length) continue;
+    if (e.closest('label:has(input:not(:checked))')) continue;
+    const a = light(getComputedStyle(e).color), b = light(behind(e));
+    const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+    if (ratio < 4.5) poor.add(`${e.className}: ${ratio.toFixed(2)}`);
+  }
+  return [...poor];
+}"""
+WALK = """() => {
+  // Remembers what Tab reached: in which order, and whether it was to be seen.
+  const isFirst = !window.walked;
+  window.walked = { reached: [], unseen: [], backwards: [] };
+  if (!isFirst) return;
+  const ringed = e => {
+    for (const shown of [e, e.closest('label'), e.closest('.search')]) {
+      const style = shown && getComputedStyle(shown);
+      if (style && style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2) return true;
+    }
+    return false;
+  };
+  const named = e => `${e.tagName} ${e.id} ${e.className} ${(e.innerText || '').slice(0, 30)}`;
+  document.addEventListener('focusin', function (event) {
+    const e = event.target, to = window.walked, last = to.reached.at(-1);
+    if (!e.closest('main') || e.id === 'main') return;
+    to.reached.push(e);
+    if (!ringed(e)) to.unseen.push(named(e));
+    const before = last && last.compareDocumentPosition(e) & Node.DOCUMENT_POSITION_PRECEDING;
+    if (before) to.backwards.push(named(e));
+  });
+}"""
+MISSED = """() => [...document.querySelectorAll(
+    "main :is(a[href], button, input, select, summary, [tabindex='0'])")]
+  .filter(e => !e.disabled && e.getClientRects().length && !e.closest('.ag-root-wrapper, .js-plotly-plot'))
+  .filter(e => !window.walked.reached.includes(e))
+  .map(e => e.outerHTML.slice(0, 160))"""
+
+
+@dataclass
+class House:
+    """A dashboard over runs of every sort, and one page in it that remembers complaints."""
+
+    root: Path
+    base: str
+    page: Any
+    runs: dict[str, str]
+    complaints: list[str] = field(default_factory=list)
+    strangers: list[str] = field(default_factory=list)
+    visits: int = 0
+
+    def watch(self) -> None:
+        self.page.on("console", lambda m: self.complaints.append(m.text) if m.type == "error" else None)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda r: self._note(r.url))
+
+    def _note(self, url: str) -> None:
+        if not url.startswith((self.base, "data:", "blob:")):
+            self.strangers.append(url)
+
+    def enter(self, room: Page, run: str, **more: str) -> Any:
+        """As a link does."""
+        self.visits += 1  # the address that is shown already would not be opened again
+        asked = {"run": self.runs[run], **more} if room.about_run else {}
+        asked["visit"] = str(self.visits)
+        url = room.path + "?" + "&".join(f"{key}={value}" for key, value in asked.items())
+        with self.page.expect_response(lambda r: "menu.children" in (r.request.post_data or "")):
+            self.page.evaluate(
+                "url => { history.pushState({}, '', url); dispatchEvent(new PopStateEvent('popstate')) }", url
+            )
+        self.page.wait_for_selector(THERE)
+        self.page.wait_for_timeout(120)
+        return self.page
+
+    def until(self, expression: str, arg: Any = None) -> None:
+        """``wait_for_function`` would need the policy to allow eval."""
+        for _ in range(150):
+            if self.page.evaluate(expression, arg):
+                return
+            self.page.wait_for_timeout(40)
+        raise AssertionError(f"never true: {expression}")
+
+    def theme(self, name: str) -> None:
+        if self.page.evaluate("document.documentElement.dataset.theme") != name:
+            self.page.keyboard.press("t")
+        self.until(f"document.documentElement.dataset.theme === '{name}'")
+
+
+def torn(path: Path) -> None:
+    """The process died in the middle of a write."""
+    (events,) = path.glob("rank0/events-*")
+    whole = events.read_bytes()
+    events.write_bytes(whole[: len(whole) * 2 // 3])
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory, runs: Any, chromium: Any) -> Iterator[House]:
+    root = tmp_path_factory.mktemp("house")
+    runs.recorded(root / "gpt", steps=12)
+    runs.recorded(root / "empty", steps=0)
+    torn(runs.recorded(root / "torn", steps=12))
+    runs.recorded(root / "<b>odd", steps=3, names=runs.HOSTILE)
+    runs.thinned(root / "thin")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(shell, "IDLE_MS", TICK_MS)
+        server = make_server("127.0.0.1", 0, create_app(root, Access(token=None)).server, threaded=True)
+        thread = Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        names = {path.name: name for name, path in Data(root).paths().items()}
+        page = chromium.new_page(viewport={"width": 1280, "height": 800})
+        page.set_default_timeout(20_000)
+        made = House(root, f"http://127.0.0.1:{server.server_port}", page, names)
+        made.watch()
+        page.goto(made.base)
+        page.wait_for_selector(".runs .run-link")
+        yield made
+        page.close()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def _silence(house: House) -> Iterator[None]:
+    """No room writes an error, and none asks another machine: names resolve to nothing there."""
+    del house.complaints[:], house.strangers[:]
+    yield
+    assert house.complaints == []
+    assert house.strangers == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_it_is_readable_in_both_themes_and_at_both_widths(house: House, room: Page) -> None:
+    page = house.enter(room, "gpt")
+    for theme, width in (("light", 1280), ("dark", 2560)):
+        page.set_viewport_size({"width": width, "height": 800})
+        house.theme(theme)
+
+        assert (page.evaluate(LUMINANCE) < 60) == (theme == "dark")
+        assert page.evaluate(CONTRAST) == []
+        assert page.evaluate(TOO_WIDE) <= 1
+        assert page.evaluate(CUT_OFF) == []
+    page.set_viewport_size({"width": 1280, "height": 800})
+    house.theme("light")
+
+    assert page.evaluate(UNNAMED) == []
+    assert page.evaluate("document.documentElement.lang") == "en"
+    assert page.locator("h1").count() == 1
+    assert page.title().endswith("vramscope")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_an_empty_run_is_told_in_words(house: House, room: Page) -> None:
+    page = house.enter(room, "empty")
+    if not room.about_run:
+        assert "no events" in page.locator("tr:has-text('empty')").inner_text()
+        return
+
+    assert len(page.inner_text("#page .state h2")) > 5
+    assert len(page.inner_text("#page .state")) > 60
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_torn_run_shows_what_is_left_and_says_so(house: House, room: Page) -> None:
+    page = house.enter(room, "torn")
+    if not room.about_run:
+        assert page.locator("tr:has-text('torn') img.spark").count() == 1
+        return
+
+    assert "never finished" in page.text_content(".notes")
+    assert page.locator("#page :is(.claim, .panel, .state h2)").count()
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_thinned_run_says_so(house: House, room: Page) -> None:
+    page = house.enter(room, "thin")
+    if not room.about_run:
+        assert "286 MiB" in page.locator("tr:has-text('thin')").inner_text()
+        return
+
+    assert "was thinned to stay below" in page.text_content(".notes")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_hostile_names_are_text(house: House, room: Page) -> None:
+    page = house.enter(room, "<b>odd", by="line")
+
+    assert page.evaluate("window.pwned") is None
+    assert page.locator(LIVE_MARKUP).count() == 0
+    assert "<b>odd" in page.inner_text("main")
+    assert page.evaluate(TOO_WIDE) <= 1
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_run_deleted_while_open_is_said(house: House, room: Page) -> None:
+    page = house.enter(room, "gpt")
+    shown = len(page.inner_text("#page"))
+    shutil.move(house.root / "gpt", house.root.parent / "gone")
+    try:
+        if room.about_run:
+            page.wait_for_selector(".banner")
+            assert "moved or deleted" in page.inner_text(".banner")
+            assert len(page.inner_text("#page")) == shown
+        else:
+            house.until("![...document.querySelectorAll('.run-link')].some(e => e.innerText === 'gpt')")
+    finally:
+        shutil.move(house.root.parent / "gone", house.root / "gpt")
+    page.wait_for_selector(".banner", state="detached")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_keyboard_reaches_everything_in_order_and_is_never_caught(house: House, room: Page) -> None:
+    page = house.enter(room, "gpt")
+    page.evaluate(WALK)
+    page.keyboard.press("Tab")
+    if page.evaluate("document.activeElement.className") != "skip":
+        page.evaluate("document.querySelector('.skip').focus()")
+    page.keyboard.press("Enter")
+    for _ in range(90):
+        page.keyboard.press("Tab")
+        if page.evaluate("!document.activeElement.closest('main')"):
+            break
+
+    assert page.evaluate("!document.activeElement.closest('main')"), "caught"
+    assert page.evaluate("window.walked.unseen") == []
+    assert page.evaluate("window.walked.backwards") == []
+    assert page.evaluate(MISSED) == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_key_of_the_list_does_no_harm_and_help_closes(house: House, room: Page) -> None:
+    page = house.enter(room, "gpt")
+    page.evaluate("document.activeElement.blur()")
+    for key in ("j", "k", "p", "w", "d", "a", "s", "0"):
+        page.keyboard.press(key)
+    page.keyboard.press("?")
+    assert page.locator("#help").is_visible()
+    page.keyboard.press("Escape")
+    assert not page.locator("#help").is_visible()
+    if page.locator("main .search").count():
+        page.keyboard.press("/")
+        assert page.evaluate("document.activeElement.tagName") == "INPUT"
+        page.evaluate("document.activeElement.blur()")
+
+
+def test_enter_and_space_work_links_buttons_boxes_and_rows(house: House) -> None:
+    rooms = {room.name: room for room in pages()}
+    page = house.enter(rooms["overview"], "gpt")
+    for key, theme in (("Enter", "dark"), ("Space", "light")):
+        page.locator("#theme-button").focus()
+        page.keyboard.press(key)
+        assert page.evaluate("document.documentElement.dataset.theme") == theme
+    box = page.locator("#ov-legend input").first
+    was = box.is_checked()
+    box.focus()
+    page.keyboard.press("Space")
+    house.until("was => document.querySelector('#ov-legend input').checked !== was", was)
+    page.locator("#ov-table .ag-center-cols-container .ag-cell").first.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#ov-detail .frames")
+    page.locator("#menu a:has-text('Peak')").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".icicle path.surface")
+
+    assert page.evaluate("location.pathname") == "/peak"
