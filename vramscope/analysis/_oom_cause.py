@@ -26,6 +26,7 @@ _ORDINARY_SHARE = 0.1
 """Of the device: contexts and libraries may take so much. Of what is reserved: a smaller leak is none."""
 _FULL_SHARE = 0.8
 """Of the device: the rest may be the context's, and of others."""
+_SOON_NS = 1_000_000_000
 _ROUNDING = 0.01
 """Messages give two decimals."""
 
@@ -172,13 +173,17 @@ def room_at(recording: Recording, event: int, device_free: int, leaked: int = 0)
     state = state_from_nearest(recording, event)
     need, place = int(trace.size[event]), (int(trace.stream[event]), int(trace.pool[event]))
     samples = _sample(recording, event)
-    totals = samples.device_total_bytes[samples.device_total_bytes > 0]
-    capacity = int(totals[-1]) if len(totals) else recording.device.total_bytes or -1
+    capacity = _capacity(recording, samples)
     limit = _limit(recording, settings, capacity)
     fit = fit_of(state, need, settings, place, None)
     here, others_here, private, largest = _free(state, place, is_large=fit.needed > SMALL_LIMIT)
     allocated = int(state.blocks.size[state.blocks.state == BlockState.ALLOCATED].sum())
     outside, growth, others = _outside(samples)
+    if outside < 0 and min(capacity, device_free) >= 0:
+        # A context is hardly ever of another size a moment later; others may be.
+        outside = _outside(_soon_after(recording, event))[0]
+        held = capacity - device_free - int(state.segments.size.sum())
+        others = max(held - outside, 0) if outside >= 0 else -1
     return Room(
         need=fit.needed,
         # A block that the record says was there did not serve: then a segment was needed all the same.
@@ -198,6 +203,14 @@ def room_at(recording: Recording, event: int, device_free: int, leaked: int = 0)
         leaked=leaked,
         is_expandable=settings.expandable_segments,
     )
+
+
+def _capacity(recording: Recording, samples: Counters) -> int:
+    """As torch knows it: NVML's total has what the driver keeps for itself too; −1 where not known. Messages
+    each have their own."""
+    totals = samples.device_total_bytes[samples.device_total_bytes > 0]
+    known = [total for total in (*totals[-1:].tolist(), recording.device.total_bytes) if total]
+    return min(known, default=-1)
 
 
 def _limit(recording: Recording, settings: Settings, capacity: int) -> int:
@@ -231,6 +244,14 @@ def _sample(recording: Recording, event: int) -> Counters:
     if (counters.event >= 0).all():
         return counters.rows(counters.event <= event + 1)
     return counters.rows(counters.time_ns <= time_ns)
+
+
+def _soon_after(recording: Recording, event: int) -> Counters:
+    """The first sample after the failure that knows the process: it may have come before the second one."""
+    counters, time_ns = recording.counters, int(recording.trace.time_ns[event])
+    after = (counters.time_ns > time_ns) & (counters.time_ns <= time_ns + _SOON_NS)
+    knows = (counters.process_used_bytes >= 0) & (counters.reserved_bytes >= 0)
+    return counters.rows(np.flatnonzero(after & knows)[:1])
 
 
 def _outside(samples: Counters) -> tuple[int, int, int]:

@@ -131,11 +131,27 @@ def test_samples_tell_whose_it_is():
     assert causes == ["non_torch_growth", "other_process", "fragmentation"]
 
 
-def test_samples_taken_after_the_failure_say_nothing_of_it():
-    late = counted([5 * MIB, 25 * MIB], [5 * MIB, 110 * MIB])
-    late = Counters.of(**(dict(late.columns()) | {"time_ns": [20_000, 30_000]}))
+@pytest.mark.parametrize(("late_ns", "own", "others"), [(20_000, 5 * MIB, 85 * MIB), (2 * 10**9, -1, -1)])
+def test_a_sample_soon_after_the_failure_says_what_this_process_holds_not_what_others_do(
+    late_ns, own, others
+):
+    # Others have 180 MiB then. At the failure 200 were on the device, 10 free, 100 reserved.
+    late = counted([5 * MIB, 25 * MIB], [185 * MIB, 110 * MIB])
+    late = Counters.of(**(dict(late.columns()) | {"time_ns": [late_ns, late_ns + 1000]}))
 
-    assert oom(in_pieces(counters=late)).rooms[0].others == -1
+    (room,) = oom(in_pieces(counters=late)).rooms
+
+    assert (room.own_outside, room.others) == (own, others)
+
+
+def test_what_the_driver_keeps_for_itself_is_of_no_process():
+    # NVML's total has it, torch's has not.
+    counters = counted([5 * MIB, 25 * MIB], [5 * MIB, 25 * MIB])
+    counters = Counters.of(**(dict(counters.columns()) | {"device_total_bytes": [260 * MIB] * 2}))
+
+    (room,) = oom(in_pieces(counters=counters)).rooms
+
+    assert (room.capacity, room.outside) == (200 * MIB, 90 * MIB)
 
 
 def test_a_leak_that_fills_the_device_is_the_cause():
