@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from vramscope.errors import VramscopeError
+
 
 @dataclass(frozen=True, slots=True)
 class Heading:
@@ -47,8 +49,12 @@ def printable(text: str) -> str:
 
 def print_terminal(blocks: Sequence[Block]) -> None:
     """Show the page on stdout, in colour for a person."""
-    from rich.console import Console
-    from rich.text import Text as Styled
+    try:
+        from rich.console import Console
+        from rich.text import Text as Styled
+    except ImportError:
+        # It comes with us; a program run from a checkout may lack it.
+        raise VramscopeError("tables need rich: pip install rich, or ask for --json") from None
 
     class Page(Console):
         def on_broken_pipe(self) -> None:

@@ -7,6 +7,7 @@ from contextlib import suppress
 import pytest
 
 from vramscope.commands._document import Grid, Heading, Text, markdown, print_terminal, printable
+from vramscope.errors import VramscopeError
 
 HOSTILE = "\x1b[2Jgone\r[bold]<b>|`__init__`"
 
@@ -48,6 +49,13 @@ def test_a_closed_pipe_is_an_error_for_the_command_line_to_tell(monkeypatch):
         monkeypatch.setattr(sys, "stdout", closed)
         with pytest.raises(BrokenPipeError):
             print_terminal([Text("anything")])
+
+
+def test_without_rich_it_says_what_to_do(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+
+    with pytest.raises(VramscopeError, match=r"pip install rich, or ask for --json"):
+        print_terminal([Text("anything")])
 
 
 def test_markdown_escapes_what_would_be_markup():
