@@ -1,8 +1,10 @@
 """What would lower the peak: said from one recording, held against a run that does it."""
 
 import gc
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -52,14 +54,15 @@ def trained(
     """A recording of real training on the simulated device."""
     make, shape = MODELS[name]
     torch.manual_seed(0)
-    model = Checkpointed(*make()) if how == "checkpointed" else make()
+    dtype = torch.bfloat16 if how == "bf16" else torch.float32
+    model = (Checkpointed(*make()) if how == "checkpointed" else make()).to(dtype)
     options = {"fused": True} if fused else {"foreach": True}
     optimizer = torch.optim.AdamW(model.parameters(), **options)
     gc.collect()
     with vramscope.record(path, device="simulated", quiet=True):
         for _ in range(3):
             for _ in range(micro):
-                loss = model(torch.randn(batch // micro, *shape)).square().mean() / micro
+                loss = model(torch.randn(batch // micro, *shape, dtype=dtype)).square().mean() / micro
                 loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=how != "kept")
@@ -75,6 +78,10 @@ def named(found: Any, start: str) -> Strategy:
     return each
 
 
+def tried(found: Any) -> list[str]:
+    return [each.name for each in found.advised] + list(found.without_effect)
+
+
 @pytest.mark.parametrize("name", ["mlp", "deep"])
 def test_a_fused_optimizer_saves_what_was_said(tmp_path, name):
     # A small batch, so that the peak is in the optimizer's step.
@@ -86,6 +93,7 @@ def test_a_fused_optimizer_saves_what_was_said(tmp_path, name):
     saved = peak_of(before) - peak_of(after)
     assert said.saved_bytes == pytest.approx(saved, rel=0.1)
     assert said.peak_bytes == peak_of(before) - said.saved_bytes
+    assert "fused optimizer" not in tried(strategies(after))
 
 
 @pytest.mark.parametrize("name", ["convolutions", "attention"])
@@ -95,6 +103,7 @@ def test_accumulation_over_two_micro_batches_saves_what_was_said(tmp_path, name)
     said = named(strategies(before), "2 micro-batches")
 
     assert said.saved_bytes == pytest.approx(peak_of(before) - peak_of(after), rel=0.1)
+    assert not [name for name in tried(strategies(after)) if "micro-batches" in name]
 
 
 @pytest.mark.parametrize("name", ["convolutions", "attention"])
@@ -125,6 +134,67 @@ def test_gradients_that_stay_are_told_to_go(tmp_path):
 
     assert said.saved_bytes == pytest.approx(peak_of(before) - peak_of(after), rel=0.1)
     assert "gradients set to None" not in [each.name for each in strategies(after).advised]
+
+
+def test_a_model_of_16_bits_is_not_told_to_autocast(tmp_path):
+    found = strategies(trained(tmp_path, "mlp", batch=4096, how="bf16"))
+
+    assert not [name for name in tried(found) if name.startswith("mixed precision")]
+
+
+def test_where_nothing_says_how_large_numbers_are_autocast_comes_later_and_says_so(tmp_path):
+    recording = trained(tmp_path, "mlp", batch=4096)
+    labels = replace(recording.labels, element_bytes=np.zeros(len(recording.labels), "u1"))
+
+    known = named(strategies(recording), "mixed precision")
+    unknown = named(strategies(replace(recording, labels=labels)), "mixed precision")
+
+    assert (known.effort, unknown.effort) == (1, 2)
+    assert known.saved_bytes == unknown.saved_bytes
+    assert "which this recording does not tell" in unknown.basis
+    assert "does not tell" not in known.basis
+
+
+@pytest.mark.usefixtures("one_process")
+def test_views_of_ddps_buckets_save_what_was_said(tmp_path):
+    before = trained_by_ddp(tmp_path / "before", gradient_as_bucket_view=False)
+    after = trained_by_ddp(tmp_path / "after", gradient_as_bucket_view=True)
+
+    said = named(strategies(before), "gradients as views")
+
+    assert said.saved_bytes == pytest.approx(peak_of(before) - peak_of(after), rel=0.1)
+    assert not [name for name in tried(strategies(after)) if "buckets" in name]
+
+
+@pytest.mark.usefixtures("one_process")
+def test_looking_for_unused_parameters_costs_no_memory_that_advice_could_save(tmp_path):
+    without = trained_by_ddp(tmp_path / "without", find_unused_parameters=False)
+    looking = trained_by_ddp(tmp_path / "looking", find_unused_parameters=True)
+
+    assert peak_of(looking) - peak_of(without) <= 4096
+    assert "find_unused" not in " ".join(each.how for each in strategies(looking).advised)
+
+
+@pytest.fixture
+def one_process(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def trained_by_ddp(path, **options) -> Recording:
+    """DistributedDataParallel as it is, with its reducer and buckets, in the only process there is."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(6)))
+    shared = nn.parallel.DistributedDataParallel(model, **options)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    gc.collect()
+    with vramscope.record(path, device="simulated", quiet=True):
+        for _ in range(3):
+            shared(torch.randn(8, 256)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return vramscope.load(path).recordings[0]
 
 
 def test_a_recording_without_torchs_frames_gets_no_advice_on_precision():
@@ -162,15 +232,45 @@ def by_hand(activation: int = ACTIVATION) -> Recording:
     )
 
 
-def test_sharding_is_the_closed_form():
-    found = strategies(by_hand(), n_ranks=4)
+# Bytes per parameter of parameters, gradients and optimizer state: Adam in 32 bits, and in mixed precision
+# with a master copy of the parameters (Rajbhandari et al. 2020, section 3.1, K = 12).
+PER_PARAMETER = {"fp32": (4, 4, 8), "mixed": (2, 2, 12)}
+N_PARAMETERS, N_TENSORS = MIB, 8
 
-    # The peak is in backward: 8 + 16 + 4 + 8.
-    assert (found.peak_bytes, found.phase) == (36 * MIB, Phase.BACKWARD)
-    assert named(found, "ZeRO-1").saved_bytes == STATE * 3 // 4
-    assert named(found, "ZeRO-2").saved_bytes == (STATE + GRADIENT) * 3 // 4
-    # And the only parameter is gathered.
-    assert named(found, "ZeRO-3").saved_bytes == (STATE + GRADIENT + PARAMETER) * 3 // 4 - PARAMETER
+
+@pytest.mark.parametrize("precision", PER_PARAMETER)
+@pytest.mark.parametrize("n", [2, 8, 64])
+def test_sharding_is_the_closed_form(precision, n):
+    parameter, gradient, state = (each * N_PARAMETERS for each in PER_PARAMETER[precision])
+
+    found = strategies(of_sizes(parameter, gradient, state), n_ranks=n)
+
+    assert found.peak_bytes == parameter + gradient + state + ACTIVATION
+    left = {name: named(found, name).peak_bytes - ACTIVATION for name in ("ZeRO-1", "ZeRO-2", "ZeRO-3")}
+    assert left == {
+        "ZeRO-1": parameter + gradient + state // n,
+        "ZeRO-2": parameter + (gradient + state) // n,
+        # And one parameter as a whole, where it is used.
+        "ZeRO-3": (parameter + gradient + state) // n + parameter // N_TENSORS,
+    }
+
+
+def of_sizes(*sizes: int) -> Recording:
+    """Parameters, gradients and state of these sizes, each in eight tensors, and activations: all at once."""
+    rows = [
+        (size // N_TENSORS, category)
+        for size, category in zip(
+            sizes, (Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER_STATE), strict=True
+        )
+        for _ in range(N_TENSORS)
+    ] + [(ACTIVATION, Category.ACTIVATION)]
+    size, category = zip(*rows, strict=True)
+    address = [(1 + i) << 32 for i in range(len(rows))]
+    return Recording(
+        trace=Trace.of(action=[Action.ALLOC] * len(rows), address=address, size=size, block_size=size),
+        labels=Labels.of(event=range(1, len(rows) + 1), address=address, category=category),
+        phases=Phases.of(phase=[Phase.BACKWARD], start_event=[0], end_event=[len(rows)]),
+    )
 
 
 def test_a_state_in_8_bits_is_a_byte_and_its_share_of_a_scale():
@@ -178,6 +278,23 @@ def test_a_state_in_8_bits_is_a_byte_and_its_share_of_a_scale():
 
     n_elements = STATE // 4
     assert said.saved_bytes == STATE - (n_elements + n_elements // 256 * 4)
+
+
+@pytest.mark.parametrize(("n_bytes", "share"), [(2, 1 / 2), (4, 1 / 4)])
+def test_the_share_that_8_bits_leave_depends_on_what_there_was(n_bytes, share):
+    recording = by_hand()
+    labels = replace(recording.labels, element_bytes=np.full(len(recording.labels), n_bytes, "u1"))
+
+    said = named(strategies(replace(recording, labels=labels)), "optimizer state in 8 bits")
+
+    assert said.saved_bytes == STATE - STATE * share * (1 + 4 / 256)
+
+
+def test_a_state_of_8_bits_is_not_told_to_become_one():
+    recording = by_hand()
+    labels = replace(recording.labels, element_bytes=np.full(len(recording.labels), 1, "u1"))
+
+    assert "optimizer state in 8 bits" not in tried(strategies(replace(recording, labels=labels)))
 
 
 def test_a_small_saving_is_no_advice():

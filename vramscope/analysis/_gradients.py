@@ -10,8 +10,9 @@ from vramscope.analysis.lifetimes import Allocations
 from vramscope.model.marks import Phase
 from vramscope.model.stacks import Stacks
 
-_MAKES_BUCKETS = "_ddp_init_helper"
-"""The function of DistributedDataParallel that makes its reducer."""
+_MAKE_BUCKETS = ("_ddp_init_helper", "_pre_forward")
+"""Functions of DistributedDataParallel that make buckets: when it is made, and anew in its second forward."""
+_THEIR_FILE = "torch/nn/parallel/distributed.py"
 
 
 def is_bucket(stacks: Stacks, found: Allocations) -> NDArray[Any]:
@@ -21,7 +22,11 @@ def is_bucket(stacks: Stacks, found: Allocations) -> NDArray[Any]:
 
 
 def _makes_buckets(stacks: Stacks, stack_id: int) -> bool:
-    return any(frame.function == _MAKES_BUCKETS for frame in stacks.frames(stack_id))
+    """Itself: what it calls makes buffers of other kinds."""
+    if not stack_id:
+        return False
+    frame = stacks.frame(stack_id)
+    return frame.function in _MAKE_BUCKETS and frame.file.replace("\\", "/").endswith(_THEIR_FILE)
 
 
 def kept_gradients(

@@ -248,18 +248,21 @@ def _gradients_to_none(run: Looked) -> Iterator[Tried]:
 def _bucket_views(run: Looked) -> Iterator[Tried]:
     bucket = is_bucket(run.recording.stacks, run.found)
     gradient = run.category == Category.GRADIENT
-    n_bytes = int(run.found.block_size[bucket].sum())
-    if n_bytes and gradient.any() and not (gradient & bucket).any():
+    if bucket.any() and gradient.any() and not (gradient & bucket).any():
+        # A bucket from before the recording may pass for a gradient, a parameter passes for nothing else.
+        is_one = run.category == Category.PARAMETER
+        largest = int(run.found.block_size[is_one if is_one.any() else gradient].max())
         yield Tried(
             "gradients as views of DDP's buckets",
             scaled(run, (gradient, 0.0)),
-            0,
+            np.where(run.phase == Phase.BACKWARD, largest, 0),
             (
                 "DistributedDataParallel(…, gradient_as_bucket_view=True)",
                 "none; gradients cannot be detached in place",
-                "exact: each gradient is in its bucket already, and no copy beside it is made",
+                "closed form: gradients are in buckets already; one at a time is made beside them",
             ),
             1,
+            Category.TEMPORARY,
         )
 
 
