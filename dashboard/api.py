@@ -19,7 +19,6 @@ from .address import restore
 from .data import Data, View
 
 MOST_COLUMNS, MOST_ROWS = 2000, 1600
-DETAIL_WIDTH = 160
 
 
 def view_of(data: Data) -> View:

@@ -46,7 +46,6 @@ class Reason(IntEnum):
 _STRETCH = 1 << 14
 """Allocations at a time: what the rules need in between stays in the processor's cache."""
 _FORWARD = (Phase.FORWARD, Phase.LOSS)
-_COMPUTING = (*_FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.EVAL)
 
 
 @dataclass(frozen=True, slots=True)
