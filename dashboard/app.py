@@ -11,7 +11,7 @@ from vramscope.errors import VramscopeError
 from vramscope.model.recording import Outcome
 
 from .address import UNZOOMED, Address, parse, restore
-from .components import header, states
+from .components import code_box, header, states
 from .data import Data, View
 from .pages import Context, Page, pages
 from .patience import Patience
@@ -30,6 +30,8 @@ _INDEX = """<!doctype html>
 <title>{%title%}</title>
 <link rel="icon" href="data:,">
 <script src="assets/theme.js"></script>
+<link rel="preload" as="script" href="_dash-component-suites/plotly/package_data/plotly.min.js">
+<link rel="preload" as="script" href="_dash-component-suites/dash/dcc/async-graph.js">
 {%css%}
 </head>
 <body>
@@ -58,6 +60,7 @@ def build_app(data: Data, allowed: Access) -> Dash:
     app.layout = _shell()
     _route(app, data, {room.path: room for room in rooms})
     _watch(app, data)
+    code_box.register(app, data)
     for room in rooms:
         room.register(app, data)
     # Last: the hashes must cover every inline script that callbacks brought along.
@@ -98,7 +101,7 @@ def _shell() -> Any:
     ]
     skip = html.A("Skip to content", href="#main", className="skip")
     return dmc.MantineProvider(
-        [*stores, skip, html.Div([rail, main], className="shell"), _help()], id="theme"
+        [*stores, skip, html.Div([rail, main], className="shell"), _help(), *code_box.layout()], id="theme"
     )
 
 
