@@ -2,6 +2,7 @@
 
 import gc
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,17 @@ def named(found: Any, start: str) -> Strategy:
     return each
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """``plain("attention", 64)``: that model trained as it is; once for all tests."""
+
+    @cache
+    def recording(name: str, batch: int) -> Recording:
+        return trained(tmp_path_factory.mktemp("plain"), name, batch=batch)
+
+    return recording
+
+
 def tried(found: Any) -> list[str]:
     return [each.name for each in found.advised] + list(found.without_effect)
 
@@ -97,8 +109,8 @@ def test_a_fused_optimizer_saves_what_was_said(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["convolutions", "attention"])
-def test_accumulation_over_two_micro_batches_saves_what_was_said(tmp_path, name):
-    before, after = trained(tmp_path / "before", name), trained(tmp_path / "after", name, micro=2)
+def test_accumulation_over_two_micro_batches_saves_what_was_said(tmp_path, plain, name):
+    before, after = plain(name, 64), trained(tmp_path / "after", name, micro=2)
 
     said = named(strategies(before), "2 micro-batches")
 
@@ -107,8 +119,8 @@ def test_accumulation_over_two_micro_batches_saves_what_was_said(tmp_path, name)
 
 
 @pytest.mark.parametrize("name", ["convolutions", "attention"])
-def test_what_does_not_touch_the_peak_is_not_advised(tmp_path, name):
-    before = trained(tmp_path / "before", name)
+def test_what_does_not_touch_the_peak_is_not_advised(tmp_path, plain, name):
+    before = plain(name, 64)
     after = trained(tmp_path / "after", name, fused=True)
 
     assert peak_of(after) == peak_of(before)
@@ -116,8 +128,8 @@ def test_what_does_not_touch_the_peak_is_not_advised(tmp_path, name):
 
 
 @pytest.mark.parametrize(("name", "batch"), [("blocks", 512), ("attention", 64)])
-def test_checkpointing_saves_what_was_said(tmp_path, name, batch):
-    before = trained(tmp_path / "before", name, batch=batch)
+def test_checkpointing_saves_what_was_said(tmp_path, plain, name, batch):
+    before = plain(name, batch)
     after = trained(tmp_path / "after", name, batch=batch, how="checkpointed")
 
     said = named(strategies(before), "activation checkpointing")
@@ -126,9 +138,9 @@ def test_checkpointing_saves_what_was_said(tmp_path, name, batch):
     assert "checkpoint" not in " ".join(each.name for each in strategies(after).advised)
 
 
-def test_gradients_that_stay_are_told_to_go(tmp_path):
+def test_gradients_that_stay_are_told_to_go(tmp_path, plain):
     before = trained(tmp_path / "before", "blocks", batch=512, how="kept")
-    after = trained(tmp_path / "after", "blocks", batch=512)
+    after = plain("blocks", 512)
 
     said = named(strategies(before), "gradients set to None")
 
