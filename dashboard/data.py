@@ -111,6 +111,8 @@ class Data:
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._began: dict[str, tuple[int, int]] = {}
         """When the run began that was opened last under each id, and its last version."""
+        self._read_bytes: dict[str, int] = {}
+        """Sizes of files that were seen being read."""
         self._opening: dict[str, RLock] = {}
         """Held by whoever reads that run for the first time."""
 
@@ -183,7 +185,15 @@ class Data:
     def reading(self, name: str) -> Progress | None:
         """How far a file is read that somebody opens just now; None where that cannot be told."""
         path = self.paths().get(name)
-        return progress(path) if path is not None and self.is_opening(name) else None
+        if path is None or not self.is_opening(name):
+            self._read_bytes.pop(name, None)
+            return None
+        now = progress(path)
+        if now is not None:
+            self._read_bytes[name] = now.n_bytes
+        # Closed again: all of it was read, and is being made sense of.
+        n_bytes = self._read_bytes.get(name)
+        return now or (Progress(n_bytes, n_bytes) if n_bytes is not None else None)
 
     def quiet_s(self, name: str) -> int:
         """For how many seconds nothing new was read."""

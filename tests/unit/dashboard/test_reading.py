@@ -28,7 +28,7 @@ def test_the_place_in_an_open_file_is_told(tmp_path: Path) -> None:
 
 @needs_proc
 def test_who_waits_for_a_file_learns_how_far_it_is(tmp_path: Path) -> None:
-    path, half, go_on = tmp_path / "large.pickle", Event(), Event()
+    path, (half, go_on, read, end) = tmp_path / "large.pickle", (Event() for _ in range(4))
     path.write_bytes(bytes(4000))
 
     class Slow:
@@ -40,6 +40,8 @@ def test_who_waits_for_a_file_learns_how_far_it_is(tmp_path: Path) -> None:
                 file.read(1000)
                 half.set()
                 assert go_on.wait(10)
+            read.set()
+            assert end.wait(10)
             raise OSError("no matter what comes")
 
     data = Data(path, Slow())
@@ -55,9 +57,12 @@ def test_who_waits_for_a_file_learns_how_far_it_is(tmp_path: Path) -> None:
     assert half.wait(10)
     found = data.reading(name)
     go_on.set()
+    assert read.wait(10)
+    after = data.reading(name)
+    end.set()
     thread.join()
 
-    assert found == Progress(1000, 4000)
+    assert (found, after) == (Progress(1000, 4000), Progress(4000, 4000))
     assert data.reading(name) is None
 
 
