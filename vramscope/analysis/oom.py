@@ -11,6 +11,7 @@ from vramscope.allocator.checkpoints import state_from_nearest
 from vramscope.allocator.index import StateIndex
 from vramscope.analysis import Analysis
 from vramscope.analysis._oom_cause import Cause, Room, cause, room_at
+from vramscope.analysis._oom_holders import Holders, holders
 from vramscope.analysis._place import place
 from vramscope.analysis.folding import fold
 from vramscope.analysis.leaks import leaks
@@ -91,6 +92,8 @@ class Failures(Table):
     """Of each row: step, phase and the user's innermost frame; None where unknown."""
     rooms: tuple[Room | None, ...] = ()
     """Of each row where the device's bytes were; None but for the last few."""
+    holders: tuple[Holders, ...] = ()
+    """Of the last rows, as many as are told: what was in use."""
 
 
 def oom(recording: Recording) -> Failures:
@@ -109,6 +112,7 @@ def oom(recording: Recording) -> Failures:
         stack_id=trace.stack_id[events],
         where=_where(recording, events),
         rooms=_rooms(recording, events),
+        holders=tuple(holders(recording, events[-_MOST_TOLD:].tolist())),
     )
 
 
@@ -184,12 +188,15 @@ def _finding(failures: Failures, row: int) -> Finding:
     )
     room = failures.rooms[row] if row < len(failures.rooms) else None
     why = None if room is None else cause(room)
+    back = row - len(failures)
+    held = failures.holders[back] if -back <= len(failures.holders) else Holders()
+    evidence |= {f"in_use_{name.replace(' ', '_')}": n for name, n in held.by_category}
     return Finding(
         "oom",
         "error",
         claim if room is None or why is None else f"{claim}. {_because(why, room)}",
         cause=why and why.value,
-        advice=_advice(why, room),
+        advice=_advice(why, room, held),
         file=frame and frame.file,
         line=frame and frame.line,
         function=frame and frame.function,
@@ -198,7 +205,9 @@ def _finding(failures: Failures, row: int) -> Finding:
     )
 
 
-def _advice(why: Cause | None, room: Room | None) -> str | None:
+def _advice(why: Cause | None, room: Room | None, held: Holders) -> str | None:
+    if why is Cause.CAPACITY and held.words:
+        return f"Less must be in use at that moment, which was {held.words}"
     if why is Cause.FRAGMENTATION and room is not None and room.is_expandable:
         return _ADVICE_EXPANDABLE
     return None if why is None else _ADVICE.get(why)

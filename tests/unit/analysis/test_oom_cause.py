@@ -8,7 +8,7 @@ from vramscope.analysis._oom_cause import Cause, Room, cause
 from vramscope.analysis.oom import ANALYSIS, oom
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
-from vramscope.model.marks import MarkKind, Marks, Steps
+from vramscope.model.marks import Category, Labels, MarkKind, Marks, Steps
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import StackBuilder
 from vramscope.model.trace import Action, Trace
@@ -152,6 +152,40 @@ def test_what_the_driver_keeps_for_itself_is_of_no_process():
     (room,) = oom(in_pieces(counters=counters)).rooms
 
     assert (room.capacity, room.outside) == (200 * MIB, 90 * MIB)
+
+
+def test_of_a_full_device_it_is_said_what_was_in_use_and_from_which_line():
+    builder = StackBuilder()
+    stacks = [builder.add([(name, f"/home/me/{name}.py", 7)]) for name in ("model", "data")]
+    sizes = (60, 30, 50)
+    rows = [
+        (action, number << 32, size * MIB, stacks[number == 1])
+        for number, size in enumerate(sizes)
+        for action in (Action.SEGMENT_ALLOC, Action.ALLOC)
+    ]
+    rows.append((Action.OOM, 0, 70 * MIB, stacks[0]))
+    action, address, size, stack_id = zip(*rows, strict=True)
+    recording = Recording(
+        trace=Trace.of(action=action, address=address, size=size, block_size=size, stack_id=stack_id),
+        stacks=builder.build(),
+        marks=Marks.of(kind=[MarkKind.OOM], event=[len(rows)], value=[50 * MIB]),
+        labels=Labels.of(
+            address=[0, 2 << 32], event=[2, 6], category=[Category.PARAMETER, Category.ACTIVATION]
+        ),
+        device=Device(total_bytes=200 * MIB),
+    )
+
+    (finding,) = ANALYSIS.findings(oom(recording))
+
+    assert finding.cause == "capacity"
+    assert finding.advice == (
+        "Less must be in use at that moment, which was 60.0 MiB parameter, 50.0 MiB activation; "
+        "110 MiB of it from model.py:7"
+    )
+    held = {name: n for name, n in finding.evidence.items() if name.startswith("in_use_")}
+    assert held == {
+        "in_use_parameter": 60 * MIB, "in_use_activation": 50 * MIB, "in_use_unknown": 30 * MIB
+    }  # fmt: skip
 
 
 def test_a_leak_that_fills_the_device_is_the_cause():
