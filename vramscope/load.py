@@ -11,6 +11,7 @@ from vramscope import formats, registry
 from vramscope.allocator.checkpoints import checkpoints
 from vramscope.errors import FormatError, StoreError, UnknownNameError, UsageError
 from vramscope.formats import Format
+from vramscope.model.marks import Note
 from vramscope.model.recording import Recording, Run
 from vramscope.store import converted
 from vramscope.store.directory import is_rank, is_run
@@ -27,6 +28,8 @@ _MOST_FILES = 1000
 
 _REFUSES = "unsupported"
 """The format that only knows why a file cannot be opened, and says so when asked to."""
+
+_CHANGED = Note("changed", "the file changed while it was read: open it again")
 
 _NEVER_INSIDE = frozenset({"node_modules", "site-packages", "__pycache__"})
 
@@ -112,6 +115,8 @@ def _load_file(path: Path) -> Run:
     run = converted.find(path, source)
     if run is None:
         run = _read_file(path)
+        if source != converted.identity(path):
+            run = replace(run, notes=(*run.notes, _CHANGED))
         if converted.is_wanted(run, source):
             run = replace(run, recordings=tuple(map(_with_checkpoints, run.recordings)))
             converted.keep(run, path, source)

@@ -237,3 +237,16 @@ def test_what_no_format_can_know_is_named(tmp_path: Path) -> None:
         load(write_file(tmp_path / "empty.pickle", b""))
     with pytest.raises(FormatError, match=f"open the run: {run}"):
         load(part)
+
+
+def test_a_file_that_changes_while_it_is_read_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed_meanwhile(path: Path) -> Run:
+        path.write_bytes(MAGIC + b"more")
+        return read(path)
+
+    offered = {"ours": Format("ours", sniff, changed_meanwhile)}
+    monkeypatch.setattr("vramscope.registry.parts", lambda *_, **__: offered)
+
+    assert [note.code for note in load(write_file(tmp_path / "x.bin")).notes] == ["changed"]

@@ -8,7 +8,7 @@ import numpy as np
 
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.device import Device
-from vramscope.model.marks import Labels, Note
+from vramscope.model.marks import Labels, Marks, Note
 from vramscope.model.past import Past
 from vramscope.model.program import resolve
 from vramscope.model.recording import Outcome, Recording
@@ -40,7 +40,9 @@ def recording(
     trace, in_trace = repair.keep_known(streams.table("events"), limits)
     initial, in_initial = repair.keep_known_state(streams.states.initial or Snapshot(), limits)
     final, in_final = _final(streams, limits)
-    marks = repair.marks_within(streams.table("marks"), end)
+    marks = streams.table("marks")
+    missing = _missing(marks, end, manifest.outcome)
+    marks = repair.marks_within(marks, end)
     found = course(marks, (streams.stretch_peaks(), streams.settled_steps()), (first, end), end_ns, found_by)
     return Recording(
         source=manifest.source,
@@ -57,8 +59,19 @@ def recording(
         labels=_labels(repair.labels_within(streams.table("labels"), end), first),
         counters=_counters(repair.counters_within(streams.table("samples"), end), first),
         past=found.past,
-        notes=(*stray_notes(in_trace + in_initial + in_final), *_thinned(manifest.cap, found.past)),
+        notes=(*missing, *stray_notes(in_trace + in_initial + in_final), *_thinned(manifest.cap, found.past)),
     )
+
+
+def _missing(marks: Marks, end: int, outcome: Outcome) -> list[Note]:
+    """What a run that was closed must have had, and has no more."""
+    n_events = int(marks.event.max(initial=0))
+    if outcome is Outcome.RUNNING or n_events <= end:
+        return []
+    text = (
+        f"{n_events - end:,} of {n_events:,} events or more are missing: a file of this run is gone, or cut"
+    )
+    return [Note("missing_events", text, n_events - end)]
 
 
 def _final(streams: DeviceStreams, limits: dict[str, int]) -> tuple[Snapshot | None, int]:

@@ -55,6 +55,17 @@ def test_missing_columns_are_zeros_and_empty_names(rank_dir: Path) -> None:
     assert [recording.marks.names[index] for index in recording.marks.name] == [""]
 
 
+def test_marks_beyond_the_last_event_tell_that_events_are_gone(rank_dir: Path) -> None:
+    write(rank_dir / "events-0.arrows", {"size": pa.array([1, 2])})
+    write(rank_dir / "marks-0.arrows", {"event": pa.array([1, 2])})
+    whole = only(rank_dir)
+    write(rank_dir / "marks-0.arrows", {"event": pa.array([1, 7])})
+    torn = only(rank_dir)
+
+    assert "missing_events" not in codes(whole)
+    assert [(note.code, note.value) for note in torn.notes] == [("missing_events", 5)]
+
+
 def test_narrower_numbers_large_strings_and_nulls_are_converted(rank_dir: Path) -> None:
     write(
         rank_dir / "marks-0.arrows",
