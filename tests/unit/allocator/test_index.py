@@ -18,11 +18,7 @@ from vramscope.model.trace import Action, Trace
 SHARED = Path(__file__).parents[3].parent / "shared"
 FILES = [
     *sorted(SHARED.glob("genuine/*.pickle.gz")),
-    *(
-        path
-        for path in sorted(SHARED.glob("snapshots/s*.*"))
-        if path.suffix in (".pickle", ".json") and path.name != "snap_t22_oom_vit.json"
-    ),
+    *(path for path in sorted(SHARED.glob("snapshots/s*.*")) if path.suffix in (".pickle", ".json")),
 ]
 EVENTS = st.lists(st.tuples(st.sampled_from(list(Action)), st.integers(0, 5)), max_size=60)
 

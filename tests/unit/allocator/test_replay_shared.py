@@ -16,7 +16,6 @@ from vramscope.model.trace import Action
 
 SHARED = Path(__file__).parents[3].parent / "shared"
 SCRAMBLED = "snap_anonymised_fixture.pickle"
-REFUSED = "snap_t22_oom_vit.json"
 GENUINE = sorted(SHARED.glob("genuine/*.pickle.gz"))
 FILES = [
     *GENUINE,

@@ -23,11 +23,10 @@ FILES = [
     *(
         path
         for path in sorted(SHARED.glob("snapshots/s*.*"))
-        if path.suffix in (".pickle", ".json")
-        and path.name not in ("snap_t22_oom_vit.json", "snap_anonymised_fixture.pickle")
+        if path.suffix in (".pickle", ".json") and path.name != "snap_anonymised_fixture.pickle"
     ),
 ]
-EACH_EVENT = "snap_t26_adam_tiny_complete.pickle"
+EACH_EVENT = "snap_t25_nca_infer_segchurn.pickle"
 OPS = st.lists(st.tuples(st.integers(0, 7), st.integers(1, 4096)), max_size=60)
 MIB = 1 << 20
 
