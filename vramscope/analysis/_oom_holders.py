@@ -31,8 +31,13 @@ class Holders:
 
     @property
     def words(self) -> str:
-        """``214 MiB activations, 42 MiB parameters; 96 MiB of it from model.py:66``, or ''."""
-        known = [f"{format_bytes(n)} {name}" for name, n in self.by_category if name != "unknown"]
+        """``214 MiB activation, 42 MiB parameter; 96 MiB of it from model.py:66``, or ''.
+
+        Categories only where most of it is known.
+        """
+        sums = {name: n for name, n in self.by_category if name != "unknown"}
+        is_told = 2 * sum(sums.values()) >= sum(n for _, n in self.by_category)
+        known = [f"{format_bytes(n)} {name}" for name, n in sums.items()] if is_told else []
         said = [", ".join(known[:_MOST_TOLD])] if known else []
         if self.line is not None:
             file = self.line.file.rsplit("/", 1)[-1]

@@ -29,7 +29,8 @@ def page(answer: Answer, name: str) -> Iterator[Block]:
     yield from _strategies(answer.strategies)
     how = "measured" if answer.outside_is_known else "assumed: the recording does not say"
     outside = f"{format_bytes(answer.outside)} of a card outside of the allocator ({how})"
-    yield Text(f"\n{outside}; {BASIS}; {CARDS_BASIS}", "quiet")
+    yield Heading("What this rests on", level=3)
+    yield Text(f"{outside}; {BASIS}; {CARDS_BASIS}", "quiet")
 
 
 def _verdict(answer: Answer) -> str:
@@ -79,6 +80,8 @@ def _without_a_device(answer: Answer) -> str:
         f"Reserves at most {format_bytes(found.peak_reserved)}, "
         f"with at most {format_bytes(found.peak_allocated)} allocated"
     )
+    if not found.fits:
+        said = f"Ran out of memory {answer.where(found)}"
     return f"{said}; {answer.settings.reason}" if answer.settings else said
 
 

@@ -30,6 +30,7 @@ _DRIVERS_VIEW = (
     "others_used_bytes",
     "utilization_percent",
 )
+_URGENCY = {"error": -2, "warning": -1}
 _PARTS = {
     "requested": "in use, as requested",
     "rounding": "rounding of requests to blocks",
@@ -257,7 +258,7 @@ def _telling(steps: Sequence[StepPeak]) -> list[StepPeak]:
 
 
 def _findings(summary: Summary) -> Iterator[Block]:
-    for finding in summary.findings:
+    for finding in sorted(summary.findings, key=lambda each: _URGENCY.get(each.severity, 0)):
         where = f" ({_short(finding.file)}:{finding.line})" if finding.file else ""
         advice = f". {finding.advice}" if finding.advice else ""
         kind = "plain" if finding.severity == "info" else finding.severity
