@@ -82,7 +82,7 @@ def how_far(is_reading: bool, read: Progress | None) -> Any:
     if read is not None and read.n_bytes:
         text = f"Reading the file: {format_bytes(read.n_read)} of {format_bytes(read.n_bytes)}."
         if read.n_read >= read.n_bytes:
-            text = f"All {format_bytes(read.n_bytes)} are read; putting the events in order takes as long again."
+            text = f"All {format_bytes(read.n_bytes)} are read; ordering the events takes as long again."
         bar = html.Progress(value=str(read.n_read), max=str(read.n_bytes), **{"aria-label": "Read"})
         return [html.P(text), bar]
     if is_reading:
