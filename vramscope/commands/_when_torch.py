@@ -20,6 +20,8 @@ class WhenTorch(MetaPathFinder):
         self._block = block
         self._thread = threading.get_ident()
         self._is_entered = False
+        self.refused: Exception | None = None
+        """What came out of entering: no fault of the program that imported torch."""
 
     def __enter__(self) -> "WhenTorch":
         if _TORCH in sys.modules:
@@ -62,8 +64,12 @@ class WhenTorch(MetaPathFinder):
         loader.exec_module = exec_module
 
     def _begin(self) -> None:
+        try:
+            self._block.__enter__()
+        except Exception as error:
+            self.refused = error
+            raise
         self._is_entered = True
-        self._block.__enter__()
 
     def _leave_path(self) -> None:
         if self in sys.meta_path:

@@ -44,13 +44,16 @@ def run(args: Namespace) -> int:
         max_size=None if args.max_size == "none" else args.max_size,
         quiet=args.quiet,
     )
+    # torch may be told much by the environment before it is imported: the program does that.
+    recorded = WhenTorch(recorder)
     try:
-        # torch may be told much by the environment before it is imported: the program does that.
-        with WhenTorch(recorder):
+        with recorded:
             _script.execute(program, given[1:])
     except SystemExit:
         raise
-    except BaseException as error:  # noqa: BLE001 -- as Python itself, with the program's frames alone
+    except BaseException as error:  # as Python itself, with the program's frames alone
+        if error is recorded.refused:
+            raise
         own = _script.own_traceback(error, program)
         sys.excepthook(type(error), error.with_traceback(own), own)
         return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1

@@ -117,9 +117,10 @@ def _spans(rows: list[_Mark], stretches: list[_Stretch]) -> list[_Span]:
     nested = [span for span in _entries(rows, outermost=False) if span.first < span.last]
     if said:
         return _between(said, stretches, len(rows))
-    if nested:
-        return nested
     inferred = _inferred(stretches, len(rows))
+    # A single one around a whole loop is no step: a program that records itself, under ``vramscope run``.
+    if nested and (len(nested) > 1 or _one_at_most(nested, inferred)):
+        return nested
     entries = list(_entries(rows, outermost=True))
     if len(entries) > 1 and _one_at_most(entries, inferred):
         return entries

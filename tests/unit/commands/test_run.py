@@ -116,6 +116,14 @@ def test_a_training_is_recorded_from_its_own_lines_and_its_end_told(program, tmp
     assert roots == {(str(tmp_path / "trains.py"), "<module>")}
 
 
+def test_what_cannot_be_recorded_is_one_line_and_no_fault_of_the_program(program, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    done = program("trains.py", by=(*WITH_US, "--device", "cuda"))
+
+    assert done.returncode == 1
+    assert done.stderr == "vramscope: no CUDA device here; record(device='simulated') needs none\n"
+
+
 def test_a_program_without_torch_runs_and_is_told_that_nothing_was_recorded(program, tmp_path):
     done = program("tells.py", by=WITH_US)
 

@@ -140,6 +140,15 @@ def test_one_nested_entry_is_one_step_whatever_happens_inside():
     assert set(phases.step.tolist()) == {0, 1}
 
 
+def test_a_single_nested_entry_around_a_loop_is_looked_into():
+    program = Program().enter().enter(1)
+    for _ in range(4):
+        program.step()
+
+    assert len(program.exit(1).exit().resolve()[0]) == 4
+    assert len(Program().enter().enter(1).step().exit(1).exit().resolve()[0]) == 1
+
+
 def test_one_top_level_entry_per_step_is_one_step_each():
     program = Program()
     for _ in range(3):
