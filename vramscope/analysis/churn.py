@@ -6,7 +6,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.allocator.settings import UNLIMITED, Settings
 from vramscope.analysis import Analysis
+from vramscope.analysis._free_segments import free_segment_bytes
 from vramscope.analysis._place import steps_of
 from vramscope.model.recording import Recording
 from vramscope.model.table import Table
@@ -97,7 +99,7 @@ def churn_of(recording: Recording) -> Churn:
 
 def retry_events(recording: Recording) -> NDArray[Any]:
     """The last of each run of releases that ends in a request to the driver, or out of memory; not those of
-    ``empty_cache``."""
+    ``empty_cache``, and none that gave back a part of the cache only."""
     action, stack_id = recording.trace.action, recording.trace.stack_id
     losses = np.isin(action, LOSSES)
     last = np.flatnonzero(losses[:-1] & ~losses[1:])
@@ -107,8 +109,32 @@ def retry_events(recording: Recording) -> NDArray[Any]:
         for stack in np.unique(stack_id[asked_again]).tolist()
         if any(frame.function == "empty_cache" for frame in recording.stacks.frames(stack))
     ]
-    retries: NDArray[Any] = asked_again[~np.isin(stack_id[asked_again], wanted)]
-    return retries
+    retries = asked_again[~np.isin(stack_id[asked_again], wanted)]
+    found: NDArray[Any] = retries[_gave_up_all(recording, losses, retries)]
+    return found
+
+
+def _gave_up_all(recording: Recording, losses: NDArray[Any], last: NDArray[Any]) -> NDArray[Any]:
+    """Which runs of releases, given their last events, were of the whole cache.
+
+    With ``garbage_collection_threshold`` old segments go before the driver is asked; with ``max_split_size``
+    first only blocks that are never split. Neither counts as a retry, for torch and for us.
+    """
+    found = np.ones(len(last), dtype="?")
+    settings = Settings.from_snapshot(recording.process.allocator, recording.process.torch)
+    is_split, collects = settings.max_split_size != UNLIMITED, settings.garbage_collection_threshold > 0
+    if not len(last) or not (is_split or collects):
+        return found
+    found &= free_segment_bytes(recording)[last + 1] == 0
+    if is_split:
+        begins = np.flatnonzero(losses & ~np.append(False, losses[:-1]))
+        begins = begins[np.searchsorted(begins, last, side="right") - 1]
+        spans = np.stack([begins, last + 1], axis=1).ravel()
+        # No run is the end of the trace: something follows each.
+        smallest = np.minimum.reduceat(recording.trace.size, spans)[::2]
+        failed = recording.trace.action[last + 1] == Action.OOM
+        found &= failed | (smallest < settings.max_split_size)
+    return found
 
 
 ANALYSIS = Analysis(

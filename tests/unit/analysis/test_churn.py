@@ -1,9 +1,15 @@
 """What came from the driver and went back is told step by step, and nothing of it is lost."""
 
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vramscope.analysis.churn import churn, churn_of
+from vramscope.analysis.what_if import what_if
+from vramscope.formats.torch_snapshot import read
+from vramscope.model.device import Process
 from vramscope.model.marks import Steps
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import stacks_of
@@ -35,6 +41,54 @@ def test_by_hand(recording):
     assert found.n_retries.tolist() == [0, 1, 0]
     assert found.n_ooms.tolist() == [0, 0, 1]
     assert found.retries == (4,)
+
+
+SPLIT, COLLECTS = {"max_split_size": str(2000)}, {"garbage_collection_threshold": "0.5"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows", "n_retries"),
+    [
+        ({}, [(MADE, 0, 3000), (MADE, 8192, 3000), (GONE, 0, 3000), (MADE, 0, 5000)], 1),
+        (COLLECTS, [(MADE, 0, 3000), (MADE, 8192, 3000), (GONE, 0, 3000), (MADE, 0, 5000)], 0),
+        (COLLECTS, [(MADE, 0, 3000), (GONE, 0, 3000), (MADE, 0, 5000)], 1),
+        (SPLIT, [(MADE, 0, 3000), (GONE, 0, 3000), (MADE, 0, 5000)], 0),
+        (SPLIT, [(MADE, 0, 3000), (GONE, 0, 3000), (OOM, 0, 5000)], 1),
+        (
+            SPLIT,
+            [(MADE, 0, 3000), (MADE, 8192, 1000), (GONE, 0, 3000), (GONE, 8192, 1000), (MADE, 0, 5000)],
+            1,
+        ),
+    ],
+)
+def test_a_part_of_the_cache_that_goes_by_itself_is_no_retry(recording, settings, rows, n_retries):
+    made = recording(*rows, process=Process(allocator=settings))
+
+    assert churn_of(made).n_retries == n_retries
+
+
+GENUINE = Path(__file__).parents[3].parent / "shared" / "genuine"
+MIB = 1 << 20
+
+
+@pytest.mark.skipif(not GENUINE.exists(), reason="the shared histories are not beside this checkout")
+@pytest.mark.parametrize(
+    ("name", "device", "n_retries"),
+    [
+        ("pressure2", {"capacity_bytes": 2800 * MIB}, 2),
+        ("split_press", {"capacity_bytes": 4700 * MIB}, 0),
+        ("expand_press", {"capacity_bytes": 2410 * MIB}, 1),
+        ("gc2", {"memory_fraction": 0.04, "total_bytes": 81559 * MIB}, 0),
+    ],
+)
+def test_the_counts_of_a_record_are_those_of_the_allocator_that_predicts_it(name, device, n_retries):
+    (recording,) = read(GENUINE / f"{name}.pickle.gz").recordings
+    told, found = churn_of(recording), what_if(recording, **device)
+
+    assert (told.n_retries, told.n_made) == (found.n_retries, found.n_segments)
+    assert told.n_retries == n_retries
+    assert told.n_ooms == (not found.fits)
+    assert recording.timeline().reserved.max() == found.peak_reserved
 
 
 def test_of_nothing_there_is_nothing():
