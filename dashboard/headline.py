@@ -21,6 +21,8 @@ class Headline(NamedTuple):
 
     claim: str
     support: str
+    stack: int = 0
+    """That leads to the largest holder's line; 0 where it is not known."""
 
 
 class PastPeak(NamedTuple):
@@ -67,7 +69,7 @@ def headline(data: Data, view: View) -> Headline:
     since = _since(data, view, at)
     holder = _holder(data, view, at, "that" if since else "the peak")
     support = " ".join(part for part in (since, holder, unused) if part)
-    return Headline(claim(data, view), support)
+    return Headline(claim(data, view), support, _holding(data, view, at))
 
 
 def _since(data: Data, view: View, at: int) -> str:
@@ -106,6 +108,12 @@ def _holder(data: Data, view: View, at: int, whole: str) -> str:
     if 10 * silent > live.total_bytes:
         said += f"; {_percent(silent, live.total_bytes)} shows no line of yours"
     return f"{said}."
+
+
+def _holding(data: Data, view: View, at: int) -> int:
+    live = held(data, view, at)
+    known = live.folded_id > 0
+    return int(live.example[int(known.argmax())]) if known.any() else 0
 
 
 def _percent(part: int, whole: int) -> str:

@@ -40,6 +40,15 @@
     if (!dialog) return;
     if (open && !dialog.open) dialog.showModal(); else dialog.close();
   }
+  function code(button) {
+    count += 1;
+    dash_clientside.set_props("code-ask", { data: { stack: Number(button.dataset.stack), count } });
+  }
+  function opened(said) {
+    const dialog = document.getElementById("code-box");
+    if (said && dialog && !dialog.open) dialog.showModal();
+    return window.dash_clientside.no_update;
+  }
   function find(event) {
     const box = document.querySelector("input.search, .search input");
     if (!box) return;
@@ -93,10 +102,14 @@
     if (event.target.closest("#theme-button")) theme(other());
     else if (event.target.closest("#help-button")) help(true);
     else if (event.target.closest("#help-close")) help(false);
+    else if (event.target.closest("#code-close")) document.getElementById("code-box").close();
+    else if (event.target.closest(".to-code")) code(event.target.closest(".to-code"));
     for (const menu of document.querySelectorAll("details.recordings[open]")) {
       if (!menu.contains(event.target) || event.target.closest("a")) menu.open = false;
     }
   });
+  window.dash_clientside = window.dash_clientside || {};
+  window.dash_clientside.vramscope = Object.assign({}, window.dash_clientside.vramscope, { opened });
   // Mantine sets its own scheme when it starts; ours is the one that counts.
   new MutationObserver(function () {
     if (root.getAttribute("data-mantine-color-scheme") !== root.dataset.theme) mantine();

@@ -11,7 +11,7 @@ from ..figures.names import place
 from . import stack_table
 
 
-def card(found: Finding, *more: Any, links: Any = None) -> html.Section:
+def card(found: Finding, *more: Any, links: Any = None, recorded_ns: int = 0) -> html.Section:
     """The claim first; *more* goes below the source."""
     cause = (found.cause or "").replace("_", " ")
     chips = [html.Span(found.severity, className=f"severity {found.severity}")]
@@ -19,12 +19,12 @@ def card(found: Finding, *more: Any, links: Any = None) -> html.Section:
     advice = (
         html.P([html.Strong("What helps "), found.advice[:600]], className="advice") if found.advice else None
     )
-    shown = [html.H3(found.claim[:700]), where(found), advice, *more]
+    shown = [html.H3(found.claim[:700]), where(found, recorded_ns), advice, *more]
     head = html.Div([html.Div(chips, className="chips"), links], className="card-head")
     return html.Section([head, *(each for each in shown if each is not None)], className="panel card")
 
 
-def where(found: Finding) -> Any:
+def where(found: Finding, recorded_ns: int = 0) -> Any:
     """The line with its neighbours; None where it is not known."""
     if not found.file:
         return None
@@ -32,4 +32,4 @@ def where(found: Finding) -> Any:
     name = [html.Bdi(found.function[:200], className="function")] if found.function else []
     held = [html.Span([" kept by ", html.Code(html.Bdi(found.holder[:200]))])] if found.holder else []
     line = html.P([*name, html.Bdi(f" {place(frame)}", className="dim"), *held], className="card-where")
-    return html.Div([line, stack_table.code(frame)])
+    return html.Div([line, stack_table.code(frame, recorded_ns)])

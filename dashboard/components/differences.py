@@ -7,6 +7,8 @@ from dash import html
 
 from vramscope.units import format_bytes
 
+from .code_box import to_code
+
 
 class Difference(NamedTuple):
     """One thing that holds bytes on both sides."""
@@ -15,6 +17,8 @@ class Difference(NamedTuple):
     detail: str
     before: int
     after: int
+    stack: int = 0
+    """That leads to its line; 0 where it is no line, or not known."""
 
     @property
     def change(self) -> int:
@@ -38,7 +42,8 @@ def _row(row: Difference, top: int) -> html.Tr:
     style = {"width": f"{share:.1f}%", "left": "50%" if grew else f"{50 - share:.1f}%"}
     bar = html.Div(html.I(style=style, className="more" if grew else "less"), className="diff-bar")
     words = [html.Bdi(row.name[:160], className="function"), html.Bdi(row.detail[:120], className="place")]
-    name = html.Span(words, className="where", title=f"{row.name} {row.detail}"[:400])
+    place = html.Span(words, className="where", title=f"{row.name} {row.detail}"[:400])
+    name = to_code(place, row.stack, row.name[:80])
     sign = "+" if grew else "−" if row.change else ""
     return html.Tr(
         [

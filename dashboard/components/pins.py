@@ -35,7 +35,13 @@ _COLUMNS = [
 
 def panel(data: Data, view: View, at: int, state: Snapshot) -> html.Section:
     """The table with its heading; a row leads to the line."""
-    options = {"rowHeight": 34, "headerHeight": 34, "animateRows": False, "enableCellTextSelection": True}
+    options = {
+        "rowHeight": 34,
+        "headerHeight": 34,
+        "animateRows": False,
+        "enableCellTextSelection": True,
+        "rowSelection": {"mode": "singleRow", "checkboxes": False, "enableClickSelection": True},
+    }
     usual = {"sortable": True, "resizable": True, "suppressHeaderMenuButton": True, "filter": False}
     heading, found = rows(data, view, at, state)
     grid = dag.AgGrid(
@@ -73,5 +79,5 @@ def _pin(data: Data, view: View, found: Any, i: int) -> dict[str, Any]:
         "id": str(i), "where": name[:160],
         "place": place(frame)[:120] if frame else "", "kept": int(found.kept_bytes[i]),
         "size": int(found.block_size[i]), "segment": int(found.segment_size[i]),
-        "others": int(found.n_blocks[i]) - 1, "age": age, "from": origin,
+        "others": int(found.n_blocks[i]) - 1, "age": age, "from": origin, "stack": stack,
     }  # fmt: skip

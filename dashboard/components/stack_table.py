@@ -146,7 +146,7 @@ def detail(view: View, stack: Any) -> Any:
     first = own[0] if own else frames[0]
     return [
         html.H4([html.Bdi(first.function[:200]), html.Span(place(first), className="dim")]),
-        code(first),
+        code(first, view.run.started_ns),
         html.Ol(_frame_items(frames[:MAX_FRAMES]), className="frames"),
         html.P(f"{len(frames) - MAX_FRAMES} outer frames left out", className="dim")
         if len(frames) > MAX_FRAMES
@@ -154,9 +154,10 @@ def detail(view: View, stack: Any) -> Any:
     ]
 
 
-def code(frame: Frame) -> Any:
-    """The line itself between its neighbours, where this machine has the file."""
-    found = source(frame)
+def code(frame: Frame, recorded_ns: int = 0) -> Any:
+    """The line itself between its neighbours, where this machine has the file. *recorded_ns*: when the
+    recording began; a file that changed since is shown with that said."""
+    found = source(frame, recorded_ns)
     if found is None:
         return html.P("The source is not on this machine.", className="dim hint")
     shown = html.Pre(

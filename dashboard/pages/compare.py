@@ -14,6 +14,7 @@ from vramscope.units import format_bytes
 
 from ..address import UNZOOMED, Address, restore
 from ..components import header, states
+from ..components.code_box import stack_of
 from ..components.differences import Difference, table
 from ..components.graph import graph
 from ..data import Data, View, answer
@@ -49,7 +50,12 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
     found: Comparison = data.derive(
         other, ("compare", view.key), lambda before: answer(before, "compare", other=view.recording)
     )
-    return [_opening(found, view, other), *_steps(found), *_changes(found), _choice(data, view, address)]
+    return [
+        _opening(found, view, other),
+        *_steps(found),
+        *_changes(found, view),
+        _choice(data, view, address),
+    ]
 
 
 def _other(data: Data, address: Address) -> View:
@@ -112,19 +118,28 @@ def _steps(found: Comparison) -> list[Any]:
 _KINDS = (("line", "By line"), ("category", "By category"), ("phase", "By phase"), ("total", "In all"))
 
 
-def _changes(found: Comparison) -> list[Any]:
+def _changes(found: Comparison, view: View) -> list[Any]:
     if not found.changes:
         return []
     least = format_bytes(found.tolerance_bytes)
     panels = []
     for kind, title in _KINDS:
         changes = found.of(kind)
-        rows = [Difference(*_words(change), change.before, change.after) for change in changes[:MOST_CHANGES]]
+        rows = [
+            Difference(*_words(change), change.before, change.after, _stack(change, view))
+            for change in changes[:MOST_CHANGES]
+        ]
         more = f"the largest {MOST_CHANGES} of {len(changes)}" if len(changes) > MOST_CHANGES else ""
         bar = html.Div([html.H3(title), html.Span(more, className="dim")], className="panel-bar")
         body = table(rows, "Before", "After", f"No difference above {least}.")
         panels.append(html.Section([bar, body], className="panel", **{"aria-label": title}))
     return [panels[0], html.Div(panels[1:], className="thirds")]
+
+
+def _stack(change: Any, view: View) -> int:
+    """Of a line, as the later run has it."""
+    place = change.place
+    return stack_of(view.recording.stacks, place.file, place.line) if place is not None and place.file else 0
 
 
 def _words(change: Any) -> tuple[str, str]:

@@ -412,6 +412,13 @@ def _tell(app: Any, data: Data) -> None:
         return rows, heading
 
     @app.callback(
+        Output("code-ask", "data", allow_duplicate=True), Input("fr-pins", "selectedRows"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def line(selected: Any) -> Any:
+        return {"stack": selected[0].get("stack")} if selected else no_update
+
+    @app.callback(
         Output("fr-fit", "children"),
         Input("fr-size", "data"), Input("fr-at", "data"), State("address", "data"),
     )  # fmt: skip

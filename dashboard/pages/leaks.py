@@ -13,6 +13,7 @@ from vramscope.units import format_bytes
 
 from ..address import Address, restore
 from ..components import cause, states
+from ..components.code_box import stack_of, to_code
 from ..components.graph import graph
 from ..data import Data, View
 from ..figures import growth
@@ -50,22 +51,17 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
         html.Section([html.Div([html.H3("What the leaking lines hold"), _key(names)], className="panel-bar"),
                       graph("lk-graph", figure, f"Growth of {len(shown)} leaks over the steps.", "steps")],
                      className="panel chart", **{"aria-label": "Growth"}),
-        *[_card(told, leak, i, address) for i, leak in enumerate(shown)],
+        *[_card(told, leak, i, address, view) for i, leak in enumerate(shown)],
         *_no_leak(found),
     ]  # fmt: skip
 
 
-def _card(told: list[Any], leak: Leak, i: int, address: Address) -> Any:
+def _card(told: list[Any], leak: Leak, i: int, address: Address, view: View) -> Any:
     said = told[i] if i < len(told) else None
     if said is None:
         return html.Section(html.H3(_name(leak)), className="panel card")
     lines = [
-        html.Div(
-            [
-                html.Dt([html.Bdi(_place(frame)), " (by its backward)" if backward else ""]),
-                html.Dd(f"{format_bytes(rate)} per step"),
-            ]
-        )
+        html.Div([html.Dt(_line(view, frame, backward)), html.Dd(f"{format_bytes(rate)} per step")])
         for (frame, rate), backward in list(zip(leak.lines, leak.in_backward, strict=True))[:6]
     ]
     frame = leak.lines[0][0] if leak.lines else None
@@ -79,7 +75,17 @@ def _card(told: list[Any], leak: Leak, i: int, address: Address) -> Any:
     )
     sure = f"{leak.n_steps} steps looked at, {100 * leak.confidence:.0f} % steady. {kept}"
     link = dcc.Link("Show its allocations", href=to.url, className="link")
-    return cause.card(said, path, facts, html.P(sure, className="dim"), links=link)
+    told_by = html.P(sure, className="dim")
+    return cause.card(said, path, facts, told_by, links=link, recorded_ns=view.run.started_ns)
+
+
+def _line(view: View, frame: Any, in_backward: bool) -> list[Any]:
+    """One line that allocates; a click shows it."""
+    if not frame:
+        return [_place(frame)]
+    stack = stack_of(view.recording.stacks, frame.file, frame.line)
+    shown = to_code(html.Bdi(_place(frame)), stack, frame.function)
+    return [shown, " (by its backward)" if in_backward else ""]
 
 
 def place_of(kept: tuple[str, int, str]) -> str:

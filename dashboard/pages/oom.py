@@ -67,7 +67,8 @@ def _card(data: Data, view: View, failures: Any, row: int, said: Any, address: A
         ],
         className="card-links",
     )
-    return cause.card(said, _room(room) if room else None, links=links)
+    where = _room(room) if room else None
+    return cause.card(said, where, links=links, recorded_ns=view.run.started_ns)
 
 
 def _room(room: Any) -> Any:

@@ -6,13 +6,17 @@ from dash import ClientsideFunction, Input, Output, Patch, State, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 
 from vramscope.errors import VramscopeError
+from vramscope.model.finding import Finding
+from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes
 
 from ..address import Address, restore
 from ..components import kpi, legend, live_set, past, stack_table, states
+from ..components.code_box import stack_of, to_code
 from ..components.graph import graph
 from ..data import Data, View
 from ..figures import timeline
+from ..figures.names import place
 from ..figures.series import EVENTS, TIME, Series
 from ..figures.timeline import QUANTITIES, Window
 from ..headline import claim, findings, headline, past_peak
@@ -69,27 +73,53 @@ def _layout(context: Context) -> Any:
 
 def opening(data: Data, view: View, *, at_once: bool = True) -> list[Any]:
     """The answer first; the findings later where they take long: seconds per million events."""
-    support = headline(data, view).support
-    return _opening(data, view, support, _found(data, view) if at_once else [])
+    said = headline(data, view)
+    line = [" ", to_code("Show the line", said.stack)] if said.stack else []
+    return _opening(data, view, [said.support, *line], _found(data, view) if at_once else [])
 
 
 def _found(data: Data, view: View) -> list[Any]:
     said = findings(data, view)
-    lines = [
-        html.Li([html.Span(found.severity, className=f"severity {found.severity}"), found.claim[:600]])
-        for found in said.findings[:6]
-    ]
+    lines = [_finding(view, found) for found in said.findings[:6]]
     if lines and said.instant < len(view.recording.trace):
         lines.append(html.Li(f"Found at {moment(data, view, said.instant).words}.", className="dim"))
     return lines
 
 
+_ROOMS = {"leak": "/leaks", "oom": "/oom", "fragmentation": "/fragmentation"}
+
+
+def _finding(view: View, found: Finding) -> html.Li:
+    """The claim leads to its room, its place to the line."""
+    severity = html.Span(found.severity, className=f"severity {found.severity}")
+    room = _ROOMS.get(found.kind)
+    claim = (
+        dcc.Link(found.claim[:600], href=_at(view, room).url, className="plain-link")
+        if room
+        else found.claim[:600]
+    )
+    if not found.file:
+        return html.Li([severity, html.Span(claim)])
+    frame = Frame(found.function or "", found.file, found.line or 0)
+    stack = stack_of(view.recording.stacks, frame.file, frame.line)
+    line = to_code(html.Bdi(place(frame)), stack, frame.function)
+    return html.Li([severity, html.Span([claim, " ", html.Span(line, className="dim")])])
+
+
+def _at(view: View, path: str, at: int | None = None) -> Address:
+    """A page about this recording."""
+    if len(view.run.recordings) < 2:
+        return Address(path, run=view.run_id, at=at)
+    recording = view.recording
+    return Address(path, view.run_id, recording.process.rank, recording.device.index, at=at)
+
+
 def _waiting(data: Data, view: View) -> list[Any]:
     """What the totals alone tell, at the height of what follows."""
-    return _opening(data, view, "Who allocated the peak is being counted …", [])
+    return _opening(data, view, ["Who allocated the peak is being counted …"], [])
 
 
-def _opening(data: Data, view: View, support: str, more: list[Any]) -> list[Any]:
+def _opening(data: Data, view: View, support: list[Any], more: list[Any]) -> list[Any]:
     return [
         html.Section(
             [html.H2(claim(data, view), className="claim"), html.P(support, className="support"),
@@ -109,16 +139,27 @@ def _kpis(data: Data, view: View) -> Any:
     end = "Allocated now" if view.is_live else "Allocated at the end"
     capacity = view.recording.device.total_bytes
     most, where = _highest(view, "allocated", int(known.allocated[full]), moment(data, view, full).words)
-    top, place = _highest(view, "reserved", int(known.reserved[wide]), moment(data, view, wide).words)
-    room = f"{_percent(top, capacity)} of {format_bytes(capacity)}" if capacity else place
+    top, when = _highest(view, "reserved", int(known.reserved[wide]), moment(data, view, wide).words)
+    room = f"{_percent(top, capacity)} of {format_bytes(capacity)}" if capacity else when
     share = f"{share}, {moment(data, view, full).words}" if most > known.allocated[full] else share
+    is_past = most > known.allocated[full]
+    ways = (
+        _way(view, "/phases" if is_past else "/peak", None if is_past else full, where),
+        _way(view, "/fragmentation", wide, room),
+        _way(view, "/fragmentation", full, share),
+        _way(view, "/peak", last, f"{format_bytes(int(known.reserved[last]))} reserved"),
+    )
     return kpi.row(
-        kpi.card("allocated", "Peak allocated", most, where),
-        kpi.card("reserved", "Peak reserved", top, room),
-        kpi.card("unallocated", "Unallocated at the peak", idle, share),
-        kpi.card("allocated", end, int(known.allocated[last]),
-                 f"{format_bytes(int(known.reserved[last]))} reserved"),
-    )  # fmt: skip
+        kpi.card("allocated", "Peak allocated", most, ways[0]),
+        kpi.card("reserved", "Peak reserved", top, ways[1]),
+        kpi.card("unallocated", "Unallocated at the peak", idle, ways[2]),
+        kpi.card("allocated", end, int(known.allocated[last]), ways[3]),
+    )
+
+
+def _way(view: View, path: str, at: int | None, words: str) -> Any:
+    """Below a number: where it is taken apart."""
+    return dcc.Link(words, href=_at(view, path, at).url, className="plain-link") if words else ""
 
 
 def _highest(view: View, quantity: str, n_bytes: int, words: str) -> tuple[int, str]:

@@ -213,9 +213,12 @@ def _peak(data: Data, view: View, row: int) -> int:
 
 def _by_line(data: Data, view: View, before: int, after: int) -> list[Difference]:
     code = folded(data, view)
-    sides = []
+    sides: list[dict[tuple[int, int], int]] = []
+    example: dict[tuple[int, int], int] = {}
     for at in (before, after):
         found = held(data, view, at)
+        keys = zip(found.folded_id.tolist(), found.via.tolist(), strict=True)
+        example |= dict(zip(keys, found.example.tolist(), strict=True))
         sides.append({(int(f), int(v)): int(n) for f, v, n in
                       zip(found.folded_id, found.via, found.n_bytes, strict=True)})  # fmt: skip
     rows = []
@@ -223,7 +226,8 @@ def _by_line(data: Data, view: View, before: int, after: int) -> list[Difference
         counts = sides[0].get((node, via), 0), sides[1].get((node, via), 0)
         frame = code.stacks.frame(node) if node else None
         name = frame.function if frame else code.strings[via] or "no stack recorded"
-        rows.append(Difference(name, place(frame) if frame else "", *counts))
+        detail = place(frame) if frame else ""
+        rows.append(Difference(name, detail, *counts, example.get((node, via), 0)))
     return _largest(rows)
 
 

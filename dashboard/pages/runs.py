@@ -103,7 +103,7 @@ def _row(name: str, summary: Summary | None) -> html.Tr:
                 )
             ),
             html.Td(_spark(summary)),
-            html.Td(_peak(summary.peak_allocated_bytes), className="number strong"),
+            html.Td(_to_peak(name, summary.peak_allocated_bytes), className="number strong"),
             html.Td(_peak(summary.peak_reserved_bytes), className="number"),
             html.Td(f"{summary.n_steps:,}" if summary.n_steps else "–", className="number"),
             html.Td(header.when(summary.started_ns) or "–", className="dim"),
@@ -117,6 +117,14 @@ def _row(name: str, summary: Summary | None) -> html.Tr:
 def _peak(n_bytes: int) -> str:
     """A dash where nothing is known: nvidia-smi does not tell torch's bytes, some profiles no segments."""
     return format_bytes(n_bytes) if n_bytes else "–"
+
+
+def _to_peak(name: str, n_bytes: int) -> Any:
+    """The number leads to who holds it."""
+    if not n_bytes:
+        return _peak(n_bytes)
+    to = Address("/peak", run=name).url
+    return dcc.Link(_peak(n_bytes), href=to, className="plain-link", title="What was live at the peak")
 
 
 def _tone(verdict: str) -> str:
