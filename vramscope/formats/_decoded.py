@@ -86,14 +86,15 @@ class _Told:
 
     def _column(self, values: tuple[Value | None, ...]) -> NDArray[Any]:
         offsets = sorted({value.offset for value in values if value})
+        widest = max((value.width for value in values if value), default=0)
         masks = np.array([(1 << 8 * value.width) - 1 if value else 0 for value in (*values, None)], "u8")
         if len(offsets) == 1 and (masks[:-1] == masks[0]).all():
-            whole: NDArray[Any] = self._rows.numbers(offsets[0]) & masks[0]
+            whole: NDArray[Any] = self._rows.numbers(offsets[0], widest) & masks[0]
             return whole
         found = np.zeros(len(self._shape), "u8")
         for offset in offsets:
             here = tuple(value if value and value.offset == offset else None for value in values)
-            np.copyto(found, self._rows.numbers(offset), where=self.has(here))
+            np.copyto(found, self._rows.numbers(offset, widest), where=self.has(here))
         found &= masks.take(self._shape)
         return found
 

@@ -198,11 +198,11 @@ class Rows:
     words: NDArray[Any] = field(repr=False)
     """What is there, 8 bytes at a time: one column each, so that many events are compared at once."""
 
-    def numbers(self, offset: int) -> NDArray[Any]:
-        """The 8 bytes that stand *offset* bytes behind each place."""
+    def numbers(self, offset: int, width: int) -> NDArray[Any]:
+        """What stands *offset* bytes behind each place: *width* bytes, and above these anything."""
         at, skipped = divmod(offset, 8)
         found: NDArray[Any] = self.words[at] >> np.uint64(8 * skipped)
-        if skipped:
+        if skipped + width > 8:
             found |= self.words[at + 1] << np.uint64(64 - 8 * skipped)
         return found
 
