@@ -4,6 +4,7 @@ import ast
 import linecache
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from typing import Any
 
 from vramscope.capture._keeping import KEEPING
 from vramscope.capture._roots import Word
@@ -11,8 +12,13 @@ from vramscope.capture._roots import Word
 _MOST_BYTES = 1 << 20
 _CONTAINERS = ("item", "key")
 
+_LONGEST = 120
+
 _Name = tuple[str, bool]
 """And whether it is an attribute's."""
+
+_Place = tuple[int, int, int, int]
+"""Line and column of its begin and of its end, as ``ast`` counts."""
 
 
 def kept_at(words: Iterable[Word]) -> Iterator[Word]:
@@ -31,8 +37,7 @@ def kept_at(words: Iterable[Word]) -> Iterator[Word]:
     for at, name in _names(words):
         found = _statements(file).get(name, ())
         if len(found) == 1:
-            text = linecache.getline(file, found[0]).split("#")[0].strip()[:120]
-            yield ("kept_at", file, found[0], text, at)
+            yield ("kept_at", file, found[0][0], _text(file, found[0]), at)
 
 
 def _names(words: tuple[Word, ...]) -> Iterator[tuple[int, _Name]]:
@@ -53,10 +58,10 @@ def _names(words: tuple[Word, ...]) -> Iterator[tuple[int, _Name]]:
 
 
 @lru_cache(64)
-def _statements(file: str) -> dict[_Name, tuple[int, ...]]:
-    """Name → lines whose statements append to it, assign an item of it, or add to it."""
+def _statements(file: str) -> dict[_Name, tuple[_Place, ...]]:
+    """Name → what appends to it, assigns an item of it, or adds to it; the first of each line."""
     source = "".join(linecache.getlines(file))
-    found: dict[_Name, list[int]] = {}
+    found: dict[_Name, dict[int, _Place]] = {}
     if 0 < len(source) <= _MOST_BYTES:
         try:
             tree = ast.parse(source)
@@ -64,8 +69,22 @@ def _statements(file: str) -> dict[_Name, tuple[int, ...]]:
             return {}
         for node in ast.walk(tree):
             for name in _kept_by(node):
-                found.setdefault(name, []).append(node.lineno)  # type: ignore[attr-defined]
-    return {name: tuple(sorted(set(lines))) for name, lines in found.items()}
+                found.setdefault(name, {}).setdefault(node.lineno, _place(node))  # type: ignore[attr-defined]
+    return {name: tuple(places.values()) for name, places in found.items()}
+
+
+def _place(node: Any) -> _Place:
+    return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
+
+
+def _text(file: str, place: _Place) -> str:
+    """Of its first line, without what stands beside it."""
+    first, start, last, end = place
+    # Columns count bytes.
+    line = linecache.getline(file, first).encode()
+    text = line[start : end if last == first else None].decode(errors="replace").strip()
+    is_cut = last > first or len(text) > _LONGEST
+    return f"{text[: _LONGEST - 1]}…" if is_cut else text
 
 
 def _kept_by(node: ast.AST) -> Iterator[_Name]:

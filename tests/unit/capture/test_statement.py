@@ -1,0 +1,47 @@
+"""Which statement keeps it: its own text, and only where there is one."""
+
+import linecache
+
+import pytest
+
+from vramscope.capture import _statement
+
+
+def told(tmp_path, source, *words):
+    file = str(tmp_path / "train.py")
+    (tmp_path / "train.py").write_text(source, encoding="utf-8")
+    linecache.checkcache()
+    _statement._statements.cache_clear()
+    found = _statement.kept_at((("global", "kept", file), *words))
+    return [(word[2], word[3]) for word in found]
+
+
+ITEM = ("item", 0, "list")
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "text"),
+    [
+        ("x = 1\nkept.append(x)  # remember", 2, "kept.append(x)"),
+        ("x = f('é'); kept.append(x.detach()); done(x)", 1, "kept.append(x.detach())"),
+        ('kept["#1"] = x  # no. 1', 1, 'kept["#1"] = x'),
+        ("kept.append(\n    (1,  # one\n     2)\n)", 1, "kept.append(…"),
+        ("kept += [x]; kept.append(y)", 1, "kept += [x]"),
+    ],
+)
+def test_the_statement_is_told_without_what_stands_beside_it(tmp_path, source, line, text):
+    assert told(tmp_path, source, ITEM) == [(line, text)]
+
+
+def test_a_long_statement_is_cut_and_shows_that_it_is(tmp_path):
+    ((_, text),) = told(tmp_path, f"kept.append({'x' * 500})", ITEM)
+
+    assert (len(text), text[-2:]) == (120, "x…")
+
+
+def test_of_two_statements_none_is_told(tmp_path):
+    assert told(tmp_path, "kept.append(1)\nkept.append(2)", ITEM) == []
+
+
+def test_what_is_not_python_tells_nothing(tmp_path):
+    assert told(tmp_path, "%matplotlib inline\nkept.append(1)", ITEM) == []
