@@ -36,8 +36,10 @@ def serve(root: Path | str, allowed: Access, host: str = "127.0.0.1", port: int 
     """A server, bound and ready to ``.run()``; port 0 takes a free one. Raises OSError."""
     from waitress import create_server
 
+    from .memory import give_back
     from .security import MAX_BODY_BYTES
 
+    give_back()
     bound = _bind(host, port)
     try:
         app = _read_ahead(root, allowed)

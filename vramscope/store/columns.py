@@ -14,13 +14,15 @@ class GrowingColumn:
     """One column, appended to.
 
     Views handed out stay valid and unchanged: new rows go behind them, or into a larger copy. So a refresh
-    costs what is new, not what is there.
+    costs what is new, not what is there. Room is memory only once it is written to, and a column that is 0
+    throughout, as streams and pools mostly are, never is.
     """
 
-    __slots__ = ("_data", "_n_rows")
+    __slots__ = ("_data", "_is_zero", "_n_rows")
 
     def __init__(self, dtype: str) -> None:
         self._data = np.zeros(0, dtype)
+        self._is_zero = True
         self._n_rows = 0
 
     def __len__(self) -> int:
@@ -30,14 +32,17 @@ class GrowingColumn:
         """Make room for so many more rows; untouched room costs no memory."""
         needed = self._n_rows + n_rows
         if needed > len(self._data):
-            grown = np.empty(max(needed, len(self._data) * 3 // 2), self._data.dtype)
-            grown[: self._n_rows] = self._data[: self._n_rows]
+            grown = np.zeros(max(needed, len(self._data) * 3 // 2), self._data.dtype)
+            if not self._is_zero:
+                grown[: self._n_rows] = self._data[: self._n_rows]
             self._data = grown
 
     def extend(self, rows: NDArray[Any]) -> None:
         """Add *rows* at the end."""
         self.reserve(len(rows))
-        self._data[self._n_rows : self._n_rows + len(rows)] = rows
+        if not self._is_zero or np.any(rows):
+            self._is_zero = False
+            self._data[self._n_rows : self._n_rows + len(rows)] = rows
         self._n_rows += len(rows)
 
     def view(self) -> NDArray[Any]:

@@ -1,0 +1,35 @@
+"""What was let go goes back to the system, also after small arrays were freed before."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+MEASURED = """
+    import numpy as np
+    from pathlib import Path
+    from vramscope.dashboard.memory import give_back
+
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    give_back()
+    for _ in range(3):
+        np.ones(2 << 20, "u1")
+    before = resident()
+    many = [np.ones(1 << 20, "u1") for _ in range(64)]
+    kept = many[-1]
+    most = resident()
+    del many
+    print(most - before > 60 << 20, resident() - before < 4 << 20)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell")
+def test_memory_of_arrays_goes_back_though_a_later_one_lives_on() -> None:
+    command = [sys.executable, "-c", textwrap.dedent(MEASURED)]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    assert told.split() == ["True", "True"]
