@@ -6,6 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from vramscope.analysis.oom import ANALYSIS
 from vramscope.load import load
 from vramscope.model.trace import Action
 
@@ -124,6 +125,18 @@ def test_what_is_advised_is_never_worse_than_nothing(fit_runs, name):
         setting = next((each for each, known in SETTINGS.items() if known == conf), None)
         if setting is not None:
             assert told(fit_runs, name, setting)["reserved"] < told(fit_runs, name, "default")["reserved"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_where_another_setting_went_on_the_pieces_are_the_cause(fit_runs, name):
+    as_it_was, other = (told(fit_runs, name, f"tight-{setting}") for setting in ("default", "expandable"))
+    (recording,) = load(fit_runs / f"{name}-tight-default").recordings
+
+    findings = ANALYSIS.findings(recording.oom())
+
+    assert len(findings) == as_it_was["ooms"]
+    if as_it_was["ooms"] and other["allocations"] > as_it_was["allocations"]:
+        assert findings[0].cause == "fragmentation"
 
 
 @pytest.mark.parametrize("name", NAMES)
