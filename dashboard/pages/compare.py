@@ -13,7 +13,7 @@ from vramscope.errors import VramscopeError
 from vramscope.units import format_bytes
 
 from ..address import UNZOOMED, Address, restore
-from ..components import header, states
+from ..components import header, ranks, renewal, states
 from ..components.code_box import stack_of
 from ..components.differences import Difference, table
 from ..components.graph import graph
@@ -23,6 +23,9 @@ from ..figures.names import counted
 from . import Context, Page
 
 MOST_CHOICES, MOST_CHANGES = 24, 20
+MOST_EVENTS_AT_ONCE = 50_000
+OTHER_MS = 2000
+"""How often the other run is looked at, while it grows."""
 _RECORDING = re.compile(r"(.+)\.r(\d{1,6})\.d(\d{1,4})", re.ASCII)
 
 
@@ -32,7 +35,7 @@ def _layout(context: Context) -> Any:
     if not len(view.recording.trace):
         return states.nothing_recorded(view.is_live)
     if not address.other:
-        return [_question(view), _choice(data, view, address)]
+        return [_question(view), *_together(data, view), _choice(data, view, address)]
     return html.Div(_content(data, view, address), id="cp-content", className="page")
 
 
@@ -47,15 +50,39 @@ def _question(view: View) -> html.Section:
 
 def _content(data: Data, view: View, address: Address) -> list[Any]:
     other = _other(data, address)
-    found: Comparison = data.derive(
-        other, ("compare", view.key), lambda before: answer(before, "compare", other=view.recording)
-    )
+    found = _compared(data, view, other)
+    follow = [dcc.Interval(id="cp-tick", interval=OTHER_MS)] if other.is_live else []
     return [
         _opening(found, view, other),
         *_steps(found),
         *_changes(found, view),
+        *_together(data, view),
         _choice(data, view, address),
+        dcc.Store(id="cp-seen", data=other.version),
+        *follow,
     ]
+
+
+def _compared(data: Data, view: View, other: View) -> Comparison:
+    """Once per version of both; of long runs that grow perhaps as of a while ago."""
+
+    def make() -> Comparison:
+        found: Comparison = data.derive(
+            other, ("compare", view.key), lambda before: answer(before, "compare", other=view.recording)
+        )
+        return found
+
+    for each, aside in ((other, view), (view, other)):
+        growing = data.growing(each)
+        if growing is not None and len(each.recording.trace) > MOST_EVENTS_AT_ONCE:
+            known: Comparison = growing.lately(("compare", aside.key[0], aside.key[2:]), each.recording, make)
+            return known
+    return make()
+
+
+def _together(data: Data, view: View) -> list[Any]:
+    beside = ranks.panel(data, view)
+    return [beside] if beside is not None else []
 
 
 def _other(data: Data, address: Address) -> View:
@@ -180,13 +207,20 @@ def _place(path: Path, root: Path) -> str:
 
 
 def _register(app: Any, data: Data) -> None:
+    renewal.register(app, data, "cp", _content)
+
     @app.callback(
-        Output("cp-content", "children"), Input("version", "data"), State("address", "data"),
+        Output("cp-content", "children", allow_duplicate=True),
+        Input("cp-tick", "n_intervals"), State("cp-seen", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def renew(_: Any, said: dict[str, Any]) -> Any:
+    def follow(_: Any, seen: Any, said: dict[str, Any]) -> Any:
+        """The run of this page is followed by the shell; the other one here."""
         address = restore(said)
         try:
+            now = data.refresh(_other(data, address).run_id)
+            if now == seen:
+                raise PreventUpdate
             return _content(data, data.view(address), address)
         except VramscopeError as error:
             raise PreventUpdate from error

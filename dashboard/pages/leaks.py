@@ -3,16 +3,14 @@
 from typing import Any
 
 import numpy as np
-from dash import Input, Output, State, dcc, html
-from dash.exceptions import PreventUpdate
+from dash import dcc, html
 
 from vramscope import analysis
 from vramscope.analysis.leaks import Leak, Leaks
-from vramscope.errors import VramscopeError
 from vramscope.units import format_bytes
 
-from ..address import Address, restore
-from ..components import cause, states
+from ..address import Address
+from ..components import cause, renewal, states
 from ..components.code_box import stack_of, to_code
 from ..components.graph import graph
 from ..data import Data, View
@@ -141,16 +139,7 @@ def _no_leak(found: Leaks) -> list[Any]:
 
 
 def _register(app: Any, data: Data) -> None:
-    @app.callback(
-        Output("lk-content", "children"), Input("version", "data"), State("address", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
-    def renew(_: Any, said: dict[str, Any]) -> Any:
-        address = restore(said)
-        try:
-            return _content(data, data.view(address), address)
-        except VramscopeError as error:
-            raise PreventUpdate from error
+    renewal.register(app, data, "lk", _content)
 
 
 PAGE = Page(name="leaks", title="Leaks", order=50, path="/leaks", layout=_layout, register=_register)

@@ -2,15 +2,13 @@
 
 from typing import Any
 
-from dash import Input, Output, State, dcc, html
-from dash.exceptions import PreventUpdate
+from dash import dcc, html
 
 from vramscope import analysis
-from vramscope.errors import VramscopeError
 from vramscope.units import format_bytes
 
-from ..address import Address, restore
-from ..components import cause, states
+from ..address import Address
+from ..components import cause, renewal, states
 from ..data import Data, View
 from ..instant import moment
 from . import Context, Page
@@ -95,16 +93,7 @@ def _room(room: Any) -> Any:
 
 
 def _register(app: Any, data: Data) -> None:
-    @app.callback(
-        Output("oom-content", "children"), Input("version", "data"), State("address", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
-    def renew(_: Any, said: dict[str, Any]) -> Any:
-        address = restore(said)
-        try:
-            return _content(data, data.view(address), address)
-        except VramscopeError as error:
-            raise PreventUpdate from error
+    renewal.register(app, data, "oom", _content)
 
 
 PAGE = Page(name="oom", title="Out of memory", order=60, path="/oom", layout=_layout, register=_register)

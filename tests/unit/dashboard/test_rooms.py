@@ -43,7 +43,8 @@ def world(tmp_path: Any, open_program: Any) -> Data:
 
 
 def run(data: Data, word: str) -> str:
-    return next(name for name in data.paths() if name.startswith(word))
+    names: list[str] = [name for name in data.paths() if name.startswith(word)]
+    return names[0]
 
 
 def test_a_leak_is_shown_with_its_line_and_its_rate(world: Data) -> None:
@@ -112,3 +113,53 @@ def test_a_device_that_nobody_sampled_is_explained(data: Data) -> None:
     (name,) = data.paths()
 
     assert "The device was not sampled" in shown("waterfall", data, name)
+
+
+@pytest.fixture
+def ranks(tmp_path: Path, open_program: Any) -> Data:
+    """Three ranks; the second holds 90 MiB more, the third stops after two of five steps."""
+    for rank in range(3):
+        program = open_program(tmp_path / "job", rank=rank)
+        program.begin()
+        if rank == 1:
+            program.malloc(90 * MIB, program.stack("uneven", 7))
+        for _ in range(2 if rank == 2 else 5):
+            program.step()
+        program.writer.close(Outcome.FINISHED)
+    return Data(tmp_path)
+
+
+def test_ranks_stand_beside_one_another_at_one_moment_and_at_their_own_peaks(ranks: Data) -> None:
+    text = shown("compare", ranks, run(ranks, "job"))
+
+    assert "All 3 together" in text
+    assert text.count('"176 MiB"') >= 1  # 20 + 90 + 64 and a gradient of 2: the second rank's own peak
+    assert "rank=1&device=0&at=" in text
+
+
+def test_a_run_of_one_rank_has_no_such_table(world: Data) -> None:
+    assert "together" not in shown("compare", world, run(world, "good"))
+
+
+@pytest.mark.usefixtures("world")
+def test_the_other_run_is_followed_too(open_program: Any, tmp_path: Path) -> None:
+    program = open_program(tmp_path / "other")
+    program.begin()
+    for _ in range(3):
+        program.step()
+    data = Data(tmp_path)
+    other = run(data, "other")
+    before = shown("compare", data, run(data, "good"), other=other)
+    program.step()
+    program.flush()
+    data.refresh(other)
+    after = shown("compare", data, run(data, "good"), other=other)
+    program.writer.close(Outcome.FINISHED)
+
+    assert "cp-tick" in before
+    assert "3 steps side by side" in before
+    assert "4 steps side by side" in after
+
+
+def test_nobody_looks_again_at_a_run_that_is_finished(world: Data) -> None:
+    assert "cp-tick" not in shown("compare", world, run(world, "bad"), other=run(world, "good"))
