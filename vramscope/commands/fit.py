@@ -38,7 +38,10 @@ def arguments(parser: ArgumentParser) -> None:
         "--fraction", type=float, metavar="F", help="try set_per_process_memory_fraction(F), 0 to 1"
     )
     parser.add_argument(
-        "--empty-cache", choices=("step", "epoch"), help="try torch.cuda.empty_cache() after each of them"
+        "--empty-cache",
+        dest="emptied_every",
+        choices=("step", "epoch"),
+        help="try torch.cuda.empty_cache() after each of them",
     )
     parser.add_argument(
         "--batch",
@@ -358,7 +361,7 @@ def _asked(args: Namespace, recording: "Recording") -> "Candidate | None":
     from vramscope.analysis.settings_advice import Candidate
     from vramscope.analysis.what_if import refuse_unknown
 
-    if args.conf is None and args.fraction is None and args.empty_cache is None:
+    if args.conf is None and args.fraction is None and args.emptied_every is None:
         return None
     if args.fraction is not None and not 0 < args.fraction <= 1:
         raise UsageError(f"--fraction {args.fraction:g}: more than 0, at most 1")
@@ -368,13 +371,13 @@ def _asked(args: Namespace, recording: "Recording") -> "Candidate | None":
     words = [
         args.conf,
         None if args.fraction is None else f"a fraction of {args.fraction:g}",
-        args.empty_cache and f"empty_cache() after every {args.empty_cache}",
+        args.emptied_every and f"empty_cache() after every {args.emptied_every}",
     ]
     return Candidate(
         " and ".join(filter(None, words)) or "no setting",
         conf if args.conf is None else args.conf,
         0,
-        args.empty_cache or "",
+        args.emptied_every or "",
         args.fraction,
     )
 
