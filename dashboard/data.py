@@ -225,6 +225,22 @@ class Data:
                 opened.growing[rank_device] = Growing(view.recording)
             return opened.growing[rank_device]
 
+    def lately(self, view: View, what: Hashable, make: Callable[[], Any]) -> Any:
+        """What takes the whole recording; of one that grows perhaps as of a while ago. It keeps its own share
+        of the time, so that nobody waits longer for what is new because of it."""
+        growing = self.growing(view)
+        if growing is None:
+            return make()
+        opened = self._opened(view.run_id)
+
+        def apart() -> Any:
+            before = opened.spent_s
+            made = make()
+            opened.spent_s = before
+            return made
+
+        return growing.lately(what, view.recording, apart)
+
     def ask(self, view: View, question: str, **options: Any) -> Any:
         """The answer of one analysis, once per (view, options)."""
         key = (question, *sorted(options.items()))

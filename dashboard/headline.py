@@ -130,10 +130,7 @@ class Said(NamedTuple):
 
 def findings(data: Data, view: View) -> Said:
     """Of all analyses; the peak is the headline already."""
-    growing = data.growing(view)
-    if growing is None:
-        return _findings(data, view)
-    said: Said = growing.lately("findings", view.recording, lambda: _findings(data, view))
+    said: Said = data.lately(view, "findings", lambda: _findings(data, view))
     return said
 
 

@@ -125,7 +125,7 @@ def _of(data: Data, run_id: str, run: Run) -> Summary:
         peak_reserved_bytes=max(_highest(known, one, "reserved") for known, one in each),
         allocated=outline(position, best.allocated) if len(recording.trace) else best.allocated[:0],
         reserved=outline(position, best.reserved) if len(recording.trace) else best.reserved[:0],
-        verdict=_verdict_of(data, View(run_id, 0, run, recording)),
+        verdict=data.lately(View(run_id, 0, run, recording), "verdict", lambda: _verdict(recording)),
     )
 
 
@@ -133,14 +133,6 @@ def _totals(data: Data, view: View) -> Any:
     """Kept only of a run that grows: hundreds may be listed."""
     growing = data.growing(view)
     return answer(view.recording, "timeline") if growing is None else growing.totals(view.recording)
-
-
-def _verdict_of(data: Data, view: View) -> str:
-    growing, recording = data.growing(view), view.recording
-    if growing is None:
-        return _verdict(recording)
-    said: str = growing.lately("verdict", recording, lambda: _verdict(recording))
-    return said
 
 
 def _highest(known: Any, recording: Recording, quantity: str) -> int:

@@ -192,3 +192,18 @@ def test_findings_wait_until_a_run_has_become_longer_and_are_whole_when_it_ended
     assert said() == first
     program.writer.close(Outcome.FINISHED)
     assert said() == len(load(tmp_path / "live").recordings[0].trace) > first
+
+
+def test_what_takes_the_whole_recording_delays_nothing_else(tmp_path: Path, open_program: Any) -> None:
+    program = open_program(tmp_path / "live")
+    program.begin()
+    program.step()
+    data = Data(tmp_path)
+    (name,) = data.paths()
+    view = data.view(Address(run=name))
+    opened = data._open[name]
+    data.lately(view, "long", lambda: data.derive(view, "inside", lambda _: sum(range(200_000))))
+
+    assert opened.spent_s == 0.0
+    data.derive(view, "outside", lambda _: sum(range(200_000)))
+    assert opened.spent_s > 0.0
