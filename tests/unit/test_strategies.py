@@ -267,6 +267,25 @@ def test_sharding_is_the_closed_form(precision, n):
     }
 
 
+def test_the_path_tells_one_way_for_each_part_of_the_memory():
+    found = strategies(by_hand(activation=10 * ACTIVATION), n_ranks=4)
+
+    assert "optimizer on the CPU" in [each.name for each in found.advised]
+    assert found.path == (
+        "on one GPU: 2 micro-batches with accumulated gradients, then optimizer state in 8 bits; "
+        "together they save less than their sum; "
+        "on 4 GPUs: ZeRO-2 first; of 2.1 million parameters (taken as 32 bits), fewer than 5 billion, "
+        "each GPU may keep a whole copy"
+    )
+
+
+@pytest.mark.parametrize(("billions", "first"), [(4, "ZeRO-2"), (6, "ZeRO-3/FSDP")])
+def test_from_five_billion_parameters_on_these_are_sharded_too(billions, first):
+    found = strategies(of_sizes(*(billions * each * 10**9 for each in (4, 4, 8))))
+
+    assert f"on 8 GPUs: {first} first" in found.path
+
+
 def of_sizes(*sizes: int) -> Recording:
     """Parameters, gradients and state of these sizes, each in eight tensors, and activations: all at once."""
     rows = [

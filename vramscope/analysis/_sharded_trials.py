@@ -27,7 +27,7 @@ def sharded(run: Looked) -> Iterator[Tried]:
             "ZeRO-3/FSDP: state, gradients and parameters",
             state | gradient | parameter,
             largest,
-            "torch.distributed.fsdp.fully_shard(module) for each block and the whole",
+            "torch.distributed.fsdp.fully_shard(module) for each block and the whole, or DeepSpeed stage 3",
             4,
         ),
     )

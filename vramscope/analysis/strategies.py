@@ -36,6 +36,7 @@ _MICRO_BATCHES = 2
 _MOST_NAMED = 4
 _LARGE_MODEL = 5e9
 """Parameters: from here on a shard of state alone does not make a model fit."""
+_SHARED, _OF_PARAMETERS = "ZeRO", "ZeRO-3/FSDP"
 _16_AND_32_BITS = ((1, 2), (4, 8))
 """Bytes of an element: quantized and half, single and double."""
 _OF_A_BATCH = (Category.ACTIVATION, Category.INPUT)
@@ -98,9 +99,10 @@ def strategies(recording: Recording, n_ranks: int = 8) -> Strategies:
     live = run.found.allocated_at(at)
     unknown = int(run.found.block_size[live & (run.category == Category.UNKNOWN)].sum())
     tried = [_outcome(run, each, at) for make in _ALL for each in make(run)]
-    advised = [each for each in tried if peak and each.saved_bytes >= WORTH_IT * peak]
+    helps = [each for each in tried if peak and each.saved_bytes >= WORTH_IT * peak]
+    advised = [each for each in helps if not _is_no_better(each, helps, WORTH_IT * peak)]
     advised.sort(key=lambda each: (-each.saved_bytes / each.effort, each.effort))
-    useless = tuple(each.name for each in tried if each not in advised)
+    useless = tuple(each.name for each in tried if each not in helps)
     phases = _by_phase(run, run.level)
     return Strategies(
         peak, Phase(int(run.phase[at])), tuple(advised), useless, unknown, phases, _path(run, advised, at)
@@ -109,18 +111,39 @@ def strategies(recording: Recording, n_ranks: int = 8) -> Strategies:
 
 def _path(run: Looked, advised: Sequence[Strategy], at: int) -> str:
     """One GPU first: what needs no other machine; then what several share."""
-    if not advised:
-        return ""
-    alone = [each.name for each in advised if "GPUs" not in each.name]
-    many = [each.name for each in advised if "GPUs" in each.name]
-    said = [f"on one GPU: {', then '.join(alone)}"] if alone else []
-    if many:
-        count, is_sure = _parameters(run, at)
-        size = f"{_in_words(count)} parameters{'' if is_sure else ' (taken as 32 bits)'}"
-        # Below it, what is computed waits less for parameters that are not there.
-        first = many[-1] if count >= _LARGE_MODEL else many[0]
-        said.append(f"on {run.n_ranks} GPUs with {size}: {first} first")
+    alone: dict[str, str] = {}
+    for each in advised:
+        if not _is_shared(each):
+            # Of what works on the same bytes the first.
+            alone.setdefault("optimizer" if "optimizer" in each.name else each.name, each.name)
+    said = [f"on one GPU: {', then '.join(alone.values())}"] if alone else []
+    if len(alone) > 1:
+        said.append("together they save less than their sum")
+    shared = [each.name.partition(":")[0] for each in advised if _is_shared(each)]
+    if shared:
+        said.append(f"on {run.n_ranks} GPUs: {_first_shared(run, shared, at)}")
     return "; ".join(said)
+
+
+def _is_no_better(each: Strategy, others: Sequence[Strategy], least: float) -> bool:
+    """Whether a stage that shards less saves as much."""
+    less = [other for other in others if _is_shared(other) and other.name < each.name]
+    return _is_shared(each) and any(each.saved_bytes - other.saved_bytes < least for other in less)
+
+
+def _is_shared(each: Strategy) -> bool:
+    return each.name.startswith(_SHARED)
+
+
+def _first_shared(run: Looked, names: Sequence[str], at: int) -> str:
+    """Below so many parameters what computes waits less for those that are not there."""
+    count, is_sure = _parameters(run, at)
+    size = f"{_in_words(count)} parameters{'' if is_sure else ' (taken as 32 bits)'}"
+    of_state = [name for name in names if not name.startswith(_OF_PARAMETERS)]
+    if count >= _LARGE_MODEL and len(of_state) < len(names):
+        return f"{_OF_PARAMETERS} first: with {size}, 5 billion or more, sharded state alone is seldom enough"
+    first = (of_state or names)[0]
+    return f"{first} first; of {size}, fewer than 5 billion, each GPU may keep a whole copy"
 
 
 def _parameters(run: Looked, at: int) -> tuple[float, bool]:

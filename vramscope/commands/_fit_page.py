@@ -204,10 +204,17 @@ def _strategies(found: Strategies) -> Iterator[Block]:
         )
         return
     rows = tuple(
-        (f"−{format_bytes(each.saved_bytes)}", format_bytes(each.peak_bytes), each.name, each.how, each.basis)
+        (
+            f"−{format_bytes(each.saved_bytes)}",
+            format_bytes(each.peak_bytes),
+            each.name,
+            each.how,
+            each.cost,
+            each.basis.partition(":")[0],
+        )
         for each in found.advised
     )
-    yield Grid(("saves", "leaves", "", "how", "basis"), rows, "rrlll")
+    yield Grid(("saves", "leaves", "", "how", "what it costs", "these bytes are"), rows, "rrllll")
     if found.path:
         yield Text(found.path)
     if found.without_effect:
