@@ -11,6 +11,7 @@ from vramscope.errors import FormatError
 from vramscope.units import format_bytes
 
 _GZIP = b"\x1f\x8b"
+UTF8_MARK = b"\xef\xbb\xbf"
 # Snapshots pack 10 to 30 times smaller; 1,000 times, as deflate can, is a bomb.
 _MOST_INFLATED = 100
 _FREE_BYTES = 16 << 20
@@ -82,10 +83,13 @@ def _inflated(path: Path) -> bytes:
 
 
 def beginning(head: bytes) -> bytes:
-    """The first bytes of a file, unpacked if it is a gzip; b'' where it is a damaged one."""
+    """The first bytes of a file, unpacked if it is a gzip; b'' where it is a damaged one.
+
+    Without the mark of UTF-8 that some editors put in front.
+    """
     if head[:2] != _GZIP:
-        return head
+        return head.removeprefix(UTF8_MARK)
     try:
-        return zlib.decompressobj(wbits=31).decompress(head, 1 << 16)
+        return zlib.decompressobj(wbits=31).decompress(head, 1 << 16).removeprefix(UTF8_MARK)
     except zlib.error:
         return b""

@@ -16,7 +16,7 @@ from vramscope.allocator.replay import reconstruct
 from vramscope.errors import FormatError
 from vramscope.formats import Format
 from vramscope.formats._body import Irregular
-from vramscope.formats._file import beginning, contents, opened
+from vramscope.formats._file import UTF8_MARK, beginning, contents, opened
 from vramscope.formats._packed import packed
 from vramscope.formats._packed_events import snapshot_of
 from vramscope.formats._pickle import collector_off, loads
@@ -45,7 +45,7 @@ def sniff(head: bytes, path: Path) -> bool:
 
 def _is_json(data: bytes) -> bool:
     """Perhaps behind the mark that editors on Windows put in front."""
-    return data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
+    return data.removeprefix(UTF8_MARK).lstrip()[:1] in (b"{", b"[")
 
 
 def read(path: Path) -> Run:

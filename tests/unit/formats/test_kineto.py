@@ -76,7 +76,9 @@ def codes(recording: Recording) -> set[str]:
     return {note.code for note in recording.notes}
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+@pytest.mark.parametrize(
+    "pack", [bytes, gzip.compress, b"\xef\xbb\xbf".__add__], ids=["plain", "gzip", "mark"]
+)
 def test_totals_are_those_of_the_trace_and_memory_from_before_is_counted(tmp_path, pack):
     base = 1_700_000_000_000_000_000
     run = opened(tmp_path, [new_event(*move) for move in MOVES], pack, baseTimeNanoseconds=base)

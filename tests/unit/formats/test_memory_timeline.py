@@ -45,7 +45,9 @@ def opened(folder: Path, rows: Any, pack: Any = bytes) -> Recording:
     return recording
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+@pytest.mark.parametrize(
+    "pack", [bytes, gzip.compress, b"\xef\xbb\xbf".__add__], ids=["plain", "gzip", "mark"]
+)
 def test_levels_are_the_sums_of_the_rows(tmp_path, pack):
     recording = opened(tmp_path, ROWS, pack)
     totals = recording.timeline()
