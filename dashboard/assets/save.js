@@ -54,6 +54,19 @@
     save(URL.createObjectURL(new Blob([lines.join("\n")], { type: "text/csv" })), `${name(table)}.csv`);
   }
 
+  // A table of few rows is no taller than they are; what a search leaves out still counts.
+  function fit(table) {
+    const api = table.id && window.dash_ag_grid && dash_ag_grid.getApi(table.id);
+    if (!api) { setTimeout(() => table.isConnected && fit(table), 60); return; }
+    const count = () => {
+      let rows = 0;
+      api.forEachNode(() => { rows += 1; });
+      table.style.setProperty("--rows", rows);
+    };
+    api.addEventListener("rowDataUpdated", count);
+    count();
+  }
+
   function button(word, title, act) {
     const made = document.createElement("button");
     Object.assign(made, { type: "button", textContent: word, title, className: "save" });
@@ -76,6 +89,7 @@
     }
     for (const table of document.querySelectorAll(".table:not([data-saves])")) {
       table.dataset.saves = "yes";
+      fit(table);
       const frame = table.closest(".table-frame") || table.parentElement;
       frame.classList.add("has-saves");
       offer(frame, button("CSV", "Save the table as CSV", () => grid(frame)));

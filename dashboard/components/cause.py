@@ -9,6 +9,7 @@ from vramscope.model.stacks import Frame
 
 from ..figures.names import place
 from . import stack_table
+from .prose import prose
 
 
 def card(found: Finding, *more: Any, links: Any = None, recorded_ns: int = 0) -> html.Section:
@@ -17,9 +18,11 @@ def card(found: Finding, *more: Any, links: Any = None, recorded_ns: int = 0) ->
     chips = [html.Span(found.severity, className=f"severity {found.severity}")]
     chips += [html.Span(cause, className="chip")] if cause and cause != "unknown" else []
     advice = (
-        html.P([html.Strong("What helps "), found.advice[:600]], className="advice") if found.advice else None
+        html.P([html.Strong("What helps "), *prose(found.advice[:600])], className="advice")
+        if found.advice
+        else None
     )
-    shown = [html.H3(found.claim[:700]), where(found, recorded_ns), advice, *more]
+    shown = [html.H3(prose(found.claim[:700])), where(found, recorded_ns), advice, *more]
     head = html.Div([html.Div(chips, className="chips"), links], className="card-head")
     return html.Section([head, *(each for each in shown if each is not None)], className="panel card")
 

@@ -8,16 +8,14 @@ from dash.exceptions import PreventUpdate
 from flask import Response, request
 
 from vramscope.allocator.index import StateIndex
-from vramscope.allocator.settings import Settings
-from vramscope.analysis.would_fit import Fit, Origin, fit_of
-from vramscope.errors import UsageError, VramscopeError
+from vramscope.errors import VramscopeError
 from vramscope.model.marks import Category
 from vramscope.model.snapshot import BlockState, Snapshot
-from vramscope.units import format_bytes, parse_bytes
+from vramscope.units import format_bytes
 
 from .. import api
 from ..address import Address, restore
-from ..components import allocation, churn, free_blocks, legend, raster, states, typed
+from ..components import allocation, churn, free_blocks, legend, raster, states, typed, would_fit
 from ..components import pins as pinned
 from ..components.definitions import DEFINITION, explained
 from ..components.graph import graph
@@ -46,7 +44,7 @@ def _layout(context: Context) -> Any:
     figure = composition.figure(series, found.parts, _window(series, address.t0, address.t1), at)
     asks = {"url": "/api/segments", "info": "/api/block", "axis": series.axis, "at": at}
     return [
-        html.Section(_opening(found), id="fr-opening", className="opening"),
+        html.Section(_opening(data, view), id="fr-opening", className="opening"),
         html.Section(
             [
                 html.Div([_parts_key(), legend.axis_choice(view, address)], className="panel-bar"),
@@ -67,7 +65,7 @@ def _layout(context: Context) -> Any:
             ],
             className="panel chart", **{"aria-label": "Segments and blocks"},
         ),
-        html.Div([_fit_panel(), pinned.panel(data, view, at, _state(data, view, at))],
+        html.Div([would_fit.panel(), pinned.panel(data, view, at, _state(data, view, at))],
                  className="fit-and-pins"),
         html.Div(_over_time(data, view, series), id="fr-over-time", className="pair"),
         html.Section(html.Aside(id="fr-detail", className="detail alone", **{"aria-live": "polite"})),
@@ -103,17 +101,30 @@ def _instant(data: Data, view: View, at: int | None) -> int:
     return int(data.ask(view, "fragmentation").worst)
 
 
-def _opening(found: Any) -> list[Any]:
+def _opening(data: Data, view: View) -> list[Any]:
+    found = data.ask(view, "fragmentation")
     at, parts = found.worst, found.parts
     worst, reserved = int(parts.inactive_split[at]), int(parts.reserved[at])
-    claim = f"At worst {format_bytes(worst)} of {format_bytes(reserved)} reserved lay in free pieces"
+    when = moment(data, view, at).words
+    lay = f"{format_bytes(worst)} of {format_bytes(reserved)} reserved lay in free pieces"
+    if found.was_asked:
+        claim = f"{lay} when the driver was asked for more, at {when}"
+    else:
+        claim = f"At most {lay}, at {when}"
     said = [
+        _most(data, view, parts) if found.was_asked else "",
         f"{found.churn.n_made:,} segments came from the driver, {found.churn.n_released:,} went back",
         f"{found.churn.n_retries:,} retries after releasing the cache" if found.churn.n_retries else "",
         "expandable segments" if found.is_expandable else "",
     ]
     return [html.H2(claim, className="claim"),
             html.P("; ".join(each for each in said if each) + ".", className="support")]  # fmt: skip
+
+
+def _most(data: Data, view: View, parts: Any) -> str:
+    """The most free pieces ever, which did no harm as long as nothing was asked for."""
+    at = int(parts.inactive_split.argmax())
+    return f"{format_bytes(int(parts.inactive_split[at]))} at most, at {moment(data, view, at).words}"
 
 
 def _parts_key() -> Any:
@@ -145,11 +156,6 @@ def _window(series: Series, t0: int | None, t1: int | None) -> Window:
 
 
 # ------------------------------------------------------------------------------ the segments
-
-
-def _settings(view: View) -> Settings:
-    process = view.recording.process
-    return Settings.from_snapshot(process.allocator, torch=process.torch)
 
 
 def _state(data: Data, view: View, at: int) -> Snapshot:
@@ -257,62 +263,6 @@ def _hole(state: Snapshot, k: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-# ------------------------------------------------------------------------------ would it fit
-
-
-def _fit_panel() -> html.Section:
-    answer = html.Div(id="fr-fit", **{"aria-live": "polite"})
-    box = typed.box("fr-size", type="text", placeholder="512 MiB", className="search", maxLength=20)
-    return html.Section(
-        [
-            html.Div(html.H3("Would it fit?"), className="panel-bar"),
-            html.Div([html.Label(["One more tensor of ", *box]), answer], className="fit"),
-        ],
-        className="panel", **{"aria-label": "Would it fit?"},
-    )  # fmt: skip
-
-
-_ORIGIN = {
-    Origin.BLOCK: "Yes, from a cached block.",
-    Origin.NEW_SEGMENT: "Yes, from the driver.",
-    Origin.AFTER_RELEASE: "Only after the cache is released, which stalls the device.",
-    Origin.NOWHERE: "No: out of memory.",
-    Origin.UNKNOWN: "No cached block is large enough; what the driver has left was not recorded.",
-}
-
-
-def _fit(data: Data, view: View, at: int, text: str | None) -> Any:
-    if not (text or "").strip():
-        return html.P("Type a size; the answer is for the instant shown above.", className="dim")
-    try:
-        n_bytes = parse_bytes(text or "")
-        if n_bytes <= 0:
-            raise UsageError("a size above 0")
-    except (UsageError, ValueError):
-        return html.P("That is no size; try 512 MiB or 1.5 GiB.", className="dim")
-    settings = _settings(view)
-    capacity = view.recording.device.total_bytes or None
-    if capacity and settings.memory_fraction is not None:
-        capacity = int(capacity * settings.memory_fraction)
-    return _fit_words(fit_of(_state(data, view, at), n_bytes, settings, (0, 0), capacity))
-
-
-def _fit_words(fit: Fit) -> list[Any]:
-    facts = [
-        ("Block it needs", format_bytes(fit.needed)),
-        ("Largest free block", format_bytes(fit.largest_free)),
-        ("Asked of the driver", format_bytes(fit.from_driver)),
-        ("empty_cache() gives back", format_bytes(fit.releasable)),
-        (
-            "Reserved",
-            format_bytes(fit.reserved) + (f" of {format_bytes(fit.capacity)}" if fit.capacity else ""),
-        ),
-    ]
-    rows = [html.Div([html.Dt(name), html.Dd(text)]) for name, text in facts]
-    return [html.P(_ORIGIN[fit.origin], className=f"verdict fit-{fit.origin.name.lower()}"),
-            html.Dl(rows, className="fact-list")]  # fmt: skip
-
-
 # ----------------------------------------------------------------------------------- callbacks
 
 
@@ -365,7 +315,7 @@ def _register(app: Any, data: Data) -> None:
         prevent_initial_call=True,
     )  # fmt: skip
     def renew(_: Any, said: dict[str, Any]) -> Any:
-        return _opening(data.ask(_view(data, restore(said)), "fragmentation"))
+        return _opening(data, _view(data, restore(said)))
 
     _choose(app, data)
     _tell(app, data)
@@ -424,7 +374,8 @@ def _tell(app: Any, data: Data) -> None:
     )  # fmt: skip
     def fit(text: Any, at: Any, said: dict[str, Any]) -> Any:
         view = _view(data, restore(said))
-        return _fit(data, view, _given(data, view, at), text if isinstance(text, str) else "")
+        state = _state(data, view, _given(data, view, at))
+        return would_fit.answer(view, state, text if isinstance(text, str) else "")
 
     @app.callback(
         Output("fr-detail", "children"), Input("fr-pick", "data"), State("address", "data"),

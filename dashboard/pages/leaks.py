@@ -15,7 +15,7 @@ from ..components.code_box import stack_of, to_code
 from ..components.graph import graph
 from ..data import Data, View
 from ..figures import growth
-from ..figures.names import place
+from ..figures.names import counted, place
 from . import Context, Page
 
 MOST_SHOWN = 8
@@ -39,7 +39,7 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
     question = analysis.analyses()["leaks"]
     told = [each for each in (question.findings(found) if question.findings else []) if each.kind == "leak"]
     shown = found.leaks[:MOST_SHOWN]
-    names = [_name(leak) for leak in shown]
+    names = [_group(leak) for leak in shown]
     figure = growth.figure(np.array([leak.level for leak in shown]), names, _turns(view, found))
     word = "steps" if found.has_steps else "turns of its loop"
     support = f"Compared at the same point of {len(found.turns)} {word}."
@@ -99,6 +99,12 @@ def _place(frame: Any) -> str:
 def _name(leak: Leak) -> str:
     frame = leak.lines[0][0] if leak.lines else None
     return _place(frame)
+
+
+def _group(leak: Leak) -> str:
+    """What one curve sums up."""
+    more = len(leak.lines) - 1
+    return _name(leak) + (f" and {counted(more, 'more line')}" if more > 0 else "")
 
 
 def _turns(view: View, found: Leaks) -> Any:

@@ -14,6 +14,7 @@ from ..address import Address, restore
 from ..components import kpi, legend, live_set, past, stack_table, states
 from ..components.code_box import stack_of, to_code
 from ..components.graph import graph
+from ..components.prose import prose
 from ..data import Data, View
 from ..figures import timeline
 from ..figures.names import place
@@ -94,9 +95,9 @@ def _finding(view: View, found: Finding) -> html.Li:
     severity = html.Span(found.severity, className=f"severity {found.severity}")
     room = _ROOMS.get(found.kind)
     claim = (
-        dcc.Link(found.claim[:600], href=_at(view, room).url, className="plain-link")
+        dcc.Link(prose(found.claim[:600]), href=_at(view, room).url, className="plain-link")
         if room
-        else found.claim[:600]
+        else prose(found.claim[:600])
     )
     if not found.file:
         return html.Li([severity, html.Span(claim)])

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from vramscope.dashboard.components.would_fit import answer
 from vramscope.dashboard.figures.segment_map import EMPTY, FIRST_FREE, block_ids, is_whole, strip
 
+from vramscope.allocator.index import StateIndex
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 
 A, P, F = BlockState.ALLOCATED, BlockState.PENDING_FREE, BlockState.INACTIVE
@@ -67,13 +69,9 @@ def test_the_server_answers_for_a_place_on_the_axis(app: Any, view: Any) -> None
     assert client.get("/api/block", query_string=hole, base_url="http://127.0.0.1").status_code == 404
 
 
-def test_a_size_is_answered_in_words(view: Any, data: Any) -> None:
-    from vramscope.dashboard.pages import pages
+def test_a_size_is_answered_in_words(view: Any) -> None:
+    state = StateIndex(view.recording.trace, view.recording.initial).at(6)
 
-    page = next(page for page in pages() if page.name == "fragmentation")
-    module = page.layout.__globals__
-    said = str(module["_fit"](data, view, 6, "16 MiB"))
-
-    assert "from a cached block" in said
-    assert "no size" in str(module["_fit"](data, view, 6, "a lot"))
-    assert "out of memory" in str(module["_fit"](data, view, 6, "100 GiB"))
+    assert "from a cached block" in str(answer(view, state, "16 MiB"))
+    assert "no size" in str(answer(view, state, "a lot"))
+    assert "out of memory" in str(answer(view, state, "100 GiB"))
