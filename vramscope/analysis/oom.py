@@ -146,10 +146,17 @@ def _states(recording: Recording, instants: list[int]) -> Iterator[Snapshot]:
 
 
 def _device_free(recording: Recording, events: NDArray[Any]) -> NDArray[Any]:
-    """From the mark that was made with each OOM."""
+    """From the mark that was made with each OOM: at its instant, or at its very time where another thread
+    gave something back before the mark was made."""
     marks = recording.marks.rows(recording.marks.kind == MarkKind.OOM)
-    value = dict(zip(marks.event.tolist(), marks.value.tolist(), strict=True))
-    return np.array([value.get(event + 1, value.get(event, -1)) for event in events.tolist()], dtype="i8")
+    by_event = dict(zip(marks.event.tolist(), marks.value.tolist(), strict=True))
+    by_time = dict(zip(marks.time_ns.tolist(), marks.value.tolist(), strict=True))
+    times = recording.trace.time_ns[events].tolist()
+    found = []
+    for event, time_ns in zip(events.tolist(), times, strict=True):
+        at_its_time = by_time.get(time_ns, -1) if time_ns else -1
+        found.append(by_event.get(event + 1, by_event.get(event, at_its_time)))
+    return np.array(found, dtype="i8")
 
 
 def _where(

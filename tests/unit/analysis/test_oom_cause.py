@@ -108,6 +108,14 @@ def test_the_finding_says_cause_figures_and_what_to_do():
     assert finding.advice
 
 
+def test_what_the_driver_had_is_found_by_its_time_where_another_thread_was_quicker():
+    late = Marks.of(kind=[MarkKind.OOM], event=[13], time_ns=[11_000], value=[10 * MIB])
+    other = Marks.of(kind=[MarkKind.OOM], event=[13], time_ns=[9_000], value=[10 * MIB])
+
+    assert oom(in_pieces(marks=late)).device_free.tolist() == [10 * MIB]
+    assert oom(in_pieces(marks=other)).device_free.tolist() == [-1]
+
+
 def counted(process: list[int], device: list[int]) -> Counters:
     return Counters.of(
         time_ns=[500, 2500],
