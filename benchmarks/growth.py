@@ -39,6 +39,8 @@ ANALYSES = (
     "oom",
     "would_fit",
     "leaks",
+    "own_peaks",
+    "by_rank",
 )
 N_STATES = 200
 REPEATS = 5

@@ -109,6 +109,8 @@ def _mapped(known: Segments, trace: Trace, *, backward: bool) -> Segments:
     """Runs of mapped memory: how often each address was mapped, less how often unmapped, counted at once."""
     known = known.rows(known.is_expandable)
     events = np.flatnonzero((trace.action == Action.SEGMENT_MAP) | (trace.action == Action.SEGMENT_UNMAP))
+    if not len(known) and not len(events):
+        return known
     moved = _from_events(trace, events)
     gained = Action.SEGMENT_UNMAP if backward else Action.SEGMENT_MAP
     sign = np.where(trace.action[events] == gained, 1, -1)
