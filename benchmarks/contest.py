@@ -42,18 +42,21 @@ _PRINTED = "stdout"
 _PICKLE = "import pickle, sys; pickle.load(open(sys.argv[1], 'rb'))"
 _OPEN = "import sys, vramscope; run = vramscope.load(sys.argv[1])"
 _PEAK = "; [recording.peak() for recording in run.recordings]"
-_ALL = (
-    "sum(getattr(recording, name)() is not None for recording in run.recordings "
-    f"for name in {growth.ANALYSES})"
-)
+_ALL = f"""
+from vramscope.analysis.together import together
+with together():
+    for recording in run.recordings:
+        for name in {growth.ANALYSES}:
+            getattr(recording, name)()
+"""
 _ALONE = """
 import sys, time
 {first}
 start = time.process_time()
-found = {call}
+{call}
 print(time.process_time() - start)
 """
-"""Prints the CPU seconds of one call."""
+"""Prints the CPU seconds of one call, or of a few lines."""
 
 
 @dataclass(slots=True)
@@ -135,20 +138,20 @@ def readers(peers: Mapping[str, Path]) -> list[Reader]:
         Reader("pickle.load, gc off", [python, "-c", f"import gc; gc.disable(); {_PICKLE}", "FILE"]),
         Reader(OPEN, [python, "-c", _OPEN, "FILE"]),
         Reader(PEAK, [python, "-c", _OPEN + _PEAK, "FILE"]),
-        Reader(ALL, [python, "-c", f"{_OPEN}; {_ALL}", "FILE"]),
+        Reader(ALL, [python, "-c", f"{_OPEN}\n{_ALL}", "FILE"]),
         Reader(f"{OPEN}{WARM}", [python, "-c", _OPEN, "FILE"], is_warm=True),
         Reader(f"{PEAK}{WARM}", [python, "-c", _OPEN + _PEAK, "FILE"], is_warm=True),
-        Reader(f"{ALL}{WARM}", [python, "-c", f"{_OPEN}; {_ALL}", "FILE"], is_warm=True),
+        Reader(f"{ALL}{WARM}", [python, "-c", f"{_OPEN}\n{_ALL}", "FILE"], is_warm=True),
         Reader(REPORT, [python, "-m", "vramscope", "report", "FILE", "--json"]),
         Reader(f"{REPORT}{WARM}", [python, "-m", "vramscope", "report", "FILE", "--json"], is_warm=True),
         Reader(
             FLOOR_ALONE,
-            [python, "-c", _alone("import pickle", "pickle.load(open(sys.argv[1], 'rb'))"), "FILE"],
+            [python, "-c", _alone("import pickle", "found = pickle.load(open(sys.argv[1], 'rb'))"), "FILE"],
             is_alone=True,
         ),
         Reader(
             OPEN_ALONE,
-            [python, "-c", _alone("from vramscope import load", "load(sys.argv[1])"), "FILE"],
+            [python, "-c", _alone("from vramscope import load", "found = load(sys.argv[1])"), "FILE"],
             is_alone=True,
         ),
         Reader(

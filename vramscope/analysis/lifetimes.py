@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis._ends import ends
-from vramscope.analysis._together import shared
+from vramscope.analysis.together import shared
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Blocks, BlockState
 from vramscope.model.table import Table

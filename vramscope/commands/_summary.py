@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vramscope.analysis import analyses
-from vramscope.analysis._together import together
 from vramscope.analysis.by_stack import by_stack
 from vramscope.analysis.categories import categories
 from vramscope.analysis.identity import identity
@@ -14,6 +13,7 @@ from vramscope.analysis.peak import High, Peak, peak_of
 from vramscope.analysis.sampled_peaks import SampledPeaks, sampled_peaks
 from vramscope.analysis.step_peaks import IntervalPeaks, step_peaks
 from vramscope.analysis.timeline import timeline
+from vramscope.analysis.together import together
 from vramscope.analysis.waterfall import Waterfall, waterfall
 from vramscope.commands._lines import Line, lines
 from vramscope.model.counters import Counters
