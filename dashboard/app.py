@@ -18,7 +18,6 @@ from .patience import Patience
 from .security import Access, protect
 
 LIVE_MS, IDLE_MS = 1000, 5000
-STALLED_S = 20
 BLANK_S = 0.8
 """For so long a page may stay blank; then it says what it is waiting for."""
 _LOG = logging.getLogger(__name__)
@@ -269,9 +268,9 @@ def _standing(data: Data, address: Address) -> dict[str, Any] | None:
     except VramscopeError:
         return {"run": address.run, "version": -1, "outcome": "gone"}
     said = _shown(address, view) | {"version": version}
-    quiet = data.quiet_s(address.run)
-    if view.is_live and quiet >= STALLED_S:
-        said["stalled"] = quiet // STALLED_S * STALLED_S
+    stalled_s = data.stalled_s(address.run)
+    if stalled_s:
+        said["stalled"] = stalled_s
     stopped = next((note.text for note in view.recording.notes if note.code == "stopped"), "")
     if stopped:
         said["stopped"] = stopped

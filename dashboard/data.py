@@ -12,7 +12,7 @@ from hashlib import blake2s
 from importlib import import_module
 from pathlib import Path
 from threading import RLock
-from time import monotonic, thread_time
+from time import monotonic, thread_time, time
 from typing import Any, Protocol
 
 from vramscope import analysis
@@ -31,6 +31,8 @@ REFRESH_EVERY_S = 0.5
 SHARE = 0.1
 """Of a core, at most, for what pages ask of a run that grows; so of very many events they hear less often."""
 LONGEST_PAUSE_S = 10.0
+STALLED_S = 20
+"""A run of which nothing new came for so long is said to stall."""
 
 
 class Follower(Protocol):
@@ -80,7 +82,7 @@ class _Open:
     lock: RLock = field(default_factory=RLock)
     version: int = 0
     changed_s: float = field(default_factory=monotonic)
-    """When something new was read last."""
+    """When something new was written last, as far as was seen."""
     answers: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
     making: dict[Hashable, RLock] = field(default_factory=dict)
     """Held by whoever makes that answer."""
@@ -195,9 +197,13 @@ class Data:
         n_bytes = self._read_bytes.get(name)
         return now or (Progress(n_bytes, n_bytes) if n_bytes is not None else None)
 
-    def quiet_s(self, name: str) -> int:
-        """For how many seconds nothing new was read."""
-        return int(monotonic() - self._opened(name).changed_s)
+    def stalled_s(self, name: str) -> int:
+        """For how long nothing new was written to a run that is said to run, in steps of STALLED_S; 0 where
+        it is well."""
+        opened = self._opened(name)
+        if opened.follower.run.outcome is not Outcome.RUNNING:
+            return 0
+        return int(monotonic() - opened.changed_s) // STALLED_S * STALLED_S
 
     def is_other(self, name: str) -> bool:
         """Whether another run lies there than when it was opened first."""
@@ -302,7 +308,8 @@ class Data:
         is_other = began > before
         version = version + 1 if is_other else max(version, 0)
         self._began[name] = began, version
-        return _Open(follower, version=version, is_other=is_other)
+        age_s = max(time() - changed_ns(self._paths[name]) / 1e9, 0.0) if name in self._paths else 0.0
+        return _Open(follower, version=version, is_other=is_other, changed_s=monotonic() - age_s)
 
     def _forget(self, name: str) -> None:
         with self._lock:
@@ -325,6 +332,15 @@ def run_id(path: Path, root: Path) -> str:
         relative = Path(path.name)
     word = re.sub(r"[^A-Za-z0-9]+", "-", relative.name or path.name).strip("-")[:60] or "run"
     return f"{word}-{blake2s(str(relative).encode(errors='surrogateescape'), digest_size=3).hexdigest()}"
+
+
+def changed_ns(path: Path) -> int:
+    """When a run or file was last written to; 0 where it is gone."""
+    try:
+        inside = [path, *path.iterdir(), *path.glob("*/*")] if path.is_dir() else [path]
+        return max(entry.stat().st_mtime_ns for entry in inside)
+    except OSError:
+        return 0
 
 
 def _vramscope_load() -> Library:

@@ -1,7 +1,6 @@
 """One line about every run of the list, made in the background: a folder may hold gigabytes."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock, Thread
 from time import monotonic
@@ -15,12 +14,12 @@ from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.model.trace import Action
 from vramscope.units import format_bytes
 
-from .data import Data, View, answer
+from .data import Data, View, answer, changed_ns
 from .figures.sparkline import outline
 from .headline import past_peak
 
 LOOK_AGAIN_S = 5.0
-"""At a run that is over: it may be begun anew."""
+"""At a run that is over (it may be begun anew), and at one that is quiet: it may have died."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +42,8 @@ class Summary:
     """The gravest thing found, in a few words; '' where the run is too long to be asked unasked."""
     error: str = ""
     """Why it cannot be opened; '' where it can."""
+    stalled_s: int = 0
+    """For so long nothing new was written to it, though it runs."""
 
 
 class Summaries:
@@ -61,17 +62,21 @@ class Summaries:
         """What is known of a run, perhaps of a moment ago; None until the first is made."""
         with self._lock:
             known = self._known.get(run)
-            is_over = known is not None and known[1].outcome is not Outcome.RUNNING
-            if is_over and monotonic() < self._again_s.get(run, 0.0):
-                return known[1] if known else None
-            self._again_s[run] = monotonic() + LOOK_AGAIN_S
+            is_due = monotonic() >= self._again_s.get(run, 0.0)
+        runs = known is None or known[1].outcome is Outcome.RUNNING
+        if runs or is_due:
+            self._look(run, even_if_quiet=runs and is_due)
+        return known[1] if known else None
+
+    def _look(self, run: str, *, even_if_quiet: bool) -> None:
         changed = changed_ns(self._data.paths()[run])
         with self._lock:
-            if self._asked.get(run) != changed:
+            if even_if_quiet or self._asked.get(run) != changed:
                 self._asked[run] = changed
                 self._queue.put((run, changed))
                 self._start()
-        return known[1] if known else None
+            if monotonic() >= self._again_s.get(run, 0.0):
+                self._again_s[run] = monotonic() + LOOK_AGAIN_S
 
     def _start(self) -> None:
         if self._thread is None:
@@ -84,15 +89,6 @@ class Summaries:
             made = summarise(self._data, run)
             with self._lock:
                 self._known[run] = (changed, made)
-
-
-def changed_ns(path: Path) -> int:
-    """When a run or file was last written to; 0 where it is gone."""
-    try:
-        inside = [path, *path.iterdir(), *path.glob("*/*")] if path.is_dir() else [path]
-        return max(entry.stat().st_mtime_ns for entry in inside)
-    except OSError:
-        return 0
 
 
 def summarise(data: Data, run: str) -> Summary:
@@ -125,6 +121,7 @@ def _of(data: Data, run_id: str, run: Run) -> Summary:
         peak_reserved_bytes=max(_highest(known, one, "reserved") for known, one in each),
         allocated=outline(position, best.allocated) if len(recording.trace) else best.allocated[:0],
         reserved=outline(position, best.reserved) if len(recording.trace) else best.reserved[:0],
+        stalled_s=data.stalled_s(run_id) if run.outcome is Outcome.RUNNING else 0,
         verdict=data.lately(View(run_id, 0, run, recording), "verdict", lambda: _verdict(recording)),
     )
 

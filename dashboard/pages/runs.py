@@ -52,7 +52,7 @@ def _print(summary: Summary | None) -> str:
     if summary is None:
         return ""
     figures = (summary.n_events, summary.n_steps, summary.peak_reserved_bytes)
-    return f"{summary.outcome.value} {figures} {summary.error}"
+    return f"{summary.outcome.value} {summary.stalled_s} {summary.verdict} {figures} {summary.error}"
 
 
 def listing(known: list[tuple[str, Summary | None]], folder: str, n_runs: int) -> Any:
@@ -108,7 +108,7 @@ def _row(name: str, summary: Summary | None) -> html.Tr:
             html.Td(f"{summary.n_steps:,}" if summary.n_steps else "–", className="number"),
             html.Td(header.when(summary.started_ns) or "–", className="dim"),
             html.Td(html.Span(summary.verdict or "–", className=_tone(summary.verdict)), className="judged"),
-            html.Td(header.outcome_dot(summary.outcome)),
+            html.Td(header.outcome_dot(summary.outcome, summary.stalled_s)),
         ],
         className="live" if summary.outcome is Outcome.RUNNING else "",
     )

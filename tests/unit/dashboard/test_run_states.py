@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 from vramscope.dashboard import data as data_module
+from vramscope.dashboard import summary as summary_module
 from vramscope.dashboard.address import Address
-from vramscope.dashboard.app import STALLED_S, _latest, _shown, _standing
+from vramscope.dashboard.app import _latest, _shown, _standing
 from vramscope.dashboard.components import states
-from vramscope.dashboard.data import Data
+from vramscope.dashboard.data import STALLED_S, Data
 from vramscope.dashboard.summary import Summaries
 
 from vramscope.errors import StoreError, UnknownNameError
@@ -31,6 +32,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_module, "REFRESH_EVERY_S", 0.0)
     monkeypatch.setattr(data_module, "SHARE", 1e9)
     monkeypatch.setattr(data_module, "SCAN_EVERY_S", -1.0)
+    monkeypatch.setattr(summary_module, "LOOK_AGAIN_S", 0.05)
 
 
 @pytest.fixture
@@ -73,6 +75,8 @@ def test_a_process_that_was_killed_is_told(tmp_path: Path) -> None:
         assert training.stdout.readline() == b"written\n"
         data = Data(tmp_path)
         address = Address(run=next(iter(data.paths())))
+        summaries = Summaries(data)
+        line = _line_of(summaries, address.run, Outcome.RUNNING)
         before = _standing(data, address)
         os.kill(training.pid, signal.SIGKILL)
         training.wait()
@@ -80,6 +84,17 @@ def test_a_process_that_was_killed_is_told(tmp_path: Path) -> None:
 
     assert (before["outcome"], after["outcome"]) == ("running", "died")
     assert after["seen"] == before["seen"] > 0
+    assert _line_of(summaries, address.run, Outcome.DIED).n_events == line.n_events
+
+
+def _line_of(summaries: Summaries, run: str, outcome: Outcome) -> Any:
+    """Its line in the list, once that says so."""
+    for _ in range(1000):
+        line = summaries.get(run)
+        if line is not None and line.outcome is outcome:
+            return line
+        sleep(0.02)
+    raise AssertionError(f"the list never said {outcome.value}")
 
 
 def test_a_run_of_which_nothing_comes_is_stalled_until_something_does(
@@ -92,6 +107,17 @@ def test_a_run_of_which_nothing_comes_is_stalled_until_something_does(
     program.step()
 
     assert "stalled" not in _standing(data, address)
+
+
+def test_for_how_long_nothing_came_is_told_also_to_who_opens_it_late(live: Any, tmp_path: Path) -> None:
+    _, _, address = live
+    for file in (tmp_path / "live").rglob("*"):
+        os.utime(file, (0, file.stat().st_mtime - 7200))
+    os.utime(tmp_path / "live", (0, 0))
+    data = Data(tmp_path)
+    data.paths()
+
+    assert 7200 <= _standing(data, address)["stalled"] < 7300
 
 
 def test_a_run_begun_anew_in_the_same_place_is_shown_and_said(
