@@ -227,6 +227,8 @@ class Data:
         opened = self._opened(view.run_id)
         rank_device = view.key[2:]
         with opened.lock:
+            if opened.follower.run.outcome is not Outcome.RUNNING:
+                return None  # it ended while somebody looked
             if rank_device not in opened.growing:
                 opened.growing[rank_device] = Growing(view.recording)
             return opened.growing[rank_device]
