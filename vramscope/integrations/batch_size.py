@@ -36,7 +36,8 @@ def find_batch_size(
 
     Afterwards everything in *restore* (module, optimizer, scaler, …) is as it was before, with gradients and
     the random numbers of CPU and GPU: an optimizer steps while the size is sought. The copies are in host
-    memory. What *step* keeps elsewhere stays there.
+    memory. What *step* keeps elsewhere stays there. Without a GPU it is the host's memory that is filled, and
+    Linux ends a process rather than refuse it memory: give a *limit* there.
     """
     if not 1 <= start <= limit:
         raise UsageError(f"start {start}: at least 1 and at most the limit, {limit}")
