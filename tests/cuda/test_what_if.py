@@ -85,6 +85,19 @@ def test_the_smaller_devices_are_of_every_kind(fit_runs):
     assert found["accumulated", "tight", "split"] == "fails"
 
 
+@pytest.mark.parametrize("word", ["step", "epoch"])
+@pytest.mark.parametrize("name", ["lengths", "accumulated"])
+def test_a_cache_emptied_after_every_step_or_epoch_is_foreseen(fit_runs, name, word):
+    said = told(fit_runs, name, f"emptied-{word}")
+    (recording,) = load(fit_runs / f"{name}-default").recordings
+
+    outcome = recording.what_if(empty_cache_after=word)
+
+    assert said["segments"] > told(fit_runs, name, "default")["segments"]
+    assert outcome.peak_reserved == pytest.approx(said["reserved"], rel=0.02)
+    assert outcome.n_segments == said["segments"]
+
+
 def device(said):
     return {"capacity_bytes": said["room"], "total_bytes": said["total"]}
 

@@ -6,8 +6,8 @@
 
 import json
 import random
-from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -33,9 +33,12 @@ ROOM_MIB = {
     "close": {"fixed": 465, "lengths": 511, "deep": 224, "accumulated": 337, "kept": 295, "sizes": 442},
 }
 """For the allocator: under some settings it releases its cache and goes on, under others memory runs out."""
+EMPTIED = {"step": 1, "epoch": 4}
+"""After how many steps ``empty_cache`` is called, in runs of their own."""
 CONTEXT_MIB = 500
 steps_done: list[int] = []
 """Of the training that runs, one for each optimizer step."""
+on_step_end: list[Callable[[], None]] = []
 
 
 def cases(folder: Path) -> Iterator[tuple[str, Work, dict[str, str]]]:
@@ -54,16 +57,24 @@ def cases(folder: Path) -> Iterator[tuple[str, Work, dict[str, str]]]:
         case = folder / f"{name}-limited"
         environment = {"PYTORCH_CUDA_ALLOC_CONF": LIMIT.format(limit)}
         yield case.name, partial(run, case, name, False), environment
+    for name in ("lengths", "accumulated"):
+        for word, n_steps in EMPTIED.items():
+            case = folder / f"{name}-emptied-{word}"
+            yield case.name, partial(run, case, name, False, n_steps), {}
     yield "even-default", partial(run, folder / "even-default", "even", True), {}
 
 
-def run(case: Path, name: str, is_recorded: bool) -> None:
+def run(case: Path, name: str, is_recorded: bool, n_steps: int = 0) -> None:
     torch.backends.cudnn.enabled = False
-    with (
-        suppress(torch.OutOfMemoryError),
-        vramscope.record(case, quiet=True) if is_recorded else nullcontext(),
-    ):
-        globals()[name](random.Random(3))
+    if n_steps:
+        on_step_end.append(lambda: None if len(steps_done) % n_steps else torch.cuda.empty_cache())
+    with suppress(torch.OutOfMemoryError):
+        if not is_recorded:
+            globals()[name](random.Random(3))
+        else:
+            with vramscope.record(case, quiet=True) as recorder:
+                on_step_end.append(partial(mark_epochs, recorder))
+                globals()[name](random.Random(3))
     stats = torch.cuda.memory_stats()
     said = {
         "room": torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved(),
@@ -73,8 +84,14 @@ def run(case: Path, name: str, is_recorded: bool) -> None:
         "reserved": torch.cuda.max_memory_reserved(),
         "retries": stats["num_alloc_retries"],
         "ooms": stats["num_ooms"],
+        "segments": stats["num_device_alloc"],
     }
     case.with_name(f"{case.name}.json").write_text(json.dumps(said))
+
+
+def mark_epochs(recorder) -> None:
+    if not len(steps_done) % EMPTIED["epoch"]:
+        recorder.mark(f"epoch {len(steps_done) // EMPTIED['epoch']}")
 
 
 def trained(widths, batches, micro: int = 1):
@@ -87,6 +104,8 @@ def trained(widths, batches, micro: int = 1):
         optimizer.step()
         steps_done.append(batch)
         optimizer.zero_grad()
+        for each in on_step_end:
+            each()
 
 
 def fixed(_):
