@@ -192,8 +192,9 @@ def _capacity(
     said = html.Output(_size(here), id="fi-room", className="fit-room")
     bar = html.Div([html.H3("On which card"), html.Span("drag, or choose one", className="dim only-live")],
                    className="panel-bar")  # fmt: skip
-    cards = html.Nav(_cards(data, view, fit, chosen, here, address), id="fi-cards", className="fit-cards",
-                     **{"aria-label": "Cards"})  # fmt: skip
+    shown = _cards(data, view, fit, chosen, here, address)
+    rows = {"--cards": str(len(shown)), "--half": str(-(-len(shown) // 2))}
+    cards = html.Nav(shown, id="fi-cards", className="fit-cards", style=rows, **{"aria-label": "Cards"})
     return html.Section(
         [bar, html.Div([label, said], className="fit-size-row only-live"), cards],
         className="panel", **{"aria-label": "Capacity"},
