@@ -5,7 +5,7 @@ its own; Debian's Chromium shows two pages, one of them zoomed, with an instant 
 how long had the files held events that the page did not show? Afterwards pages are opened and left in turn:
 what a step costs the training is its processor time, for wall time on shared cores says nothing below 10 %.
 
-    python benchmarks/dashboard_live.py --seconds 600 --pairs 8
+    python benchmarks/dashboard_live.py --seconds 600 --pairs 6
 """
 
 import argparse
@@ -89,7 +89,7 @@ class Trainer:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--pairs", type=int, default=8, help="times that the pages are opened and left after")
+    parser.add_argument("--pairs", type=int, default=6, help="times that the pages are opened and left after")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "live"
