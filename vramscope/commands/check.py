@@ -225,11 +225,13 @@ def junit(verdicts: list[Verdict]) -> str:
     from vramscope.commands._document import printable
 
     failures = str(sum(not verdict.passed for verdict in verdicts))
-    suite = ET.Element("testsuite", name="vramscope", tests=str(len(verdicts)), failures=failures)
+    counts = {"tests": str(len(verdicts)), "failures": failures, "errors": "0", "skipped": "0", "time": "0"}
+    suite = ET.Element("testsuite", {"name": "vramscope", **counts})
     for verdict in verdicts:
-        case = ET.SubElement(suite, "testcase", classname="vramscope.check", name=_name(verdict))
+        case = ET.SubElement(suite, "testcase", classname="vramscope.check", name=_name(verdict), time="0")
         if not verdict.passed:
-            ET.SubElement(case, "failure", message=printable(verdict.text))
+            text = printable(verdict.text)
+            ET.SubElement(case, "failure", type=verdict.limit, message=text).text = text
     return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 

@@ -105,6 +105,33 @@ def test_every_rank_is_held_against_the_limit_and_listed_for_the_server(runs, tm
     ]
 
 
+# What Jenkins' and Ant's schemas ask of a report of one suite: attributes that are numbers, and others.
+JUNIT = {
+    "testsuite": ({"tests", "failures", "errors", "skipped", "time"}, {"name"}, {"testcase"}),
+    "testcase": ({"time"}, {"name", "classname"}, {"failure"}),
+    "failure": (set(), {"message", "type"}, set()),
+}
+
+
+@pytest.mark.parametrize("limit", ["15MiB", "1MiB", "1GiB"])
+def test_the_servers_list_is_as_the_schema_of_junit_wants_it(runs, tmp_path, limit):
+    runs(run=[grown(rank=0), grown(2 * MIB, rank=1)])
+    file = tmp_path / "checks.xml"
+
+    cli.main(["check", "run", "--max-peak", limit, "--junit", str(file)])
+
+    suite = ET.parse(file).getroot()
+    assert suite.tag == "testsuite"
+    for element in suite.iter():
+        numbers, words, inside = JUNIT[element.tag]
+        assert set(element.attrib) == numbers | words
+        assert all(float(element.attrib[name]) >= 0 for name in numbers)
+        assert all(element.attrib[name] for name in words)
+        assert {child.tag for child in element} <= inside
+    assert int(suite.attrib["tests"]) == len(suite) == len({case.get("name") for case in suite})
+    assert int(suite.attrib["failures"]) == len(suite.findall("testcase/failure"))
+
+
 def test_of_samples_the_highest_counts_and_is_called_sampled(runs, capsys):
     counters = Counters.of(time_ns=[1, 2], allocated_bytes=[5 * MIB, 3 * MIB])
     runs(run=[Recording(counters=counters)])
