@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import sys
 import pickletools
 import struct
 import tracemalloc
@@ -175,7 +176,8 @@ def test_the_densest_data_it_accepts_takes_30_times_its_size_at_most() -> None:
     finally:
         tracemalloc.stop()
 
-    assert most < 30 * len(data)
+    # A dict of one key takes 232 bytes up to Python 3.10, 184 since.
+    assert most < (30 if sys.version_info >= (3, 11) else 35) * len(data)
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
