@@ -24,6 +24,8 @@ WORTH_IT = 0.02
 _LEAST_BYTES = 32 << 20
 _AS_GOOD = 0.8
 """A simpler setting that saves this share of the best saving is preferred."""
+_FALLS_SHORT = 1.1
+"""So many times what the replay needs was reserved: then it says little of the program."""
 _SPLITS_MB = (64, 256, 1024)
 _LARGE_MB = (64,)
 _DIVISIONS = (4, 8)
@@ -104,7 +106,7 @@ def settings_advice(
     if capacity_bytes is None and (short.n_retries or short.n_ooms):
         capacity_bytes = _room_then(recording, recorded)
     base = replay(program, program.settings, capacity_bytes, total_bytes)
-    hopeless = _hopeless(base, capacity_bytes)
+    hopeless = _unknown_past(recording, recorded, base) or _hopeless(base, capacity_bytes)
     if hopeless:
         return SettingsAdvice(recorded, base, reason=hopeless)
     wanted = list(candidates(recording, is_short=capacity_bytes is not None))
@@ -193,6 +195,18 @@ def _version(torch: str) -> tuple[int, int]:
 
 
 # -------------------------------------------------------------------------------------- the choice
+
+
+def _unknown_past(recording: Recording, recorded: int, base: Outcome) -> str:
+    """Why nothing can be compared where most of what was reserved is of before the recording, or ''."""
+    before = int(recording.initial.segments.size.sum())
+    if not base.fits or not before or recorded <= _FALLS_SHORT * base.peak_reserved:
+        return ""
+    return (
+        f"{format_bytes(recorded)} were reserved at most, {format_bytes(before)} of it before the recording "
+        f"began; what it shows needs {format_bytes(base.peak_reserved)}. How the rest came to be is not in "
+        "it, so settings cannot be compared: record from the start of the program"
+    )
 
 
 def _hopeless(base: Outcome, capacity_bytes: int | None) -> str:

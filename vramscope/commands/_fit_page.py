@@ -19,6 +19,11 @@ def page(answer: Answer, name: str) -> Iterator[Block]:
     yield Heading(f"{name}: what would fit", level=1)
     yield Text(_verdict(answer))
     yield from _to_do(answer)
+    found = answer.settings
+    if found is not None and found.recorded_peak and not found.is_reproduced:
+        replayed, recorded = format_bytes(found.base.peak_reserved), format_bytes(found.recorded_peak)
+        text = f"an estimate: as it is, the replay reserves {replayed} at most; {recorded} were recorded"
+        yield Text(text, "note")
     yield Text(_smallest(answer))
     if _ended_short(answer):
         text = "it ends with an allocation that failed: what would have come after it is not known"
@@ -124,10 +129,6 @@ def _settings(answer: Answer) -> Iterator[Block]:
             yield Grid(_HEADER, (_row(answer, answer.asked.name, answer.as_asked),), "lrrrl")
         return
     yield Text(found.reason)
-    if not found.is_reproduced:
-        recorded = format_bytes(found.recorded_peak)
-        text = f"an estimate: under the recorded settings the replay does not come to {recorded}"
-        yield Text(text, "note")
     rows = [_row(answer, "as it is", found.base)]
     rows += [_row(answer, trial.candidate.name, trial.outcome) for trial in found.trials]
     yield Grid(_HEADER, tuple(rows), "lrrrl")

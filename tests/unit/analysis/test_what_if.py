@@ -12,6 +12,7 @@ from vramscope.load import load
 from vramscope.model.device import Process
 from vramscope.model.marks import MarkKind, Marks, Phase, Phases, Steps
 from vramscope.model.recording import Recording
+from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 from vramscope.model.stacks import stacks_of
 from vramscope.model.trace import Action, Trace
 
@@ -197,6 +198,19 @@ def test_without_pieces_nothing_is_tried_or_changed():
 
     assert (advice.advised, advice.trials, advice.environment) == (None, (), "")
     assert advice.reason.startswith("change nothing")
+
+
+def test_of_what_was_reserved_before_the_recording_no_setting_is_compared():
+    # 500 MiB lie in the cache when it begins; the program needs 30.
+    segments = Segments.of(address=[1 << 40], size=[500 * MIB], is_large=[True])
+    blocks = Blocks.of(address=[1 << 40], size=[500 * MIB], state=[BlockState.INACTIVE], segment=[0])
+    initial = Snapshot(segments=segments, blocks=blocks)
+
+    advice = settings_advice(program((A, 1, 30), initial=initial))
+
+    assert (advice.advised, advice.trials) == (None, ())
+    assert "500 MiB of it before the recording began" in advice.reason
+    assert advice.reason.endswith("record from the start of the program")
 
 
 def test_the_simplest_setting_that_helps_is_advised_with_its_line():
