@@ -31,7 +31,7 @@
     const percent = 100 * (props.value || 0);
     return h("span", { className: "share" },
       h("span", { className: "share-track" }, h("span", { className: "share-bar", style: { width: `${percent}%` } })),
-      h("span", { className: "share-text" }, percent > 0 && percent < 0.05 ? "< 0.1 %" : `${percent.toFixed(1)} %`));
+      h("span", { className: "share-text" }, percent > 0 && percent < 0.05 ? "<0.1 %" : `${percent.toFixed(1)} %`));
   };
   window.vramscope = window.vramscope || {};
   window.vramscope.bytes = bytes;

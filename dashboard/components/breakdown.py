@@ -18,7 +18,7 @@ MOST_MODULES = 12
 def share(part: float, whole: float) -> str:
     """``12.3 %``; what is there never reads as nothing."""
     percent = 100 * part / max(whole, 1)
-    return "< 0.1 %" if 0 < percent < 0.05 else f"{percent:.1f} %"
+    return "<0.1 %" if 0 < percent < 0.05 else f"{percent:.1f} %"
 
 
 class Part(NamedTuple):

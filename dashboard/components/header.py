@@ -10,6 +10,7 @@ from vramscope.units import format_bytes
 
 from ..address import UNZOOMED, Address
 from ..data import View
+from . import report_link
 from .definitions import DEFINITION, explained
 
 SOURCE = {"simulated": "simulated", "cuda": "cuda", "snapshot": "file"}
@@ -68,7 +69,7 @@ def run_header(view: View, address: Address) -> html.Header:
     return html.Header(
         [
             html.Div([title, html.P(" · ".join(fact for fact in facts if fact), className="facts")]),
-            recording_choice(view, address),
+            html.Div([report_link.link(view.run_id), recording_choice(view, address)], className="run-ways"),
         ],
         className="run-header",
     )

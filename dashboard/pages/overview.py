@@ -75,7 +75,7 @@ def _layout(context: Context) -> Any:
 def opening(data: Data, view: View, *, at_once: bool = True) -> list[Any]:
     """The answer first; the findings later where they take long: seconds per million events."""
     said = headline(data, view)
-    line = [" ", to_code("Show the line", said.stack)] if said.stack else []
+    line = [" ", html.Span(to_code("Show the line", said.stack), className="only-live")] if said.stack else []
     return _opening(data, view, [said.support, *line], _found(data, view) if at_once else [])
 
 

@@ -118,11 +118,13 @@ def _opening(all_steps: Course) -> list[Any]:
 
 
 def _highest_phase(found: StepPeaks, row: int) -> str:
-    mine = found.per_phase.rows((found.per_phase.step == row) & (found.per_phase.phase != Phase.OTHER))
-    if not len(mine):
+    mine = found.per_phase.rows(found.per_phase.step == row)
+    if not (mine.phase != Phase.OTHER).any():
         return ""
-    best = Phase(int(mine.phase[mine.allocated.argmax()]))
-    return f", in {best.name.lower().replace('_', ' ')}"
+    # Where a phase reached as much as what lies between phases, it is the phase.
+    best = np.lexsort((mine.phase == Phase.OTHER, -mine.allocated))[0]
+    phase = Phase(int(mine.phase[best]))
+    return ", between phases" if phase == Phase.OTHER else f", in {phase.name.lower().replace('_', ' ')}"
 
 
 def _phase_key(found: StepPeaks) -> html.Div:
@@ -221,13 +223,17 @@ def _by_line(data: Data, view: View, before: int, after: int) -> list[Difference
         example |= dict(zip(keys, found.example.tolist(), strict=True))
         sides.append({(int(f), int(v)): int(n) for f, v, n in
                       zip(found.folded_id, found.via, found.n_bytes, strict=True)})  # fmt: skip
-    rows = []
+    # Several ways may lead to one line: it is told once.
+    lines: dict[tuple[str, ...], Difference] = {}
     for node, via in sides[0].keys() | sides[1].keys():
-        counts = sides[0].get((node, via), 0), sides[1].get((node, via), 0)
         frame = code.stacks.frame(node) if node else None
         name = frame.function if frame else code.strings[via] or "no stack recorded"
         detail = place(frame) if frame else ""
-        rows.append(Difference(name, detail, *counts, example.get((node, via), 0)))
+        line = (name, detail, frame.file if frame else "")
+        known = lines.get(line, Difference(name, detail, 0, 0, example.get((node, via), 0)))
+        more = [side.get((node, via), 0) for side in sides]
+        lines[line] = known._replace(before=known.before + more[0], after=known.after + more[1])
+    rows = list(lines.values())
     return _largest(rows)
 
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 from dash import dcc, html
+from vramscope.dashboard.components.code_box import to_code
 from vramscope.dashboard.report import EXPORT
 from vramscope.dashboard.report_document import document
 from vramscope.dashboard.static import Printer, script_json
 
 from vramscope import load
+from vramscope.model.recording import Outcome
 
 
 @pytest.fixture
@@ -73,3 +75,29 @@ def test_components_become_html_with_everything_escaped() -> None:
 
 def test_json_cannot_end_its_script() -> None:
     assert "<" not in script_json({"name": "</script><script>"})
+
+
+def test_a_button_that_opens_code_leaves_its_words() -> None:
+    assert Printer().html(to_code("forward model.py:10", 3)) == "forward model.py:10"
+
+
+def test_lines_that_rose_are_in_the_report(tmp_path: Path, open_program: Any) -> None:
+    program = open_program(tmp_path / "grows")
+    program.begin()
+    for _ in range(3):
+        program.malloc(30 << 20, program.stack("remember", 77))
+        program.step()
+    program.writer.close(Outcome.FINISHED)
+
+    assert "remember" in document(load(tmp_path / "grows")).partition("What rose")[2]
+
+
+def test_the_dashboard_gives_the_same_file(app: Any, view: Any) -> None:
+    client = app.server.test_client()
+    client.get("/?token=secret-token", base_url="http://127.0.0.1")
+    given = client.get("/api/report", query_string={"run": view.run_id}, base_url="http://127.0.0.1")
+    absent = client.get("/api/report", query_string={"run": "../../etc"}, base_url="http://127.0.0.1")
+
+    assert given.headers["Content-Disposition"] == f'attachment; filename="{view.run_id}.html"'
+    assert given.get_data(as_text=True) == document(view.run)
+    assert absent.status_code == 404

@@ -163,3 +163,31 @@ def test_the_other_run_is_followed_too(open_program: Any, tmp_path: Path) -> Non
 
 def test_nobody_looks_again_at_a_run_that_is_finished(world: Data) -> None:
     assert "cp-tick" not in shown("compare", world, run(world, "bad"), other=run(world, "good"))
+
+
+def test_a_step_that_is_highest_between_its_phases_is_said_to_be(open_program: Any, tmp_path: Path) -> None:
+    program = open_program(tmp_path / "odd")
+    program.begin()
+    for _ in range(3):
+        program.free(program.malloc(300 * MIB, program.stack("check", 40)))
+        program.step()
+    program.writer.close(Outcome.FINISHED)
+    data = Data(tmp_path)
+
+    assert "needed most: 320 MiB, between phases" in shown("phases", data, run(data, "odd"))
+
+
+def test_one_line_that_is_reached_on_two_ways_rises_once(open_program: Any, tmp_path: Path) -> None:
+    program = open_program(tmp_path / "ways")
+    program.begin()
+    program.step()
+    for caller in (20, 30):
+        frames = [("keep", "/home/me/model.py", 50), ("train", "/home/me/train.py", caller)]
+        program.malloc(16 * MIB, program.stacks.add(frames))
+    program.step()
+    program.writer.close(Outcome.FINISHED)
+    data = Data(tmp_path)
+    text = shown("phases", data, run(data, "ways")).partition("What rose")[2]
+
+    assert text.count("model.py:50") == 2  # in the cell and in its title
+    assert "+32.0 MiB" in text
