@@ -98,6 +98,7 @@ def test_it_sees_writes_and_ends_as_under_python(program, arguments):
 
 
 def test_a_training_is_recorded_from_its_own_lines_and_its_end_told(program, tmp_path):
+    pytest.importorskip("torch")
     done = program("trains.py", by=(*WITH_US, "--output", "run", "--device", "simulated"))
     run = load(tmp_path / "run")
     (recording,) = run.recordings
@@ -117,6 +118,7 @@ def test_a_training_is_recorded_from_its_own_lines_and_its_end_told(program, tmp
 
 
 def test_what_cannot_be_recorded_is_one_line_and_no_fault_of_the_program(program, monkeypatch):
+    pytest.importorskip("torch")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     done = program("trains.py", by=(*WITH_US, "--device", "cuda"))
 

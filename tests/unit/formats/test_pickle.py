@@ -2,9 +2,9 @@
 
 import os
 import pickle
-import sys
 import pickletools
 import struct
+import sys
 import tracemalloc
 from pathlib import Path
 
