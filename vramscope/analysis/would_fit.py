@@ -1,15 +1,13 @@
 """Would so many bytes fit at one instant, and from where would they come?"""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.checkpoints import state_from_nearest
-from vramscope.allocator.settings import SMALL_LIMIT, SMALL_SEGMENT, Settings
+from vramscope.allocator.device import CachingAllocator, OutOfMemory
+from vramscope.allocator.settings import SMALL_LIMIT, Settings
 from vramscope.analysis import Analysis
+from vramscope.analysis.churn import GAINS, LOSSES
 from vramscope.analysis.timeline import instant_of
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording
@@ -78,6 +76,8 @@ def would_fit(
     process = recording.process
     settings = Settings.from_snapshot(process.allocator, torch=process.torch)
     state = state_from_nearest(recording, at)
+    if state.segments.is_expandable.any():  # torch before 2.3 exports no settings, but that shows
+        settings = replace(settings, expandable_segments=True)
     capacity = recording.device.total_bytes or None
     if capacity and settings.memory_fraction is not None:
         capacity = int(capacity * settings.memory_fraction)
@@ -95,84 +95,80 @@ def fit_of(
     state: Snapshot, n_bytes: int, settings: Settings, place: tuple[int, int], capacity: int | None
 ) -> Fit:
     """The same for a known state; *place* is stream and pool."""
+    tried = _Tried(state, settings, capacity)
+    address = tried.malloc(n_bytes, place)
+    origin = tried.origin(address)
+    if capacity is None and origin is Origin.NEW_SEGMENT:
+        origin = Origin.UNKNOWN
     need = settings.rounded(n_bytes)
-    free = _free_blocks(state, place, is_large=need > SMALL_LIMIT)
-    size = state.blocks.size[free]
-    chosen = free[size >= need][np.argmin(size[size >= need])] if (size >= need).any() else None
-    if chosen is not None and not settings.fits(need, int(state.blocks.size[chosen])):
-        chosen = None
-    releasable, reserved = _releasable(state, settings), int(state.segments.size.sum())
-    asked = 0 if chosen is not None else _from_driver(state, free, need, settings)
     return Fit(
         instant=state.event,
         n_bytes=n_bytes,
         needed=need,
-        origin=Origin.BLOCK if chosen is not None else _origin(reserved, releasable, asked, capacity),
-        address=None if chosen is None else int(state.blocks.address[chosen]),
-        from_driver=asked,
-        largest_free=int(size.max(initial=0)),
-        releasable=releasable,
-        reserved=reserved,
+        origin=origin,
+        address=address if origin is Origin.BLOCK else None,
+        from_driver=tried.gained if address is not None else _missing(state, n_bytes, settings, place),
+        largest_free=_largest_free(state, place, is_large=need > SMALL_LIMIT),
+        releasable=_releasable(state, settings),
+        reserved=int(state.segments.size.sum()),
         capacity=capacity,
     )
 
 
-def _origin(reserved: int, releasable: int, asked: int, capacity: int | None) -> Origin:
-    if capacity is None:
-        return Origin.UNKNOWN
-    if reserved + asked <= capacity:
-        return Origin.NEW_SEGMENT
-    return Origin.AFTER_RELEASE if reserved - releasable + asked <= capacity else Origin.NOWHERE
+class _Tried:
+    """The allocator in a state, and what it has to do with the driver from then on."""
+
+    def __init__(self, state: Snapshot, settings: Settings, capacity: int | None) -> None:
+        # The capacity is what may be reserved: a fraction is in it already.
+        settings = replace(settings, memory_fraction=None)
+        self.allocator = CachingAllocator(settings, capacity, self._heard)
+        self.allocator.begin_in(state)
+        self.gained = self.released = 0
+
+    def malloc(self, n_bytes: int, place: tuple[int, int]) -> int | None:
+        """The address; None where nothing helps."""
+        try:
+            return self.allocator.malloc(n_bytes, *place)
+        except OutOfMemory:
+            return None
+
+    def origin(self, address: int | None) -> Origin:
+        """Of the block at *address*, just made."""
+        if address is None:
+            return Origin.NOWHERE
+        if self.released:
+            return Origin.AFTER_RELEASE
+        return Origin.NEW_SEGMENT if self.gained else Origin.BLOCK
+
+    def _heard(self, action: Action, _address: int, size: int, *_: int) -> None:
+        if action in GAINS:
+            self.gained += size
+        elif action in LOSSES:
+            self.released += size
 
 
-def _free_blocks(state: Snapshot, place: tuple[int, int], *, is_large: bool) -> NDArray[Any]:
-    """Rows of the cached blocks that may serve: streams, pools and size classes never mix."""
+def _missing(state: Snapshot, n_bytes: int, settings: Settings, place: tuple[int, int]) -> int:
+    """What the driver would have had to give."""
+    tried = _Tried(state, settings, None)
+    tried.malloc(n_bytes, place)
+    return tried.gained
+
+
+def _largest_free(state: Snapshot, place: tuple[int, int], *, is_large: bool) -> int:
+    """Of the cached blocks that may serve: streams, pools and size classes never mix."""
     segments, blocks = state.segments, state.blocks
     stream, pool = place
     mine = (segments.stream == stream) & (segments.pool == pool) & (segments.is_large == is_large)
-    return np.flatnonzero((blocks.state == BlockState.INACTIVE) & mine[blocks.segment])
-
-
-def _from_driver(state: Snapshot, free: NDArray[Any], need: int, settings: Settings) -> int:
-    """A whole segment; with expandable segments only what is missing behind a free block at a run's end."""
-    if not settings.expandable_segments:
-        return settings.segment_size(need)
-    unit = settings.large_segment_size if need > SMALL_LIMIT else SMALL_SEGMENT
-    segments, blocks = state.segments, state.blocks
-    ends = blocks.address[free].astype("i8") + blocks.size[free]
-    run = blocks.segment[free]
-    is_last = ends == segments.address[run].astype("i8") + segments.size[run]
-    # Which room is unmapped behind a run is not recorded: the last run is the one that grows.
-    behind = int(blocks.size[free][is_last][-1]) if is_last.any() else 0
-    return -(-max(need - behind, 0) // unit) * unit
+    is_free = (blocks.state == BlockState.INACTIVE) & mine[blocks.segment]
+    return int(blocks.size[is_free].max(initial=0))
 
 
 def _releasable(state: Snapshot, settings: Settings) -> int:
-    """What empty_cache gives back: free segments whole; of expandable ones, whole units inside free blocks.
-
-    Pending blocks come back too: the allocator waits for their streams first.
-    """
-    segments, blocks = state.segments, state.blocks
-    is_free = blocks.state != BlockState.ALLOCATED
-    n_used = np.bincount(blocks.segment[~is_free], minlength=len(segments))
-    whole = int(segments.size[(n_used == 0) & ~segments.is_expandable].sum())
-    return whole + _releasable_units(state, is_free, settings)
-
-
-def _releasable_units(state: Snapshot, is_free: NDArray[Any], settings: Settings) -> int:
-    segments, blocks = state.segments, state.blocks
-    owner = blocks.segment
-    # A pending block and its free neighbours are one block once it is back.
-    begins = np.flatnonzero(is_free & (np.r_[True, ~is_free[:-1]] | np.r_[True, owner[1:] != owner[:-1]]))
-    if not len(begins):
-        return 0
-    size = np.add.reduceat(np.where(is_free, blocks.size, 0), begins)
-    run = owner[begins]
-    unit = np.where(segments.is_large[run], settings.large_segment_size, SMALL_SEGMENT)
-    offset = blocks.address[begins].astype("i8") - segments.address[run].astype("i8")
-    first, last = -(-offset // unit) * unit, (offset + size) // unit * unit
-    kept = segments.is_expandable[run]
-    return int(np.maximum(last - first, 0)[kept].sum())
+    """What ``empty_cache`` gives back, pending blocks included: it waits for their streams first. Not what a
+    private pool keeps as long as somebody owns it."""
+    tried = _Tried(state, settings, None)
+    tried.allocator.empty_cache()
+    return tried.released
 
 
 ANALYSIS = Analysis(
