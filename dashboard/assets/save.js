@@ -43,14 +43,34 @@
     const { width, height } = gd.getBoundingClientRect();
     save(await Plotly.toImage(alone(gd, figure), { format, width, height, scale: format === "png" ? 2 : 1 }), `${name(figure)}.${format}`);
   }
+  // A formula in a name must not run in a spreadsheet.
+  const safe = (text) => (/^[=+@\t-]/.test(text) && !/^[+-]?[\d.]+$/.test(text) ? `'${text}` : text);
+  const field = (text) => `"${safe(text).replace(/"/g, '""')}"`;
+  // A file has the bytes themselves, and the place beside the name.
+  const inBytes = ({ valueFormatter: shown }) => typeof shown === "function" && shown({ value: 1024 }) === "1.00 KiB";
   function grid(frame) {
     const id = frame.querySelector(".table").id;
-    dash_ag_grid.getApi(id).exportDataAsCsv({ fileName: `${name(frame)}.csv` });
+    dash_ag_grid.getApi(id).exportDataAsCsv({
+      fileName: `${name(frame)}.csv`,
+      processHeaderCallback: ({ column }) => column.getColDef().headerName + (inBytes(column.getColDef()) ? " (bytes)" : ""),
+      processCellCallback: ({ value, node, column }) => {
+        const place = column.getColDef().field === "where" && node.data.place;
+        return value === null || value === undefined ? "" : safe(place ? `${value} ${place}` : String(value));
+      },
+    });
   }
-  // A formula in a name must not run in a spreadsheet.
-  const field = (text) => `"${(/^[=+@\t]/.test(text) ? `'${text}` : text).replace(/"/g, '""')}"`;
+  function exact(cell) {
+    const bytes = /^([+-]?[\d,]+) bytes/.exec(cell.title);
+    return bytes ? bytes[1].replace(/,/g, "") : null;
+  }
   function plain(table) {
-    const lines = [...table.rows].map((row) => [...row.cells].map((cell) => field(cell.innerText.trim().replace(/\s+/g, " "))).join(","));
+    const rows = [...table.rows], counts = new Set();
+    for (const row of rows) [...row.cells].forEach((cell, i) => { if (exact(cell) !== null) counts.add(i); });
+    const shown = (cell, i, head) => {
+      const text = cell.innerText.trim().replace(/\s+/g, " ");
+      return head && counts.has(i) ? `${text} (bytes)` : exact(cell) ?? text;
+    };
+    const lines = rows.map((row, r) => [...row.cells].map((cell, i) => field(shown(cell, i, r === 0))).join(","));
     save(URL.createObjectURL(new Blob([lines.join("\n")], { type: "text/csv" })), `${name(table)}.csv`);
   }
 

@@ -48,8 +48,8 @@ def _row(row: Difference, top: int) -> html.Tr:
     return html.Tr(
         [
             html.Td(name),
-            html.Td(format_bytes(row.before), className="number dim"),
-            html.Td(format_bytes(row.after), className="number"),
+            html.Td(format_bytes(row.before), className="number dim", title=f"{row.before:,} bytes"),
+            html.Td(format_bytes(row.after), className="number", title=f"{row.after:,} bytes"),
             html.Td(f"{sign}{format_bytes(abs(row.change))}", className="number strong",
                     title=f"{row.change:+,} bytes"),
             html.Td(bar),

@@ -103,8 +103,16 @@ def _row(name: str, summary: Summary | None) -> html.Tr:
                 )
             ),
             html.Td(_spark(summary)),
-            html.Td(_to_peak(name, summary.peak_allocated_bytes), className="number strong"),
-            html.Td(_peak(summary.peak_reserved_bytes), className="number"),
+            html.Td(
+                _to_peak(name, summary.peak_allocated_bytes),
+                className="number strong",
+                title=_bytes(summary.peak_allocated_bytes),
+            ),
+            html.Td(
+                _peak(summary.peak_reserved_bytes),
+                className="number",
+                title=_bytes(summary.peak_reserved_bytes),
+            ),
             html.Td(f"{summary.n_steps:,}" if summary.n_steps else "–", className="number"),
             html.Td(header.when(summary.started_ns) or "–", className="dim"),
             html.Td(html.Span(summary.verdict or "–", className=_tone(summary.verdict)), className="judged"),
@@ -119,12 +127,16 @@ def _peak(n_bytes: int) -> str:
     return format_bytes(n_bytes) if n_bytes else "–"
 
 
+def _bytes(n_bytes: int) -> str:
+    return f"{n_bytes:,} bytes" if n_bytes else ""
+
+
 def _to_peak(name: str, n_bytes: int) -> Any:
     """The number leads to who holds it."""
     if not n_bytes:
         return _peak(n_bytes)
     to = Address("/peak", run=name).url
-    return dcc.Link(_peak(n_bytes), href=to, className="plain-link", title="What was live at the peak")
+    return dcc.Link(_peak(n_bytes), href=to, className="plain-link")
 
 
 def _tone(verdict: str) -> str:

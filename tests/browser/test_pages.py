@@ -196,4 +196,18 @@ def test_figures_and_tables_can_be_saved(trained: Any, tmp_path: Path) -> None:
 
     assert kept["PNG"].read_bytes().startswith(b"\x89PNG")
     assert "data:image/png" in kept["SVG"].read_text()
-    assert "Attention.forward" in kept["CSV"].read_text()
+    lines = kept["CSV"].read_text(encoding="utf-8-sig").splitlines()
+    assert lines[0].startswith('"Line","Block (bytes)"')
+    assert f'"__init__ model.py:5","{20 << 20}"' in lines[1]
+
+
+def test_a_plain_table_is_saved_with_its_exact_bytes(trained: Any, tmp_path: Path) -> None:
+    page = trained.go(f"/phases?run={trained.run}").page
+    page.wait_for_selector("#ph-phases .save")
+    with page.expect_download() as download:
+        page.locator("#ph-phases .save").evaluate("button => button.click()")
+    download.value.save_as(tmp_path / "phases.csv")
+    lines = (tmp_path / "phases.csv").read_text().splitlines()
+
+    assert lines[0].startswith('"Phase","Peak (bytes)"')
+    assert f'"backward","{86 << 20}"' in "\n".join(lines)
