@@ -2,9 +2,12 @@
 
 import copy
 import gc
+import random
 import traceback
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
+
+import numpy as np
 
 from vramscope.errors import UsageError
 
@@ -35,9 +38,9 @@ def find_batch_size(
     optimizer has its state only in the second step. Errors other than a lack of memory come through.
 
     Afterwards everything in *restore* (module, optimizer, scaler, …) is as it was before, with gradients and
-    the random numbers of CPU and GPU: an optimizer steps while the size is sought. The copies are in host
-    memory. What *step* keeps elsewhere stays there. Without a GPU it is the host's memory that is filled, and
-    Linux ends a process rather than refuse it memory: give a *limit* there.
+    the random numbers of Python, NumPy and torch, of CPU and GPU: an optimizer steps while the size is
+    sought. The copies are in host memory. What *step* keeps elsewhere stays there. Without a GPU it is the
+    host's memory that is filled, and Linux ends a process rather than refuse it memory: give a *limit* there.
     """
     if not 1 <= start <= limit:
         raise UsageError(f"start {start}: at least 1 and at most the limit, {limit}")
@@ -70,14 +73,24 @@ def _is_fitting(step: Callable[[int], object], kept: "_Kept", size: int) -> bool
     except (RuntimeError, MemoryError) as error:
         if not _is_out_of_memory(error):
             raise
-        # The frames of the failed step hold its tensors for as long as the traceback does.
-        traceback.clear_frames(error.__traceback__)
+        _let_go(error)
         fits = False
     else:
         fits = True
     kept.put_back()
     gc.collect()
     return fits
+
+
+def _let_go(error: BaseException) -> None:
+    """The frames of a failed step hold its tensors for as long as a traceback does; that of what was being
+    handled then, too."""
+    seen: set[int] = set()
+    following: BaseException | None = error
+    while following is not None and id(following) not in seen:
+        seen.add(id(following))
+        traceback.clear_frames(following.__traceback__)
+        following = following.__cause__ or following.__context__
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
@@ -94,8 +107,12 @@ class _Kept:
         import torch
 
         self._states = [(each, _on_cpu(each.state_dict())) for each in objects]
-        parameters = [p for each in objects if isinstance(each, torch.nn.Module) for p in each.parameters()]
+        modules = [each for each in objects if isinstance(each, torch.nn.Module)]
+        parameters = [p for each in modules for p in each.parameters()]
         self._gradients = [(p, None if p.grad is None else _on_cpu(p.grad)) for p in parameters]
+        # Those too that a state_dict leaves out.
+        self._buffers = [(b, _on_cpu(b)) for each in modules for b in each.buffers()]
+        self._python, self._numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the program's
         self._random = torch.get_rng_state()
         self._random_cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
 
@@ -107,6 +124,10 @@ class _Kept:
             each.load_state_dict(copy.deepcopy(state))
         for parameter, gradient in self._gradients:
             parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
+        for buffer, value in self._buffers:
+            buffer.data.copy_(value)
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)  # noqa: NPY002
         torch.set_rng_state(self._random)
         if self._random_cuda is not None:
             torch.cuda.set_rng_state_all(self._random_cuda)

@@ -1,7 +1,9 @@
 """The largest batch that fits is found by trying, and leaves no trace."""
 
+import random
 import weakref
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -79,6 +81,64 @@ def test_what_failed_lets_go_of_its_tensors():
             raise out_of_memory()
 
     assert vramscope.find_batch_size(step) == 2
+
+
+def test_what_was_being_handled_when_it_failed_lets_go_too():
+    seen: list[weakref.ref] = []
+
+    def inner(batch: int) -> None:
+        held = torch.zeros(batch)
+        seen.append(weakref.ref(held))
+        raise KeyError(batch)
+
+    def step(batch: int) -> None:
+        assert all(tensor() is None for tensor in seen)
+        if batch > 2:
+            try:
+                inner(batch)
+            except KeyError:
+                raise out_of_memory() from None
+
+    assert vramscope.find_batch_size(step) == 2
+
+
+def test_random_numbers_and_buffers_that_no_state_tells_are_as_they_were():
+    model = nn.Linear(2, 2)
+    model.register_buffer("seen", torch.zeros(1), persistent=False)
+    before = draws()
+
+    def step(batch: int) -> None:
+        model.seen.add_(batch)
+        random.random(), np.random.rand()  # noqa: NPY002
+        if batch > 2:
+            raise out_of_memory()
+
+    assert vramscope.find_batch_size(step, restore=[model]) == 2
+    assert model.seen.item() == 0
+    assert draws() == before
+
+
+def draws():
+    return random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+
+
+def test_an_optimizer_that_has_stepped_before_keeps_its_state():
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step(batch: int) -> None:
+        if batch > 4:
+            raise out_of_memory()
+        model(torch.randn(batch, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step(1)
+    before = {key: value.clone() for key, value in optimizer.state[model.weight].items()}
+
+    assert vramscope.find_batch_size(step, restore=[model, optimizer]) == 4
+    after = optimizer.state[model.weight]
+    assert all(torch.equal(after[key], value) for key, value in before.items())
 
 
 def test_everything_is_as_it_was():
