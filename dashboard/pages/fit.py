@@ -9,22 +9,20 @@ from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from vramscope.analysis._cards import BASIS as CARDS_BASIS
-from vramscope.analysis.batch_fit import BatchFit
 from vramscope.analysis.settings_advice import Candidate, Trial
-from vramscope.analysis.strategies import Strategies, Strategy
+from vramscope.analysis.strategies import Strategies
 from vramscope.analysis.what_if import Outcome
-from vramscope.model.marks import Phase
 from vramscope.units import format_bytes
 
 from ..address import Address, restore
 from ..components import states, typed
 from ..components.graph import graph
+from ..components.savings import another_batch, savings, sentence
 from ..data import Data, View
 from ..figures import curves
 from ..fitting import Fit, Search, devices, searches, word
 from . import Context, Page
 
-_MOST_STRATEGIES = 12
 _AT_ONCE_S = 0.6
 """A search that takes longer is shown while it runs."""
 _POLL_MS = 400
@@ -81,8 +79,8 @@ def _body(data: Data, search: Search, address: Address) -> list[Any]:
         html.Div(
             [_settings(search, chosen, address), _curves(data, view, fit, chosen, here)], className="fit-pair"
         ),
-        _strategies(strategies),
-        html.Div(_batch(data.ask(view, "batch_fit"), here), id="fi-batch"),
+        savings(strategies),
+        html.Div(another_batch(data.ask(view, "batch_fit"), here.room), id="fi-batch"),
         _basis(fit),
     ]
 
@@ -270,7 +268,7 @@ def _settings(search: Search, chosen: Trial | None, address: Address) -> html.Se
     advice = search.fit.advice
     said = [] if search.is_whole else [_stopped(search)]
     if search.is_whole or advice.advised is not None:
-        said.append(html.P(_sentence(advice.reason), className="fit-reason"))
+        said.append(html.P(sentence(advice.reason), className="fit-reason"))
     if advice.environment:
         copy = dcc.Clipboard(content=advice.environment, title="Copy", className="fit-copy only-live")
         said.append(html.P([html.Span("Set before it starts ", className="dim"),
@@ -294,12 +292,6 @@ def _stopped(search: Search) -> html.P:
     again = html.Button("Try all", id="fi-again", className="fit-stop only-live")
     text = f"Stopped: {len(search.trials)} of {len(search.wanted)} settings were tried. "
     return html.P([text, again], className="fit-reason")
-
-
-def _sentence(text: str) -> str:
-    """With a capital, unless it begins with the name of a setting."""
-    first = text.split(" ", 1)[0]
-    return f"{text if ':' in first[:-1] or '.' in first else text[:1].upper() + text[1:]}."
 
 
 def _trials(search: Search, chosen: Trial | None, address: Address) -> html.Table:
@@ -368,82 +360,6 @@ def _curves(data: Data, view: View, fit: Fit, chosen: Trial | None, here: Verdic
     drawn = _drawn(data, view, fit, chosen, here)
     return html.Section([bar, graph("fi-graph", drawn, sentence, "steps")], className="panel chart",
                         **{"aria-label": "Reserved, before and after"})  # fmt: skip
-
-
-# ---------------------------------------------------------------------------------- the strategies
-
-
-def _strategies(found: Strategies) -> html.Section:
-    phase = found.phase.name.lower().replace("_", " ")
-    place = f", in {phase}" if found.phase != Phase.OTHER else ""
-    bar = html.Div(
-        [html.H3("What else would lower the peak"),
-         html.Span(f"{format_bytes(found.peak_bytes)} allocated{place}", className="dim")],
-        className="panel-bar",
-    )  # fmt: skip
-    label = {"aria-label": "What else would lower the peak"}
-    if not found.advised:
-        known = found.unknown_bytes < found.peak_bytes
-        text = "Nothing that was tried." if known else "No categories are known, so nothing can be tried."
-        return html.Section([bar, html.P(text, className="dim nothing")], className="panel", **label)
-    doubt = "What it costs; how sure the bytes are"
-    head = html.Tr([html.Th("In the order to try them"), html.Th("Saves", className="number"),
-                    html.Th("Leaves", className="number"), html.Th(""), html.Th(doubt)])  # fmt: skip
-    rows = [_strategy(each, found.peak_bytes) for each in found.advised[:_MOST_STRATEGIES]]
-    table = html.Table([html.Thead(head), html.Tbody(rows)], className="diff fit-table")
-    useless = f"No effect on the peak, so not advised: {'; '.join(found.without_effect)}."
-    below = html.P(useless, className="dim fit-said") if found.without_effect else html.Span()
-    path = html.P(_sentence(found.path), className="dim fit-said")
-    return html.Section([bar, table, path if found.path else html.Span(), below], className="panel", **label)
-
-
-def _strategy(each: Strategy, peak: int) -> html.Tr:
-    parts = ", ".join(
-        f"{format_bytes(n)} {name.replace('_', ' ')}" for name, n in each.by_category.items() if n > 0
-    )
-    width = f"{100 * each.peak_bytes / max(peak, 1):.1f}%"
-    bar = html.Div(html.I(style={"width": width, "left": "0"}, className="less"), className="diff-bar plain")
-    name = html.Div([html.Span(each.name, className="strong"), html.Div(each.how, className="fit-how")])
-    saved = html.Span(format_bytes(each.saved_bytes), title=f"{each.saved_bytes:,} bytes: {parts}")
-    doubt = html.Div([html.Div(each.cost), html.Div(each.basis, className="dim")], className="fit-why")
-    return html.Tr(
-        [
-            html.Td(name),
-            html.Td(saved, className="number strong"),
-            html.Td(format_bytes(each.peak_bytes), className="number", title=f"in {each.phase.name.lower()}"),
-            html.Td(bar, className="fit-bar"),
-            html.Td(doubt),
-        ]
-    )
-
-
-# --------------------------------------------------------------------------------------- the batch
-
-
-def _batch(fit: BatchFit, here: Verdict) -> Any:
-    if fit.model is None:
-        return html.Span()
-    sizes = sorted({*fit.sizes[-4:], 2 * fit.sizes[-1], fit.largest})
-    found = [(size, fit.at(size)) for size in sizes]
-    head = html.Tr([html.Th(fit.unit.capitalize()), html.Th("Peak allocated", className="number"),
-                    html.Th("In", className="number")])  # fmt: skip
-    rows = [
-        html.Tr([
-            html.Td(f"{size:,}" + (", seen" if size in fit.sizes else "")),
-            html.Td(f"{format_bytes(each.likely)} ± {format_bytes(each.high - each.likely)}",
-                    className="number"),
-            html.Td(each.phase.name.lower(), className="number dim"),
-        ])
-        for size, each in found if each is not None
-    ]  # fmt: skip
-    largest = fit.fitting(here.room)
-    text = "Not even the smallest fits."
-    if largest is not None and largest.size:
-        at_least = "at least " if largest.is_limited_by_data else ""
-        text = f"On the card chosen above fits {at_least}{largest.size:,} ({fit.unit})."
-    bar = html.Div([html.H3("Another batch"), html.Span(text, className="dim")], className="panel-bar")
-    table = html.Table([html.Thead(head), html.Tbody(rows)], className="diff fit-table")
-    return html.Section([bar, table], className="panel", **{"aria-label": "Another batch"})
 
 
 def _basis(fit: Fit) -> html.P:
@@ -519,7 +435,7 @@ def _register(app: Any, data: Data) -> None:
             _opening(fit, here),
             _cards(data, view, fit, chosen, here, address),
             _drawn(data, view, fit, chosen, here),
-            _batch(data.ask(view, "batch_fit"), here),
+            another_batch(data.ask(view, "batch_fit"), here.room),
             _size(here),
             address.by,
         )

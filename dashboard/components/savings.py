@@ -1,0 +1,88 @@
+"""What else would lower the peak, and what another batch would need: the lower half of the room "Fit"."""
+
+from typing import Any
+
+from dash import html
+
+from vramscope.analysis.batch_fit import BatchFit
+from vramscope.analysis.strategies import Strategies, Strategy
+from vramscope.model.marks import Phase
+from vramscope.units import format_bytes
+
+_MOST_STRATEGIES = 12
+
+
+def sentence(text: str) -> str:
+    """With a capital, unless it begins with the name of a setting."""
+    first = text.split(" ", 1)[0]
+    return f"{text if ':' in first[:-1] or '.' in first else text[:1].upper() + text[1:]}."
+
+
+def savings(found: Strategies) -> html.Section:
+    phase = found.phase.name.lower().replace("_", " ")
+    place = f", in {phase}" if found.phase != Phase.OTHER else ""
+    bar = html.Div(
+        [html.H3("What else would lower the peak"),
+         html.Span(f"{format_bytes(found.peak_bytes)} allocated{place}", className="dim")],
+        className="panel-bar",
+    )  # fmt: skip
+    label = {"aria-label": "What else would lower the peak"}
+    if not found.advised:
+        known = found.unknown_bytes < found.peak_bytes
+        text = "Nothing that was tried." if known else "No categories are known, so nothing can be tried."
+        return html.Section([bar, html.P(text, className="dim nothing")], className="panel", **label)
+    doubt = "What it costs; how sure the bytes are"
+    head = html.Tr([html.Th("In the order to try them"), html.Th("Saves", className="number"),
+                    html.Th("Leaves", className="number"), html.Th(""), html.Th(doubt)])  # fmt: skip
+    rows = [_strategy(each, found.peak_bytes) for each in found.advised[:_MOST_STRATEGIES]]
+    table = html.Table([html.Thead(head), html.Tbody(rows)], className="diff fit-table")
+    useless = f"No effect on the peak, so not advised: {'; '.join(found.without_effect)}."
+    below = html.P(useless, className="dim fit-said") if found.without_effect else html.Span()
+    path = html.P(sentence(found.path), className="dim fit-said")
+    return html.Section([bar, table, path if found.path else html.Span(), below], className="panel", **label)
+
+
+def _strategy(each: Strategy, peak: int) -> html.Tr:
+    parts = ", ".join(
+        f"{format_bytes(n)} {name.replace('_', ' ')}" for name, n in each.by_category.items() if n > 0
+    )
+    width = f"{100 * each.peak_bytes / max(peak, 1):.1f}%"
+    bar = html.Div(html.I(style={"width": width, "left": "0"}, className="less"), className="diff-bar plain")
+    name = html.Div([html.Span(each.name, className="strong"), html.Div(each.how, className="fit-how")])
+    saved = html.Span(format_bytes(each.saved_bytes), title=f"{each.saved_bytes:,} bytes: {parts}")
+    doubt = html.Div([html.Div(each.cost), html.Div(each.basis, className="dim")], className="fit-why")
+    return html.Tr(
+        [
+            html.Td(name),
+            html.Td(saved, className="number strong"),
+            html.Td(format_bytes(each.peak_bytes), className="number", title=f"in {each.phase.name.lower()}"),
+            html.Td(bar, className="fit-bar"),
+            html.Td(doubt),
+        ]
+    )
+
+
+def another_batch(fit: BatchFit, room: int) -> Any:
+    if fit.model is None:
+        return html.Span()
+    sizes = sorted({*fit.sizes[-4:], 2 * fit.sizes[-1], fit.largest})
+    found = [(size, fit.at(size)) for size in sizes]
+    head = html.Tr([html.Th(fit.unit.capitalize()), html.Th("Peak allocated", className="number"),
+                    html.Th("In", className="number")])  # fmt: skip
+    rows = [
+        html.Tr([
+            html.Td(f"{size:,}" + (", seen" if size in fit.sizes else "")),
+            html.Td(f"{format_bytes(each.likely)} ± {format_bytes(each.high - each.likely)}",
+                    className="number"),
+            html.Td(each.phase.name.lower(), className="number dim"),
+        ])
+        for size, each in found if each is not None
+    ]  # fmt: skip
+    largest = fit.fitting(room)
+    text = "Not even the smallest fits."
+    if largest is not None and largest.size:
+        at_least = "at least " if largest.is_limited_by_data else ""
+        text = f"On the card chosen above fits {at_least}{largest.size:,} ({fit.unit})."
+    bar = html.Div([html.H3("Another batch"), html.Span(text, className="dim")], className="panel-bar")
+    table = html.Table([html.Thead(head), html.Tbody(rows)], className="diff fit-table")
+    return html.Section([bar, table], className="panel", **{"aria-label": "Another batch"})
