@@ -72,6 +72,8 @@ def record(  # noqa: PLR0913 -- all but the first by name
         raise UsageError(f"no mode {mode!r}; there is: {', '.join(_MODES)}")
     if mode == "counters" and device == "simulated":
         raise UsageError("the simulated device has events only: leave out mode='counters'")
+    if type(stack_depth) is not int or stack_depth < 0:
+        raise UsageError(f"stack_depth: how many frames, not {stack_depth!r}")
     capacity_bytes, max_bytes = _size("capacity", capacity), _size("max_size", max_size)
     if max_bytes is not None and max_bytes < _LEAST_SIZE:
         raise UsageError(f"max_size: at least {format_bytes(_LEAST_SIZE)}, or None for no limit")
@@ -90,6 +92,13 @@ def _size(name: str, text: str | int | None) -> int | None:
         return None if text is None else parse_bytes(text)
     except ValueError as error:
         raise UsageError(f"{name}: {error}") from None
+
+
+def _as_text(name: object) -> str:
+    """What a program gives as a name, an epoch's number for example, as a file can take it."""
+    # Of a tensor not its values: that would wait for the device.
+    text = str(name) if isinstance(name, str | int | float) else type(name).__name__
+    return text.encode("utf-8", "replace").decode()
 
 
 class _Wanted(NamedTuple):
@@ -132,6 +141,9 @@ class Recorder:
             self._directory = self._wanted or Path.cwd() / "traces" / _default_name()
         return self._directory
 
+    def __repr__(self) -> str:
+        return f"<vramscope.Recorder of {self._wanted or self._directory or 'traces/…'}>"
+
     @untraced
     def __enter__(self) -> "Recorder":
         run = _runs.active or self
@@ -163,7 +175,7 @@ class Recorder:
     @untraced
     def mark(self, name: str) -> None:
         """Remember this moment."""
-        self._mark(MarkKind.MARK, name=name)
+        self._mark(MarkKind.MARK, name=_as_text(name))
 
     def explain_leaks(self) -> None:
         """Look now for who holds what is allocated, for 2 s or little more; ``vramscope leaks`` then says so.
@@ -373,8 +385,8 @@ class _NamedPhase:
 
     def __init__(self, recorder: Recorder, name: str) -> None:
         self._recorder = recorder
-        self._name = name
-        self._phase = _PHASES.get(name.lower(), Phase.USER)
+        self._name = _as_text(name)
+        self._phase = _PHASES.get(self._name.lower(), Phase.USER)
 
     @untraced
     def __enter__(self) -> None:

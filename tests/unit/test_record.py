@@ -320,6 +320,20 @@ def test_the_recorder_says_more_when_told(tmp_path):
     assert (found.marks.kind == MarkKind.MARK).sum() == 2
 
 
+def test_names_may_be_anything(tmp_path):
+    with record(tmp_path / "run") as recorder:
+        with recorder.phase(3):
+            train(1)
+        recorder.mark(7)
+        recorder.mark("\ud800")
+        recorder.mark(torch.ones(1))
+
+    run = load(tmp_path / "run")
+    (recording,) = run.recordings
+    assert run.outcome is Outcome.FINISHED
+    assert {"3", "7", "?", "Tensor"} <= set(recording.marks.names)
+
+
 def test_outside_of_a_block_nothing_is_written(tmp_path):
     with record(tmp_path / "run") as recorder:
         pass
@@ -370,7 +384,9 @@ def test_ranks_share_a_directory(tmp_path, monkeypatch):
     assert sorted(load(tmp_path / "run").ranks) == [0, 1]
 
 
-@pytest.mark.parametrize("options", [{"device": "tpu"}, {"capacity": "much"}])
+@pytest.mark.parametrize(
+    "options", [{"device": "tpu"}, {"capacity": "much"}, {"stack_depth": -1}, {"stack_depth": "all"}]
+)
 def test_what_cannot_be_meant_is_refused_at_once(options):
     with pytest.raises(UsageError):
         record(**options)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -78,7 +79,7 @@ class Recording:
         analysis = import_module("vramscope.analysis").find(name)
         if analysis is None:
             raise AttributeError(f"Recording has no field and no analysis {name!r}")
-        return lambda **options: analysis.run(self, **options)
+        return partial(analysis.run, self)
 
 
 @dataclass(frozen=True, slots=True)

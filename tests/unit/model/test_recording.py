@@ -15,6 +15,11 @@ def test_an_unknown_analysis_is_an_attribute_error():
         Recording().astrology()
 
 
+def test_an_analysis_asked_wrongly_is_told_by_its_name():
+    with pytest.raises(TypeError, match=r"^live_set\(\)"):
+        Recording().live_set(astrology=1)
+
+
 def test_recordings_copy_and_pickle_like_any_value():
     recording = Recording(source="cuda")
 
