@@ -35,7 +35,8 @@ WARM_S = 45
 """Of the server's memory: Dash, Plotly and the first answers are there by then."""
 MOST_STEPS_PER_S = 5
 TURN_S = 20
-"""The pages are open, and away, for so long in turn."""
+"""The pages are open, and away, for so long in turn; longer where steps are long."""
+STEPS_A_TURN = 5
 ZOOM = (100, 900)
 PLOT = "document.querySelector('#ov-graph .js-plotly-plot')"
 SHOWN = f"{PLOT}._fullData.find(t => t.uid === 'allocated').x.at(-1)"
@@ -74,6 +75,12 @@ class Trainer:
         assert self.process.stdout is not None
         for _ in self.process.stdout:
             self.ended.append((time.monotonic(), cpu_s(self.process.pid)))
+
+    @property
+    def step_s(self) -> float:
+        """By the clock, of late."""
+        ended = [at for at, _ in self.ended[-10:]]
+        return (ended[-1] - ended[0]) / max(len(ended) - 1, 1)
 
     def steps(self, stretches: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
         """Of the steps wholly in *stretches*: seconds by the clock and of the processor."""
@@ -132,7 +139,8 @@ def _watched(run: Path, seconds: float, n_pairs: int, trainer: Trainer) -> Itera
         yield from _told(looks)
         yield from _still(before, _now(zoomed))
         yield f"server: {1000 * used:.1f} ms of a processor in each second, for two pages that follow"
-        yield from _cost(trainer, *_turns((page, zoomed), url, n_pairs))
+        turn_s = max(TURN_S, (STEPS_A_TURN + 1) * trainer.step_s)
+        yield from _cost(trainer, *_turns((page, zoomed), url, n_pairs, turn_s))
         browser.close()
 
 
@@ -226,19 +234,19 @@ def _still(before: Kept, after: Kept) -> Iterator[str]:
     yield f"chosen instant kept: {after.heading!r} ({_judged(same)}, was {before.heading!r})"
 
 
-def _turns(pages: tuple[Any, ...], url: str, n_pairs: int) -> tuple[list[Any], list[Any]]:
+def _turns(pages: tuple[Any, ...], url: str, n_pairs: int, turn_s: float) -> tuple[list[Any], list[Any]]:
     """When the pages were away, and when they followed."""
     away, there = [], []
     for _ in range(n_pairs):
         for page in pages:
             page.goto("about:blank")
         began = time.monotonic()
-        time.sleep(TURN_S)
+        time.sleep(turn_s)
         away.append((began, time.monotonic()))
         for page in pages:
             _open(page, url)
         began = time.monotonic()
-        pages[0].wait_for_timeout(1000 * TURN_S)
+        pages[0].wait_for_timeout(1000 * turn_s)
         there.append((began, time.monotonic()))
     return away, there
 
