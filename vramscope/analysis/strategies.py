@@ -87,7 +87,7 @@ class Strategies:
 
 
 def strategies(recording: Recording, n_ranks: int = 8) -> Strategies:
-    """Tried on the whole recording; *n_ranks* GPUs for what shards. About 1 s per million events.
+    """Tried on the whole recording; *n_ranks* GPUs for what shards. About 2 s per million events.
 
     Needs categories: of a recording that knows none nothing can be advised.
     """
