@@ -5,9 +5,6 @@ Whatever goes wrong here is said once, as a warning and as a note in the trace, 
 
 import atexit
 import os
-import platform
-import shlex
-import socket
 import sys
 import threading
 import time
@@ -21,9 +18,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from vramscope.alarm import Alarm
 from vramscope.errors import CaptureError, StoreError, UsageError
-from vramscope.model.device import Process
 from vramscope.model.marks import MarkKind, Note, Phase
 from vramscope.model.recording import Outcome
+from vramscope.this_process import default_name, this_process
 from vramscope.units import format_bytes, parse_bytes
 from vramscope.wrapping import Function, recorded, untraced
 
@@ -138,7 +135,7 @@ class Recorder:
     def directory(self) -> Path:
         """Of the run; before the first entry the one wished for."""
         if self._directory is None:
-            self._directory = self._wanted or Path.cwd() / "traces" / _default_name()
+            self._directory = self._wanted or Path.cwd() / "traces" / default_name()
         return self._directory
 
     def __repr__(self) -> str:
@@ -252,7 +249,7 @@ class Recorder:
         """The writer in the wished directory, or in the first free one beside it."""
         from vramscope.store.writer import Writer
 
-        process = _process(capture)
+        process = this_process(capture.torch, capture.settings)
         wished = self.directory
         for number in range(1, 10_000):
             path = wished if number == 1 else wished.with_name(f"{wished.name}-{number}")
@@ -459,39 +456,3 @@ def _outcome(error: BaseException | None) -> tuple[Outcome, str]:
     if error is None or is_quiet_exit or isinstance(error, GeneratorExit):
         return Outcome.FINISHED, ""
     return Outcome.FAILED, " ".join(f"{type(error).__name__}: {error}".split())[:2000].removesuffix(":")
-
-
-def _process(capture: "Capture") -> Process:
-    return Process(
-        rank=_environ_int("RANK", 0),
-        world_size=_environ_int("WORLD_SIZE", 1),
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        command=shlex.join(sys.argv),
-        python=platform.python_version(),
-        torch=capture.torch,
-        allocator=capture.settings,
-    )
-
-
-def _environ_int(name: str, default: int) -> int:
-    text = os.environ.get(name, "")
-    return int(text) if text.isdigit() else default
-
-
-def _default_name() -> str:
-    """``<script>-<time>``; for all ranks of a machine the time at which their launcher started."""
-    script = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-c") else "python"
-    start_s = _launched_s() if _environ_int("WORLD_SIZE", 1) > 1 else None
-    return f"{script}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(start_s))}"
-
-
-def _launched_s() -> float | None:
-    """When our parent started, in seconds since the epoch; None where /proc does not tell."""
-    try:
-        # The second field is the program's name, in brackets, and may hold anything.
-        fields = Path(f"/proc/{os.getppid()}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))
-    except (OSError, StopIteration):
-        return None
-    return int(boot.split()[1]) + int(fields[19]) / os.sysconf("SC_CLK_TCK")
