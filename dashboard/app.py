@@ -10,8 +10,9 @@ from dash.exceptions import PreventUpdate
 from vramscope.errors import VramscopeError
 from vramscope.model.recording import Outcome
 
+from . import report_route
 from .address import UNZOOMED, Address, parse, restore
-from .components import code_box, header, report_link, states
+from .components import code_box, header, states
 from .data import Data, View
 from .pages import Context, Page, pages
 from .patience import Patience
@@ -60,7 +61,7 @@ def build_app(data: Data, allowed: Access) -> Dash:
     _route(app, data, {room.path: room for room in rooms})
     _watch(app, data)
     code_box.register(app, data)
-    report_link.register(app, data)
+    report_route.register(app, data)
     for room in rooms:
         room.register(app, data)
     # Last: the hashes must cover every inline script that callbacks brought along.
