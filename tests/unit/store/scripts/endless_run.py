@@ -3,27 +3,18 @@
 import sys
 import time
 from pathlib import Path
-from types import MappingProxyType
 
 from endless_program import Program, now
 
 from vramscope.model.device import Device
-from vramscope.record import _process
 from vramscope.store.writer import Writer
-
-
-class _Nobody:
-    """What the recorder asks of a source."""
-
-    torch = ""
-    settings = MappingProxyType({})
-
+from vramscope.this_process import this_process
 
 directory, max_bytes, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 writer = Writer(
     directory,
     source="simulated",
-    process=_process(_Nobody()),
+    process=this_process("", {}),
     devices=[Device()],
     started_ns=time.time_ns(),
     max_bytes=max_bytes,
