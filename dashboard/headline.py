@@ -11,7 +11,7 @@ from vramscope.model.past import Past
 from vramscope.model.trace import Action
 from vramscope.units import format_bytes
 
-from .data import Data, View
+from .data import Data, View, answer
 from .figures.names import place
 from .instant import folded, fullest, held, moment, totals
 
@@ -135,11 +135,15 @@ def findings(data: Data, view: View) -> Said:
 
 
 def _findings(data: Data, view: View) -> Said:
+    # Of a run that grows no answer is kept: nobody asks for it again, and all of them together are large.
+    is_kept = data.growing(view) is None
     said = [
         finding
         for question in analysis.analyses().values()
         if question.findings is not None
-        for finding in question.findings(data.ask(view, question.name))
+        for finding in question.findings(
+            data.ask(view, question.name) if is_kept else answer(view.recording, question.name)
+        )
         if finding.kind != "peak"
     ]
     rank = {"error": 0, "warning": 1, "info": 2}

@@ -104,7 +104,7 @@ def fragmentation(recording: Recording) -> Fragmentation:
 
 def parts_over_time(recording: Recording) -> Parts:
     """The parts alone."""
-    _, allocated, active, reserved, requested = levels(recording)
+    allocated, active, reserved, requested = levels(recording)[1:]
     unused = reserved - active
     # Only a record that contradicts itself has free segments without free bytes.
     free = free_segment_bytes(recording)
