@@ -7,7 +7,7 @@ import dash_mantine_components as dmc
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from vramscope.errors import VramscopeError
+from vramscope.errors import UnknownNameError, VramscopeError
 from vramscope.model.recording import Outcome
 
 from . import report_route
@@ -55,6 +55,7 @@ def build_app(data: Data, allowed: Access) -> Dash:
             {"name": "color-scheme", "content": "light dark"},
         ],
         index_string=_INDEX,
+        on_error=_nothing_of_what_is_gone,
     )
     rooms = pages()
     app.layout = _shell()
@@ -196,6 +197,12 @@ def _enter(room: Page | None, context: Context) -> tuple[View | None, Any, Any]:
         )
 
 
+def _nothing_of_what_is_gone(error: Exception) -> None:
+    """A run that is deleted while a page asks about it changes nothing there: the clock tells that it is gone."""
+    if not isinstance(error, UnknownNameError):
+        raise error
+
+
 def _working(room: Page | None, data: Data, address: Address) -> Any:
     read = data.reading(address.run)
     return states.working(room.title if room else "", data.is_opening(address.run), read)
@@ -226,7 +233,8 @@ def _watch(app: Dash, data: Data) -> None:
         was_gone = known is not None and known["outcome"] == "gone"
         known = _latest(known, (said or {}).get("shown"))
         now = _standing(data, address) if address.run else known
-        if now is None or (_is_same(now, known) and not (was_gone and now["outcome"] != "gone")):
+        # That it is gone is told each time: a page that was laid out in between has wiped it away.
+        if now is None or (_is_same(now, known) and not was_gone and now["outcome"] != "gone"):
             raise PreventUpdate
         return _after(now, known), LIVE_MS if now["outcome"] == Outcome.RUNNING.value else IDLE_MS
 

@@ -94,7 +94,7 @@ def test_a_page_that_takes_long_says_so_and_comes_by_itself(
     page.click("#menu a:text('Peak')")
     page.wait_for_selector(".icicle path.surface")
 
-    assert page.locator(".working").count() == 0
+    page.wait_for_selector(".working", state="detached")
     assert page.inner_text(".run-header")
 
 

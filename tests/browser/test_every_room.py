@@ -132,6 +132,14 @@ class House:
             self.page.wait_for_timeout(40)
         raise AssertionError(f"never true: {expression}")
 
+    def settled(self) -> int:
+        """Letters of the page, once nothing more comes."""
+        before, now = -1, len(self.page.inner_text("#page"))
+        while now != before:
+            self.page.wait_for_timeout(400)
+            before, now = now, len(self.page.inner_text("#page"))
+        return now
+
     def theme(self, name: str) -> None:
         if self.page.evaluate("document.documentElement.dataset.theme") != name:
             self.page.keyboard.press("t")
@@ -246,7 +254,7 @@ def test_hostile_names_are_text(house: House, room: Page) -> None:
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_run_deleted_while_open_is_said(house: House, room: Page) -> None:
     page = house.enter(room, "gpt")
-    shown = len(page.inner_text("#page"))
+    shown = house.settled()
     shutil.move(house.root / "gpt", house.root.parent / "gone")
     try:
         if room.about_run:
