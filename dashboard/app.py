@@ -198,7 +198,7 @@ def _enter(room: Page | None, context: Context) -> tuple[View | None, Any, Any]:
 
 
 def _nothing_of_what_is_gone(error: Exception) -> None:
-    """A run that is deleted while a page asks about it changes nothing there: the clock tells that it is gone."""
+    """A run deleted while a page asks about it changes nothing there: the clock tells that it is gone."""
     if not isinstance(error, UnknownNameError):
         raise error
 
