@@ -1,6 +1,6 @@
 """What was so at one instant of a recording? Answers of the analyses, put together once per view."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -120,19 +120,12 @@ def folded(data: Data, view: View) -> Folded:
     return made
 
 
-# Between a function of torch and the allocator lie hooks that say nothing about it.
-_PLUMBING = ("__torch_function__", "__torch_dispatch__", "_call_impl", "_wrapped_call_impl", "__call__")
-
-
 def _named(stacks: Stacks) -> Folded:
-    """Folded, with the function of torch that a reader knows; without any stack, a row of its own."""
+    """Folded; what has no stack is a row of its own, and not one with stacks of which nothing is named."""
     code = fold(stacks)
     via = code.via.copy()
-    dull = np.isin(via, [i for i, name in enumerate(code.strings) if name in _PLUMBING])
-    for node in np.flatnonzero(dull).tolist():  # parents precede
-        via[node] = via[stacks.parent[node]]
     via[0] = len(code.strings)
-    return Folded(code.stacks, code.of, via, (*code.strings, ""))
+    return replace(code, via=via, strings=(*code.strings, ""))
 
 
 def held(data: Data, view: View, at: int) -> Holders:

@@ -10,7 +10,6 @@ from vramscope.units import format_bytes, format_duration
 
 from ..address import UNZOOMED, Address
 from ..data import Data, View
-from ..figures.names import place
 from ..instant import folded, moment
 from . import stack_table
 
@@ -20,14 +19,13 @@ def words(data: Data, view: View, row: int) -> dict[str, Any]:
     found = data.ask(view, "lifetimes")
     stack = int(found.stack_id[row])
     code = folded(data, view)
-    own = int(code.of[stack])
-    frame = code.stacks.frame(own) if own else None
+    frame = code.frame(stack)
     via = code.strings[int(code.via[stack])]
     born, freed = int(found.alloc_event[row]), int(found.free_event[row])
     return {
         "id": row,
         "where": frame.function[:160] if frame else (via[:160] or _unplaced(stack, born)),
-        "place": place(frame)[:120] if frame else "",
+        "place": stack_table.marked_place(code, int(code.place[stack]))[:120],
         "via": via[:80] if frame else "",
         "bytes": int(found.block_size[row]),
         "asked": int(found.size[row]),

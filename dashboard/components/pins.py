@@ -12,8 +12,8 @@ from vramscope.model.snapshot import Snapshot
 from vramscope.units import format_duration
 
 from ..data import Data, View
-from ..figures.names import place
 from ..instant import folded
+from .stack_table import marked_place
 
 MAX_PINS = 200
 
@@ -67,8 +67,7 @@ def rows(data: Data, view: View, at: int, state: Snapshot) -> tuple[str, list[di
 def _pin(data: Data, view: View, found: Any, i: int) -> dict[str, Any]:
     code = folded(data, view)
     stack = int(found.stack_id[i])
-    own = int(code.of[stack])
-    frame = code.stacks.frame(own) if own else None
+    frame = code.frame(stack)
     phase, step = Phase(int(found.phase[i])), int(found.step[i])
     number = int(view.recording.steps.index[step]) if step >= 0 else -1
     words = [f"step {number}" if step >= 0 else "", phase.name.lower() if phase != Phase.OTHER else ""]
@@ -77,7 +76,7 @@ def _pin(data: Data, view: View, found: Any, i: int) -> dict[str, Any]:
     age = format_duration(int(found.age_ns[i])) if found.age_ns[i] else f"{int(found.age_events[i]):,} ev."
     return {
         "id": str(i), "where": name[:160],
-        "place": place(frame)[:120] if frame else "", "kept": int(found.kept_bytes[i]),
+        "place": marked_place(code, int(code.place[stack]))[:120], "kept": int(found.kept_bytes[i]),
         "size": int(found.block_size[i]), "segment": int(found.segment_size[i]),
         "others": int(found.n_blocks[i]) - 1, "age": age, "from": origin, "stack": stack,
     }  # fmt: skip

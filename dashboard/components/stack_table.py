@@ -5,7 +5,7 @@ from typing import Any
 import dash_ag_grid as dag
 from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update
 
-from vramscope.analysis.folding import Folded, Holders, is_framework
+from vramscope.analysis.folding import Folded, Holders, user_files
 from vramscope.errors import VramscopeError
 from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes
@@ -17,7 +17,7 @@ from .source import source
 
 MAX_ROWS = 500
 MAX_FRAMES = 80
-NO_FRAME = "torch alone"
+NO_FRAME = "libraries only"
 NO_STACK = "no stack recorded"
 
 _COLUMNS = [
@@ -25,7 +25,7 @@ _COLUMNS = [
      "tooltipField": "file"},
     {"field": "caller", "headerName": "Called from", "flex": 3, "minWidth": 110, "cellClass": "dim"},
     {"field": "via", "headerName": "Through", "flex": 2, "minWidth": 70, "cellClass": "dim",
-     "headerTooltip": "The last function of torch on the way to the allocator"},
+     "headerTooltip": "The last library function on the way to the allocator"},
     {"field": "bytes", "headerName": "Allocated", "width": 130, "type": "rightAligned", "sort": "desc",
      "valueFormatter": {"function": "vsBytes(params.value)"}, "filter": False},
     {"field": "share", "headerName": "Share", "flex": 1.5, "minWidth": 124, "filter": False,
@@ -113,7 +113,7 @@ def _row(folded: Folded, held: Holders, i: int, whole: int) -> dict[str, Any]:
     return {
         "id": f"{node}-{int(held.via[i])}",
         "where": _name(frame, stack),
-        "place": place(frame)[:120] if frame else "",
+        "place": marked_place(folded, node)[:120],
         "file": frame.file[:400] if frame else "",
         "caller": _caller(folded, node),
         "via": folded.strings[int(held.via[i])][:120],
@@ -122,6 +122,13 @@ def _row(folded: Folded, held: Holders, i: int, whole: int) -> dict[str, Any]:
         "count": int(held.count[i]),
         "stack": stack,
     }
+
+
+def marked_place(folded: Folded, node: int) -> str:
+    """``train.py:31``; of a library's frame, named because none is the user's, ``loader.py:9 (library)``."""
+    if not node:
+        return ""
+    return place(folded.stacks.frame(node)) + (" (library)" if folded.is_library(node) else "")
 
 
 def _name(frame: Frame | None, stack: int) -> str:
@@ -136,18 +143,19 @@ def _caller(folded: Folded, node: int) -> str:
 
 
 def detail(view: View, stack: Any) -> Any:
-    """The frames of one stack, outermost last, the user's own in full and torch's folded."""
+    """The frames of one stack, outermost last, the user's own in full, those of libraries folded."""
     stacks = view.recording.stacks
     if not isinstance(stack, int) or not 0 < stack < len(stacks):
         return html.P("No stack was recorded for these bytes: they were allocated before the recording "
                       "began, or outside of Python.", className="dim hint")  # fmt: skip
     frames = stacks.frames(stack)
-    own = [frame for frame in frames if not is_framework(frame.file)]
+    mine = user_files(stacks)
+    own = [frame for frame in frames if frame.file in mine]
     first = own[0] if own else frames[0]
     return [
         html.H4([html.Bdi(first.function[:200]), html.Span(place(first), className="dim")]),
         code(first, view.run.started_ns),
-        html.Ol(_frame_items(frames[:MAX_FRAMES]), className="frames"),
+        html.Ol(_frame_items(frames[:MAX_FRAMES], mine), className="frames"),
         html.P(f"{len(frames) - MAX_FRAMES} outer frames left out", className="dim")
         if len(frames) > MAX_FRAMES
         else html.Span(),
@@ -170,11 +178,11 @@ def code(frame: Frame, recorded_ns: int = 0) -> Any:
     return html.Div([shown, html.P(f"Careful: {found.doubt}.", className="dim hint")])
 
 
-def _frame_items(frames: tuple[Frame, ...]) -> list[Any]:
+def _frame_items(frames: tuple[Frame, ...], mine: frozenset[str]) -> list[Any]:
     items: list[Any] = []
     run: list[Frame] = []
     for frame in (*frames, None):
-        if frame is not None and is_framework(frame.file):
+        if frame is not None and frame.file not in mine:
             run.append(frame)
             continue
         if run:
@@ -193,7 +201,7 @@ def _item(frame: Frame) -> html.Li:
 
 
 def _folded_item(run: list[Frame]) -> html.Li:
-    words = f"{len(run)} frame{'s' if len(run) > 1 else ''} of torch and Python"
+    words = f"{len(run)} frame{'s' if len(run) > 1 else ''} of libraries and Python"
     return html.Li(
         html.Details([html.Summary(words), html.Ol([_item(frame) for frame in run])]), className="framework"
     )

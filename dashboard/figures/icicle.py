@@ -16,7 +16,7 @@ _TINTS = ("#A9CCE3", "#F5CBA7", "#A9DFBF", "#E8C1DD", "#F7E7A1", "#B8D8E8", "#D5
 _NEUTRAL = "#C9D0D8"
 INK = "#10202C"
 
-WORDS = {"(all)": "all live memory", "(no stack)": "no stack recorded", "(framework only)": "torch alone",
+WORDS = {"(all)": "all live memory", "(no stack)": "no stack recorded", "(framework only)": "libraries only",
          "(other)": "other, smaller"}  # fmt: skip
 
 

@@ -59,7 +59,7 @@ def by_phase(recording: Recording, found: Allocations) -> Paint:
 
 def by_line(code: Folded, found: Allocations) -> Paint:
     """The lines that allocated most bytes over the recording, a hue each; the others grey."""
-    own = code.of[found.stack_id]
+    own = code.place[found.stack_id]
     total = np.bincount(own, weights=found.block_size, minlength=len(code.stacks))
     total[0] = 0
     best = [int(row) for row in np.argsort(-total)[: len(_LINES)] if total[row] > 0]

@@ -176,7 +176,7 @@ def test_a_row_shows_its_stack(gpt: Any) -> None:
     page.wait_for_selector("#pk-detail .frames")
 
     assert "model.py" in page.inner_text("#pk-detail")
-    assert "of torch and Python" in page.inner_text("#pk-detail")
+    assert "of libraries and Python" in page.inner_text("#pk-detail")
 
 
 def test_a_live_run_grows_and_the_zoom_stays(tmp_path: Path, runs: Any, serve_at: Any, visit: Any) -> None:

@@ -1,24 +1,71 @@
-"""Which lines of the user's own code do stacks come from? Frames of torch and the standard library folded."""
+"""Which lines of the user's own code do stacks come from? Frames of libraries, Python and C++ are folded.
+
+One rule for every view. A file is the user's unless its path says otherwise: installed packages lie in
+``site-packages`` or ``dist-packages``, Python's library in ``lib/python3.x``, C and C++ have their suffixes.
+A path may come from another machine, so nothing is looked up on this one. Libraries that are run from a
+checkout (an editable install of transformers, torch built from source) are known by their layout, and folded
+only where another file is the user's: to somebody who works on transformers these files are the program.
+"""
 
 import re
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.model.stacks import StackBuilder, Stacks
+from vramscope.model.stacks import Frame, StackBuilder, Stacks
 
-# torch's own files, wherever it is installed, Python's, and C++. Other packages (transformers, …) are
-# kept: their line is what a user of them looks for.
-_FRAMEWORK = re.compile(
-    r"(?:^|/)(?:site-packages|dist-packages|pytorch)/(?:torch|torchgen|functorch|triton|vramscope)/"
-    r"|(?:^|/)torch/(?:nn|autograd|optim|utils|cuda|distributed|amp|func|fx|_\w+|\w+\.py)"
-    r"|/torchinductor_|/lib/python3[^/]*/(?!site-packages/|dist-packages/)|/python3\d*/lib/(?!site-packages/)"
-    r"|^<frozen |^<string>$|^<eval_with_key>|\.(?:cpp|cc|c|h|cu|so|S|o)(?:\.[0-9.]+)?$|^\?\?$|^$",
+
+class Origin(IntEnum):
+    """Who wrote a file."""
+
+    USER = 0
+    PACKAGE = 1
+    """An installed package, or the checkout of one."""
+    TORCH = 2
+    """torch, and what it is made of: functorch, torchgen, triton."""
+    RUNTIME = 3
+    """Python, C++, notebooks and debuggers, vramscope itself: no view names them as a culprit."""
+
+
+_RUNTIME = re.compile(
+    r"/lib/python3[^/]*/(?!site-packages/|dist-packages/)|/python3\d*/lib/(?!site-packages/)"
+    r"|/(?:(?:mini|ana)conda|miniforge|mambaforge|micromamba)\d*/(?:envs/[^/]+/)?lib/(?!site-packages/|python)"
+    r"|/PythonSoftwareFoundation\.Python[^/]*/lib/(?!site-packages/)"
+    r"|^<(?:frozen |string>|eval_with_key>|__array_function__|decorator-gen|attrs |@)|^\?\?$|^$"
+    r"|\.(?:cpp|cxx|cc|c|h|hpp|cu|cuh|hip|inl|rs|pyx|pxi|so|dll|pyd|S|o)(?:\.[0-9.]+)?$"
+    r"|(?:^|/)(?:site-packages|dist-packages)/(?:vramscope|ipykernel|IPython|traitlets|tornado|debugpy|pydevd"
+    r"|_pytest|pluggy)(?:/|_launcher\.py|\.py)|/(?:debugpy|pydevd?|pycharm_helpers|\.pycharm_helpers)/"
+    # Console scripts: `.venv/bin/vramscope` runs the program, and is not it.
+    r"|/bin/[^/.]+$",
     re.IGNORECASE,
 )
-
+# vramscope in a checkout (an editable install): its folders and modules, but for the demo's training script.
+_OURSELVES = re.compile(
+    r"(?:^|/)vramscope/(?!commands/_demo_train\.py$)"
+    r"(?:(?:allocator|analysis|capture|commands|export|formats|integrations|model|predict|store)/"
+    r"|(?:__init__|__main__|_version|alarm|cli|errors|load|loading|predict|record|recorder|registry"
+    r"|this_process|units|wrapping)\.py$)"
+)
+_TORCH = re.compile(
+    r"(?:^|/)(?:site-packages|dist-packages|pytorch[^/]*)/(?:torch|torchgen|functorch|triton)/|/torchinductor_"
+    r"|(?:^|/)triton/(?:runtime|compiler|backends|language)/",
+    re.IGNORECASE,
+)
+# Where torch's root is not in sight. A folder of the user's may be called torch, too: see `origins`.
+_LOOSE_TORCH = re.compile(
+    r"(?:^|/)torch/(?:nn|autograd|optim|utils|cuda|distributed|amp|func|fx|_\w+|\w+\.py)", re.IGNORECASE
+)
+_PACKAGE = re.compile(r"(?:^|/)(?:site-packages|dist-packages)/", re.IGNORECASE)
+_CHECKOUT = re.compile(
+    r"(?:^|/)(?:(transformers|accelerate|peft|diffusers|datasets|optimum)[^/]*/src/\1"
+    r"|(?:pytorch-)?lightning[^/]*/src/(?:lightning|pytorch_lightning|lightning_fabric)"
+    r"|(einops|einx|xformers|bitsandbytes|trl|deepspeed)[^/]*/\2|pytorch-image-models[^/]*/timm"
+    r"|vision[^/]*/torchvision|audio[^/]*/torchaudio|flash-attention[^/]*/flash_attn)/",
+    re.IGNORECASE,
+)
 _PLUMBING = frozenset(
     {
         "__call__",
@@ -32,27 +79,47 @@ _PLUMBING = frozenset(
         "wrapper",
     }
 )
-"""Functions of the framework that pass a call on: their names say nothing of what was called."""
+"""Functions of libraries that only pass a call on: their names do not say which function was called."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """Stacks without the frames of the framework."""
+    """Stacks without the frames of libraries."""
 
     stacks: Stacks
+    """The user's frames; from node ``first_library`` on frames of libraries."""
     of: NDArray[Any]
-    """By original stack_id: the folded one; 0 where no frame was the user's."""
+    """By original stack_id: the node of its innermost frame of the user; 0 where it has none."""
     via: NDArray[Any]
-    """By original stack_id: index into ``strings`` of the framework's function called last that is more than
+    """By original stack_id: index into ``strings`` of the library's function called last that is more than
     plumbing, 0 where none."""
     strings: tuple[str, ...]
+    library: NDArray[Any]
+    """By original stack_id: where no frame is the user's, the node of the outermost frame of a library; else
+    0."""
+    first_library: int
+
+    @property
+    def place(self) -> NDArray[Any]:
+        """By original stack_id the node to name: the user's frame, else the library's; 0 where neither is."""
+        return np.where(self.of > 0, self.of, self.library)
+
+    def is_library(self, node: int) -> bool:
+        """Whether a node of ``stacks`` is a library's frame, named because none is the user's."""
+        return node >= self.first_library
+
+    def frame(self, stack_id: int) -> Frame | None:
+        """The frame to name for an original stack, as in ``place``; None where there is none."""
+        node = int(self.of[stack_id]) or int(self.library[stack_id])
+        return self.stacks.frame(node) if node else None
 
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """Live bytes by the user's line: one row per (folded stack, framework function), largest first."""
+    """Live bytes by the user's line: one row per (folded stack, library function), largest first."""
 
     folded_id: NDArray[Any]
+    """A node as in ``Folded.place``."""
     via: NDArray[Any]
     """Index into ``Folded.strings``."""
     n_bytes: NDArray[Any]
@@ -71,14 +138,54 @@ class Holders:
         return int(self.count.sum())
 
 
-def is_framework(file: str) -> bool:
-    """Whether a file belongs to torch, to Python or to C++."""
-    return _FRAMEWORK.search(file.replace("\\", "/")) is not None
+def origin(file: str) -> Origin:
+    """Who wrote a file, as far as its path alone tells."""
+    path = file.replace("\\", "/")
+    if _RUNTIME.search(path) or _OURSELVES.search(path):
+        return Origin.RUNTIME
+    if _TORCH.search(path):
+        return Origin.TORCH
+    return Origin.PACKAGE if _PACKAGE.search(path) else Origin.USER
+
+
+def origins(stacks: Stacks) -> NDArray[Any]:
+    """The ``Origin`` of every string of *stacks* that is a file; of other strings it means nothing."""
+    found = np.array([origin(text) for text in stacks.strings] or [Origin.RUNTIME])
+    is_file = np.zeros(len(found), "?")
+    is_file[stacks.file] = True
+    if not (is_file & (found == Origin.TORCH)).any():
+        _refine(found, is_file, stacks.strings, _LOOSE_TORCH, Origin.TORCH)
+    _refine(found, is_file, stacks.strings, _CHECKOUT, Origin.PACKAGE)
+    return found
+
+
+def user_files(stacks: Stacks) -> frozenset[str]:
+    """The files of the user among those that *stacks* name."""
+    files = np.unique(stacks.file)
+    who = origins(stacks)[files]
+    return frozenset(stacks.strings[i] for i in files[who == Origin.USER].tolist())
+
+
+def _refine(
+    found: NDArray[Any],
+    is_file: NDArray[Any],
+    strings: tuple[str, ...],
+    pattern: re.Pattern[str],
+    new: Origin,
+) -> None:
+    """Files of the user that match *pattern* become *new*, unless all files of the user match it."""
+    user = np.flatnonzero(is_file & (found == Origin.USER))
+    matches = np.array([pattern.search(strings[i].replace("\\", "/")) is not None for i in user], "?")
+    if not matches.all() or new is Origin.TORCH:
+        found[user[matches]] = new
 
 
 def fold(stacks: Stacks) -> Folded:
     """One pass over the frames, about 1 µs each: parents precede their children."""
-    ours = [not is_framework(text) for text in stacks.strings]
+    who = origins(stacks)
+    has_user = bool((who[stacks.file[1:]] == Origin.USER).any())
+    # Where no file is the user's, the model library's line says more than the launcher's.
+    ours = (who == (Origin.USER if has_user else Origin.PACKAGE)).tolist()
     python = [text.endswith(".py") for text in stacks.strings]
     speaks = [text not in _PLUMBING for text in stacks.strings]
     builder = StackBuilder()
@@ -91,12 +198,36 @@ def fold(stacks: Stacks) -> Folded:
         else:
             of.append(of[parent])
             via.append(function if python[file] and speaks[function] else via[parent])
-    return Folded(builder.build(), np.array(of), np.array(via), stacks.strings)
+    first_library = len(builder) if has_user else 1
+    own = np.array(of)
+    library = _outermost_library(stacks, who, own, builder)
+    return Folded(builder.build(), own, np.array(via), stacks.strings, library, first_library)
+
+
+def _outermost_library(
+    stacks: Stacks, who: NDArray[Any], own: NDArray[Any], builder: StackBuilder
+) -> NDArray[Any]:
+    """See ``Folded.library``: of a package, else of torch. Pushes these frames."""
+    outermost = {which: _outermost(stacks, who == which) for which in (Origin.TORCH, Origin.PACKAGE)}
+    chosen = np.where(outermost[Origin.PACKAGE] > 0, outermost[Origin.PACKAGE], outermost[Origin.TORCH])
+    chosen[own > 0] = 0
+    frames, which = np.unique(chosen, return_inverse=True)
+    nodes = [builder.push(0, *stacks.frame(frame)) if frame else 0 for frame in frames.tolist()]
+    return np.array(nodes)[which.reshape(-1)]
+
+
+def _outermost(stacks: Stacks, is_meant: NDArray[Any]) -> NDArray[Any]:
+    """Of every stack the node of its outermost frame in a file that is meant; 0 where none is."""
+    found = [0]
+    meant = is_meant[stacks.file].tolist()
+    for node, parent in enumerate(stacks.parent[1:].tolist(), start=1):
+        found.append(found[parent] or (node if meant[node] else 0))
+    return np.array(found)
 
 
 def holders(folded: Folded, stack_id: NDArray[Any], n_bytes: NDArray[Any], count: NDArray[Any]) -> Holders:
     """Rows by original stack, joined by what the user would call the same place."""
-    pairs = np.stack([folded.of[stack_id], folded.via[stack_id]], axis=1).reshape(-1, 2)
+    pairs = np.stack([folded.place[stack_id], folded.via[stack_id]], axis=1).reshape(-1, 2)
     unique, group = np.unique(pairs, axis=0, return_inverse=True)
     group = group.reshape(-1)
     total, number = np.zeros(len(unique), "i8"), np.zeros(len(unique), "i8")

@@ -1,7 +1,7 @@
 """How much of the reserved memory was of no use, when, and what kept it so?"""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from vramscope.analysis import Analysis
 from vramscope.analysis._free_segments import free_segment_bytes
 from vramscope.analysis._place import place
 from vramscope.analysis.churn import GAINS, Churn, churn_of
+from vramscope.analysis.folding import fold
 from vramscope.analysis.pins import Pins, pins
 from vramscope.analysis.timeline import levels, times
 from vramscope.model.finding import Finding
@@ -56,6 +57,14 @@ class Parts(Table):
     time_ns: NDArray[Any]
 
 
+class PinnedBy(NamedTuple):
+    """Where the block that keeps a segment was allocated."""
+
+    frame: Frame
+    is_library: bool
+    """Whether the frame is a library's because none of the stack is the user's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fragmentation:
     """Over time, and at its worst."""
@@ -71,8 +80,8 @@ class Fragmentation:
     """Of the worst instant."""
     pinned: Pins = field(default_factory=Pins.of)
     """What kept the mostly free segments then."""
-    pinned_by: Frame | None = None
-    """Where in the program the first of these was allocated; None where not known."""
+    pinned_by: PinnedBy | None = None
+    """Where the first of these was allocated; None where that is not known."""
     is_expandable: bool = False
     """Whether the allocator used expandable segments already."""
 
@@ -94,7 +103,7 @@ def fragmentation(recording: Recording) -> Fragmentation:
         was_asked=was_asked,
         step=place(recording, worst)[0],
         pinned=pinned,
-        pinned_by=_own_frame(recording, int(pinned.stack_id[0])) if len(pinned) else None,
+        pinned_by=_allocated_at(recording, int(pinned.stack_id[0])) if len(pinned) else None,
         is_expandable=bool(
             (recording.trace.action == Action.SEGMENT_MAP).any()
             or recording.initial.segments.is_expandable.any()
@@ -129,11 +138,11 @@ def _worst(recording: Recording, parts: Parts) -> tuple[int, bool]:
     return int(asked[parts.inactive_split[asked].argmax()]), True
 
 
-def _own_frame(recording: Recording, stack_id: int) -> Frame | None:
-    """The innermost frame that is Python and not torch's; else the innermost that is Python."""
-    python = [frame for frame in recording.stacks.frames(stack_id) if frame.line]
-    own = [frame for frame in python if "/torch/" not in frame.file]
-    return next(iter(own or python), None)
+def _allocated_at(recording: Recording, stack_id: int) -> PinnedBy | None:
+    """The line to name for a stack; None where the stack has neither a line of the user nor of a library."""
+    folded = fold(recording.stacks)
+    frame = folded.frame(stack_id)
+    return PinnedBy(frame, folded.is_library(int(folded.place[stack_id]))) if frame else None
 
 
 def findings(found: Fragmentation) -> list[Finding]:
@@ -152,7 +161,8 @@ def _unusable(found: Fragmentation, reserved: int) -> Finding:
     sizes = f"{format_bytes(found.unusable_bytes)} of {format_bytes(reserved)}"
     asked = ", and the driver was asked for more" if found.was_asked else ""
     claim = f"{sizes} reserved lay in free pieces {place}{asked}{_pinned(found)}"
-    frame = found.pinned_by
+    own = found.pinned_by
+    frame = own.frame if own and not own.is_library else None
     return Finding(
         kind="fragmentation",
         severity="warning",
@@ -180,8 +190,8 @@ def _pinned(found: Fragmentation) -> str:
     )
     n_others = int(found.pinned.n_blocks[0]) - 1
     others = f" and {n_others} smaller" if n_others else ""
-    frame = found.pinned_by
-    where = f" from {frame.file}:{frame.line}" if frame else ""
+    at = found.pinned_by
+    where = f" from {at.frame.file}:{at.frame.line}" + " (library)" * at.is_library if at else ""
     return f"; {kept} of it pinned by a block of {size}{where}{others}"
 
 

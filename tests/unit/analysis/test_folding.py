@@ -1,13 +1,18 @@
 """Folding keeps the user's lines, whoever wrote the path, and loses no byte."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from vramscope.analysis.folding import fold, holders, is_framework
-from vramscope.model.stacks import StackBuilder
+import vramscope
+from vramscope.analysis.folding import Origin, fold, holders, origin, user_files
+from vramscope.model.stacks import StackBuilder, stacks_of
 
 TORCH = "/opt/conda/lib/python3.11/site-packages/torch/nn/functional.py"
 TRAIN = "/home/me/train.py"
+EINOPS = "/home/me/project/.venv/lib/python3.12/site-packages/einops/einops.py"
+GPT2 = "/opt/conda/lib/python3.11/site-packages/transformers/models/gpt2/modeling_gpt2.py"
 
 
 @pytest.mark.parametrize(
@@ -27,8 +32,8 @@ TRAIN = "/home/me/train.py"
         "",
     ],
 )
-def test_files_of_torch_python_and_cpp_are_the_frameworks(file):
-    assert is_framework(file)
+def test_files_of_torch_python_and_cpp_are_not_the_users(file):
+    assert origin(file) is not Origin.USER
 
 
 @pytest.mark.parametrize(
@@ -38,12 +43,110 @@ def test_files_of_torch_python_and_cpp_are_the_frameworks(file):
         r"D:\work\train.py",
         "/tmp/ipykernel_114/3105878423.py",
         "<ipython-input-3-abc>",
-        "/opt/conda/lib/python3.11/site-packages/transformers/models/gpt2/modeling_gpt2.py",
         "/home/me/my_torch_project/model.py",
+        "/home/me/vramscope/train.py",
+        "<stdin>",
     ],
 )
-def test_files_of_the_user_and_of_model_libraries_are_kept(file):
-    assert not is_framework(file)
+def test_files_of_the_user_are_kept(file):
+    assert origin(file) is Origin.USER
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        EINOPS,
+        GPT2,
+        r"C:\Users\me\venv\Lib\site-packages\timm\layers\mlp.py",
+        "/usr/lib/python3/dist-packages/accelerate/optimizer.py",
+        "/root/env/lib/python3.10/site-packages/single_module.py",
+        "triton/runtime/jit.py",
+        r"C:\Users\me\miniconda3\envs\pt\lib\contextlib.py",
+        "/usr/lib/python3.11/contextlib.py",
+        "Objects/descrobject.c",
+        "cuda_utils.cuh",
+        "<__array_function__ internals>",
+        "/home/me/.venv/bin/accelerate",
+        "/home/me/.vscode-server/extensions/ms-python.python/pythonFiles/lib/python/debugpy/server/cli.py",
+    ],
+)
+def test_files_of_every_installed_package_are_not_the_users(file):
+    assert origin(file) is not Origin.USER
+
+
+def test_every_module_of_vramscope_is_folded_but_the_script_of_the_demo():
+    package = Path(vramscope.__file__).parent
+    files = {path.relative_to(package).as_posix() for path in package.rglob("*.py")}
+
+    users = {file for file in files if origin(f"/src/somewhere/vramscope/{file}") is Origin.USER}
+
+    assert users == {"commands/_demo_train.py"}
+
+
+def test_the_users_line_is_named_however_many_libraries_lie_between():
+    stacks = stacks_of(
+        [
+            ("empty", TORCH, 1),
+            ("rearrange", EINOPS, 5),
+            ("mlp", "/home/me/transformer.py", 45),
+            ("main", TRAIN, 9),
+        ]
+    )
+    folded = fold(stacks)
+
+    assert [(each.file, each.line) for each in folded.stacks.frames(int(folded.of[-1]))] == [
+        ("/home/me/transformer.py", 45),
+        (TRAIN, 9),
+    ]
+    assert folded.strings[folded.via[-1]] == "empty"
+
+
+def test_a_library_run_from_a_checkout_is_folded_where_another_file_is_the_users():
+    checkout = "/home/me/src/transformers/src/transformers/models/gpt2/modeling_gpt2.py"
+    same_name = "/home/me/project/nets/transformers/dit.py"
+    stacks = stacks_of([("forward", checkout, 5), ("forward", same_name, 3), ("main", TRAIN, 9)])
+
+    assert user_files(stacks) == {same_name, TRAIN}
+    assert user_files(stacks_of([("forward", checkout, 5)])) == {checkout}
+
+
+def test_a_folder_of_the_user_may_be_called_torch_where_torch_is_seen_elsewhere():
+    mine = "/home/me/torch/train.py"
+
+    assert user_files(stacks_of([("linear", TORCH, 5), ("main", mine, 9)])) == {mine}
+    assert user_files(stacks_of([("linear", "torch/nn/functional.py", 5), ("main", TRAIN, 9)])) == {TRAIN}
+
+
+def test_without_a_frame_of_the_user_the_outermost_library_is_named_and_marked():
+    builder = StackBuilder()
+    alone = builder.add(
+        [
+            ("empty", TORCH, 1),
+            ("load", GPT2, 2),
+            ("run", EINOPS, 3),
+            ("_bootstrap", "/usr/lib/python3.11/threading.py", 9),
+        ]
+    )
+    torch_alone = builder.add([("malloc", "a.cpp", 0), ("linear", TORCH, 7)])
+    mine = builder.add([("load", GPT2, 2), ("main", TRAIN, 9)])
+    folded = fold(builder.build())
+
+    assert folded.of[alone] == folded.of[torch_alone] == 0
+    assert folded.frame(alone) == ("run", EINOPS, 3)
+    assert folded.frame(torch_alone) == ("linear", TORCH, 7)
+    assert [folded.is_library(int(folded.place[each])) for each in (alone, torch_alone, mine)] == [
+        True,
+        True,
+        False,
+    ]
+
+
+def test_a_recording_in_which_nothing_is_the_users_shows_the_library_that_allocates():
+    stacks = stacks_of([("empty", TORCH, 1), ("forward", GPT2, 2), ("main", EINOPS, 3)])
+    folded = fold(stacks)
+
+    assert folded.frame(len(stacks) - 1) == ("forward", GPT2, 2)
+    assert folded.is_library(int(folded.place[-1]))
 
 
 def test_a_stack_keeps_its_own_frames_and_the_function_called_last():

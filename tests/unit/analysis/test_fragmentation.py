@@ -130,6 +130,48 @@ def test_a_finding_names_the_line_that_pins_what_was_free_when_the_driver_was_as
     assert finding.claim.endswith("99.0 MiB of it pinned by a block of 1.00 MiB from train.py:7")
 
 
+@pytest.mark.parametrize(
+    "frame",
+    [
+        ("__get__", "Objects/descrobject.c", 344),
+        ("inner", "/usr/lib/python3.11/contextlib.py", 81),
+        ("run", "triton/runtime/jit.py", 3),
+        ("linear", r"C:\venv\Lib\site-packages\torch\nn\functional.py", 10),
+        ("<lambda>", "/src/vramscope/vramscope/capture/_calls.py", 194),
+    ],
+)
+def test_what_pins_memory_is_the_users_line_whatever_lies_between(recording, frame):
+    made = recording(
+        (Action.SEGMENT_ALLOC, 0, 100 * MIB),
+        (Action.ALLOC, 0, MIB, 2),
+        (Action.SEGMENT_ALLOC, 200 * MIB, 100 * MIB),
+        (Action.ALLOC, 200 * MIB, 100 * MIB),
+        stacks=stacks_of([frame, ("step", "/home/me/train.py", 7)]),
+    )
+
+    (finding,) = findings(fragmentation(made))
+
+    assert (finding.file, finding.line, finding.function) == ("/home/me/train.py", 7, "step")
+    assert finding.claim.endswith("from /home/me/train.py:7")
+
+
+def test_what_pins_memory_is_marked_where_only_a_library_is_known(recording):
+    library = "/usr/lib/python3.11/site-packages/accelerate/optimizer.py"
+    stacks = stacks_of([("step", library, 5)], [("other", "/home/me/train.py", 7)])
+    made = recording(
+        (Action.SEGMENT_ALLOC, 0, 100 * MIB),
+        (Action.ALLOC, 0, MIB, 1),
+        (Action.SEGMENT_ALLOC, 200 * MIB, 100 * MIB),
+        (Action.ALLOC, 200 * MIB, 100 * MIB),
+        stacks=stacks,
+    )
+
+    (finding,) = findings(fragmentation(made))
+
+    assert finding.file is None
+    assert finding.claim.endswith("accelerate/optimizer.py:5 (library)")
+
+
 def test_a_release_that_is_followed_by_a_request_is_a_retry_unless_the_program_asked_for_it(recording):
     stacks = stacks_of([("step", "train.py", 7)], [("empty_cache", "memory.py", 1), ("main", "train.py", 9)])
     by_program = len(stacks) - 1
