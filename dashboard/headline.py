@@ -1,15 +1,15 @@
 """The first sentence about a recording: how full, when, and by whom."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from vramscope import analysis
-from vramscope.analysis._place import number_of_step
+from vramscope.analysis.findings import collect
+from vramscope.analysis.peak import High, past_highs
 from vramscope.model.finding import Finding
 from vramscope.model.past import Past
 from vramscope.model.trace import Action
-from vramscope.units import format_bytes
+from vramscope.units import format_bytes, format_share
 
 from .data import Data, View, answer
 from .figures.names import place
@@ -25,47 +25,32 @@ class Headline(NamedTuple):
     """That leads to the largest holder's line; 0 where it is not known."""
 
 
-class PastPeak(NamedTuple):
-    """The highest of what is known by its peaks alone."""
-
-    n_bytes: int
-    step: int | None
-
-    @property
-    def words(self) -> str:
-        """``step 8``."""
-        return "an early part" if self.step is None else f"step {self.step}"
-
-
 def claim(data: Data, view: View) -> str:
     """The peak in one sentence; asks for nothing but the totals, so it is there with the chart."""
     known, at = totals(data, view).allocated, fullest(data, view)
     before = past_peak(view.recording.past, "allocated")
     if before is not None and before.n_bytes > known[at]:
-        said = f"Peak {format_bytes(before.n_bytes)} in {before.words}"
+        said = f"Peak {format_bytes(before.n_bytes)} in {past_words(before)}"
     else:
         said = f"Peak {format_bytes(int(known[at]))} at {moment(data, view, at).words}"
     return _out_of_memory(data, view) or said
 
 
-def past_peak(past: Past, quantity: str) -> PastPeak | None:
+def past_peak(past: Past, quantity: str) -> High | None:
     """The most of one quantity in the part whose events a size cap took; None where none were."""
-    values = getattr(past.peaks, quantity)
-    settled = getattr(past.settled, quantity)
-    if not past.n_events or not len(values) + len(settled):
-        return None
-    if int(settled.max(initial=-1)) >= int(values.max(initial=-1)):
-        row = int(settled.argmax())
-        return PastPeak(int(settled[row]), int(past.steps.index[row]))
-    row = int(values.argmax())
-    return PastPeak(int(values[row]), number_of_step(past.steps, int(past.peaks.event[row])))
+    return past_highs(past).get(quantity) if past.n_events else None
+
+
+def past_words(high: High) -> str:
+    """``step 8``."""
+    return high.where or "an early part"
 
 
 def headline(data: Data, view: View) -> Headline:
     """The peak in one sentence, its largest holder in a second."""
     known, at = totals(data, view), fullest(data, view)
     idle = int(known.reserved[at]) - int(known.allocated[at])
-    unused = f"{format_bytes(idle)} more were reserved then without serving a tensor." if idle > 0 else ""
+    unused = f"{format_bytes(idle)} were reserved but unallocated then." if idle > 0 else ""
     since = _since(data, view, at)
     holder = _holder(data, view, at, "that" if since else "the peak")
     support = " ".join(part for part in (since, holder, unused) if part)
@@ -92,7 +77,8 @@ def _out_of_memory(data: Data, view: View) -> str:
     event = int(failed[-1])
     asked, had = int(trace.size[event]), int(totals(data, view).allocated[event])
     words = moment(data, view, event + 1).words
-    return f"Out of memory at {words}: {format_bytes(asked)} asked for beside {format_bytes(had)} allocated"
+    tried = f"tried to allocate {format_bytes(asked)} with {format_bytes(had)} allocated"
+    return f"Out of memory at {words}: {tried}"
 
 
 def _holder(data: Data, view: View, at: int, whole: str) -> str:
@@ -102,11 +88,13 @@ def _holder(data: Data, view: View, at: int, whole: str) -> str:
         return f"Who allocated {whole} was not recorded."
     row = int(known.argmax())
     frame = code.stacks.frame(int(live.folded_id[row]))
-    share = _percent(int(live.n_bytes[row]), live.total_bytes)
-    silent = int(live.n_bytes[~known].sum())
-    said = f"{share} of {whole} was allocated by {frame.function[:80]} ({place(frame)[:80]})"
+    share = format_share(int(live.n_bytes[row]), live.total_bytes, 0)
+    is_mine = known & (live.folded_id < code.first_library)
+    silent = int(live.n_bytes[~is_mine].sum())
+    where = place(frame)[:80] + (", a library" if code.is_library(int(live.folded_id[row])) else "")
+    said = f"{share} of {whole} was allocated by {frame.function[:80]} ({where})"
     if 10 * silent > live.total_bytes:
-        said += f"; {_percent(silent, live.total_bytes)} shows no line of yours"
+        said += f"; {format_share(silent, live.total_bytes, 0)} shows no line of yours"
     return f"{said}."
 
 
@@ -114,10 +102,6 @@ def _holding(data: Data, view: View, at: int) -> int:
     live = held(data, view, at)
     known = live.folded_id > 0
     return int(live.example[int(known.argmax())]) if known.any() else 0
-
-
-def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / max(whole, 1):.0f} %"
 
 
 class Said(NamedTuple):
@@ -137,14 +121,8 @@ def findings(data: Data, view: View) -> Said:
 def _findings(data: Data, view: View) -> Said:
     # Of a run that grows no answer is kept: nobody asks for it again, and all of them together are large.
     is_kept = data.growing(view) is None
-    said = [
-        finding
-        for question in analysis.analyses().values()
-        if question.findings is not None
-        for finding in question.findings(
-            data.ask(view, question.name) if is_kept else answer(view.recording, question.name)
-        )
-        if finding.kind != "peak"
-    ]
-    rank = {"error": 0, "warning": 1, "info": 2}
-    return Said(sorted(said, key=lambda finding: rank.get(finding.severity, 3)), len(view.recording.trace))
+
+    def ask(name: str) -> Any:
+        return data.ask(view, name) if is_kept else answer(view.recording, name)
+
+    return Said(collect(ask), len(view.recording.trace))

@@ -1,4 +1,4 @@
-"""Bytes and times to text and back: the only formatter.
+"""Bytes, times, counts and shares to text and back: the only formatter.
 
 GiB means 2³⁰ bytes everywhere, and says so.
 """
@@ -43,3 +43,16 @@ def format_duration(n_ns: int | float) -> str:
         if seconds * scale >= 1:
             return f"{seconds * scale:.3g} {unit}"
     return f"{n_ns:.0f} ns"
+
+
+def format_count(number: int, noun: str) -> str:
+    """``'1 block'``, ``'1,024 blocks'``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def format_share(part: int | float, whole: int | float, digits: int = 1) -> str:
+    """``'12.5 %'``; what is there but rounds to nothing is ``'<0.1 %'``; ``''`` of nothing."""
+    if whole <= 0:
+        return ""
+    share, least = 100 * part / whole, 10**-digits
+    return f"<{least:.{digits}f} %" if 0 < share < least / 2 else f"{share:.{digits}f} %"

@@ -6,7 +6,7 @@ import numpy as np
 from dash import html
 
 from vramscope.model.marks import Category
-from vramscope.units import format_bytes
+from vramscope.units import format_bytes, format_share
 
 from ..data import Data, View
 from ..instant import category_bytes, owners
@@ -17,8 +17,7 @@ MOST_MODULES = 12
 
 def share(part: float, whole: float) -> str:
     """``12.3 %``; what is there never reads as nothing."""
-    percent = 100 * part / max(whole, 1)
-    return "<0.1 %" if 0 < percent < 0.05 else f"{percent:.1f} %"
+    return format_share(part, max(whole, 1))
 
 
 class Part(NamedTuple):

@@ -8,7 +8,7 @@ from dash.exceptions import PreventUpdate
 from vramscope.errors import VramscopeError
 from vramscope.model.finding import Finding
 from vramscope.model.stacks import Frame
-from vramscope.units import format_bytes
+from vramscope.units import format_bytes, format_share
 
 from ..address import Address, restore
 from ..components import kpi, legend, live_set, past, stack_table, states
@@ -20,7 +20,7 @@ from ..figures import timeline
 from ..figures.names import place
 from ..figures.series import EVENTS, TIME, Series
 from ..figures.timeline import QUANTITIES, Window
-from ..headline import claim, findings, headline, past_peak
+from ..headline import claim, findings, headline, past_peak, past_words
 from ..instant import clamp, fullest, moment, neighbour, series_of, totals
 from . import Context, Page
 
@@ -168,12 +168,11 @@ def _highest(view: View, quantity: str, n_bytes: int, words: str) -> tuple[int, 
     before = past_peak(view.recording.past, quantity)
     if before is None or before.n_bytes <= n_bytes:
         return n_bytes, words
-    return before.n_bytes, f"{before.words}, detail thinned"
+    return before.n_bytes, f"{past_words(before)}, detail thinned"
 
 
 def _percent(part: int, whole: int) -> str:
-    share = 100 * part / whole
-    return "under 1 %" if 0 < share < 1 else f"{share:.0f} %"
+    return format_share(part, whole, 0)
 
 
 def _window(series: Series, t0: int | None, t1: int | None) -> Window:

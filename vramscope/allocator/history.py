@@ -178,7 +178,8 @@ def _missing(trace: Trace, n_annotations: int) -> list[Note]:
     n_blind = int(np.count_nonzero(trace.stack_id[moves] == 0))
     if n_blind:
         share = n_blind / max(int(np.count_nonzero(moves)), 1)
-        text = f"{n_blind} allocations and frees ({share:.0%}) were recorded without a call stack"
+        moves_were = "allocation or free was" if n_blind == 1 else "allocations and frees were"
+        text = f"{n_blind:,} {moves_were} recorded without a call stack ({share:.0%})"
         found.append(Note("no_stack", text, n_blind))
     return found
 

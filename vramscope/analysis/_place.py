@@ -11,14 +11,25 @@ from vramscope.model.recording import Recording
 
 def place(recording: Recording, instant: int) -> tuple[int | None, Phase | None]:
     """Number of the step, and innermost phase, of the event that led to *instant*; None outside of any."""
+    step = number_of_step(recording.steps, max(instant - 1, 0))
+    innermost = _innermost(recording.phases, instant)
+    return step, None if innermost is None else Phase(int(recording.phases.phase[innermost]))
+
+
+def phase_words(recording: Recording, instant: int) -> str:
+    """``backward``, ``zero grad``, or an annotation by its own name; '' outside of every phase."""
+    phases = recording.phases
+    innermost = _innermost(phases, instant)
+    if innermost is None:
+        return ""
+    phase, name = Phase(int(phases.phase[innermost])), phases.names[phases.name[innermost]]
+    return name if phase is Phase.USER and name else phase.name.lower().replace("_", " ")
+
+
+def _innermost(phases: Phases, instant: int) -> int | None:
     event = max(instant - 1, 0)
-    step = number_of_step(recording.steps, event)
-    inside = (recording.phases.start_event <= event) & (event < recording.phases.end_event)
-    rows = np.flatnonzero(inside)
-    if not len(rows):
-        return step, None
-    innermost = rows[np.argmax(_rank(recording.phases)[rows])]
-    return step, Phase(int(recording.phases.phase[innermost]))
+    rows = np.flatnonzero((phases.start_event <= event) & (event < phases.end_event))
+    return int(rows[np.argmax(_rank(phases)[rows])]) if len(rows) else None
 
 
 def number_of_step(steps: Steps, event: int) -> int | None:

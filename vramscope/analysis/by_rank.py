@@ -48,7 +48,8 @@ class RankBytes(Table):
     time_ns: NDArray[Any]
     """Of the event that led to the instant."""
     is_within: NDArray[Any]
-    """Whether the recording reaches to the moment; else the row is what it held at its nearer end."""
+    """Whether the process was recorded at the moment; else the row is what it held at its nearer end. All
+    devices of a rank are recorded together: one whose last event came earlier still holds what it held."""
     requested: NDArray[Any]
     allocated: NDArray[Any]
     active: NDArray[Any]
@@ -144,7 +145,11 @@ def _by_time(courses: Sequence[_Course], moment_ns: int | None, earliest_ns: int
         moment_ns = max(at_ns, earliest_ns)
     else:
         instants = [int(np.searchsorted(course.times, moment_ns, side="right")) for course in courses]
-    rows = [_row(*pair, moment_ns) for pair in zip(courses, instants, strict=True)]
+    spans = _spans(courses)
+    rows = [
+        _row(course, instant, spans[course.recording.process.rank], moment_ns)
+        for course, instant in zip(courses, instants, strict=True)
+    ]
     return _table(rows, aligned="time", moment_ns=moment_ns)
 
 
@@ -168,13 +173,23 @@ def _time_of(course: _Course, instant: int) -> int:
     return int(course.times[instant - 1]) if instant else int(course.totals.time_ns[0])
 
 
-def _row(course: _Course, instant: int, moment_ns: int) -> dict[str, int]:
+def _spans(courses: Sequence[_Course]) -> dict[int, tuple[int, int]]:
+    """By rank the first and last nanosecond of any of its devices."""
+    found: dict[int, tuple[int, int]] = {}
+    for course in courses:
+        rank, times = course.recording.process.rank, course.totals.time_ns
+        first, last = found.get(rank, (int(times[0]), int(times.max())))
+        found[rank] = min(first, int(times[0])), max(last, int(times.max()))
+    return found
+
+
+def _row(course: _Course, instant: int, span: tuple[int, int], moment_ns: int) -> dict[str, int]:
     peak = course.first + int(course.totals.allocated[course.first : course.last + 1].argmax())
     return {
         **_identity(course.recording),
         **_levels(course.totals, instant),
         "time_ns": _time_of(course, instant),
-        "is_within": _reaches(course, moment_ns, moment_ns),
+        "is_within": span[0] <= moment_ns <= span[1],
         "own_peak": int(course.totals.allocated[peak]),
         "own_instant": peak,
     }

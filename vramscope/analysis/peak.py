@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from vramscope.analysis import Analysis
-from vramscope.analysis._place import number_of_step, place
+from vramscope.analysis._place import number_of_step, phase_words, place
 from vramscope.analysis.timeline import Totals, timeline
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase
@@ -28,6 +28,13 @@ class High:
     """None outside of every step."""
     phase: Phase | None
     """None outside of every phase."""
+    phase_words: str = ""
+    """The phase in words, an annotation by its own name; '' outside of every phase."""
+
+    @property
+    def where(self) -> str:
+        """``step 3 backward``; '' outside of both."""
+        return " ".join(filter(None, ["" if self.step is None else f"step {self.step}", self.phase_words]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +67,15 @@ def peak_of(recording: Recording, totals: Totals) -> Peak:
         values = getattr(totals, quantity)
         instant = int(values.argmax())
         step, phase = place(recording, instant)
-        return High(int(values[instant]), instant, int(totals.time_ns[instant]), step, phase)
+        words = phase_words(recording, instant)
+        return High(int(values[instant]), instant, int(totals.time_ns[instant]), step, phase, words)
 
     here = high("requested"), high("allocated"), high("active"), high("reserved")
-    return Peak(*here, _past(recording.past))
+    return Peak(*here, past_highs(recording.past))
 
 
-def _past(past: Past) -> dict[str, High]:
-    """Of the steps that have only their peaks left, and of what came behind them."""
+def past_highs(past: Past) -> dict[str, High]:
+    """The maxima by quantity before the trace; empty where no size cap took events."""
     event = np.concatenate([past.settled.start_event, past.peaks.event])
     found = {}
     for quantity in ("requested", "allocated", "active", "reserved") if len(event) else ():
@@ -83,7 +91,7 @@ def findings(found: Peak) -> list[Finding]:
     if not top.n_bytes:
         return []
     step = "" if top.step is None else f" at step {top.step}"
-    phase = "" if top.phase is None else f" in {top.phase.name.lower().replace('_', ' ')}"
+    phase = f" in {top.phase_words}" if top.phase_words else ""
     claim = f"peak {format_bytes(top.n_bytes)} allocated{step}{phase}"
     evidence = {"instant": top.instant, "reserved_bytes": found.reserved.n_bytes}
     return [Finding("peak", "info", claim, n_bytes=top.n_bytes, evidence=evidence)]

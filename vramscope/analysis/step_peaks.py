@@ -62,15 +62,29 @@ class StepPeaks:
     """Row i is step i of ``Recording.past``, whose events a size cap took; as exact as the others. Instants
     count from the first event ever."""
     past_per_phase: IntervalPeaks = field(default_factory=IntervalPeaks.of)
+    outside: IntervalPeaks = field(default_factory=IntervalPeaks.of)
+    """One row per stretch of events outside of every step, in order: setup, evaluation, checkpoints."""
 
 
 def step_peaks(recording: Recording) -> StepPeaks:
     """Peaks of all steps and phases; 0.2 s per million events."""
     totals, n_events, past = timeline(recording), len(recording.trace), recording.past
     found = _both(recording.steps, recording.phases, n_events, partial(_peaks, totals))
+    outside = _outside(recording.steps, n_events, totals)
     if not past.n_events:
-        return StepPeaks(*found)
-    return StepPeaks(*found, *_of_past(past, totals))
+        return StepPeaks(*found, outside=outside)
+    return StepPeaks(*found, *_of_past(past, totals), outside=outside)
+
+
+def _outside(steps: Steps, n_events: int, totals: Totals) -> IntervalPeaks:
+    """The stretches before, between and after the steps."""
+    order = np.argsort(steps.start_event, kind="stable")
+    ends = np.clip(steps.end_event[order], 0, n_events)
+    start = np.append(0, np.maximum.accumulate(ends))
+    end = np.append(np.clip(steps.start_event[order], 0, n_events), n_events)
+    start, end = start[start < end], end[start < end]
+    none = {"step": np.full(len(start), -1), "phase": np.full(len(start), Phase.OTHER)}
+    return IntervalPeaks.of(**none, start_event=start, end_event=end, **_peaks(totals, start, end))
 
 
 def _of_past(past: Past, totals: Totals) -> tuple[IntervalPeaks, IntervalPeaks]:

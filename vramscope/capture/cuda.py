@@ -460,7 +460,8 @@ class Cuda:
         )
         if n_blind:
             share = f"{n_blind / n_moves:.0%}"
-            text = f"{n_blind} allocations and frees ({share}) were recorded without a call stack"
+            moves_were = "allocation or free was" if n_blind == 1 else "allocations and frees were"
+            text = f"{n_blind:,} {moves_were} recorded without a call stack ({share})"
             self._tell_once(Note("no_stack", text, n_blind))
 
 

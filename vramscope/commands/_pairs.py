@@ -1,7 +1,9 @@
-"""Which recording of one run belongs to which of another?"""
+"""Which recordings of a run are meant, and which belongs to which of another run?"""
 
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording, Run
+
+_MOST_NAMED = 8
 
 
 def pairs(before: Run, after: Run) -> list[tuple[Recording, Recording]]:
@@ -12,6 +14,20 @@ def pairs(before: Run, after: Run) -> list[tuple[Recording, Recording]]:
     found = [(known[_key(each)], each) for each in after.recordings if _key(each) in known]
     if not found:
         raise UsageError(f"{before.path} and {after.path} have no rank and device in common")
+    return found
+
+
+def chosen(run: Run, rank: int | None, device: int | None) -> tuple[Recording, ...]:
+    """The recordings of *rank* and *device*; None means all. Raises UsageError where there are none."""
+    found = tuple(
+        each
+        for each in run.recordings
+        if rank in (None, each.process.rank) and device in (None, each.device.index)
+    )
+    if run.recordings and not found:
+        known = ", ".join(f"rank {r}, device {d}" for r, d in map(_key, run.recordings[:_MOST_NAMED]))
+        more = ", ..." if len(run.recordings) > _MOST_NAMED else ""
+        raise UsageError(f"{run.path}: no such rank or device; it has {known}{more}")
     return found
 
 

@@ -1,39 +1,60 @@
-"""Ranks and devices of one run beside one another: how much at once, and each at its own peak."""
+"""Ranks and devices of one run side by side: what each held at one moment, and each at its own peak."""
 
 from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from vramscope.analysis._place import place
 from vramscope.analysis.by_rank import RankBytes, by_rank
+from vramscope.analysis.peak import High
+from vramscope.analysis.summary import Summary, has_allocator
 from vramscope.commands._document import Block, Grid, Heading, Text
-from vramscope.commands._summary import Summary, has_allocator, phase_word
-from vramscope.model.recording import Recording
-from vramscope.units import format_bytes
+from vramscope.units import format_bytes, format_count, format_share
 
 _WORTH_SAYING = 0.05
-"""Of the median: what a rank needs beyond that is what the others' devices have for nothing."""
+"""Share of the median: what one rank needs beyond that, the devices of the others have and do not use."""
+_ROWS_SHOWN = 10
 
 
-def ranks(summaries: Sequence[Summary]) -> Iterator[Block]:
-    """Nothing for one recording, or where there is no clock that all have."""
-    recordings = _compared(summaries)
-    if not recordings:
+def by_fullness(summaries: Sequence[Summary]) -> list[Summary]:
+    """Those that ran out of memory first, then by the share of the device (else the bytes) reserved."""
+    return sorted(summaries, key=_fullness, reverse=True)
+
+
+def _fullness(summary: Summary) -> tuple[bool, float, int]:
+    has_failed = any(finding.kind == "oom" for finding in summary.findings)
+    reserved, capacity = summary.peak["reserved"].n_bytes, summary.recording.device.total_bytes
+    return has_failed, reserved / capacity if capacity else 0.0, reserved
+
+
+def ranks(ordered: Sequence[Summary]) -> Iterator[Block]:
+    """The table of several recordings in the order given; nothing where they have no common clock."""
+    compared = _compared(ordered)
+    if not compared:
         return
-    found = by_rank(recordings[0], recordings[1:])
+    found = by_rank(compared[0].recording, [summary.recording for summary in compared[1:]])
     total = found.total_bytes
     yield Heading(f"All {len(found)} together: {format_bytes(total)} allocated when that was most")
     yield from _uneven(found)
-    rows = tuple(_row(*row, total) for row in zip(found.names, recordings, _listed(found), strict=True))
-    yield Grid(("", "at that moment", "share", "reserved", "own peak", "own peak in"), rows, "lrrrrl")
+    highs = [summary.peak["allocated"] for summary in compared]
+    rows = [_row(*row, total) for row in zip(found.names, highs, _listed(found), strict=True)]
+    yield Grid(
+        ("", "at that moment", "share", "reserved", "own peak", "own peak in"),
+        tuple(rows[:_ROWS_SHOWN]),
+        "lrrrrl",
+    )
+    if len(rows) > _ROWS_SHOWN:
+        rest = found.own_peak[_ROWS_SHOWN:]
+        lowest, highest = format_bytes(int(rest.min())), format_bytes(int(rest.max()))
+        count = format_count(len(rows) - _ROWS_SHOWN, "more row")
+        yield Text(f"{count}, own peaks from {lowest} to {highest} (--json)", "quiet")
 
 
 def ranks_as_json(summaries: Sequence[Summary]) -> dict[str, Any] | None:
     """The same for machines; None where there is nothing to compare."""
-    recordings = _compared(summaries)
-    if not recordings:
+    compared = _compared(summaries)
+    if not compared:
         return None
-    found = by_rank(recordings[0], recordings[1:])
+    found = by_rank(compared[0].recording, [summary.recording for summary in compared[1:]])
     return {
         "aligned": found.aligned,
         "time_ns": found.moment_ns,
@@ -52,9 +73,9 @@ def ranks_as_json(summaries: Sequence[Summary]) -> dict[str, Any] | None:
     }
 
 
-def _compared(summaries: Sequence[Summary]) -> list[Recording]:
-    found = [summary.recording for summary in summaries if has_allocator(summary.recording)]
-    has_clock = all(recording.trace.has_clock for recording in found if len(recording.trace))
+def _compared(summaries: Sequence[Summary]) -> list[Summary]:
+    found = [summary for summary in summaries if has_allocator(summary.recording)]
+    has_clock = all(each.recording.trace.has_clock for each in found if len(each.recording.trace))
     return found if len(found) > 1 and has_clock else []
 
 
@@ -63,14 +84,10 @@ def _listed(found: RankBytes) -> list[dict[str, int]]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _row(name: str, recording: Recording, row: dict[str, int], total: int) -> tuple[str, ...]:
+def _row(name: str, high: High, row: dict[str, int], total: int) -> tuple[str, ...]:
     held = format_bytes(row["allocated"]) + ("" if row["is_within"] else " (not recorded then)")
-    share = f"{100 * row['allocated'] / total:.1f} %" if total else ""
-    step, phase = place(recording, row["own_instant"])
-    when = "" if step is None else f"step {step}"
-    where = "" if phase is None else phase_word(phase).replace("_", " ")
-    peak_in = " ".join(filter(None, [when, where]))
-    return name, held, share, format_bytes(row["reserved"]), format_bytes(row["own_peak"]), peak_in
+    share = format_share(row["allocated"], total)
+    return name, held, share, format_bytes(row["reserved"]), format_bytes(high.n_bytes), high.where
 
 
 def _uneven(found: RankBytes) -> Iterator[Block]:

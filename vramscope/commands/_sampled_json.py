@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vramscope.commands._summary import Summary
+from vramscope.analysis.summary import Summary
 
 
 def levels(summary: Summary) -> dict[str, Any]:

@@ -1,20 +1,22 @@
 """A summary in words: headings, sentences and tables."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import PurePath
 
+from vramscope.analysis.findings import Shared, located, ranks_words, shared
+from vramscope.analysis.lines import Line, line_words, lines, place_words
 from vramscope.analysis.peak import High
+from vramscope.analysis.summary import QUANTITIES, StepPeak, Summary, has_allocator
 from vramscope.commands._document import Block, Grid, Heading, Text
-from vramscope.commands._lines import Line
-from vramscope.commands._ranks_page import ranks
-from vramscope.commands._summary import QUANTITIES, StepPeak, Summary, has_allocator, phase_word
+from vramscope.commands._ranks_page import by_fullness, ranks
 from vramscope.commands._waterfall_page import waterfall
-from vramscope.model.recording import Outcome, Run
-from vramscope.model.stacks import Frame
-from vramscope.units import format_bytes, format_duration
+from vramscope.model.recording import Outcome, Recording, Run
+from vramscope.units import format_bytes, format_count, format_duration, format_share
 
-_CALLERS_SHOWN = 1
 _STEPS_SHOWN = 12
+_SECTIONS_SHOWN = 8
+"""Of more recordings than that, the fullest alone is shown in detail: a report is a page, not a book."""
+_NOTES_SHOWN, _FINDINGS_SHOWN, _ROWS_SHOWN = 5, 8, 8
+"""On such a page."""
 
 _ENDINGS = {
     Outcome.RUNNING: "still running",
@@ -30,7 +32,6 @@ _DRIVERS_VIEW = (
     "others_used_bytes",
     "utilization_percent",
 )
-_URGENCY = {"error": -2, "warning": -1}
 _PARTS = {
     "requested": "in use, as requested",
     "rounding": "rounding of requests to blocks",
@@ -49,28 +50,71 @@ def page(run: Run, summaries: Sequence[Summary], top: int) -> Iterator[Block]:
         yield Text(note.text, "note")
     if not summaries:
         yield Text("no recordings in here", "warning")
-    yield from ranks(summaries)
-    for summary in summaries:
-        yield from _recording(summary, top)
+    if len(summaries) == 1:
+        yield from _recording(summaries[0], top)
+        return
+    ordered = by_fullness(summaries)
+    found = shared(located((summary.recording, summary.findings) for summary in summaries))
+    is_page = len(summaries) > _SECTIONS_SHOWN
+    yield from _findings(found[:_FINDINGS_SHOWN] if is_page else found, n_recordings=len(summaries))
+    if is_page and len(found) > _FINDINGS_SHOWN:
+        yield Text(f"{format_count(len(found) - _FINDINGS_SHOWN, 'more finding')} (--json)", "quiet")
+    yield from ranks(ordered)
+    if is_page:
+        yield from _fullest(ordered, top)
+        return
+    for summary in ordered:
+        yield from _recording(summary, top, has_findings=False)
 
 
-def _recording(summary: Summary, top: int) -> Iterator[Block]:
-    recording = summary.recording
+def _fullest(ordered: Sequence[Summary], top: int) -> Iterator[Block]:
+    """One recording instead of all; the notes of all, each once."""
+    notes: dict[str, list[Recording]] = {}
+    for summary in ordered:
+        for note in summary.recording.notes:
+            notes.setdefault(note.text, []).append(summary.recording)
+    for text, recordings in list(notes.items())[:_NOTES_SHOWN]:
+        pairs = [(each.process.rank, each.device.index) for each in recordings]
+        yield Text(f"{ranks_words(pairs)}: {text}", "note")
+    if len(notes) > _NOTES_SHOWN:
+        yield Text(f"{format_count(len(notes) - _NOTES_SHOWN, 'more note')} (--json)", "quiet")
+    summary = ordered[0]
+    yield Heading(_title(summary.recording))
+    yield Text("the fullest of all; --rank N and --device N show another one", "quiet")
+    yield Text(_extent(summary), "quiet")
+    if has_allocator(summary.recording):
+        yield _quantities(summary)
+    yield from _sampled(summary)
+    yield from _live_set(summary, min(top, _ROWS_SHOWN))
+    yield from _categories(summary)
+
+
+def _title(recording: Recording) -> str:
     device = recording.device
     title = f"rank {recording.process.rank}, device {device.index}"
     name = " ".join(
         filter(None, [device.name, format_bytes(device.total_bytes) if device.total_bytes else ""])
     )
-    simulated = "simulated" if "simulated" in (recording.source, device.kind) else ""
-    yield Heading(", ".join(filter(None, [title, name, "" if simulated in name else simulated])))
-    if simulated:
+    simulated = "simulated" if _is_simulated(recording) and "simulated" not in name else ""
+    return ", ".join(filter(None, [title, name, simulated]))
+
+
+def _is_simulated(recording: Recording) -> bool:
+    return "simulated" in (recording.source, recording.device.kind)
+
+
+def _recording(summary: Summary, top: int, *, has_findings: bool = True) -> Iterator[Block]:
+    recording = summary.recording
+    yield Heading(_title(recording))
+    if _is_simulated(recording):
         yield Text(
             "simulated: real tensors of a training without a GPU, in a model of CUDA's allocator", "quiet"
         )
     for note in recording.notes:
         yield Text(note.text, "note")
     yield Text(_extent(summary), "quiet")
-    yield from _findings(summary)
+    if has_findings:
+        yield from _findings(shared(located([(recording, summary.findings)])))
     if has_allocator(recording):
         yield _quantities(summary)
     yield from _sampled(summary)
@@ -79,7 +123,8 @@ def _recording(summary: Summary, top: int) -> Iterator[Block]:
     yield from _identity(summary)
     yield from _live_set(summary, top)
     yield from _categories(summary)
-    yield from _steps([step for step in summary.steps if step.allocated_bytes is not None])
+    yield from _private_pools(summary)
+    yield from _steps([step for step in summary.steps if step.allocated_bytes is not None], summary.outside)
 
 
 def _sampled(summary: Summary) -> Iterator[Block]:
@@ -104,7 +149,7 @@ def _samples(summary: Summary) -> Iterator[Block]:
         if name in _DRIVERS_VIEW
     )
     if rows:
-        n_samples = _count(len(summary.recording.counters), "sample")
+        n_samples = format_count(len(summary.recording.counters), "sample")
         yield Heading(f"The driver's view at most, of {n_samples}", level=3)
         yield Grid(("", "most"), rows, "lr")
 
@@ -117,15 +162,15 @@ def _extent(summary: Summary) -> str:
     recording = summary.recording
     trace = recording.trace
     n_past, n_steps = recording.past.n_events, len(recording.past.steps) + len(recording.steps)
-    parts = [_count(len(trace) + n_past, "event")] if has_allocator(recording) else []
+    parts = [format_count(len(trace) + n_past, "event")] if has_allocator(recording) else []
     if n_past:
         parts[-1] += f" ({len(trace):,} with detail)"
     if len(recording.counters):
-        parts.append(_count(len(recording.counters), "sample"))
+        parts.append(format_count(len(recording.counters), "sample"))
     if trace.has_clock:
         parts.append(format_duration(int(trace.time_ns[-1] - trace.time_ns[0])))
     if n_steps:
-        parts.append(_count(n_steps, "step"))
+        parts.append(format_count(n_steps, "step"))
     if recording.process.torch:
         parts.append(f"torch {recording.process.torch}")
     return ", ".join(parts)
@@ -141,11 +186,17 @@ def _quantities(summary: Summary) -> Grid:
 
 
 def _when(high: High) -> str:
-    step = "" if high.step is None else f"step {high.step}"
-    phase = "" if high.phase is None else phase_word(high.phase).replace("_", " ")
-    return " ".join(filter(None, [step, phase])) or (
-        f"event {high.instant:,}" if high.instant > 0 else "the start"
+    return high.where or (f"event {high.instant:,}" if high.instant > 0 else "the start")
+
+
+def _private_pools(summary: Summary) -> Iterator[Block]:
+    rows = tuple(
+        (f"({pool[0]}, {pool[1]})", format_bytes(reserved), format_bytes(allocated))
+        for pool, reserved, allocated in summary.private_pools
     )
+    if rows:
+        yield Heading("Private pools (CUDA graphs, torch.cuda.MemPool) when most was allocated", level=3)
+        yield Grid(("pool", "reserved", "allocated"), rows, "lrr")
 
 
 def _identity(summary: Summary) -> Iterator[Block]:
@@ -154,59 +205,35 @@ def _identity(summary: Summary) -> Iterator[Block]:
         return
     yield Heading(f"{format_bytes(reserved)} reserved when most was allocated", level=3)
     rows = tuple(
-        (text, format_bytes(summary.identity[part]), _share(summary.identity[part], reserved))
+        (text, format_bytes(summary.identity[part]), format_share(summary.identity[part], reserved))
         for part, text in _PARTS.items()
     )
     yield Grid(("", "bytes", "share"), rows, "lrr")
 
 
 def _live_set(summary: Summary, top: int) -> Iterator[Block]:
-    total = sum(line.n_bytes for line in summary.lines)
+    places = lines(summary.live)
+    total = sum(line.n_bytes for line in places)
     if not total:
         return
     is_all = total == summary.peak["allocated"].n_bytes
     of = "at the peak" if is_all else "at the peak of the events with detail"
-    yield Heading(f"{format_bytes(total)} allocated {of}, by where it was allocated", level=3)
-    shown = summary.lines[:top]
-    rows = [_line(line, total) for line in shown]
-    rest = summary.lines[top:]
+    yield Heading(f"{format_bytes(total)} allocated {of}, by the line that allocated it", level=3)
+    rows = [_line(line, total) for line in places[:top]]
+    rest = places[top:]
     if rest:
         n_bytes, n_blocks = sum(line.n_bytes for line in rest), sum(line.n_blocks for line in rest)
-        rows.append(
-            (
-                *_amount(n_bytes, n_blocks, total),
-                f"{_count(len(rest), 'more place')} (--top {len(summary.lines)})",
-            )
-        )
-    yield Grid(("bytes", "share", "blocks", "where"), tuple(rows), "rrrl")
+        more = f"{format_count(len(rest), 'more place')} (--top {len(places)})"
+        rows.append((*_amount(n_bytes, n_blocks, total), more))
+    yield Grid(("bytes", "share", "blocks", "line"), tuple(rows), "rrrl")
 
 
 def _line(line: Line, total: int) -> tuple[str, ...]:
-    return (*_amount(line.n_bytes, line.n_blocks, total), _place(line))
+    return (*_amount(line.n_bytes, line.n_blocks, total), line_words(line))
 
 
 def _amount(n_bytes: int, n_blocks: int, total: int) -> tuple[str, ...]:
-    return format_bytes(n_bytes), _share(n_bytes, total), f"{n_blocks:,}"
-
-
-def _place(line: Line) -> str:
-    """``app/train.py:31 forward: linear ← app/train.py:60 train  +7 frames``, innermost first."""
-    calls = [_frame(frame) for frame in line.frames[: 1 + _CALLERS_SHOWN]]
-    if line.via:
-        calls[:1] = [f"{calls[0]}: {line.via}"] if calls else [line.via]
-    if not calls:
-        return f"{line.n_folded} frames of C++" if line.n_folded else "no stack was recorded"
-    hidden = line.n_folded + max(0, len(line.frames) - 1 - _CALLERS_SHOWN)
-    return " ← ".join(calls) + (f"  +{hidden} frames" if hidden else "")
-
-
-def _frame(frame: Frame) -> str:
-    return f"{_short(frame.file)}:{frame.line} {frame.function}"
-
-
-def _short(file: str) -> str:
-    """The last folder and the name: enough to know the file by."""
-    return str(PurePath(*PurePath(file.replace("\\", "/")).parts[-2:]))
+    return format_bytes(n_bytes), format_share(n_bytes, total), f"{n_blocks:,}"
 
 
 def _categories(summary: Summary) -> Iterator[Block]:
@@ -217,35 +244,40 @@ def _categories(summary: Summary) -> Iterator[Block]:
     yield Heading("The same bytes by category, and each category's own peak", level=3)
     names = sorted({**at_peak, **own}, key=lambda name: (-at_peak.get(name, 0), -own.get(name, 0)))
     rows = tuple(
-        (name.replace("_", " "), format_bytes(n), _share(n, total), format_bytes(own.get(name, 0)))
+        (name.replace("_", " "), format_bytes(n), format_share(n, total), format_bytes(own.get(name, 0)))
         for name, n in ((name, at_peak.get(name, 0)) for name in names)
     )
     yield Grid(("", "at the peak", "share", "own peak"), rows, "lrrr")
 
 
-def _steps(steps: Sequence[StepPeak]) -> Iterator[Block]:
+def _steps(steps: Sequence[StepPeak], outside: StepPeak | None) -> Iterator[Block]:
     if not steps:
         return
     is_exact = all(step.is_exact for step in steps)
     yield Heading("Peak allocated bytes of each step and phase", level=3)
     if not is_exact:
         yield Text("≥: only samples tell, the peak may be higher; so may every phase's", "quiet")
-    phases = list(dict.fromkeys(phase for step in steps for phase in step.phases))
+    every = [*steps, outside] if outside is not None else steps
+    phases = list(dict.fromkeys(phase for step in every for phase in step.phases))
     phases.sort(key="other".__eq__)  # what is in no phase, last
     shown = _telling(steps)
     rows = tuple(
         (
-            str(step.index),
+            "outside" if step.index is None else str(step.index),
             ("" if step.is_exact else "≥ ") + format_bytes(step.allocated_bytes or 0),
             *(format_bytes(step.phases[phase]) if phase in step.phases else "" for phase in phases),
         )
-        for step in shown
+        for step in (*shown, *([outside] if outside is not None else []))
     )
     yield Grid(
         ("step", "peak", *(phase.replace("_", " ") for phase in phases)), rows, "r" * (2 + len(phases))
     )
     if len(shown) < len(steps):
-        yield Text(f"{_count(len(steps) - len(shown), 'more step')}, none higher", "quiet")
+        yield Text(f"{format_count(len(steps) - len(shown), 'more step')}, none higher", "quiet")
+    highest = max(step.allocated_bytes or 0 for step in steps)
+    if outside is not None and (outside.allocated_bytes or 0) > highest:
+        peak = format_bytes(outside.allocated_bytes or 0)
+        yield Text(f"the peak of the run, {peak}, lies outside of every step", "quiet")
 
 
 def _telling(steps: Sequence[StepPeak]) -> list[StepPeak]:
@@ -257,17 +289,11 @@ def _telling(steps: Sequence[StepPeak]) -> list[StepPeak]:
     return [steps[at] for at in sorted([*ends, *middle[: _STEPS_SHOWN - len(ends)]])]
 
 
-def _findings(summary: Summary) -> Iterator[Block]:
-    for finding in sorted(summary.findings, key=lambda each: _URGENCY.get(each.severity, 0)):
-        where = f" ({_short(finding.file)}:{finding.line})" if finding.file else ""
+def _findings(found: Sequence[Shared], n_recordings: int = 1) -> Iterator[Block]:
+    for finding, of in found:
+        where = f" ({place_words(finding.file, finding.line or 0)})" if finding.file else ""
+        whose = f"{ranks_words(of)}: " if n_recordings > 1 else ""
+        most = " (the most of these)" if len(of) > 1 else ""
         advice = f". {finding.advice}" if finding.advice else ""
         kind = "plain" if finding.severity == "info" else finding.severity
-        yield Text(f"{finding.claim}{where}{advice}", kind)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f} %" if whole else ""
+        yield Text(f"{whose}{finding.claim}{where}{most}{advice}", kind)

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from vramscope.analysis.summary import Summary
 from vramscope.analysis.waterfall import Bar, Waterfall
 from vramscope.commands._document import Block, Grid, Heading, Text
-from vramscope.commands._summary import Summary
-from vramscope.units import format_bytes
+from vramscope.units import format_bytes, format_share
 
 _BARS = {
     "requested": "live tensors, as requested",
@@ -42,7 +42,7 @@ def waterfall(summary: Summary) -> Iterator[Block]:
 def _row(found: Waterfall, bar: Bar, last: tuple[Bar, ...]) -> tuple[str, ...]:
     total = int(found.total[found.fullest])
     end = next((each.n_bytes for each in last if each.name == bar.name), None)
-    share = f"{100 * bar.n_bytes / total:.1f} %" if bar.n_bytes is not None and total > 0 else ""
+    share = "" if bar.n_bytes is None else format_share(bar.n_bytes, total)
     amounts = ("" if n_bytes is None else format_bytes(n_bytes) for n_bytes in (bar.n_bytes, end))
     at_fullest, at_end = amounts
     return _BARS[bar.name], at_fullest, share, at_end, bar.source

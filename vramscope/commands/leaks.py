@@ -1,7 +1,7 @@
 """Does memory grow from step to step? Where, by which mistake, and who keeps it."""
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from vramscope.commands import Command
@@ -9,7 +9,7 @@ from vramscope.commands import Command
 if TYPE_CHECKING:
     from vramscope.commands._document import Block
     from vramscope.model.finding import Finding
-    from vramscope.model.recording import Run
+    from vramscope.model.recording import Recording, Run
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -27,8 +27,8 @@ def run(args: Namespace) -> int:
     import json
 
     from vramscope.analysis.leaks import findings, leaks
+    from vramscope.analysis.summary import summarize
     from vramscope.commands._document import print_terminal
-    from vramscope.commands._summary import summarize
     from vramscope.commands._waiting import waiting
     from vramscope.commands.report import as_json
     from vramscope.errors import UsageError
@@ -45,7 +45,7 @@ def run(args: Namespace) -> int:
     told = [findings(result) for result in results]
     if args.json:
         found = as_json([summarize(recording) for recording in loaded.recordings])
-        found["findings"] = as_json_findings([finding for each in told for finding in each])
+        found["findings"] = as_json_findings(zip(loaded.recordings, told, strict=True))
         print(json.dumps(found, indent=2))
     else:
         print_terminal(list(_page(loaded, told, [len(result.turns) for result in results])))
@@ -53,11 +53,12 @@ def run(args: Namespace) -> int:
     return 3 if has_leak and args.fail_on_leak else 0
 
 
-def as_json_findings(findings: "list[Finding]") -> list[dict[str, object]]:
-    """Of ``report --json``, leaks only."""
+def as_json_findings(found: "Iterable[tuple[Recording, list[Finding]]]") -> list[dict[str, object]]:
+    """The findings of ``report --json``, leaks only."""
+    from vramscope.analysis.findings import located
     from vramscope.commands.report import finding_as_json
 
-    return [finding_as_json(finding) for finding in findings if finding.kind == "leak"]
+    return [finding_as_json(each) for each in located(found) if each.finding.kind == "leak"]
 
 
 def _page(run: "Run", told: "list[list[Finding]]", n_turns: list[int]) -> "Iterator[Block]":

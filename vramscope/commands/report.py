@@ -7,13 +7,17 @@ from vramscope.commands import Command
 from vramscope.errors import UsageError
 
 if TYPE_CHECKING:
-    from vramscope.commands._summary import Summary
-    from vramscope.model.finding import Finding
+    from vramscope.analysis.findings import Located
+    from vramscope.analysis.lines import LiveBytes
+    from vramscope.analysis.summary import StepPeak, Summary
+    from vramscope.model.stacks import Frame
 
 
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN", help="a trace directory, or a file that torch wrote")
-    parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of the table by stack (10)")
+    parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of the table by line (10)")
+    parser.add_argument("--rank", type=int, metavar="N", help="this rank alone")
+    parser.add_argument("--device", type=int, metavar="N", help="this device alone, as the program counts")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one object, for machines")
     form.add_argument("--markdown", action="store_true", help="for an issue or a pull request")
@@ -21,9 +25,11 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     import json
+    from dataclasses import replace
 
+    from vramscope.analysis.summary import summarize
     from vramscope.commands._document import markdown, print_terminal
-    from vramscope.commands._summary import summarize
+    from vramscope.commands._pairs import chosen
     from vramscope.commands._summary_page import page
     from vramscope.commands._waiting import waiting
     from vramscope.load import load
@@ -32,6 +38,7 @@ def run(args: Namespace) -> int:
         raise UsageError(f"--top {args.top}: at least 1")
     with waiting(f"reading {args.path}"):
         loaded = load(args.path)
+        loaded = replace(loaded, recordings=chosen(loaded, args.rank, args.device))
         summaries = [summarize(recording) for recording in loaded.recordings]
     if args.json:
         print(json.dumps(as_json(summaries), indent=2))
@@ -44,13 +51,16 @@ def run(args: Namespace) -> int:
 
 def as_json(summaries: "list[Summary]") -> dict[str, Any]:
     """Schema 1; fields are only ever added."""
+    from vramscope.analysis.findings import located
     from vramscope.commands._ranks_page import ranks_as_json
+
+    found = located((summary.recording, summary.findings) for summary in summaries)
 
     return {
         "schema": 1,
         "recordings": [_recording(summary) for summary in summaries],
         "ranks": ranks_as_json(summaries),
-        "findings": [finding_as_json(finding) for summary in summaries for finding in summary.findings],
+        "findings": [finding_as_json(each) for each in found],
     }
 
 
@@ -66,18 +76,12 @@ def _recording(summary: "Summary") -> dict[str, Any]:
         "starts_late": summary.starts_late,
         "gaps": summary.gaps,
         **levels(summary),
-        "steps": [
-            {
-                "index": step.index,
-                "peak_allocated_bytes": step.allocated_bytes,
-                "is_exact": step.is_exact,
-                "has_detail": step.has_detail,
-                "phases": [
-                    {"phase": phase, "peak_allocated_bytes": n_bytes}
-                    for phase, n_bytes in step.phases.items()
-                ],
-            }
-            for step in summary.steps
+        "steps": [_step(step) for step in summary.steps],
+        "outside_steps": _step(summary.outside) if summary.outside else None,
+        "live_at_peak": _live(summary),
+        "private_pools_at_peak": [
+            {"pool": list(pool), "reserved_bytes": reserved, "allocated_bytes": allocated}
+            for pool, reserved, allocated in summary.private_pools
         ],
         "categories_at_peak": summary.categories,
         "category_own_peaks": summary.category_peaks,
@@ -87,12 +91,50 @@ def _recording(summary: "Summary") -> dict[str, Any]:
     }
 
 
-def finding_as_json(finding: "Finding") -> dict[str, Any]:
+def _step(step: "StepPeak") -> dict[str, Any]:
+    return {
+        "index": step.index,
+        "peak_allocated_bytes": step.allocated_bytes,
+        "is_exact": step.is_exact,
+        "has_detail": step.has_detail,
+        "phases": [
+            {"phase": phase, "peak_allocated_bytes": n_bytes} for phase, n_bytes in step.phases.items()
+        ],
+    }
+
+
+def _live(summary: "Summary") -> list[dict[str, Any]]:
+    """What was allocated at the peak; the bytes sum up to it."""
+    total = sum(row.n_bytes for row in summary.live)
+    return [_live_row(row, total, has_categories=summary.categories is not None) for row in summary.live]
+
+
+def _live_row(row: "LiveBytes", total: int, *, has_categories: bool) -> dict[str, Any]:
+    is_known = bool(row.frames) and not row.is_library
+    return {
+        "bytes": row.n_bytes,
+        "blocks": row.n_blocks,
+        "share": row.n_bytes / total,
+        "category": row.category.name.lower() if has_categories else None,
+        "module": row.module or None,
+        "where": _frame(row.frames[0]) if is_known else None,
+        "frames": [_frame(frame) for frame in row.frames],
+    }
+
+
+def _frame(frame: "Frame") -> dict[str, Any]:
+    return {"file": frame.file, "line": frame.line, "function": frame.function}
+
+
+def finding_as_json(located: "Located") -> dict[str, Any]:
     """The fields that every view shares."""
+    finding = located.finding
     where = {"file": finding.file, "line": finding.line, "function": finding.function}
     return {
         "kind": finding.kind,
         "severity": finding.severity,
+        "rank": located.rank,
+        "device": located.device,
         "claim": finding.claim,
         "where": where if finding.file is not None else None,
         "cause": finding.cause,

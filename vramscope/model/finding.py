@@ -2,7 +2,32 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
+
+
+class Severity(str, Enum):
+    """How grave a finding is, the gravest first."""
+
+    ERROR = "error"
+    """The program failed because of it."""
+    WARNING = "warning"
+    """It costs memory or time, and something can be done."""
+    INFO = "info"
+
+
+class FindingKind(str, Enum):
+    """What a finding is about; analyses of other distributions may add their own kinds."""
+
+    OOM = "oom"
+    LEAK = "leak"
+    GROWING_BATCH = "growing_batch"
+    CACHE_GROWTH = "cache_growth"
+    OUTSIDE_GROWTH = "outside_growth"
+    NON_TORCH_GROWTH = "non_torch_growth"
+    OTHER_PROCESS = "other_process"
+    FRAGMENTATION = "fragmentation"
+    PEAK = "peak"
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,9 +35,9 @@ class Finding:
     """A claim with its evidence. None means: not known."""
 
     kind: str
-    """``peak``, ``leak``, ``fragmentation``, ``oom``, …"""
+    """The value of a ``FindingKind``."""
     severity: str
-    """``info``, ``warning`` or ``error``."""
+    """The value of a ``Severity``."""
     claim: str
     """One sentence, with its numbers."""
     file: str | None = None

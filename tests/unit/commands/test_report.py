@@ -6,12 +6,13 @@ import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from vramscope import cli
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
-from vramscope.model.marks import Labels, Note, Phases, Steps
+from vramscope.model.marks import Labels, MarkKind, Marks, Note, Phase, Phases, Steps
 from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 from vramscope.model.stacks import StackBuilder
@@ -19,7 +20,7 @@ from vramscope.model.trace import Action, Trace
 
 MIB = 2**20
 BASE = 0x7000_0000_0000
-FORWARD, BACKWARD = 1, 2
+FORWARD, BACKWARD, EVAL = 1, 2, int(Phase.EVAL)
 
 # What each event does to (requested, allocated, active) bytes, after a segment of 20 MiB:
 EVENTS = [
@@ -125,7 +126,35 @@ def test_json_is_schema_1_as_counted_by_hand(monkeypatch, capsys):
                         "phases": [{"phase": "forward", "peak_allocated_bytes": 1536}],
                     },
                 ],
+                "outside_steps": {
+                    "index": None,
+                    "peak_allocated_bytes": 0,
+                    "is_exact": True,
+                    "has_detail": True,
+                    "phases": [],
+                },
                 # Made in forward and alive in backward; made and dead in backward.
+                "live_at_peak": [
+                    {
+                        "bytes": 2048,
+                        "blocks": 1,
+                        "share": 2048 / 3072,
+                        "category": "temporary",
+                        "module": None,
+                        "where": {"file": "/home/me/net/train.py", "line": 12, "function": "<module>"},
+                        "frames": [{"file": "/home/me/net/train.py", "line": 12, "function": "<module>"}],
+                    },
+                    {
+                        "bytes": 1024,
+                        "blocks": 1,
+                        "share": 1024 / 3072,
+                        "category": "activation",
+                        "module": None,
+                        "where": {"file": "/home/me/net/model.py", "line": 31, "function": "forward"},
+                        "frames": [{"file": "/home/me/net/model.py", "line": 31, "function": "forward"}],
+                    },
+                ],
+                "private_pools_at_peak": [],
                 "categories_at_peak": {"temporary": 2048, "activation": 1024},
                 "category_own_peaks": {"temporary": 2048, "activation": 1024},
                 "samples_peak": {},
@@ -375,3 +404,139 @@ def test_info_in_words_names_versions_and_counts(monkeypatch, capsys):
     assert "2.13.0" in out
     assert "alloc 3, free_requested 2" in out
     assert "80.0 GiB" in out
+
+
+def in_module(path: str, recording: Recording) -> Recording:
+    """As if a module of that path had been running all the time."""
+    marks = Marks.of(kind=[MarkKind.MODULE], event=[0], name=[1], names=("", path))
+    return replace(recording, marks=marks)
+
+
+def test_the_module_stands_beside_the_line(monkeypatch, capsys):
+    inside = in_module("transformer.h.3.mlp", by_hand())
+
+    out = report(monkeypatch, capsys, inside)
+    (shown,) = json.loads(report(monkeypatch, capsys, inside, "--json"))["recordings"]
+
+    assert "net/model.py:31 forward: linear  [transformer.h.3.mlp]" in out
+    assert {row["module"] for row in shown["live_at_peak"]} == {"transformer.h.3.mlp"}
+
+
+def test_the_live_set_has_no_place_where_only_a_library_is_known(monkeypatch, capsys):
+    library = "/opt/lib/python3.11/site-packages/accelerate/optimizer.py"
+    builder = StackBuilder()
+    alone, mine = builder.add([("step", library, 5)]), builder.add([("main", "/home/me/train.py", 9)])
+    stack_id = np.array([0, alone, mine, 0, 0, alone, 0], "i4")
+    made = by_hand(stacks=builder.build(), trace=replace(by_hand().trace, stack_id=stack_id))
+
+    (shown,) = json.loads(report(monkeypatch, capsys, made, "--json"))["recordings"]
+    out = report(monkeypatch, capsys, made)
+
+    assert [row["where"] and row["where"]["file"] for row in shown["live_at_peak"]] == [
+        "/home/me/train.py",
+        None,
+    ]
+    assert shown["live_at_peak"][1]["frames"] == [{"file": library, "line": 5, "function": "step"}]
+    assert "(library) accelerate/optimizer.py:5 step" in out
+
+
+def out_of_memory(recording: Recording) -> Recording:
+    """The same, ended by an allocation that failed."""
+    trace = recording.trace
+    columns = {name: column.tolist() for name, column in trace.columns()}
+    last = {name: values[-1] for name, values in columns.items()}
+    last |= {"action": int(Action.OOM), "size": 64 * MIB, "block_size": 64 * MIB, "address": 0}
+    return replace(
+        recording, trace=Trace.of(**{name: [*values, last[name]] for name, values in columns.items()})
+    )
+
+
+def test_the_device_that_ran_out_of_memory_comes_first(monkeypatch, capsys):
+    full = by_hand(device=Device(index=0, total_bytes=21 * MIB))
+    failed = out_of_memory(by_hand(device=Device(index=1, total_bytes=40 * MIB)))
+    loading(monkeypatch, full, failed)
+
+    assert cli.main(["report", "traces/gpt2"]) == 0
+    out = capsys.readouterr().out
+    assert cli.main(["report", "traces/gpt2", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+
+    assert out.index("out of memory") < out.index("All 2 together") < out.index("\nrank 3, device 1")
+    assert out.index("\nrank 3, device 1") < out.index("\nrank 3, device 0")
+    first = shown["findings"][0]
+    assert (first["kind"], first["rank"], first["device"]) == ("oom", 3, 1)
+
+
+def test_a_device_without_a_later_event_was_recorded_all_the_same(monkeypatch, capsys):
+    later = by_hand(device=Device(index=2))
+    later = replace(later, trace=replace(later.trace, time_ns=later.trace.time_ns + 10_000))
+    loading(monkeypatch, by_hand(), later)
+
+    assert cli.main(["report", "traces/gpt2", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["ranks"]["rows"]
+
+    assert [row["is_within"] for row in rows] == [True, True]
+
+
+def test_one_rank_or_device_alone_is_reported_where_asked(monkeypatch, capsys):
+    loading(monkeypatch, by_hand(), by_hand(process=Process(rank=4)))
+
+    assert cli.main(["report", "traces/gpt2", "--rank", "4"]) == 0
+    out = capsys.readouterr().out
+    assert cli.main(["report", "traces/gpt2", "--device", "7"]) == 2
+
+    assert "rank 4, device 1" in out
+    assert "rank 3" not in out
+
+
+@pytest.mark.parametrize("options", [[], ["--markdown"]])
+def test_a_report_on_many_ranks_is_a_page(monkeypatch, capsys, options):
+    note = Note("gap", "3 events are missing after event 2", 3)
+    many = [out_of_memory(by_hand(process=Process(rank=rank), notes=(note,))) for rank in range(64)]
+    loading(monkeypatch, *many)
+
+    assert cli.main(["report", "traces/gpt2", *options]) == 0
+    out = capsys.readouterr().out
+
+    assert len(out.splitlines()) <= 60
+    assert out.count("out of memory") == 1
+    assert "ranks 0-63" in out
+    assert "54 more rows" in out
+
+
+def test_a_peak_outside_of_every_step_is_in_the_table_of_steps(monkeypatch, capsys):
+    evaluation = Phases.of(phase=[FORWARD, EVAL], step=[0, -1], start_event=[1, 2], end_event=[2, 5])
+    made = by_hand(steps=Steps.of(index=[0], start_event=[1], end_event=[2]), phases=evaluation)
+
+    out = report(monkeypatch, capsys, made)
+    (shown,) = json.loads(report(monkeypatch, capsys, made, "--json"))["recordings"]
+
+    assert cells(out, "outside ") == ["outside", "3.00 KiB", "3.00 KiB"]
+    assert "the peak of the run, 3.00 KiB, lies outside of every step" in out
+    assert shown["outside_steps"]["peak_allocated_bytes"] == 3072
+    assert shown["outside_steps"]["phases"] == [{"phase": "eval", "peak_allocated_bytes": 3072}]
+
+
+def test_a_peak_in_an_annotation_has_the_annotations_name(monkeypatch, capsys):
+    mine = Phases.of(
+        phase=[int(Phase.USER)], step=[-1], start_event=[1], end_event=[7], name=[1], names=("", "attention")
+    )
+
+    out = report(monkeypatch, capsys, by_hand(steps=Steps.of(), phases=mine))
+
+    assert cells(out, "peak in") == ["peak in", "attention", "attention", "attention", "event 1"]
+
+
+def test_private_pools_in_use_at_the_peak_are_shown(monkeypatch, capsys):
+    trace = by_hand().trace
+    private = replace(trace, pool=np.ones(len(trace), "i4"))
+    made = by_hand(trace=private, pools=((0, 0), (0, 3)))
+
+    out = report(monkeypatch, capsys, made)
+    (shown,) = json.loads(report(monkeypatch, capsys, made, "--json"))["recordings"]
+
+    assert cells(out, "(0, 3)") == ["(0, 3)", "20.0 MiB", "3.00 KiB"]
+    assert shown["private_pools_at_peak"] == [
+        {"pool": [0, 3], "reserved_bytes": 20 * MIB, "allocated_bytes": 3072}
+    ]
+    assert "Private pools" not in report(monkeypatch, capsys, by_hand())

@@ -1,25 +1,29 @@
-"""What one would tell a colleague about a recording: the figures, before anybody words them."""
+"""What is there to say about a recording? Every figure once; commands print them, pages draw them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vramscope.analysis import analyses
-from vramscope.analysis.by_stack import by_stack
+import numpy as np
+
+from vramscope.allocator.checkpoints import state_from_nearest
+from vramscope.analysis import find
 from vramscope.analysis.categories import categories
-from vramscope.analysis.identity import identity
+from vramscope.analysis.findings import collect
+from vramscope.analysis.identity import identity_of
+from vramscope.analysis.lines import LiveBytes, live_bytes
 from vramscope.analysis.own_peaks import own_peaks
 from vramscope.analysis.peak import High, Peak, peak_of
 from vramscope.analysis.sampled_peaks import SampledPeaks, sampled_peaks
-from vramscope.analysis.step_peaks import IntervalPeaks, step_peaks
+from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks, step_peaks
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.together import together
 from vramscope.analysis.waterfall import Waterfall, waterfall
-from vramscope.commands._lines import Line, lines
 from vramscope.model.counters import Counters
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase, Steps
 from vramscope.model.recording import Recording
+from vramscope.model.snapshot import BlockState, Snapshot
 
 _NO_LEVELS = ("time_ns", "event", "reserved_drift_bytes")
 QUANTITIES = ("requested", "allocated", "active", "reserved")
@@ -29,7 +33,8 @@ QUANTITIES = ("requested", "allocated", "active", "reserved")
 class StepPeak:
     """The most that was allocated during one step, and during each phase in it."""
 
-    index: int
+    index: int | None
+    """By which people know the step; None for all that lies outside of every step."""
     allocated_bytes: int | None
     """None where nothing was sampled in it."""
     phases: Mapping[str, int]
@@ -41,7 +46,7 @@ class StepPeak:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One rank on one device."""
+    """The figures of one rank on one device."""
 
     recording: Recording
     end: Mapping[str, int]
@@ -50,15 +55,19 @@ class Summary:
     """Each the maximum of its own quantity; also of events that a size cap took."""
     identity: Mapping[str, int]
     """What the reserved bytes consist of when most is allocated; empty where the source does not tell."""
-    lines: tuple[Line, ...]
+    private_pools: tuple[tuple[tuple[int, int], int, int], ...]
+    """Of each private pool in use when most was allocated: torch's id, reserved and allocated bytes."""
+    live: tuple[LiveBytes, ...]
     """What was live when most was allocated, as far as there are events, largest first."""
     steps: tuple[StepPeak, ...]
+    outside: StepPeak | None
+    """The most outside of every step: model setup, evaluation; None without steps, and without events."""
     categories: Mapping[str, int] | None
     """Bytes by category when most is allocated; None where nothing is known."""
     category_peaks: Mapping[str, int] | None
     """The most that each category held by itself, at any instant."""
     findings: tuple[Finding, ...]
-    """What the analyses say unasked, but for the peak: that is told anyway."""
+    """What the analyses find, the gravest first; without the peak, which has fields of its own."""
     samples: Mapping[str, int]
     """The most that counters said of each quantity, where they said anything."""
     waterfall: Waterfall
@@ -78,27 +87,30 @@ class Summary:
 
 
 def summarize(recording: Recording) -> Summary:
-    """Ask every question once."""
+    """All figures of *recording*; seconds per million events."""
     with together():
         return _summary(recording)
 
 
 def _summary(recording: Recording) -> Summary:
     end, high = _end_and_peak(recording)
-    held = by_stack(recording, high.allocated.instant)
     known = categories(recording, high.allocated.instant)
+    state = state_from_nearest(recording, high.allocated.instant)
     fall = waterfall(recording)
     sampled = None if has_allocator(recording) else sampled_peaks(recording)
+    peaks = step_peaks(recording)
     return Summary(
         recording=recording,
         end=end,
         peak={quantity: high.highest(quantity) for quantity in QUANTITIES},
-        identity=_identity(recording, high.allocated.instant),
-        lines=tuple(lines(recording.stacks, held.stack_id, held.bytes, held.count)),
-        steps=_steps(recording) if sampled is None else _sampled_steps(recording, sampled),
+        identity=_identity(recording, state),
+        private_pools=_private_pools(recording, state),
+        live=live_bytes(recording, known.allocations, known.assigned, known.instant),
+        steps=_steps(recording, peaks) if sampled is None else _sampled_steps(recording, sampled),
+        outside=_outside(recording, peaks) if sampled is None else None,
         categories=known.totals if known.is_known else None,
         category_peaks=_category_peaks(recording) if known.is_known else None,
-        findings=_findings(recording, {"waterfall": fall}),
+        findings=tuple(collect(lambda name: fall if name == "waterfall" else _answer(recording, name))),
         samples=_samples(recording.counters),
         waterfall=fall,
         sampled=sampled,
@@ -123,10 +135,22 @@ def has_allocator(recording: Recording) -> bool:
     return bool(len(recording.trace) or len(recording.initial.segments) or not len(recording.counters))
 
 
-def _identity(recording: Recording, instant: int) -> Mapping[str, int]:
+def _identity(recording: Recording, state: Snapshot) -> Mapping[str, int]:
     if any(note.code == "no_layout" for note in recording.notes):
         return {}
-    return identity(recording, instant).parts
+    return identity_of(state).parts
+
+
+def _private_pools(recording: Recording, state: Snapshot) -> tuple[tuple[tuple[int, int], int, int], ...]:
+    segments, blocks = state.segments, state.blocks
+    in_use = blocks.state == BlockState.ALLOCATED
+    found = []
+    for pool in np.unique(segments.pool).tolist():
+        if recording.pools[pool] != (0, 0):
+            mine = segments.pool == pool
+            allocated = int(blocks.size[in_use & mine[blocks.segment]].sum())
+            found.append((recording.pools[pool], int(segments.size[mine].sum()), allocated))
+    return tuple(sorted(found, key=lambda row: -row[1]))
 
 
 def _samples(counters: Counters) -> dict[str, int]:
@@ -140,8 +164,18 @@ def phase_word(phase: Phase | int) -> str:
     return Phase(phase).name.lower()
 
 
-def _steps(recording: Recording) -> tuple[StepPeak, ...]:
-    found = step_peaks(recording)
+def _outside(recording: Recording, found: StepPeaks) -> StepPeak | None:
+    """The stretches before, between and after the steps, taken together."""
+    if not len(found.outside) or not len(recording.steps):
+        return None
+    rows = found.per_phase.rows(found.per_phase.step < 0)
+    named = zip(rows.phase.tolist(), rows.allocated.tolist(), strict=True)
+    return StepPeak(
+        None, int(found.outside.allocated.max()), {phase_word(phase): n_bytes for phase, n_bytes in named}
+    )
+
+
+def _steps(recording: Recording, found: StepPeaks) -> tuple[StepPeak, ...]:
     past = _listed(recording.past.steps, found.past_per_step, found.past_per_phase)
     past = tuple(replace(step, has_detail=False) for step in past)
     return (*past, *_listed(recording.steps, found.per_step, found.per_phase))
@@ -175,12 +209,7 @@ def _sampled_steps(recording: Recording, found: SampledPeaks) -> tuple[StepPeak,
     return tuple(StepPeak(*row) for row in zip(*rest, strict=True))
 
 
-def _findings(recording: Recording, known: Mapping[str, Any]) -> tuple[Finding, ...]:
-    return tuple(
-        finding
-        for analysis in analyses().values()
-        if analysis.findings is not None and analysis.name != "peak"
-        for finding in analysis.findings(
-            known[analysis.name] if analysis.name in known else analysis.run(recording)
-        )
-    )
+def _answer(recording: Recording, name: str) -> Any:
+    analysis = find(name)
+    assert analysis is not None  # noqa: S101 - for the type checker: `collect` asks registered ones only
+    return analysis.run(recording)

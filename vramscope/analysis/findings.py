@@ -1,0 +1,103 @@
+"""What do the analyses find, the gravest first? One ranking for terminal, JSON and pages."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from vramscope.analysis import analyses
+from vramscope.model.finding import Finding, Severity
+from vramscope.model.recording import Recording
+
+_GRAVITY = {severity.value: place for place, severity in enumerate(Severity)}
+_NUMBERS = re.compile(r"\d[\d,.]*(?: ?[KMGTP]i?B| B| %)?")
+
+
+class Located(NamedTuple):
+    """A finding, and the recording that it is about."""
+
+    finding: Finding
+    rank: int
+    device: int
+
+
+class Shared(NamedTuple):
+    """A finding that several recordings have in common."""
+
+    finding: Finding
+    """That of the recording with the most bytes."""
+    of: tuple[tuple[int, int], ...]
+    """Rank and device of each, ascending."""
+
+
+def collect(ask: Callable[[str], Any]) -> list[Finding]:
+    """All findings of one recording, ranked; *ask* gives the answer of an analysis by its name.
+
+    The peak is no finding here: every view states it anyway.
+    """
+    found = [
+        finding
+        for analysis in analyses().values()
+        if analysis.findings is not None and analysis.name != "peak"
+        for finding in analysis.findings(ask(analysis.name))
+    ]
+    return ranked(found)
+
+
+def ranked(findings: Iterable[Finding]) -> list[Finding]:
+    """The gravest first: errors, warnings, then the rest; within each the most bytes first."""
+    return sorted(findings, key=_gravity)
+
+
+def located(found: Iterable[tuple[Recording, Sequence[Finding]]]) -> list[Located]:
+    """The findings of several recordings in one ranking."""
+    rows = [
+        Located(finding, recording.process.rank, recording.device.index)
+        for recording, findings in found
+        for finding in findings
+    ]
+    return sorted(rows, key=lambda row: (*_gravity(row.finding), row.rank, row.device))
+
+
+def shared(rows: Sequence[Located]) -> list[Shared]:
+    """Each finding once: those that differ in their numbers alone become one, with its ranks and devices."""
+    groups: dict[Any, list[Located]] = {}
+    for row in rows:
+        groups.setdefault(_sameness(row.finding), []).append(row)
+    # Ranked rows stay ranked: the first of a group is its gravest.
+    return [
+        Shared(group[0].finding, tuple(sorted({(row.rank, row.device) for row in group})))
+        for group in groups.values()
+    ]
+
+
+def _gravity(finding: Finding) -> tuple[int, int]:
+    return _GRAVITY.get(finding.severity, len(_GRAVITY)), -(finding.n_bytes or 0)
+
+
+def _sameness(finding: Finding) -> tuple[Any, ...]:
+    claim = _NUMBERS.sub("#", finding.claim)
+    where = finding.file, finding.line, finding.function
+    return finding.kind, finding.severity, finding.cause, finding.holder, where, claim
+
+
+def ranks_words(pairs: Sequence[tuple[int, int]]) -> str:
+    """``rank 3``, ``ranks 0-63``, ``ranks 0-2, 5, device 1``; devices are named where they are not all 0."""
+    ranks = sorted({rank for rank, _ in pairs})
+    devices = sorted({device for _, device in pairs})
+    words = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {_ranges(ranks)}"
+    # On one node every rank has a device of its own: then the rank says all.
+    if len(devices) == 1 and devices != [0]:
+        return f"{words}, device {devices[0]}"
+    if len(ranks) < len(pairs):
+        return f"{words}, devices {_ranges(devices)}"
+    return words
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

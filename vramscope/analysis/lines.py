@@ -1,0 +1,173 @@
+"""Which lines of the program hold the memory, of which module, and how is a line written?
+
+The one formatter of places: report, diff, check and pages name a line by the same words.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis.by_module import owners_of
+from vramscope.analysis.categories import Assigned
+from vramscope.analysis.folding import fold
+from vramscope.analysis.lifetimes import Allocations
+from vramscope.analysis.live_set import live_rows
+from vramscope.model.marks import Category
+from vramscope.model.recording import Recording
+from vramscope.model.stacks import Frame
+
+CALLERS_SHOWN = 1
+NO_STACK = "no stack recorded"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBytes:
+    """Live bytes of one stack, category and module: every field is true of each of these bytes."""
+
+    n_bytes: int
+    n_blocks: int
+    category: Category
+    module: str
+    """Path of the module, ``transformer.h.3.mlp``; '' where it is not known."""
+    frames: tuple[Frame, ...]
+    """The user's frames, innermost first; where there are none, the outermost of a library; may be empty."""
+    is_library: bool
+    """Whether ``frames`` are a library's, because none is the user's."""
+    via: str
+    """The library's function that the program called there; '' where it called none."""
+    n_folded: int
+    """How many frames of libraries, Python and C++ are not among ``frames``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Live bytes of one place, as a person reads it: rows that read the same are one."""
+
+    n_bytes: int
+    n_blocks: int
+    frames: tuple[Frame, ...]
+    """As in ``LiveBytes``, of the stack that holds most."""
+    via: str
+    n_folded: int
+    is_library: bool = False
+    module: str = ""
+    """Of one module its path; of several what they have in common, ``transformer.h.*.mlp``."""
+
+
+def live_bytes(
+    recording: Recording, allocations: Allocations, assigned: Assigned, instant: int
+) -> tuple[LiveBytes, ...]:
+    """What was allocated at *instant*, largest first; the bytes sum up to the allocated bytes."""
+    owners = owners_of(recording, allocations, assigned)
+    live = live_rows(allocations, instant)
+    folded = fold(recording.stacks)
+    stack_id = allocations.stack_id[live]
+    columns = (folded.place[stack_id], folded.via[stack_id], assigned.category[live], owners.module[live])
+    keys = np.stack([np.asarray(column, "i8") for column in columns], axis=1).reshape(-1, 4)
+    unique, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    n_bytes, n_blocks = np.zeros(len(unique), "i8"), np.bincount(group.reshape(-1), minlength=len(unique))
+    np.add.at(n_bytes, group.reshape(-1), allocations.block_size[live])
+    rows = []
+    for row in np.argsort(-n_bytes, kind="stable").tolist():
+        place, via, category, module = unique[row].tolist()
+        frames = folded.stacks.frames(place)
+        n_all = len(recording.stacks.frames(int(stack_id[first[row]])))
+        rows.append(
+            LiveBytes(
+                n_bytes=int(n_bytes[row]),
+                n_blocks=int(n_blocks[row]),
+                category=Category(category),
+                module=owners.paths[module],
+                frames=frames,
+                is_library=bool(place) and folded.is_library(place),
+                via=folded.strings[via] if via else "",
+                n_folded=n_all - len(frames),
+            )
+        )
+    return tuple(rows)
+
+
+def lines(rows: Iterable[LiveBytes]) -> tuple[Line, ...]:
+    """*rows* joined where they read the same: line, function called there, and caller. Largest first."""
+    groups: dict[Any, list[LiveBytes]] = {}
+    for row in rows:
+        groups.setdefault((row.frames[: 1 + CALLERS_SHOWN], row.via, row.n_folded > 0), []).append(row)
+    found = [_joined(group) for group in groups.values()]
+    return tuple(sorted(found, key=lambda line: -line.n_bytes))
+
+
+def _joined(group: Sequence[LiveBytes]) -> Line:
+    most = group[0]
+    return Line(
+        n_bytes=sum(row.n_bytes for row in group),
+        n_blocks=sum(row.n_blocks for row in group),
+        frames=most.frames,
+        via=most.via,
+        n_folded=most.n_folded,
+        is_library=most.is_library,
+        module=common_module(row.module for row in group),
+    )
+
+
+def modules_by_place(
+    recording: Recording, allocations: Allocations, assigned: Assigned, group: NDArray[Any]
+) -> dict[int, str]:
+    """By *group* of each allocation: the module that all with a known one have in common."""
+    owners = owners_of(recording, allocations, assigned)
+    pairs = np.unique(np.stack([np.asarray(group, "i8"), owners.module.astype("i8")], axis=1), axis=0)
+    paths: dict[int, list[str]] = {}
+    for which, module in pairs.tolist():
+        paths.setdefault(which, []).append(owners.paths[module])
+    return {which: common_module(found) for which, found in paths.items()}
+
+
+def common_module(paths: Iterable[str]) -> str:
+    """``h.0.mlp`` and ``h.1.mlp`` → ``h.*.mlp``; ``h.0.mlp`` and ``h.0.attn.c`` → ``h.0.*``; '' for none."""
+    known = [path.split(".") for path in dict.fromkeys(paths) if path]
+    if not known:
+        return ""
+    same_length = len({len(path) for path in known}) == 1
+    columns = [set(column) for column in zip(*known, strict=False)]
+    if same_length and all(len(names) == 1 or all(map(str.isdigit, names)) for names in columns):
+        return ".".join(next(iter(names)) if len(names) == 1 else "*" for names in columns)
+    common = []
+    for names in columns:
+        if len(names) > 1:
+            break
+        common.append(next(iter(names)))
+    return ".".join([*common, "*"]) if common else f"{len(known)} modules"
+
+
+# ------------------------------------------------------------------------------------------ in words
+
+
+def short_file(file: str) -> str:
+    """``/home/me/net/model.py`` → ``net/model.py``: the last folder and the name tell files apart."""
+    return "/".join([part for part in file.replace("\\", "/").split("/") if part][-2:]) or file
+
+
+def place_words(file: str, line: int) -> str:
+    """``net/model.py:31``."""
+    return f"{short_file(file)}:{line}"
+
+
+def frame_words(frame: Frame) -> str:
+    """``net/model.py:31 forward``."""
+    return f"{place_words(frame.file, frame.line)} {frame.function}"
+
+
+def line_words(line: Line) -> str:
+    """``net/model.py:31 forward: linear ← net/train.py:60 train  [h.3.mlp]  +7 frames``, innermost first."""
+    calls = [frame_words(frame) for frame in line.frames[: 1 + CALLERS_SHOWN]]
+    if line.is_library and calls:
+        calls[0] = f"(library) {calls[0]}"
+    if line.via:
+        calls[:1] = [f"{calls[0]}: {line.via}"] if calls else [line.via]
+    if not calls:
+        return f"no Python line  +{line.n_folded} frames" if line.n_folded else NO_STACK
+    hidden = line.n_folded + max(0, len(line.frames) - 1 - CALLERS_SHOWN)
+    module = f"  [{line.module}]" if line.module else ""
+    return " ← ".join(calls) + module + (f"  +{hidden} frames" if hidden else "")
