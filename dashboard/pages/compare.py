@@ -9,8 +9,9 @@ from dash import Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
 from vramscope.analysis.compare import Comparison
+from vramscope.analysis.lines import place_words
 from vramscope.errors import VramscopeError
-from vramscope.units import format_bytes
+from vramscope.units import format_bytes, format_share
 
 from ..address import UNZOOMED, Address, restore
 from ..components import header, ranks, renewal, states
@@ -102,7 +103,7 @@ def _name(view: View) -> str:
 
 
 def _opening(found: Comparison, view: View, other: View) -> html.Section:
-    before, after = int(found.before.max(initial=0)), int(found.after.max(initial=0))
+    before, after = found.peak_before, found.peak_after
     change = after - before
     if not found.changes:
         claim = "The same, within a thousandth of the peak"
@@ -110,7 +111,7 @@ def _opening(found: Comparison, view: View, other: View) -> html.Section:
         claim = "The same peak, differently made up"
     else:
         word = "more" if change > 0 else "less"
-        share = f" ({100 * abs(change) / before:.1f} %)" if before else ""
+        share = f" ({format_share(abs(change), before)})" if before else ""
         claim = f"{format_bytes(abs(change))} {word} at the peak{share}"
     steps = (
         f"{len(found.steps):,} steps side by side" if len(found.steps) else "Whole recordings side by side"
@@ -142,7 +143,12 @@ def _steps(found: Comparison) -> list[Any]:
     return [html.Section([head, picture], className="panel chart", **{"aria-label": "Peaks of both"})]
 
 
-_KINDS = (("line", "By line"), ("category", "By category"), ("phase", "By phase"), ("total", "In all"))
+_KINDS = (
+    ("line", "By line"),
+    ("category", "By category"),
+    ("phase", "By phase"),
+    ("total", "Peak of the whole run"),
+)
 
 
 def _changes(found: Comparison, view: View) -> list[Any]:
@@ -172,7 +178,9 @@ def _stack(change: Any, view: View) -> int:
 def _words(change: Any) -> tuple[str, str]:
     place = change.place
     if change.kind == "line" and place is not None and place.file:
-        return place.function or place.via, f"{place.file.rsplit('/', 1)[-1]}:{place.line}"
+        via = f": {place.via}" if place.via else ""
+        module = f" [{change.module}]" if change.module else ""
+        return f"{place.function}{via}", place_words(place.file, place.line) + module
     return change.name.replace("_", " "), ""
 
 

@@ -1,11 +1,14 @@
 """What became different from one run to another, step by step?
 
 What a place holds at most within a step does not depend on when in the step other places allocate, so two
-runs of the same program compare equal although their autograd threads never run alike twice.
+runs of the same program compare equal although their autograd threads never run alike twice. What lies
+outside of every step (model setup, evaluation) is compared as one more stretch; the totals are those of the
+whole runs.
 """
 
+import re
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os.path import commonpath
 from typing import Any, NamedTuple
 
@@ -14,13 +17,18 @@ from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis._group_peaks import group_peaks
-from vramscope.analysis.categories import assign
-from vramscope.analysis.folding import fold
+from vramscope.analysis.categories import Assigned, assign
+from vramscope.analysis.folding import fold, user_files
 from vramscope.analysis.lifetimes import Allocations, lifetimes
+from vramscope.analysis.lines import NO_STACK, frame_words, modules_by_place
+from vramscope.analysis.peak import peak
 from vramscope.analysis.step_peaks import IntervalPeaks, step_peaks
 from vramscope.analysis.timeline import timeline
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
+from vramscope.model.stacks import Frame
+
+_TOTALS = ("allocated", "reserved")
 
 TOLERANCE = 0.001
 """Differences below this share of the first run's peak are not told."""
@@ -30,12 +38,14 @@ _MOST_STEPS = 1000
 
 
 class Place(NamedTuple):
-    """A line of the program, and the framework's function that it called."""
+    """A line of the program, and the library's function that it called."""
 
     file: str
     line: int
     function: str
     via: str
+    is_library: bool = False
+    """Whether it is a library's line, because no frame of the stack is the user's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +55,9 @@ class Change:
     kind: str
     """``line``, ``category``, ``phase`` or ``total``."""
     name: str
-    """``model.py:31 forward``, ``activation``, ``backward``, ``allocated``."""
+    """``net/model.py:31 forward``, ``activation``, ``backward``, ``allocated``."""
     before: int
-    """Bytes: the most in any of the steps compared."""
+    """Bytes: the most in any of the steps compared and outside of steps; of a total the peak of the run."""
     after: int
     typical: int
     """Bytes: the median over the steps of what became different in each."""
@@ -55,6 +65,10 @@ class Change:
     """Steps in which it differs by more than the tolerance."""
     place: Place | None = None
     """Of a line, as the later run has it; as the earlier one has it where it is gone."""
+    is_outside: bool = False
+    """Whether it differs by more than the tolerance outside of every step."""
+    module: str = ""
+    """Of a line: its module, or what several have in common, ``h.*.mlp``; '' where none is known."""
 
     @property
     def n_bytes(self) -> int:
@@ -77,6 +91,9 @@ class Comparison:
     tolerance_bytes: int
     changes: tuple[Change, ...]
     """Largest first within each kind; empty for equal runs."""
+    peak_before: int = 0
+    """Bytes: the most allocated at any moment of the whole run, what every command calls its peak."""
+    peak_after: int = 0
 
     def of(self, kind: str) -> tuple[Change, ...]:
         """The changes of one kind."""
@@ -92,6 +109,11 @@ class _Side(NamedTuple):
     end: NDArray[Any]
     rows: NDArray[Any]
     """Of ``Recording.steps``."""
+    assigned: Assigned
+    outside: IntervalPeaks
+    """The stretches outside of every step; empty where whole recordings are compared."""
+    highs: dict[str, int]
+    """Peaks of the whole run by quantity."""
 
 
 def compare(recording: Recording, other: Recording | None = None, tolerance: float = TOLERANCE) -> Comparison:
@@ -100,12 +122,13 @@ def compare(recording: Recording, other: Recording | None = None, tolerance: flo
     index, rows, other_rows = np.intersect1d(recording.steps.index, other.steps.index, return_indices=True)
     before, after = _side(recording, rows), _side(other, other_rows)
     totals = _totals(before), _totals(after)
-    least = max(int(tolerance * totals[0][0].max(initial=0)), 1)
+    least = max(int(tolerance * before.highs["allocated"]), 1)
+    changed_totals = _total_changes(before, after, totals, least)
     phases = _paired(_by_phase(before), _by_phase(after))
     telling = _telling(totals[0][0], totals[1][0])
     before, after = _chosen(before, telling), _chosen(after, telling)
     changes = [
-        *_changes("total", _by_total(totals[0]), _by_total(totals[1]), least),
+        *changed_totals,
         *_changes("phase", *phases, least),
         *_changes("category", *_paired(_by_category(before), _by_category(after)), least),
         *_line_changes(before, after, least),
@@ -118,13 +141,15 @@ def compare(recording: Recording, other: Recording | None = None, tolerance: flo
         only_after=len(other.steps) - len(index),
         tolerance_bytes=least,
         changes=tuple(changes),
+        peak_before=before.highs["allocated"],
+        peak_after=after.highs["allocated"],
     )
 
 
 # --------------------------------------------------------------------------------- what is compared
 
 _Levels = dict[Hashable, NDArray[Any]]
-"""Bytes of each step, by what holds them."""
+"""Bytes by what holds them: the most in each step, and last the most outside of all steps."""
 
 
 def _side(recording: Recording, rows: NDArray[Any]) -> _Side:
@@ -132,7 +157,19 @@ def _side(recording: Recording, rows: NDArray[Any]) -> _Side:
     steps = recording.steps
     start = steps.start_event[rows] if len(rows) else np.array([0])
     end = np.minimum(steps.end_event[rows], n_events) if len(rows) else np.array([n_events])
-    return _Side(recording, lifetimes(recording), np.minimum(start, end), end, rows)
+    allocations = lifetimes(recording)
+    outside = step_peaks(recording).outside if len(rows) else IntervalPeaks.of()
+    high = peak(recording)
+    return _Side(
+        recording=recording,
+        allocations=allocations,
+        start=np.minimum(start, end),
+        end=end,
+        rows=rows,
+        assigned=assign(recording, allocations),
+        outside=outside.rows(np.argsort(-outside.allocated, kind="stable")[:_MOST_STEPS]),
+        highs={quantity: high.highest(quantity).n_bytes for quantity in _TOTALS},
+    )
 
 
 def _totals(side: _Side) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -144,8 +181,18 @@ def _totals(side: _Side) -> tuple[NDArray[Any], NDArray[Any]]:
     return totals.allocated.max(keepdims=True), totals.reserved.max(keepdims=True)
 
 
-def _by_total(totals: tuple[NDArray[Any], NDArray[Any]]) -> _Levels:
-    return dict(zip(("allocated", "reserved"), totals, strict=True))
+def _total_changes(before: _Side, after: _Side, totals: tuple[Any, Any], least: int) -> list[Change]:
+    """The peaks of the whole runs, whatever was compared."""
+    found = []
+    for number, quantity in enumerate(_TOTALS):
+        levels = [
+            np.append(steps[number], getattr(side.outside, quantity).max(initial=0))
+            for side, steps in zip((before, after), totals, strict=True)
+        ]
+        change = _change("total", quantity, *levels, least, (before.highs[quantity], after.highs[quantity]))
+        if change is not None:
+            found.append(change)
+    return sorted(found, key=lambda change: -abs(change.n_bytes))
 
 
 def _by_phase(side: _Side) -> _Levels:
@@ -159,31 +206,51 @@ def _by_phase(side: _Side) -> _Levels:
     for phase in np.unique(peaks.phase).tolist():
         mine = peaks.rows((peaks.phase == phase) & (peaks.step >= 0))
         mine = mine.rows(at[mine.step] >= 0)
-        level = np.zeros(len(side.rows), "i8")
+        level = np.zeros(len(side.rows) + 1, "i8")
         level[at[mine.step]] = mine.allocated
+        outside = peaks.allocated[(peaks.phase == phase) & (peaks.step < 0)]
+        level[-1] = outside.max(initial=0)
         levels[Phase(phase).name.lower()] = level
     return levels
 
 
 def _by_category(side: _Side) -> _Levels:
-    assigned = assign(side.recording, side.allocations).category
-    found = _grouped(side, assigned, len(Category))
+    found = _grouped(side, side.assigned.category, len(Category))
     return {Category(i).name.lower(): found[:, i] for i in range(len(Category)) if found[:, i].any()}
 
 
-def _by_line(side: _Side, common: Callable[[str], str]) -> tuple[_Levels, dict[Hashable, Place]]:
+class _Own(NamedTuple):
+    """A place as it is called in its own run, and its module."""
+
+    place: Place
+    module: str
+
+
+def _by_line(side: _Side, common: Callable[[str], str]) -> tuple[_Levels, dict[Hashable, _Own]]:
     """By place; the place itself with its file as it is called in its own run."""
     folded = fold(side.recording.stacks)
     names: dict[tuple[Any, ...], int] = {}
     of_stack = np.zeros(len(folded.of), "i8")
     own: dict[Hashable, Place] = {}
-    for stack_id, (own_id, via) in enumerate(zip(folded.of.tolist(), folded.via.tolist(), strict=True)):
-        function, file, line = folded.stacks.frame(own_id)
-        place = Place(common(file), line, function, folded.strings[via])
+    for stack_id, (node, via) in enumerate(zip(folded.place.tolist(), folded.via.tolist(), strict=True)):
+        function, file, line = folded.stacks.frame(node)
+        is_library = bool(node) and folded.is_library(node)
+        known_as = _in_package(file) if is_library else common(file)
+        place = Place(known_as, line, function, folded.strings[via] if via else "", is_library)
         own.setdefault(place, place._replace(file=file))
         of_stack[stack_id] = names.setdefault(place, len(names))
-    found = _grouped(side, of_stack[side.allocations.stack_id], len(names))
-    return {place: found[:, i] for place, i in names.items()}, own
+    group = of_stack[side.allocations.stack_id]
+    found = _grouped(side, group, len(names))
+    modules = modules_by_place(side.recording, side.allocations, side.assigned, group)
+    owns: dict[Hashable, _Own] = {
+        place: _Own(own[place], modules.get(number, "")) for place, number in names.items()
+    }
+    return {place: found[:, i] for place, i in names.items()}, owns
+
+
+def _in_package(file: str) -> str:
+    """``/…/site-packages/accelerate/optimizer.py`` → ``accelerate/optimizer.py``."""
+    return re.split(r"(?:site|dist)-packages/", file.replace("\\", "/"))[-1]
 
 
 def _chosen(side: _Side, stretches: NDArray[Any]) -> _Side:
@@ -197,7 +264,12 @@ def _telling(before: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
 
 
 def _grouped(side: _Side, group: NDArray[Any], n_groups: int) -> NDArray[Any]:
-    return group_peaks(side.allocations, group, n_groups, side.start, side.end)
+    levels = group_peaks(side.allocations, group, n_groups, side.start, side.end)
+    outside = np.zeros((1, n_groups), "i8")
+    if len(side.outside):
+        stretches = side.outside.start_event, side.outside.end_event
+        outside = group_peaks(side.allocations, group, n_groups, *stretches).max(axis=0, keepdims=True)
+    return np.concatenate([levels, outside])
 
 
 # ------------------------------------------------------------------------------------- what changed
@@ -223,14 +295,22 @@ def _changes(kind: str, before: _Levels, after: _Levels, least: int) -> list[Cha
 
 
 def _change(
-    kind: str, name: str, before: NDArray[Any], after: NDArray[Any], least: int, place: Place | None = None
+    kind: str,
+    name: str,
+    before: NDArray[Any],
+    after: NDArray[Any],
+    least: int,
+    most: tuple[int, int] | None = None,
 ) -> Change | None:
-    by_step = after - before
+    """None where neither the maxima nor the typical steps differ by *least*."""
+    difference = after - before
+    by_step = difference[:-1]
     typical = int(np.median(by_step)) if len(by_step) else 0
-    most = int(before.max(initial=0)), int(after.max(initial=0))
+    most = (int(before.max(initial=0)), int(after.max(initial=0))) if most is None else most
     if abs(most[1] - most[0]) < least and abs(typical) < least:
         return None
-    return Change(kind, name, *most, typical, int((np.abs(by_step) >= least).sum()), place)
+    n_steps = int((np.abs(by_step) >= least).sum())
+    return Change(kind, name, *most, typical, n_steps, is_outside=bool(abs(int(difference[-1])) >= least))
 
 
 def _line_changes(before: _Side, after: _Side, least: int) -> list[Change]:
@@ -243,10 +323,10 @@ def _line_changes(before: _Side, after: _Side, least: int) -> list[Change]:
     old, new = _paired(old, new)
     found = []
     for key, level in old.items():
-        place = new_places.get(key) or old_places.get(key)
-        change = _change("line", _words(place), level, new[key], least, place)
+        place, module = new_places.get(key) or old_places[key]
+        change = _change("line", _words(place), level, new[key], least)
         if change is not None:
-            found.append(change)
+            found.append(replace(change, place=place, module=module))
     return sorted(found, key=lambda change: -abs(change.n_bytes))
 
 
@@ -268,9 +348,8 @@ def _by_function(places: Any) -> dict[tuple[str, str, str], list[Place]]:
 
 
 def _files(recording: Recording) -> frozenset[str]:
-    """Of the program's own frames."""
-    folded = fold(recording.stacks)
-    return frozenset(folded.stacks.strings[i] for i in np.unique(folded.stacks.file).tolist()) - {""}
+    """The files of the program itself."""
+    return user_files(recording.stacks) - {""}
 
 
 def _common_names(
@@ -295,13 +374,14 @@ def _below(files: Sequence[str]) -> Callable[[str], str]:
     return lambda file: file.replace("\\", "/").removeprefix(root).lstrip("/")
 
 
-def _words(place: Place | None) -> str:
-    if place is None or not (place.file or place.via):
-        return "no stack was recorded"
+def _words(place: Place) -> str:
+    if not (place.file or place.via):
+        return NO_STACK
     if not place.file:
         return place.via
-    name = place.file.replace("\\", "/").rpartition("/")[2]
-    return f"{name}:{place.line} {place.function}" + (f": {place.via}" if place.via else "")
+    library = "(library) " if place.is_library else ""
+    via = f": {place.via}" if place.via else ""
+    return f"{library}{frame_words(Frame(place.function, place.file, place.line))}{via}"
 
 
 ANALYSIS = Analysis("compare", "What became different from one run to another, step by step?", compare)

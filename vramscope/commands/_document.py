@@ -51,7 +51,6 @@ def print_terminal(blocks: Sequence[Block]) -> None:
     """Show the page on stdout, in colour for a person."""
     try:
         from rich.console import Console
-        from rich.text import Text as Styled
     except ImportError:
         # It comes with us; a program run from a checkout may lack it.
         raise VramscopeError("tables need rich: pip install rich, or ask for --json") from None
@@ -61,8 +60,19 @@ def print_terminal(blocks: Sequence[Block]) -> None:
             raise  # noqa: PLE0704 -- rich is handling it, and would exit with 1
 
     console = Page(highlight=False, soft_wrap=False)
-    if not console.is_terminal:
-        console.width = max(console.width, 500)  # a file has no right edge
+    if console.is_terminal:
+        _print_blocks(console, blocks)
+        return
+    console.width = max(console.width, 500)  # a file has no right edge
+    with console.capture() as captured:
+        _print_blocks(console, blocks)
+    # rich pads every cell: the last one of a row would reach as far as the longest of its column.
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def _print_blocks(console: Any, blocks: Sequence[Block]) -> None:
+    from rich.text import Text as Styled
+
     for block in blocks:
         if isinstance(block, Heading):
             console.print(Styled(f"\n{printable(block.text)}", "bold"))

@@ -7,7 +7,10 @@ _MOST_NAMED = 8
 
 
 def pairs(before: Run, after: Run) -> list[tuple[Recording, Recording]]:
-    """By rank and device; where each run has just one, these. Raises UsageError where nothing belongs."""
+    """Recordings of the same rank and device; where each run has just one, these two.
+
+    Raises UsageError where none belong together.
+    """
     if len(before.recordings) == len(after.recordings) == 1:
         return [(before.recordings[0], after.recordings[0])]
     known = {_key(recording): recording for recording in before.recordings}
@@ -15,6 +18,17 @@ def pairs(before: Run, after: Run) -> list[tuple[Recording, Recording]]:
     if not found:
         raise UsageError(f"{before.path} and {after.path} have no rank and device in common")
     return found
+
+
+def alone(before: Run, after: Run) -> tuple[list[Recording], list[Recording]]:
+    """The recordings of each run that `pairs` leaves out, as the other has no such rank and device."""
+    found = pairs(before, after)
+    paired = [[id(pair[side]) for pair in found] for side in (0, 1)]
+    left = [
+        [each for each in run.recordings if id(each) not in known]
+        for run, known in zip((before, after), paired, strict=True)
+    ]
+    return left[0], left[1]
 
 
 def chosen(run: Run, rank: int | None, device: int | None) -> tuple[Recording, ...]:

@@ -10,6 +10,7 @@ from vramscope.commands import Command
 from vramscope.errors import UsageError
 
 if TYPE_CHECKING:
+    from vramscope.analysis.compare import Change
     from vramscope.model.recording import Recording, Run
 
 _FORBIDDEN = 3
@@ -39,7 +40,7 @@ def arguments(parser: ArgumentParser) -> None:
         "--max-fragmentation",
         type=float,
         metavar="PERCENT",
-        help="of the reserved bytes in free pieces, when the driver was asked for more",
+        help="of the reserved bytes in free pieces of segments in use, when cudaMalloc was called",
     )
     parser.add_argument("--against", metavar="BASE", help="an earlier run to compare with")
     parser.add_argument(
@@ -49,6 +50,7 @@ def arguments(parser: ArgumentParser) -> None:
         help="by which the peak may be above that of BASE (1, with --against)",
     )
     parser.add_argument("--junit", metavar="FILE", help="also write the verdicts as JUnit XML")
+    parser.add_argument("--force", action="store_true", help="overwrite the file of --junit")
     parser.add_argument("--json", action="store_true", help="one object, for machines")
 
 
@@ -59,6 +61,8 @@ def run(args: Namespace) -> int:
     from vramscope.load import load
 
     limits = _limits(args)
+    if args.junit and not args.force and Path(args.junit).exists():
+        raise UsageError(f"{args.junit} exists; --force overwrites it")
     with waiting(f"reading {args.path}"):
         loaded = load(args.path)
         base = load(args.against) if args.against else None
@@ -122,8 +126,8 @@ def _most(recording: "Recording", limit: str, quantity: str, allowed: float) -> 
     if not _has_events(recording):
         return _sampled(recording, limit, quantity, allowed)
     high = peak(recording).highest(quantity)
-    at = "" if high.step is None else f" at step {high.step}"
-    at += "" if high.phase is None else f" in {high.phase.name.lower().replace('_', ' ')}"
+    at = "" if high.step is None else f" in step {high.step}"
+    at += f" in {high.phase_words}" if high.phase_words else ""
     text = f"{format_bytes(high.n_bytes)} {quantity}{at}, {format_bytes(allowed)} allowed"
     return _verdict(recording, limit, text, high.n_bytes, allowed)
 
@@ -137,7 +141,7 @@ def _sampled(recording: "Recording", limit: str, quantity: str, allowed: float) 
     found = sampled_peaks(recording)
     most = int(getattr(found, quantity))
     if most < 0:
-        return _unknown(recording, limit, f"nothing in it says what was {quantity}", allowed)
+        return _unknown(recording, limit, f"it has no {quantity} bytes", allowed)
     is_exact = quantity == "allocated" and found.is_exact
     bound = "" if is_exact else "at least "
     text = f"{bound}{format_bytes(most)} {quantity} (sampled), {format_bytes(allowed)} allowed"
@@ -150,24 +154,29 @@ def _fragmented(recording: "Recording", allowed: float) -> Verdict:
 
     limit = "max_fragmentation"
     if not _has_events(recording):
-        return _unknown(recording, limit, "without events nothing says how the memory lay", allowed)
+        return _unknown(recording, limit, "fragmentation needs the allocator's events", allowed)
     found = fragmentation(recording)
     reserved = int(found.parts.reserved[found.worst])
     percent = 100 * found.unusable_bytes / reserved if reserved else 0.0
-    at = "" if found.step is None else f" at step {found.step}"
+    at = "" if found.step is None else f" in step {found.step}"
     text = (
-        f"{percent:.1f} % of {format_bytes(reserved)} reserved in free pieces{at} "
+        f"{percent:.1f} % of {format_bytes(reserved)} reserved were free pieces of segments in use{at} "
         f"({format_bytes(found.unusable_bytes)}), {allowed:g} % allowed"
     )
     return _verdict(recording, limit, text, percent, allowed)
 
 
 def _grown(base: "Run | None", run: "Run", limits: dict[str, float]) -> Iterator[Verdict]:
-    """The peak against that of an earlier run, and which line it is."""
-    from vramscope.commands._pairs import pairs
+    """The peak of the whole run against that of an earlier one, and the lines that grew."""
+    from vramscope.commands._pairs import alone, pairs
 
-    for before, after in pairs(base, run) if base is not None else ():
-        yield _growth(before, after, limits["max_growth"])
+    if base is None:
+        return
+    allowed = limits["max_growth"]
+    for before, after in pairs(base, run):
+        yield _growth(before, after, allowed)
+    for after in alone(base, run)[1]:
+        yield _unknown(after, "max_growth", "the earlier run has no such rank and device", allowed)
 
 
 def _growth(before: "Recording", after: "Recording", allowed: float) -> Verdict:
@@ -177,15 +186,23 @@ def _growth(before: "Recording", after: "Recording", allowed: float) -> Verdict:
     if not (_has_events(before) and _has_events(after)):
         return _unknown(after, "max_growth", "both need events to be compared", allowed)
     comparison = compare(before, after)
-    old, new = int(comparison.before.max(initial=0)), int(comparison.after.max(initial=0))
+    old, new = comparison.peak_before, comparison.peak_after
     percent = 100 * (new - old) / old if old else (100.0 if new else 0.0)
     grown = [change for change in comparison.of("line") if change.n_bytes > 0][:3]
-    lines = "; ".join(f"+{format_bytes(change.n_bytes)} {change.name}" for change in grown)
+    lines = "; ".join(_grown_line(change) for change in grown)
     text = (
         f"peak {format_bytes(new)}, {percent:+.2f} % against {format_bytes(old)}, {allowed:g} % allowed"
         + (f"; {lines}" if percent > allowed and lines else "")
     )
     return _verdict(after, "max_growth", text, percent, allowed)
+
+
+def _grown_line(change: "Change") -> str:
+    from vramscope.units import format_bytes
+
+    module = f" [{change.module}]" if change.module else ""
+    where = " outside of steps" if change.is_outside and not change.n_steps else ""
+    return f"+{format_bytes(change.n_bytes)} {change.name}{module}{where}"
 
 
 def _has_events(recording: "Recording") -> bool:

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from vramscope.model.recording import Recording, Run
 
 _KINDS = {
-    "total": "Most in any step",
-    "phase": "Most allocated while in",
-    "category": "By category",
-    "line": "By line of the program",
+    "total": "Peak of the whole run",
+    "phase": "Most allocated in each phase",
+    "category": "Most held by each category",
+    "line": "Most held by each line of the program",
 }
 
 
@@ -29,29 +29,36 @@ def arguments(parser: ArgumentParser) -> None:
         type=float,
         default=0.1,
         metavar="PERCENT",
-        help="of A's peak: smaller differences are not told (0.1)",
+        help="leave out differences below this share of A's peak (0.1)",
     )
+    parser.add_argument("--rank", type=int, metavar="N", help="compare this rank alone")
+    parser.add_argument("--device", type=int, metavar="N", help="compare this device alone")
     parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of each table (10)")
     parser.add_argument("--json", action="store_true", help="one object, for machines")
 
 
 def run(args: Namespace) -> int:
     import json
+    from dataclasses import replace
 
     from vramscope.commands._document import print_terminal
-    from vramscope.commands._pairs import pairs
+    from vramscope.commands._pairs import alone, chosen, pairs
     from vramscope.commands._waiting import waiting
     from vramscope.load import load
 
     if args.top < 1 or not 0 <= args.tolerance <= 100:
         raise UsageError("--top is at least 1, --tolerance a percentage")
     with waiting(f"reading {args.before} and {args.after}"):
-        before, after = load(args.before), load(args.after)
+        before, after = (
+            replace(run, recordings=chosen(run, args.rank, args.device))
+            for run in (load(args.before), load(args.after))
+        )
+        left = alone(before, after)
         found = [(new, compared(old, new, args.tolerance)) for old, new in pairs(before, after)]
     if args.json:
-        print(json.dumps(as_json(found), indent=2))
+        print(json.dumps(as_json(found, left), indent=2))
     else:
-        print_terminal(list(_page(before, after, found, args.top)))
+        print_terminal(list(_page(before, after, found, left, args.top)))
     return 0
 
 
@@ -62,9 +69,16 @@ def compared(before: "Recording", after: "Recording", percent: float) -> "Compar
     return compare(before, after, tolerance=percent / 100)
 
 
-def as_json(found: "list[tuple[Recording, Comparison]]") -> dict[str, Any]:
+def as_json(
+    found: "list[tuple[Recording, Comparison]]", left: "tuple[list[Recording], list[Recording]]"
+) -> dict[str, Any]:
     """Schema 1; fields are only ever added."""
-    return {"schema": 1, "comparisons": [_comparison(*each) for each in found]}
+    only = [
+        [{"rank": each.process.rank, "device": each.device.index} for each in recordings]
+        for recordings in left
+    ]
+    comparisons = [_comparison(*each) for each in found]
+    return {"schema": 1, "comparisons": comparisons, "only_in_a": only[0], "only_in_b": only[1]}
 
 
 def _comparison(recording: "Recording", comparison: "Comparison") -> dict[str, Any]:
@@ -74,6 +88,8 @@ def _comparison(recording: "Recording", comparison: "Comparison") -> dict[str, A
         "steps": comparison.steps.tolist(),
         "steps_only_in_a": comparison.only_before,
         "steps_only_in_b": comparison.only_after,
+        "peak_a_bytes": comparison.peak_before,
+        "peak_b_bytes": comparison.peak_after,
         "tolerance_bytes": comparison.tolerance_bytes,
         "changes": [_change(change) for change in comparison.changes],
     }
@@ -81,19 +97,32 @@ def _comparison(recording: "Recording", comparison: "Comparison") -> dict[str, A
 
 def _change(change: "Change") -> dict[str, Any]:
     place = change.place
-    where = {"file": place.file, "line": place.line, "function": place.function} if place else None
+    is_known = place is not None and bool(place.file) and not place.is_library
+    where = (
+        {"file": place.file, "line": place.line, "function": place.function} if place and is_known else None
+    )
     fields = {key: value for key, value in asdict(change).items() if key != "place"}
+    fields["module"] = change.module or None
     return fields | {"bytes": change.n_bytes, "where": where}
 
 
 def _page(
-    before: "Run", after: "Run", found: "list[tuple[Recording, Comparison]]", top: int
+    before: "Run",
+    after: "Run",
+    found: "list[tuple[Recording, Comparison]]",
+    left: "tuple[list[Recording], list[Recording]]",
+    top: int,
 ) -> "Iterator[Block]":
+    from vramscope.analysis.findings import ranks_words
     from vramscope.commands._document import Heading, Text
 
     yield Heading(f"{before.name} → {after.name}", level=1)
+    for name, recordings in zip((before.name, after.name), left, strict=True):
+        if recordings:
+            whose = ranks_words([(each.process.rank, each.device.index) for each in recordings])
+            yield Text(f"{whose}: only in {name}, and not compared", "note")
     for recording, comparison in found:
-        if len(found) > 1:
+        if len(found) > 1 or any(left):
             yield Heading(f"rank {recording.process.rank}, device {recording.device.index}")
         if recording.source == "counters":
             yield Text("recorded without events: there is nothing to compare", "note")
@@ -103,24 +132,24 @@ def _page(
 
 def _one(comparison: "Comparison", top: int) -> "Iterator[Block]":
     from vramscope.commands._document import Text
-    from vramscope.units import format_bytes
+    from vramscope.units import format_bytes, format_count
 
     n_steps = len(comparison.steps)
-    highest = max(int(each.max(initial=0)) for each in (comparison.before, comparison.after))
-    if not highest:
-        yield Text("neither tells of a byte that was allocated: there is nothing to compare", "note")
+    if not max(comparison.peak_before, comparison.peak_after):
+        yield Text("no byte was allocated in either: there is nothing to compare", "note")
         return
-    counted = f"{n_steps:,} steps" if n_steps > 1 else "the one step"
-    over = f"{counted} that both have" if n_steps else "whole recordings: no step is in both"
+    over = f"{format_count(n_steps, 'step')} that both have" if n_steps else "no step is in both"
     least = format_bytes(comparison.tolerance_bytes)
     if not comparison.changes:
-        yield Text(f"no difference of {least} or more, over {over}")
+        yield Text(f"no difference of {least} or more; {over}")
         return
-    yield Text(f"over {over}; differences below {least} are left out", "quiet")
+    yield Text(f"{over}; differences below {least} are left out", "quiet")
+    what = "in the steps compared and outside of all steps" if n_steps else "in the whole recording"
+    yield Text(f"before and after: the most at any moment {what}; peaks are those of the whole runs", "quiet")
     for name, n_only in (("first", comparison.only_before), ("second", comparison.only_after)):
         if n_only and n_steps:
             alone = f"{n_only:,} steps are" if n_only > 1 else "one step is"
-            yield Text(f"{alone} only in the {name}, and not compared", "note")
+            yield Text(f"{alone} only in the {name}: of these, the peak alone is compared", "note")
     for kind, title in _KINDS.items():
         yield from _table(title, comparison.of(kind), top, n_steps)
 
@@ -141,10 +170,12 @@ def _row(change: "Change", n_steps: int) -> tuple[str, ...]:
     from vramscope.units import format_bytes
 
     sign = "+" if change.n_bytes > 0 else ""
-    steps = f"{change.n_steps:,}" if n_steps else ""
+    steps = [f"{change.n_steps:,}"] if change.n_steps and n_steps else []
+    outside = ["outside"] if change.is_outside and n_steps else []
     sizes = format_bytes(change.before), format_bytes(change.after)
     name = change.name if change.kind == "line" else change.name.replace("_", " ")
-    return f"{sign}{format_bytes(change.n_bytes)}", *sizes, steps, name
+    module = f"  [{change.module}]" if change.module else ""
+    return f"{sign}{format_bytes(change.n_bytes)}", *sizes, " + ".join(steps + outside), name + module
 
 
 COMMAND = Command("diff", "what became different from one run to another, by step and line", arguments, run)

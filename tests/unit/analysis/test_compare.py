@@ -1,5 +1,7 @@
 """Two runs, step by step: what a place holds at most within each step, and what of it is different."""
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from vramscope.analysis._group_peaks import group_peaks
 from vramscope.analysis.compare import compare
 from vramscope.analysis.lifetimes import lifetimes
-from vramscope.model.marks import Steps
+from vramscope.model.marks import MarkKind, Marks, Phase, Phases, Steps
 from vramscope.model.stacks import StackBuilder
 from vramscope.model.trace import Action
 
@@ -69,7 +71,7 @@ def test_the_line_that_holds_more_is_named_with_its_bytes(recording):
 
     (line,) = found.of("line")
     assert (line.name, line.before, line.after, line.n_bytes) == (
-        "model.py:31 forward: linear",
+        "net/model.py:31 forward: linear",
         1024,
         1536,
         512,
@@ -105,12 +107,14 @@ def test_a_line_that_is_new_held_nothing_before(recording):
 
     found = {change.name: (change.before, change.after) for change in compare(before, after).of("line")}
 
-    assert found == {"model.py:31 forward: linear": (1024, 0), "eval.py:3 evaluate": (0, 1024)}
+    assert found == {"net/model.py:31 forward: linear": (1024, 0), "net/eval.py:3 evaluate": (0, 1024)}
 
 
 def test_only_steps_that_both_have_are_compared(recording):
     long, short = two_steps(recording, 4096, 1024), two_steps(recording, 4096, 1024)
-    short = type(short)(trace=short.trace, stacks=short.stacks, steps=short.steps.rows(np.array([1])))
+    # A run that was resumed: it has the weight and the second step, and never had the first.
+    later = Steps.of(index=[1], start_event=[1], end_event=[4])
+    short = type(short)(trace=short.trace.rows(np.array([0, 4, 5, 6])), stacks=short.stacks, steps=later)
 
     found = compare(long, short)
 
@@ -126,4 +130,64 @@ def test_without_steps_whole_recordings_are_compared(recording):
         ("category", 1024),
         ("line", 1024),
     ]
-    assert found.of("line")[0].name == "no stack was recorded"
+    assert found.of("line")[0].name == "no stack recorded"
+
+
+def with_evaluation(recording, evaluation: int):
+    """A step that needs 1024 bytes beside the weight, and an evaluation after it that needs more."""
+    builder = StackBuilder()
+    made = builder.add([("__init__", "/home/me/net/model.py", 7)])
+    used = builder.add([("forward", "/home/me/net/model.py", 31)])
+    judged = builder.add([("forward", "/home/me/net/model.py", 31), ("test", "/home/me/net/train.py", 50)])
+    return recording(
+        (A, 0, 4096, made),
+        (A, 1 << 20, 1024, used),
+        (R, 1 << 20, 1024),
+        (C, 1 << 20, 1024),
+        (A, 1 << 20, evaluation, judged),
+        (R, 1 << 20, evaluation),
+        (C, 1 << 20, evaluation),
+        stacks=builder.build(),
+        steps=Steps.of(index=[0], start_event=[1], end_event=[4]),
+        phases=Phases.of(phase=[int(Phase.EVAL)], step=[-1], start_event=[4], end_event=[7]),
+    )
+
+
+def test_an_evaluation_that_needs_more_is_a_difference(recording):
+    found = compare(with_evaluation(recording, 8192), with_evaluation(recording, 16384))
+
+    assert [(each.name, each.before, each.after) for each in found.of("total")] == [
+        ("allocated", 12288, 20480)
+    ]
+    assert [(each.name, each.before, each.after) for each in found.of("phase")] == [("eval", 12288, 20480)]
+    (line,) = found.of("line")
+    assert (line.name, line.before, line.after) == ("net/model.py:31 forward", 8192, 16384)
+    assert (line.n_steps, line.is_outside) == (0, True)
+    assert (found.peak_before, found.peak_after) == (12288, 20480)
+
+
+def test_the_peak_of_a_comparison_is_that_of_the_whole_run(recording):
+    before, after = two_steps(recording, 4096, 1024), two_steps(recording, 4096, 2048)
+    # The later run's highest step is one that the other does not have.
+    after = type(after)(
+        trace=after.trace,
+        stacks=after.stacks,
+        steps=Steps.of(index=[7, 8], start_event=[1, 4], end_event=[4, 7]),
+    )
+    joined = replace(after, steps=Steps.of(index=[0, 8], start_event=[1, 4], end_event=[4, 7]))
+
+    for other in (after, joined):
+        found = compare(before, other)
+        assert (found.peak_before, found.peak_after) == (
+            before.peak().allocated.n_bytes,
+            other.peak().allocated.n_bytes,
+        )
+
+
+def test_a_line_has_its_module(recording):
+    marks = Marks.of(kind=[MarkKind.MODULE], event=[0], name=[1], names=("", "h.3.mlp"))
+    before, after = (replace(two_steps(recording, 4096, n), marks=marks) for n in (1024, 2048))
+
+    (line,) = compare(before, after).of("line")
+
+    assert line.module == "h.3.mlp"

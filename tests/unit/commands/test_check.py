@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from xml.etree import ElementTree as ET
 
@@ -83,7 +84,7 @@ def test_growth_against_an_earlier_run_names_the_line_and_its_bytes(runs, capsys
     # 1 of 14 MiB are 7.14 %.
     out = capsys.readouterr().out
     assert "+7.14 %" in out
-    assert "+1.00 MiB model.py:31 forward" in out
+    assert "+1.00 MiB me/model.py:31 forward" in out
     assert cli.main(["check", "run", "--against", "base", "--max-growth", "7.2"]) == 0
     assert cli.main(["check", "base", "--against", "run"]) == 0
 
@@ -130,6 +131,54 @@ def test_the_servers_list_is_as_the_schema_of_junit_wants_it(runs, tmp_path, lim
         assert {child.tag for child in element} <= inside
     assert int(suite.attrib["tests"]) == len(suite) == len({case.get("name") for case in suite})
     assert int(suite.attrib["failures"]) == len(suite.findall("testcase/failure"))
+
+
+def test_a_file_of_verdicts_is_overwritten_only_where_asked(runs, tmp_path, capsys):
+    runs(run=[grown()])
+    file = tmp_path / "checks.xml"
+    file.write_text("mine")
+
+    assert cli.main(["check", "run", "--max-peak", "1GiB", "--junit", str(file)]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert file.read_text() == "mine"
+    assert cli.main(["check", "run", "--max-peak", "1GiB", "--junit", str(file), "--force"]) == 0
+    assert ET.parse(file).getroot().tag == "testsuite"
+
+
+def evaluated(evaluation: int) -> Recording:
+    """The step of `grown`, and after it an evaluation of so many bytes more."""
+    columns = {name: column.tolist() for name, column in grown().trace.columns()}
+    row = {"action": Action.ALLOC, "address": 30 * MIB, "size": evaluation, "block_size": evaluation}
+    segment = {"action": Action.SEGMENT_ALLOC, "address": 30 * MIB, "size": 99 * MIB, "block_size": 99 * MIB}
+    added = [
+        {"time_ns": 4000, "stack_id": 0} | segment,
+        {"time_ns": 5000, "stack_id": int(grown().trace.stack_id[2])} | row,
+    ]
+    trace = Trace.of(
+        **{name: [*column, *(each.get(name, 0) for each in added)] for name, column in columns.items()}
+    )
+    return replace(grown(), trace=trace)
+
+
+def test_an_evaluation_that_grew_is_growth_of_the_peak(runs, capsys):
+    runs(base=[evaluated(20 * MIB)], run=[evaluated(60 * MIB)])
+
+    assert cli.main(["check", "run", "--against", "base"]) == 3
+    out = capsys.readouterr().out
+    assert cli.main(["diff", "base", "run"]) == 0
+    shown = capsys.readouterr().out
+
+    # 14 MiB of the step and 20 or 60 of the evaluation.
+    assert "peak 74.0 MiB, +117.65 % against 34.0 MiB" in out
+    assert "+40.0 MiB me/model.py:31 forward outside of steps" in out
+    assert "+40.0 MiB  34.0 MiB  74.0 MiB   outside  allocated" in shown
+
+
+def test_a_rank_that_the_earlier_run_lacks_has_not_passed(runs, capsys):
+    runs(base=[grown(rank=0), grown(rank=1)], run=[grown(rank=0), grown(rank=7)])
+
+    assert cli.main(["check", "run", "--against", "base"]) == 3
+    assert "(rank 7, device 0): not known" in capsys.readouterr().out
 
 
 def test_of_samples_the_highest_counts_and_is_called_sampled(runs, capsys):
@@ -210,6 +259,53 @@ def test_ranks_are_compared_with_themselves(runs, capsys):
 
     comparisons = json.loads(capsys.readouterr().out)["comparisons"]
     assert {each["rank"]: bool(each["changes"]) for each in comparisons} == {0: True, 1: False}
+
+
+def test_every_device_is_compared_and_one_without_a_partner_is_named(runs, capsys):
+    def on(device: int, extra: int = 0) -> Recording:
+        return replace(grown(extra), device=Device(index=device))
+
+    runs(a=[on(0), on(1)], b=[on(0), on(1, MIB), on(2)])
+
+    assert cli.main(["diff", "a", "b"]) == 0
+    out = capsys.readouterr().out
+    assert cli.main(["diff", "a", "b", "--device", "1", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+
+    assert "rank 0, device 2: only in b, and not compared" in out
+    assert out.index("rank 0, device 0\n") < out.index("rank 0, device 1\n") < out.index("+1.00 MiB")
+    assert [(each["rank"], each["device"]) for each in shown["comparisons"]] == [(0, 1)]
+    assert shown["only_in_b"] == []
+
+
+def test_lines_of_the_same_name_are_told_apart(runs, capsys):
+    def three(extra: int) -> Recording:
+        builder = StackBuilder()
+        torch = "/opt/lib/python3.11/site-packages/torch/nn/functional.py"
+        calls = [("linear", "a"), ("gelu", "a"), ("linear", "b")]
+        stacks = [
+            builder.add([(via, torch, 1), ("forward", f"/home/me/{folder}/oom.py", 17)])
+            for via, folder in calls
+        ]
+        size = [(10 + extra * number) * MIB for number in (1, 2, 3)]
+        trace = Trace.of(
+            action=[Action.ALLOC] * 3,
+            address=[0, 1 << 30, 2 << 30],
+            size=size,
+            block_size=size,
+            stack_id=stacks,
+        )
+        return Recording(trace=trace, stacks=builder.build())
+
+    runs(a=[three(0)], b=[three(1)])
+
+    assert cli.main(["diff", "a", "b"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if "oom.py:17" in line]
+    assert [row.split("  ")[-1].strip() for row in rows] == [
+        "b/oom.py:17 forward: linear",
+        "a/oom.py:17 forward: gelu",
+        "a/oom.py:17 forward: linear",
+    ]
 
 
 def test_runs_without_a_rank_in_common_are_asked_wrongly(runs):

@@ -70,3 +70,13 @@ def test_markdown_has_headings_lists_and_aligned_tables():
     )
 
     assert shown == "# Run\n\n- one\n- two\n\n## Table\n\n|  | n |\n| --- | ---: |\n| a | 1 |\n"
+
+
+def test_what_goes_to_a_file_is_not_padded(capsys):
+    rows = (("command", "python " + "x" * 240), ("rank", "0"))
+
+    print_terminal([Heading("run"), Grid(("", ""), rows, "ll"), Text("end")])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line != line.rstrip()] == []
+    assert "rank     0" in lines
