@@ -42,6 +42,7 @@ def course(data: Data, view: View) -> Course:
     joined = StepPeaks(
         _joined(found.past_per_step, found.per_step, n_thinned),
         _joined(found.past_per_phase, found.per_phase, n_thinned),
+        outside=found.outside,
     )
     return Course(joined, np.concatenate([past.steps.index, steps.index]), n_thinned)
 

@@ -75,6 +75,8 @@ def _step_axis(index: NDArray[Any]) -> dict[str, Any]:
     return {
         "showgrid": False, "zeroline": False, "tickprefix": "step ", "dtick": spacing(span),
         "exponentformat": "none", "separatethousands": True, "ticks": "outside", "ticklen": 4,
+        # Around a single point the axis would show steps that do not exist, "step −1" among them.
+        **({"range": [int(index[0]) - 0.5, int(index[0]) + 0.5]} if len(index) == 1 else {}),
     }  # fmt: skip
 
 

@@ -107,6 +107,11 @@ def _opening(all_steps: Course) -> list[Any]:
     top = int(peaks.argmax())
     phase = _highest_phase(found, top)
     claim = f"Step {int(index[top])} needed most: {format_bytes(int(peaks[top]))}{phase}"
+    outside = int(found.outside.allocated.max(initial=0))
+    if outside > int(peaks[top]):
+        claim = f"Peak {format_bytes(outside)}, outside of every step{_in_phase(found, outside)}"
+        highest = f"Of the steps, step {int(index[top])} needed most: {format_bytes(int(peaks[top]))}{phase}."
+        return [html.H2(claim, className="claim"), html.P(highest, className="support")]
     rise = int(peaks[-1] - peaks[1]) if len(peaks) > 2 else 0
     word = (
         "as high as"
@@ -115,6 +120,13 @@ def _opening(all_steps: Course) -> list[Any]:
     )
     steady = f"The last step is {word} step {int(index[1])}." if len(peaks) > 2 else ""
     return [html.H2(claim, className="claim"), html.P(steady, className="support")]
+
+
+def _in_phase(found: StepPeaks, n_bytes: int) -> str:
+    """Of the peak outside of the steps; '' where no phase reached it."""
+    rows = found.per_phase.rows((found.per_phase.step < 0) & (found.per_phase.phase != Phase.OTHER))
+    reached = rows.phase[rows.allocated == n_bytes]
+    return f", in {Phase(int(reached[0])).name.lower().replace('_', ' ')}" if len(reached) else ""
 
 
 def _highest_phase(found: StepPeaks, row: int) -> str:

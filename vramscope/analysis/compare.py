@@ -185,11 +185,12 @@ def _total_changes(before: _Side, after: _Side, totals: tuple[Any, Any], least: 
     """The peaks of the whole runs, whatever was compared."""
     found = []
     for number, quantity in enumerate(_TOTALS):
-        levels = [
+        old, new = (
             np.append(steps[number], getattr(side.outside, quantity).max(initial=0))
             for side, steps in zip((before, after), totals, strict=True)
-        ]
-        change = _change("total", quantity, *levels, least, (before.highs[quantity], after.highs[quantity]))
+        )
+        most = before.highs[quantity], after.highs[quantity]
+        change = _change("total", quantity, old, new, least, most)
         if change is not None:
             found.append(change)
     return sorted(found, key=lambda change: -abs(change.n_bytes))

@@ -12,8 +12,10 @@ from vramscope.dashboard.data import Data
 from vramscope.dashboard.figures.device import stacked
 from vramscope.dashboard.pages import Context, pages
 
+from vramscope.model.marks import Phase
 from vramscope.model.recording import Outcome
 from vramscope.model.trace import Action
+from vramscope.units import format_bytes
 
 MIB = 1 << 20
 
@@ -163,6 +165,26 @@ def test_the_other_run_is_followed_too(open_program: Any, tmp_path: Path) -> Non
 
 def test_nobody_looks_again_at_a_run_that_is_finished(world: Data) -> None:
     assert "cp-tick" not in shown("compare", world, run(world, "bad"), other=run(world, "good"))
+
+
+def test_a_peak_in_evaluation_is_not_said_to_be_a_steps(open_program: Any, tmp_path: Path) -> None:
+    program = open_program(tmp_path / "evaluated")
+    program.begin()
+    for _ in range(3):
+        program.free(program.malloc(30 * MIB, program.stack("forward", 40)))
+        program.step()
+    with program.phase(Phase.EVAL):
+        program.free(program.malloc(300 * MIB, program.stack("test", 50)))
+    program.flush()
+    program.writer.close(Outcome.FINISHED)
+    data = Data(tmp_path)
+
+    page = shown("phases", data, run(data, "evaluated"))
+
+    recording = data.view(Address("/phases", run=run(data, "evaluated"))).recording
+    peak = format_bytes(recording.peak().allocated.n_bytes)
+    assert f"Peak {peak}, outside of every step, in eval" in page
+    assert "Of the steps, step" in page
 
 
 def test_a_step_that_is_highest_between_its_phases_is_said_to_be(open_program: Any, tmp_path: Path) -> None:

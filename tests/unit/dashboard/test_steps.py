@@ -47,3 +47,9 @@ def test_the_highest_step_is_drawn_however_many_there_are(n_steps: int) -> None:
 
 def test_every_category_has_its_place_in_the_stack() -> None:
     assert sorted(figures.ORDER) == sorted(Category)
+
+
+def test_one_step_is_drawn_without_steps_that_do_not_exist() -> None:
+    drawn = figures.peaks(StepPeaks(IntervalPeaks.of(allocated=[5])), np.array([3]), 0)
+
+    assert drawn["layout"]["xaxis"]["range"] == [2.5, 3.5]
