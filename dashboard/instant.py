@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.analysis._place import place
+from vramscope.analysis._place import number_of_step, phase_words
 from vramscope.analysis.by_module import Owners, owners_of
 from vramscope.analysis.by_stack import StackBytes, stack_bytes
 from vramscope.analysis.folding import Folded, Holders, fold, holders
 from vramscope.analysis.tree import Tree, tree_of
-from vramscope.model.marks import Category, Phase
+from vramscope.model.marks import Category
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Stacks
 from vramscope.units import format_duration
@@ -90,9 +90,7 @@ def moment(data: Data, view: View, at: int) -> Moment:
     elapsed = int(known.time_ns[at]) - origin_ns(recording, known)
     time = format_duration(elapsed) if elapsed > 0 else "the start"
     time = time if recording.trace.has_clock else ""
-    number, phase = place(recording, at)
-    word = "" if phase in (None, Phase.OTHER) else phase.name.lower().replace("_", " ")
-    return Moment(at, time, number, word)
+    return Moment(at, time, number_of_step(recording.steps, max(at - 1, 0)), phase_words(recording, at))
 
 
 def category_bytes(data: Data, view: View, at: int) -> NDArray[Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.analysis.leaks import findings
 from vramscope.errors import VramscopeError
 from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.model.trace import Action
@@ -122,7 +123,7 @@ def _of(data: Data, run_id: str, run: Run) -> Summary:
         allocated=outline(position, best.allocated) if len(recording.trace) else best.allocated[:0],
         reserved=outline(position, best.reserved) if len(recording.trace) else best.reserved[:0],
         stalled_s=data.stalled_s(run_id) if run.outcome is Outcome.RUNNING else 0,
-        verdict=data.lately(View(run_id, 0, run, recording), "verdict", lambda: _verdict(recording)),
+        verdict=data.lately(View(run_id, 0, run, recording), "verdict", lambda: _verdict(run, recording)),
     )
 
 
@@ -141,12 +142,13 @@ def _highest(known: Any, recording: Recording, quantity: str) -> int:
 MOST_EVENTS_JUDGED = 300_000
 
 
-def _verdict(recording: Recording) -> str:
-    """Out of memory before leaks: the first is what the user came for."""
-    n_ooms = int((recording.trace.action == Action.OOM).sum())
+def _verdict(run: Run, recording: Recording) -> str:
+    """Out of memory on any device before leaks on the fullest: the first is what the user came for."""
+    n_ooms = sum(int((each.trace.action == Action.OOM).sum()) for each in run.recordings)
     if n_ooms:
         return "ran out of memory" if n_ooms == 1 else f"ran out of memory {n_ooms:,} times"
     if len(recording.trace) > MOST_EVENTS_JUDGED or len(recording.steps) < 7:
         return ""
-    rate = sum(leak.bytes_per_step for leak in answer(recording, "leaks").leaks)
+    found = findings(answer(recording, "leaks"))
+    rate = sum(finding.bytes_per_step or 0 for finding in found if finding.kind == "leak")
     return f"leaks {format_bytes(rate)} a step" if rate else "steady"

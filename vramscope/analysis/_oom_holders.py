@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.categories import assign
 from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import lifetimes
+from vramscope.analysis.lines import common_module, place_words
 from vramscope.analysis.live_set import live_rows
 from vramscope.model.marks import Category
 from vramscope.model.recording import Recording
@@ -28,6 +30,8 @@ class Holders:
     line: Frame | None = None
     """The program's line that had allocated the most of it; None where no stack is known."""
     line_bytes: int = 0
+    module: str = ""
+    """Of that line: the module, or what several have in common; '' where none is known."""
 
     @property
     def words(self) -> str:
@@ -40,9 +44,10 @@ class Holders:
         known = [f"{format_bytes(n)} {name}" for name, n in sums.items()] if is_told else []
         said = [", ".join(known[:_MOST_TOLD])] if known else []
         if self.line is not None:
-            file = self.line.file.rsplit("/", 1)[-1]
             of_it = " of it" if known else ""
-            said.append(f"{format_bytes(self.line_bytes)}{of_it} from {file}:{self.line.line}")
+            module = f" in {self.module}" if self.module else ""
+            place = place_words(self.line.file, self.line.line)
+            said.append(f"{format_bytes(self.line_bytes)}{of_it} from {place}{module}")
         return "; ".join(said)
 
 
@@ -51,7 +56,8 @@ def holders(recording: Recording, events: Sequence[int]) -> list[Holders]:
     if not events or any(note.code in _TOTALS for note in recording.notes):
         return [Holders() for _ in events]
     found = lifetimes(recording)
-    category, folded = assign(recording, found).category, fold(recording.stacks)
+    assigned, folded = assign(recording, found), fold(recording.stacks)
+    category, owners = assigned.category, owners_of(recording, found, assigned)
     told = []
     for event in events:
         live = live_rows(found, event)
@@ -61,11 +67,15 @@ def holders(recording: Recording, events: Sequence[int]) -> list[Holders]:
         order = [i for i in np.argsort(-sums, kind="stable").tolist() if sums[i]]
         by_category = tuple((Category(i).name.lower().replace("_", " "), int(sums[i])) for i in order)
         lines: dict[tuple[str, int], list[int]] = {}
-        for stack, size in zip(folded.of[found.stack_id[live]].tolist(), n_bytes.tolist(), strict=True):
+        modules: dict[int, set[str]] = {}
+        rows = folded.of[found.stack_id[live]].tolist(), n_bytes.tolist(), owners.module[live].tolist()
+        for stack, size, module in zip(*rows, strict=True):
             if stack:
                 frame = folded.stacks.frame(stack)
                 mine = lines.setdefault((frame.file, frame.line), [0, stack])
                 mine[0] += size
+                modules.setdefault(mine[1], set()).add(owners.paths[module])
         most, stack = max(lines.values(), default=[0, 0])
-        told.append(Holders(by_category, folded.stacks.frame(stack) if stack else None, most))
+        line = folded.stacks.frame(stack) if stack else None
+        told.append(Holders(by_category, line, most, common_module(modules.get(stack, ()))))
     return told

@@ -23,6 +23,8 @@ def phase_words(recording: Recording, instant: int) -> str:
     if innermost is None:
         return ""
     phase, name = Phase(int(phases.phase[innermost])), phases.names[phases.name[innermost]]
+    if phase is Phase.OTHER:
+        return ""
     return name if phase is Phase.USER and name else phase.name.lower().replace("_", " ")
 
 

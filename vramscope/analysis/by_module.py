@@ -117,14 +117,25 @@ def owners_of(recording: Recording, found: Allocations, assigned: Assigned) -> O
 
 
 def _called(marks: Marks, found: Allocations) -> tuple[tuple[str, ...], NDArray[Any]]:
-    """Of each allocation the path in the last MODULE mark before it, as an index into the marks' names."""
+    """The module that ran when each allocation was made, as an index into the marks' names; 0 for none."""
+    return marks.names, _running(marks, found.alloc_event)
+
+
+def modules_at(marks: Marks, events: NDArray[Any]) -> tuple[str, ...]:
+    """The path of the module that ran at each event; '' where none did, or none is known."""
+    names = (NO_MODULE, *marks.names[1:])
+    return tuple(names[index] for index in _running(marks, events).tolist())
+
+
+def _running(marks: Marks, events: NDArray[Any]) -> NDArray[Any]:
+    """The last MODULE mark before each event, as an index into the marks' names; 0 for none."""
     changes = marks.rows(marks.kind == MarkKind.MODULE)
     if not len(changes):
-        return marks.names, np.zeros(len(found), dtype="i8")
-    last = np.searchsorted(changes.event, found.alloc_event, side="right") - 1
+        return np.zeros(len(events), dtype="i8")
+    last = np.searchsorted(changes.event, events, side="right") - 1
     has_name = np.array([name != NO_MODULE for name in marks.names])
     index = np.append(changes.name, 0)[last].astype("i8")
-    return marks.names, np.where((last >= 0) & (found.alloc_event >= 0) & has_name[index], index, 0)
+    return np.where((last >= 0) & (events >= 0) & has_name[index], index, 0)
 
 
 _OWNED = (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE)

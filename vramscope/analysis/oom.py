@@ -13,6 +13,7 @@ from vramscope.analysis import Analysis
 from vramscope.analysis._oom_cause import Cause, Room, cause, room_at
 from vramscope.analysis._oom_holders import Holders, holders
 from vramscope.analysis._place import place
+from vramscope.analysis.by_module import modules_at
 from vramscope.analysis.folding import fold
 from vramscope.analysis.leaks import leaks
 from vramscope.analysis.timeline import timeline
@@ -94,6 +95,8 @@ class Failures(Table):
     """Of each row where the device's bytes were; None but for the last few."""
     holders: tuple[Holders, ...] = ()
     """Of the last rows, as many as are told: what was in use."""
+    modules: tuple[str, ...] = ()
+    """Path of the module that ran at each row; '' where none is known."""
 
 
 def oom(recording: Recording) -> Failures:
@@ -113,6 +116,7 @@ def oom(recording: Recording) -> Failures:
         where=_where(recording, events),
         rooms=_rooms(recording, events),
         holders=tuple(holders(recording, events[-_MOST_TOLD:].tolist())),
+        modules=modules_at(recording.marks, events),
     )
 
 
@@ -207,6 +211,7 @@ def _finding(failures: Failures, row: int) -> Finding:
         file=frame and frame.file,
         line=frame and frame.line,
         function=frame and frame.function,
+        module=(failures.modules[row] if row < len(failures.modules) else "") or None,
         n_bytes=evidence["size"],
         evidence=evidence | (room.figures() if room else {}),
     )

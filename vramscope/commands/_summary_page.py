@@ -291,7 +291,8 @@ def _telling(steps: Sequence[StepPeak]) -> list[StepPeak]:
 
 def _findings(found: Sequence[Shared], n_recordings: int = 1) -> Iterator[Block]:
     for finding, of in found:
-        where = f" ({place_words(finding.file, finding.line or 0)})" if finding.file else ""
+        module = f" in {finding.module}" if finding.module else ""
+        where = f" ({place_words(finding.file, finding.line or 0)}{module})" if finding.file else ""
         whose = f"{ranks_words(of)}: " if n_recordings > 1 else ""
         most = " (the most of these)" if len(of) > 1 else ""
         advice = f". {finding.advice}" if finding.advice else ""

@@ -137,6 +137,7 @@ def finding_as_json(located: "Located") -> dict[str, Any]:
         "device": located.device,
         "claim": finding.claim,
         "where": where if finding.file is not None else None,
+        "module": finding.module,
         "cause": finding.cause,
         "holder": finding.holder,
         "bytes": finding.n_bytes,

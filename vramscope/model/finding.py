@@ -43,6 +43,8 @@ class Finding:
     file: str | None = None
     line: int | None = None
     function: str | None = None
+    module: str | None = None
+    """Path of the module that the line ran in: ``transformer.h.3.mlp``."""
     cause: str | None = None
     holder: str | None = None
     n_bytes: int | None = None

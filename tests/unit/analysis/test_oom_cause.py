@@ -188,7 +188,7 @@ def test_of_a_full_device_it_is_said_what_was_in_use_and_from_which_line():
     assert finding.cause == "capacity"
     assert finding.advice == (
         "Less must be in use at that moment, which was 60.0 MiB parameter, 50.0 MiB activation; "
-        "110 MiB of it from model.py:7"
+        "110 MiB of it from me/model.py:7"
     )
     held = {name: n for name, n in finding.evidence.items() if name.startswith("in_use_")}
     assert held == {

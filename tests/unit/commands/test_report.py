@@ -422,6 +422,20 @@ def test_the_module_stands_beside_the_line(monkeypatch, capsys):
     assert {row["module"] for row in shown["live_at_peak"]} == {"transformer.h.3.mlp"}
 
 
+def test_the_module_stands_beside_the_line_of_a_memory_error(monkeypatch, capsys):
+    failed = in_module("transformer.h.3.mlp", out_of_memory(by_hand(device=Device(total_bytes=64 * MIB))))
+    last = failed.trace.stack_id.copy()
+    last[-1] = failed.trace.stack_id[1]
+    failed = replace(failed, trace=replace(failed.trace, stack_id=last))
+
+    out = report(monkeypatch, capsys, failed)
+    (finding,) = json.loads(report(monkeypatch, capsys, failed, "--json"))["findings"]
+
+    assert "(net/model.py:31 in transformer.h.3.mlp)" in out
+    assert finding["module"] == "transformer.h.3.mlp"
+    assert failed.oom().holders[-1].words == "1.00 KiB from net/model.py:31 in transformer.h.3.mlp"
+
+
 def test_the_live_set_has_no_place_where_only_a_library_is_known(monkeypatch, capsys):
     library = "/opt/lib/python3.11/site-packages/accelerate/optimizer.py"
     builder = StackBuilder()

@@ -1,6 +1,7 @@
 """The door to recordings: closed ids, nothing asked twice, growth and disappearance noticed."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -13,6 +14,9 @@ from vramscope.dashboard.instant import category_bytes, clamp, held, moment, nei
 from vramscope.dashboard.summary import Summaries, summarise
 
 from vramscope.errors import UnknownNameError, VramscopeError
+from vramscope.model.device import Device
+from vramscope.model.recording import Recording
+from vramscope.model.trace import Action, Trace
 
 
 def test_ids_are_words_that_give_no_path_away(run_at: Any, tmp_path: Path) -> None:
@@ -169,3 +173,17 @@ def test_a_slow_question_keeps_nobody_waiting_and_is_asked_once(data: Data, view
     assert quick == "quick"
     assert answers == ["slow"] * 3
     assert made == [1]
+
+
+def test_a_device_that_ran_out_of_memory_is_the_verdict_whichever_is_fullest(
+    data: Data, monkeypatch: Any
+) -> None:
+    (name,) = data.paths()
+    run = data.read(name)
+    failed = Recording(
+        trace=Trace.of(action=[Action.OOM], address=[0], size=[9], block_size=[9]), device=Device(index=1)
+    )
+    both = replace(run, recordings=(*run.recordings, failed))
+    monkeypatch.setattr(data, "read", lambda _: both)
+
+    assert summarise(data, name).verdict == "ran out of memory"
