@@ -64,7 +64,7 @@ def _since(data: Data, view: View, at: int) -> str:
         return ""
     words = moment(data, view, at).words
     return (
-        f"Who allocated it was thinned away to save room; the most since is {format_bytes(here)} at {words}."
+        f"The size cap removed the detail of that peak; the highest since is {format_bytes(here)} at {words}."
     )
 
 
@@ -85,7 +85,7 @@ def _holder(data: Data, view: View, at: int, whole: str) -> str:
     live, code = held(data, view, at), folded(data, view)
     known = live.folded_id > 0
     if not known.any():
-        return f"Who allocated {whole} was not recorded."
+        return f"No call stack was recorded for {whole}."
     row = int(known.argmax())
     frame = code.stacks.frame(int(live.folded_id[row]))
     share = format_share(int(live.n_bytes[row]), live.total_bytes, 0)

@@ -106,11 +106,11 @@ def _opening(data: Data, view: View) -> list[Any]:
     at, parts = found.worst, found.parts
     worst, reserved = int(parts.inactive_split[at]), int(parts.reserved[at])
     when = moment(data, view, at).words
-    lay = f"{format_bytes(worst)} of {format_bytes(reserved)} reserved lay in free pieces"
+    fragmented = f"{format_bytes(worst)} of {format_bytes(reserved)} reserved were fragmented"
     if found.was_asked:
-        claim = f"{lay} when the driver was asked for more, at {when}"
+        claim = f"{fragmented} when cudaMalloc was called, at {when}"
     else:
-        claim = f"At most {lay}, at {when}"
+        claim = f"At most {fragmented}, at {when}"
     said = [
         _most(data, view, parts) if found.was_asked else "",
         f"{found.churn.n_made:,} segments came from the driver, {found.churn.n_released:,} went back",

@@ -72,10 +72,10 @@ class Fragmentation:
     parts: Parts
     churn: Churn
     worst: int = 0
-    """The instant before the driver was asked for more while most bytes lay in free pieces; where it was
-    never asked, that of the most such bytes."""
+    """The instant before a call of cudaMalloc at which most bytes were free pieces of segments in use;
+    without any such call the instant of the most such bytes."""
     was_asked: bool = False
-    """Whether the driver was asked for more at the worst instant."""
+    """Whether cudaMalloc was called at the worst instant."""
     step: int | None = None
     """Of the worst instant."""
     pinned: Pins = field(default_factory=Pins.of)
@@ -159,8 +159,8 @@ def findings(found: Fragmentation) -> list[Finding]:
 def _unusable(found: Fragmentation, reserved: int) -> Finding:
     place = f"at event {found.worst}" if found.step is None else f"in step {found.step}"
     sizes = f"{format_bytes(found.unusable_bytes)} of {format_bytes(reserved)}"
-    asked = ", and the driver was asked for more" if found.was_asked else ""
-    claim = f"{sizes} reserved lay in free pieces {place}{asked}{_pinned(found)}"
+    called = ", when cudaMalloc was called" if found.was_asked else ""
+    claim = f"{sizes} reserved were free pieces of segments in use {place}{called}{_pinned(found)}"
     own = found.pinned_by
     frame = own.frame if own and not own.is_library else None
     return Finding(
@@ -200,7 +200,7 @@ def _retries(known: Churn) -> Finding:
     return Finding(
         kind="fragmentation",
         severity="warning",
-        claim=f"the cache was released {times} because an allocation did not fit: each stalls the device",
+        claim=f"the cache was released {times} because an allocation did not fit: each time stalls the device",
         n_bytes=known.released_bytes,
         evidence={"retries": known.n_retries, "ooms": known.n_ooms, "released": known.n_released},
     )

@@ -39,7 +39,7 @@ class StepPeak:
     """None where nothing was sampled in it."""
     phases: Mapping[str, int]
     is_exact: bool = True
-    """Else it was at least so much: only samples tell."""
+    """False where only samples are known: then the peak was at least so much."""
     has_detail: bool = True
     """Else a size cap took its events."""
 

@@ -33,12 +33,12 @@ def ranks(ordered: Sequence[Summary]) -> Iterator[Block]:
         return
     found = by_rank(compared[0].recording, [summary.recording for summary in compared[1:]])
     total = found.total_bytes
-    yield Heading(f"All {len(found)} together: {format_bytes(total)} allocated when that was most")
+    yield Heading(f"All {len(found)} together: {format_bytes(total)} allocated at their common peak")
     yield from _uneven(found)
     highs = [summary.peak["allocated"] for summary in compared]
     rows = [_row(*row, total) for row in zip(found.names, highs, _listed(found), strict=True)]
     yield Grid(
-        ("", "at that moment", "share", "reserved", "own peak", "own peak in"),
+        ("", "at that peak", "share", "reserved", "own peak", "own peak in"),
         tuple(rows[:_ROWS_SHOWN]),
         "lrrrrl",
     )

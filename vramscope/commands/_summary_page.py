@@ -49,7 +49,7 @@ def page(run: Run, summaries: Sequence[Summary], top: int) -> Iterator[Block]:
     for note in run.notes:
         yield Text(note.text, "note")
     if not summaries:
-        yield Text("no recordings in here", "warning")
+        yield Text("this run has no recordings", "warning")
     if len(summaries) == 1:
         yield from _recording(summaries[0], top)
         return
@@ -150,8 +150,8 @@ def _samples(summary: Summary) -> Iterator[Block]:
     )
     if rows:
         n_samples = format_count(len(summary.recording.counters), "sample")
-        yield Heading(f"The driver's view at most, of {n_samples}", level=3)
-        yield Grid(("", "most"), rows, "lr")
+        yield Heading(f"Highest values that the driver reported, in {n_samples}", level=3)
+        yield Grid(("", "highest"), rows, "lr")
 
 
 def _sample(name: str, value: int) -> str:
@@ -256,7 +256,7 @@ def _steps(steps: Sequence[StepPeak], outside: StepPeak | None) -> Iterator[Bloc
     is_exact = all(step.is_exact for step in steps)
     yield Heading("Peak allocated bytes of each step and phase", level=3)
     if not is_exact:
-        yield Text("≥: only samples tell, the peak may be higher; so may every phase's", "quiet")
+        yield Text("≥: known from samples only; the true peaks of step and phases may be higher", "quiet")
     every = [*steps, outside] if outside is not None else steps
     phases = list(dict.fromkeys(phase for step in every for phase in step.phases))
     phases.sort(key="other".__eq__)  # what is in no phase, last

@@ -17,8 +17,8 @@ _BARS = {
     "private_pools": "cached: free in private pools",
     "own_outside": "this process outside of torch (context, libraries)",
     "others": "other processes",
-    "unattributed": "of no process that the driver lists",
-    "outside": "all outside of torch's allocator together",
+    "unattributed": "used by processes that the driver does not list",
+    "outside": "outside of torch's allocator in all",
     "free": "free",
     "driver": "the driver's own reserve",
 }
@@ -35,8 +35,8 @@ def waterfall(summary: Summary) -> Iterator[Block]:
     yield Grid(("", "at the fullest", "share", "at the end", "by"), tuple(rows), "lrrrl")
     drift = int(found.drift.max(initial=0))
     if drift:
-        text = f"what torch reserved moved by up to {format_bytes(drift)} while the driver was asked"
-        yield Text(f"{text}: then its share outside of torch may be wrong by so much", "quiet")
+        text = f"torch's reserved bytes changed by up to {format_bytes(drift)} while the driver was read"
+        yield Text(f"{text}: what is outside of torch may be wrong by as much", "quiet")
 
 
 def _row(found: Waterfall, bar: Bar, last: tuple[Bar, ...]) -> tuple[str, ...]:

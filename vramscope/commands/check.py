@@ -68,7 +68,7 @@ def run(args: Namespace) -> int:
         base = load(args.against) if args.against else None
         verdicts = [*_held(loaded, limits), *_grown(base, loaded, limits)]
     if not verdicts:
-        raise UsageError(f"{args.path}: no recording in it that these limits could be held against")
+        raise UsageError(f"{args.path}: it has no recording to check")
     if args.junit:
         Path(args.junit).write_text(junit(verdicts), encoding="utf-8")
     if args.json:
@@ -109,7 +109,7 @@ def _limits(args: Namespace) -> dict[str, float]:
 
 
 def _held(run: "Run", limits: dict[str, float]) -> Iterator[Verdict]:
-    """Each limit against each recording; what a recording cannot tell does not pass."""
+    """Each limit against each recording; what is not known does not pass."""
     quantities = {"max_peak": "allocated", "max_reserved": "reserved"}
     for recording in run.recordings:
         for limit, quantity in quantities.items():
@@ -141,7 +141,7 @@ def _sampled(recording: "Recording", limit: str, quantity: str, allowed: float) 
     found = sampled_peaks(recording)
     most = int(getattr(found, quantity))
     if most < 0:
-        return _unknown(recording, limit, f"it has no {quantity} bytes", allowed)
+        return _unknown(recording, limit, f"no sample of {quantity} bytes was recorded", allowed)
     is_exact = quantity == "allocated" and found.is_exact
     bound = "" if is_exact else "at least "
     text = f"{bound}{format_bytes(most)} {quantity} (sampled), {format_bytes(allowed)} allowed"

@@ -126,7 +126,7 @@ def test_a_finding_names_the_line_that_pins_what_was_free_when_the_driver_was_as
     assert (found.pinned.kept_bytes.tolist(), found.pinned.alloc_event.tolist()) == ([99 * MIB], [1])
     assert (finding.file, finding.line, finding.n_bytes) == ("train.py", 7, 99 * MIB)
     assert "99.0 MiB of 100 MiB" in finding.claim
-    assert "asked for more" in finding.claim
+    assert "when cudaMalloc was called" in finding.claim
     assert finding.claim.endswith("99.0 MiB of it pinned by a block of 1.00 MiB from train.py:7")
 
 

@@ -268,7 +268,7 @@ def test_ranks_are_put_beside_one_another_at_the_moment_of_their_common_peak(mon
     assert cli.main(["report", "traces/gpt2", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)["ranks"]
 
-    assert "All 2 together: 4.00 KiB allocated when that was most" in out
+    assert "All 2 together: 4.00 KiB allocated at their common peak" in out
     ended = ["rank 3", "1.00 KiB (not recorded then)", "25.0 %", "20.0 MiB", "3.00 KiB", "step 0 backward"]
     assert cells(out, "rank 3  ") == ended
     assert cells(out, "rank 4  ")[1:5] == ["3.00 KiB", "75.0 %", "20.0 MiB", "3.00 KiB"]

@@ -43,7 +43,7 @@ def test_every_step_has_its_exact_peak(capped: tuple[Data, View]) -> None:
 
 def test_the_headline_names_the_highest_step_though_its_events_are_gone(capped: tuple[Data, View]) -> None:
     assert claim(*capped) == "Peak 286 MiB in step 8"
-    assert "the most since is 86.0 MiB at" in headline(*capped).support
+    assert "the highest since is 86.0 MiB at" in headline(*capped).support
     assert "of that was allocated by Attention.forward" in headline(*capped).support
 
 
