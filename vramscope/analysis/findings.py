@@ -24,7 +24,9 @@ class Shared(NamedTuple):
     """A finding that several recordings have in common."""
 
     finding: Finding
-    """That of the recording with the most bytes."""
+    """That of the recording with the most bytes: ``rank`` and ``device``."""
+    rank: int
+    device: int
     of: tuple[tuple[int, int], ...]
     """Rank and device of each, ascending."""
 
@@ -65,7 +67,7 @@ def shared(rows: Sequence[Located]) -> list[Shared]:
         groups.setdefault(_sameness(row.finding), []).append(row)
     # Ranked rows stay ranked: the first of a group is its gravest.
     return [
-        Shared(group[0].finding, tuple(sorted({(row.rank, row.device) for row in group})))
+        Shared(*group[0], tuple(sorted({(row.rank, row.device) for row in group})))
         for group in groups.values()
     ]
 

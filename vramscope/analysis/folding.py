@@ -188,6 +188,8 @@ def fold(stacks: Stacks) -> Folded:
     ours = (who == (Origin.USER if has_user else Origin.PACKAGE)).tolist()
     python = [text.endswith(".py") for text in stacks.strings]
     speaks = [text not in _PLUMBING for text in stacks.strings]
+    # `forward` alone does not tell a linear layer from a norm: the file's name does.
+    forwards: dict[str, int] = {}
     builder = StackBuilder()
     of, via = [0], [0]
     columns = (stacks.parent, stacks.function, stacks.file, stacks.line)
@@ -197,11 +199,18 @@ def fold(stacks: Stacks) -> Folded:
             via.append(0)
         else:
             of.append(of[parent])
-            via.append(function if python[file] and speaks[function] else via[parent])
+            if not (python[file] and speaks[function]):
+                via.append(via[parent])
+                continue
+            if stacks.strings[function] == "forward":
+                stem = stacks.strings[file].replace("\\", "/").rpartition("/")[2].removesuffix(".py")
+                via.append(forwards.setdefault(f"{stem}.forward", len(stacks.strings) + len(forwards)))
+            else:
+                via.append(function)
     first_library = len(builder) if has_user else 1
     own = np.array(of)
     library = _outermost_library(stacks, who, own, builder)
-    return Folded(builder.build(), own, np.array(via), stacks.strings, library, first_library)
+    return Folded(builder.build(), own, np.array(via), (*stacks.strings, *forwards), library, first_library)
 
 
 def _outermost_library(

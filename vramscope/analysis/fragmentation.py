@@ -200,7 +200,7 @@ def _retries(known: Churn) -> Finding:
     return Finding(
         kind="fragmentation",
         severity="warning",
-        claim=f"the cache was released {times} because an allocation did not fit: each time stalls the device",
+        claim=f"the cache was released {times} because an allocation did not fit: that stalls the device",
         n_bytes=known.released_bytes,
         evidence={"retries": known.n_retries, "ooms": known.n_ooms, "released": known.n_released},
     )

@@ -188,6 +188,22 @@ def test_a_stack_without_a_line_of_the_user_is_kept_as_such():
     assert held.total_bytes == 12
 
 
+def test_a_forward_of_a_library_has_the_name_of_its_file():
+    builder = StackBuilder()
+    layers = "/opt/conda/lib/python3.11/site-packages/torch/nn/modules"
+    stacks = [
+        builder.add([("forward", f"{layers}/{name}.py", 9), ("train", TRAIN, 4)])
+        for name in ("linear", "normalization", "linear")
+    ]
+    folded = fold(builder.build())
+
+    assert [folded.strings[via] for via in folded.via[stacks]] == [
+        "linear.forward",
+        "normalization.forward",
+        "linear.forward",
+    ]
+
+
 def test_functions_that_only_pass_a_call_on_do_not_name_what_was_called():
     builder = StackBuilder()
     stack = builder.add(
