@@ -11,6 +11,7 @@ from vramscope.analysis._free_segments import free_segment_bytes
 from vramscope.analysis._place import place
 from vramscope.analysis.churn import GAINS, Churn, churn_of
 from vramscope.analysis.folding import fold
+from vramscope.analysis.lines import place_words
 from vramscope.analysis.pins import Pins, pins
 from vramscope.analysis.timeline import levels, times
 from vramscope.model.finding import Finding
@@ -191,7 +192,7 @@ def _pinned(found: Fragmentation) -> str:
     n_others = int(found.pinned.n_blocks[0]) - 1
     others = f" and {n_others} smaller" if n_others else ""
     at = found.pinned_by
-    where = f" from {at.frame.file}:{at.frame.line}" + " (library)" * at.is_library if at else ""
+    where = f" from {place_words(at.frame.file, at.frame.line)}" + " (library)" * at.is_library if at else ""
     return f"; {kept} of it pinned by a block of {size}{where}{others}"
 
 

@@ -152,7 +152,7 @@ def test_what_pins_memory_is_the_users_line_whatever_lies_between(recording, fra
     (finding,) = findings(fragmentation(made))
 
     assert (finding.file, finding.line, finding.function) == ("/home/me/train.py", 7, "step")
-    assert finding.claim.endswith("from /home/me/train.py:7")
+    assert finding.claim.endswith("from me/train.py:7")
 
 
 def test_what_pins_memory_is_marked_where_only_a_library_is_known(recording):

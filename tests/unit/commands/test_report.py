@@ -554,3 +554,22 @@ def test_private_pools_in_use_at_the_peak_are_shown(monkeypatch, capsys):
         {"pool": [0, 3], "reserved_bytes": 20 * MIB, "allocated_bytes": 3072}
     ]
     assert "Private pools" not in report(monkeypatch, capsys, by_hand())
+
+
+def test_a_place_is_stated_once(monkeypatch, capsys):
+    builder = StackBuilder()
+    mine = builder.add([("step", "/home/me/train.py", 7)])
+    size = [100 * MIB, MIB, 100 * MIB, 100 * MIB]
+    trace = Trace.of(
+        action=[Action.SEGMENT_ALLOC, Action.ALLOC, Action.SEGMENT_ALLOC, Action.ALLOC],
+        time_ns=range(1000, 1004),
+        address=[BASE, BASE, BASE + 200 * MIB, BASE + 200 * MIB],
+        size=size,
+        block_size=size,
+        stack_id=[0, mine, 0, 0],
+    )
+
+    out = report(monkeypatch, capsys, Recording(trace=trace, stacks=builder.build()))
+
+    (line,) = (line for line in out.splitlines() if "pinned by" in line)
+    assert line.count("me/train.py:7") == 1
