@@ -8,7 +8,7 @@ from typing import Any
 import plotly.utils
 from dash.development.base_component import Component
 
-from vramscope.units import format_bytes
+from vramscope.units import format_bytes, format_share
 
 MAX_ROWS = 100
 _KEPT = ("title", "style", "role", "src", "alt", "colSpan", "scope", "open")
@@ -86,7 +86,7 @@ def _cell(row: dict[str, Any], column: dict[str, Any]) -> str:
     if "vsBytes" in json.dumps(column):
         return escape(format_bytes(value))
     if column.get("cellRenderer") == "VsShare":
-        return f"{100 * value:.1f} %"
+        return format_share(value, 1)
     if column.get("cellRenderer") == "VsWhere":
         place = escape(str(row.get("place", "")))
         return f'<bdi class="function">{escape(str(value))}</bdi> <bdi class="place">{place}</bdi>'

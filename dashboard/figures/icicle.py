@@ -3,7 +3,7 @@
 from typing import Any
 
 from vramscope.analysis.tree import Tree, prune
-from vramscope.units import format_bytes
+from vramscope.units import format_bytes, format_share
 
 from .names import place
 from .theme import base_layout, byte_unit, esc, pack
@@ -80,7 +80,7 @@ def _whole_name(drawn: Tree, row: int, whole: int) -> str:
 
 
 def _size(n_bytes: int, whole: int, room: int) -> str:
-    size, share = format_bytes(n_bytes), f"{100 * n_bytes / max(whole, 1):.1f} %"
+    size, share = format_bytes(n_bytes), format_share(n_bytes, max(whole, 1))
     return f"{size} · {share}" if room > 20 else size if room > 8 else ""
 
 

@@ -98,6 +98,8 @@ class Folded:
     """By original stack_id: where no frame is the user's, the node of the outermost frame of a library; else
     0."""
     first_library: int
+    reads_as: NDArray[Any]
+    """By node of ``stacks`` a number that it shares with nodes of the same frame and calling frame."""
 
     @property
     def place(self) -> NDArray[Any]:
@@ -116,10 +118,10 @@ class Folded:
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """Live bytes by the user's line: one row per (folded stack, library function), largest first."""
+    """Live bytes by the user's line: one row per (line, caller, library function), largest first."""
 
     folded_id: NDArray[Any]
-    """A node as in ``Folded.place``."""
+    """The node of ``example``, as in ``Folded.place``."""
     via: NDArray[Any]
     """Index into ``Folded.strings``."""
     n_bytes: NDArray[Any]
@@ -210,7 +212,8 @@ def fold(stacks: Stacks) -> Folded:
     first_library = len(builder) if has_user else 1
     own = np.array(of)
     library = _outermost_library(stacks, who, own, builder)
-    return Folded(builder.build(), own, np.array(via), (*stacks.strings, *forwards), library, first_library)
+    shown, strings = builder.build(), (*stacks.strings, *forwards)
+    return Folded(shown, own, np.array(via), strings, library, first_library, _reads_as(shown))
 
 
 def _outermost_library(
@@ -235,8 +238,9 @@ def _outermost(stacks: Stacks, is_meant: NDArray[Any]) -> NDArray[Any]:
 
 
 def holders(folded: Folded, stack_id: NDArray[Any], n_bytes: NDArray[Any], count: NDArray[Any]) -> Holders:
-    """Rows by original stack, joined by what the user would call the same place."""
-    pairs = np.stack([folded.place[stack_id], folded.via[stack_id]], axis=1).reshape(-1, 2)
+    """Rows by original stack, joined where they read the same: line, caller, and function called there."""
+    place = folded.place
+    pairs = np.stack([folded.reads_as[place[stack_id]], folded.via[stack_id]], axis=1).reshape(-1, 2)
     unique, group = np.unique(pairs, axis=0, return_inverse=True)
     group = group.reshape(-1)
     total, number = np.zeros(len(unique), "i8"), np.zeros(len(unique), "i8")
@@ -246,4 +250,13 @@ def holders(folded: Folded, stack_id: NDArray[Any], n_bytes: NDArray[Any], count
     by_size = np.argsort(n_bytes, kind="stable")
     example[group[by_size]] = stack_id[by_size]
     order = np.argsort(-total, kind="stable")
-    return Holders(unique[order, 0], unique[order, 1], total[order], number[order], example[order])
+    example = example[order]
+    return Holders(place[example], unique[order, 1], total[order], number[order], example)
+
+
+def _reads_as(stacks: Stacks) -> NDArray[Any]:
+    """By node a number that nodes of the same frame and the same calling frame share; 0 for no node."""
+    frames = np.stack([stacks.function, stacks.file, stacks.line], axis=1)
+    both = np.concatenate([frames, frames[stacks.parent], np.arange(len(stacks))[:, None] > 0], axis=1)
+    number: NDArray[Any] = np.unique(both, axis=0, return_inverse=True)[1].reshape(-1)
+    return number

@@ -188,6 +188,21 @@ def test_a_stack_without_a_line_of_the_user_is_kept_as_such():
     assert held.total_bytes == 12
 
 
+def test_stacks_that_differ_in_outer_frames_only_are_one_holder():
+    builder = StackBuilder()
+    inner = [("linear", TORCH, 1), ("forward", TRAIN, 3), ("block", TRAIN, 5)]
+    stacks = [builder.add([*inner, ("main", TRAIN, line)]) for line in range(10, 18)]
+    other = builder.add([*inner[:2], ("main", TRAIN, 10)])
+    folded = fold(builder.build())
+    n_bytes = np.arange(1, 10)
+
+    held = holders(folded, np.array([*stacks, other, 0]), np.append(n_bytes, 100), np.ones(10, "i8"))
+
+    assert held.n_bytes.tolist() == [100, 36, 9]
+    assert held.example.tolist() == [0, stacks[7], other]
+    assert held.folded_id.tolist() == folded.place[held.example].tolist()
+
+
 def test_a_forward_of_a_library_has_the_name_of_its_file():
     builder = StackBuilder()
     layers = "/opt/conda/lib/python3.11/site-packages/torch/nn/modules"
