@@ -181,6 +181,7 @@ def test_missing_stacks_are_counted():
     found = only(snapshot([bare, event("free_requested"), event("snapshot", addr=0, frames=[])]))
 
     assert [(note.code, note.value) for note in found.notes] == [("no_stack", 1)]
+    assert found.notes[0].text.startswith("1 allocation or free was recorded without a call stack")
 
 
 def test_what_a_later_torch_adds_is_ignored():
