@@ -76,8 +76,8 @@ def gap_note(manifest: Manifest, files: Sequence[StreamFile]) -> Iterator[Note]:
     n_missing = max((file.last_number for file in files), default=0) - n_there
     if n_missing > 0:
         text = (
-            f"{n_missing:,} batches or more that were written are missing: a file of this recording is gone or cut, "
-            "so every figure may be incomplete"
+            f"{n_missing:,} batches or more that were written are missing: a file of this recording is gone "
+            "or cut, so every figure may be incomplete"
         )
         yield Note("missing_batches", text, n_missing)
     elif n_missing < 0:

@@ -1,4 +1,4 @@
-"""A recording that is not whole says so: checksums, row counts, and the name and trace that each file bears."""
+"""A recording that is not whole says so: checksums, row counts, the name and trace each file bears."""
 
 import json
 import shutil
