@@ -33,7 +33,7 @@ def contradictions(recording: Recording) -> list[Note]:
     found = levels(recording.trace, recording.initial)[:4]
     return [
         *_negative(found),
-        *_above(found),
+        *_above(found, has_reserved=recording.has_reserved),
         *_other_end(recording, found),
         *_other_counters(recording, found),
     ]
@@ -52,12 +52,10 @@ def _negative(found: Levels) -> Iterator[Note]:
             return
 
 
-def _above(found: Levels) -> Iterator[Note]:
+def _above(found: Levels, *, has_reserved: bool) -> Iterator[Note]:
     _, allocated, active, reserved = found
-    for name, upper_name, lower, upper in (
-        ("allocated", "active", allocated, active),
-        ("active", "reserved", active, reserved),
-    ):
+    pairs = [("allocated", "active", allocated, active), ("active", "reserved", active, reserved)]
+    for name, upper_name, lower, upper in pairs if has_reserved else pairs[:1]:
         is_above = lower > upper
         if is_above.any():
             event = int(is_above.argmax())

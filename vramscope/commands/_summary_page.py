@@ -9,6 +9,7 @@ from vramscope.commands._lines import Line
 from vramscope.commands._ranks_page import ranks
 from vramscope.commands._summary import QUANTITIES, StepPeak, Summary, has_allocator, phase_word
 from vramscope.commands._waterfall_page import waterfall
+from vramscope.model.counters import Counters
 from vramscope.model.recording import Outcome, Run
 from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes, format_duration
@@ -98,18 +99,33 @@ def _sampled(summary: Summary) -> Iterator[Block]:
 
 def _samples(summary: Summary) -> Iterator[Block]:
     """What counters said at most; events, where there are any, say more of what is torch's."""
+    counters = summary.recording.counters
     rows = tuple(
-        (name.removesuffix("_bytes").removesuffix("_percent").replace("_", " "), _sample(name, value))
+        (
+            name.removesuffix("_bytes").removesuffix("_percent").replace("_", " "),
+            _sample(name, value),
+            _after(counters, int(getattr(counters, name).argmax())),
+            _sample(name, int(getattr(counters, name)[-1])),
+        )
         for name, value in summary.samples.items()
         if name in _DRIVERS_VIEW
     )
     if rows:
-        n_samples = _count(len(summary.recording.counters), "sample")
-        yield Heading(f"The driver's view at most, of {n_samples}", level=3)
-        yield Grid(("", "most"), rows, "lr")
+        yield Heading(f"The driver's view at most, of {_count(len(counters), 'sample')}", level=3)
+        yield Grid(("", "most", "first", "at the end"), rows, "lrrr")
+
+
+def _after(counters: Counters, row: int) -> str:
+    """When a sample was taken; '' where samples have no clock."""
+    if not counters.time_ns.any():
+        return ""
+    since = int(counters.time_ns[row] - counters.time_ns[0])
+    return f"after {format_duration(since)}" if since > 0 else "at the start"
 
 
 def _sample(name: str, value: int) -> str:
+    if value < 0:
+        return "unknown"
     return format_bytes(value) if name.endswith("_bytes") else f"{value} %"
 
 
@@ -122,8 +138,9 @@ def _extent(summary: Summary) -> str:
         parts[-1] += f" ({len(trace):,} with detail)"
     if len(recording.counters):
         parts.append(_count(len(recording.counters), "sample"))
-    if trace.has_clock:
-        parts.append(format_duration(int(trace.time_ns[-1] - trace.time_ns[0])))
+    times = trace.time_ns if trace.has_clock else recording.counters.time_ns
+    if times.any():
+        parts.append(format_duration(int(times[-1] - times[0])))
     if n_steps:
         parts.append(_count(n_steps, "step"))
     if recording.process.torch:
@@ -132,11 +149,13 @@ def _extent(summary: Summary) -> str:
 
 
 def _quantities(summary: Summary) -> Grid:
-    rows = (
-        ("at the end", *(format_bytes(summary.end[quantity]) for quantity in QUANTITIES)),
-        ("peak", *(format_bytes(summary.peak[quantity].n_bytes) for quantity in QUANTITIES)),
-        ("peak in", *(_when(summary.peak[quantity]) for quantity in QUANTITIES)),
-    )
+    shown = [
+        (format_bytes(summary.end[quantity]), format_bytes(high.n_bytes), _when(high))
+        if quantity != "reserved" or summary.recording.has_reserved
+        else ("unknown", "unknown", "")
+        for quantity, high in ((quantity, summary.peak[quantity]) for quantity in QUANTITIES)
+    ]
+    rows = tuple(zip(("at the end", "peak", "peak in"), *shown, strict=True))
     return Grid(("", *QUANTITIES), rows, "lrrrr")
 
 

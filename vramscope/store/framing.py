@@ -7,6 +7,7 @@ when it is whole, remembers where it stopped, and tells an unfinished message fr
 import stat
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -61,11 +62,10 @@ class StreamFile:
 
     def new_bytes(self) -> int:
         """What came since the last read; of a sparse file at most what the disk holds of it."""
-        try:
-            held = self.path.stat().st_blocks * 512
-        except OSError:
-            return 0
-        return max(0, min(self.size(), held) - self.offset - self.unfinished_bytes)
+        size = self.size()
+        with suppress(OSError):
+            size = min(size, self.path.stat().st_blocks * 512)
+        return max(0, size - self.offset - self.unfinished_bytes)
 
     def read(self, decode: Callable[[pa.RecordBatch], Decoded]) -> Iterator[Decoded]:
         """Every whole batch that was not given before, decoded; never raises for what the file holds.

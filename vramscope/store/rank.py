@@ -5,7 +5,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from vramscope.allocator.contradictions import contradictions
 from vramscope.model.marks import Note
 from vramscope.model.program import resolve
 from vramscope.model.recording import Outcome, Recording
@@ -89,8 +88,6 @@ class RankReader:
                 *assembly.written_notes(self._notes, device),
                 *completeness.damage_notes(streams.files(), self.outcome),
                 *self._missing(device),
-                # One pass over all events: a run that is followed is looked at when it has ended.
-                *(contradictions(recording) if self.outcome is not Outcome.RUNNING else ()),
             )
             found.append(replace(recording, notes=of_rank + own + recording.notes))
         return found

@@ -15,7 +15,7 @@ from vramscope.errors import StoreError
 from vramscope.model.device import Process
 from vramscope.model.marks import Labels, Marks, Note
 from vramscope.model.recording import Outcome, Run
-from vramscope.model.snapshot import Blocks, Segments, Snapshot
+from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 from vramscope.model.trace import Trace
 from vramscope.store.reader import Reader
 from vramscope.store.writer import Writer
@@ -31,7 +31,8 @@ def fill(writer: Writer, n_batches: int = 3) -> None:
         writer.append(Trace.of(action=[0, 1], size=[512, 512], block_size=[512, 512], address=[i, i]), 0)
         writer.append(Marks.of(kind=[5], event=[2 * i]), 0)
         writer.append(Labels.of(event=[2 * i], address=[i]), 0)
-        writer.state(Snapshot(0, 0, Segments.of(size=[4096]), Blocks.of(size=[4096])), 0, reported=False)
+        free = Blocks.of(size=[1 << 20], state=[BlockState.INACTIVE])
+        writer.state(Snapshot(0, 0, Segments.of(size=[1 << 20]), free), 0, reported=False)
         writer.note(Note("gap", f"note {i}", i))
 
 
