@@ -63,7 +63,7 @@ class StreamFile:
     def new_bytes(self) -> int:
         """What came since the last read; of a sparse file at most what the disk holds of it."""
         size = self.size()
-        with suppress(OSError):
+        with suppress(OSError, AttributeError):  # Windows does not count blocks
             size = min(size, self.path.stat().st_blocks * 512)
         return max(0, size - self.offset - self.unfinished_bytes)
 

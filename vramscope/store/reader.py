@@ -10,6 +10,9 @@ from vramscope.model.recording import Outcome, Run
 from vramscope.store.directory import is_rank, ranks_of
 from vramscope.store.rank import RankReader
 
+_APART_NS = 3600 * 10**9
+"""A rank may die while others of its run still start; none starts an hour later."""
+
 _WORST_FIRST = (Outcome.RUNNING, Outcome.FAILED, Outcome.DIED)
 
 
@@ -113,10 +116,10 @@ def _strangers(ranks: list[RankReader]) -> Iterator[Note]:
     spans = {rank.directory.name: (rank.manifest.started_ns, rank.ended_ns()) for rank in ranks}
     known = {name: span for name, span in spans.items() if 0 < span[0] <= span[1]}
     late = max((start for start, _ in known.values()), default=0)
-    early = [name for name, (_, end) in known.items() if end < late]
+    early = [name for name, (_, end) in known.items() if end + _APART_NS < late]
     if early:
         last = next(name for name, (start, _) in known.items() if start == late)
-        text = f"{', '.join(early[:3])} ended before {last} began: these ranks are not of one run"
+        text = f"{', '.join(early[:3])} ended an hour or more before {last} began: they are not of one run"
         yield Note("ranks_differ", text, len(early))
     sizes = {rank.manifest.process.world_size for rank in ranks}
     if len(sizes) > 1:

@@ -247,13 +247,13 @@ def test_a_copied_rank_is_not_counted_twice(closed: Path) -> None:
 def test_ranks_that_were_never_recorded_together_are_noted(
     closed: Path, new_writer: Callable[..., Writer]
 ) -> None:
-    """The first began in 2023 and ends now; the other begins when it has ended."""
-    late = json.loads((closed / "manifest.json").read_text())["ended_ns"] + 1
+    """The first began in 2023 and ends now; the other begins an hour after its end."""
+    late = json.loads((closed / "manifest.json").read_text())["ended_ns"] + 3600 * 10**9 + 1
     writer = new_writer(rank=1, world_size=2, started_ns=late)
-    writer.close(Outcome.FINISHED)
+    writer.append(Trace.of(time_ns=[late + 1]), 0)
     found = notes(closed.parent)["ranks_differ"]
 
-    assert found[0] == "rank0 ended before rank1 began: these ranks are not of one run"
+    assert found[0] == "rank0 ended an hour or more before rank1 began: they are not of one run"
     assert "different world sizes (1, 2)" in found[1]
 
 
