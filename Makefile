@@ -15,7 +15,7 @@ READY := $(VENV)/.vramscope-ready
 TOOLS := $(VENV)/.vramscope-tools
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-dashboard bench-live bench-leaks bench-overhead standin test-standin format browser allocator
+.PHONY: help setup demo test check bench bench-dashboard bench-live bench-leaks bench-damage bench-overhead standin test-standin format browser allocator
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ bench-live: $(TOOLS) browser  ## the dashboard beside a training: lag, memory, s
 
 bench-leaks: $(TOOLS)  ## seeded leaks and clean loops: what is found, by which step
 	$(BIN)/python benchmarks/leaks.py $(BENCH)
+
+bench-damage: $(TOOLS)  ## thousands of damaged recordings: is any shown as if it were whole?
+	$(BIN)/python benchmarks/damage.py $(BENCH)
 
 bench-overhead: $(TOOLS) allocator  ## what recording costs a step, into benchmarks/OVERHEAD.md
 	.cache/standin/2.13.0/python benchmarks/overhead.py --out benchmarks/OVERHEAD.md $(BENCH)

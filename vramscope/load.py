@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from vramscope import formats, registry
 from vramscope.allocator.checkpoints import checkpoints
+from vramscope.allocator.contradictions import contradictions
 from vramscope.errors import FormatError, StoreError, UnknownNameError, UsageError
 from vramscope.formats import Format
 from vramscope.model.marks import Note
-from vramscope.model.recording import Recording, Run
+from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.store import converted
 from vramscope.store.directory import is_rank, is_run
 from vramscope.units import format_bytes
@@ -40,6 +41,8 @@ class Follower:
     def __init__(self, path: Path) -> None:
         """Raises what ``load`` raises."""
         self._source: Reader | Run = _reader(path) if _is_ours(path) else _load_file(path)
+        self._checked: tuple[Run, Run] | None = None
+        """A run as it was read, and with its contradictions noted."""
 
     def refresh(self) -> bool:
         """Read what was written since; whether anything came."""
@@ -48,7 +51,15 @@ class Follower:
     @property
     def run(self) -> Run:
         """What is known so far; the same object until a refresh finds more."""
-        return self._source if isinstance(self._source, Run) else self._source.run
+        if isinstance(self._source, Run):
+            return self._source
+        run = self._source.run
+        # One pass over all events: a run that still grows is looked at when it has ended.
+        if run.outcome is Outcome.RUNNING:
+            return run
+        if self._checked is None or self._checked[0] is not run:
+            self._checked = run, _with_contradictions(run)
+        return self._checked[1]
 
 
 def load(path: str | Path) -> Run:
@@ -114,13 +125,27 @@ def _load_file(path: Path) -> Run:
     source = converted.identity(path)
     run = converted.find(path, source)
     if run is None:
-        run = _read_file(path)
+        run = _with_contradictions(_read_file(path))
         if source != converted.identity(path):
             run = replace(run, notes=(*run.notes, _CHANGED))
         if converted.is_wanted(run, source):
             run = replace(run, recordings=tuple(map(_with_checkpoints, run.recordings)))
             converted.keep(run, path, source)
     return run
+
+
+def _with_contradictions(run: Run) -> Run:
+    """*run* with a note on every total that cannot be true."""
+    found = [contradictions(recording) for recording in run.recordings]
+    if not any(found):
+        return run
+    pairs = zip(run.recordings, found, strict=True)
+    return replace(
+        run,
+        recordings=tuple(
+            replace(each, notes=(*each.notes, *notes)) if notes else each for each, notes in pairs
+        ),
+    )
 
 
 def _with_checkpoints(recording: Recording) -> Recording:

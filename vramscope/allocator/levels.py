@@ -17,7 +17,7 @@ _N_SLOTS = 1 << 12
 def levels(trace: Trace, initial: Snapshot) -> tuple[NDArray[Any], ...]:
     """Bytes at every instant of *trace*, which begins in the state *initial*: requested, allocated, active,
     reserved; and requested of the blocks that serve tensors. One pass over it, a stretch at a time."""
-    start = _at_first(initial)
+    start = levels_of_state(initial)
     found = tuple(np.empty(len(trace) + 1, dtype="i8") for _ in start)
     late = unannounced(trace, initial.blocks)
     for level, first_level in zip(found, start, strict=True):
@@ -43,7 +43,7 @@ def levels(trace: Trace, initial: Snapshot) -> tuple[NDArray[Any], ...]:
 
 def most_allocated(trace: Trace, initial: Snapshot) -> int:
     """The first instant at which most was allocated: as by ``levels``, in a third of the time."""
-    level = most = _at_first(initial)[1]
+    level = most = levels_of_state(initial)[1]
     instant = 0
     late = unannounced(trace, initial.blocks)
     for first in range(0, len(trace), _STRETCH):
@@ -59,7 +59,8 @@ def most_allocated(trace: Trace, initial: Snapshot) -> int:
     return instant
 
 
-def _at_first(state: Snapshot) -> tuple[int, ...]:
+def levels_of_state(state: Snapshot) -> tuple[int, ...]:
+    """Bytes of one state, in the order of ``levels``."""
     blocks = state.blocks
     in_use = blocks.state == BlockState.ALLOCATED
     active = blocks.state != BlockState.INACTIVE

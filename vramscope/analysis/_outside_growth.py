@@ -46,7 +46,8 @@ def growth_of(recording: Recording, columns: Mapping[str, NDArray[Any]]) -> Grow
     """Out of the columns of a waterfall."""
     is_clear = (columns["used"] >= 0) & (columns["reserved"] >= 0) & (columns["drift"] <= 0)
     rows = np.flatnonzero(is_clear & (columns["time_ns"] >= _after_the_first_step(recording)))
-    if len(rows) < 2:
+    # Without a clock the samples are moments of their own: messages in one file may be of several programs.
+    if len(rows) < 2 or not columns["time_ns"].any():
         return Growth()
     series = {"own_outside": columns["own_outside"][rows], "others": columns["others"][rows]}
     if min(level.min() for level in series.values()) < 0:

@@ -9,11 +9,12 @@ def levels(summary: Summary) -> dict[str, Any]:
     """At the end and at most; without events as far as samples tell."""
     found = summary.sampled
     if found is None:
+        unknown = () if summary.recording.has_reserved else ("reserved",)
+        peak = {quantity: high.n_bytes for quantity, high in summary.peak.items()}
         return {
-            "end": {f"{quantity}_bytes": n_bytes for quantity, n_bytes in summary.end.items()},
-            "peak": {f"{quantity}_bytes": high.n_bytes for quantity, high in summary.peak.items()},
-            "peak_is_exact": True,
-        }
+            word: {f"{name}_bytes": None if name in unknown else n_bytes for name, n_bytes in known.items()}
+            for word, known in (("end", summary.end), ("peak", peak))
+        } | {"peak_is_exact": True}
     counters = summary.recording.counters
     names = [f"{quantity}_bytes" for quantity in summary.end]
     peak = {name: _known(getattr(found, name.removesuffix("_bytes"), -1)) for name in names}

@@ -9,6 +9,7 @@ from vramscope.analysis.summary import QUANTITIES, StepPeak, Summary, has_alloca
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.commands._ranks_page import by_fullness, ranks
 from vramscope.commands._waterfall_page import waterfall
+from vramscope.model.counters import Counters
 from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.units import format_bytes, format_count, format_duration, format_share
 
@@ -143,18 +144,34 @@ def _sampled(summary: Summary) -> Iterator[Block]:
 
 def _samples(summary: Summary) -> Iterator[Block]:
     """What counters said at most; events, where there are any, say more of what is torch's."""
+    counters = summary.recording.counters
     rows = tuple(
-        (name.removesuffix("_bytes").removesuffix("_percent").replace("_", " "), _sample(name, value))
+        (
+            name.removesuffix("_bytes").removesuffix("_percent").replace("_", " "),
+            _sample(name, value),
+            _after(counters, int(getattr(counters, name).argmax())),
+            _sample(name, int(getattr(counters, name)[-1])),
+        )
         for name, value in summary.samples.items()
         if name in _DRIVERS_VIEW
     )
     if rows:
-        n_samples = format_count(len(summary.recording.counters), "sample")
+        n_samples = format_count(len(counters), "sample")
         yield Heading(f"Highest values that the driver reported, in {n_samples}", level=3)
-        yield Grid(("", "highest"), rows, "lr")
+        yield Grid(("", "highest", "first", "at the end"), rows, "lrrr")
+
+
+def _after(counters: Counters, row: int) -> str:
+    """The time of a sample since the first one; '' where samples have no clock."""
+    if not counters.time_ns.any():
+        return ""
+    since = int(counters.time_ns[row] - counters.time_ns[0])
+    return f"after {format_duration(since)}" if since > 0 else "at the start"
 
 
 def _sample(name: str, value: int) -> str:
+    if value < 0:
+        return "unknown"
     return format_bytes(value) if name.endswith("_bytes") else f"{value} %"
 
 
@@ -167,8 +184,9 @@ def _extent(summary: Summary) -> str:
         parts[-1] += f" ({len(trace):,} with detail)"
     if len(recording.counters):
         parts.append(format_count(len(recording.counters), "sample"))
-    if trace.has_clock:
-        parts.append(format_duration(int(trace.time_ns[-1] - trace.time_ns[0])))
+    times = trace.time_ns if trace.has_clock else recording.counters.time_ns
+    if times.any():
+        parts.append(format_duration(int(times[-1] - times[0])))
     if n_steps:
         parts.append(format_count(n_steps, "step"))
     if recording.process.torch:
@@ -177,11 +195,13 @@ def _extent(summary: Summary) -> str:
 
 
 def _quantities(summary: Summary) -> Grid:
-    rows = (
-        ("at the end", *(format_bytes(summary.end[quantity]) for quantity in QUANTITIES)),
-        ("peak", *(format_bytes(summary.peak[quantity].n_bytes) for quantity in QUANTITIES)),
-        ("peak in", *(_when(summary.peak[quantity]) for quantity in QUANTITIES)),
-    )
+    shown = [
+        (format_bytes(summary.end[quantity]), format_bytes(high.n_bytes), _when(high))
+        if quantity != "reserved" or summary.recording.has_reserved
+        else ("unknown", "unknown", "")
+        for quantity, high in ((quantity, summary.peak[quantity]) for quantity in QUANTITIES)
+    ]
+    rows = tuple(zip(("at the end", "peak", "peak in"), *shown, strict=True))
     return Grid(("", *QUANTITIES), rows, "lrrrr")
 
 

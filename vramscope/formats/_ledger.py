@@ -25,6 +25,12 @@ NO_LAYOUT = Note(
     "fragmentation, the parts of reserved memory and what would fit are not known",
 )
 
+NO_LAYOUT_NOR_TOTALS = Note(
+    NO_LAYOUT.code,
+    "this source says neither its totals nor where in the allocator's segments a block lies: fragmentation, "
+    "the parts of reserved memory and what would fit are not known",
+)
+
 _MOST_BYTES = 1 << 60
 """All sizes together: sums and made-up addresses must fit 64 bits."""
 

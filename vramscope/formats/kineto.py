@@ -4,6 +4,7 @@ Traces of 2021 tell only how many bytes came or went; newer ones tell the addres
 """
 
 import math
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +18,7 @@ from vramscope.errors import FormatError
 from vramscope.formats import Format
 from vramscope.formats._file import beginning
 from vramscope.formats._json import parsed
-from vramscope.formats._ledger import NO_LAYOUT, REAL_ADDRESSES, Ledger
+from vramscope.formats._ledger import NO_LAYOUT, NO_LAYOUT_NOR_TOTALS, REAL_ADDRESSES, Ledger
 from vramscope.formats._pairs import Pairs
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import MarkKind, Marks, Note
@@ -27,6 +28,8 @@ from vramscope.model.trace import Trace
 from vramscope.units import format_bytes
 
 _KEYS = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"')
+_EVENT_KEYS = (b'"ph"', b'"ts"', b'"pid"', b'"name"')
+_LIST = re.compile(rb"\s*\[\s*\{")
 _MEMORY = "[memory]"
 _STEP = "ProfilerStep#"
 _REGIONS = (_STEP, "Optimizer.step#", "Optimizer.zero_grad#", "enumerate(DataLoader)#")
@@ -53,14 +56,18 @@ class _Event(NamedTuple):
 
 
 def sniff(head: bytes, path: Path) -> bool:  # noqa: ARG001 (the interface of formats)
-    """JSON with the keys that the profiler begins its traces with."""
+    """JSON with the keys that the profiler begins its traces with; or the bare list of a trace's events."""
     start = beginning(head)
+    if _LIST.match(start):
+        return all(key in start for key in _EVENT_KEYS)
     return start.lstrip()[:1] == b"{" and any(key in start for key in _KEYS)
 
 
 def read(path: Path) -> Run:
     """One recording per device with memory events; the CPU's only where there is no other."""
     content = parsed(path, _kept)
+    if type(content) is list:
+        content = {"traceEvents": content}
     try:
         return _run(content, path)
     except FormatError as error:
@@ -169,6 +176,7 @@ def _recording(
     marks = _marks(regions, header, trace)
     steps, phases = resolve(marks, len(trace), int(trace.time_ns[-1]))
     name, total_bytes = _properties(header, index) if kind != _CPU else ("", 0)
+    layout = NO_LAYOUT_NOR_TOTALS if events[0].allocated is None else NO_LAYOUT
     return Recording(
         source="snapshot",
         process=_process(header),
@@ -178,7 +186,7 @@ def _recording(
         marks=marks,
         steps=steps,
         phases=phases,
-        notes=(*([_OF_THE_HOST] if kind == _CPU else ()), *notes, _NO_STACKS, NO_LAYOUT),
+        notes=(*([_OF_THE_HOST] if kind == _CPU else ()), *notes, _NO_STACKS, layout),
     )
 
 
@@ -222,7 +230,7 @@ def _no_totals(first: _Event) -> Note:
     return Note(
         "no_totals",
         f"this trace has no totals{addresses}; what was there before it and is never freed in it is not "
-        "counted, and reserved memory is not known (0 is shown)",
+        "counted, and reserved memory is not known",
     )
 
 

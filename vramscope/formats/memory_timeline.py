@@ -14,6 +14,7 @@ from vramscope.formats._file import beginning
 from vramscope.formats._json import parsed
 from vramscope.formats._ledger import NO_LAYOUT, Ledger
 from vramscope.formats._pairs import Pairs
+from vramscope.model.device import Device
 from vramscope.model.marks import Category, Labels, Note
 from vramscope.model.recording import Recording, Run
 from vramscope.units import format_bytes
@@ -39,8 +40,8 @@ _MOST = 1 << 62
 _NOTES = (
     Note(
         "no_addresses",
-        "a memory timeline of the profiler has no addresses, no call stacks, no device and no reserved "
-        "memory (0 is shown): addresses are made up, and of blocks alike in size and category the last to "
+        "a memory timeline of the profiler has no addresses, no call stacks, no device (it may be the host) "
+        "and no reserved memory: addresses are made up, and of blocks alike in size and category the last to "
         "come goes first",
     ),
     NO_LAYOUT,
@@ -97,6 +98,7 @@ def _recording(rows: list[list[int]]) -> Recording:
         notes.insert(0, Note("starts_late", text, n_bytes))
     return Recording(
         source="snapshot",
+        device=Device(kind="unknown"),
         trace=book.ledger.trace(),
         initial=book.ledger.initial(),
         labels=book.labels(),

@@ -5,7 +5,7 @@ PowerShell, without a header, units in the cells or in the header, several devic
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +21,8 @@ from vramscope.units import format_bytes, parse_bytes
 
 _WORDS = re.compile(r"memory\.(used|total|free)|used_(gpu_)?memory|utilization\.gpu")
 _CELL = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*(%|(?:[KMGT]i?)?B)?\s*")
+_SECONDS = re.compile(r"\d{9,11}(\.\d+)?")
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _STAMP = re.compile(r"\d{4}[/-]\d\d[/-]\d\d[ T]\d\d:\d\d:\d\d")
 _IDENTITY = ("index", "gpu", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "serial", "name", "gpu_name")
 _ALIASES = {
@@ -35,6 +37,9 @@ _UNKNOWN = -1
 _LARGEST = 1 << 50
 _LAST_NS = 1 << 62
 _MOST_TOLD = 20
+_MOST_COLUMNS = 1000
+"""nvidia-smi has some 130."""
+_ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
 
 _DRIVER_ONLY = Note(
     "driver_only",
@@ -55,19 +60,32 @@ class _Column(NamedTuple):
     unit: str
 
 
-class _Row(NamedTuple):
-    """One line's cells by their column's name."""
-
-    time_ns: int
-    cells: dict[str, str]
-
-
 class _Log(NamedTuple):
-    """A file as rows."""
+    """A file as columns: 600,000 lines hold few different cells, so each is understood once."""
 
     columns: Sequence[_Column]
-    rows: list[_Row]
+    cells: Mapping[str, Sequence[str]]
+    """The cells of each column, by its name."""
+    times_ns: Sequence[int]
+    """One a line."""
     notes: list[Note]
+
+    def cell(self, name: str, row: int) -> str:
+        """'' where there is no such column."""
+        return self.cells[name][row] if name in self.cells else ""
+
+    def column(self, name: str, rows: Sequence[int], meaning: Callable[[str], int]) -> list[int]:
+        """What the cells of *rows* mean; that of an empty cell where there is no such column."""
+        if name not in self.cells:
+            return [meaning("")] * len(rows)
+        cells = self.cells[name]
+        known = {cell: meaning(cell) for cell in {cells[row] for row in rows}}
+        return [known[cells[row]] for row in rows]
+
+    def sizes(self, name: str, rows: Sequence[int]) -> list[int]:
+        """Bytes."""
+        unit = next((column.unit for column in self.columns if column.name == name), "")
+        return self.column(name, rows, lambda cell: _bytes(cell, unit))
 
 
 def sniff(head: bytes, path: Path) -> bool:  # noqa: ARG001 (the interface of formats)
@@ -80,12 +98,15 @@ def sniff(head: bytes, path: Path) -> bool:  # noqa: ARG001 (the interface of fo
 
 def read(path: Path) -> Run:
     """One recording per device, of counters only."""
-    log = _log(_decoded(contents(path)))
-    if not log.rows:
+    try:
+        log = _log(_decoded(contents(path)))
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from None
+    if not log.times_ns:
         raise FormatError(f"{path}: nvidia-smi wrote no sample that can be read into this file")
     groups = _by_device(log)
     recordings = tuple(_recording(index, rows, log) for index, rows in sorted(groups.items()))
-    times = [row.time_ns for row in log.rows]
+    times = log.times_ns
     return Run(
         name=path.name.removesuffix(".gz").removesuffix(".csv") or path.name,
         path=str(path),
@@ -107,6 +128,9 @@ def _decoded(data: bytes) -> str:
 
 def _log(text: str) -> _Log:
     lines = [line for line in text.splitlines() if line.strip()]
+    n_columns = lines[0].count(",") + 1 if lines else 0
+    if n_columns > _MOST_COLUMNS:
+        raise FormatError(f"its first line has {n_columns:,} columns: this is no log of nvidia-smi")
     named = bool(lines) and _WORDS.search(lines[0].lower()) is not None
     head = _cells(lines[0]) if named else []
     table = [_cells(line) for line in lines[named:]]
@@ -117,13 +141,14 @@ def _log(text: str) -> _Log:
         # The number in the last cell may be the beginning of a longer one.
         whole.pop()
         notes.append(Note("truncated", "the last line is cut: left out", 1))
-    names = [column.name for column in columns]
-    rows = [_Row(_time_ns(cells, names), dict(zip(names, cells, strict=True))) for cells in whole]
+    cells = dict(zip([column.name for column in columns], zip(*whole, strict=True), strict=False))
+    stamps = cells.get("timestamp", ("",) * len(whole))
+    known = {stamp: _time_ns(stamp) for stamp in set(stamps)}
     if not named:
         notes.append(_headerless(columns))
-    if any(row.time_ns and not re.search(r"(Z|[+-]\d\d:?\d\d)$", row.cells["timestamp"]) for row in rows):
+    if any(time_ns and not _ZONE.search(stamp) for stamp, time_ns in known.items()):
         notes.append(_LOCAL_TIME)
-    return _Log(columns, rows, notes)
+    return _Log(columns, cells, [known[stamp] for stamp in stamps], notes)
 
 
 def _cells(line: str) -> list[str]:
@@ -186,26 +211,27 @@ def _headerless(columns: Sequence[_Column]) -> Note:
     return Note("no_header", f"no column names in this file; by its cells it has: {known}")
 
 
-def _time_ns(cells: list[str], names: list[str]) -> int:
+def _time_ns(text: str) -> int:
     """Unix time; 0 where there is none or it cannot be read."""
-    text = cells[names.index("timestamp")] if "timestamp" in names else ""
-    if re.fullmatch(r"\d{9,11}(\.\d+)?", text):
+    if _SECONDS.fullmatch(text):
         return int(float(text) * 1e9)
     try:
-        moment = datetime.fromisoformat(re.sub(r"Z$", "+00:00", text.replace("/", "-")))
+        moment = datetime.fromisoformat(
+            (text[:-1] + "+00:00" if text[-1:] == "Z" else text).replace("/", "-")
+        )
     except ValueError:
         return 0
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)
-    since = moment - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    since = moment - _EPOCH
     n_ns = (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1000
     return n_ns if 0 <= n_ns < _LAST_NS else 0
 
 
-def _by_device(log: _Log) -> dict[int, list[_Row]]:
+def _by_device(log: _Log) -> dict[int, list[int]]:
     """Rows by the index of their device: its own where a column of numbers tells the devices apart."""
     offered = [column.name for column in log.columns if column.name in _IDENTITY]
-    keys = [tuple(row.cells[name] for name in offered) for row in log.rows]
+    keys = list(zip(*(log.cells[name] for name in offered), strict=True)) or [()] * len(log.times_ns)
     distinct = list(dict.fromkeys(keys))
     index = {key: at for at, key in enumerate(distinct)}
     for at, name in enumerate(offered):
@@ -213,8 +239,8 @@ def _by_device(log: _Log) -> dict[int, list[_Row]]:
         if name in ("index", "gpu") and len(numbers) == len(distinct) and all(map(_is_index, numbers)):
             index = {key: int(key[at]) for key in distinct}
             break
-    groups: dict[int, list[_Row]] = {}
-    for key, row in zip(keys, log.rows, strict=True):
+    groups: dict[int, list[int]] = {}
+    for row, key in enumerate(keys):
         groups.setdefault(index[key], []).append(row)
     return groups
 
@@ -223,13 +249,10 @@ def _is_index(text: str) -> bool:
     return re.fullmatch(r"\d{1,4}", text, re.ASCII) is not None
 
 
-def _recording(index: int, rows: list[_Row], log: _Log) -> Recording:
-    units = {column.name: column.unit for column in log.columns}
-    process, rows, notes = _largest(rows, units)
-    used, total, free, of_process = (
-        [_bytes(row.cells.get(name, ""), units.get(name, "")) for row in rows]
-        for name in ("used", "total", "free", "process")
-    )
+def _recording(index: int, rows: list[int], log: _Log) -> Recording:
+    units = {column.name for column in log.columns}
+    process, rows, notes = _largest(rows, log)
+    used, total, free, of_process = (log.sizes(name, rows) for name in ("used", "total", "free", "process"))
     if "free" in units and "total" not in units:
         total = [a + b if min(a, b) >= 0 else _UNKNOWN for a, b in zip(used, free, strict=True)]
         notes.append(_WITHOUT_RESERVE)
@@ -239,50 +262,45 @@ def _recording(index: int, rows: list[_Row], log: _Log) -> Recording:
     return Recording(
         source="nvidia-smi",
         process=process,
-        device=_device(index, rows[0].cells, max(*total, 0)),
+        device=_device(index, rows[0], log, max(*total, 0)),
         counters=Counters.of(
-            time_ns=[row.time_ns for row in rows],
+            time_ns=[log.times_ns[row] for row in rows],
             event=unknown,
             allocated_bytes=unknown,
             reserved_bytes=unknown,
             device_used_bytes=used,
             device_total_bytes=total,
             process_used_bytes=of_process,
-            utilization_percent=[_percent(row.cells.get("busy", "")) for row in rows],
+            utilization_percent=log.column("busy", rows, _percent),
         ),
         notes=(*notes, _DRIVER_ONLY),
     )
 
 
-def _device(index: int, cells: dict[str, str], total_bytes: int) -> Device:
-    name, uuid = (cells.get(key, cells.get(f"gpu_{key}", "")) for key in ("name", "uuid"))
+def _device(index: int, row: int, log: _Log, total_bytes: int) -> Device:
+    name, uuid = (log.cell(key, row) or log.cell(f"gpu_{key}", row) for key in ("name", "uuid"))
     return Device(index, "cuda", name, total_bytes, uuid)
 
 
-def _largest(rows: list[_Row], units: dict[str, str]) -> tuple[Process, list[_Row], list[Note]]:
+def _largest(rows: list[int], log: _Log) -> tuple[Process, list[int], list[Note]]:
     """Of a log of processes: the one that used most, its rows, and a note on each other."""
-    if "pid" not in units:
+    if "pid" not in log.cells:
         return Process(), rows, []
-    by_pid: dict[str, list[_Row]] = {}
+    by_pid: dict[str, list[int]] = {}
     for row in rows:
-        by_pid.setdefault(row.cells["pid"], []).append(row)
-    most = {
-        pid: max(_bytes(row.cells.get("process", ""), units.get("process", "")) for row in own)
-        for pid, own in by_pid.items()
-    }
+        by_pid.setdefault(log.cells["pid"][row], []).append(row)
+    most = {pid: max(log.sizes("process", own)) for pid, own in by_pid.items()}
     first, *others = sorted(most, key=lambda pid: -most[pid])
-    notes = [_other(pid, by_pid[pid][0], most[pid]) for pid in others[:_MOST_TOLD]]
+    notes = [_other(pid, log.cell("process_name", by_pid[pid][0]), most[pid]) for pid in others[:_MOST_TOLD]]
     if len(others) > _MOST_TOLD:
         rest = len(others) - _MOST_TOLD
         notes.append(Note("other_processes", f"{rest} more processes used less", rest))
     number = int(first) if re.fullmatch(r"\d{1,10}", first, re.ASCII) else 0
-    command = by_pid[first][0].cells.get("process_name", "")
-    return Process(pid=number, command=command), by_pid[first], notes
+    return Process(pid=number, command=log.cell("process_name", by_pid[first][0])), by_pid[first], notes
 
 
-def _other(pid: str, row: _Row, n_bytes: int) -> Note:
+def _other(pid: str, name: str, n_bytes: int) -> Note:
     used = f"used up to {format_bytes(n_bytes)}" if n_bytes >= 0 else "used an unknown amount"
-    name = row.cells.get("process_name", "")
     text = f"process {pid[:20]} ({name[:100]}) {used} of the same device"
     return Note("other_process", text, max(n_bytes, 0))
 

@@ -10,7 +10,7 @@ class Device:
 
     index: int = 0
     kind: str = "cuda"
-    """``cuda`` or ``simulated``."""
+    """``cuda``, ``simulated``, or what else a file names; ``unknown`` where it names nothing."""
     name: str = ""
     total_bytes: int = 0
     """Capacity; 0 where unknown or unlimited."""

@@ -52,6 +52,8 @@ class StretchPeaks(Table):
     def between(self, start: NDArray[Any], end: NDArray[Any], n_events: int) -> dict[str, NDArray[Any]]:
         """The most of each quantity over the instants *start* to *end*, both included, which are those of
         marks; −1 where no row lies between. *n_events*: where the last row ends."""
+        if not len(self):
+            return {name: np.full(len(start), NONE) for name in self.DTYPES if name != "event"}
         first = np.searchsorted(self.event, start)
         behind = np.searchsorted(np.append(self.event[1:], n_events), end, side="right")
         return {name: most_of(values, first, behind) for name, values in self.columns() if name != "event"}

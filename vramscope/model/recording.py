@@ -13,7 +13,7 @@ from vramscope.model.marks import Labels, Marks, Note, Phases, Steps
 from vramscope.model.past import Past
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import Stacks, stacks_of
-from vramscope.model.trace import Trace
+from vramscope.model.trace import Action, Trace
 
 _MOST_AT_A_GLANCE = 8
 
@@ -60,6 +60,15 @@ class Recording:
     past: Past = field(default_factory=Past)
     """Of a run that outgrew its size cap: what is known of its beginning."""
     notes: tuple[Note, ...] = ()
+
+    @property
+    def has_reserved(self) -> bool:
+        """Whether the source knows what was reserved; else reserved bytes are zeros that mean nothing."""
+        trace = self.trace
+        if self.source != "snapshot" or self.initial.segments.size.any():
+            return True
+        is_segment = (trace.action >= Action.SEGMENT_ALLOC) & (trace.action <= Action.SEGMENT_UNMAP)
+        return bool(is_segment.any()) or not (trace.action == Action.ALLOC).any()
 
     def __repr__(self) -> str:
         """One line at a prompt."""

@@ -1,6 +1,5 @@
 """Which recording do the streams of one device make?"""
 
-from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timezone
 
@@ -16,7 +15,6 @@ from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import Stacks
 from vramscope.store import repair
 from vramscope.store.course import Resolve, course
-from vramscope.store.framing import StreamFile
 from vramscope.store.manifest import Cap, Manifest
 from vramscope.store.streams import ColumnStream, DeviceStreams
 from vramscope.units import format_bytes, format_duration
@@ -130,21 +128,6 @@ def written_notes(stream: ColumnStream, device: int) -> list[Note]:
     columns, names = stream.columns(), stream.names()
     rows = zip(*(columns[name].tolist() for name in ("device", "code", "text", "value")), strict=True)
     return [Note(names[code], names[text], value) for of, code, text, value in rows if of == device]
-
-
-def file_notes(files: Iterable[StreamFile], outcome: Outcome) -> list[Note]:
-    """What could not be read; an unfinished end of a file that is still written is nothing to say."""
-    found = []
-    for file in files:
-        end = f"{file.path.parent.name}/{file.path.name} at byte {file.offset}"
-        lost = format_bytes(file.unfinished_bytes)
-        if file.damage:
-            text = f"{end}: {file.damage}; the {lost} from there on were not read"
-            found.append(Note("damaged", text, file.unfinished_bytes))
-        elif file.unfinished_bytes and outcome is not Outcome.RUNNING:
-            text = f"{end}: the last batch was never finished; its {lost} were dropped"
-            found.append(Note("truncated", text, file.unfinished_bytes))
-    return found
 
 
 def obituary(started_ns: int, last_ns: int) -> Note:

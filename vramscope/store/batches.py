@@ -12,7 +12,9 @@ from vramscope.model.snapshot import Snapshot
 from vramscope.model.table import Table
 from vramscope.store.appendfile import AppendFile
 from vramscope.store.columns import number_array, string_array
-from vramscope.store.schema import SCHEMAS, STATES
+from vramscope.store.framing import StreamFile
+from vramscope.store.integrity import FileSum, Owner, sealed
+from vramscope.store.schema import SCHEMAS, STATES, SUFFIX
 
 
 def batch(stream: str, columns: Sequence[pa.Array]) -> pa.RecordBatch:
@@ -30,14 +32,70 @@ def compressed(rows: pa.RecordBatch) -> memoryview:
     return memoryview(sink.getvalue())[len(rows.schema.serialize()) : -8]
 
 
-def write_compressed(path: Path, rows: Sequence[pa.RecordBatch]) -> None:
-    """Append *rows* as one batch, and wait for the disk. Raises OSError."""
-    file = AppendFile(path)
+class SealedFile:
+    """One stream of a trace, appended to: every message with a checksum over all up to it."""
+
+    __slots__ = ("_file", "_next", "_sum")
+
+    def __init__(self, path: Path, owner: Owner, stream: str, known: FileSum | None = None) -> None:
+        """*known*: what the file holds already. Raises OSError."""
+        self._file = AppendFile(path)
+        # Ctrl-C may have come before anybody remembered what the file holds.
+        self._sum = known or (_sum_of(path) if self._file.size else FileSum())
+        self._next: tuple[int, FileSum] | None = None
+        if not self._file.size:
+            self._append(owner.named(SCHEMAS[stream]).serialize(), 0, 0)
+
+    @property
+    def size(self) -> int:
+        """Bytes of whole messages."""
+        return self._file.size
+
+    @property
+    def sum(self) -> FileSum:
+        """Over all that is in the file."""
+        # What the file has counts: Ctrl-C may have come between the write and whatever follows it.
+        if self._next is not None and self._next[0] == self._file.size:
+            self._sum = self._next[1]
+        return self._sum
+
+    def append(self, rows: pa.RecordBatch, number: int = 0, *, is_packed: bool = False) -> int:
+        """Add a batch, the *number*-th of its rank; returns its bytes. Raises OSError."""
+        return self._append(compressed(rows) if is_packed else rows.serialize(), number, len(rows))
+
+    def close(self, *, durable: bool) -> None:
+        """Let go of the file; with *durable* after the disk has it. Raises OSError."""
+        self._file.close(durable=durable)
+
+    def _append(self, message: Any, number: int, n_rows: int) -> int:
+        before = self.sum
+        data, crc = sealed(message, before.crc32, number)
+        after = FileSum(before.rows + n_rows, before.messages + (number > 0), crc)
+        self._next = (self._file.size + len(data), after)
+        return self._file.append(data)
+
+
+def _sum_of(path: Path) -> FileSum:
+    file = StreamFile(path)
+    for _ in file.read(lambda _batch: True):
+        pass
+    return file.sum
+
+
+def write_compressed(
+    path: Path, rows: Sequence[pa.RecordBatch], owner: Owner, known: FileSum | None = None
+) -> FileSum:
+    """Append *rows* as one batch, and wait for the disk; what the file then holds. Raises OSError.
+
+    *known*: what it holds already.
+    """
+    stream = path.name.removesuffix(SUFFIX).rpartition("-")[0]
+    file = SealedFile(path, owner, stream, known)
     try:
-        if rows and not file.size:
-            file.append(rows[0].schema.serialize())
-        for whole in pa.Table.from_batches(rows).combine_chunks().to_batches() if rows else []:
-            file.append(compressed(whole))
+        plain = [batch.replace_schema_metadata(None) for batch in rows]
+        for whole in pa.Table.from_batches(plain).combine_chunks().to_batches() if plain else []:
+            file.append(whole, is_packed=True)
+        return file.sum
     finally:
         file.close(durable=True)
 

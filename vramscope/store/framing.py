@@ -7,16 +7,24 @@ when it is whole, remembers where it stopped, and tells an unfinished message fr
 import stat
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 import pyarrow as pa
 
+from vramscope.store.integrity import FileSum, Owner, seal_of
+
 _PREFIX = struct.Struct("<Ii")
 _CONTINUATION = 0xFFFFFFFF
 _LARGEST_METADATA = 16 << 20  # it grows with the columns, not with the rows: 600 bytes for ours
+_LARGEST_BODY = 1 << 30  # 20 million events; a sparse file must not become memory
 _BUFFER = 1 << 20
+_LONGEST_REASON = 200
+
+_DAMAGE = (pa.ArrowException, ArithmeticError, LookupError, MemoryError, TypeError, ValueError, struct.error)
+"""What bytes that nobody wrote can make of Arrow: not all of it is an error of its own."""
 
 Decoded = TypeVar("Decoded")
 
@@ -30,12 +38,18 @@ class StreamFile:
     """One append-only Arrow IPC stream, read as far as it is written."""
 
     path: Path
+    owner: Owner | None = None
+    """The trace it must belong to, and its place there; None: whatever it says."""
     offset: int = 0
     """Where the next message starts: everything before it has been read."""
     unfinished_bytes: int = 0
     """Behind the last whole message: a batch that is being written, or was never finished."""
     damage: str = ""
     """What is wrong at *offset*; '' while nothing is. Nothing behind it is read."""
+    sum: FileSum = field(default_factory=FileSum)
+    """Over everything before *offset*."""
+    last_number: int = 0
+    """Of the last batch read, among all batches of the rank; 0 where they are not numbered."""
     _schema: pa.Schema | None = field(default=None, repr=False)
 
     def size(self) -> int:
@@ -47,13 +61,16 @@ class StreamFile:
         return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
     def new_bytes(self) -> int:
-        """What came since the last read."""
-        return max(0, self.size() - self.offset - self.unfinished_bytes)
+        """What came since the last read; of a sparse file at most what the disk holds of it."""
+        size = self.size()
+        with suppress(OSError, AttributeError):  # Windows does not count blocks
+            size = min(size, self.path.stat().st_blocks * 512)
+        return max(0, size - self.offset - self.unfinished_bytes)
 
     def read(self, decode: Callable[[pa.RecordBatch], Decoded]) -> Iterator[Decoded]:
         """Every whole batch that was not given before, decoded; never raises for what the file holds.
 
-        A batch that *decode* refuses with pa.ArrowException is damage like any other.
+        A batch that *decode* cannot make anything of is damage like any other.
         """
         size = self.size()
         if size == self.offset + self.unfinished_bytes:
@@ -75,14 +92,34 @@ class StreamFile:
     ) -> Iterator[Decoded]:
         try:
             while message := _message(file, size - self.offset):
+                known, number = self._sealed(message)
                 batch = self._batch(message)
                 decoded = None if batch is None else decode(batch)
                 self.offset += len(message)
+                n_rows = 0 if batch is None else len(batch)
+                self.sum = FileSum(self.sum.rows + n_rows, self.sum.messages + (number > 0), known)
+                self.last_number = max(self.last_number, number)
                 if decoded is not None:
                     yield decoded
-        except (_DamageError, pa.ArrowException, struct.error) as error:
-            self.damage = (str(error).splitlines() or [type(error).__name__])[0]
+        except (_DamageError, *_DAMAGE) as error:
+            self.damage = (str(error).splitlines() or [type(error).__name__])[0][:_LONGEST_REASON]
         self.unfinished_bytes = size - self.offset
+
+    def _sealed(self, message: bytes) -> tuple[int, int]:
+        """The checksum up to *message*, and the number of its batch."""
+        is_expected = self.owner is not None and bool(self.owner.trace)
+        if len(message) == _PREFIX.size:
+            if is_expected:
+                raise _DamageError("an end of the stream, which this writer never writes")
+            return self.sum.crc32, 0
+        seal = seal_of(message, self.sum.crc32)
+        if seal is None and not is_expected:
+            return self.sum.crc32, 0
+        if seal is None:
+            raise _DamageError("a message without a checksum: it is damaged, or of another recording")
+        if not seal.is_whole:
+            raise _DamageError("its checksum does not match: it was changed, or what comes before is missing")
+        return seal.crc32, seal.number
 
     def _batch(self, message: bytes) -> pa.RecordBatch | None:
         if len(message) == _PREFIX.size:
@@ -90,6 +127,9 @@ class StreamFile:
         parsed = pa.ipc.read_message(pa.py_buffer(message))
         if parsed.type == "schema":
             self._schema = pa.ipc.read_schema(parsed)
+            complaint = self.owner.complaint(self._schema) if self.owner is not None else ""
+            if complaint:
+                raise _DamageError(complaint)
             return None
         if parsed.type != "record batch" or self._schema is None:
             raise _DamageError(f"a message of type {parsed.type!r} has no place here")
@@ -115,6 +155,8 @@ def _message(file: BinaryIO, available: int) -> bytes:
     if len(metadata) < metadata_size:
         return b""
     body_size = _body_size(metadata)
+    if body_size > _LARGEST_BODY:
+        raise _DamageError(f"a message claims {body_size} bytes")
     if _PREFIX.size + metadata_size + body_size > available:
         return b""
     message = prefix + metadata + file.read(body_size)

@@ -26,13 +26,46 @@ def homes(rank: Path, cap: Cap | None) -> list[Path]:
     if cap is None:
         return [rank]
     begin = [past(rank, cap.generation)] if cap.generation else []
-    numbers = range(cap.first_part, _last(rank, cap.first_part) + 1)
+    there = _numbers(rank)
+    numbers = [cap.first_part]
+    while numbers[-1] + 1 in there:
+        numbers.append(numbers[-1] + 1)
     return [*begin, *(part(rank, number) for number in numbers)]
 
 
-def _last(rank: Path, first: int) -> int:
-    found = (re.fullmatch("part([0-9]{1,9})", path.name) for path in rank.iterdir())
-    return max((int(match[1]) for match in found if match is not None), default=first)
+def unreachable(rank: Path, cap: Cap | None) -> int:
+    """How many parts stand after one that is not there: what they hold has no place any more."""
+    first, n_reached = (
+        (0, 1) if cap is None else (cap.first_part, len(homes(rank, cap)) - bool(cap.generation))
+    )
+    beyond = (part(rank, number) for number in _numbers(rank) if number >= first + n_reached)
+    # A process may have been killed between making the directory of its next part and telling of it.
+    return sum(any(is_in_part(path.name) for path in home.iterdir()) for home in beyond if home.is_dir())
+
+
+def _numbers(rank: Path) -> set[int]:
+    """Of the parts' directories beside the first part, which is the rank's own directory."""
+    found = (re.fullmatch("part([1-9][0-9]{0,8})", path.name) for path in rank.iterdir())
+    return {int(match[1]) for match in found if match is not None}
+
+
+def file_of(home: Path, rank: Path, name: str) -> str:
+    """The path of a file in the rank's directory, with ``/``."""
+    return name if home == rank else f"{home.name}/{name}"
+
+
+def number_of(file: str) -> int | None:
+    """The part that a file of a rank is in; None for those that are in no part, or in a summary."""
+    home, _, name = file.rpartition("/")
+    match = re.fullmatch("part([1-9][0-9]{0,8})", home)
+    if match is not None:
+        return int(match[1])
+    return 0 if not home and device_of(name) is not None and is_in_part(name) else None
+
+
+def is_of_summary(file: str) -> bool:
+    """Whether a file of a rank is in a summary."""
+    return re.fullmatch("past[1-9][0-9]*/.*", file) is not None
 
 
 def remove(home: Path) -> int:

@@ -8,13 +8,15 @@ from pathlib import Path
 from vramscope.model.marks import Note
 from vramscope.model.program import resolve
 from vramscope.model.recording import Outcome, Recording
-from vramscope.store import assembly, parts
+from vramscope.store import assembly, completeness, parts
 from vramscope.store import manifest as manifests
 from vramscope.store.course_so_far import CourseSoFar
 from vramscope.store.directory import MANIFEST
+from vramscope.store.framing import StreamFile
+from vramscope.store.integrity import SUMMARY, Owner
 from vramscope.store.liveness import is_alive
-from vramscope.store.schema import EVERY_DEVICE, NOTES, STACKS, device_of
-from vramscope.store.streams import ColumnStream, DeviceStreams
+from vramscope.store.schema import EVERY_DEVICE, NOTES, STACKS, device_of, file_name
+from vramscope.store.streams import ColumnStream, DeviceStreams, FileChain
 
 _STILL_WRITING_S = 10.0
 """How long after its last growth a trace counts as running, where its process cannot be asked about."""
@@ -33,13 +35,15 @@ class RankReader:
         self.manifest = manifests.read(directory / MANIFEST)
         self.outcome = self.manifest.outcome
         self._grew_at = float("-inf")
+        self._is_settled = False
+        """Whether the manifest is still the one by which the files were read."""
         self._devices: dict[int, DeviceStreams] = {}
         self._courses: dict[int, CourseSoFar] = {}
         """Of the devices; asked while more may come."""
         self._homes: list[Path] = []
         # Row 0 is the empty stack, and is not written.
-        self._stacks = ColumnStream([directory], STACKS, n_rows=1)
-        self._notes = ColumnStream([directory], NOTES)
+        self._stacks = ColumnStream(self._files_of(STACKS), STACKS, n_rows=1)
+        self._notes = ColumnStream(self._files_of(NOTES), NOTES)
 
     def refresh(self) -> bool:
         """Take what was written since; whether anything came or changed."""
@@ -49,6 +53,7 @@ class RankReader:
             if self._manifest_version() == self._version:
                 break
             changed |= self._refresh_once()
+        self._is_settled = self._manifest_version() == self._version
         return changed
 
     def _refresh_once(self) -> bool:
@@ -81,7 +86,8 @@ class RankReader:
             recording = assembly.recording(self.manifest, device, streams, stacks, self.ended_ns(), found_by)
             own = (
                 *assembly.written_notes(self._notes, device),
-                *assembly.file_notes(streams.files(), self.outcome),
+                *completeness.damage_notes(streams.files(), self.outcome),
+                *self._missing(device),
             )
             found.append(replace(recording, notes=of_rank + own + recording.notes))
         return found
@@ -90,12 +96,41 @@ class RankReader:
         """What concerns the whole rank; every recording of it says so."""
         found = assembly.written_notes(self._notes, EVERY_DEVICE)
         of_rank = [*self._notes.chain.files, *self._stacks.chain.files]
-        found += assembly.file_notes(of_rank, self.outcome)
+        found += completeness.manifest_notes(self.manifest, self.directory)
+        found += completeness.damage_notes(of_rank, self.outcome)
+        found += self._missing(None)
+        if self.outcome is not Outcome.RUNNING:
+            found += completeness.unreachable_note(parts.unreachable(self.directory, self.manifest.cap))
+        if self.outcome is Outcome.DIED:
+            found += completeness.gap_note(self.manifest, list(self._all_files().values()))
         if self.manifest.stopped:
             found.append(Note("stopped", f"writing stopped before the end: {self.manifest.stopped}"))
         if self.outcome is Outcome.DIED:
             found.append(assembly.obituary(self.manifest.started_ns, self.ended_ns()))
         return found
+
+    def _missing(self, device: int | None) -> list[Note]:
+        """What the files of a device, or of the whole rank, do not hold any more."""
+        # While it is written, files are ahead of the manifest.
+        if self.outcome is Outcome.RUNNING or not self._is_settled:
+            return []
+        names = [name for name in self.manifest.files if device_of(name.rpartition("/")[2]) == device]
+        return list(completeness.missing_notes(self.manifest, self._all_files(), self.outcome, names))
+
+    def _all_files(self) -> dict[str, StreamFile]:
+        """By path in the rank's directory."""
+        chains = [*self._notes.chain.files, *self._stacks.chain.files]
+        chains += [file for streams in self._devices.values() for file in streams.files()]
+        return {parts.file_of(file.path.parent, self.directory, file.path.name): file for file in chains}
+
+    def _owner_of(self, path: Path) -> Owner:
+        home = path.parent
+        is_summary = home.name.startswith(SUMMARY) and home != self.directory
+        name = f"{SUMMARY}/{path.name}" if is_summary else parts.file_of(home, self.directory, path.name)
+        return Owner(self.manifest.id, name)
+
+    def _files_of(self, stream: str) -> FileChain:
+        return FileChain([self.directory], file_name(stream), self._owner_of)
 
     def ended_ns(self) -> int:
         """Time of the last thing written; 0 where there is none."""
@@ -156,6 +191,8 @@ class RankReader:
         new = (known | {device for device in with_files if device is not None}) - self._devices.keys()
         taken = self.manifest.cap.events if self.manifest.cap is not None else {}
         for device in new:
-            self._devices[device] = DeviceStreams(self.directory, self._homes, device, taken.get(device, 0))
+            self._devices[device] = DeviceStreams(
+                self.directory, self._homes, device, taken.get(device, 0), self._owner_of
+            )
             self._courses[device] = CourseSoFar()
         return bool(new)

@@ -10,6 +10,9 @@ from vramscope.model.recording import Outcome, Run
 from vramscope.store.directory import is_rank, ranks_of
 from vramscope.store.rank import RankReader
 
+_APART_NS = 3600 * 10**9
+"""A rank may die while others of its run still start; none starts an hour later."""
+
 _WORST_FIRST = (Outcome.RUNNING, Outcome.FAILED, Outcome.DIED)
 
 
@@ -55,11 +58,21 @@ class Reader:
             if directory in self._ranks:
                 continue
             try:
-                self._ranks[directory] = RankReader(directory)
+                self._ranks[directory] = self._only_once(RankReader(directory))
                 self._refused.pop(directory, None)
             except StoreError as error:
                 self._refused[directory] = error
         return before != (len(self._ranks), len(self._refused))
+
+    def _only_once(self, rank: RankReader) -> RankReader:
+        """*rank*; raises StoreError where it is a copy of another rank of this run."""
+        for other in self._ranks.values():
+            if rank.manifest.id and rank.manifest.id == other.manifest.id:
+                names = rank.directory.name, other.directory.name
+                raise StoreError(
+                    f"{rank.directory}: {names[0]} is a copy of {names[1]}; it is not counted twice"
+                )
+        return rank
 
     def _build(self) -> Run:
         ranks = list(self._ranks.values())
@@ -91,7 +104,24 @@ class Reader:
         for rank in ranks:
             if not rank.has_devices:  # with devices, each of their recordings says it
                 yield from rank.notes()
+        yield from _strangers(ranks)
         expected = max(rank.manifest.process.world_size for rank in ranks)
         if len(ranks) < expected and not is_rank(self.path):
             missing = expected - len(ranks)
             yield Note("ranks_missing", f"{len(ranks)} of {expected} ranks are here", missing)
+
+
+def _strangers(ranks: list[RankReader]) -> Iterator[Note]:
+    """Ranks that were never recorded together."""
+    spans = {rank.directory.name: (rank.manifest.started_ns, rank.ended_ns()) for rank in ranks}
+    known = {name: span for name, span in spans.items() if 0 < span[0] <= span[1]}
+    late = max((start for start, _ in known.values()), default=0)
+    early = [name for name, (_, end) in known.items() if end + _APART_NS < late]
+    if early:
+        last = next(name for name, (start, _) in known.items() if start == late)
+        text = f"{', '.join(early[:3])} ended an hour or more before {last} began: they are not of one run"
+        yield Note("ranks_differ", text, len(early))
+    sizes = {rank.manifest.process.world_size for rank in ranks}
+    if len(sizes) > 1:
+        shown = ", ".join(map(str, sorted(sizes)[:5]))
+        yield Note("ranks_differ", f"the ranks name different world sizes ({shown}): they are not of one run")

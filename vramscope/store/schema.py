@@ -19,10 +19,12 @@ from vramscope.model.snapshot import Blocks, Segments
 from vramscope.model.table import Table
 from vramscope.model.trace import Trace
 
-WHOLE = (1, 2)
+WHOLE = (1, 3)
 """Major and minor of a trace in one part."""
-IN_PARTS = (2, 1)
+IN_PARTS = (2, 2)
 """Of one in several: an older reader would take the first for all."""
+FIRST_WITH_CHECKSUMS: Mapping[int, int] = {1: 3, 2: 2}
+"""Major → the minor since which files carry checksums and the id of their trace."""
 
 SUFFIX = ".arrows"  # Arrow's name for the streaming format
 
@@ -55,6 +57,12 @@ TABLES: Mapping[str, type[Table]] = {"events": Trace, "marks": Marks, "labels": 
 
 ABSENT: Mapping[str, int] = {"samples": UNKNOWN}
 """What a column of a stream that its file does not have is filled with, where not with zeros."""
+
+ADDED_LATER: Mapping[str, frozenset[str]] = {
+    "labels": frozenset({"element_bytes"}),
+    "samples": frozenset(list(Counters.DTYPES)[8:]),
+}
+"""Columns that older files lack; every other column is in every file."""
 
 PEAKS = "peaks"
 STEPS = "steps"

@@ -18,6 +18,7 @@ from vramscope.model.past import SettledSteps, StretchPeaks
 from vramscope.model.program import resolve
 from vramscope.store.batches import arrays, batch, write_compressed
 from vramscope.store.course import behind
+from vramscope.store.integrity import SUMMARY, FileSum, Owner
 from vramscope.store.schema import PEAKS, STEPS, file_name
 from vramscope.store.streams import DeviceStreams
 
@@ -35,15 +36,18 @@ _ENDS = (MarkKind.PHASE_END, MarkKind.STEP, MarkKind.EXIT)
 Course = tuple[Marks, StretchPeaks, SettledSteps]
 
 
-def shorten(home: Path, device: int, n_events: int, max_bytes: int) -> None:
+def shorten(new: tuple[Path, Owner], device: int, n_events: int, max_bytes: int) -> dict[str, FileSum]:
     """Shorten a summary that nobody reads yet, where it is too long for readers or for the cap.
 
-    *n_events*: how many events were taken. Raises OSError.
+    *new*: its directory, and the trace it belongs to. *n_events*: how many events were taken. Returns what
+    the files that were written again hold. Raises OSError.
     """
+    home, owner = new
+    sums: dict[str, FileSum] = {}
     course = sum(_size(home, stream, device) for stream in ("marks", PEAKS))
     samples = _size(home, "samples", device)
     if not n_events or max(course, samples) <= min(max_bytes * _SHARE, _LEAST_ROW_BYTES * MOST_MARKS):
-        return
+        return sums
     streams = DeviceStreams(home, [home], device)
     streams.refresh()
     marks, counters = streams.table("marks"), streams.table("samples")
@@ -51,9 +55,11 @@ def shorten(home: Path, device: int, n_events: int, max_bytes: int) -> None:
         known = marks, streams.stretch_peaks(), streams.settled_steps()
         found = shortened(known, n_events)
         for stream, table in zip(("marks", PEAKS, STEPS), found or (), strict=False):
-            _replace(home / file_name(stream, device), batch(stream, arrays(table)))
+            sums |= _replaced((home, owner), file_name(stream, device), batch(stream, arrays(table)))
     if len(counters) > MOST_SAMPLES or samples > max_bytes * _SHARE:
-        _replace(home / file_name("samples", device), batch("samples", arrays(halved(counters))))
+        rows = batch("samples", arrays(halved(counters)))
+        sums |= _replaced((home, owner), file_name("samples", device), rows)
+    return sums
 
 
 def halved(counters: Counters) -> Counters:
@@ -69,9 +75,11 @@ def _size(home: Path, stream: str, device: int) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _replace(path: Path, rows: pa.RecordBatch) -> None:
+def _replaced(new: tuple[Path, Owner], name: str, rows: pa.RecordBatch) -> dict[str, FileSum]:
+    home, owner = new
+    path = home / name
     path.unlink(missing_ok=True)
-    write_compressed(path, [rows])
+    return {name: write_compressed(path, [rows], replace(owner, file=f"{SUMMARY}/{name}"))}
 
 
 def shortened(known: Course, n_events: int) -> Course | None:

@@ -12,10 +12,31 @@ from vramscope.model.past import SettledSteps, StretchPeaks
 from vramscope.model.snapshot import Blocks, Segments, Snapshot
 from vramscope.store.columns import GrowingColumn, Names, numbers, strings
 from vramscope.store.framing import StreamFile
-from vramscope.store.schema import ABSENT, PEAKS, POOLS, SCHEMAS, STATES, STEPS, TABLES, file_name, numpy_type
+from vramscope.store.integrity import Owner
+from vramscope.store.schema import (
+    ABSENT,
+    ADDED_LATER,
+    PEAKS,
+    POOLS,
+    SCHEMAS,
+    STATES,
+    STEPS,
+    TABLES,
+    file_name,
+    numpy_type,
+)
 
 Rows = TypeVar("Rows", Segments, Blocks)
 Decoded = TypeVar("Decoded")
+
+
+OwnerOf = Callable[[Path], Owner | None]
+"""The trace that the file at a path must belong to, and its place there; None: whatever it says."""
+
+
+def anybody(_path: Path) -> Owner | None:
+    """For files of one's own directory."""
+    return None
 
 
 class FileChain:
@@ -24,16 +45,20 @@ class FileChain:
     Behind an end that is not whole nothing is read: rows are known by their number.
     """
 
-    __slots__ = ("_at", "_name", "files")
+    __slots__ = ("_at", "_name", "_owner_of", "files")
 
-    def __init__(self, homes: Sequence[Path], name: str) -> None:
+    def __init__(self, homes: Sequence[Path], name: str, owner_of: OwnerOf) -> None:
         self._name = name
         self._at = 0
-        self.files = [StreamFile(home / name) for home in homes]
+        self._owner_of = owner_of
+        self.files: list[StreamFile] = []
+        for home in homes:
+            self.go_on_in(home)
 
     def go_on_in(self, home: Path) -> None:
         """There is one more; the one before is whole."""
-        self.files.append(StreamFile(home / self._name))
+        path = home / self._name
+        self.files.append(StreamFile(path, self._owner_of(path)))
 
     def read(self, decode: Callable[[pa.RecordBatch], Decoded]) -> Iterator[Decoded]:
         """Every whole batch that was not given before, decoded."""
@@ -55,13 +80,12 @@ class FileChain:
 class ColumnStream:
     """A stream of flat columns; strings become indices into ``names``."""
 
-    __slots__ = ("_absent", "_columns", "_dtypes", "_names", "chain")
+    __slots__ = ("_absent", "_columns", "_dtypes", "_names", "_required", "chain")
 
-    def __init__(
-        self, homes: Sequence[Path], stream: str, device: int | None = None, n_rows: int = 0
-    ) -> None:
+    def __init__(self, files: FileChain, stream: str, n_rows: int = 0) -> None:
         """Starts with *n_rows* rows of zeros, where row numbers do not start with the file's first row."""
-        self.chain = FileChain(homes, file_name(stream, device))
+        self.chain = files
+        self._required = required_columns(stream)
         self._names = Names()
         self._absent = ABSENT.get(stream, 0)
         self._dtypes = {field.name: _dtype(field.type) for field in SCHEMAS[stream]}
@@ -85,6 +109,7 @@ class ColumnStream:
             column.reserve(n_bytes // row_bytes)
 
     def _decode(self, batch: pa.RecordBatch) -> dict[str, NDArray[Any]]:
+        check_columns(batch, self._required)
         return {
             name: numbers(batch, name, dtype, self._absent)
             if dtype
@@ -104,6 +129,18 @@ class ColumnStream:
         return self._names.tuple()
 
 
+def required_columns(stream: str) -> frozenset[str]:
+    """The columns that every file of a stream has, by whatever version it was written."""
+    return frozenset(SCHEMAS[stream].names) - ADDED_LATER.get(stream, frozenset())
+
+
+def check_columns(batch: pa.RecordBatch, required: frozenset[str]) -> None:
+    """Raise pa.ArrowInvalid where a column is missing: a file of another stream must not be read as zeros."""
+    missing = required.difference(batch.schema.names)
+    if missing:
+        raise pa.ArrowInvalid(f"it has no column {', '.join(sorted(missing))}: it is a file of another kind")
+
+
 def _dtype(kind: pa.DataType) -> str:
     """Of NumPy; '' for strings."""
     return "" if kind == pa.string() else numpy_type(kind).str
@@ -114,8 +151,8 @@ class StateStream:
 
     __slots__ = ("_first_event", "_n_taken", "chain", "initial", "reported")
 
-    def __init__(self, homes: Sequence[Path], stream: str, device: int, first_event: int = 0) -> None:
-        self.chain = FileChain(homes, file_name(stream, device))
+    def __init__(self, files: FileChain, first_event: int = 0) -> None:
+        self.chain = files
         self._first_event = first_event
         self._n_taken = 0
         self.initial: Snapshot | None = None
@@ -140,6 +177,7 @@ class StateStream:
 
 
 def _states(batch: pa.RecordBatch) -> list[tuple[bool, Snapshot]]:
+    check_columns(batch, required_columns(STATES))
     events, times = numbers(batch, "event", "i8").tolist(), numbers(batch, "time_ns", "i8").tolist()
     reported = numbers(batch, "reported", "?").tolist()
     return [
@@ -174,14 +212,25 @@ def _rows(table: type[Rows], batch: pa.RecordBatch, row: int) -> Rows:
 class DeviceStreams:
     """The streams of one device."""
 
-    def __init__(self, rank: Path, homes: Sequence[Path], device: int, first_event: int = 0) -> None:
+    def __init__(
+        self,
+        rank: Path,
+        homes: Sequence[Path],
+        device: int,
+        first_event: int = 0,
+        owner_of: OwnerOf = anybody,
+    ) -> None:
         """*homes*: where what is in parts is, see ``parts``. *first_event*: how many were taken before."""
+
+        def files(stream: str, homes: Sequence[Path]) -> FileChain:
+            return FileChain(homes, file_name(stream, device), owner_of)
+
         self.first_event = first_event
-        self.tables = {stream: ColumnStream(homes, stream, device) for stream in TABLES}
-        self.states = StateStream(homes, STATES, device, first_event)
-        self.peaks = ColumnStream(homes[:1], PEAKS, device)
-        self.settled = ColumnStream(homes[:1], STEPS, device)
-        self.pools = ColumnStream([rank], POOLS, device)
+        self.tables = {stream: ColumnStream(files(stream, homes), stream) for stream in TABLES}
+        self.states = StateStream(files(STATES, homes), first_event)
+        self.peaks = ColumnStream(files(PEAKS, homes[:1]), PEAKS)
+        self.settled = ColumnStream(files(STEPS, homes[:1]), STEPS)
+        self.pools = ColumnStream(files(POOLS, [rank]), POOLS)
         self._in_parts: tuple[ColumnStream | StateStream, ...] = (*self.tables.values(), self.states)
 
     def go_on_in(self, home: Path) -> None:

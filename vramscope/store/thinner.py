@@ -8,11 +8,10 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -22,6 +21,7 @@ from vramscope.model.past import StretchPeaks
 from vramscope.store import parts
 from vramscope.store.batches import arrays, batch, row_of_state, write_compressed
 from vramscope.store.framing import StreamFile
+from vramscope.store.integrity import SUMMARY, FileSum, Owner
 from vramscope.store.leftover import Leftover, Part, take
 from vramscope.store.manifest import Cap
 from vramscope.store.schema import PEAKS, STATES, STEPS, TABLES, device_of, file_name
@@ -46,18 +46,27 @@ class Thinner:
     """Of one rank. A thread of its own works while there is something to do."""
 
     def __init__(
-        self, rank: Path, max_bytes: int, size: Callable[[], int], commit: Callable[[Cap, int], None]
+        self,
+        home: tuple[Path, Owner],
+        max_bytes: int,
+        size: Callable[[], int],
+        commit: Callable[[Cap, Mapping[str, FileSum], int], None],
+        freed: Callable[[int], None],
     ) -> None:
-        """*size* tells the bytes of the directory; *commit* takes by how many it grew, and makes a cap the
-        one that counts."""
+        """*home*: the rank's directory, and the trace it holds. *size* returns the bytes of the directory;
+        *commit* makes a cap and the files of its summary those that count, and takes the summary's bytes;
+        *freed* takes the bytes that were removed."""
         self.cap = Cap(max_bytes)
         self.part_bytes = max(max_bytes // _N_PARTS, 1)
         """A part of that size is whole."""
         self.error = ""
         """Why the last attempt failed."""
-        self._rank = rank
+        self._rank, self._owner = home
         self._size = size
         self._commit = commit
+        self._freed = freed
+        self._sums: dict[str, FileSum] = {}
+        """Of the files of the summary that counts."""
         self._whole: deque[tuple[int, int]] = deque()
         self._left: dict[int, Leftover] = {}
         """Of each device that did anything yet."""
@@ -113,14 +122,15 @@ class Thinner:
         old = parts.past(self._rank, self.cap.generation)
         new = parts.past(self._rank, self.cap.generation + 1)
         try:
-            left, n_bytes = self._summarize(numbers, old, new)
+            left, sums = self._summarize(numbers, old, new)
+            n_bytes = sum(path.stat().st_size for path in new.iterdir())
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)
             raise
         events = {device: known.state.event for device, known in left.items()}
         cap = replace(self.cap, generation=self.cap.generation + 1, first_part=numbers[-1] + 1, events=events)
-        self._commit(cap, n_bytes)
-        self.cap, self._left = cap, left
+        self._commit(cap, {f"{new.name}/{name}": known for name, known in sums.items()}, n_bytes)
+        self.cap, self._left, self._sums = cap, left, sums
         for _ in numbers:
             self._whole.popleft()
         # From here on nobody needs them; what cannot be removed is only in the way.
@@ -128,13 +138,16 @@ class Thinner:
         for home in [old] * (cap.generation > 1) + [parts.part(self._rank, number) for number in numbers]:
             with suppress(OSError):
                 taken += parts.remove(home)
-        self._commit(cap, -taken)
+        self._freed(taken)
 
-    def _summarize(self, numbers: list[int], old: Path, new: Path) -> tuple[dict[int, Leftover], int]:
-        """Write what stays of the parts into *new*; what there is then of each device, and its bytes."""
+    def _summarize(
+        self, numbers: list[int], old: Path, new: Path
+    ) -> tuple[dict[int, Leftover], dict[str, FileSum]]:
+        """Write what stays of the parts into *new*; what there is then of each device, and of each file."""
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir()
-        summary = _Summary(old if self.cap.generation else None, new)
+        known_files = (old, self._sums) if self.cap.generation else None
+        summary = _Summary(known_files, new, self._owner)
         left = dict(self._left)
         for number in numbers:
             began = time.monotonic()
@@ -148,17 +161,22 @@ class Thinner:
             summary.add(STATES, device, row_of_state(known.state, reported=False))
             summary.table(known.labels, device)
         summary.write()
+        sums = summary.sums
         for device, known in left.items():
-            shorten(new, device, known.state.event, self.cap.max_bytes)
-        return left, sum(path.stat().st_size for path in new.iterdir())
+            sums |= shorten((new, self._owner), device, known.state.event, self.cap.max_bytes)
+        return left, sums
 
 
 class _Summary:
     """The directory of a summary while it is made: what the last one said, and more."""
 
-    def __init__(self, old: Path | None, new: Path) -> None:
-        self._old = old
+    def __init__(self, known: tuple[Path, Mapping[str, FileSum]] | None, new: Path, owner: Owner) -> None:
+        self._old: Path | None = known[0] if known else None
+        self._old_sums: Mapping[str, FileSum] = known[1] if known else {}
         self._new = new
+        self._owner = owner
+        self.sums: dict[str, FileSum] = {}
+        """Of the files written, by name."""
         self._rows: dict[str, list[pa.RecordBatch]] = {}
 
     def table(self, table: Marks | Labels | Counters | StretchPeaks, device: int) -> None:
@@ -181,9 +199,12 @@ class _Summary:
         rows = self._rows.get(name, [])
         if known is not None and known.size() < _SMALL:
             rows, known = [*known.read(lambda batch: batch), *rows], None
+        there = None
         if known is not None:
             shutil.copyfile(known.path, self._new / name)
-        write_compressed(self._new / name, rows)
+            there = self._old_sums.get(name)
+        owner = replace(self._owner, file=f"{SUMMARY}/{name}")
+        self.sums[name] = write_compressed(self._new / name, rows, owner, there)
 
 
 def _devices(home: Path) -> set[int]:
@@ -206,9 +227,13 @@ def _taken(
     return None if before is None and not len(mine) else left
 
 
-def _read(home: Path, device: int) -> Any:
+def _read(home: Path, device: int) -> DeviceStreams:
     streams = DeviceStreams(home, [home], device)
     streams.refresh()
+    damaged = next((file for file in streams.files() if file.damage or file.unfinished_bytes), None)
+    if damaged is not None:
+        # A summary of less than was written would pass for all of it.
+        raise ValueError(f"{damaged.path.name}: {damaged.damage or 'its end is missing'}")
     return streams
 
 

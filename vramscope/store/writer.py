@@ -7,7 +7,7 @@ moment has therefore lost only what it had not handed over; nothing waits in a b
 import errno
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,10 +23,10 @@ from vramscope.model.snapshot import Snapshot
 from vramscope.model.table import Table
 from vramscope.store import manifest as manifests
 from vramscope.store import parts
-from vramscope.store.appendfile import AppendFile
-from vramscope.store.batches import array, arrays, batch, row_of_state
+from vramscope.store.batches import SealedFile, array, arrays, batch, row_of_state
 from vramscope.store.columns import string_array
 from vramscope.store.directory import MANIFEST
+from vramscope.store.integrity import FileSum, Owner
 from vramscope.store.launch import LaunchFrames
 from vramscope.store.liveness import here
 from vramscope.store.manifest import Cap, Manifest
@@ -35,7 +35,6 @@ from vramscope.store.schema import (
     IN_EACH_PART,
     NOTES,
     POOLS,
-    SCHEMAS,
     STACKS,
     STATES,
     TABLES,
@@ -90,24 +89,34 @@ class Writer:
         """Of everything in the directory, for a cap."""
         self._lock = Lock()
         self._pid = os.getpid()
-        self._files: dict[str, AppendFile] = {}
+        self._files: dict[str, SealedFile] = {}
+        """Open ones, by their path in the rank's directory."""
+        self._sums: dict[str, FileSum] = {}
+        """Of those that are not open."""
+        self._n_batches = 0
+        """Of all files: the number of the last one."""
         self._n_pools: dict[int, int] = {}
         self._launch = LaunchFrames()
         self._stopped = ""
         self._is_open = True
         self._synced_s = float("-inf")
+        incarnation = here()
         self._manifest = Manifest(
             source=source,
             process=process,
             devices=tuple(devices),
-            incarnation=here(),
+            incarnation=incarnation,
             started_ns=started_ns,
+            id=manifests.new_id(process, incarnation, started_ns),
         )
         self._saved = self._manifest
         self._manifest_bytes = 0
         self._part = self._part_bytes = 0
         """The number of the part that grows, and how large it is."""
-        self._thinner = None if max_bytes is None else Thinner(self.path, max_bytes, self._size, self._commit)
+        self._thinner = None
+        if max_bytes is not None:
+            owner = Owner(self._manifest.id)
+            self._thinner = Thinner((self.path, owner), max_bytes, self._size, self._commit, self._freed)
         self._claim()
 
     def stacks(self, rows: Iterable[tuple[int, str, str, int]]) -> None:
@@ -220,11 +229,13 @@ class Writer:
             if not self._is_open:
                 raise StoreError(f"{self.path}: closed; reopen() continues it")
             self._stop_if_too_large()
-            path = self._home(stream) / file_name(stream, device)
+            name = parts.file_of(self._home(stream), self.path, file_name(stream, device))
+            # Counted first: readers miss a batch that an exception of the program kept from the disk.
+            self._n_batches += 1
             try:
-                n_bytes = self._file(path, stream).append(rows.serialize())
+                n_bytes = self._file(name, stream).append(rows, self._n_batches)
             except OSError as error:
-                self._stopped = _complaint(path, error)
+                self._stopped = _complaint(self.path / name, error)
                 raise StoreError(self._stopped) from error
             self._grew(stream, n_bytes)
 
@@ -270,39 +281,60 @@ class Writer:
         thinner.whole(self._part, self._part_bytes)
         self._part, self._part_bytes = self._part + 1, 0
 
-    def _commit(self, cap: Cap, n_bytes: int) -> None:
-        """From now on this is what is there; what it was is taken next."""
+    def _commit(self, cap: Cap, summary: Mapping[str, FileSum], n_bytes: int) -> None:
+        """From now on this is what is there; the parts before it are removed next."""
         with self._mine():
             self.written_bytes += n_bytes
-            if self._manifest.cap != cap:
-                self._manifest = replace(self._manifest, cap=cap)
-                self._save(replace(self._saved, cap=cap), durable=False)
+            gone = {name for name in self._sums if _is_before(name, cap.first_part)}
+            messages = sum(self._sums[name].messages for name in gone)
+            known = self._manifest.cap.messages if self._manifest.cap is not None else 0
+            kept = {name: found for name, found in self._sums.items() if name not in gone}
+            self._sums = {
+                **{name: found for name, found in kept.items() if not parts.is_of_summary(name)},
+                **summary,
+            }
+            self._manifest = replace(self._manifest, cap=replace(cap, messages=known + messages))
+            self._save(replace(self._saved, cap=self._manifest.cap), durable=False)
 
-    def _file(self, path: Path, stream: str) -> AppendFile:
-        file = self._files.get(str(path))
+    def _freed(self, n_bytes: int) -> None:
+        with self._mine():
+            self.written_bytes -= n_bytes
+
+    def _file(self, name: str, stream: str) -> SealedFile:
+        file = self._files.get(name)
         if file is None:
-            file = self._files[str(path)] = AppendFile(path)
-            if not file.size:
-                self._grew(stream, file.append(SCHEMAS[stream].serialize()))
+            known, owner = self._sums.get(name), Owner(self._manifest.id, name)
+            file = self._files[name] = SealedFile(self.path / name, owner, stream, known)
+            self._sums.pop(name, None)
+            if known is None:
+                self._grew(stream, file.size)
         return file
 
     def _let_go(self, names: Sequence[str], *, durable: bool) -> None:
         for name in names:
-            error = _close(self._files.pop(name), durable=durable)
+            file = self._files.pop(name)
+            self._sums[name] = file.sum
+            error = _close(file, durable=durable)
             if error is not None and not self._stopped:
-                self._stopped = _complaint(Path(name), error)
+                self._stopped = _complaint(self.path / name, error)
 
     def _save(self, manifest: Manifest, *, durable: bool) -> None:
         path = self.path / MANIFEST
+        sums = self._sums | {name: file.sum for name, file in self._files.items()}
         try:
-            n_bytes = manifests.write(path, manifest, durable=durable)
+            n_bytes = manifests.write(path, replace(manifest, files=sums), durable=durable)
         except OSError as error:
             raise StoreError(_complaint(path, error)) from error
         self.written_bytes += n_bytes - self._manifest_bytes
         self._saved, self._manifest_bytes = manifest, n_bytes
 
 
-def _close(file: AppendFile, *, durable: bool) -> OSError | None:
+def _is_before(file: str, first_part: int) -> bool:
+    number = parts.number_of(file)
+    return number is not None and number < first_part
+
+
+def _close(file: SealedFile, *, durable: bool) -> OSError | None:
     try:
         file.close(durable=durable)
     except OSError as error:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vramscope.analysis import analyses
+from vramscope.cli import main
 from vramscope.errors import FormatError
 from vramscope.formats.kineto import read, sniff
 from vramscope.load import load
@@ -270,3 +271,47 @@ def test_a_real_trace_is_at_each_event_where_the_event_says():
     assert totals.reserved[after].tolist() == [args["Total Reserved"] for args in gpu]
     assert recording.device.name == "NVIDIA A100-PCIE-40GB"
     assert [note.code for note in load(SAMPLE).notes] == ["cpu_left_out"]
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_bare_list_of_events_is_a_trace_too(tmp_path: Path, pack: Any) -> None:
+    """As people save it who cut the events out of a trace; Chrome opens both."""
+    events = [new_event(*move) | {"pid": 1, "tid": 2} for move in MOVES]
+    path = tmp_path / "list.json"
+    path.write_bytes(pack(json.dumps(events).encode()))
+    (recording,) = load(path).recordings
+    totals = recording.timeline()
+
+    assert totals.allocated[1:].tolist()[-1] == 612
+    assert recording.peak().allocated.n_bytes == 4708
+
+
+def test_a_list_of_other_objects_is_no_trace(tmp_path: Path) -> None:
+    head = json.dumps([{"name": "x", "ts": 1}]).encode()
+
+    assert not sniff(head, tmp_path / "x.json")
+
+
+def test_a_trace_without_totals_claims_no_exact_totals_and_no_reserved_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = [old_event(1, 512), old_event(2, 1024), old_event(3, -512)]
+    (recording,) = opened(tmp_path, events).recordings
+    texts = " ".join(note.text for note in recording.notes)
+    main(["report", str(tmp_path / "job.pt.trace.json"), "--json"])
+    (found,) = json.loads(capsys.readouterr().out)["recordings"]
+    main(["report", str(tmp_path / "job.pt.trace.json")])
+    page = capsys.readouterr().out
+
+    assert "totals are exact" not in texts
+    assert not recording.has_reserved
+    assert found["end"]["reserved_bytes"] is None
+    assert found["peak"]["reserved_bytes"] is None
+    assert found["end"]["allocated_bytes"] == 1024
+    assert "unknown" in page
+
+
+def test_a_trace_with_totals_knows_what_was_reserved(tmp_path: Path) -> None:
+    (recording,) = opened(tmp_path, [new_event(*move) for move in MOVES]).recordings
+
+    assert recording.has_reserved

@@ -185,3 +185,10 @@ def test_a_real_timeline_has_the_sums_of_its_rows_in_all_and_by_category():
     assert known["optimizer_state"] == at_most[OPTIMIZER]
     assert known["gradient"] == at_most[GRADIENT]
     assert known["unknown"] == at_most[NONE]
+
+
+def test_a_timeline_names_no_device_so_none_is_claimed(tmp_path):
+    recording = opened(tmp_path, ROWS)
+
+    assert recording.device.kind == "unknown"
+    assert not recording.has_reserved

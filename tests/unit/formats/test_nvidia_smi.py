@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vramscope.analysis import analyses
+from vramscope.cli import main
 from vramscope.errors import FormatError
+from vramscope.formats import nvidia_smi
 from vramscope.formats.nvidia_smi import read, sniff
 from vramscope.load import load
 from vramscope.model.recording import Recording, Run
@@ -242,3 +244,42 @@ def test_a_real_log_without_a_header_tells_used_from_free():
 
     assert used_mib(recording) == [int(used) for used, _ in pairs]
     assert recording.device.total_bytes == max(int(used) + int(free) for used, free in pairs) * MIB
+
+
+def test_every_different_cell_is_understood_once(tmp_path, monkeypatch):
+    """A day of eight devices has 600,000 lines, and a few hundred different cells."""
+    asked = []
+    understood = nvidia_smi._bytes
+    monkeypatch.setattr(nvidia_smi, "_bytes", lambda *cell: (asked.append(cell), understood(*cell))[1])
+    path = tmp_path / "long.csv"
+    lines = [f"2025/01/01 00:00:{row % 60:02d}.000, {1000 + row % 3} MiB, 8000 MiB" for row in range(3000)]
+    path.write_text("timestamp, memory.used [MiB], memory.total [MiB]\n" + "\n".join(lines) + "\n")
+    (recording,) = nvidia_smi.read(path).recordings
+
+    assert recording.counters.device_used_bytes[:4].tolist() == [
+        megabytes << 20 for megabytes in (1000, 1001, 1002, 1000)
+    ]
+    assert len(recording.counters) == 3000
+    # Three of used, one of total, and the empty cells of the two columns that are not there.
+    assert len(asked) == 6
+
+
+def test_a_header_of_a_million_columns_is_no_log(tmp_path):
+    path = tmp_path / "wide.csv"
+    path.write_text("memory.used [MiB]" + ",x" * 1_000_000 + "\n" + "1," * 1_000_000 + "1\n")
+
+    with pytest.raises(FormatError, match=r"first line has 1,000,001 columns: this is no log of nvidia-smi"):
+        load(path)
+
+
+def test_a_report_says_when_most_was_used_how_long_it_took_and_how_it_ended(tmp_path, capsys):
+    path = tmp_path / "log.csv"
+    rows = [("00:00:00", 1000), ("00:00:30", 3000), ("00:02:00", 2000)]
+    lines = [f"2025/01/01 {clock}, {used} MiB" for clock, used in rows]
+    path.write_text("timestamp, memory.used [MiB]\n" + "\n".join(lines) + "\n")
+    main(["report", str(path)])
+    page = capsys.readouterr().out
+
+    assert "3 samples, 2.0 min" in page
+    (line,) = [line.split() for line in page.splitlines() if line.startswith("device used")]
+    assert line == ["device", "used", "2.93", "GiB", "after", "30", "s", "1.95", "GiB"]

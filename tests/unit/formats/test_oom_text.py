@@ -320,3 +320,16 @@ def test_the_collected_messages_of_three_devices_are_read_to_the_last_number():
     assert ("other_process", round(4.08 * GIB)) in told(fourth)
     assert ("private_pools", round(532.00 * MIB)) in told(fifth)
     assert fifth.oom().device_free.tolist() == [round(5.56 * GIB)]
+
+
+def test_messages_without_a_clock_tell_of_no_growth_between_them(tmp_path):
+    """They may be of several programs, one file or not."""
+    text = (
+        "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 8.00 GiB total capacity; {} GiB already "
+        "allocated; 12.00 MiB free; {} GiB reserved in total by PyTorch)\n\n"
+    )
+    path = tmp_path / "log.txt"
+    path.write_text(text.format("6.00", "6.10") + text.format("2.00", "2.10"))
+    (recording,) = load(path).recordings
+
+    assert recording.waterfall().growth.grown == {}

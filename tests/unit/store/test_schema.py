@@ -1,4 +1,4 @@
-"""The columns of schema 1.2 and 2.1, and that the documentation names exactly these."""
+"""The columns of schema 1.3 and 2.2, and that the documentation names exactly these."""
 
 import re
 from pathlib import Path

@@ -1,30 +1,46 @@
 """Files of a newer minor, or of another writer, are read as far as they are understood."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from vramscope.model.marks import Category, MarkKind, Phase
+from vramscope.model.marks import Category, MarkKind, Note, Phase
 from vramscope.model.recording import Outcome, Recording
 from vramscope.store.reader import Reader
+from vramscope.store.schema import ADDED_LATER, SCHEMAS
 from vramscope.store.writer import Writer
 
 
 @pytest.fixture
 def rank_dir(run_dir: Path, new_writer: Callable[..., Writer]) -> Path:
-    """Of a run that ended well and has no streams."""
+    """Holds the manifest of a run that ended well, by a writer from before checksums, and no streams."""
     new_writer().close(Outcome.FINISHED)
-    return run_dir / "rank0"
+    path = run_dir / "rank0" / "manifest.json"
+    document = json.loads(path.read_text())
+    later = ("id", "files", "crc32")
+    older = {key: value for key, value in document.items() if key not in later}
+    path.write_text(json.dumps(older | {"schema": {"major": 1, "minor": 2}}))
+    return path.parent
 
 
 def write(path: Path, columns: dict[str, pa.Array], compression: str | None = None) -> None:
-    """With Arrow's own writer, end-of-stream marker included."""
+    """With Arrow's own writer, end-of-stream marker included; the columns that every file has are added."""
+    stream = path.name.partition("-")[0]
+    n_rows = len(next(iter(columns.values())))
+    for field in SCHEMAS.get(stream, ()):
+        if field.name not in columns and field.name not in ADDED_LATER.get(stream, ()):
+            columns = columns | {field.name: pa.array([field_default(field.type)] * n_rows, field.type)}
     batch = pa.RecordBatch.from_pydict(columns)
     options = pa.ipc.IpcWriteOptions(compression=compression)
     with path.open("wb") as file, pa.ipc.new_stream(file, batch.schema, options=options) as stream:
         stream.write_batch(batch)
+
+
+def field_default(kind: pa.DataType) -> object:
+    return [] if pa.types.is_list(kind) else "" if kind == pa.string() else pa.scalar(0).cast(kind).as_py()
 
 
 def only(rank_dir: Path) -> Recording:
@@ -33,7 +49,12 @@ def only(rank_dir: Path) -> Recording:
 
 
 def codes(recording: Recording) -> list[str]:
-    return [note.code for note in recording.notes]
+    return [note.code for note in notes(recording)]
+
+
+def notes(recording: Recording) -> list[Note]:
+    """All but that an old recording carries no checksums."""
+    return [note for note in recording.notes if note.code != "no_checksums"]
 
 
 def test_unknown_columns_and_files_are_ignored(rank_dir: Path) -> None:
@@ -46,13 +67,25 @@ def test_unknown_columns_and_files_are_ignored(rank_dir: Path) -> None:
     assert codes(recording) == []
 
 
-def test_missing_columns_are_zeros_and_empty_names(rank_dir: Path) -> None:
-    write(rank_dir / "events-0.arrows", {"size": pa.array([1, 2])})
-    write(rank_dir / "marks-0.arrows", {"event": pa.array([1])})
+def test_columns_that_came_later_are_zeros_or_unknown(rank_dir: Path) -> None:
+    write(rank_dir / "labels-0.arrows", {"address": pa.array([1, 2])})
+    write(rank_dir / "samples-0.arrows", {"time_ns": pa.array([1])})
     recording = only(rank_dir)
 
-    assert recording.trace.address.tolist() == [0, 0]
-    assert [recording.marks.names[index] for index in recording.marks.name] == [""]
+    assert recording.labels.element_bytes.tolist() == [0, 0]
+    assert recording.counters.requested_bytes.tolist() == [-1]
+    assert codes(recording) == []
+
+
+@pytest.mark.parametrize("stream", ["events", "marks", "labels", "samples", "states"])
+def test_a_file_of_another_stream_is_refused_by_its_columns(rank_dir: Path, stream: str) -> None:
+    pa_columns = {"first": pa.array([1, 2], pa.uint64()), "second": pa.array([3, 4], pa.uint64())}
+    write(rank_dir / "pools-0.arrows", pa_columns)
+    (rank_dir / "pools-0.arrows").rename(rank_dir / f"{stream}-0.arrows")
+    recording = only(rank_dir)
+
+    assert codes(recording) == ["damaged"]
+    assert len(recording.trace) == len(recording.marks) == len(recording.labels) == 0
 
 
 def test_marks_beyond_the_last_event_tell_that_events_are_gone(rank_dir: Path) -> None:
@@ -63,7 +96,7 @@ def test_marks_beyond_the_last_event_tell_that_events_are_gone(rank_dir: Path) -
     torn = only(rank_dir)
 
     assert "missing_events" not in codes(whole)
-    assert [(note.code, note.value) for note in torn.notes] == [("missing_events", 5)]
+    assert [(note.code, note.value) for note in notes(torn)] == [("missing_events", 5)]
 
 
 def test_narrower_numbers_large_strings_and_nulls_are_converted(rank_dir: Path) -> None:

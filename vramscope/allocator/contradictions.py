@@ -1,0 +1,129 @@
+"""Which totals of a recording contradict each other, and from which event on?
+
+A recording that is whole has nothing of this. One whose files were damaged or lost without a checksum to show
+it, and one whose source missed events, may. One pass over the events: 0.1 s per million.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.allocator.levels import levels, levels_of_state
+from vramscope.model.counters import UNKNOWN, Counters
+from vramscope.model.marks import Note
+from vramscope.model.recording import Recording
+from vramscope.units import format_bytes
+
+_NAMES = ("requested", "allocated", "active", "reserved")
+_NEAR = (64, 4096)
+"""Events around a sample's time: the clocks agree to some microseconds, but threads do not wait."""
+_FEWEST_SAMPLES = 3
+"""So many in a row must disagree: one may be of a moment between two events."""
+_MOST_SAMPLES = 1000
+"""So many are looked at, from the last one back to one that agrees; in a whole recording that is the last."""
+
+Levels = tuple[NDArray[np.int64], ...]
+
+
+def contradictions(recording: Recording) -> list[Note]:
+    """What cannot be true of *recording*, each kind once, with the event at which it begins."""
+    if not len(recording.trace):
+        return []
+    found = levels(recording.trace, recording.initial)[:4]
+    return [
+        *_negative(found),
+        *_above(found, has_reserved=recording.has_reserved),
+        *_other_end(recording, found),
+        *_other_counters(recording, found),
+    ]
+
+
+def _negative(found: Levels) -> Iterator[Note]:
+    for name, level in zip(_NAMES, found, strict=True):
+        if int(level.min()) < 0:
+            event = int((level < 0).argmax())
+            lowest = format_bytes(int(level.min()))
+            text = (
+                f"{name} bytes fall below zero at event {event:,} (down to {lowest}): "
+                "events or the state before them are missing or changed, and totals are wrong from there on"
+            )
+            yield Note("negative_total", text, event)
+            return
+
+
+def _above(found: Levels, *, has_reserved: bool) -> Iterator[Note]:
+    _, allocated, active, reserved = found
+    pairs = [("allocated", "active", allocated, active), ("active", "reserved", active, reserved)]
+    for name, upper_name, lower, upper in pairs if has_reserved else pairs[:1]:
+        is_above = lower > upper
+        if is_above.any():
+            event = int(is_above.argmax())
+            excess = format_bytes(int((lower - upper).max()))
+            text = (
+                f"{name} bytes exceed {upper_name} bytes from event {event:,} on (by up to {excess}): "
+                "events or the state before them are missing or changed, and totals are wrong from there on"
+            )
+            yield Note(f"{name}_above_{upper_name}", text, event)
+            return
+
+
+def _other_end(recording: Recording, found: Levels) -> Iterator[Note]:
+    """The end that follows from the events is not the one that the source reported."""
+    if recording.final is None:
+        return
+    reported = levels_of_state(recording.final)
+    # torch before 2.1 reports no requests: they are not compared.
+    for name, level, truth in list(zip(_NAMES, found, reported, strict=False))[1:]:
+        if int(level[-1]) != truth:
+            text = (
+                f"{name} bytes at the end (event {len(level) - 1:,}) are {format_bytes(int(level[-1]))} by "
+                f"the events and {format_bytes(truth)} by the reported state: events are missing or changed"
+            )
+            yield Note("end_differs", text, int(level[-1]) - truth)
+            return
+
+
+def _other_counters(recording: Recording, found: Levels) -> Iterator[Note]:
+    """torch's own counters are, from some event on, not what the events add up to."""
+    near = _instants_of_samples(recording)
+    first = None
+    n_differ = 0
+    for row in range(len(near) - 1, max(len(near) - 1 - _MOST_SAMPLES, -1), -1):
+        if near[row] == UNKNOWN:
+            continue
+        if _agrees(recording.counters, row, int(near[row]), found):
+            break
+        first, n_differ = row, n_differ + 1
+    if first is None or n_differ < _FEWEST_SAMPLES:
+        return
+    event = int(near[first])
+    said = int(recording.counters.allocated_bytes[first])
+    text = (
+        f"torch's counters disagree with the events from about event {event:,} on ({n_differ:,} samples; "
+        f"{format_bytes(said)} allocated by torch, {format_bytes(int(found[1][event]))} by the events): "
+        "events are missing or changed"
+    )
+    yield Note("counters_differ", text, event)
+
+
+def _instants_of_samples(recording: Recording) -> NDArray[np.int64]:
+    """The instant near each sample; UNKNOWN where nothing can be compared."""
+    counters, times = recording.counters, recording.trace.time_ns
+    if not len(counters) or not recording.trace.has_clock:
+        return np.zeros(0, "i8")
+    near = np.searchsorted(np.maximum.accumulate(times), counters.time_ns, side="right")
+    is_of_moment = (counters.reserved_drift_bytes == 0) & (counters.allocated_bytes >= 0)
+    # The last events of a killed process may be lost where its last samples are not.
+    is_within = (counters.time_ns <= times.max()) & (counters.time_ns >= recording.initial.time_ns)
+    return np.where(is_of_moment & (counters.reserved_bytes >= 0) & is_within, near, UNKNOWN)
+
+
+def _agrees(counters: Counters, row: int, at: int, found: Levels) -> bool:
+    for reach in _NEAR:
+        window = slice(max(at - reach, 0), at + reach + 1)
+        is_equal = found[1][window] == counters.allocated_bytes[row]
+        is_equal &= found[3][window] == counters.reserved_bytes[row]
+        if is_equal.any():
+            return True
+    return False

@@ -1,0 +1,124 @@
+"""Which files of a trace are missing, cut, damaged or another's, and what does that mean for the figures?"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from vramscope.model.marks import Note
+from vramscope.model.recording import Outcome
+from vramscope.store.framing import StreamFile
+from vramscope.store.integrity import FileSum
+from vramscope.store.manifest import Manifest
+from vramscope.store.schema import SUFFIX
+from vramscope.units import format_bytes
+
+_MEANS: Mapping[str, str] = {
+    "events": "every total, peak and step after that point is unknown",
+    "states": "memory allocated before the first event is unknown, so totals and peaks may be too low, and "
+    "whether the end is right cannot be checked",
+    "marks": "steps and phases are incomplete or unknown",
+    "labels": "categories and names of parameters are incomplete or unknown",
+    "samples": "torch's own counters and the device's memory are incomplete or unknown",
+    "pools": "private pools may show as the default pool",
+    "stacks": "lines of code are incomplete or unknown",
+    "notes": "what the recorder itself reported as missing may be unknown",
+    "peaks": "peaks of the thinned beginning are incomplete or unknown",
+    "steps": "the oldest steps are incomplete or unknown",
+}
+"""The stream → what its loss means."""
+
+
+def damage_notes(files: Sequence[StreamFile], outcome: Outcome) -> Iterator[Note]:
+    """What could not be read; an unfinished end of a file that is still written is nothing to note."""
+    for file in files:
+        end = f"{file.path.parent.name}/{file.path.name} at byte {file.offset}"
+        lost = format_bytes(file.unfinished_bytes)
+        if file.damage:
+            text = f"{end}: {file.damage}; the {lost} from there on were not read: {_meaning(file.path.name)}"
+            yield Note("damaged", text, file.unfinished_bytes)
+        elif file.unfinished_bytes and outcome is not Outcome.RUNNING:
+            text = f"{end}: the last batch was never finished; its {lost} were dropped"
+            yield Note("truncated", text, file.unfinished_bytes)
+
+
+def missing_notes(
+    manifest: Manifest, files: Mapping[str, StreamFile], outcome: Outcome, names: Sequence[str]
+) -> Iterator[Note]:
+    """What the manifest counts among *names* and the files (by path in the rank's directory) do not hold.
+
+    A closed trace holds exactly that; a process that was killed had written at least that.
+    """
+    for name in names:
+        known, file = manifest.files[name], files.get(name)
+        if file is None or not file.size():
+            if known.rows:
+                text = f"{name} is missing, with {known.rows:,} rows: {_meaning(name)}"
+                yield Note("missing_file", text, known.rows)
+        elif not file.damage:
+            yield from _cut(name, known, file, is_closed=outcome is not Outcome.DIED)
+
+
+def _cut(name: str, known: FileSum, file: StreamFile, *, is_closed: bool) -> Iterator[Note]:
+    n_rows = file.sum.rows
+    if n_rows < known.rows:
+        text = f"{name} is cut: {known.rows - n_rows:,} of {known.rows:,} rows are missing: {_meaning(name)}"
+        yield Note("cut_file", text, known.rows - n_rows)
+    elif is_closed and file.sum != known and not file.unfinished_bytes:
+        text = f"{name} does not end as it did when the recording was closed: {_meaning(name)}"
+        yield Note("changed_file", text, n_rows - known.rows)
+
+
+def gap_note(manifest: Manifest, files: Sequence[StreamFile]) -> Iterator[Note]:
+    """Batches that a killed process wrote and that are not there: they are numbered over all files."""
+    if any(file.damage for file in files):
+        return
+    n_there = sum(file.sum.messages for file in files)
+    n_there += manifest.cap.messages if manifest.cap is not None else 0
+    n_missing = max((file.last_number for file in files), default=0) - n_there
+    if n_missing > 0:
+        text = (
+            f"{n_missing:,} batches or more that were written are missing: a file of this recording is gone "
+            "or cut, so every figure may be incomplete"
+        )
+        yield Note("missing_batches", text, n_missing)
+    elif n_missing < 0:
+        text = f"{-n_missing:,} batches are there twice: files of this recording were copied over others"
+        yield Note("doubled_batches", text, -n_missing)
+
+
+def unreachable_note(n_parts: int) -> Iterator[Note]:
+    """Parts of the trace that stand after one that is not there."""
+    if n_parts:
+        text = (
+            f"{n_parts:,} parts of the recording stand after one that is missing, and were not read: "
+            f"{_MEANS['events']}"
+        )
+        yield Note("missing_part", text, n_parts)
+
+
+def manifest_notes(manifest: Manifest, directory: Path) -> Iterator[Note]:
+    """What the manifest says of itself, and of the directory it is in."""
+    if manifest.is_changed:
+        text = (
+            f"{directory.name}/manifest.json is not as it was written: it is damaged or was edited, and "
+            "the device, versions and end that it names may be wrong"
+        )
+        yield Note("damaged", text)
+    if not manifest.id:
+        text = (
+            "this recording carries no checksums (it is of an older vramscope): damage to its files "
+            "cannot be told from what was recorded"
+        )
+        yield Note("no_checksums", text)
+    rank = f"rank{manifest.process.rank}"
+    if directory.name.startswith("rank") and directory.name[4:].isdigit() and directory.name != rank:
+        text = f"the directory {directory.name} holds rank {manifest.process.rank}: it was renamed or copied"
+        yield Note("other_rank", text, manifest.process.rank)
+
+
+def stream_of(file: str) -> str:
+    """The stream of a file, by its name or path."""
+    return file.rpartition("/")[2].removesuffix(SUFFIX).rpartition("-")[0] or file.removesuffix(SUFFIX)
+
+
+def _meaning(file: str) -> str:
+    return _MEANS.get(stream_of(file), "what it held is unknown")
