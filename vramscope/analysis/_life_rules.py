@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis._place import phases_of, steps_of
+from vramscope.analysis._unfinished_forwards import Unfinished, held_by_unfinished, unfinished_forwards
 from vramscope.analysis.lifetimes import ALIVE, Allocations
 from vramscope.model.marks import Category, MarkKind, Marks, Phase, Phases, Steps
 from vramscope.model.recording import Recording
@@ -41,6 +42,8 @@ class Reason(IntEnum):
     """Of the size and life of a library's workspace."""
     COLLECTIVE = 10
     """Asked for by torch's code for several devices."""
+    UNFINISHED = 11
+    """Held by a forward that ran out of memory, or still runs, before its backward."""
 
 
 _STRETCH = 1 << 14
@@ -88,6 +91,8 @@ class _Course:
     """Of these the backwards."""
     first_forward: NDArray[Any]
     """Of each step the event at which its first forward begins; −1 for none, and one more value."""
+    unfinished: Unfinished
+    """Forwards without their backward."""
 
 
 def _course_of(recording: Recording) -> _Course:
@@ -104,6 +109,7 @@ def _course_of(recording: Recording) -> _Course:
         starts=np.sort(phases.start_event),
         backwards=np.sort(phases.start_event[phases.phase == Phase.BACKWARD]),
         first_forward=_first_forward(recording.steps, phases),
+        unfinished=unfinished_forwards(recording, phases, is_closed),
     )
 
 
@@ -150,9 +156,11 @@ def _rules(course: _Course, found: Allocations, lives: Lives) -> list[tuple[NDAr
     left = inside & (dies >= end) & (course.is_closed[lives.born_in] != 0)
     served, is_early = _backward_of(course, found.alloc_event, lives)
     again = _freed_by_backward(course, found, lives)
+    held = held_by_unfinished(course.unfinished, found.alloc_event, dies, phase, inside)
     return [
         (left & forward & served, Category.ACTIVATION, Reason.SAVED),
         (~inside & again, Category.ACTIVATION, Reason.SAVED),
+        (held, Category.ACTIVATION, Reason.UNFINISHED),
         (left & (phase == Phase.RECOMPUTE), Category.ACTIVATION, Reason.RECOMPUTED),
         (left & (phase == Phase.BACKWARD) & again, Category.ACTIVATION, Reason.KEPT_GRAPH),
         (left & (phase == Phase.BACKWARD), Category.GRADIENT, Reason.LEFT_BY_BACKWARD),

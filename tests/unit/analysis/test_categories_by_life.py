@@ -87,6 +87,80 @@ def test_the_graph_of_a_gradient_is_an_activation_of_the_backward_that_frees_it(
     ]
 
 
+def failing_at(event, history):
+    """The same program, whose next allocation failed at *event*."""
+    marks = history["marks"]
+    at = Marks.of(
+        kind=[*marks.kind.tolist(), MarkKind.OOM],
+        phase=[*marks.phase.tolist(), 0],
+        time_ns=[*marks.time_ns.tolist(), 10**6],
+        event=[*[0] * len(marks), event],
+    )
+    return {**history, "marks": at}
+
+
+def test_what_a_forward_held_when_memory_ran_out_is_an_activation(recording):
+    history = recording(
+        (A, 1, 10), (A, 2, 10), (R, 2, 10), (A, 3, 10), (R, 3, 10),
+        **failing_at(4, during((Phase.FORWARD, 0, 5))), source="cuda",
+    )  # fmt: skip
+
+    assert of(history) == [
+        (Category.ACTIVATION, Reason.UNFINISHED),
+        (Category.TEMPORARY, Reason.WITHIN),
+        (Category.ACTIVATION, Reason.UNFINISHED),
+    ]
+
+
+def test_also_where_a_loss_written_by_hand_ran_out_of_memory(recording):
+    history = recording(
+        (A, 1, 10), (A, 2, 10),
+        **failing_at(2, during((Phase.FORWARD, 0, 1))), source="cuda",
+    )  # fmt: skip
+
+    assert of(history) == [(Category.ACTIVATION, Reason.UNFINISHED)] * 2
+
+
+def test_also_where_a_smaller_batch_then_reaches_backward(recording):
+    history = recording(
+        (A, 1, 10), (R, 1, 10), (A, 1, 10), (A, 2, 10), (R, 1, 10),
+        **failing_at(1, during((Phase.FORWARD, 0, 1), (Phase.FORWARD, 2, 3), (Phase.BACKWARD, 3, 5))),
+        source="cuda",
+    )  # fmt: skip
+
+    assert of(history)[:2] == [
+        (Category.ACTIVATION, Reason.UNFINISHED),
+        (Category.ACTIVATION, Reason.SAVED),
+    ]
+
+
+def test_what_a_forward_that_still_runs_holds_is_an_activation(recording):
+    spans = during((Phase.FORWARD, 0, 2))
+    history = recording((A, 1, 10), (A, 2, 10), **{**spans, "marks": Marks.of()})
+
+    assert of(history) == [(Category.ACTIVATION, Reason.UNFINISHED)] * 2
+
+
+@pytest.mark.parametrize("phase", [Phase.EVAL, Phase.BACKWARD, Phase.OPTIMIZER])
+def test_what_another_phase_held_when_memory_ran_out_is_no_activation(recording, phase):
+    history = recording(
+        (A, 1, 10), (A, 2, 10), **failing_at(2, during((phase, 0, 2))), source="cuda"
+    )  # fmt: skip
+
+    assert Category.ACTIVATION not in [category for category, _ in of(history)]
+
+
+def test_a_forward_before_the_last_backward_is_not_the_one_that_failed(recording):
+    history = recording(
+        (A, 1, 10), (A, 2, 10), (A, 3, 10),
+        **failing_at(3, during((Phase.FORWARD, 0, 1), (Phase.OPTIMIZER, 1, 2), (Phase.FORWARD, 2, 3))),
+        source="cuda",
+    )  # fmt: skip
+
+    assert of(history)[0] == (Category.UNKNOWN, Reason.NONE)
+    assert of(history)[2] == (Category.ACTIVATION, Reason.UNFINISHED)
+
+
 def multiplied(*blocks, source="cuda"):
     """Blocks of one forward that live to the end, and an event after it."""
     rows = [(A, 0, 1 << 40 | at << 30, size, size, 0, 0, 0) for at, size in enumerate(blocks)]
