@@ -190,6 +190,30 @@ def test_the_size_alone_makes_no_workspace(history):
     assert Reason.WORKSPACE not in [reason for _, reason in of(history)]
 
 
+def freed_at_the_end(*, in_phase=False, follows=Phase.BACKWARD, last=Phase.FORWARD):
+    """A block of a workspace's size, freed after the last of two steps, before the program's end."""
+    rows = [(A, 1 << 40, HOPPER), (A, 1, 512), (R, 1, 512), (A, 2, 512), (R, 1 << 40, HOPPER), (A, 3, 512)]
+    columns = {name: [row[i] for row in rows] for i, name in enumerate(("action", "address", "size"))}
+    spans = [(Phase.EVAL, 0, 1), (follows, 2, 3), (last, 3, 4 + in_phase)]
+    return Recording(
+        source="cuda", trace=Trace.of(**columns, block_size=columns["size"]), **during(*spans, length=6)
+    )
+
+
+def test_a_workspace_that_the_program_drops_at_its_end_was_one():
+    """Lightning clears cuBLAS's workspaces when its training is over."""
+    assert of(freed_at_the_end())[0] == (Category.WORKSPACE, Reason.WORKSPACE)
+
+
+@pytest.mark.parametrize(
+    "history",
+    [freed_at_the_end(in_phase=True), freed_at_the_end(follows=Phase.OPTIMIZER, last=Phase.DATA)],
+    ids=["freed within a phase", "freed after its only phase"],
+)
+def test_what_is_freed_while_the_program_multiplies_is_no_workspace(history):
+    assert of(history)[0][0] is not Category.WORKSPACE
+
+
 def test_a_tensor_with_a_name_is_no_workspace():
     history = multiplied(HOPPER)
     labels = Labels.of(event=[1], address=[1 << 40], category=[Category.PARAMETER])
@@ -229,6 +253,29 @@ def test_frames_of_cpp_say_workspace_for_certain():
 )
 def test_what_torchs_own_collectives_ask_for_is_communication(file, expected):
     assert of(with_stack(("f", file, 1), ("main", "train.py", 3)))[0][0] is expected
+
+
+PACKAGES = "/lib/site-packages/torch"
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        [("_resize_", f"{PACKAGES}/storage.py", 1270)],
+        [("at::native::resize_cuda_", "??", 0), ("_resize_", f"{PACKAGES}/storage.py", 1270)],
+        [("at::detail::empty_cuda", "/src/EmptyTensor.cpp", 12)],
+    ],
+    ids=["a resized storage", "frames of C++", "C++ alone"],
+)
+def test_the_line_that_asked_is_the_innermost_of_python_that_is_no_storage(inner):
+    """FSDP gives its gathered parameters their bytes by ``storage._resize_``."""
+    asked = ("_alloc_storage", f"{PACKAGES}/distributed/utils.py", 184)
+
+    of_fsdp = of(with_stack(*inner, asked, ("forward", "train.py", 3)))
+    of_the_user = of(with_stack(*inner, ("forward", "train.py", 3), asked))
+
+    assert of_fsdp == [(Category.COMMUNICATION, Reason.COLLECTIVE)]
+    assert of_the_user == [(Category.UNKNOWN, Reason.NONE)]
 
 
 def test_every_category_says_why(recording):
