@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis._place import phases_of, steps_of
+from vramscope.analysis._stack_lives import is_bare, is_closure
 from vramscope.analysis._unfinished_forwards import Unfinished, held_by_unfinished, unfinished_forwards
 from vramscope.analysis.lifetimes import ALIVE, Allocations
 from vramscope.model.marks import Category, MarkKind, Marks, Phase, Phases, Steps
@@ -44,6 +45,8 @@ class Reason(IntEnum):
     """Asked for by torch's code for several devices."""
     UNFINISHED = 11
     """Held by a forward that ran out of memory, or still runs, before its backward."""
+    STACKS = 12
+    """Nobody marked forward and backward; the stacks of its birth and of what came after tell."""
 
 
 _STRETCH = 1 << 14
@@ -97,6 +100,8 @@ class _Course:
 
 def _course_of(recording: Recording) -> _Course:
     phases, n_events = recording.phases.rows(recording.phases.phase != Phase.USER), len(recording.trace)
+    if is_bare(recording):
+        phases = phases.rows(~is_closure(recording, phases))
     phase_at = phases_of(phases, n_events + 1)
     phase_at[-1] = -1
     is_closed = _is_closed(phases, recording.marks, n_events)
@@ -241,8 +246,12 @@ def _before_forward(course: _Course, found: Allocations, lives: Lives) -> NDArra
 
 
 def _within_a_gap(course: _Course, found: Allocations, lives: Lives) -> NDArray[Any]:
-    """Whether it was born and died in a step between the same two phases."""
+    """Whether it was born and died in a step between the same two phases.
+
+    Where the step's forward is not marked it lies in such a gap itself, with all that it saves.
+    """
     place = np.searchsorted(course.starts, found.alloc_event, side="right")
     following = np.append(course.starts, course.n_events)[place]
-    within: NDArray[Any] = (lives.step >= 0) & (lives.dies < following)
+    is_marked = course.first_forward[lives.step] >= 0
+    within: NDArray[Any] = (lives.step >= 0) & is_marked & (lives.dies < following)
     return within

@@ -32,6 +32,12 @@ _BECAUSE: Mapping[Reason, str] = {
     Reason.UNFINISHED: "{born}, for a backward that has not come; {died}",
     Reason.COLLECTIVE: "asked for by torch's own code for several devices",
 }
+_BY_STACK: Mapping[Category, str] = {
+    Category.ACTIVATION: "by the stacks, made by a forward and freed while backward ran",
+    Category.GRADIENT: "by the stacks, made by backward and alive after it",
+    Category.OPTIMIZER_STATE: "by the stacks, made by an optimizer and alive in a later forward or backward",
+    Category.TEMPORARY: "by the stacks, freed before a backward or a later part of the step used it",
+}
 
 
 def why(recording: Recording, allocation: Allocations, category: Category, reason: Reason, name: str) -> str:
@@ -41,6 +47,8 @@ def why(recording: Recording, allocation: Allocations, category: Category, reaso
         if not name:
             text = _NAMELESS.get(category, text.partition(":")[0])
         return text.format(name=f"`{name}`" if category in (Category.PARAMETER, Category.BUFFER) else name)
+    if reason == Reason.STACKS:
+        return _BY_STACK[category]
     lives = lives_of(recording, allocation)
     born, died = _born(recording, lives, allocation), _died(recording, lives, allocation)
     return _BECAUSE.get(reason, "{born}; {died}: nothing says what for").format(born=born, died=died)
