@@ -47,6 +47,8 @@ class Reason(IntEnum):
     """Held by a forward that ran out of memory, or still runs, before its backward."""
     STACKS = 12
     """Nobody marked forward and backward; the stacks of its birth and of what came after tell."""
+    CONSTRUCTED = 13
+    """Asked for by a module's constructor, and seen by nobody before it was freed or replaced."""
 
 
 _STRETCH = 1 << 14

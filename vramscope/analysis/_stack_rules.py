@@ -19,6 +19,9 @@ _COLLECTIVE = re.compile(
     r"|nn/parallel/(?:distributed|comm|_functions|replicate)|cuda/nccl)"
 )
 
+# Modules of torch that allocate parameters and no buffers where they are constructed.
+_CONSTRUCTED = re.compile(r"torch/nn/modules/(?:linear|conv|sparse|normalization|rnn|activation)\.py$")
+
 # A frame of C++, and of a storage that is resized, acts for its caller.
 _IN_PYTHON = re.compile(r"(?<!torch/storage)\.py$")
 
@@ -32,12 +35,31 @@ _MULTIPLYING = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.RECOMPUTE, Phas
 
 def is_collective(stacks: Stacks, found: Allocations) -> NDArray[Any]:
     """Whether the line that asked is torch's own code for several devices."""
-    files = [text.replace("\\", "/") for text in stacks.strings]
-    is_ours = np.array([_COLLECTIVE.search(file) is not None for file in files])[stacks.file]
+    return _is_asked_by(stacks, found, _files(stacks, _COLLECTIVE))
+
+
+def is_constructed(stacks: Stacks, found: Allocations) -> NDArray[Any]:
+    """Whether a module of torch asked for a parameter when it was constructed.
+
+    No call of the module has shown its parameters yet, and none will where FSDP shards them before.
+    """
+    is_init = np.array([text == "__init__" for text in stacks.strings])[stacks.function]
+    return _is_asked_by(stacks, found, _files(stacks, _CONSTRUCTED) & is_init)
+
+
+def _files(stacks: Stacks, pattern: re.Pattern[str]) -> NDArray[Any]:
+    """Whether the file of each frame is one of those."""
+    fits = [pattern.search(text.replace("\\", "/")) is not None for text in stacks.strings]
+    frames: NDArray[Any] = np.array(fits)[stacks.file]
+    return frames
+
+
+def _is_asked_by(stacks: Stacks, found: Allocations, is_ours: NDArray[Any]) -> NDArray[Any]:
+    """Whether the innermost frame that does not act for its caller *is_ours*."""
     if not is_ours.any():
         return np.zeros(len(found), dtype="?")
-    asks = np.array([_IN_PYTHON.search(file) is not None for file in files])[stacks.file]
-    for row in np.flatnonzero(~asks).tolist():  # parents, the callers, come first
+    is_ours = is_ours.copy()
+    for row in np.flatnonzero(~_files(stacks, _IN_PYTHON)).tolist():  # parents, the callers, come first
         is_ours[row] = is_ours[stacks.parent[row]]
     mine: NDArray[Any] = is_ours[found.stack_id]
     return mine

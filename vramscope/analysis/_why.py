@@ -30,6 +30,7 @@ _BECAUSE: Mapping[Reason, str] = {
     Reason.WITHIN: "{born}; {died}",
     Reason.WORKSPACE: "size and life of a cuBLAS workspace: asked for at the first product of matrices, kept",
     Reason.UNFINISHED: "{born}, for a backward that has not come; {died}",
+    Reason.CONSTRUCTED: "asked for by a module's constructor; {died}",
     Reason.COLLECTIVE: "asked for by torch's own code for several devices",
 }
 _BY_STACK: Mapping[Category, str] = {

@@ -278,6 +278,21 @@ def test_the_line_that_asked_is_the_innermost_of_python_that_is_no_storage(inner
     assert of_the_user == [(Category.UNKNOWN, Reason.NONE)]
 
 
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (("__init__", f"{PACKAGES}/nn/modules/linear.py", 109), Category.PARAMETER),
+        (("forward", f"{PACKAGES}/nn/modules/linear.py", 134), Category.UNKNOWN),
+        (("__init__", f"{PACKAGES}/nn/modules/batchnorm.py", 60), Category.UNKNOWN),
+        (("__init__", "model.py", 9), Category.UNKNOWN),
+    ],
+    ids=["parameters", "its forward", "buffers too", "the program's own"],
+)
+def test_what_a_module_without_buffers_constructs_is_a_parameter(asked, expected):
+    """FSDP2 shards it before any call shows it: the full one had no name."""
+    assert of(with_stack(asked, ("<module>", "train.py", 3)))[0][0] is expected
+
+
 def test_every_category_says_why(recording):
     labels = Labels.of(
         event=[4, 4], address=[3, 4], category=[Category.PARAMETER, Category.OPTIMIZER_STATE], name=[1, 2],
