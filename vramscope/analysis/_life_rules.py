@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis._place import phases_of, steps_of
+from vramscope.analysis._stack_lives import is_bare, is_closure
+from vramscope.analysis._unfinished_forwards import Unfinished, held_by_unfinished, unfinished_forwards
 from vramscope.analysis.lifetimes import ALIVE, Allocations
 from vramscope.model.marks import Category, MarkKind, Marks, Phase, Phases, Steps
 from vramscope.model.recording import Recording
@@ -41,6 +43,12 @@ class Reason(IntEnum):
     """Of the size and life of a library's workspace."""
     COLLECTIVE = 10
     """Asked for by torch's code for several devices."""
+    UNFINISHED = 11
+    """Held by a forward that ran out of memory, or still runs, before its backward."""
+    STACKS = 12
+    """Nobody marked forward and backward; the stacks of its birth and of what came after tell."""
+    CONSTRUCTED = 13
+    """Asked for by a module's constructor, and seen by nobody before it was freed or replaced."""
 
 
 _STRETCH = 1 << 14
@@ -88,10 +96,14 @@ class _Course:
     """Of these the backwards."""
     first_forward: NDArray[Any]
     """Of each step the event at which its first forward begins; −1 for none, and one more value."""
+    unfinished: Unfinished
+    """Forwards without their backward."""
 
 
 def _course_of(recording: Recording) -> _Course:
     phases, n_events = recording.phases.rows(recording.phases.phase != Phase.USER), len(recording.trace)
+    if is_bare(recording):
+        phases = phases.rows(~is_closure(recording, phases))
     phase_at = phases_of(phases, n_events + 1)
     phase_at[-1] = -1
     is_closed = _is_closed(phases, recording.marks, n_events)
@@ -104,6 +116,7 @@ def _course_of(recording: Recording) -> _Course:
         starts=np.sort(phases.start_event),
         backwards=np.sort(phases.start_event[phases.phase == Phase.BACKWARD]),
         first_forward=_first_forward(recording.steps, phases),
+        unfinished=unfinished_forwards(recording, phases, is_closed),
     )
 
 
@@ -150,9 +163,11 @@ def _rules(course: _Course, found: Allocations, lives: Lives) -> list[tuple[NDAr
     left = inside & (dies >= end) & (course.is_closed[lives.born_in] != 0)
     served, is_early = _backward_of(course, found.alloc_event, lives)
     again = _freed_by_backward(course, found, lives)
+    held = held_by_unfinished(course.unfinished, found.alloc_event, dies, phase, inside)
     return [
         (left & forward & served, Category.ACTIVATION, Reason.SAVED),
         (~inside & again, Category.ACTIVATION, Reason.SAVED),
+        (held, Category.ACTIVATION, Reason.UNFINISHED),
         (left & (phase == Phase.RECOMPUTE), Category.ACTIVATION, Reason.RECOMPUTED),
         (left & (phase == Phase.BACKWARD) & again, Category.ACTIVATION, Reason.KEPT_GRAPH),
         (left & (phase == Phase.BACKWARD), Category.GRADIENT, Reason.LEFT_BY_BACKWARD),
@@ -233,8 +248,12 @@ def _before_forward(course: _Course, found: Allocations, lives: Lives) -> NDArra
 
 
 def _within_a_gap(course: _Course, found: Allocations, lives: Lives) -> NDArray[Any]:
-    """Whether it was born and died in a step between the same two phases."""
+    """Whether it was born and died in a step between the same two phases.
+
+    Where the step's forward is not marked it lies in such a gap itself, with all that it saves.
+    """
     place = np.searchsorted(course.starts, found.alloc_event, side="right")
     following = np.append(course.starts, course.n_events)[place]
-    within: NDArray[Any] = (lives.step >= 0) & (lives.dies < following)
+    is_marked = course.first_forward[lives.step] >= 0
+    within: NDArray[Any] = (lives.step >= 0) & is_marked & (lives.dies < following)
     return within

@@ -19,6 +19,12 @@ _COLLECTIVE = re.compile(
     r"|nn/parallel/(?:distributed|comm|_functions|replicate)|cuda/nccl)"
 )
 
+# Modules of torch that allocate parameters and no buffers where they are constructed.
+_CONSTRUCTED = re.compile(r"torch/nn/modules/(?:linear|conv|sparse|normalization|rnn|activation)\.py$")
+
+# A frame of C++, and of a storage that is resized, acts for its caller.
+_IN_PYTHON = re.compile(r"(?<!torch/storage)\.py$")
+
 # aten/src/ATen/cuda/CublasHandlePool.cpp: 4096 KiB twice and 16 KiB eight times; 32 MiB from Hopper on.
 WORKSPACES = (8_519_680, 33_554_432)
 # One for cuBLAS and one for cuBLASLt, of the program's thread and of autograd's; per stream.
@@ -29,8 +35,33 @@ _MULTIPLYING = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.RECOMPUTE, Phas
 
 def is_collective(stacks: Stacks, found: Allocations) -> NDArray[Any]:
     """Whether the line that asked is torch's own code for several devices."""
-    files = np.array([_COLLECTIVE.search(text.replace("\\", "/")) is not None for text in stacks.strings])
-    mine: NDArray[Any] = files[stacks.file][found.stack_id]
+    return _is_asked_by(stacks, found, _files(stacks, _COLLECTIVE))
+
+
+def is_constructed(stacks: Stacks, found: Allocations) -> NDArray[Any]:
+    """Whether a module of torch asked for a parameter when it was constructed.
+
+    No call of the module has shown its parameters yet, and none will where FSDP shards them before.
+    """
+    is_init = np.array([text == "__init__" for text in stacks.strings])[stacks.function]
+    return _is_asked_by(stacks, found, _files(stacks, _CONSTRUCTED) & is_init)
+
+
+def _files(stacks: Stacks, pattern: re.Pattern[str]) -> NDArray[Any]:
+    """Whether the file of each frame is one of those."""
+    fits = [pattern.search(text.replace("\\", "/")) is not None for text in stacks.strings]
+    frames: NDArray[Any] = np.array(fits)[stacks.file]
+    return frames
+
+
+def _is_asked_by(stacks: Stacks, found: Allocations, is_ours: NDArray[Any]) -> NDArray[Any]:
+    """Whether the innermost frame that does not act for its caller *is_ours*."""
+    if not is_ours.any():
+        return np.zeros(len(found), dtype="?")
+    is_ours = is_ours.copy()
+    for row in np.flatnonzero(~_files(stacks, _IN_PYTHON)).tolist():  # parents, the callers, come first
+        is_ours[row] = is_ours[stacks.parent[row]]
+    mine: NDArray[Any] = is_ours[found.stack_id]
     return mine
 
 
@@ -39,11 +70,12 @@ def is_workspace(
 ) -> NDArray[Any]:
     """Whether a block has the size and the life of cuBLAS's workspace.
 
-    torch asks for one at a thread's first product of matrices and keeps it for good: of exactly these
-    sizes, the storage of no tensor that has a name, and few per stream. Frames of C++, where recorded, say
-    it for certain.
+    torch asks for one at a thread's first product of matrices and keeps it, until the end or until the
+    program clears it when all is done: of exactly these sizes, the storage of no tensor that has a name, and
+    few per stream. Frames of C++, where recorded, say it for certain.
     """
-    fits = np.isin(found.size, WORKSPACES) & (found.free_event == ALIVE) & ~is_named
+    fits = np.isin(found.size, WORKSPACES) & ~is_named
+    fits &= (found.free_event == ALIVE) | _is_freed_at_last(recording, found)
     fits &= np.isin(phase, _MULTIPLYING) | (found.alloc_event < 0)
     if recording.source != "cuda":  # files have no names, so any of their blocks might be a workspace
         fits &= False
@@ -53,6 +85,19 @@ def is_workspace(
             fits &= ~here
     mine: NDArray[Any] = fits | _is_said(recording.stacks, found)
     return mine
+
+
+def _is_freed_at_last(recording: Recording, found: Allocations) -> NDArray[Any]:
+    """Whether a block was freed after the last product of matrices, and had served at least two phases.
+
+    What one phase makes and nobody needs after it is an output, however large.
+    """
+    phases = recording.phases.rows(np.isin(recording.phases.phase, _MULTIPLYING))
+    end = phases.end_event.max(initial=0)
+    starts = np.sort(phases.start_event)
+    is_later = np.searchsorted(starts, found.alloc_event, side="right") < len(starts)
+    at_last: NDArray[Any] = (found.free_event >= end) & is_later
+    return at_last
 
 
 def _is_said(stacks: Stacks, found: Allocations) -> NDArray[Any]:

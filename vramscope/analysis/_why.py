@@ -29,7 +29,15 @@ _BECAUSE: Mapping[Reason, str] = {
     Reason.LOADED: "{born} before the forward of its step, alive when backward began; {died}",
     Reason.WITHIN: "{born}; {died}",
     Reason.WORKSPACE: "size and life of a cuBLAS workspace: asked for at the first product of matrices, kept",
+    Reason.UNFINISHED: "{born}, for a backward that has not come; {died}",
+    Reason.CONSTRUCTED: "asked for by a module's constructor; {died}",
     Reason.COLLECTIVE: "asked for by torch's own code for several devices",
+}
+_BY_STACK: Mapping[Category, str] = {
+    Category.ACTIVATION: "by the stacks, made by a forward and freed while backward ran",
+    Category.GRADIENT: "by the stacks, made by backward and alive after it",
+    Category.OPTIMIZER_STATE: "by the stacks, made by an optimizer and alive in a later forward or backward",
+    Category.TEMPORARY: "by the stacks, freed before a backward or a later part of the step used it",
 }
 
 
@@ -40,6 +48,8 @@ def why(recording: Recording, allocation: Allocations, category: Category, reaso
         if not name:
             text = _NAMELESS.get(category, text.partition(":")[0])
         return text.format(name=f"`{name}`" if category in (Category.PARAMETER, Category.BUFFER) else name)
+    if reason == Reason.STACKS:
+        return _BY_STACK[category]
     lives = lives_of(recording, allocation)
     born, died = _born(recording, lives, allocation), _died(recording, lives, allocation)
     return _BECAUSE.get(reason, "{born}; {died}: nothing says what for").format(born=born, died=died)

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis._life_rules import Reason, by_life
-from vramscope.analysis._stack_rules import is_collective, is_workspace
+from vramscope.analysis._stack_lives import by_stack, is_bare
+from vramscope.analysis._stack_rules import is_collective, is_constructed, is_workspace
 from vramscope.analysis._why import why
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
 from vramscope.analysis.timeline import instant_of
@@ -83,7 +84,13 @@ def assign(recording: Recording, found: Allocations) -> Assigned:
     """The category of each allocation; the last label of a block wins over the others and over its life."""
     label = _labels_of(recording.labels, found)
     category, reason, phase = by_life(recording, found)
+    if is_bare(recording):
+        told = by_stack(recording, found)
+        is_told = told != Category.UNKNOWN
+        category[is_told], reason[is_told] = told[is_told], Reason.STACKS
+    is_parameter = (category == Category.UNKNOWN) & is_constructed(recording.stacks, found)
     for mine, meant, because in (
+        (is_parameter, Category.PARAMETER, Reason.CONSTRUCTED),
         (is_workspace(recording, found, phase, label >= 0), Category.WORKSPACE, Reason.WORKSPACE),
         (is_collective(recording.stacks, found), Category.COMMUNICATION, Reason.COLLECTIVE),
     ):

@@ -87,6 +87,80 @@ def test_the_graph_of_a_gradient_is_an_activation_of_the_backward_that_frees_it(
     ]
 
 
+def failing_at(event, history):
+    """The same program, whose next allocation failed at *event*."""
+    marks = history["marks"]
+    at = Marks.of(
+        kind=[*marks.kind.tolist(), MarkKind.OOM],
+        phase=[*marks.phase.tolist(), 0],
+        time_ns=[*marks.time_ns.tolist(), 10**6],
+        event=[*[0] * len(marks), event],
+    )
+    return {**history, "marks": at}
+
+
+def test_what_a_forward_held_when_memory_ran_out_is_an_activation(recording):
+    history = recording(
+        (A, 1, 10), (A, 2, 10), (R, 2, 10), (A, 3, 10), (R, 3, 10),
+        **failing_at(4, during((Phase.FORWARD, 0, 5))), source="cuda",
+    )  # fmt: skip
+
+    assert of(history) == [
+        (Category.ACTIVATION, Reason.UNFINISHED),
+        (Category.TEMPORARY, Reason.WITHIN),
+        (Category.ACTIVATION, Reason.UNFINISHED),
+    ]
+
+
+def test_also_where_a_loss_written_by_hand_ran_out_of_memory(recording):
+    history = recording(
+        (A, 1, 10), (A, 2, 10),
+        **failing_at(2, during((Phase.FORWARD, 0, 1))), source="cuda",
+    )  # fmt: skip
+
+    assert of(history) == [(Category.ACTIVATION, Reason.UNFINISHED)] * 2
+
+
+def test_also_where_a_smaller_batch_then_reaches_backward(recording):
+    history = recording(
+        (A, 1, 10), (R, 1, 10), (A, 1, 10), (A, 2, 10), (R, 1, 10),
+        **failing_at(1, during((Phase.FORWARD, 0, 1), (Phase.FORWARD, 2, 3), (Phase.BACKWARD, 3, 5))),
+        source="cuda",
+    )  # fmt: skip
+
+    assert of(history)[:2] == [
+        (Category.ACTIVATION, Reason.UNFINISHED),
+        (Category.ACTIVATION, Reason.SAVED),
+    ]
+
+
+def test_what_a_forward_that_still_runs_holds_is_an_activation(recording):
+    spans = during((Phase.FORWARD, 0, 2))
+    history = recording((A, 1, 10), (A, 2, 10), **{**spans, "marks": Marks.of()})
+
+    assert of(history) == [(Category.ACTIVATION, Reason.UNFINISHED)] * 2
+
+
+@pytest.mark.parametrize("phase", [Phase.EVAL, Phase.BACKWARD, Phase.OPTIMIZER])
+def test_what_another_phase_held_when_memory_ran_out_is_no_activation(recording, phase):
+    history = recording(
+        (A, 1, 10), (A, 2, 10), **failing_at(2, during((phase, 0, 2))), source="cuda"
+    )  # fmt: skip
+
+    assert Category.ACTIVATION not in [category for category, _ in of(history)]
+
+
+def test_a_forward_before_the_last_backward_is_not_the_one_that_failed(recording):
+    history = recording(
+        (A, 1, 10), (A, 2, 10), (A, 3, 10),
+        **failing_at(3, during((Phase.FORWARD, 0, 1), (Phase.OPTIMIZER, 1, 2), (Phase.FORWARD, 2, 3))),
+        source="cuda",
+    )  # fmt: skip
+
+    assert of(history)[0] == (Category.UNKNOWN, Reason.NONE)
+    assert of(history)[2] == (Category.ACTIVATION, Reason.UNFINISHED)
+
+
 def multiplied(*blocks, source="cuda"):
     """Blocks of one forward that live to the end, and an event after it."""
     rows = [(A, 0, 1 << 40 | at << 30, size, size, 0, 0, 0) for at, size in enumerate(blocks)]
@@ -114,6 +188,30 @@ def test_a_block_of_the_size_and_life_of_a_workspace_is_one():
 )
 def test_the_size_alone_makes_no_workspace(history):
     assert Reason.WORKSPACE not in [reason for _, reason in of(history)]
+
+
+def freed_at_the_end(*, in_phase=False, follows=Phase.BACKWARD, last=Phase.FORWARD):
+    """A block of a workspace's size, freed after the last of two steps, before the program's end."""
+    rows = [(A, 1 << 40, HOPPER), (A, 1, 512), (R, 1, 512), (A, 2, 512), (R, 1 << 40, HOPPER), (A, 3, 512)]
+    columns = {name: [row[i] for row in rows] for i, name in enumerate(("action", "address", "size"))}
+    spans = [(Phase.EVAL, 0, 1), (follows, 2, 3), (last, 3, 4 + in_phase)]
+    return Recording(
+        source="cuda", trace=Trace.of(**columns, block_size=columns["size"]), **during(*spans, length=6)
+    )
+
+
+def test_a_workspace_that_the_program_drops_at_its_end_was_one():
+    """Lightning clears cuBLAS's workspaces when its training is over."""
+    assert of(freed_at_the_end())[0] == (Category.WORKSPACE, Reason.WORKSPACE)
+
+
+@pytest.mark.parametrize(
+    "history",
+    [freed_at_the_end(in_phase=True), freed_at_the_end(follows=Phase.OPTIMIZER, last=Phase.DATA)],
+    ids=["freed within a phase", "freed after its only phase"],
+)
+def test_what_is_freed_while_the_program_multiplies_is_no_workspace(history):
+    assert of(history)[0][0] is not Category.WORKSPACE
 
 
 def test_a_tensor_with_a_name_is_no_workspace():
@@ -155,6 +253,44 @@ def test_frames_of_cpp_say_workspace_for_certain():
 )
 def test_what_torchs_own_collectives_ask_for_is_communication(file, expected):
     assert of(with_stack(("f", file, 1), ("main", "train.py", 3)))[0][0] is expected
+
+
+PACKAGES = "/lib/site-packages/torch"
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        [("_resize_", f"{PACKAGES}/storage.py", 1270)],
+        [("at::native::resize_cuda_", "??", 0), ("_resize_", f"{PACKAGES}/storage.py", 1270)],
+        [("at::detail::empty_cuda", "/src/EmptyTensor.cpp", 12)],
+    ],
+    ids=["a resized storage", "frames of C++", "C++ alone"],
+)
+def test_the_line_that_asked_is_the_innermost_of_python_that_is_no_storage(inner):
+    """FSDP gives its gathered parameters their bytes by ``storage._resize_``."""
+    asked = ("_alloc_storage", f"{PACKAGES}/distributed/utils.py", 184)
+
+    of_fsdp = of(with_stack(*inner, asked, ("forward", "train.py", 3)))
+    of_the_user = of(with_stack(*inner, ("forward", "train.py", 3), asked))
+
+    assert of_fsdp == [(Category.COMMUNICATION, Reason.COLLECTIVE)]
+    assert of_the_user == [(Category.UNKNOWN, Reason.NONE)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (("__init__", f"{PACKAGES}/nn/modules/linear.py", 109), Category.PARAMETER),
+        (("forward", f"{PACKAGES}/nn/modules/linear.py", 134), Category.UNKNOWN),
+        (("__init__", f"{PACKAGES}/nn/modules/batchnorm.py", 60), Category.UNKNOWN),
+        (("__init__", "model.py", 9), Category.UNKNOWN),
+    ],
+    ids=["parameters", "its forward", "buffers too", "the program's own"],
+)
+def test_what_a_module_without_buffers_constructs_is_a_parameter(asked, expected):
+    """FSDP2 shards it before any call shows it: the full one had no name."""
+    assert of(with_stack(asked, ("<module>", "train.py", 3)))[0][0] is expected
 
 
 def test_every_category_says_why(recording):

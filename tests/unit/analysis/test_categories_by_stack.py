@@ -1,0 +1,100 @@
+"""In a file that somebody saved nobody marked a phase: the stacks of births and deaths decide, or nothing."""
+
+import pytest
+
+from vramscope.analysis.categories import Reason, categories
+from vramscope.model.marks import Category
+from vramscope.model.recording import Recording
+from vramscope.model.stacks import StackBuilder
+from vramscope.model.trace import Action, Trace
+
+A, R = Action.ALLOC, Action.FREE_REQUESTED
+TORCH = "/lib/site-packages/torch"
+MAIN = ("<module>", "train.py", 1)
+CALL = ("_call_impl", f"{TORCH}/nn/modules/module.py", 1789)
+ENGINE = ("_engine_run_backward", f"{TORCH}/autograd/graph.py", 979)
+STEP = ("step", f"{TORCH}/optim/adamw.py", 220)
+FORWARD = (("forward", "model.py", 7), CALL, MAIN)
+BACKWARD = (ENGINE, MAIN)
+OPTIMIZER = (STEP, MAIN)
+AGAIN = (("forward", "model.py", 7), CALL, ("unpack_hook", f"{TORCH}/utils/checkpoint.py", 1100))
+CLOSURE = (("forward", "model.py", 7), CALL, ("closure", "train.py", 5), STEP, MAIN)
+USER = (("loss", "train.py", 9), MAIN)
+SILENT = ()
+
+
+def file_of(*events):
+    """``(action, block, stack)``, each block of 512 bytes."""
+    builder = StackBuilder()
+    stacks = [builder.add(stack) if stack else 0 for _, _, stack in events]
+    size = [512] * len(events)
+    trace = Trace.of(
+        action=[action for action, _, _ in events],
+        address=[512 * (block + 1) for _, block, _ in events],
+        size=size,
+        block_size=size,
+        stack_id=stacks,
+    )
+    return Recording(source="snapshot", trace=trace, stacks=builder.build())
+
+
+def of(history):
+    return [Category(category).name.lower() for category in categories(history).assigned.category.tolist()]
+
+
+@pytest.mark.parametrize("backward", [BACKWARD, SILENT], ids=["a stack in autograd", "autograd's own thread"])
+def test_a_step_is_told_by_its_stacks(backward):
+    history = file_of(
+        (A, 0, USER),
+        (A, 1, FORWARD), (A, 2, FORWARD), (R, 2, FORWARD), (A, 3, FORWARD),
+        (A, 4, USER),
+        (A, 5, backward), (R, 1, backward), (A, 6, backward), (R, 5, backward), (R, 4, backward),
+        (A, 7, OPTIMIZER), (A, 8, OPTIMIZER), (R, 8, OPTIMIZER), (R, 6, OPTIMIZER),
+        (A, 9, FORWARD),
+    )  # fmt: skip
+
+    assert of(history) == [
+        "unknown",  # a batch, or a parameter
+        "activation",
+        "temporary",
+        "unknown",  # alive at the end: an output, perhaps
+        "activation",  # what the loss saved
+        "temporary",
+        "gradient",
+        "optimizer_state",
+        "temporary",
+        "unknown",
+    ]
+    assert categories(history).why(1) == "by the stacks, made by a forward and freed while backward ran"
+
+
+def test_a_forward_that_a_checkpoint_runs_again_makes_activations():
+    history = file_of(
+        (A, 0, FORWARD), (A, 1, SILENT), (A, 2, AGAIN), (A, 3, AGAIN), (R, 3, AGAIN),
+        (A, 4, SILENT), (R, 2, SILENT), (R, 1, SILENT), (R, 0, SILENT), (A, 5, OPTIMIZER),
+    )  # fmt: skip
+
+    assert of(history)[:5] == ["activation", "temporary", "activation", "temporary", "gradient"]
+
+
+def test_what_an_optimizers_closure_computes_is_not_the_optimizers():
+    history = file_of(
+        (A, 0, CLOSURE), (A, 1, BACKWARD), (R, 0, BACKWARD), (A, 2, OPTIMIZER), (A, 3, CLOSURE)
+    )  # fmt: skip
+
+    assert of(history)[:3] == ["activation", "gradient", "optimizer_state"]
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        file_of((A, 0, FORWARD), (A, 1, FORWARD), (R, 0, FORWARD), (R, 1, FORWARD)),
+        file_of((A, 0, FORWARD), (A, 1, USER), (R, 0, USER)),
+        file_of((A, 0, SILENT), (R, 0, SILENT)),
+        file_of((A, 0, BACKWARD), (A, 1, BACKWARD)),
+    ],
+    ids=["no backward", "freed by the program", "no stacks", "cut within backward"],
+)
+def test_what_stacks_do_not_tell_stays_unknown(history):
+    assert set(of(history)) == {"unknown"}
+    assert set(categories(history).assigned.reason.tolist()) == {Reason.NONE}
