@@ -12,6 +12,7 @@ from vramscope.model.recording import Outcome
 
 from . import report_route
 from .address import UNZOOMED, Address, parse, restore
+from .callbacks import Standing, Stored, guard
 from .components import code_box, header, states
 from .data import Data, View
 from .pages import Context, Page, pages
@@ -67,6 +68,7 @@ def build_app(data: Data, allowed: Access) -> Dash:
         room.register(app, data)
     # Last: the hashes must cover every inline script that callbacks brought along.
     protect(app.server, allowed, app.csp_hashes())
+    guard(app)  # after those: who is not let in hears nothing of callbacks
     return app
 
 
@@ -157,7 +159,7 @@ def _route(app: Dash, data: Data, rooms: dict[str, Page]) -> None:
         Output("ready", "data"), Input("poll", "n_intervals"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def poll(n: int | None, said: dict[str, Any]) -> Any:
+    def poll(n: int | None, said: Stored | None) -> Any:
         if not patience.is_done(restore(said).url):
             raise PreventUpdate
         return {"after": n, "url": restore(said).url}
@@ -166,7 +168,7 @@ def _route(app: Dash, data: Data, rooms: dict[str, Page]) -> None:
         Output("how-far", "children"), Input("poll", "n_intervals"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def tell_how_far(_: int | None, said: dict[str, Any]) -> Any:
+    def tell_how_far(_: int | None, said: Stored | None) -> Any:
         run = restore(said).run
         return states.how_far(data.is_opening(run), data.reading(run))
 
@@ -228,7 +230,7 @@ def _watch(app: Dash, data: Data) -> None:
         Input("tick", "n_intervals"), State("address", "data"), State("version", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def tick(_: int, said: dict[str, Any] | None, known: dict[str, Any] | None) -> tuple[Any, Any]:
+    def tick(_: int | None, said: Stored | None, known: Standing | None) -> tuple[Any, Any]:
         address = restore(said)
         was_gone = known is not None and known["outcome"] == "gone"
         known = _latest(known, (said or {}).get("shown"))
@@ -242,7 +244,7 @@ def _watch(app: Dash, data: Data) -> None:
         Output("stand", "data"), Output("alarm", "children", allow_duplicate=True),
         Input("version", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def tell(now: dict[str, Any] | None) -> tuple[Any, Any]:
+    def tell(now: Standing | None) -> tuple[Any, Any]:
         if not now or now["outcome"] == "gone":
             return no_update, states.gone() if now else None
         dot = header.outcome_dot(Outcome(now["outcome"]), int(now.get("stalled") or 0))
@@ -255,11 +257,11 @@ def _watch(app: Dash, data: Data) -> None:
     )  # fmt: skip
 
 
-def _is_same(now: dict[str, Any], known: dict[str, Any] | None) -> bool:
+def _is_same(now: Standing, known: Standing | None) -> bool:
     return now == {name: value for name, value in (known or {}).items() if name not in ("before", "told")}
 
 
-def _after(now: dict[str, Any], known: dict[str, Any] | None) -> dict[str, Any]:
+def _after(now: Standing, known: Standing | None) -> Standing:
     """*now*, and up to which instant a browser has been told everything: of the last events that it was
     shown with *known*, step and phase may only have become clear since."""
     if known is None or known["run"] != now["run"] or now["outcome"] == "gone":
@@ -267,7 +269,7 @@ def _after(now: dict[str, Any], known: dict[str, Any] | None) -> dict[str, Any]:
     return now | {"before": known.get("seen", -1), "told": known.get("before", -1)}
 
 
-def _standing(data: Data, address: Address) -> dict[str, Any] | None:
+def _standing(data: Data, address: Address) -> Standing | None:
     """How the run is doing; None while it is read for the first time."""
     try:
         data.path(address.run)
@@ -289,13 +291,13 @@ def _standing(data: Data, address: Address) -> dict[str, Any] | None:
     return said
 
 
-def _shown(address: Address, view: View) -> dict[str, Any]:
+def _shown(address: Address, view: View) -> Standing:
     """What a page that is laid out from *view* shows; no more than that, so that the rest is told."""
     outcome, n_events = view.run.outcome.value, len(view.recording.trace)
     return {"run": address.run, "version": view.version, "outcome": outcome, "seen": n_events}
 
 
-def _latest(known: dict[str, Any] | None, laid_out: dict[str, Any] | None) -> dict[str, Any] | None:
+def _latest(known: Standing | None, laid_out: Standing | None) -> Standing | None:
     """What a browser knows: it was told of a version, and has perhaps laid out a page since."""
     if not laid_out or (
         known and known["run"] == laid_out["run"] and known["version"] >= laid_out["version"]

@@ -1,4 +1,4 @@
-"""Bytes and times to text and back: the only formatter.
+"""Bytes, times and foreign names to text and back: the only formatter.
 
 GiB means 2³⁰ bytes everywhere, and says so.
 """
@@ -43,3 +43,8 @@ def format_duration(n_ns: int | float) -> str:
         if seconds * scale >= 1:
             return f"{seconds * scale:.3g} {unit}"
     return f"{n_ns:.0f} ns"
+
+
+def printable(text: str) -> str:
+    """Text without anything that moves a terminal's cursor or breaks a line: names come from files."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
