@@ -34,8 +34,7 @@ def _read_ahead(root: Path | str, allowed: Access) -> Any:
 
 def serve(root: Path | str, allowed: Access, host: str = "127.0.0.1", port: int = 0) -> Any:
     """A server, bound and ready to ``.run()``; port 0 takes a free one. Raises OSError."""
-    from waitress import create_server
-
+    from .connections import Server
     from .memory import give_back
     from .security import MAX_BODY_BYTES
 
@@ -44,7 +43,7 @@ def serve(root: Path | str, allowed: Access, host: str = "127.0.0.1", port: int 
     try:
         app = _read_ahead(root, allowed)
         limits = {"threads": 8, "ident": None, "max_request_body_size": MAX_BODY_BYTES}
-        return create_server(app.server, sockets=[bound], **limits)
+        return Server(app.server, bound, **limits)
     except BaseException:
         bound.close()
         raise
