@@ -1,8 +1,8 @@
 """The server's connections: half-open sockets never keep a browser out.
 
-Waitress takes 100 connections, keeps an idle one for two minutes, and at the limit accepts nobody: 200 sockets
-that send nothing, which needs no token, stop it for everybody else. Here a connection that is waited for
-gives its place to a new one, and a request has a time in which it must be complete.
+Waitress takes 100 connections, keeps an idle one for two minutes and at the limit accepts nobody: 200
+sockets that send nothing, which needs no token, stop it for everybody else. Here the connection that has
+waited longest gives its place to a new one, and a request must arrive whole within a limited time.
 """
 
 import resource

@@ -83,7 +83,7 @@ def test_half_open_sockets_keep_nobody_out(tmp_path: Path, n: int, begun: bytes)
         assert status(port, "/?token=token") == 302
 
 
-def test_a_connection_that_a_browser_keeps_outlives_those_that_ask_nothing(tmp_path: Path) -> None:
+def test_a_connection_that_a_browser_keeps_outlives_those_that_ask_nothing() -> None:
     with running(Server(plain, bound(), threads=2)) as port, ExitStack() as held:
         kept = HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
         held.callback(kept.close)

@@ -4,7 +4,6 @@ import itertools
 import json
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,7 +92,7 @@ def test_a_value_of_a_wrong_type_is_refused_in_one_line(
 
 @pytest.mark.parametrize(
     "body",
-    [None, 5, "word", [], {}, {"output": 5}, {"output": "no-such.data"}, {"output": ["a"]}, {"output": {"a": 1}}],
+    [None, 5, "word", [], {}, {"output": 5}, {"output": "no-such.data"}, {"output": ["a"]}, {"output": {}}],
 )  # fmt: skip
 def test_a_request_for_no_callback_of_ours_is_refused(client: Any, body: Any) -> None:
     assert send(client, body).status_code in REFUSED
@@ -158,7 +157,7 @@ def test_what_pages_do_send_is_answered(data: Data, client: Any) -> None:
         assert answer.status_code in {200, 204}, (callback["output"], answer.text)
 
 
-def test_the_run_is_still_answered_for_after_all_of_it(data: Data, client: Any, tmp_path: Path) -> None:
+def test_the_run_is_still_answered_for_after_all_of_it(data: Data, client: Any) -> None:
     (run,) = data.paths()
     for body in itertools.islice(wrongly_typed(client, run), 0, None, 7):
         send(client, body)
