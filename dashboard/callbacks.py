@@ -61,12 +61,16 @@ class Row(TypedDict, total=False):
     stack: int | None
 
 
+OutcomeWord = Literal["running", "finished", "failed", "died", "file", "gone"]
+"""How a run ended (``model.recording.Outcome``), or that it cannot be read any more."""
+
+
 class _Version(TypedDict):
     """Which state of which run."""
 
     run: str
     version: int
-    outcome: Literal["running", "finished", "failed", "died", "file", "gone"]
+    outcome: OutcomeWord
 
 
 class Standing(_Version, total=False):
@@ -78,6 +82,8 @@ class Standing(_Version, total=False):
     stalled: int
     stopped: str
     other: bool
+    altered: bool
+    why: str
 
 
 class Stored(TypedDict, total=False):

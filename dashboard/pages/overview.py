@@ -25,7 +25,6 @@ from ..headline import claim, findings, headline, past_peak
 from ..instant import clamp, fullest, moment, neighbour, series_of, totals
 from . import Context, Page
 
-MOST_EVENTS_AT_ONCE = 200_000
 PEAK_KEY, NEXT_KEY, PREVIOUS_KEY = "p", "j", "k"
 
 
@@ -39,7 +38,7 @@ def _layout(context: Context) -> Any:
         return states.nothing_recorded(view.is_live)
     series = series_of(data, view, address.axis or TIME)
     at = _shown_instant(data, view, address, [address.t0, address.t1], address.at)
-    is_short = len(view.recording.trace) <= MOST_EVENTS_AT_ONCE
+    is_short = len(view.recording.trace) <= data.pace.events_at_once
     shown = legend.usual(series)
     stretch = _window(series, address.t0, address.t1)
     figure = timeline.figure(series, stretch, shown, at)
@@ -228,7 +227,7 @@ def _register(app: Any, data: Data) -> None:
         address = restore(said)
         view = _view(data, address)
         known = _shown_instant(data, view, address, zoom, at)
-        if ctx.triggered_id == "version" and known <= (version or {}).get("told", -1):
+        if ctx.triggered_id == "version" and known <= (version.get("told", -1) if version else -1):
             raise PreventUpdate  # what was live then does not change
         return *live_set.content(data, view, known, address), [] if ctx.triggered_id == "ov-at" else no_update
 
