@@ -167,7 +167,11 @@ def test_a_slow_question_keeps_nobody_waiting_and_is_asked_once(data: Data, view
         return "slow"
 
     answers: list[Any] = []
-    threads = [Thread(target=lambda: answers.append(data.derive(view, "slow", slow))) for _ in range(3)]
+
+    def ask() -> None:
+        answers.append(data.derive(view, "slow", slow))
+
+    threads = [Thread(target=ask, daemon=True) for _ in range(3)]
     for thread in threads:
         thread.start()
     assert began.wait(10)

@@ -4,7 +4,6 @@ import errno
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -51,7 +50,7 @@ def test_a_run_that_ends_is_told_once(live: Any, outcome: Outcome) -> None:
     assert _standing(data, address) == after
 
 
-def test_a_process_that_was_killed_is_told(tmp_path: Path) -> None:
+def test_a_process_that_was_killed_is_told(tmp_path: Path, started: Any) -> None:
     script = f"""
         import importlib.util, sys, time
         from pathlib import Path
@@ -65,9 +64,8 @@ def test_a_process_that_was_killed_is_told(tmp_path: Path) -> None:
         time.sleep(60)
     """
     command = [sys.executable, "-c", textwrap.dedent(script)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as training:
-        assert training.stdout is not None
-        assert training.stdout.readline() == b"written\n"
+    with started(command) as training:
+        assert training.stdout.readline() == "written\n"
         data = Data(tmp_path, pace=AT_ONCE)
         address = Address(run=next(iter(data.paths())))
         summaries = Summaries(data)
