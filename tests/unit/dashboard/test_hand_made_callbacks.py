@@ -137,6 +137,15 @@ def test_a_component_suite_that_is_not_served_is_not_found(client: Any, path: st
     assert answer.status_code in {308, *REFUSED} or "_dash-renderer" in answer.text
 
 
+def test_a_page_that_holds_no_values_yet_is_answered(data: Data, client: Any) -> None:
+    (run,) = data.paths()
+    for said in (None, Address("/overview", run=run).stored):
+        for callback in declared(client):
+            answer = send(client, request_of(callback, {"address.data": said}))
+
+            assert answer.status_code in {200, 204}, (callback["output"], answer.text)
+
+
 def test_what_pages_do_send_is_answered(data: Data, client: Any) -> None:
     (run,) = data.paths()
     said = Address("/overview", run=run).stored

@@ -114,14 +114,14 @@ def test_for_how_long_nothing_came_is_told_also_to_who_opens_it_late(live: Any, 
 
 
 def test_a_run_begun_anew_in_the_same_place_is_shown_and_said(
-    live: Any, tmp_path: Path, open_program: Any, monkeypatch: pytest.MonkeyPatch
+    live: Any, tmp_path: Path, open_program: Any
 ) -> None:
     program, data, address = live
     before = _standing(data, address)
     program.writer.close(Outcome.FINISHED)
     shutil.rmtree(tmp_path / "live")
-    monkeypatch.setitem(open_program.__globals__, "START_NS", open_program.__globals__["START_NS"] + 10**9)
-    open_program(tmp_path / "live").begin()
+    later_ns = data.view(address).run.started_ns + 10**9
+    open_program(tmp_path / "live", started_ns=later_ns).begin()
     program = None
     after = _standing(data, address)
 
