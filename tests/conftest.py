@@ -18,6 +18,8 @@ from hypothesis import HealthCheck, settings
 
 # Where the module standin lies, for us as for the scripts inside.
 sys.path.append(str(Path(__file__).parent / "standin" / "python"))
+# And the module captures.
+sys.path.append(str(Path(__file__).parent / "captures"))
 
 from standin_fixtures import board, forks, run_standin, standin  # noqa: F401
 
