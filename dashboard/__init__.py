@@ -7,18 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .data import Pace
     from .security import Access
 
 __all__ = ["create_app", "serve"]
 
 
-def create_app(root: Path | str, allowed: Access | None = None) -> Any:
+def create_app(root: Path | str, allowed: Access | None = None, pace: Pace | None = None) -> Any:
     """The dashboard over every run below *root* (or one file) as a ``dash.Dash``."""
     from .app import build_app
     from .data import Data
     from .security import Access
 
-    return build_app(Data(Path(root)), allowed or Access())
+    return build_app(Data(Path(root), pace=pace), allowed or Access())
 
 
 def _read_ahead(root: Path | str, allowed: Access) -> Any:
@@ -34,8 +35,7 @@ def _read_ahead(root: Path | str, allowed: Access) -> Any:
 
 def serve(root: Path | str, allowed: Access, host: str = "127.0.0.1", port: int = 0) -> Any:
     """A server, bound and ready to ``.run()``; port 0 takes a free one. Raises OSError."""
-    from waitress import create_server
-
+    from .connections import Server
     from .memory import give_back
     from .security import MAX_BODY_BYTES
 
@@ -43,8 +43,8 @@ def serve(root: Path | str, allowed: Access, host: str = "127.0.0.1", port: int 
     bound = _bind(host, port)
     try:
         app = _read_ahead(root, allowed)
-        limits = {"threads": 8, "ident": None, "max_request_body_size": MAX_BODY_BYTES}
-        return create_server(app.server, sockets=[bound], **limits)
+        limits: dict[str, Any] = {"threads": 8, "ident": None, "max_request_body_size": MAX_BODY_BYTES}
+        return Server(app.server, bound, **limits)
     except BaseException:
         bound.close()
         raise

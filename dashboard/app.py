@@ -12,15 +12,13 @@ from vramscope.model.recording import Outcome
 
 from . import report_route
 from .address import UNZOOMED, Address, parse, restore
+from .callbacks import OutcomeWord, Standing, Stored, guard
 from .components import code_box, header, states
 from .data import Data, View
 from .pages import Context, Page, pages
 from .patience import Patience
 from .security import Access, protect
 
-LIVE_MS, IDLE_MS = 1000, 5000
-BLANK_S = 0.8
-"""For so long a page may stay blank; then it says what it is waiting for."""
 _LOG = logging.getLogger(__name__)
 
 _INDEX = """<!doctype html>
@@ -58,7 +56,7 @@ def build_app(data: Data, allowed: Access) -> Dash:
         on_error=_nothing_of_what_is_gone,
     )
     rooms = pages()
-    app.layout = _shell()
+    app.layout = _shell(data.pace.idle_ms)
     _route(app, data, {room.path: room for room in rooms})
     _watch(app, data)
     code_box.register(app, data)
@@ -67,10 +65,11 @@ def build_app(data: Data, allowed: Access) -> Dash:
         room.register(app, data)
     # Last: the hashes must cover every inline script that callbacks brought along.
     protect(app.server, allowed, app.csp_hashes())
+    guard(app)  # after those: who is not let in hears nothing of callbacks
     return app
 
 
-def _shell() -> Any:
+def _shell(idle_ms: int) -> Any:
     rail = html.Aside(
         [
             dcc.Link("vramscope", href="/", className="brand"),
@@ -99,7 +98,7 @@ def _shell() -> Any:
         dcc.Store(id="title"),
         dcc.Store(id="sink"),
         dcc.Store(id="stand"),
-        dcc.Interval(id="tick", interval=IDLE_MS),
+        dcc.Interval(id="tick", interval=idle_ms),
     ]
     skip = html.A("Skip to content", href="#main", className="skip")
     return dmc.MantineProvider(
@@ -143,7 +142,7 @@ def _route(app: Dash, data: Data, rooms: dict[str, Page]) -> None:
     def go(pathname: str | None, search: str | None, _: Any) -> tuple[Any, ...]:
         address = parse(pathname, search)
         room = rooms.get(address.path)
-        made = patience.get(address.url, lambda: _enter(room, Context(data, address)), BLANK_S)
+        made = patience.get(address.url, lambda: _enter(room, Context(data, address)), data.pace.blank_s)
         view, top, page = made or (None, None, _working(room, data, address))
         live = (view is not None and view.is_live) or address.path == "/"
         name = " · ".join(
@@ -151,13 +150,13 @@ def _route(app: Dash, data: Data, rooms: dict[str, Page]) -> None:
         )
         menu = _menu(list(rooms.values()), address)
         said = address.stored | ({"shown": _shown(address, view)} if view else {})
-        return menu, top, page, said, LIVE_MS if live else IDLE_MS, name[:200], None
+        return menu, top, page, said, data.pace.live_ms if live else data.pace.idle_ms, name[:200], None
 
     @app.callback(
         Output("ready", "data"), Input("poll", "n_intervals"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def poll(n: int | None, said: dict[str, Any]) -> Any:
+    def poll(n: int | None, said: Stored | None) -> Any:
         if not patience.is_done(restore(said).url):
             raise PreventUpdate
         return {"after": n, "url": restore(said).url}
@@ -166,7 +165,7 @@ def _route(app: Dash, data: Data, rooms: dict[str, Page]) -> None:
         Output("how-far", "children"), Input("poll", "n_intervals"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def tell_how_far(_: int | None, said: dict[str, Any]) -> Any:
+    def tell_how_far(_: int | None, said: Stored | None) -> Any:
         run = restore(said).run
         return states.how_far(data.is_opening(run), data.reading(run))
 
@@ -228,7 +227,7 @@ def _watch(app: Dash, data: Data) -> None:
         Input("tick", "n_intervals"), State("address", "data"), State("version", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def tick(_: int, said: dict[str, Any] | None, known: dict[str, Any] | None) -> tuple[Any, Any]:
+    def tick(_: int | None, said: Stored | None, known: Standing | None) -> tuple[Any, Any]:
         address = restore(said)
         was_gone = known is not None and known["outcome"] == "gone"
         known = _latest(known, (said or {}).get("shown"))
@@ -236,17 +235,21 @@ def _watch(app: Dash, data: Data) -> None:
         # That it is gone is told each time: a page that was laid out in between has wiped it away.
         if now is None or (_is_same(now, known) and not was_gone and now["outcome"] != "gone"):
             raise PreventUpdate
-        return _after(now, known), LIVE_MS if now["outcome"] == Outcome.RUNNING.value else IDLE_MS
+        is_live = now["outcome"] == Outcome.RUNNING.value
+        return _after(now, known), data.pace.live_ms if is_live else data.pace.idle_ms
 
     @app.callback(
         Output("stand", "data"), Output("alarm", "children", allow_duplicate=True),
         Input("version", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def tell(now: dict[str, Any] | None) -> tuple[Any, Any]:
+    def tell(now: Standing | None) -> tuple[Any, Any]:
         if not now or now["outcome"] == "gone":
-            return no_update, states.gone() if now else None
+            return no_update, states.gone(now.get("why", "")) if now else None
         dot = header.outcome_dot(Outcome(now["outcome"]), int(now.get("stalled") or 0))
-        return dot, states.alarm(str(now.get("stopped", "")), is_other=bool(now.get("other")))
+        alarm = states.alarm(
+            str(now.get("stopped", "")), is_other=bool(now.get("other")), is_altered=bool(now.get("altered"))
+        )
+        return dot, alarm
 
     # By the browser: the header may be gone by then, and an answer for what is not there is an error.
     app.clientside_callback(
@@ -255,11 +258,11 @@ def _watch(app: Dash, data: Data) -> None:
     )  # fmt: skip
 
 
-def _is_same(now: dict[str, Any], known: dict[str, Any] | None) -> bool:
+def _is_same(now: Standing, known: Standing | None) -> bool:
     return now == {name: value for name, value in (known or {}).items() if name not in ("before", "told")}
 
 
-def _after(now: dict[str, Any], known: dict[str, Any] | None) -> dict[str, Any]:
+def _after(now: Standing, known: Standing | None) -> Standing:
     """*now*, and up to which instant a browser has been told everything: of the last events that it was
     shown with *known*, step and phase may only have become clear since."""
     if known is None or known["run"] != now["run"] or now["outcome"] == "gone":
@@ -267,7 +270,7 @@ def _after(now: dict[str, Any], known: dict[str, Any] | None) -> dict[str, Any]:
     return now | {"before": known.get("seen", -1), "told": known.get("before", -1)}
 
 
-def _standing(data: Data, address: Address) -> dict[str, Any] | None:
+def _standing(data: Data, address: Address) -> Standing | None:
     """How the run is doing; None while it is read for the first time."""
     try:
         data.path(address.run)
@@ -275,8 +278,10 @@ def _standing(data: Data, address: Address) -> dict[str, Any] | None:
             return None
         version = data.refresh(address.run)
         view = data.view(address)
-    except VramscopeError:
+    except UnknownNameError:
         return {"run": address.run, "version": -1, "outcome": "gone"}
+    except VramscopeError as error:
+        return {"run": address.run, "version": -1, "outcome": "gone", "why": str(error)[:600]}
     said = _shown(address, view) | {"version": version}
     stalled_s = data.stalled_s(address.run)
     if stalled_s:
@@ -286,16 +291,19 @@ def _standing(data: Data, address: Address) -> dict[str, Any] | None:
         said["stopped"] = stopped
     if data.is_other(address.run):
         said["other"] = True
+    if data.is_altered(address.run):
+        said["altered"] = True
     return said
 
 
-def _shown(address: Address, view: View) -> dict[str, Any]:
+def _shown(address: Address, view: View) -> Standing:
     """What a page that is laid out from *view* shows; no more than that, so that the rest is told."""
-    outcome, n_events = view.run.outcome.value, len(view.recording.trace)
+    n_events = len(view.recording.trace)
+    outcome: OutcomeWord = view.run.outcome.value
     return {"run": address.run, "version": view.version, "outcome": outcome, "seen": n_events}
 
 
-def _latest(known: dict[str, Any] | None, laid_out: dict[str, Any] | None) -> dict[str, Any] | None:
+def _latest(known: Standing | None, laid_out: Standing | None) -> Standing | None:
     """What a browser knows: it was told of a version, and has perhaps laid out a page since."""
     if not laid_out or (
         known and known["run"] == laid_out["run"] and known["version"] >= laid_out["version"]

@@ -16,7 +16,7 @@ from time import monotonic, thread_time, time
 from typing import Any, Protocol
 
 from vramscope import analysis
-from vramscope.errors import UnknownNameError
+from vramscope.errors import UnknownNameError, VramscopeError
 from vramscope.model.recording import Outcome, Recording, Run
 
 from .address import Address
@@ -25,14 +25,32 @@ from .reading import Progress, progress
 
 MAX_OPEN_RUNS = 6
 MAX_ANSWERS = 64
-SCAN_EVERY_S = 1.0
-REFRESH_EVERY_S = 0.5
-"""Several pages may follow one run."""
-SHARE = 0.1
-"""Of a core, at most, for what pages ask of a run that grows; so of very many events they hear less often."""
-LONGEST_PAUSE_S = 10.0
 STALLED_S = 20
 """A run of which nothing new came for so long is said to stall."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often files are looked at, and how long a page may take: several pages may follow one run."""
+
+    scan_s: float = 1.0
+    """Between two looks for runs in the folder."""
+    refresh_s: float = 0.5
+    """Between two looks for news of a run."""
+    share: float = 0.1
+    """Part of one core, at most, for what pages ask of a run that grows."""
+    longest_s: float = 10.0
+    """The longest pause that comes of *share*."""
+    listed_s: float = 5.0
+    """Between two looks of the list at a run that has ended or is quiet: it may be replaced, or have died."""
+    live_ms: int = 1000
+    """Between two questions of a page about a run that grows."""
+    idle_ms: int = 2500
+    """Between two questions of any other page."""
+    blank_s: float = 0.8
+    """For so long a page may stay blank; then it shows what it is waiting for."""
+    events_at_once: int = 200_000
+    """A recording of more events shows its chart first and the findings later."""
 
 
 class Follower(Protocol):
@@ -74,6 +92,10 @@ class View:
         return self.run.outcome is Outcome.RUNNING
 
 
+Stamp = tuple[tuple[str, int, int], ...]
+"""Name, size and time of the last change of each file."""
+
+
 @dataclass(slots=True)
 class _Open:
     """A run that somebody looks at."""
@@ -93,18 +115,18 @@ class _Open:
     """Processor time that answers took since."""
     is_other: bool = False
     """Whether another run lay at this place when it was opened before."""
-
-    @property
-    def pause_s(self) -> float:
-        """How long to leave it alone after a refresh."""
-        return min(max(REFRESH_EVERY_S, self.spent_s / SHARE), LONGEST_PAUSE_S)
+    stamp: Stamp = ()
+    """The files as they were read last."""
+    is_altered: bool = False
+    """Whether its files were changed after it had ended, and it was read again since."""
 
 
 class Data:
     """Every run below one folder, or one file."""
 
-    def __init__(self, root: Path, library: Library | None = None) -> None:
+    def __init__(self, root: Path, library: Library | None = None, pace: Pace | None = None) -> None:
         self.root = root
+        self.pace = pace or Pace()
         self._library = library or _vramscope_load()
         self._lock = RLock()
         self._paths: dict[str, Path] = {}
@@ -117,11 +139,13 @@ class Data:
         """Sizes of files that were seen being read."""
         self._opening: dict[str, RLock] = {}
         """Held by whoever reads that run for the first time."""
+        self._refused: dict[str, tuple[Stamp, VramscopeError]] = {}
+        """Why a run cannot be read, and the files of which that is so."""
 
     def paths(self) -> dict[str, Path]:
         """Id → path of every run there is, newest first; looked up again after a second."""
         with self._lock:
-            pause_s = SCAN_EVERY_S * max(1.0, self._scan_took_s / SHARE)
+            pause_s = self.pace.scan_s * max(1.0, self._scan_took_s / self.pace.share)
             if monotonic() - self._scanned_s > pause_s:
                 began = thread_time()
                 found = self._library.discover(self.root)
@@ -150,17 +174,37 @@ class Data:
         """Read on in a run that grows; its version."""
         opened = self._opened(name)
         with opened.lock:
-            if opened.version and monotonic() - opened.refreshed_s < opened.pause_s:
+            if opened.version and monotonic() - opened.refreshed_s < self._pause_s(opened):
                 return opened.version
             opened.refreshed_s, opened.spent_s = monotonic(), 0.0
-            if not self._read_on(opened):
+            is_altered = self._was_altered(name, opened)
+            has_grown = not is_altered and self._read_on(opened)
+            if not has_grown and not is_altered:
                 return opened.version
-            if opened.follower.run.started_ns <= self._began[name][0]:
+            if has_grown and opened.follower.run.started_ns <= self._began[name][0]:
                 self._grow(name, opened)
                 return opened.version
-        # Deleted, and begun anew: offsets into the old files say nothing about the new ones.
+        # Offsets into the old files say nothing about the new ones.
         self._forget(name)
-        return self._opened(name).version
+        return self._again(name, opened, is_altered=is_altered).version
+
+    def _pause_s(self, opened: _Open) -> float:
+        """How long to leave a run alone after a refresh."""
+        return min(max(self.pace.refresh_s, opened.spent_s / self.pace.share), self.pace.longest_s)
+
+    def _was_altered(self, name: str, opened: _Open) -> bool:
+        """Whether the files of a run that has ended are not those that were read."""
+        if opened.follower.run.outcome in (Outcome.RUNNING, Outcome.DIED):
+            return False  # a process of another machine may be taken for dead, and write on
+        return stamp(self._paths[name]) != opened.stamp
+
+    def _again(self, name: str, before: _Open, *, is_altered: bool) -> _Open:
+        """Read a run from its beginning; pages hear of it as of a later version."""
+        if is_altered:
+            self._began[name] = before.follower.run.started_ns, before.version + 1
+        opened = self._opened(name)
+        opened.is_altered = is_altered and not opened.is_other
+        return opened
 
     def _read_on(self, opened: _Open) -> bool:
         try:
@@ -173,6 +217,7 @@ class Data:
     def _grow(self, name: str, opened: _Open) -> None:
         opened.version += 1
         opened.changed_s = monotonic()
+        opened.stamp = stamp(self._paths[name])
         opened.answers.clear()
         run = opened.follower.run
         self._began[name] = run.started_ns, opened.version
@@ -208,6 +253,10 @@ class Data:
     def is_other(self, name: str) -> bool:
         """Whether another run lies there than when it was opened first."""
         return self._opened(name).is_other
+
+    def is_altered(self, name: str) -> bool:
+        """Whether its files were changed after it had ended; what is shown is what they hold now."""
+        return self._opened(name).is_altered
 
     def read(self, name: str) -> Run:
         """The run of that id, for one look: kept open only where it is open already, or still grows."""
@@ -297,11 +346,26 @@ class Data:
         with self._lock:
             opened = self._open.get(name)
         if opened is None:
-            opened = self._new(name, self._library.follow(path))
+            opened = self._follow(name, path)
             with self._lock:
                 self._open[name] = opened
                 while len(self._open) > MAX_OPEN_RUNS:
                     self._open.popitem(last=False)
+        return opened
+
+    def _follow(self, name: str, path: Path) -> _Open:
+        """The run, read for the first time; files that could not be read are tried again when they change."""
+        now = stamp(path)
+        known = self._refused.get(name)
+        if known is not None and known[0] == now:
+            raise known[1]
+        try:
+            opened = self._new(name, self._library.follow(path))
+        except VramscopeError as error:
+            self._refused[name] = now, error
+            raise
+        self._refused.pop(name, None)
+        opened.stamp = now
         return opened
 
     def _new(self, name: str, follower: Follower) -> _Open:
@@ -334,6 +398,16 @@ def run_id(path: Path, root: Path) -> str:
         relative = Path(path.name)
     word = re.sub(r"[^A-Za-z0-9]+", "-", relative.name or path.name).strip("-")[:60] or "run"
     return f"{word}-{blake2s(str(relative).encode(errors='surrogateescape'), digest_size=3).hexdigest()}"
+
+
+def stamp(path: Path) -> Stamp:
+    """What tells one state of a run or file from another without reading it; empty where it is gone."""
+    try:
+        files = [path] if path.is_file() else [*path.glob("*.*"), *path.glob("rank*/*.*")]
+        found = ((str(file), file.stat()) for file in files)
+        return tuple(sorted((name, status.st_size, status.st_mtime_ns) for name, status in found))
+    except OSError:
+        return ()
 
 
 def changed_ns(path: Path) -> int:

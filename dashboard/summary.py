@@ -19,9 +19,6 @@ from .data import Data, View, answer, changed_ns
 from .figures.sparkline import outline
 from .headline import past_peak
 
-LOOK_AGAIN_S = 5.0
-"""At a run that is over (it may be begun anew), and at one that is quiet: it may have died."""
-
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -77,7 +74,7 @@ class Summaries:
                 self._queue.put((run, changed))
                 self._start()
             if monotonic() >= self._again_s.get(run, 0.0):
-                self._again_s[run] = monotonic() + LOOK_AGAIN_S
+                self._again_s[run] = monotonic() + self._data.pace.listed_s
 
     def _start(self) -> None:
         if self._thread is None:

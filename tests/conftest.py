@@ -1,14 +1,16 @@
-"""For all tests: no deadline on a busy machine, and servers that surely end."""
+"""For all tests: no deadline on a busy machine, and no program that outlives its test."""
 
+import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from http.cookiejar import CookieJar
 from pathlib import Path
 from threading import Timer
+from typing import Any
 from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
@@ -16,6 +18,8 @@ from hypothesis import HealthCheck, settings
 
 # Where the module standin lies, for us as for the scripts inside.
 sys.path.append(str(Path(__file__).parent / "standin" / "python"))
+# And the module captures.
+sys.path.append(str(Path(__file__).parent / "captures"))
 
 from standin_fixtures import board, forks, run_standin, standin  # noqa: F401
 
@@ -28,16 +32,53 @@ settings.load_profile("vramscope")
 _LONGEST_S = 120
 
 
+def pytest_configure() -> None:
+    """Ctrl-C works in every program that a test starts.
+
+    nohup and many CI runners start this process with SIGINT ignored, which each child inherits: a server
+    that is asked to end with Ctrl-C would go on for ever.
+    """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def _started(
+    command: Sequence[object], longest_s: float = _LONGEST_S, **options: Any
+) -> Iterator[subprocess.Popen[str]]:
+    """The running *command*, whose output is text; it and all that it started are killed after the block.
+
+    Whoever waits for it inside of the block waits for *longest_s* at most: then it is killed, and every
+    read from it ends.
+    """
+    options = {"stdout": subprocess.PIPE, "text": True} | options
+    process = subprocess.Popen(list(map(str, command)), start_new_session=True, **options)
+
+    def kill() -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    watchdog = Timer(longest_s, kill)
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        yield process
+    finally:
+        watchdog.cancel()
+        kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="session")
+def started() -> Callable[..., AbstractContextManager[subprocess.Popen[str]]]:
+    """``with started(command) as process:`` a program that surely ends."""
+    return _started
+
+
 @contextmanager
 def _serving(command: Sequence[object], cwd: Path) -> Iterator[subprocess.Popen[str]]:
     """The running *command*, when its page has answered; asked to end with Ctrl-C, killed if it hangs."""
-    # A parent without a terminal may have SIGINT ignored, and a child would inherit that.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    server = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True, cwd=cwd)
-    signal.signal(signal.SIGINT, before)
-    watchdog = Timer(_LONGEST_S, server.kill)
-    watchdog.start()
-    try:
+    with _started(command, cwd=cwd) as server:
         assert server.stdout is not None
         address = next(
             (found[0] for line in server.stdout if (found := re.search(r"http://\S+", line))), None
@@ -51,10 +92,6 @@ def _serving(command: Sequence[object], cwd: Path) -> Iterator[subprocess.Popen[
         server.send_signal(signal.SIGINT)
         server.stdout.read()
         assert server.wait() == 0
-    finally:
-        watchdog.cancel()
-        server.kill()
-        server.communicate()
 
 
 @pytest.fixture

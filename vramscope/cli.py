@@ -10,6 +10,7 @@ from io import TextIOWrapper
 from vramscope import commands, registry
 from vramscope._version import __version__
 from vramscope.errors import UnknownNameError, UsageError, VramscopeError
+from vramscope.units import printable
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,15 +74,21 @@ def _parser() -> ArgumentParser:
 
 
 def _warn(where: str, error: Exception) -> None:
-    print(f"vramscope: left out the command {where}: {type(error).__name__}: {error}", file=sys.stderr)
+    _complain(f"left out the command {where}: {type(error).__name__}: {error}")
 
 
 def _failed(error: Exception, args: Namespace) -> int:
     if "debug" in args:
-        traceback.print_exception(error)
+        for line in "".join(traceback.format_exception(error)).splitlines():
+            print(printable(line), file=sys.stderr)
     else:
-        print(f"vramscope: {' '.join(_told(error).split())}", file=sys.stderr)
+        _complain(_told(error))
     return 2 if isinstance(error, UsageError | UnknownNameError) else 1
+
+
+def _complain(text: str) -> None:
+    """One line on stderr. Names in it may come from files and folders of others."""
+    print(f"vramscope: {printable(' '.join(text.split()))}", file=sys.stderr)
 
 
 def _told(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Bytes, times, counts and shares to text and back: the only formatter.
+"""Bytes, times, counts, shares and foreign names to text and back: the only formatter.
 
 GiB means 2³⁰ bytes everywhere, and says so.
 """
@@ -56,3 +56,8 @@ def format_share(part: int | float, whole: int | float, digits: int = 1) -> str:
         return ""
     share, least = 100 * part / whole, 10**-digits
     return f"<{least:.{digits}f} %" if 0 < share < least / 2 else f"{share:.{digits}f} %"
+
+
+def printable(text: str) -> str:
+    """Text without anything that moves a terminal's cursor or breaks a line: names come from files."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

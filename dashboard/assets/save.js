@@ -44,7 +44,7 @@
     save(await Plotly.toImage(alone(gd, figure), { format, width, height, scale: format === "png" ? 2 : 1 }), `${name(figure)}.${format}`);
   }
   // A formula in a name must not run in a spreadsheet.
-  const safe = (text) => (/^[=+@\t-]/.test(text) && !/^[+-]?[\d.]+$/.test(text) ? `'${text}` : text);
+  const safe = (text) => (/^[=+@\t\r\n'＝＋－＠-]/.test(text) && !/^[+-]?[\d.]+$/.test(text) ? `'${text}` : text);
   const field = (text) => `"${safe(text).replace(/"/g, '""')}"`;
   // A file has the bytes themselves, and the place beside the name.
   const inBytes = ({ valueFormatter: shown }) => typeof shown === "function" && shown({ value: 1024 }) === "1.00 KiB";

@@ -10,6 +10,7 @@ from vramscope.errors import VramscopeError
 from vramscope.model.stacks import Stacks
 
 from ..address import restore
+from ..callbacks import Picked, Stored
 from ..data import Data
 from . import stack_table
 
@@ -49,7 +50,7 @@ def register(app: Any, data: Data) -> None:
         Output("code-said", "children"), Input("code-ask", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def answer(ask: Any, said: dict[str, Any]) -> Any:
+    def answer(ask: Picked | None, said: Stored | None) -> Any:
         try:
             view = data.view(restore(said))
         except VramscopeError as error:

@@ -9,6 +9,7 @@ from dash.exceptions import PreventUpdate
 from vramscope.errors import VramscopeError
 
 from ..address import Address, restore
+from ..callbacks import Stored
 from ..data import Data, View
 
 
@@ -19,7 +20,7 @@ def register(app: Any, data: Data, prefix: str, content: Callable[[Data, View, A
         Output(f"{prefix}-content", "children"), Input("version", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def renew(_: Any, said: dict[str, Any]) -> Any:
+    def renew(_: Any, said: Stored | None) -> Any:
         address = restore(said)
         try:
             return content(data, data.view(address), address)

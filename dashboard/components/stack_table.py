@@ -11,6 +11,7 @@ from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes
 
 from ..address import restore
+from ..callbacks import Row, Stored
 from ..data import Data, View
 from ..figures.names import place
 from .source import source
@@ -76,7 +77,7 @@ def register(app: Any, data: Data, prefix: str) -> None:
         State("address", "data"),
         prevent_initial_call=True,
     )
-    def show_stack(selected: list[dict[str, Any]] | None, said: dict[str, Any]) -> Any:
+    def show_stack(selected: list[Row] | None, said: Stored | None) -> Any:
         if not selected:
             return []
         try:

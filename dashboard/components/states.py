@@ -90,7 +90,7 @@ def how_far(is_reading: bool, read: Progress | None) -> Any:
     return html.P("The events are being counted.")
 
 
-def alarm(stopped: str, *, is_other: bool) -> Any:
+def alarm(stopped: str, *, is_other: bool, is_altered: bool = False) -> Any:
     """Over a page whose run is not what it was; None where all is well."""
     if stopped:
         return html.Div(
@@ -102,12 +102,24 @@ def alarm(stopped: str, *, is_other: bool) -> Any:
             "Another run was recorded in the place of the one that this page began with; this is the new one."
         )
         return html.Div([html.Strong("Replaced. "), text], className="banner", role="alert")
+    if is_altered:
+        text = (
+            "The files of this run were changed after it had ended. They were read again; reload the page to "
+            "see everything that they hold now."
+        )
+        return html.Div([html.Strong("Changed. "), text], className="banner", role="alert")
     return None
 
 
-def gone() -> html.Div:
-    """Over a page whose run disappeared while it was open."""
-    text = "This run was moved or deleted. What you see is the last state that was read. "
-    return html.Div(
-        [html.Strong("Gone. "), text, html.A("All runs", href="/")], className="banner", role="alert"
-    )
+def gone(why: str = "") -> html.Div:
+    """The banner over a page whose run disappeared, or cannot be read any more, while it was open.
+
+    Parameters
+    ----------
+    why
+        What is wrong with the files; empty where there are none any more.
+    """
+    word = "Damaged. " if why else "Gone. "
+    text = f"This run cannot be read any more: {why} " if why else "This run was moved or deleted. "
+    shown = [html.Strong(word), text, "What you see is the last state that was read. "]
+    return html.Div([*shown, html.A("All runs", href="/")], className="banner", role="alert")

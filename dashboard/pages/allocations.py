@@ -15,6 +15,7 @@ from vramscope.units import format_bytes
 
 from .. import api
 from ..address import MAX_SEARCH, Address, restore
+from ..callbacks import Picked, Row, Stored
 from ..components import allocation, legend, raster, states, typed
 from ..components.choice import segments
 from ..data import Data, View
@@ -234,7 +235,7 @@ def _register(app: Any, data: Data) -> None:
         Input("al-view", "data"), Input("version", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def redraw(zoom: Any, _: Any, said: dict[str, Any]) -> Any:
+    def redraw(zoom: Any, _: Any, said: Stored | None) -> Any:
         address = restore(said)
         series = series_of(data, _view(data, address), address.axis or TIME)
         edges = zoom if isinstance(zoom, list) and len(zoom) == 2 else (None, None)
@@ -247,7 +248,7 @@ def _register(app: Any, data: Data) -> None:
         Output("al-table", "rowData"), Output("al-heading", "children"),
         Input("al-search", "data"), Input("version", "data"), State("address", "data"),
     )  # fmt: skip
-    def find(text: str | None, _: Any, said: dict[str, Any]) -> Any:
+    def find(text: str | None, _: Any, said: Stored | None) -> Any:
         return _found(data, _view(data, restore(said)), text or "")
 
     @app.callback(
@@ -255,7 +256,7 @@ def _register(app: Any, data: Data) -> None:
         Input("al-pick", "data"), Input("al-table", "selectedRows"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def show(pick: Any, selected: Any, said: dict[str, Any]) -> Any:
+    def show(pick: Picked | None, selected: list[Row] | None, said: Stored | None) -> Any:
         from dash import ctx
 
         chosen = (pick or {}).get("row") if ctx.triggered_id == "al-pick" else _selected(selected)

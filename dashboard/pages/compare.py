@@ -14,6 +14,7 @@ from vramscope.errors import VramscopeError
 from vramscope.units import format_bytes, format_share
 
 from ..address import UNZOOMED, Address, restore
+from ..callbacks import Stored
 from ..components import header, ranks, renewal, states
 from ..components.code_box import stack_of
 from ..components.differences import Difference, table
@@ -222,7 +223,7 @@ def _register(app: Any, data: Data) -> None:
         Input("cp-tick", "n_intervals"), State("cp-seen", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def follow(_: Any, seen: Any, said: dict[str, Any]) -> Any:
+    def follow(_: Any, seen: int | None, said: Stored | None) -> Any:
         """The run of this page is followed by the shell; the other one here."""
         address = restore(said)
         try:

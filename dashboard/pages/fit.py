@@ -15,6 +15,7 @@ from vramscope.analysis.what_if import Outcome
 from vramscope.units import format_bytes
 
 from ..address import Address, restore
+from ..callbacks import Stored
 from ..components import states, typed
 from ..components.graph import graph
 from ..components.savings import another_batch, savings, sentence
@@ -387,7 +388,7 @@ def _register(app: Any, data: Data) -> None:
         Output("fi-body", "children"), Output("fi-progress", "children"), Output("fi-tick", "disabled"),
         Input("fi-tick", "n_intervals"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def look(_: Any, said: dict[str, Any]) -> tuple[Any, Any, bool]:
+    def look(_: Any, said: Stored | None) -> tuple[Any, Any, bool]:
         search = _search(data, said)
         if not search.is_done:
             return no_update, _progress(search), False
@@ -397,7 +398,7 @@ def _register(app: Any, data: Data) -> None:
         Output("fi-stop", "children"), Output("fi-stop", "disabled"), Input("fi-stop", "n_clicks"),
         State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def stop(n: int | None, said: dict[str, Any]) -> tuple[str, bool]:
+    def stop(n: int | None, said: Stored | None) -> tuple[str, bool]:
         if not n:
             raise PreventUpdate
         _search(data, said).stop()
@@ -408,7 +409,7 @@ def _register(app: Any, data: Data) -> None:
         Output("fi-tick", "disabled", allow_duplicate=True),
         Input("fi-again", "n_clicks"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def again(n: int | None, said: dict[str, Any]) -> tuple[Any, bool]:
+    def again(n: int | None, said: Stored | None) -> tuple[Any, bool]:
         if not n:
             raise PreventUpdate
         search = searches(data).of(data.view(restore(said)), anew=True)
@@ -420,16 +421,17 @@ def _register(app: Any, data: Data) -> None:
         Input("fi-size", "data"), State("address", "data"), State("fi-by", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def size(notch: Any, said: dict[str, Any], by: str | None) -> tuple[Any, ...]:
+    def size(notch: str | int | None, said: Stored | None, by: str | None) -> tuple[Any, ...]:
         search, address = _search(data, said), restore(said)
         fit = search.fit
-        if fit is None or notch in (None, ""):
+        if fit is None or not re.fullmatch("[0-9]{1,9}", str(notch)):
             raise PreventUpdate
         view, chosen = search.view, _chosen(fit, address)
         here = _here(data, view, fit, chosen, address)
-        if by is None and int(float(notch)) == _notch(fit, here.total_bytes):
+        at = int(str(notch))
+        if by is None and at == _notch(fit, here.total_bytes):
             raise PreventUpdate  # nobody has moved it yet
-        address = address.go(by=f"{_bytes_at(fit, int(float(notch))) >> 20}mib")
+        address = address.go(by=f"{_bytes_at(fit, at) >> 20}mib")
         here = _here(data, view, fit, chosen, address)
         return (
             _opening(fit, here),
@@ -441,7 +443,7 @@ def _register(app: Any, data: Data) -> None:
         )
 
 
-def _search(data: Data, said: dict[str, Any]) -> Search:
+def _search(data: Data, said: Stored | None) -> Search:
     return searches(data).of(data.view(restore(said)))
 
 

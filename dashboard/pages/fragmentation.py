@@ -15,6 +15,7 @@ from vramscope.units import format_bytes
 
 from .. import api
 from ..address import Address, restore
+from ..callbacks import Click, Picked, Pressed, Row, Stored
 from ..components import allocation, churn, free_blocks, legend, raster, states, typed, would_fit
 from ..components import pins as pinned
 from ..components.definitions import DEFINITION, explained
@@ -287,7 +288,7 @@ def _register(app: Any, data: Data) -> None:
         Input("fr-view", "data"), Input("fr-at", "data"), Input("version", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def redraw(zoom: Any, at: Any, _: Any, said: dict[str, Any]) -> Any:
+    def redraw(zoom: Any, at: int | None, _: Any, said: Stored | None) -> Any:
         address = restore(said)
         view = _view(data, address)
         series = series_of(data, view, address.axis or TIME)
@@ -302,7 +303,7 @@ def _register(app: Any, data: Data) -> None:
         Output("fr-over-time", "children"), Output("fr-upto", "data"), Input("version", "data"),
         State("fr-upto", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def go_on(_: Any, upto: Any, said: dict[str, Any]) -> Any:
+    def go_on(_: Any, upto: Any, said: Stored | None) -> Any:
         address = restore(said)
         view = _view(data, address)
         now = _told(data, view)
@@ -314,7 +315,7 @@ def _register(app: Any, data: Data) -> None:
         Output("fr-opening", "children"), Input("version", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def renew(_: Any, said: dict[str, Any]) -> Any:
+    def renew(_: Any, said: Stored | None) -> Any:
         return _opening(data, _view(data, restore(said)))
 
     _choose(app, data)
@@ -329,7 +330,7 @@ def _choose(app: Any, data: Data) -> None:
         Input("fr-free", "clickData"), Input("fr-churn", "clickData"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def point(free: Any, steps: Any, said: dict[str, Any]) -> Any:
+    def point(free: Click | None, steps: Click | None, said: Stored | None) -> Any:
         view = _view(data, restore(said))
         chosen = _clicked(free if ctx.triggered_id == "fr-free" else steps)
         known = isinstance(chosen, int) and 0 <= chosen <= len(view.recording.trace)
@@ -339,7 +340,7 @@ def _choose(app: Any, data: Data) -> None:
         Output("fr-at", "data"), Input("key", "data"), State("fr-at", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def jump(key: Any, at: Any, said: dict[str, Any]) -> Any:
+    def jump(key: Pressed | None, at: int | None, said: Stored | None) -> Any:
         view = _view(data, restore(said))
         word = (key or {}).get("key")
         if word == "p":
@@ -355,7 +356,7 @@ def _tell(app: Any, data: Data) -> None:
         Output("fr-pins", "rowData"), Output("fr-pins-heading", "children"),
         Input("fr-at", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def pins(at: Any, said: dict[str, Any]) -> Any:
+    def pins(at: int | None, said: Stored | None) -> Any:
         view = _view(data, restore(said))
         chosen = _given(data, view, at)
         heading, rows = pinned.rows(data, view, chosen, _state(data, view, chosen))
@@ -365,23 +366,23 @@ def _tell(app: Any, data: Data) -> None:
         Output("code-ask", "data", allow_duplicate=True), Input("fr-pins", "selectedRows"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def line(selected: Any) -> Any:
+    def line(selected: list[Row] | None) -> Any:
         return {"stack": selected[0].get("stack")} if selected else no_update
 
     @app.callback(
         Output("fr-fit", "children"),
         Input("fr-size", "data"), Input("fr-at", "data"), State("address", "data"),
     )  # fmt: skip
-    def fit(text: Any, at: Any, said: dict[str, Any]) -> Any:
+    def fit(text: str | None, at: int | None, said: Stored | None) -> Any:
         view = _view(data, restore(said))
         state = _state(data, view, _given(data, view, at))
-        return would_fit.answer(view, state, text if isinstance(text, str) else "")
+        return would_fit.answer(view, state, text or "")
 
     @app.callback(
         Output("fr-detail", "children"), Input("fr-pick", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def show(pick: Any, said: dict[str, Any]) -> Any:
+    def show(pick: Picked | None, said: Stored | None) -> Any:
         row = (pick or {}).get("row")
         address = restore(said)
         view = _view(data, address)
@@ -396,8 +397,8 @@ def _clicked(click: Any) -> Any:
     return next((p["customdata"] for p in points if isinstance(p.get("customdata"), int)), None)
 
 
-def _given(data: Data, view: View, at: Any) -> int:
-    return _instant(data, view, at if isinstance(at, int) and not isinstance(at, bool) else None)
+def _given(data: Data, view: View, at: int | None) -> int:
+    return _instant(data, view, at)
 
 
 def _view(data: Data, address: Address) -> View:

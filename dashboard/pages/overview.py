@@ -11,6 +11,7 @@ from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes, format_share
 
 from ..address import Address, restore
+from ..callbacks import Pressed, Standing, Stored
 from ..components import kpi, legend, live_set, past, stack_table, states
 from ..components.code_box import stack_of, to_code
 from ..components.graph import graph
@@ -24,7 +25,6 @@ from ..headline import claim, findings, headline, past_peak, past_words
 from ..instant import clamp, fullest, moment, neighbour, series_of, totals
 from . import Context, Page
 
-MOST_EVENTS_AT_ONCE = 200_000
 PEAK_KEY, NEXT_KEY, PREVIOUS_KEY = "p", "j", "k"
 
 
@@ -38,7 +38,7 @@ def _layout(context: Context) -> Any:
         return states.nothing_recorded(view.is_live)
     series = series_of(data, view, address.axis or TIME)
     at = _shown_instant(data, view, address, [address.t0, address.t1], address.at)
-    is_short = len(view.recording.trace) <= MOST_EVENTS_AT_ONCE
+    is_short = len(view.recording.trace) <= data.pace.events_at_once
     shown = legend.usual(series)
     stretch = _window(series, address.t0, address.t1)
     figure = timeline.figure(series, stretch, shown, at)
@@ -204,7 +204,7 @@ def _register(app: Any, data: Data) -> None:
         Input("ov-view", "data"), Input("ov-legend", "value"), Input("ov-at", "data"),
         Input("version", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def redraw(zoom: Any, shown: list[str] | None, at: Any, _: Any, said: dict[str, Any]) -> Any:
+    def redraw(zoom: Any, shown: list[str] | None, at: int | None, _: Any, said: Stored | None) -> Any:
         _check_chosen(at)
         return _redraw(data, restore(said), zoom, _known(shown), at)
 
@@ -212,21 +212,21 @@ def _register(app: Any, data: Data) -> None:
         Output("ov-at", "data"), Input("key", "data"), State("ov-at", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def jump(key: Any, at: Any, said: dict[str, Any]) -> Any:
+    def jump(key: Pressed | None, at: int | None, said: Stored | None) -> Any:
         view = _view(data, restore(said))
-        return _jump(data, view, (key or {}).get("key"), clamp(data, view, _instant(at)))
+        return _jump(data, view, (key or {}).get("key"), clamp(data, view, at))
 
     @app.callback(
         Output("ov-live", "children"), Output("ov-table", "rowData"), Output("ov-table", "selectedRows"),
         Input("ov-at", "data"), Input("ov-view", "data"), Input("version", "data"),
         State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def look(at: Any, zoom: Any, version: Any, said: dict[str, Any]) -> Any:
+    def look(at: int | None, zoom: Any, version: Standing | None, said: Stored | None) -> Any:
         _check_chosen(at)
         address = restore(said)
         view = _view(data, address)
         known = _shown_instant(data, view, address, zoom, at)
-        if ctx.triggered_id == "version" and known <= (version or {}).get("told", -1):
+        if ctx.triggered_id == "version" and known <= (version.get("told", -1) if version else -1):
             raise PreventUpdate  # what was live then does not change
         return *live_set.content(data, view, known, address), [] if ctx.triggered_id == "ov-at" else no_update
 
@@ -238,7 +238,7 @@ def _register(app: Any, data: Data) -> None:
         State("ov-view", "data"), State("ov-at", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def tell(drawn: Any, later: Any, zoom: Any, at: Any, said: dict[str, Any]) -> Any:
+    def tell(drawn: Any, later: Any, zoom: Any, at: int | None, said: Stored | None) -> Any:
         # Of a long run: once the chart is there, who holds the peak; then the findings, which take longest.
         if not drawn or not later:
             raise PreventUpdate
@@ -251,13 +251,13 @@ def _register(app: Any, data: Data) -> None:
         Output("ov-opening", "children"),
         Input("version", "data"), Input("ov-told", "data"), State("address", "data"),
     )  # fmt: skip
-    def renew(_: Any, told: Any, said: dict[str, Any]) -> Any:
+    def renew(_: Any, told: Any, said: Stored | None) -> Any:
         if ctx.triggered_id != "version" and not told:
             raise PreventUpdate
         return opening(data, _view(data, restore(said)))
 
 
-def _check_chosen(at: Any) -> None:
+def _check_chosen(at: int | None) -> None:
     """Nothing happens where none was chosen: Dash says so of every new page, which shows that already."""
     if at is None and ctx.triggered_id == "ov-at":
         raise PreventUpdate
@@ -271,7 +271,7 @@ def _view(data: Data, address: Address) -> View:
         raise PreventUpdate from error
 
 
-def _redraw(data: Data, address: Address, zoom: Any, shown: list[str], at: Any) -> Any:
+def _redraw(data: Data, address: Address, zoom: Any, shown: list[str], at: int | None) -> Any:
     """New data for the same axes: the range is the user's, and never written from here."""
     view = _view(data, address)
     series = series_of(data, view, address.axis or TIME)
@@ -282,12 +282,11 @@ def _redraw(data: Data, address: Address, zoom: Any, shown: list[str], at: Any) 
     return patch
 
 
-def _shown_instant(data: Data, view: View, address: Address, zoom: Any, at: Any) -> int:
+def _shown_instant(data: Data, view: View, address: Address, zoom: Any, at: int | None) -> int:
     """The instant that was chosen; else the highest of what is in view."""
-    chosen = _instant(at)
     edges = [_instant(edge) for edge in zoom] if isinstance(zoom, list) and len(zoom) == 2 else [None, None]
-    if chosen is not None or edges == [None, None]:
-        return clamp(data, view, chosen)
+    if at is not None or edges == [None, None]:
+        return clamp(data, view, at)
     series = series_of(data, view, address.axis or TIME)
     return timeline.highest(series, _window(series, *edges))
 

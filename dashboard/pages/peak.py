@@ -10,6 +10,7 @@ from vramscope.errors import VramscopeError
 from vramscope.units import format_bytes
 
 from ..address import Address, restore
+from ..callbacks import Picked, Pressed, Stored
 from ..components import breakdown, live_set, stack_table, states
 from ..components.graph import graph
 from ..data import Data, View
@@ -116,7 +117,7 @@ def _register(app: Any, data: Data) -> None:
         Input("pk-icicle-pick", "data"), Input({"page": "peak", "crumb": ALL}, "n_clicks"),
         State("pk-root", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def choose(pick: Any, crumbs: list[int | None], root: Any) -> Any:
+    def choose(pick: Picked | None, crumbs: list[int | None], root: int | None) -> Any:
         if ctx.triggered_id == "pk-icicle-pick":
             chosen = (pick or {}).get("node")
         else:
@@ -127,10 +128,10 @@ def _register(app: Any, data: Data) -> None:
         Output("pk-icicle", "figure"), Output("pk-crumbs", "children"),
         Input("pk-root", "data"), State("pk-at", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def draw(root: Any, at: Any, said: dict[str, Any]) -> tuple[Any, Any]:
+    def draw(root: int | None, at: int | None, said: Stored | None) -> tuple[Any, Any]:
         view = _view(data, restore(said))
         tree = tree_at(data, view, clamp(data, view, at))
-        if not isinstance(root, int) or not 0 <= root < len(tree.parent) or not tree.total_bytes[root]:
+        if root is None or not 0 <= root < len(tree.parent) or not tree.total_bytes[root]:
             raise PreventUpdate
         return icicle.figure(tree, root), _crumbs(tree, root)
 
@@ -138,7 +139,7 @@ def _register(app: Any, data: Data) -> None:
         Output("pk-content", "children"),
         Input("version", "data"), State("pk-at", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def follow(_: Any, shown: Any, said: dict[str, Any]) -> Any:
+    def follow(_: Any, shown: int | None, said: Stored | None) -> Any:
         """While a run grows its peak moves; an instant that somebody chose does not."""
         address = restore(said)
         view = _view(data, address)
@@ -151,7 +152,7 @@ def _register(app: Any, data: Data) -> None:
         Input("key", "data"), State("pk-at", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def jump(key: Any, at: Any, said: dict[str, Any]) -> Any:
+    def jump(key: Pressed | None, at: int | None, said: Stored | None) -> Any:
         address = restore(said)
         view = _view(data, address)
         pressed = (key or {}).get("key")

@@ -13,6 +13,7 @@ from vramscope.model.marks import Category, Phase
 from vramscope.units import format_bytes
 
 from ..address import Address, restore
+from ..callbacks import Click, Pressed, Stored
 from ..components import states
 from ..components.choice import segments
 from ..components.definitions import term
@@ -276,7 +277,7 @@ def _register(app: Any, data: Data) -> None:
         Input("ph-graph", "clickData"), Input("key", "data"), State("ph-row", "data"),
         State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def choose(click: Any, key: Any, row: Any, said: dict[str, Any]) -> Any:
+    def choose(click: Click | None, key: Pressed | None, row: int | None, said: Stored | None) -> Any:
         from dash import ctx
 
         view = _view(data, restore(said))
@@ -293,10 +294,10 @@ def _register(app: Any, data: Data) -> None:
         Input("ph-row", "data"), Input("version", "data"), State("ph-base", "data"),
         State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def redraw(row: Any, _: Any, base: Any, said: dict[str, Any]) -> Any:
+    def redraw(row: int | None, _: Any, base: str | None, said: Stored | None) -> Any:
         view = _view(data, restore(said))
         all_steps = course(data, view)
-        if not isinstance(row, int) or not 0 <= row < len(all_steps.index):
+        if row is None or not 0 <= row < len(all_steps.index):
             raise PreventUpdate
         return (
             _picture(all_steps, row), _inside(data, view, row), _phases_of(all_steps, row),

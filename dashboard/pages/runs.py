@@ -38,7 +38,7 @@ def _register(app: Any, data: Data) -> None:
         Output("runs-list", "children"), Output("runs-shown", "data"),
         Input("tick", "n_intervals"), State("runs-shown", "data"),
     )  # fmt: skip
-    def show(_: int, shown: list[Any] | None) -> tuple[Any, Any]:
+    def show(_: int | None, shown: list[Any] | None) -> tuple[Any, Any]:
         names = list(data.paths())[:MAX_RUNS]
         known = [(name, summaries.get(name)) for name in names]
         now = [[name, _print(summary)] for name, summary in known]

@@ -10,6 +10,7 @@ from vramscope.errors import VramscopeError
 from vramscope.units import format_bytes, format_duration
 
 from ..address import Address, restore
+from ..callbacks import Click, Pressed, Stored
 from ..components import cause, states
 from ..components.definitions import DEFINITION, explained
 from ..components.graph import graph
@@ -137,7 +138,7 @@ def _register(app: Any, data: Data) -> None:
         Input("wf-graph", "clickData"), Input("key", "data"), State("wf-row", "data"),
         State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def choose(click: Any, key: Any, row: Any, said: dict[str, Any]) -> Any:
+    def choose(click: Click | None, key: Pressed | None, row: int | None, said: Stored | None) -> Any:
         found = data.ask(_view(data, restore(said)), "waterfall")
         to = _clicked(click) if ctx.triggered_id == "wf-graph" else _keyed(key, row, found)
         return to if isinstance(to, int) and 0 <= to < len(found) else no_update
@@ -147,9 +148,9 @@ def _register(app: Any, data: Data) -> None:
         Input("wf-row", "data"), Input("version", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def show(row: Any, _: Any, said: dict[str, Any]) -> Any:
+    def show(row: int | None, _: Any, said: Stored | None) -> Any:
         found = data.ask(_view(data, restore(said)), "waterfall")
-        if not isinstance(row, int) or not 0 <= row < len(found):
+        if row is None or not 0 <= row < len(found):
             raise PreventUpdate
         return _opening(found, row), _bars(found, row), device.figure(found, row)
 

@@ -1,12 +1,15 @@
 """Debian's Chromium without a GPU, and dashboards over runs made on the spot."""
 
 import importlib.util
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
+from time import monotonic
 from types import ModuleType
 from typing import Any
 
@@ -47,28 +50,61 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.fixture
-def serve_at() -> Iterator[Callable[[Path], str]]:
-    """Serves a folder and gives its address; without a token, to keep addresses short."""
+@contextmanager
+def _served(root: Path, **pace: Any) -> Iterator[str]:
+    """The address of a dashboard over *root*; without a token, to keep addresses short."""
     from vramscope.dashboard import create_app
+    from vramscope.dashboard.data import Pace
     from vramscope.dashboard.security import Access
     from werkzeug.serving import make_server
 
-    servers = []
+    app = create_app(root, Access(token=None), Pace(**pace))
+    server = make_server("127.0.0.1", 0, app.server, threaded=True)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
 
-    def start(root: Path) -> str:
-        app = create_app(root, Access(token=None))
-        server = make_server("127.0.0.1", 0, app.server, threaded=True)
-        thread = Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        servers.append((server, thread))
-        return f"http://127.0.0.1:{server.server_port}"
 
-    yield start
-    for server, thread in servers:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+@pytest.fixture(scope="session")
+def served() -> Callable[..., AbstractContextManager[str]]:
+    """``with served(folder, idle_ms=…) as base:`` a dashboard, with another pace where that is named."""
+    return _served
+
+
+@pytest.fixture
+def serve_at() -> Iterator[Callable[..., str]]:
+    """``serve_at(folder, blank_s=…)``: the address of a dashboard that lasts as long as the test."""
+    with ExitStack() as lasting:
+        yield lambda root, **pace: lasting.enter_context(_served(root, **pace))
+
+
+LONGEST_WAIT_S = 30.0
+_IS_FUNCTION = re.compile(r"^\(?[\w\s,\[\]]*\)?\s*=>")
+# Looked at by a timer, not with every frame: a hidden page has none.
+_UNTIL = """arg => new Promise((done, fail) => {
+  const check = %s, last = Date.now() + %d;
+  (function look() {
+    const found = check(arg);
+    if (found) done(found);
+    else if (Date.now() > last) fail(new Error('never true'));
+    else setTimeout(look, 15);
+  })();
+})"""
+# Nothing is moving, nothing was drawn for a tenth of a second, and no picture is on its way.
+_AT_REST = """() => new Promise(done => {
+  let timer;
+  const watch = new MutationObserver(again), last = setTimeout(() => end(false), 1500);
+  // The dot of a run that grows pulses for ever.
+  const ends = a => a.playState === 'running' && a.effect.getComputedTiming().endTime < Infinity;
+  const moving = () => document.querySelector('.working') || document.getAnimations().some(ends);
+  function end(found) { watch.disconnect(); clearTimeout(timer); clearTimeout(last); done(found); }
+  function again() { clearTimeout(timer); timer = setTimeout(() => end(!moving()), 100); }
+  watch.observe(document, { childList: true, subtree: true, attributes: true, characterData: true });
+  again();
+})"""
 
 
 @dataclass
@@ -79,20 +115,57 @@ class Visit:
     base: str
     complaints: list[str] = field(default_factory=list)
     external: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    """The addresses of every request so far."""
+    n_awaited: int = 0
+    """Requests that are not answered yet."""
+
+    def __post_init__(self) -> None:
+        self.page.set_default_timeout(LONGEST_WAIT_S * 1000)
+        self.page.on("console", lambda m: self.complaints.append(m.text) if m.type == "error" else None)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda r: self._note(r.url))
+        self.page.on("requestfinished", lambda _: self._answered())
+        self.page.on("requestfailed", lambda _: self._answered())
 
     def go(self, path: str, theme: str = "light") -> "Visit":
         self.page.add_init_script(f"localStorage.setItem('vramscope-theme', '{theme}')")
         self.page.goto(self.base + path)
         return self
 
-    def watch(self) -> None:
-        self.page.on("console", lambda m: self.complaints.append(m.text) if m.type == "error" else None)
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda r: self._note(r.url))
-
     def _note(self, url: str) -> None:
+        self.asked.append(url)
+        self.n_awaited += 1
         if not url.startswith((self.base, "data:", "blob:")):
             self.external.append(url)
+
+    def _answered(self) -> None:
+        self.n_awaited -= 1
+
+    def until(self, expression: str, arg: Any = None) -> Any:
+        """The value of an expression, or of a function of *arg*, once it is true.
+
+        ``wait_for_function`` would need the policy of the page to allow eval.
+        """
+        check = expression if _IS_FUNCTION.match(expression) else f"() => ({expression})"
+        try:
+            return self.page.evaluate(_UNTIL % (check, LONGEST_WAIT_S * 1000), arg)
+        except Exception as error:
+            if "Execution context was destroyed" in str(error):  # the page was loaded again meanwhile
+                return self.until(expression, arg)
+            raise AssertionError(f"{error}: {expression}") from error
+
+    def at_rest(self) -> None:
+        """Wait until the page has everything it asked for, and shows it."""
+        last_s = monotonic() + LONGEST_WAIT_S
+        while not (self.page.evaluate(_AT_REST) and self.n_awaited <= 0):
+            assert monotonic() < last_s, f"never at rest; {self.n_awaited} requests are not answered"
+
+    def theme(self, name: str) -> None:
+        """Show the page in the theme of that name."""
+        if self.page.evaluate("document.documentElement.dataset.theme") != name:
+            self.page.keyboard.press("t")
+        self.until(f"document.documentElement.dataset.theme === '{name}'")
 
     def plotted(self) -> None:
         """Until the timeline is drawn."""
@@ -113,18 +186,21 @@ class Visit:
         )
 
 
+@pytest.fixture(scope="session")
+def visit_class() -> type[Visit]:
+    """The base of what visits a page; test folders are no packages, so not by import."""
+    return Visit
+
+
 @pytest.fixture
 def visit(chromium: Any) -> Iterator[Callable[[str], Visit]]:
     """Opens pages; at the end none may have complained or asked anybody else."""
-    visits = []
+    visits: list[Visit] = []
 
     def open_(base: str, width: int = 1280) -> Visit:
         page = chromium.new_page(viewport={"width": width, "height": int(width * 0.62)})
-        page.set_default_timeout(20_000)
-        made = Visit(page, base)
-        made.watch()
-        visits.append(made)
-        return made
+        visits.append(Visit(page, base))
+        return visits[-1]
 
     yield open_
     for each in visits:

@@ -40,14 +40,12 @@ def test_axe_finds_nothing_serious(path: str, leaky: str, axe: str, serve_at: An
     visitor = visit(serve_at(SAMPLES))
     page = visitor.go(f"{path}?run={leaky}" if path != "/" else "/").page
     page.wait_for_selector(THERE)
-    page.wait_for_timeout(500)
+    visitor.at_rest()
     page.evaluate(axe)
     found = {}
     for theme in ("light", "dark"):
-        if theme == "dark":
-            page.keyboard.press("t")
-            page.wait_for_timeout(300)
-        assert page.evaluate("document.documentElement.dataset.theme") == theme
+        visitor.theme(theme)
+        visitor.at_rest()
         found[theme] = complaints(page)
 
     assert found["light"] == []

@@ -5,25 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vramscope.dashboard import app as shell
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.data import Data
 from vramscope.dashboard.instant import totals
-from vramscope.dashboard.pages import overview
 
 from vramscope.model.recording import Outcome
 
 pytestmark = pytest.mark.browser
 PLOT = "document.querySelector('#ov-graph .js-plotly-plot')"
-
-
-def until(page: Any, expression: str, arg: Any = None) -> None:
-    """Like ``wait_for_function``, which would need the policy to allow eval."""
-    for _ in range(200):
-        if page.evaluate(expression, arg):
-            return
-        page.wait_for_timeout(100)
-    raise AssertionError(f"never true: {expression}")
 
 
 @pytest.fixture
@@ -57,8 +46,7 @@ def test_a_zoom_brings_finer_data_and_the_exact_maximum(gpt: Any, tmp_path: Path
     assert max(gpt.trace("allocated")) * (1 << 20) == allocated.max()
     for start, end in ((100, 3000), (500, 560), (4000, 9000)):
         gpt.relayout(**{"xaxis.range[0]": start, "xaxis.range[1]": end})
-        until(
-            gpt.page,
+        gpt.until(
             "([a, b]) => { const x = document.querySelector('#ov-graph .js-plotly-plot')._fullData"
             ".find(t => t.uid === 'allocated').x; return x[0] === a && x[x.length - 1] === b }",
             [start, end],
@@ -69,28 +57,27 @@ def test_a_zoom_brings_finer_data_and_the_exact_maximum(gpt: Any, tmp_path: Path
 
 
 def test_of_a_long_run_the_chart_comes_first_and_the_same_is_told_later(
-    gpt: Any, monkeypatch: pytest.MonkeyPatch
+    gpt: Any, tmp_path: Path, serve_at: Any, visit: Any
 ) -> None:
     at_once = gpt.go(f"/overview?run={gpt.run}").page
     gpt.plotted()
     told = at_once.inner_text("#ov-opening"), at_once.inner_text("#ov-live")
-    monkeypatch.setattr(overview, "MOST_EVENTS_AT_ONCE", 100)
-    gpt.page.reload()
-    gpt.plotted()
-    until(gpt.page, "!document.querySelector('#page').innerText.includes('being counted')")
-    until(gpt.page, "text => document.querySelector('#ov-opening').innerText === text", told[0])
+    long = visit(serve_at(tmp_path, events_at_once=100)).go(f"/overview?run={gpt.run}")
+    long.plotted()
+    long.until("!document.querySelector('#page').innerText.includes('being counted')")
+    long.until("text => document.querySelector('#ov-opening').innerText === text", told[0])
 
-    assert gpt.page.inner_text("#ov-live") == told[1]
-    assert gpt.page.locator("#ov-table .ag-row").count() > 2
+    assert long.page.inner_text("#ov-live") == told[1]
+    assert long.page.locator("#ov-table .ag-row").count() > 2
 
 
 def test_a_page_that_takes_long_says_so_and_comes_by_itself(
-    gpt: Any, monkeypatch: pytest.MonkeyPatch
+    gpt: Any, tmp_path: Path, serve_at: Any, visit: Any
 ) -> None:
-    monkeypatch.setattr(shell, "BLANK_S", 0)
-    page = gpt.go(f"/overview?run={gpt.run}").page
+    visitor = visit(serve_at(tmp_path, blank_s=0)).go(f"/overview?run={gpt.run}")
+    page = visitor.page
     page.wait_for_selector(".working")
-    gpt.plotted()
+    visitor.plotted()
     page.click("#menu a:text('Peak')")
     page.wait_for_selector(".icicle path.surface")
 
@@ -112,9 +99,9 @@ def test_a_click_shows_what_was_live_there(gpt: Any, tmp_path: Path) -> None:
     gpt.go(f"/overview?run={gpt.run}&axis=events&t0=0&t1=200").plotted()
     box = gpt.page.locator('#ov-graph .nsewdrag[data-subplot="xy"]').bounding_box()
     gpt.page.mouse.click(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.5)
-    until(gpt.page, "new URL(location).searchParams.get('at')")
+    gpt.until("new URL(location).searchParams.get('at')")
     at = int(gpt.page.evaluate("new URL(location).searchParams.get('at')"))
-    until(gpt.page, f"document.querySelector('#ov-live').innerText.includes('instant {at}')")
+    gpt.until(f"document.querySelector('#ov-live').innerText.includes('instant {at}')")
 
     assert abs(at - 80) <= 2
     megabytes = int(known(tmp_path).allocated[at]) >> 20
@@ -125,7 +112,7 @@ def test_the_readout_follows_the_pointer(gpt: Any, tmp_path: Path) -> None:
     gpt.go(f"/overview?run={gpt.run}&axis=events&t0=0&t1=200").plotted()
     box = gpt.page.locator('#ov-graph .nsewdrag[data-subplot="xy"]').bounding_box()
     gpt.page.mouse.move(box["x"] + box["width"] * 0.3025, box["y"] + 40)
-    until(gpt.page, "document.querySelector('[data-q=position]').textContent.startsWith('instant 6')")
+    gpt.until("document.querySelector('[data-q=position]').textContent.startsWith('instant 6')")
     shown = gpt.page.inner_text("[data-q=allocated]")
 
     assert shown == f"{int(known(tmp_path).allocated[60]) / 2**20:.1f} MiB"
@@ -135,12 +122,12 @@ def test_the_readout_follows_the_pointer(gpt: Any, tmp_path: Path) -> None:
 def test_the_keyboard_walks_the_steps_and_finds_the_peak(gpt: Any, tmp_path: Path) -> None:
     gpt.go(f"/overview?run={gpt.run}&at=1").plotted()
     gpt.page.keyboard.press("j")
-    until(gpt.page, "document.querySelector('#ov-live').innerText.includes('step 0')")
+    gpt.until("document.querySelector('#ov-live').innerText.includes('step 0')")
     gpt.page.keyboard.press("j")
-    until(gpt.page, "document.querySelector('#ov-live').innerText.includes('step 1')")
+    gpt.until("document.querySelector('#ov-live').innerText.includes('step 1')")
     gpt.page.keyboard.press("p")
     peak = int(known(tmp_path).allocated.argmax())
-    until(gpt.page, f"document.querySelector('#ov-live').innerText.includes('instant {peak}')")
+    gpt.until(f"document.querySelector('#ov-live').innerText.includes('instant {peak}')")
     gpt.page.keyboard.press("?")
     assert gpt.page.locator("#help").is_visible()
     gpt.page.keyboard.press("Escape")
@@ -155,7 +142,7 @@ def test_keys_do_nothing_while_somebody_types(gpt: Any) -> None:
     gpt.go(f"/overview?run={gpt.run}").plotted()
     gpt.page.keyboard.press("/")
     gpt.page.keyboard.type("mlp tx")
-    until(gpt.page, "document.querySelectorAll('#ov-table .ag-center-cols-container .ag-row').length === 0")
+    gpt.until("document.querySelectorAll('#ov-table .ag-center-cols-container .ag-row').length === 0")
 
     assert gpt.page.evaluate("document.documentElement.dataset.theme") == "light"
 
@@ -163,11 +150,11 @@ def test_keys_do_nothing_while_somebody_types(gpt: Any) -> None:
 def test_a_box_of_the_icicle_becomes_the_root_and_crumbs_lead_back(gpt: Any) -> None:
     page = gpt.go(f"/peak?run={gpt.run}").page
     page.wait_for_selector(".icicle path.surface")
-    page.wait_for_timeout(500)
+    gpt.until("document.querySelector('.icicle .js-plotly-plot').vramscopeClicks")
     page.locator(".icicle g.slice", has_text="Attention.forward").first.click()
-    until(page, "document.querySelectorAll('#pk-crumbs button').length >= 3")
+    gpt.until("document.querySelectorAll('#pk-crumbs button').length >= 3")
     page.locator("#pk-crumbs button").first.click()
-    until(page, "document.querySelectorAll('#pk-crumbs button').length === 1")
+    gpt.until("document.querySelectorAll('#pk-crumbs button').length === 1")
 
 
 def test_a_row_shows_its_stack(gpt: Any) -> None:
@@ -190,8 +177,7 @@ def test_a_live_run_grows_and_the_zoom_stays(tmp_path: Path, runs: Any, serve_at
     assert "running" in visitor.page.inner_text("#standing")
     last = visitor.trace("allocated", "x")[-1]
     program.step()
-    until(
-        visitor.page,
+    visitor.until(
         "last => document.querySelector('#ov-graph .js-plotly-plot')._fullData"
         ".find(t => t.uid === 'allocated').x.at(-1) > last",
         last,
@@ -199,8 +185,10 @@ def test_a_live_run_grows_and_the_zoom_stays(tmp_path: Path, runs: Any, serve_at
     for round_ in range(6):
         span = [10 + round_, 60 + round_]
         visitor.relayout(**{"xaxis.range[0]": span[0], "xaxis.range[1]": span[1]})
-        program.step()
-        visitor.page.wait_for_timeout(1300)
+        visitor.at_rest()
+        with visitor.page.expect_response(lambda r: "ov-graph.figure" in (r.request.post_data or "")):
+            program.step()
+        visitor.at_rest()
 
         assert (
             visitor.page.evaluate(
@@ -210,7 +198,7 @@ def test_a_live_run_grows_and_the_zoom_stays(tmp_path: Path, runs: Any, serve_at
         )
         assert visitor.trace("allocated", "x")[-1] == span[1]
     program.writer.close(Outcome.FINISHED)
-    until(visitor.page, "document.querySelector('#standing').innerText.includes('ended')")
+    visitor.until("document.querySelector('#standing').innerText.includes('ended')")
 
 
 def test_an_empty_folder_says_what_to_do(tmp_path: Path, serve_at: Any, visit: Any) -> None:
@@ -226,8 +214,7 @@ def test_the_maximum_is_exact_at_random_zooms(gpt: Any, tmp_path: Path) -> None:
     for _ in range(12):
         start, end = (int(n) for n in np.sort(rng.choice(len(allocated), 2, replace=False)))
         gpt.relayout(**{"xaxis.range[0]": start, "xaxis.range[1]": end})
-        until(
-            gpt.page,
+        gpt.until(
             "b => document.querySelector('#ov-graph .js-plotly-plot')._fullData"
             ".find(t => t.uid === 'allocated').x.at(-1) === b",
             end,

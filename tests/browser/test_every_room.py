@@ -5,18 +5,13 @@ One server and one page for all; the visitor goes from room to room as the menu'
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
-from vramscope.dashboard import app as shell
-from vramscope.dashboard import create_app
 from vramscope.dashboard.data import Data
 from vramscope.dashboard.pages import Page, pages
-from vramscope.dashboard.security import Access
-from werkzeug.serving import make_server
 
 pytestmark = pytest.mark.browser
 ROOMS = [pytest.param(room, id=room.name) for room in pages()]
@@ -91,59 +86,30 @@ MISSED = """() => [...document.querySelectorAll(
 
 @dataclass
 class House:
-    """A dashboard over runs of every sort, and one page in it that remembers complaints."""
+    """A dashboard over runs of every sort, and one visitor of all its pages."""
 
     root: Path
-    base: str
-    page: Any
+    visitor: Any
     runs: dict[str, str]
-    complaints: list[str] = field(default_factory=list)
-    strangers: list[str] = field(default_factory=list)
-    visits: int = 0
+    n_visits: int = 0
 
-    def watch(self) -> None:
-        self.page.on("console", lambda m: self.complaints.append(m.text) if m.type == "error" else None)
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda r: self._note(r.url))
-
-    def _note(self, url: str) -> None:
-        if not url.startswith((self.base, "data:", "blob:")):
-            self.strangers.append(url)
+    @property
+    def page(self) -> Any:
+        return self.visitor.page
 
     def enter(self, room: Page, run: str, **more: str) -> Any:
         """As a link does."""
-        self.visits += 1  # the address that is shown already would not be opened again
+        self.n_visits += 1  # the address that is shown already would not be opened again
         asked = {"run": self.runs[run], **more} if room.about_run else {}
-        asked["visit"] = str(self.visits)
+        asked["visit"] = str(self.n_visits)
         url = room.path + "?" + "&".join(f"{key}={value}" for key, value in asked.items())
         with self.page.expect_response(lambda r: "menu.children" in (r.request.post_data or "")):
             self.page.evaluate(
                 "url => { history.pushState({}, '', url); dispatchEvent(new PopStateEvent('popstate')) }", url
             )
         self.page.wait_for_selector(THERE)
-        self.page.wait_for_timeout(120)
+        self.visitor.at_rest()
         return self.page
-
-    def until(self, expression: str, arg: Any = None) -> None:
-        """``wait_for_function`` would need the policy to allow eval."""
-        for _ in range(150):
-            if self.page.evaluate(expression, arg):
-                return
-            self.page.wait_for_timeout(40)
-        raise AssertionError(f"never true: {expression}")
-
-    def settled(self) -> int:
-        """Letters of the page, once nothing more comes."""
-        before, now = -1, len(self.page.inner_text("#page"))
-        while now != before:
-            self.page.wait_for_timeout(400)
-            before, now = now, len(self.page.inner_text("#page"))
-        return now
-
-    def theme(self, name: str) -> None:
-        if self.page.evaluate("document.documentElement.dataset.theme") != name:
-            self.page.keyboard.press("t")
-        self.until(f"document.documentElement.dataset.theme === '{name}'")
 
 
 def torn(path: Path) -> None:
@@ -154,39 +120,32 @@ def torn(path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory, runs: Any, chromium: Any) -> Iterator[House]:
+def house(
+    tmp_path_factory: pytest.TempPathFactory, runs: Any, chromium: Any, served: Any, visit_class: Any
+) -> Iterator[House]:
     root = tmp_path_factory.mktemp("house")
     runs.recorded(root / "gpt", steps=12)
     runs.recorded(root / "empty", steps=0)
     torn(runs.recorded(root / "torn", steps=12))
     runs.recorded(root / "<b>odd", steps=3, names=runs.HOSTILE)
     runs.thinned(root / "thin")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(shell, "IDLE_MS", TICK_MS)
-        server = make_server("127.0.0.1", 0, create_app(root, Access(token=None)).server, threaded=True)
-        thread = Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    with served(root, idle_ms=TICK_MS) as base:
         names = {path.name: name for name, path in Data(root).paths().items()}
         page = chromium.new_page(viewport={"width": 1280, "height": 800})
-        page.set_default_timeout(20_000)
-        made = House(root, f"http://127.0.0.1:{server.server_port}", page, names)
-        made.watch()
-        page.goto(made.base)
+        visitor = visit_class(page, base).go("")
         page.wait_for_selector(".runs .run-link")
-        yield made
+        yield House(root, visitor, names)
         page.close()
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @pytest.fixture(autouse=True)
 def _silence(house: House) -> Iterator[None]:
     """No room writes an error, and none asks another machine: names resolve to nothing there."""
-    del house.complaints[:], house.strangers[:]
+    visitor = house.visitor
+    del visitor.complaints[:], visitor.external[:]
     yield
-    assert house.complaints == []
-    assert house.strangers == []
+    assert visitor.complaints == []
+    assert visitor.external == []
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -194,14 +153,15 @@ def test_it_is_readable_in_both_themes_and_at_both_widths(house: House, room: Pa
     page = house.enter(room, "gpt")
     for theme, width in (("light", 1280), ("dark", 2560)):
         page.set_viewport_size({"width": width, "height": 800})
-        house.theme(theme)
+        house.visitor.theme(theme)
+        house.visitor.at_rest()
 
         assert (page.evaluate(LUMINANCE) < 60) == (theme == "dark")
         assert page.evaluate(CONTRAST) == []
         assert page.evaluate(TOO_WIDE) <= 1
         assert page.evaluate(CUT_OFF) == []
     page.set_viewport_size({"width": 1280, "height": 800})
-    house.theme("light")
+    house.visitor.theme("light")
 
     assert page.evaluate(UNNAMED) == []
     assert page.evaluate("document.documentElement.lang") == "en"
@@ -254,7 +214,7 @@ def test_hostile_names_are_text(house: House, room: Page) -> None:
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_run_deleted_while_open_is_said(house: House, room: Page) -> None:
     page = house.enter(room, "gpt")
-    shown = house.settled()
+    shown = len(page.inner_text("#page"))
     shutil.move(house.root / "gpt", house.root.parent / "gone")
     try:
         if room.about_run:
@@ -262,7 +222,9 @@ def test_a_run_deleted_while_open_is_said(house: House, room: Page) -> None:
             assert "moved or deleted" in page.inner_text(".banner")
             assert len(page.inner_text("#page")) == shown
         else:
-            house.until("![...document.querySelectorAll('.run-link')].some(e => e.innerText === 'gpt')")
+            house.visitor.until(
+                "![...document.querySelectorAll('.run-link')].some(e => e.innerText === 'gpt')"
+            )
     finally:
         shutil.move(house.root.parent / "gone", house.root / "gpt")
     page.wait_for_selector(".banner", state="detached")
@@ -314,7 +276,7 @@ def test_enter_and_space_work_links_buttons_boxes_and_rows(house: House) -> None
     was = box.is_checked()
     box.focus()
     page.keyboard.press("Space")
-    house.until("was => document.querySelector('#ov-legend input').checked !== was", was)
+    house.visitor.until("was => document.querySelector('#ov-legend input').checked !== was", was)
     page.locator("#ov-table .ag-center-cols-container .ag-cell").first.focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")

@@ -16,17 +16,6 @@ HIDE = """hidden => {
 LAST = (
     "document.querySelector('#ov-graph .js-plotly-plot')._fullData.find(t => t.uid === 'allocated').x.at(-1)"
 )
-QUIET_MS = 2500
-"""More than two ticks."""
-
-
-def until(page: Any, expression: str, arg: Any = None) -> None:
-    """Until true; the policy forbids wait_for_function's eval."""
-    for _ in range(300):
-        if page.evaluate(expression, arg):
-            return
-        page.wait_for_timeout(50)
-    raise AssertionError(f"never true: {expression}")
 
 
 @pytest.fixture
@@ -43,33 +32,33 @@ def followed(tmp_path: Path, runs: Any, serve_at: Any, visit: Any) -> Any:
     return visitor
 
 
-def test_what_was_chosen_stays_and_a_hidden_page_asks_for_nothing(followed: Any) -> None:
+def test_what_was_chosen_stays_and_a_hidden_page_asks_for_nothing(followed: Any, visit: Any) -> None:
     page, program = followed.page, followed.program
+    beside = visit(followed.base).go(page.url.removeprefix(followed.base))
+    beside.plotted()
     chosen = page.inner_text("#ov-live h3")
     program.step()
-    until(page, f"n => {LAST} === n", program.n_events)
+    followed.until(f"n => {LAST} === n", program.n_events)
     page.evaluate(HIDE, True)
-    page.wait_for_timeout(500)
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    program.step()
-    page.wait_for_timeout(QUIET_MS)
-    assert asked == []
+    followed.at_rest()
+    del followed.asked[:]
+    # A page that is in view is the clock: it hears of two further steps, one tick after the other.
+    for _ in range(2):
+        program.step()
+        beside.until(f"n => {LAST} === n", program.n_events)
+    assert followed.asked == []
     page.evaluate(HIDE, False)
-    until(page, f"n => {LAST} === n", program.n_events)
+    followed.until(f"n => {LAST} === n", program.n_events)
 
     assert page.inner_text("#ov-live h3") == chosen
     assert "instant 12" in chosen
 
 
-def test_a_run_begun_anew_in_its_place_is_shown_and_said(
-    followed: Any, tmp_path: Path, runs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_begun_anew_in_its_place_is_shown_and_said(followed: Any, tmp_path: Path, runs: Any) -> None:
     followed.program.writer.close(Outcome.FINISHED)
     shutil.rmtree(tmp_path / "live")
-    monkeypatch.setattr(runs, "START_NS", runs.START_NS + 10**9)
-    again = runs.open_program(tmp_path / "live")
+    again = runs.open_program(tmp_path / "live", started_ns=runs.START_NS + 10**9)
     again.begin()
     again.flush()
-    until(followed.page, "document.querySelector('#alarm').innerText.includes('Replaced')")
-    until(followed.page, f"n => {LAST} === n", again.n_events)
+    followed.until("document.querySelector('#alarm').innerText.includes('Replaced')")
+    followed.until(f"n => {LAST} === n", again.n_events)

@@ -16,16 +16,6 @@ pytestmark = pytest.mark.browser
 RASTER = "window.vramscope && window.vramscope.rasterOf('{}') ? 1 : 0"
 
 
-def wait(page: Any, expression: str, arg: Any = None) -> Any:
-    """``wait_for_function`` would need the policy to allow eval."""
-    for _ in range(300):
-        found = page.evaluate(expression, arg)
-        if found:
-            return found
-        page.wait_for_timeout(50)
-    raise AssertionError(f"never true: {expression}")
-
-
 @pytest.fixture
 def trained(tmp_path: Path, runs: Any, serve_at: Any, visit: Any) -> Any:
     """A visitor of a run of 40 steps."""
@@ -42,7 +32,7 @@ def lifetimes(folder: Path) -> Any:
 
 def test_the_band_under_the_pointer_is_told_and_picked(trained: Any) -> None:
     page = trained.go(f"/allocations?run={trained.run}&axis=events&t0=100&t1=400").page
-    wait(page, RASTER.format("al-graph"))
+    trained.until(RASTER.format("al-graph"))
     box = page.locator('#al-graph .nsewdrag[data-subplot="xy"]').bounding_box()
     x, y = box["x"] + 0.31 * box["width"], box["y"] + 0.95 * box["height"]
     page.mouse.move(x, y)
@@ -58,7 +48,7 @@ def test_the_band_under_the_pointer_is_told_and_picked(trained: Any) -> None:
 
 def test_random_pixels_are_the_allocation_that_a_count_says(trained: Any, tmp_path: Path) -> None:
     page = trained.go(f"/allocations?run={trained.run}&axis=events").page
-    wait(page, RASTER.format("al-graph"))
+    trained.until(RASTER.format("al-graph"))
     found, rng = lifetimes(tmp_path), np.random.default_rng(5)
     probe = """([u, v]) => { const its = window.vramscope.rasterOf('al-graph'), { w, h } = its.data;
         const column = Math.floor(u * w), row = Math.floor(v * h);
@@ -74,10 +64,10 @@ def test_random_pixels_are_the_allocation_that_a_count_says(trained: Any, tmp_pa
 
 def test_what_is_searched_for_is_found_and_kept_in_the_address(trained: Any) -> None:
     page = trained.go(f"/allocations?run={trained.run}").page
-    wait(page, RASTER.format("al-graph"))
+    trained.until(RASTER.format("al-graph"))
     page.keyboard.press("/")
     page.keyboard.type("mlp size>1MiB")
-    wait(page, "document.querySelector('#al-heading').innerText.includes('found')")
+    trained.until("document.querySelector('#al-heading').innerText.includes('found')")
 
     assert "160 found" in page.inner_text("#al-heading")
     assert "q=mlp" in page.url
@@ -87,46 +77,44 @@ def test_what_is_searched_for_is_found_and_kept_in_the_address(trained: Any) -> 
 
 def test_the_zoom_in_bytes_is_in_the_address_and_a_link_restores_it(trained: Any) -> None:
     page = trained.go(f"/allocations?run={trained.run}&axis=events").page
-    wait(page, RASTER.format("al-graph"))
+    trained.until(RASTER.format("al-graph"))
     keys = {"xaxis.range[0]": 40, "xaxis.range[1]": 90, "yaxis.range[0]": 20, "yaxis.range[1]": 60}
     plot = "document.querySelector('#al-graph .js-plotly-plot')"
     page.evaluate(f"keys => Plotly.relayout({plot}, keys)", keys)
-    wait(page, "new URL(location).searchParams.get('b1')")
+    trained.until("new URL(location).searchParams.get('b1')")
     assert f"b0={20 << 20}&b1={60 << 20}" in page.url
     page.reload()
-    wait(page, RASTER.format("al-graph"))
+    trained.until(RASTER.format("al-graph"))
     box = page.evaluate("window.vramscope.rasterOf('al-graph').box")
 
     assert (box["a"], box["b"], box["lo"], box["hi"]) == (40, 90, 20 << 20, 60 << 20)
     page.keyboard.press("0")
-    wait(page, "!new URL(location).searchParams.get('b1') && !new URL(location).searchParams.get('t1')")
+    trained.until("!new URL(location).searchParams.get('b1') && !new URL(location).searchParams.get('t1')")
 
 
 def test_no_letter_is_moved_however_fast_one_types(trained: Any) -> None:
     page = trained.go(f"/allocations?run={trained.run}").page
-    wait(page, RASTER.format("al-graph"))
+    trained.until(RASTER.format("al-graph"))
     text = "attention size>1MiB life<20s forward alive"
     for pause in (0, 7, 120):
         page.fill("#al-search-box", "")
-        for letter in text:
-            page.keyboard.press(letter)
-            page.wait_for_timeout(pause)
-        wait(page, f"new URL(location).searchParams.get('q') === {text!r}")
+        page.keyboard.type(text, delay=pause)
+        trained.until(f"new URL(location).searchParams.get('q') === {text!r}")
 
         assert page.input_value("#al-search-box") == text
 
 
 def test_segments_are_scrubbed_and_asked_whether_something_fits(trained: Any) -> None:
     page = trained.go(f"/fragmentation?run={trained.run}&axis=events&at=3").page
-    wait(page, RASTER.format("fr-map"))
-    wait(page, "document.querySelector('#fr-graph .js-plotly-plot')?._fullLayout ? 1 : 0")
+    trained.until(RASTER.format("fr-map"))
+    trained.until("document.querySelector('#fr-graph .js-plotly-plot')?._fullLayout ? 1 : 0")
     page.locator("#fr-scrub").focus()
     for _ in range(5):
         page.keyboard.press("ArrowRight")
-    wait(page, "window.vramscope.rasterOf('fr-map').data.instants[0] > 3")
-    wait(page, "+new URL(location).searchParams.get('at') > 3")
+    trained.until("window.vramscope.rasterOf('fr-map').data.instants[0] > 3")
+    trained.until("+new URL(location).searchParams.get('at') > 3")
     page.fill("#fr-size-box", "2 GiB")
-    wait(page, "document.querySelector('#fr-fit').innerText.includes('out of memory')")
+    trained.until("document.querySelector('#fr-fit').innerText.includes('out of memory')")
 
     assert "512 MiB" in page.inner_text("[data-said=sums]")
 
@@ -136,7 +124,7 @@ def test_a_step_is_looked_into_by_keyboard(trained: Any) -> None:
     page.wait_for_selector("#ph-inside h3")
     before = page.inner_text("#ph-inside h3")
     page.keyboard.press("j")
-    wait(page, "was => document.querySelector('#ph-inside h3').innerText !== was", before)
+    trained.until("was => document.querySelector('#ph-inside h3').innerText !== was", before)
 
     number = int(before.split()[1])
     assert page.inner_text("#ph-inside h3") == f"Step {number + 1} by category"
@@ -152,10 +140,10 @@ def test_allocations_follow_a_growing_run_and_keep_the_zoom(
     visitor = visit(serve_at(tmp_path))
     (name,) = Data(tmp_path).paths()
     page = visitor.go(f"/allocations?run={name}&axis=events&t0=5&t1=20").page
-    wait(page, RASTER.format("al-graph"))
+    visitor.until(RASTER.format("al-graph"))
     heading = page.inner_text("#al-heading")
     program.step()
-    wait(page, "was => document.querySelector('#al-heading').innerText !== was", heading)
+    visitor.until("was => document.querySelector('#al-heading').innerText !== was", heading)
     program.writer.close(Outcome.FINISHED)
 
     assert page.evaluate("window.vramscope.rasterOf('al-graph').box.a") == 5
@@ -184,7 +172,7 @@ def test_the_report_works_from_disk(tmp_path: Path, runs: Any, chromium: Any) ->
 
 def test_figures_and_tables_can_be_saved(trained: Any, tmp_path: Path) -> None:
     page = trained.go(f"/allocations?run={trained.run}").page
-    wait(page, RASTER.format("al-graph"))
+    trained.until(RASTER.format("al-graph"))
     page.wait_for_selector("#al-table .ag-row")
     kept = {}
     for word, frame in (("PNG", "#al-graph-frame"), ("SVG", "#al-graph-frame"), ("CSV", ".table-frame")):

@@ -72,6 +72,27 @@ def test_an_error_of_several_lines_is_told_in_one(monkeypatch, capsys):
     assert capsys.readouterr().err == "vramscope: first second\n"
 
 
+@pytest.mark.parametrize("words", [["try"], ["try", "--debug"]])
+def test_a_name_out_of_a_file_cannot_steer_the_terminal(monkeypatch, capsys, words):
+    named = "d/a\x1b]0;owned\x07/\u202erun\x9b2J: cut short"
+    for error in (FormatError(named), PermissionError(13, "not allowed", named), UsageError(named)):
+        offering(monkeypatch, raising(error))
+
+        assert cli.main(words)
+        err = capsys.readouterr().err
+        assert "owned" in err
+        assert all(line.isprintable() for line in err.splitlines())
+
+
+def test_the_name_of_a_broken_foreign_command_cannot_steer_the_terminal(monkeypatch, capsys):
+    installed(
+        monkeypatch, Command("the\x1birs", "", lambda _: None, lambda _: 7), value="no_such\x1b[2J:COMMAND"
+    )
+
+    cli.main([])
+    assert "\x1b" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [["--debug", "try"], ["try", "--debug"]])
 def test_debug_shows_the_traceback_wherever_it_stands(monkeypatch, capsys, arguments):
     offering(monkeypatch, raising(FormatError("cut short")))

@@ -461,7 +461,7 @@ def run_script(script):
     )
 
 
-def test_a_killed_process_leaves_all_but_its_last_two_seconds(tmp_path):
+def test_a_killed_process_leaves_all_but_its_last_two_seconds(tmp_path, started):
     script = textwrap.dedent(f"""
         import time, torch, vramscope
         with vramscope.record({str(tmp_path / "run")!r}) as recorder:
@@ -471,7 +471,7 @@ def test_a_killed_process_leaves_all_but_its_last_two_seconds(tmp_path):
                 print(time.time_ns(), flush=True)
                 time.sleep(0.02)
     """)
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+    with started([sys.executable, "-c", script]) as process:
         first = int(process.stdout.readline())
         while (last := int(process.stdout.readline())) < first + 3_000_000_000:
             pass
@@ -503,7 +503,7 @@ def test_two_threads_record_into_one_run(tmp_path):
             train(1)
 
     with record(tmp_path / "run"):
-        threads = [threading.Thread(target=work) for _ in range(2)]
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:

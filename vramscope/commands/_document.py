@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import Any
 
 from vramscope.errors import VramscopeError
+from vramscope.units import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,6 @@ Block = Heading | Text | Grid
 # A column of words is folded down to so many letters.
 _NARROW = 14
 _STYLES = {"plain": "", "quiet": "dim", "note": "yellow", "warning": "yellow", "error": "red"}
-
-
-def printable(text: str) -> str:
-    """*text* without what would move a terminal's cursor or break a line: names come from files."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def print_terminal(blocks: Sequence[Block]) -> None:

@@ -224,7 +224,7 @@ def _unknown(recording: "Recording", limit: str, why: str, allowed: float) -> Ve
 
 
 def _print(verdicts: list[Verdict]) -> None:
-    from vramscope.commands._document import printable
+    from vramscope.units import printable
 
     for verdict in verdicts:
         word = "ok    " if verdict.passed else "FAILED"
@@ -239,7 +239,7 @@ def junit(verdicts: list[Verdict]) -> str:
     """One test suite, one test case a verdict: what CI servers show."""
     from xml.etree import ElementTree as ET
 
-    from vramscope.commands._document import printable
+    from vramscope.units import printable
 
     failures = str(sum(not verdict.passed for verdict in verdicts))
     counts = {"tests": str(len(verdicts)), "failures": failures, "errors": "0", "skipped": "0", "time": "0"}

@@ -56,9 +56,19 @@ class Forks:
         return self.run(file, cwd=cwd, variables=variables)
 
     def close(self) -> None:
-        """No more scripts."""
+        """End the process that forks; killed where it does not end by itself."""
+        if self._server is None:
+            return
+        try:
+            self._server.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            self._kill()
+
+    def _kill(self) -> None:
         if self._server is not None:
+            self._server.kill()
             self._server.communicate()
+            self._server = None
 
     def _run_alone(self, command: list[str], cwd: Path, environment: Mapping[str, str]) -> Done:
         return subprocess.run(
@@ -87,9 +97,14 @@ class Forks:
                 "stdout": str(said[0]),
                 "stderr": str(said[1]),
             }
-            server.stdin.write(json.dumps(asked) + "\n")
-            server.stdin.flush()
-            status = server.stdout.readline()
+            try:
+                server.stdin.write(json.dumps(asked) + "\n")
+                server.stdin.flush()
+                status = server.stdout.readline()
+            except BaseException:
+                # Its answer must not be taken for that to the next script; the fork ends by its alarm.
+                self._kill()
+                raise
             assert status, "the process that forks is gone"
             return subprocess.CompletedProcess(command, int(status), *(file.read_text() for file in said))
 

@@ -6,8 +6,8 @@ the record says of the driver: where a segment lies, and that there was no room 
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
+import captures
 import numpy as np
 import pytest
 
@@ -18,12 +18,11 @@ from vramscope.analysis.what_if import Deed, program_of
 from vramscope.formats.torch_snapshot import read
 from vramscope.model.trace import Action
 
-SHARED = Path(__file__).parents[3].parent / "shared"
 # One file is scrambled: addresses at random, blocks that match nothing.
 SCRAMBLED = "snap_anonymised_fixture.pickle"
 FILES = [
-    *sorted(SHARED.glob("genuine/*.pickle.gz")),
-    *(path for path in sorted(SHARED.glob("snapshots/snap_*.*")) if path.name != SCRAMBLED),
+    *captures.genuine(),
+    *(path for path in captures.snapshots("snap_*.*") if path.name != SCRAMBLED),
 ]
 GAINS, LOSSES = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP), (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 OTHER_STREAM = 1 << 60
@@ -32,8 +31,6 @@ OTHER_STREAM = 1 << 60
 FRACTION = {"gc2.pickle.gz": 0.04}
 TOTAL_BYTES = 81559 << 20
 ONLY_EMPTIED = ("random_210.pickle.gz",)
-
-pytestmark = pytest.mark.skipif(not FILES, reason="the shared captures are not beside this checkout")
 
 
 class Told(CachingAllocator):

@@ -4,8 +4,8 @@ Those that no device was too small for are in ``test_device_follows``, with thei
 """
 
 from dataclasses import replace
-from pathlib import Path
 
+import captures
 import numpy as np
 import pytest
 
@@ -18,7 +18,6 @@ from vramscope.formats._pickle import loads
 from vramscope.model.stacks import StackBuilder
 from vramscope.model.trace import Action
 
-GENUINE = Path(__file__).parents[3].parent / "shared" / "genuine"
 # MiB that the device could give. Not recorded, but the record leaves little choice: at least the most that
 # was reserved, less than what was refused (pressure2: 2746 to 2900, split_press: 4694 to 4720, expand_press:
 # 2400 to 2420).
@@ -26,10 +25,6 @@ LIMITED = {"pressure2": 2800, "split_press": 4700, "expand_press": 2410}
 # The fraction of gc2 was not recorded either: only 3252 to 3276 MiB allowed give its record, 4 % of a
 # device of 81,559 MiB lie in between.
 COLLECTED = {"gc2": (0.04, 81559)}
-
-pytestmark = pytest.mark.skipif(
-    not GENUINE.exists(), reason="the shared histories are not beside this checkout"
-)
 
 
 class Placed(CachingAllocator):
@@ -47,7 +42,7 @@ class Placed(CachingAllocator):
 
 
 def history(name):
-    snapshot, _ = loads(contents(GENUINE / f"{name}.pickle.gz"))
+    snapshot, _ = loads(contents(captures.genuine_file(name)))
     return histories(snapshot, StackBuilder())[0][0]
 
 

@@ -1,7 +1,6 @@
 """A state out of the index is the state that sorting the whole past gives."""
 
-from pathlib import Path
-
+import captures
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,11 +14,7 @@ from vramscope.formats.torch_snapshot import read
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 from vramscope.model.trace import Action, Trace
 
-SHARED = Path(__file__).parents[3].parent / "shared"
-FILES = [
-    *sorted(SHARED.glob("genuine/*.pickle.gz")),
-    *(path for path in sorted(SHARED.glob("snapshots/s*.*")) if path.suffix in (".pickle", ".json")),
-]
+FILES = [*captures.genuine(), *captures.snapshots()]
 EVENTS = st.lists(st.tuples(st.sampled_from(list(Action)), st.integers(0, 5)), max_size=60)
 
 
@@ -36,7 +31,6 @@ def near_checkpoints(monkeypatch):
     monkeypatch.setattr(module, "_LEAST_MOVES", 5)
 
 
-@pytest.mark.skipif(not FILES, reason="the shared captures are not beside this checkout")
 @pytest.mark.usefixtures("near_checkpoints")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_it_equals_the_replay_of_shared_files(path):

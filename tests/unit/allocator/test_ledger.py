@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
+import captures
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,8 +16,6 @@ from vramscope.formats.torch_snapshot import read
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.trace import Action, Trace
 
-SHARED = Path(__file__).parents[3].parent / "shared"
-GENUINE = sorted(SHARED.glob("genuine/*.pickle.gz"))
 BASE = 1 << 40
 A, R, C = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED
 
@@ -31,8 +29,7 @@ def pieces(trace, n):
     return [trace.rows(slice(low, high)) for low, high in pairwise(edges)]
 
 
-@pytest.mark.skipif(not GENUINE, reason="the shared captures are not beside this checkout")
-@pytest.mark.parametrize("path", GENUINE[::2], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", captures.genuine()[::2], ids=lambda path: path.name)
 def test_genuine_histories_in_pieces_end_at_their_snapshots(path):
     for recording in read(path).recordings:
         settings = settings_of(recording)

@@ -1,8 +1,8 @@
 """Real and genuine snapshots: forward from the rewound beginning one arrives at what the snapshot says."""
 
 from dataclasses import replace
-from pathlib import Path
 
+import captures
 import numpy as np
 import pytest
 
@@ -14,16 +14,9 @@ from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState
 from vramscope.model.trace import Action
 
-SHARED = Path(__file__).parents[3].parent / "shared"
 SCRAMBLED = "snap_anonymised_fixture.pickle"
-GENUINE = sorted(SHARED.glob("genuine/*.pickle.gz"))
-FILES = [
-    *GENUINE,
-    *(p for p in sorted(SHARED.glob("snapshots/s*.*")) if p.suffix in (".pickle", ".json")),
-]
-COMPLETE = [p for p in GENUINE if not any(word in p.name for word in ("late", "ring"))]
-
-pytestmark = pytest.mark.skipif(not FILES, reason="the shared captures are not beside this checkout")
+FILES = [*captures.genuine(), *captures.snapshots()]
+COMPLETE = [p for p in captures.genuine() if not any(word in p.name for word in ("late", "ring"))]
 
 
 def settings_of(recording: Recording) -> Settings:
@@ -88,9 +81,9 @@ def test_a_late_start_is_rewound_to_what_the_whole_record_says(path):
 
 
 def test_a_scrambled_file_is_told_not_believed():
-    path = SHARED / "snapshots" / SCRAMBLED
+    path = captures.OTHERS / SCRAMBLED
     if not path.exists():
-        pytest.skip("not among the shared captures here")
+        pytest.skip(captures.NO_OTHERS)
     recording = read(path).recordings[0]
 
     assert "no_segment" in {note.code for note in recording.notes}

@@ -1,7 +1,6 @@
 """What came from the driver and went back is told step by step, and nothing of it is lost."""
 
-from pathlib import Path
-
+import captures
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,11 +66,9 @@ def test_a_part_of_the_cache_that_goes_by_itself_is_no_retry(recording, settings
     assert churn_of(made).n_retries == n_retries
 
 
-GENUINE = Path(__file__).parents[3].parent / "shared" / "genuine"
 MIB = 1 << 20
 
 
-@pytest.mark.skipif(not GENUINE.exists(), reason="the shared histories are not beside this checkout")
 @pytest.mark.parametrize(
     ("name", "device", "n_retries"),
     [
@@ -82,7 +79,7 @@ MIB = 1 << 20
     ],
 )
 def test_the_counts_of_a_record_are_those_of_the_allocator_that_predicts_it(name, device, n_retries):
-    (recording,) = read(GENUINE / f"{name}.pickle.gz").recordings
+    (recording,) = read(captures.genuine_file(name)).recordings
     told, found = churn_of(recording), what_if(recording, **device)
 
     assert (told.n_retries, told.n_made) == (found.n_retries, found.n_segments)

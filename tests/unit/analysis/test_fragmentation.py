@@ -1,7 +1,6 @@
 """The parts over time are those that the whole state shows, at every instant."""
 
-from pathlib import Path
-
+import captures
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,21 +16,15 @@ from vramscope.model.recording import Recording
 from vramscope.model.stacks import stacks_of
 from vramscope.model.trace import Action
 
-SHARED = Path(__file__).parents[3].parent / "shared"
 FILES = [
-    *sorted(SHARED.glob("genuine/*.pickle.gz")),
-    *(
-        path
-        for path in sorted(SHARED.glob("snapshots/s*.*"))
-        if path.suffix in (".pickle", ".json") and path.name != "snap_anonymised_fixture.pickle"
-    ),
+    *captures.genuine(),
+    *(path for path in captures.snapshots() if path.name != "snap_anonymised_fixture.pickle"),
 ]
 EACH_EVENT = "snap_t25_nca_infer_segchurn.pickle"
 OPS = st.lists(st.tuples(st.integers(0, 7), st.integers(1, 4096)), max_size=60)
 MIB = 1 << 20
 
 
-@pytest.mark.skipif(not FILES, reason="the shared captures are not beside this checkout")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_the_parts_are_those_of_the_identity_in_shared_files(path):
     for recording in read(path).recordings:

@@ -1,7 +1,6 @@
 """A failed allocation is told with what the allocator held at that moment."""
 
-from pathlib import Path
-
+import captures
 import pytest
 
 import vramscope
@@ -10,7 +9,6 @@ from vramscope.model.marks import MarkKind, Marks, Phase, Phases, Steps
 from vramscope.model.stacks import stacks_of
 from vramscope.model.trace import Action
 
-SHARED = Path(__file__).parents[4] / "shared" / "snapshots"
 SEGMENT, ALLOC, OOM = Action.SEGMENT_ALLOC, Action.ALLOC, Action.OOM
 
 
@@ -60,10 +58,10 @@ def test_only_the_last_few_of_many_failures_are_told(recording):
     assert [finding.evidence["event"] for finding in ANALYSIS.findings(failures)] == [5, 6, 7, 8, 9]
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="no shared snapshots beside the repository")
+@pytest.mark.skipif(not captures.OTHERS.exists(), reason=captures.NO_OTHERS)
 def test_a_real_failure_is_found_in_a_snapshot_that_holds_one():
     """Its trace has one oom entry; the largest free block is that of the snapshot's own blocks then."""
-    (recording,) = vramscope.load(SHARED / "snap_t22_oom_vit.json").recordings
+    (recording,) = vramscope.load(captures.OTHERS / "snap_t22_oom_vit.json").recordings
 
     failures = oom(recording)
 

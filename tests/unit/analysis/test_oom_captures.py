@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import captures
 import pytest
 
 from vramscope.analysis.oom import ANALYSIS, oom
@@ -11,7 +12,6 @@ from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 from vramscope.model.trace import Action, Trace
 
-SNAPSHOTS = Path(__file__).parents[4] / "shared" / "snapshots"
 MIB, GIB = 1 << 20, 1 << 30
 
 # In the order of oom_messages.txt. "Pieces": reserved but unallocated, and enough for the request.
@@ -38,9 +38,9 @@ def verdict(recording: Recording) -> Finding:
 
 
 def shared(name: str) -> Path:
-    if not (SNAPSHOTS / name).exists():
-        pytest.skip("the shared snapshots are not beside this checkout")
-    return SNAPSHOTS / name
+    if not (captures.OTHERS / name).exists():
+        pytest.skip(captures.NO_OTHERS)
+    return captures.OTHERS / name
 
 
 @pytest.mark.parametrize("number", range(len(MESSAGES)))

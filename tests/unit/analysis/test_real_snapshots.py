@@ -3,6 +3,7 @@
 from functools import cache
 from pathlib import Path
 
+import captures
 import numpy as np
 import pytest
 
@@ -18,16 +19,10 @@ from vramscope.formats.torch_snapshot import read
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState
 
-SHARED = Path(__file__).parents[3].parent / "shared"
 # One file is scrambled: addresses at random, blocks that match nothing. It must open, and is no truth.
 SCRAMBLED = "snap_anonymised_fixture"
-FILES = [
-    *sorted((SHARED / "snapshots").glob("s*_*.pickle")),
-    *sorted((SHARED / "snapshots").glob("snap_*.json")),
-    *sorted((SHARED / "genuine").glob("*.pickle.gz")),
-]
-pytestmark = pytest.mark.skipif(not FILES, reason="the shared captures are not beside this checkout")
-each_file = pytest.mark.parametrize("path", FILES or [None], ids=lambda path: path.name if path else "none")
+FILES = [*captures.snapshots(), *captures.genuine()]
+each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 
 
 @cache

@@ -1,7 +1,6 @@
 """The recorded requests under other settings, and which setting is advised."""
 
-from pathlib import Path
-
+import captures
 import pytest
 
 from vramscope.analysis._epochs import epochs
@@ -16,7 +15,6 @@ from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 from vramscope.model.stacks import stacks_of
 from vramscope.model.trace import Action, Trace
 
-SHARED = Path(__file__).parents[4] / "shared"
 MIB = 1 << 20
 A, R, C = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED
 
@@ -179,9 +177,7 @@ def test_settings_that_torch_would_refuse_are_refused():
 
 @pytest.mark.parametrize("name", ["amp", "ckpt", "empty", "pools", "streams"])
 def test_under_its_own_settings_a_genuine_history_needs_what_it_needed(name):
-    path = SHARED / "genuine" / f"{name}.pickle.gz"
-    if not path.exists():
-        pytest.skip("the shared histories are not beside this checkout")
+    path = captures.genuine_file(name)
     (recording,) = load(path).recordings
 
     outcome = what_if(recording)

@@ -1,8 +1,8 @@
 """Questions put to a window are answered as by the whole recording between its ends."""
 
 from dataclasses import replace
-from pathlib import Path
 
+import captures
 import numpy as np
 import pytest
 
@@ -16,15 +16,12 @@ from vramscope.model.marks import Labels, Phases, Steps
 from vramscope.model.recording import Recording
 from vramscope.model.trace import Action, Trace
 
-SHARED = Path(__file__).parents[4] / "shared" / "genuine"
-FILES = [SHARED / f"{name}.pickle.gz" for name in ("streams", "expand_press", "empty", "late")]
+FILES = [captures.genuine_file(name) for name in ("streams", "expand_press", "empty", "late")]
 
 
 @pytest.fixture(params=FILES, ids=lambda path: path.name)
 def recording(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Recording:
     """Of a genuine allocator, with a checkpoint every 1,000 events."""
-    if not request.param.exists():
-        pytest.skip(f"{request.param} is not here")
     monkeypatch.setattr(module, "DISTANCE", 1000)
     found = read(request.param).recordings[0]
     return replace(found, checkpoints=checkpoints(found))

@@ -183,7 +183,7 @@ def test_threads_have_phases_of_their_own(told):
             go_on.wait(10)
             return x
 
-    thread = threading.Thread(target=Slow(), args=(torch.ones(1),))
+    thread = threading.Thread(target=Slow(), args=(torch.ones(1),), daemon=True)
     thread.start()
     inside.wait(10)
     network()(torch.ones(2, 4))

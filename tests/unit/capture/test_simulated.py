@@ -202,7 +202,7 @@ def test_a_full_device_is_marked_and_the_program_goes_on(recorded):
 def test_tensors_die_on_other_threads_too(recorded):
     with recorded() as recording:
         box = [torch.ones(256)]
-        thread = threading.Thread(target=box.clear)
+        thread = threading.Thread(target=box.clear, daemon=True)
         thread.start()
         thread.join()
         recording.capture.mark(MarkKind.MARK)

@@ -116,14 +116,21 @@ def _columns(names: tuple[str, ...], rows: list[tuple[int, ...]]) -> dict[str, A
     return dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}
 
 
-def open_program(path: Path, max_bytes: int | None = None, rank: int = 0, **more: Any) -> Program:
+def open_program(
+    path: Path, max_bytes: int | None = None, rank: int = 0, started_ns: int = START_NS, **more: Any
+) -> Program:
     """A run, or one *rank* of it, that has begun and not ended; *max_bytes* is its size cap."""
     device = Device(kind="simulated", name="Simulated 1 GiB", total_bytes=1 << 30)
     process = Process(torch="2.13.0", host=socket.gethostname(), pid=os.getpid(), rank=rank)
     writer = Writer(
-        path, source="simulated", process=process, devices=[device], started_ns=START_NS, max_bytes=max_bytes
+        path,
+        source="simulated",
+        process=process,
+        devices=[device],
+        started_ns=started_ns,
+        max_bytes=max_bytes,
     )
-    return Program(writer, **more)
+    return Program(writer, clock=started_ns, **more)
 
 
 def recorded(path: Path, steps: int = 3, outcome: Outcome = Outcome.FINISHED, **more: Any) -> Path:

@@ -56,10 +56,9 @@ def test_the_page_as_a_file_loads_no_dash_to_be_listed() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
+def test_the_command_serves_until_it_is_interrupted(tmp_path: Path, started: Any) -> None:
     words = [sys.executable, "-m", "vramscope", "serve", str(tmp_path), "--port", "0"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout
+    with started(words, stderr=subprocess.PIPE) as process:
         url = next(line.strip() for line in process.stdout if "token=" in line)
         opener = build_opener(HTTPCookieProcessor())
         with opener.open(url, timeout=30) as answer:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from vramscope.dashboard import data as data_module
 from vramscope.dashboard.address import Address
-from vramscope.dashboard.data import Data, run_id
+from vramscope.dashboard.data import Data, Pace, run_id
 from vramscope.dashboard.instant import category_bytes, clamp, held, moment, neighbour, totals
 from vramscope.dashboard.summary import Summaries, summarise
 
-from vramscope.errors import UnknownNameError, VramscopeError
+from vramscope.errors import FormatError, UnknownNameError, VramscopeError
 from vramscope.model.device import Device
 from vramscope.model.recording import Recording
 from vramscope.model.trace import Action, Trace
@@ -71,10 +71,11 @@ def test_a_deleted_run_is_gone_and_not_a_crash(data: Data, tmp_path: Path) -> No
         data.refresh(name)
 
 
-def test_new_runs_appear(data: Data, run_at: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_runs_appear(run_at: Any, tmp_path: Path) -> None:
+    run_at("first")
+    data = Data(tmp_path, pace=Pace(scan_s=-1.0))
     assert len(data.paths()) == 1
     run_at("second")
-    monkeypatch.setattr(data_module, "SCAN_EVERY_S", -1.0)
 
     assert len(data.paths()) == 2
 
@@ -120,13 +121,22 @@ def test_a_line_of_the_list_says_the_essential(data: Data) -> None:
     assert line.peak_reserved_bytes == 512 << 20
 
 
-def test_a_file_that_cannot_be_read_is_a_line_with_its_reason(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_file_that_cannot_be_read_is_a_line_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "gpt.pickle").write_bytes(b"\x80\x04N.")
-    data = Data(tmp_path)
-    monkeypatch.setattr(data, "_paths", {"gpt": tmp_path / "gpt.pickle"})
-    monkeypatch.setattr(data, "_scanned_s", float("inf"))
+    data = Data(tmp_path / "gpt.pickle", library=Refusing())
+    (name,) = data.paths()
 
-    assert summarise(data, "gpt").error
+    assert summarise(data, name).error == "gpt.pickle: no snapshot"
+
+
+class Refusing:
+    """A library that finds every file and can read none."""
+
+    def discover(self, root: Path) -> list[Path]:
+        return [root]
+
+    def follow(self, path: Path) -> Any:
+        raise FormatError(f"{path.name}: no snapshot")
 
 
 def test_summaries_are_made_in_the_background(data: Data) -> None:
@@ -161,7 +171,11 @@ def test_a_slow_question_keeps_nobody_waiting_and_is_asked_once(data: Data, view
         return "slow"
 
     answers: list[Any] = []
-    threads = [Thread(target=lambda: answers.append(data.derive(view, "slow", slow))) for _ in range(3)]
+
+    def ask() -> None:
+        answers.append(data.derive(view, "slow", slow))
+
+    threads = [Thread(target=ask, daemon=True) for _ in range(3)]
     for thread in threads:
         thread.start()
     assert began.wait(10)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from vramscope.dashboard import growing as growing_module
 from vramscope.dashboard.address import Address
-from vramscope.dashboard.data import Data
+from vramscope.dashboard.data import Data, Pace
 from vramscope.dashboard.figures.series import EVENTS, TIME, ruler
 from vramscope.dashboard.growing import Growing
 from vramscope.dashboard.headline import findings
@@ -171,15 +171,13 @@ def test_what_was_live_at_a_past_instant_is_asked_once(tmp_path: Path, open_prog
 
 
 def test_findings_wait_until_a_run_has_become_longer_and_are_whole_when_it_ended(
-    tmp_path: Path, open_program: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, open_program: Any
 ) -> None:
-    monkeypatch.setattr("vramscope.dashboard.data.REFRESH_EVERY_S", 0.0)
-    monkeypatch.setattr("vramscope.dashboard.data.SHARE", 1e9)
     program = open_program(tmp_path / "live")
     program.begin()
     for _ in range(12):
         program.step()
-    data = Data(tmp_path)
+    data = Data(tmp_path, pace=Pace(refresh_s=0.0, share=1e9))
     (name,) = data.paths()
 
     def said() -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import captures
 import numpy as np
 import plotly.utils
 import pytest
@@ -24,7 +25,6 @@ from vramscope.model.recording import Outcome
 from vramscope.model.stacks import Frame, StackBuilder
 from vramscope.model.trace import Action
 
-SNAPSHOTS = Path(__file__).parents[3].parent / "shared" / "snapshots"
 NAMES = [page.name for page in pages()]
 
 
@@ -272,15 +272,20 @@ def test_a_source_that_changed_since_is_shown_with_that_said(tmp_path: Path) -> 
     assert "has changed since the recording" in other
 
 
-@pytest.mark.skipif(not SNAPSHOTS.is_dir(), reason="no ../shared/snapshots here")
-@pytest.mark.parametrize(
-    "file",
-    ["snap_t26_train_fullstep.pickle", "snap_t210_compiled_ce_8dev.pickle", "snap_t21_deepstack263.pickle",
-     "snap_t29_notrace_4503blocks.pickle", "snap_t22_oom_vit.json", "snap_tiny_expandable_2dev.pickle",
-     "snap_anonymised_fixture.pickle", "snap_empty_1dev.pickle"],
-)  # fmt: skip
-def test_real_files_lay_out_on_every_page(file: str) -> None:
-    data = Data(SNAPSHOTS / file)
+ODD_FILES = {
+    "snap_t26_train_fullstep.pickle", "snap_t210_compiled_ce_8dev.pickle", "snap_t21_deepstack263.pickle",
+    "snap_t29_notrace_4503blocks.pickle", "snap_t22_oom_vit.json", "snap_tiny_expandable_2dev.pickle",
+    "snap_anonymised_fixture.pickle", "snap_empty_1dev.pickle",
+}  # fmt: skip
+REAL_FILES = [
+    *(captures.genuine_file(name) for name in ("expand_press", "ring", "streams")),
+    *(path for path in captures.snapshots() if path.name in ODD_FILES),
+]
+
+
+@pytest.mark.parametrize("file", REAL_FILES, ids=lambda file: file.name)
+def test_real_files_lay_out_on_every_page(file: Path) -> None:
+    data = Data(file)
     client = build_app(data, Access(None)).server.test_client()
     for path in ("/", "/overview", "/peak"):
         answer = go(client, path, f"?run={only(data)}")

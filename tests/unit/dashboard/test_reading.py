@@ -52,7 +52,7 @@ def test_who_waits_for_a_file_learns_how_far_it_is(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="no matter"):
             data.view(Address(run=name))
 
-    thread = Thread(target=open_it)
+    thread = Thread(target=open_it, daemon=True)
     thread.start()
     assert half.wait(10)
     found = data.reading(name)

@@ -4,7 +4,6 @@ import errno
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -13,26 +12,21 @@ from typing import Any
 
 import pytest
 from vramscope.dashboard import data as data_module
-from vramscope.dashboard import summary as summary_module
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.app import _latest, _shown, _standing
 from vramscope.dashboard.components import states
-from vramscope.dashboard.data import STALLED_S, Data
+from vramscope.dashboard.data import STALLED_S, Data, Pace
 from vramscope.dashboard.summary import Summaries
 
-from vramscope.errors import StoreError, UnknownNameError
+from vramscope.errors import FormatError, StoreError, UnknownNameError
 from vramscope.model.recording import Outcome
 from vramscope.store.appendfile import AppendFile
 
 CONFTEST = Path(__file__).with_name("conftest.py")
 
 
-@pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_module, "REFRESH_EVERY_S", 0.0)
-    monkeypatch.setattr(data_module, "SHARE", 1e9)
-    monkeypatch.setattr(data_module, "SCAN_EVERY_S", -1.0)
-    monkeypatch.setattr(summary_module, "LOOK_AGAIN_S", 0.05)
+AT_ONCE = Pace(scan_s=-1.0, refresh_s=0.0, share=1e9, listed_s=0.05)
+"""No pause between two looks."""
 
 
 @pytest.fixture
@@ -40,7 +34,7 @@ def live(tmp_path: Path, open_program: Any) -> tuple[Any, Data, Address]:
     program = open_program(tmp_path / "live")
     program.begin()
     program.step()
-    data = Data(tmp_path)
+    data = Data(tmp_path, pace=AT_ONCE)
     (name,) = data.paths()
     return program, data, Address(run=name)
 
@@ -56,7 +50,7 @@ def test_a_run_that_ends_is_told_once(live: Any, outcome: Outcome) -> None:
     assert _standing(data, address) == after
 
 
-def test_a_process_that_was_killed_is_told(tmp_path: Path) -> None:
+def test_a_process_that_was_killed_is_told(tmp_path: Path, started: Any) -> None:
     script = f"""
         import importlib.util, sys, time
         from pathlib import Path
@@ -70,10 +64,9 @@ def test_a_process_that_was_killed_is_told(tmp_path: Path) -> None:
         time.sleep(60)
     """
     command = [sys.executable, "-c", textwrap.dedent(script)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as training:
-        assert training.stdout is not None
-        assert training.stdout.readline() == b"written\n"
-        data = Data(tmp_path)
+    with started(command) as training:
+        assert training.stdout.readline() == "written\n"
+        data = Data(tmp_path, pace=AT_ONCE)
         address = Address(run=next(iter(data.paths())))
         summaries = Summaries(data)
         line = _line_of(summaries, address.run, Outcome.RUNNING)
@@ -114,21 +107,21 @@ def test_for_how_long_nothing_came_is_told_also_to_who_opens_it_late(live: Any, 
     for file in (tmp_path / "live").rglob("*"):
         os.utime(file, (0, file.stat().st_mtime - 7200))
     os.utime(tmp_path / "live", (0, 0))
-    data = Data(tmp_path)
+    data = Data(tmp_path, pace=AT_ONCE)
     data.paths()
 
     assert 7200 <= _standing(data, address)["stalled"] < 7300
 
 
 def test_a_run_begun_anew_in_the_same_place_is_shown_and_said(
-    live: Any, tmp_path: Path, open_program: Any, monkeypatch: pytest.MonkeyPatch
+    live: Any, tmp_path: Path, open_program: Any
 ) -> None:
     program, data, address = live
     before = _standing(data, address)
     program.writer.close(Outcome.FINISHED)
     shutil.rmtree(tmp_path / "live")
-    monkeypatch.setitem(open_program.__globals__, "START_NS", open_program.__globals__["START_NS"] + 10**9)
-    open_program(tmp_path / "live").begin()
+    later_ns = data.view(address).run.started_ns + 10**9
+    open_program(tmp_path / "live", started_ns=later_ns).begin()
     program = None
     after = _standing(data, address)
 
@@ -183,7 +176,7 @@ def test_runs_side_by_side_each_have_their_line_and_follow(
     program = open_program(tmp_path / "growing")
     program.begin()
     program.step()
-    data = Data(tmp_path)
+    data = Data(tmp_path, pace=AT_ONCE)
     summaries = Summaries(data)
 
     def lines(at_least: int) -> dict[str, Any]:
@@ -202,3 +195,80 @@ def test_runs_side_by_side_each_have_their_line_and_follow(
     assert {line.outcome for line in after.values()} == {Outcome.RUNNING, Outcome.FINISHED}
     assert after["ended"].verdict == "steady"
     assert all(len(line.allocated) for line in after.values())
+
+
+def _cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def _flipped(file: Path) -> None:
+    held = bytearray(file.read_bytes())
+    held[len(held) // 2] ^= 0xFF
+    file.write_bytes(held)
+
+
+@pytest.mark.parametrize("harm", [_cut, _flipped])
+def test_a_finished_run_whose_files_change_while_its_page_is_open_is_said(
+    live: Any, tmp_path: Path, harm: Any
+) -> None:
+    program, data, address = live
+    program.writer.close(Outcome.FINISHED)
+    before = _standing(data, address)
+    assert _standing(data, address) == before
+    harm(next((tmp_path / "live" / "rank0").glob("events*")))
+    after = _standing(data, address)
+
+    assert after != before
+    if after["outcome"] != "gone":
+        assert after["altered"]
+        assert after["version"] > before["version"]
+        assert "Changed" in str(states.alarm("", is_other=False, is_altered=after["altered"]))
+    assert _standing(data, address) == after
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_a_run_that_cannot_be_read_any_more_is_said_and_comes_back(
+    live: Any, tmp_path: Path, is_over: bool
+) -> None:
+    program, data, address = live
+    if is_over:
+        program.writer.close(Outcome.FINISHED)
+    before = _standing(data, address)
+    manifest = next((tmp_path / "live" / "rank0").glob("manifest*"))
+    whole = manifest.read_bytes()
+    manifest.write_bytes(b'{"schema": ')
+    after = _standing(data, address)
+
+    assert after["outcome"] == "gone"
+    assert "Damaged" in str(states.gone(after["why"]))
+    assert _standing(data, address) == after
+    manifest.write_bytes(whole)
+    assert _standing(data, address)["outcome"] == before["outcome"]
+
+
+def test_files_that_cannot_be_read_are_read_again_only_when_they_change(tmp_path: Path) -> None:
+    file = tmp_path / "gpt.pickle"
+    file.write_bytes(b"no snapshot")
+    library = Counting()
+    data = Data(file, library=library, pace=AT_ONCE)
+    address = Address(run=next(iter(data.paths())))
+    for _ in range(3):
+        assert "no snapshot" in _standing(data, address)["why"]
+    assert library.n_read == 1
+    file.write_bytes(b"another text")
+    _standing(data, address)
+
+    assert library.n_read == 2
+
+
+class Counting:
+    """A library that finds every file and can read none."""
+
+    n_read = 0
+
+    def discover(self, root: Path) -> list[Path]:
+        return [root]
+
+    def follow(self, path: Path) -> Any:
+        self.n_read += 1
+        raise FormatError(f"{path.name}: no snapshot")

@@ -147,3 +147,43 @@ def test_a_code_of_a_newer_version_is_kept_as_its_number(tmp_path):
     registry.part(export, export.Export, "parquet").write(Run("r", "r", (recording,)), tmp_path)
 
     assert parquet(tmp_path / "rank0-device0", "events")["action"] == ["ALLOC", "77"]
+
+
+FORMULAS = (
+    "=cmd|' /C calc'!A0",
+    "+1+1",
+    "-2+3",
+    "@SUM(A1)",
+    "\t=1",
+    "\r=1",
+    "\n=1",
+    "\uff1d1",
+    "'quoted",
+    "=",
+)
+PLAIN = ("", "forward", "<module>", "a=b", "1", " =1", "é", '"=1"')
+
+
+def test_no_text_of_a_csv_file_is_a_formula_and_numbers_stay_numbers(tmp_path):
+    builder = StackBuilder()
+    for number, text in enumerate((*FORMULAS, *PLAIN), 1):
+        builder.add([(text, text, -number)])
+    trace = Trace.of(action=[Action.ALLOC], size=[512], block_size=[512], address=[HIGH], time_ns=[-5])
+    notes = tuple(Note("code", text) for text in FORMULAS)
+    recording = Recording(trace=trace, stacks=builder.build(), notes=notes)
+    registry.part(export, export.Export, "csv").write(Run("r", "r", (recording,)), tmp_path)
+    home = tmp_path / "rank0-device0"
+    stacks, texts = csv(home, "stacks"), csv(home, "notes")["text"]
+
+    # One apostrophe before it, and nothing else: whoever reads the file back takes one away.
+    assert stacks["function"][1:] == [*(f"'{text}" for text in FORMULAS), *PLAIN]
+    assert texts == [f"'{text}" for text in FORMULAS]
+    assert [int(line) for line in stacks["line"]] == [0, *(-n for n in range(1, len(FORMULAS + PLAIN) + 1))]
+    assert [int(time_ns) for time_ns in csv(home, "events")["time_ns"]] == [-5]
+
+
+def test_parquet_keeps_every_text_as_it_is(tmp_path):
+    notes = tuple(Note("code", text) for text in FORMULAS)
+    registry.part(export, export.Export, "parquet").write(Run("r", "r", (Recording(notes=notes),)), tmp_path)
+
+    assert parquet(tmp_path / "rank0-device0", "notes")["text"] == list(FORMULAS)

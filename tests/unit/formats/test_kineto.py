@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import captures
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,8 +21,7 @@ from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording, Run
 from vramscope.model.trace import Action
 
-SHARED = Path(__file__).parents[3].parent / "shared"
-SAMPLE = SHARED / "snapshots" / "kineto_t2x_a100_part_gpu.json"
+SAMPLE = captures.OTHERS / "kineto_t2x_a100_part_gpu.json"
 A, B, C = 0x7F00_0000_0000, 0x7F00_0000_0200, 0x7F00_0010_0000
 
 # Time in µs, address, bytes, and the totals after it. 300 were there before; C (200 of them) is freed.

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import captures
 import pytest
 
 from vramscope.analysis import analyses
@@ -10,7 +11,7 @@ from vramscope.formats.memory_summary import read, sniff
 from vramscope.load import HEAD_BYTES, load
 from vramscope.model.recording import Recording, Run
 
-SAMPLE = Path(__file__).parents[3].parent / "shared" / "snapshots" / "memory_summary_t2x_l4.txt"
+SAMPLE = captures.OTHERS / "memory_summary_t2x_l4.txt"
 KIB, MIB = 2**10, 2**20
 METRICS = {
     "Allocated memory": ("512 KiB", "900 MiB"),

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import captures
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,8 +18,7 @@ from vramscope.load import load
 from vramscope.model.recording import Recording
 from vramscope.model.trace import Action
 
-SHARED = Path(__file__).parents[3].parent / "shared"
-SAMPLE = SHARED / "snapshots" / "timeline_gpu_adam.raw.json.gz"
+SAMPLE = captures.OTHERS / "timeline_gpu_adam.raw.json.gz"
 PARAMETER, OPTIMIZER, INPUT, TEMPORARY, ACTIVATION, GRADIENT, AUTOGRAD, NONE = range(8)
 
 ROWS = [

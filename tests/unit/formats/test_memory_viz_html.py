@@ -8,6 +8,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import captures
 import pytest
 
 from vramscope.errors import FormatError
@@ -15,7 +16,6 @@ from vramscope.formats.memory_viz_html import read, sniff
 from vramscope.formats.torch_snapshot import run_of
 from vramscope.load import load
 
-SHARED = Path(__file__).parents[3].parent / "shared"
 PAGE = """<!DOCTYPE html>
 <html><head></head><body><script type="module">
 import {add_local_files} from "https://cdn.jsdelivr.net/gh/pytorch/pytorch@main/torch/utils/viz/MemoryViz.js"
@@ -117,10 +117,8 @@ def test_strangers_are_left_alone(data):
 
 @pytest.mark.parametrize("plot", ["trace_plot", "segment_plot"])
 def test_pages_that_torch_makes_of_a_genuine_snapshot_hold_all_of_it(tmp_path, plot):
-    source = SHARED / "genuine" / "empty.pickle.gz"
+    source = captures.genuine_file("empty")
     viewer = pytest.importorskip("torch.cuda._memory_viz", reason="no torch")
-    if not source.exists():
-        pytest.skip("no shared snapshots")
     genuine = pickle.load(io.BytesIO(gzip.decompress(source.read_bytes())))
     path = saved(tmp_path / "plot.html", getattr(viewer, plot)(genuine).encode())
     expected, found = run_of(genuine, path).recordings, read(path).recordings

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import captures
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,6 @@ from vramscope.formats.nvidia_smi import read, sniff
 from vramscope.load import load
 from vramscope.model.recording import Recording, Run
 
-SNAPSHOTS = Path(__file__).parents[3].parent / "shared" / "snapshots"
 MIB = 2**20
 PLAIN = """timestamp, index, name, uuid, utilization.gpu [%], memory.used [MiB], memory.total [MiB]
 2026/01/03 15:36:53.507, 0, NVIDIA A100, GPU-aa, 1 %, 1129 MiB, 40960 MiB
@@ -214,7 +214,7 @@ def test_a_time_that_cannot_be_is_unknown(tmp_path, moment):
 
 
 def real(name: str) -> Path:
-    path = SNAPSHOTS / name
+    path = captures.OTHERS / name
     if not path.exists():
         pytest.skip("no shared snapshots")
     return path

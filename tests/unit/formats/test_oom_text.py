@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import captures
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from vramscope.model.marks import MarkKind
 from vramscope.model.recording import Recording, Run
 from vramscope.model.trace import Action
 
-SAMPLE = Path(__file__).parents[3].parent / "shared" / "snapshots" / "oom_messages.txt"
+SAMPLE = captures.OTHERS / "oom_messages.txt"
 MIB, GIB = 2**20, 2**30
 
 OLDEST = (

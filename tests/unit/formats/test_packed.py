@@ -11,6 +11,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+import captures
 import numpy as np
 import pytest
 from hypothesis import given
@@ -26,8 +27,7 @@ from vramscope.model.recording import Run
 from vramscope.model.table import Table
 
 ROOT = Path(__file__).parents[3]
-SHARED = ROOT.parent / "shared"
-PICKLES = sorted(path for path in SHARED.glob("[sg]*/*") if path.name.endswith((".pickle", ".pickle.gz")))
+PICKLES = [*captures.genuine(), *captures.snapshots("*", (".pickle",))]
 HERE = Path("a.pickle")
 
 
@@ -97,7 +97,6 @@ def made() -> bytes:
     return pickle.dumps(module.snapshot(12_000, n_devices=2, leak_bytes=4096), protocol=4)
 
 
-@pytest.mark.skipif(not PICKLES, reason=f"no snapshots in {SHARED}")
 @pytest.mark.parametrize("path", PICKLES, ids=lambda path: path.name)
 def test_every_real_file_reads_the_same_both_ways(path: Path) -> None:
     data = path.read_bytes()

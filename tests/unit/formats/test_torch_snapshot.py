@@ -7,6 +7,7 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import captures
 import pytest
 
 from vramscope import formats as package
@@ -16,7 +17,6 @@ from vramscope.formats import Format
 from vramscope.formats.torch_snapshot import read, sniff
 from vramscope.model.recording import Outcome, Run
 
-SHARED = Path(__file__).parents[3].parent / "shared"
 FRAMES = [{"filename": "train.py", "name": "main", "line": 9}]
 
 
@@ -150,16 +150,10 @@ def test_strangers_are_not_taken_for_snapshots(data):
     assert not sniff(data, Path("x.json"))
 
 
-SHARED_FILES = [
-    path
-    for folder in ("snapshots", "genuine")
-    for path in sorted((SHARED / folder).glob("*"))
-    if path.suffix != ".md"
-]
+CAPTURES = [*captures.genuine(), *(path for path in captures.OTHERS.glob("*") if path.suffix != ".md")]
 
 
-@pytest.mark.skipif(not SHARED_FILES, reason="the shared captures are not beside this checkout")
-@pytest.mark.parametrize("path", SHARED_FILES or [None], ids=lambda path: path.name if path else "none")
+@pytest.mark.parametrize("path", sorted(CAPTURES), ids=lambda path: path.name)
 def test_every_shared_file_opens_or_is_refused_with_advice(path):
     with path.open("rb") as file:
         head = file.read(1 << 16)
@@ -173,9 +167,9 @@ def test_every_shared_file_opens_or_is_refused_with_advice(path):
             fitting[0].read(path)
 
 
-@pytest.mark.skipif(not SHARED_FILES, reason="the shared captures are not beside this checkout")
+@pytest.mark.skipif(not captures.OTHERS.exists(), reason=captures.NO_OTHERS)
 def test_the_json_twin_is_its_pickle():
-    twins = [SHARED / "snapshots" / f"snap_t26_adam_tiny_complete.{kind}" for kind in ("json", "pickle")]
+    twins = [captures.OTHERS / f"snap_t26_adam_tiny_complete.{kind}" for kind in ("json", "pickle")]
 
     one, other = (read(path).recordings[0] for path in twins)
 

@@ -8,13 +8,13 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+import captures
 import pytest
 
 from vramscope.errors import FormatError
 from vramscope.formats.unsupported import read, sniff
 from vramscope.load import load
 
-SHARED = Path(__file__).parents[3].parent / "shared"
 KINDS = [
     (b"<html><head><title>GPU Memory Timeline HTML</title>", "a picture and no data"),
     (b"[[1756681317455142, 1756681317455149], [[0, 5, 0, 0, 0, 0, 0, 0, 0]]]", "sums by category"),
@@ -77,7 +77,7 @@ def test_what_is_packed_otherwise_is_named_with_what_to_do(tmp_path, data, name,
 
 
 def test_the_picture_of_a_real_timeline_is_refused():
-    path = SHARED / "snapshots" / "timeline_gpu_adam.html"
+    path = captures.OTHERS / "timeline_gpu_adam.html"
     if not path.exists():
         pytest.skip("no shared snapshots")
 

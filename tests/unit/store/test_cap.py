@@ -3,10 +3,8 @@
 import errno
 import json
 import os
-import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -136,17 +134,16 @@ def test_over_a_long_run_the_directory_stays_below_the_cap_and_every_step_keeps_
     assert len(capped.past.marks) < len(whole.marks) / 4
 
 
-@contextmanager
-def training(directory, *, max_bytes, seed=1, rank=0):
-    """Another process that records without an end."""
-    script = Path(__file__).parent / "scripts" / "endless_run.py"
-    command = [sys.executable, str(script), str(directory), str(max_bytes), str(seed)]
-    variables = os.environ | {"RANK": str(rank)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+@pytest.fixture
+def training(started):
+    """``with training(directory, max_bytes=…):`` another process that records without an end."""
+
+    def begin(directory, *, max_bytes, seed=1, rank=0):
+        script = Path(__file__).parent / "scripts" / "endless_run.py"
+        command = [sys.executable, script, directory, max_bytes, seed]
+        return started(command, env=os.environ | {"RANK": str(rank)})
+
+    return begin
 
 
 def read_until(process, n_steps):
@@ -169,7 +166,7 @@ def is_sound(recording):
     assert (totals.allocated <= totals.active).all()
 
 
-def test_killed_at_any_moment_a_trace_opens_and_is_right(tmp_path):
+def test_killed_at_any_moment_a_trace_opens_and_is_right(tmp_path, training):
     random, n_thinned = Random(3), 0
     for attempt in range(4):
         home = tmp_path / str(attempt)
@@ -187,7 +184,7 @@ def test_killed_at_any_moment_a_trace_opens_and_is_right(tmp_path):
     assert n_thinned >= 2
 
 
-def test_a_follower_goes_on_while_the_beginning_is_taken(tmp_path):
+def test_a_follower_goes_on_while_the_beginning_is_taken(tmp_path, training):
     with training(tmp_path, max_bytes=CAP) as process:
         read_until(process, 50)
         reader, generations = Reader(tmp_path), set()
@@ -234,7 +231,7 @@ def test_where_taking_fails_halfway_nothing_is_lost_and_it_is_tried_again(tmp_pa
     check(recording_of(tmp_path / "capped"), recording_of(tmp_path / "whole"))
 
 
-def test_each_rank_keeps_below_its_own_cap(tmp_path):
+def test_each_rank_keeps_below_its_own_cap(tmp_path, training):
     for rank in (0, 1):
         with training(tmp_path, max_bytes=CAP, seed=rank, rank=rank) as process:
             read_until(process, 200)

@@ -2,13 +2,12 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,15 +45,10 @@ writer.close(Outcome.FINISHED)
 """
 
 
-@contextmanager
-def writing(path: Path, pause_s: float, n_batches: int) -> Iterator[subprocess.Popen[str]]:
-    """Another process that writes."""
-    arguments = [sys.executable, "-c", WRITING, str(path), str(pause_s), str(n_batches)]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+@pytest.fixture
+def writing(started: Callable[..., Any]) -> Callable[..., Any]:
+    """``with writing(path, pause_s=…, n_batches=…):`` another process that writes."""
+    return lambda path, pause_s, n_batches: started([sys.executable, "-c", WRITING, path, pause_s, n_batches])
 
 
 def events(run: Run) -> int:
@@ -69,7 +63,7 @@ def assert_whole_batches(run: Run) -> None:
     np.testing.assert_array_equal(trace.stack_id, np.arange(len(trace)) // 100 + 1)
 
 
-def test_a_follower_sees_whole_batches_while_another_process_writes(run_dir: Path) -> None:
+def test_a_follower_sees_whole_batches_while_another_process_writes(run_dir: Path, writing: Any) -> None:
     seen = set()
     with writing(run_dir, pause_s=0.0005, n_batches=400) as process:
         assert process.stdout is not None
@@ -86,7 +80,7 @@ def test_a_follower_sees_whole_batches_while_another_process_writes(run_dir: Pat
     assert reader.run.recordings[0].notes == ()
 
 
-def test_what_append_returned_for_survives_sigkill(run_dir: Path) -> None:
+def test_what_append_returned_for_survives_sigkill(run_dir: Path, writing: Any) -> None:
     with writing(run_dir, pause_s=0.05, n_batches=10_000) as process:
         assert process.stdout is not None
         said = [process.stdout.readline() for _ in range(6)]
@@ -104,7 +98,7 @@ def test_what_append_returned_for_survives_sigkill(run_dir: Path) -> None:
     assert time.strftime("until %Y-%m-%d %H:%M", time.gmtime(run.ended_ns // 10**9)) in note.text
 
 
-def test_a_follower_notices_that_the_process_died(run_dir: Path) -> None:
+def test_a_follower_notices_that_the_process_died(run_dir: Path, writing: Any) -> None:
     with writing(run_dir, pause_s=60, n_batches=2) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -213,7 +207,7 @@ def test_threads_that_refresh_together_take_each_row_once(
 ) -> None:
     writer = new_writer(devices=[Device()])
     reader = Reader(run_dir)
-    threads = [Thread(target=lambda: [reader.refresh() for _ in range(200)]) for _ in range(4)]
+    threads = [Thread(target=lambda: [reader.refresh() for _ in range(200)], daemon=True) for _ in range(4)]
     for thread in threads:
         thread.start()
     for batch in range(50):

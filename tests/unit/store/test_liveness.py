@@ -2,12 +2,12 @@
 
 import os
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,8 +31,8 @@ def test_a_pid_that_was_given_to_another_process_is_not_ours() -> None:
     assert is_alive(HOST, os.getpid(), replace(here(), started=here().started - 1)) is False
 
 
-def test_a_process_that_ended_is_dead_even_before_its_parent_asks() -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+def test_a_process_that_ended_is_dead_even_before_its_parent_asks(started: Any) -> None:
+    with started([sys.executable, "-c", ""]) as process:
         while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
             time.sleep(0.005)
 

@@ -106,7 +106,7 @@ def test_an_empty_table_writes_nothing(run_dir: Path, new_writer: NewWriter) -> 
 def test_threads_that_write_together_do_not_mix_their_batches(run_dir: Path, new_writer: NewWriter) -> None:
     writer = new_writer()
     threads = [
-        Thread(target=lambda n=n: [writer.append(Trace.of(size=[n] * 50), 0) for _ in range(40)])
+        Thread(target=lambda n=n: [writer.append(Trace.of(size=[n] * 50), 0) for _ in range(40)], daemon=True)
         for n in range(4)
     ]
     for thread in threads:

@@ -1,0 +1,114 @@
+"""The server's connections: half-open sockets never keep a browser out.
+
+Waitress takes 100 connections, keeps an idle one for two minutes and at the limit accepts nobody: 200
+sockets that send nothing, which needs no token, stop it for everybody else. Here the connection that has
+waited longest gives its place to a new one, and a request must arrive whole within a limited time.
+"""
+
+import resource
+import socket
+import time
+from typing import Any
+
+from waitress.channel import HTTPChannel
+from waitress.server import TcpWSGIServer
+
+MOST_CONNECTIONS = 1000
+REQUEST_WITHIN_S = 30
+"""Time for a request to arrive whole; the largest, 1 MiB, takes 8 s over a link of 1 Mbit/s."""
+CLEANUP_EVERY_S = 5
+_IN_PASSING = 50
+"""Connections beyond the limit: one that is to go stays for a turn of the loop. Further ones must wait."""
+
+
+class _Connection(HTTPChannel):
+    """A connection that knows since when its next request is incomplete."""
+
+    incomplete_since_s: float | None
+    """None between requests: a browser keeps a connection for later."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.incomplete_since_s = self.creation_time
+
+    def received(self, data: bytes) -> Any:
+        """Take bytes of a request, as Waitress does, and see whether it is complete now."""
+        taken = super().received(data)
+        if self.request is None:
+            self.incomplete_since_s = None
+        elif self.incomplete_since_s is None:
+            self.incomplete_since_s = time.time()
+        return taken
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nothing is being answered here, so that closing it loses no answer."""
+        return not self.requests and not self.total_outbufs_len
+
+
+class Server(TcpWSGIServer):
+    """A Waitress server in which new connections replace those that have waited longest.
+
+    Parameters
+    ----------
+    application
+        The WSGI application.
+    bound
+        The socket to listen on, bound already.
+    request_within_s
+        Seconds in which a request must have arrived whole.
+    **limits
+        Further adjustments of Waitress.
+    """
+
+    channel_class = _Connection
+
+    def __init__(
+        self,
+        application: Any,
+        bound: socket.socket,
+        request_within_s: float = REQUEST_WITHIN_S,
+        **limits: Any,
+    ) -> None:
+        self.request_within_s = request_within_s
+        self.most = most_connections()
+        family, kind, protocol = bound.family, bound.type, bound.proto
+        super().__init__(
+            application,
+            _sock=bound,
+            sockinfo=(family, kind, protocol, bound.getsockname()),
+            bind_socket=False,
+            connection_limit=self.most + _IN_PASSING,
+            cleanup_interval=CLEANUP_EVERY_S,
+            asyncore_use_poll=True,  # select() fails where a descriptor is 1024 or above
+            **limits,
+        )
+
+    def handle_accept(self) -> None:
+        """Accept one connection; at the limit the one that has waited longest goes."""
+        if len(self.active_channels) >= self.most:
+            self._drop_longest_waiting()
+        super().handle_accept()
+
+    def _drop_longest_waiting(self) -> None:
+        waiting = [each for each in self.active_channels.values() if each.is_waiting and not each.will_close]
+        if waiting:
+            # Those that owe a request go first: what a browser keeps has asked with a token before.
+            longest = min(waiting, key=lambda each: (each.incomplete_since_s is None, each.last_activity))
+            # Closed by the loop: the new connection may not take its descriptor while events of it wait.
+            longest.will_close = True
+
+    def maintenance(self, now: float) -> None:
+        """Close what has been idle for long, and what never completed its request."""
+        super().maintenance(now)
+        for channel in self.active_channels.values():
+            since_s = channel.incomplete_since_s
+            if since_s is not None and channel.is_waiting and now - since_s > self.request_within_s:
+                channel.will_close = True
+
+
+def most_connections() -> int:
+    """The number of connections that are held at once: at most half of the descriptors of this process."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_CONNECTIONS if allowed == resource.RLIM_INFINITY else allowed // 2
+    return max(min(MOST_CONNECTIONS, most), 50)
