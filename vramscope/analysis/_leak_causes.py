@@ -39,7 +39,7 @@ ADVICE = {
     "saved_on_ctx": "ctx.save_for_backward(tensor) instead of an attribute",
     "optimizer_state": "make parameters once; or remove the old group from optimizer.param_groups and its "
     "entries from optimizer.state",
-    "growing_batch": "bound what a batch is made of",
+    "growing_batch": "bound what a batch is made of, or keep the largest batch in mind when choosing a card",
     "unknown": "look at where it is allocated, and for what keeps it; recorder.explain_leaks() asks again",
 }
 """By cause: the edit that ends it."""

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from vramscope.model.recording import Run
 
 
+_TOLD_TO_MACHINES = ("leak", "growing_batch")
+
+
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN", help="a trace directory, or a file that torch wrote")
     parser.add_argument("--json", action="store_true", help="one object, for machines")
@@ -54,10 +57,10 @@ def run(args: Namespace) -> int:
 
 
 def as_json_findings(findings: "list[Finding]") -> list[dict[str, object]]:
-    """Of ``report --json``, leaks only."""
+    """Of ``report --json``, leaks and a batch that grows."""
     from vramscope.commands.report import finding_as_json
 
-    return [finding_as_json(finding) for finding in findings if finding.kind == "leak"]
+    return [finding_as_json(finding) for finding in findings if finding.kind in _TOLD_TO_MACHINES]
 
 
 def _page(run: "Run", told: "list[list[Finding]]", n_turns: list[int]) -> "Iterator[Block]":
