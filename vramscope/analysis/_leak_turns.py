@@ -56,8 +56,8 @@ def _lone_backwards(recording: Recording) -> NDArray[Any]:
 
 
 def _are_steps(recording: Recording, ends: NDArray[Any]) -> bool:
-    """Whether a forward comes in each: a file may have annotations of optimizers only, and of an optimizer for
-    each layer there are 24 in one backward."""
+    """Whether a forward comes in each: a file may have annotations of optimizers only, and 24 layers with an
+    optimizer each have 24 of them in one backward."""
     kind, phase = recording.marks.kind, recording.marks.phase
     of_optimizers = (kind == MarkKind.PHASE_BEGIN) & (phase == Phase.OPTIMIZER)
     is_marked = np.isin(kind, (MarkKind.STEP, MarkKind.ENTER)).any() or not of_optimizers.any()

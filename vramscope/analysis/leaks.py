@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from vramscope.analysis import Analysis
 from vramscope.analysis._leak_batch import Batch, growing_batch
 from vramscope.analysis._leak_causes import ADVICE, CAUSES, Facts, cause_of
+from vramscope.analysis._leak_edits import advice, as_written
 from vramscope.analysis._leak_growth import LEAST_LEVELS, growth, window
 from vramscope.analysis._leak_holders import (
     Held,
@@ -54,6 +55,8 @@ class Leak:
     """One of ``_cause.CAUSES``."""
     holder: str | None
     """The variable, as the program would write it; None where nobody looked or found it."""
+    edit: str
+    """What ends it."""
     path: str | None
     """The whole way from a name to one of the blocks."""
     kept_at: tuple[str, int, str] | None
@@ -254,7 +257,6 @@ def _leak(known: _Known, rows: NDArray[Any]) -> Leak | None:
 def _batch(known: _Known, batch: Batch) -> Leak | None:
     """What a step is given, or a table that the program keeps and makes longer each time: cause unknown."""
     levels, source = known.levels, batch.source
-    source = source[levels.born[source] >= _first(levels)]
     example = _example([known.holdings[row] for row in source.tolist() if row in known.holdings])
     if _is_kept(known, source, example):
         rows = batch.rows[levels.born[batch.rows] < levels.gone[batch.rows]]
@@ -265,7 +267,8 @@ def _batch(known: _Known, batch: Batch) -> Leak | None:
     first = _first(levels)
     return Leak(
         cause="growing_batch",
-        holder=None if example is None or is_nameless(example, "unknown") else root_of(example),
+        holder=None if example is None or is_nameless(example, "unknown") else as_written(example),
+        edit=ADVICE["growing_batch"],
         path=None if example is None else path_of(example),
         kept_at=None,
         lines=tuple((frame, rate) for (frame, _), rate in batch.lines),
@@ -298,9 +301,11 @@ def _told(
         return None
     first = _first(levels)
     lines = _lines(levels, rows)
+    holder = None if example is None or is_nameless(example, cause) else as_written(example)
     return Leak(
         cause=cause,
-        holder=None if example is None or is_nameless(example, cause) else root_of(example),
+        holder=holder,
+        edit=advice(cause, holder, example, levels.recording.source),
         path=None if example is None else path_of(example),
         kept_at=None if example is None else kept_at(example),
         lines=tuple((frame, rate) for (frame, _), rate in lines),
@@ -394,7 +399,7 @@ def _finding(leak: Leak, result: Leaks) -> Finding:
         holder=leak.holder,
         n_bytes=leak.n_bytes,
         bytes_per_step=round(leak.bytes_per_step),
-        advice=ADVICE[leak.cause].format(variable=variable),
+        advice=leak.edit,
         evidence=_evidence(leak),
     )
 
@@ -413,7 +418,7 @@ def _batch_finding(batch: Leak) -> Finding:
         holder=batch.holder,
         n_bytes=batch.n_bytes,
         bytes_per_step=round(batch.bytes_per_step),
-        advice=ADVICE["growing_batch"],
+        advice=batch.edit,
         evidence=_evidence(batch),
     )
 
