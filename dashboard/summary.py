@@ -148,5 +148,8 @@ def _verdict(recording: Recording) -> str:
         return "ran out of memory" if n_ooms == 1 else f"ran out of memory {n_ooms:,} times"
     if len(recording.trace) > MOST_EVENTS_JUDGED or len(recording.steps) < 7:
         return ""
-    rate = sum(leak.bytes_per_step for leak in answer(recording, "leaks").leaks)
-    return f"leaks {format_bytes(rate)} a step" if rate else "steady"
+    found = answer(recording, "leaks")
+    rate = sum(leak.bytes_per_step for leak in found.leaks)
+    if rate:
+        return f"leaks {format_bytes(rate)} a step"
+    return "batch grows" if found.batch else "steady"

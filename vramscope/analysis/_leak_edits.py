@@ -53,6 +53,7 @@ def _wrapper(cause: str, example: Held) -> str:
     entered = example.first("graph")
     is_number = entered is not None and len(entered) > 2 and entered[2] == 1
     if cause in _KEEPS_NUMBERS:
+        is_number |= cause == "loss_with_graph" and entered is None
         return ".item()" if is_number else ".detach()"
     return ".detach().cpu()"
 

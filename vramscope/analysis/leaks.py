@@ -7,7 +7,7 @@ what the driver counts beyond that (outside of torch).
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,10 @@ from vramscope.analysis._leak_holders import (
 )
 from vramscope.analysis._leak_levels import Levels, Place, levels_of
 from vramscope.analysis._leak_outside import cache_growth, outside_growth
+from vramscope.analysis._leak_rounds import are_enough, rounds
 from vramscope.analysis._leak_turns import turns
 from vramscope.analysis.categories import Assigned, Reason, assign
+from vramscope.analysis.timeline import timeline
 from vramscope.model.finding import Finding
 from vramscope.model.marks import BackwardKeeps, Category, MarkKind, Phase
 from vramscope.model.recording import Recording
@@ -95,6 +97,10 @@ class Leaks:
     """Reserved beyond allocated; 0 where it does not grow."""
     outside_bytes_per_step: float = 0.0
     """Of the process beyond reserved, by the driver; 0 where it does not grow or nobody asked the driver."""
+    n_rises: int = 0
+    """How often memory rose, where it rises every so many steps only, as with evaluations; else 0."""
+    n_turns: int = 0
+    """Steps, or turns of the loop, that were there to be compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +119,20 @@ def leaks(recording: Recording, min_bytes_per_step: int = LEAST_BYTES_PER_STEP) 
     """What grows by *min_bytes_per_step* or more; needs 7 steps. 1 s per million events."""
     at, has_steps = turns(recording)
     if len(at) < LEAST_LEVELS:
-        return Leaks(at, has_steps)
+        return Leaks(at, has_steps, n_turns=len(at))
     stride = -(-len(at) // _MOST_TURNS)
-    at = at[::-1][::stride][::-1]
+    found = _compared(recording, at[::-1][::stride][::-1], stride, min_bytes_per_step)
+    every = rounds(timeline(recording).allocated[at])
+    if are_enough(every) and not found.leaks and found.batch is None:
+        now_and_then = _compared(recording, at[every], int(np.median(np.diff(every[1:]))), min_bytes_per_step)
+        found = replace(found, leaks=now_and_then.leaks)
+        if found.leaks:
+            found = replace(found, turns=now_and_then.turns)
+    return replace(found, has_steps=has_steps, n_rises=max(len(every) - 1, 0), n_turns=len(at))
+
+
+def _compared(recording: Recording, at: NDArray[Any], stride: int, least: int) -> Leaks:
+    """What is allocated at the instants *at*, each *stride* steps after the one before."""
     levels = levels_of(recording, at, stride)
     known = _known(levels)
     batch = growing_batch(levels)
@@ -123,16 +140,15 @@ def leaks(recording: Recording, min_bytes_per_step: int = LEAST_BYTES_PER_STEP) 
     fed = None if batch is None or not batch.is_sure else _batch(known, batch)
     if fed is not None and fed.cause == "unknown":
         asked, fed = [*asked, fed], None
-    found = [leak for leak in asked if leak is not None and leak.bytes_per_step >= min_bytes_per_step]
+    found = [leak for leak in asked if leak is not None and leak.bytes_per_step >= least]
     found.sort(key=lambda leak: -leak.bytes_per_step)
     return Leaks(
-        at,
-        has_steps,
-        tuple(found),
-        fed if fed is not None and fed.bytes_per_step >= min_bytes_per_step else None,
+        turns=at,
+        leaks=tuple(found),
+        batch=fed if fed is not None and fed.bytes_per_step >= least else None,
         # The cache of a batch that grows follows its peaks.
-        0.0 if batch is not None else cache_growth(recording, at, stride, min_bytes_per_step),
-        outside_growth(recording, at, stride, min_bytes_per_step),
+        cache_bytes_per_step=0.0 if batch is not None else cache_growth(recording, at, stride, least),
+        outside_bytes_per_step=outside_growth(recording, at, stride, least),
     )
 
 
