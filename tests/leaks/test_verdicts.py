@@ -26,7 +26,7 @@ class Layered(nn.Module):
 
     def __init__(self, recomputes):
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(N_LAYERS))
+        self.layers = nn.ModuleList(nn.Linear(256, 256) for _ in range(N_LAYERS))
         self.recomputes = recomputes
 
     def forward(self, x):
@@ -41,7 +41,7 @@ def one_step(recomputes):
     optimizers = {each: torch.optim.AdamW([each], foreach=False) for each in model.parameters()}
     for each in model.parameters():
         each.register_post_accumulate_grad_hook(lambda parameter: optimizers[parameter].step())
-    model(torch.randn(512, 64)).square().mean().backward()
+    model(torch.randn(512, 256)).square().mean().backward()
     return optimizers
 
 
