@@ -148,4 +148,6 @@ def _verdict(run: Run, recording: Recording) -> str:
         return ""
     found = findings(answer(recording, "leaks"))
     rate = sum(finding.bytes_per_step or 0 for finding in found if finding.kind == "leak")
-    return f"leaks {format_bytes(rate)} a step" if rate else "steady"
+    if rate:
+        return f"leaks {format_bytes(rate)} a step"
+    return "batch grows" if any(finding.kind == "growing_batch" for finding in found) else "steady"

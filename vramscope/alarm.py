@@ -6,10 +6,18 @@ from time import perf_counter
 
 from vramscope.units import format_bytes
 
-# What keeps a graph or a frame of every step is never meant. A list or a dict that grows may be a buffer that
-# fills up: it is told when it has grown for so many steps.
+# What keeps a graph or a frame of every step is never meant, nor is what a hook collects that nobody removed.
+# A list or a dict that grows may be a buffer that fills up: it is told when it has grown for so many steps.
 _NEVER_MEANT = frozenset(
-    {"retain_graph", "loss_with_graph", "undetached_state", "create_graph_cycle", "saved_on_ctx", "traceback"}
+    {
+        "retain_graph",
+        "loss_with_graph",
+        "undetached_state",
+        "create_graph_cycle",
+        "saved_on_ctx",
+        "traceback",
+        "hook",
+    }
 )
 _SURE_AFTER_STEPS = 60
 # Reading takes a second per million events, of the training's time: 60 bytes each.
@@ -48,7 +56,7 @@ class Alarm:
 
         for recording in load(directory).recordings:
             result = leaks(recording)
-            is_long = len(result.turns) >= _SURE_AFTER_STEPS
+            is_long = result.n_turns >= _SURE_AFTER_STEPS
             for finding in findings(result):
                 where = finding.file, finding.line
                 is_sure = finding.kind == "leak" and (is_long or finding.cause in _NEVER_MEANT)

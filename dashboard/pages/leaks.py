@@ -31,7 +31,8 @@ def _layout(context: Context) -> Any:
 def _content(data: Data, view: View, address: Address) -> list[Any]:
     found: Leaks = data.ask(view, "leaks")
     if not found.leaks:
-        return [_nothing(found), *_no_leak(found)]
+        first = _growing_batch(found, found.batch, address, view) if found.batch else [_nothing(found)]
+        return [*first, *_no_leak(found)]
     total = sum(leak.bytes_per_step for leak in found.leaks)
     turn = "step" if found.has_steps else "turn of its loop"
     many = f"{len(found.leaks)} leaks" if len(found.leaks) > 1 else "A leak"
@@ -50,7 +51,25 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
                       graph("lk-graph", figure, f"Growth of {len(shown)} leaks over the steps.", "steps")],
                      className="panel chart", **{"aria-label": "Growth"}),
         *[_card(told, leak, i, address, view) for i, leak in enumerate(shown)],
+        *(_growing_batch(found, found.batch, address, view) if found.batch else []),
         *_no_leak(found),
+    ]  # fmt: skip
+
+
+def _growing_batch(found: Leaks, batch: Leak, address: Address, view: View) -> list[Any]:
+    """No leak: each step is given more than the one before."""
+    question = analysis.analyses()["leaks"]
+    told = question.findings(found) if question.findings else []
+    (said,) = (each for each in told if each.kind == "growing_batch")
+    claim = f"The batch grows: {format_bytes(batch.bytes_per_step)} more with every step, no leak"
+    figure = growth.figure(np.array([batch.level]), ["most allocated in each step"], _turns(view, found))
+    return [
+        html.Section([html.H2(claim, className="claim"), html.P(said.advice, className="support")],
+                     className="opening"),
+        html.Section([html.Div(html.H3("The most that was allocated in each step"), className="panel-bar"),
+                      graph("lk-batch", figure, "The peak of each step.", "steps")],
+                     className="panel chart", **{"aria-label": "Peaks of steps"}),
+        _card([said], batch, 0, address, view),
     ]  # fmt: skip
 
 
@@ -125,10 +144,10 @@ def _key(names: list[str]) -> html.Div:
 
 
 def _nothing(found: Leaks) -> html.Section:
-    if len(found.turns) < 7:
+    if found.n_turns < 7:
         return states.state(
             "Too short to tell",
-            f"{len(found.turns)} steps were recorded; growth from step to step needs at least 7.",
+            f"{found.n_turns} steps were recorded; growth from step to step needs at least 7.",
         )
     return states.state(
         "Nothing leaks",

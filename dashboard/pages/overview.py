@@ -87,7 +87,7 @@ def _found(data: Data, view: View) -> list[Any]:
     return lines
 
 
-_ROOMS = {"leak": "/leaks", "oom": "/oom", "fragmentation": "/fragmentation"}
+_ROOMS = {"leak": "/leaks", "growing_batch": "/leaks", "oom": "/oom", "fragmentation": "/fragmentation"}
 
 
 def _finding(view: View, found: Finding) -> html.Li:

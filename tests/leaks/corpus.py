@@ -22,6 +22,8 @@ class Script:
     lines: frozenset[int]
     holder: str
     kept_at: int
+    edit: str = ""
+    """Words of the advice; '' where the script does not say."""
 
     @property
     def name(self) -> str:
@@ -53,7 +55,7 @@ class Result:
 
 
 def scripts(folder: str, device: str = "cuda") -> list[Script]:
-    """Of ``leaking``, ``clean``, ``holdout``, ``trial`` or ``unseen`` what can be seen on that device."""
+    """Of ``leaking``, ``clean``, ``holdout``, ``trial``, ``unseen`` or ``field`` what that device shows."""
     paths = sorted((HERE / folder).glob("*.py"))
     return [_script(path) for path in paths if device == "cuda" or path.stem not in OF_OTHER_THREADS]
 
@@ -68,6 +70,7 @@ def _script(path: Path) -> Script:
         cause=next(iter(causes), ""),
         lines=frozenset(number for number, line in lines if "# LEAK: " in line),
         holder=holders[0] if holders else "",
+        edit=next((found[1].strip() for _, line in lines if (found := re.search(r"EDIT: (.+)$", line))), ""),
         kept_at=next((number for number, line in lines if re.search(r"#.*\bKEPT\b", line)), 0),
     )
 

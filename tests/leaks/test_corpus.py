@@ -16,8 +16,9 @@ from vramscope.model.marks import Labels, Marks, Phases, Steps
 from vramscope.model.trace import Action
 
 corpus = sys.modules["leaks_corpus"]
-LEAKING, CLEAN, HOLDOUT, TRIAL, UNSEEN = (
-    corpus.scripts(folder, "simulated") for folder in ("leaking", "clean", "holdout", "trial", "unseen")
+LEAKING, CLEAN, HOLDOUT, TRIAL, UNSEEN, FIELD = (
+    corpus.scripts(folder, "simulated")
+    for folder in ("leaking", "clean", "holdout", "trial", "unseen", "field")
 )
 
 pytestmark = pytest.mark.xdist_group("leaks")
@@ -26,6 +27,10 @@ pytestmark = pytest.mark.xdist_group("leaks")
 def recording_of(recorded_corpus, script):
     (recording,) = vramscope.load(recorded_corpus[script.name]).recordings
     return recording
+
+
+def kind_of(script):
+    return "growing_batch" if script.cause == "growing_batch" else "leak"
 
 
 def without_holders(recording):
@@ -51,7 +56,7 @@ def test_a_seeded_leak_is_found_in_10_steps_with_cause_line_and_holder(recorded_
     result = corpus.judge(script, recording)
 
     assert len(recording.steps) == 10
-    assert [finding.kind for finding in result.findings] == ["leak"]
+    assert [finding.kind for finding in result.findings] == [kind_of(script)]
     assert result.leak.cause == script.cause
     assert result.has_right_line, result.leak
     assert result.has_right_holder, result.leak
@@ -81,6 +86,18 @@ def test_the_hold_out_is_told_apart_and_never_named_wrongly(recorded_corpus, scr
         assert result.findings == []
 
 
+@pytest.mark.parametrize("script", FIELD, ids=lambda script: script.name)
+def test_a_bug_that_users_made_has_its_cause_line_holder_and_edit(recorded_corpus, script):
+    result = corpus.judge(script, recording_of(recorded_corpus, script))
+
+    assert [(finding.kind, finding.cause) for finding in result.findings] == [(kind_of(script), script.cause)]
+    assert result.has_right_line, result.leak
+    assert result.has_right_holder, result.leak
+    assert script.edit in result.leak.advice
+    kept = result.leak.evidence["kept_at"]
+    assert kept is None or kept["line"] == script.kept_at
+
+
 @pytest.mark.parametrize("script", LEAKING, ids=lambda script: script.name)
 def test_without_holders_the_line_is_found_and_no_wrong_cause(recorded_corpus, script):
     recording = without_holders(recording_of(recorded_corpus, script))
@@ -91,7 +108,12 @@ def test_without_holders_the_line_is_found_and_no_wrong_cause(recorded_corpus, s
     assert result.leak.holder is None
 
 
-@pytest.mark.parametrize("script", LEAKING, ids=lambda script: script.name)
+# Without phases a batch that grows and a gradient that grows look the same: of neither is anything said.
+ALIKE = ("growing_batch", "gradient_not_cleared")
+WITHOUT_PHASES = [script for script in LEAKING if script.cause not in ALIKE]
+
+
+@pytest.mark.parametrize("script", WITHOUT_PHASES, ids=lambda script: script.name)
 def test_a_ring_that_lost_its_beginning_shows_the_same_leak(recorded_corpus, script):
     recording = without_holders(recording_of(recorded_corpus, script))
     whole = recording.leaks()
@@ -100,6 +122,15 @@ def test_a_ring_that_lost_its_beginning_shows_the_same_leak(recorded_corpus, scr
 
     assert result.leaks[0].lines[0][0].line in script.lines
     assert result.leaks[0].bytes_per_step == pytest.approx(whole.leaks[0].bytes_per_step, rel=0.1)
+
+
+@pytest.mark.parametrize("cause", ALIKE)
+def test_without_phases_a_batch_that_grows_and_a_gradient_are_not_called_leaks(recorded_corpus, cause):
+    (script,) = (script for script in LEAKING if script.cause == cause)
+    found = replace(recording_of(recorded_corpus, script), phases=Phases.of()).leaks()
+
+    assert found.leaks == ()
+    assert found.batch is None
 
 
 def recording_from(recording, event):

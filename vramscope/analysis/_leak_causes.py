@@ -25,9 +25,10 @@ CAUSES = {
 """By cause: what happens, in words."""
 
 ADVICE = {
-    "retain_graph": "leave out retain_graph=True, and keep numbers: {variable}.append(loss.item())",
-    "loss_with_graph": "keep the number: loss.item(), or loss.detach(); evaluate under torch.no_grad()",
-    "kept_output": "keep what is needed later only, off the device: .detach().cpu()",
+    "retain_graph": "leave out retain_graph=True where no second backward needs it; keep numbers: "
+    "{statement}",
+    "loss_with_graph": "keep numbers: {statement}; evaluate under torch.no_grad()",
+    "kept_output": "keep it off the device: {statement}",
     "undetached_state": "cut the graph between steps: {variable} = {variable}.detach()",
     "hook": "remove the hook when it is no longer needed (handle.remove()), or clear {variable} every step; "
     "keep .detach().cpu()",
@@ -39,8 +40,8 @@ ADVICE = {
     "saved_on_ctx": "ctx.save_for_backward(tensor) instead of an attribute",
     "optimizer_state": "make parameters once; or remove the old group from optimizer.param_groups and its "
     "entries from optimizer.state",
-    "growing_batch": "bound what a batch is made of",
-    "unknown": "look at where it is allocated, and for what keeps it; recorder.explain_leaks() asks again",
+    "growing_batch": "bound what a batch is made of, or keep the largest batch in mind when choosing a card",
+    "unknown": "look at where it is allocated, and for what keeps it ({again})",
 }
 """By cause: the edit that ends it."""
 

@@ -17,6 +17,9 @@ from vramscope.model.recording import Recording
 _CONTAINERS = ("item", "key")
 _NAMES = ("attribute", "closure", "optimizer", "grad")
 _NAMELESS = ("part", "bound", "default", "traceback")
+LEAST_ITEMS_PER_STEP = 0.5
+"""Of a container that gets longer: items that begin with another step, per step whose blocks are under it. A
+list of each step's tensors has 1.0; the two tensors of a recurrent state, after seven steps, 0.29."""
 _OPTIMIZER_S_OWN = ("state", "param_groups")
 
 
@@ -36,16 +39,20 @@ def held(recording: Recording, found: Allocations, born: NDArray[Any]) -> Mappin
 def _with_what_grows(said: Mapping[int, Holding], born: NDArray[Any]) -> dict[int, Held]:
     """Of the containers on a way the one that has other items for other steps; of such the outermost."""
     first: dict[tuple[Word, ...], dict[Any, int]] = defaultdict(dict)
+    seen: dict[tuple[Word, ...], set[int]] = defaultdict(set)
     ways = {row: _containers(holding) for row, holding in said.items()}
     for row, containers in ways.items():
         for _, way, item in containers:
+            seen[way].add(int(born[row]))
             of_item = first[way]
             of_item[item] = min(of_item.get(item, int(born[row])), int(born[row]))
     n_steps = {way: len(set(of_item.values())) for way, of_item in first.items()}
+    # The two tensors of a recurrent state lead to all steps, and there are never more of them.
+    n_steps = {way: n for way, n in n_steps.items() if n >= LEAST_ITEMS_PER_STEP * len(seen[way])}
     grown = {}
     for row, containers in ways.items():
-        best = max(containers, key=lambda each: n_steps[each[1]], default=None)
-        at = best[0] if best is not None and n_steps[best[1]] > 1 else -1
+        best = max(containers, key=lambda each: n_steps.get(each[1], 0), default=None)
+        at = best[0] if best is not None and n_steps.get(best[1], 0) > 1 else -1
         grown[row] = Held(said[row].words, at)
     return grown
 

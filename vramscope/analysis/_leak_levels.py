@@ -46,6 +46,13 @@ class Levels:
         np.add.at(change, self.gone[rows], -self.found.block_size[rows])
         return np.cumsum(change)[:-1]
 
+    def count(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Number of these rows' blocks at each instant."""
+        change = np.zeros(len(self.at) + 1, "i8")
+        np.add.at(change, self.born[rows], 1)
+        np.add.at(change, self.gone[rows], -1)
+        return np.cumsum(change)[:-1]
+
     def by_place(self) -> dict[int, NDArray[Any]]:
         """Place → its lasting rows, of places that have more at the last instant than at the first."""
         rows = self.lasting

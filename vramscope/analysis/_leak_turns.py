@@ -1,43 +1,77 @@
 """At which instants is one turn of the program like the next?
 
-The ends of its steps, where it is known where they are. In a file without marks: where its optimizer is done;
-else an allocation that comes again and again at regular distances stands for the loop.
+At the ends of its steps, where these are known. In a file without steps a turn counts only where the stacks
+show a training loop: an optimizer's step or a backward, and a module's forward, called in turn from one
+function. Whatever else recurs may be layers: one step of 24 equal layers has 24 equal turns, each of which
+keeps what backward needs.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.model.marks import Phase
+from vramscope.analysis.folding import is_framework
+from vramscope.model.marks import MarkKind, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Stacks
 from vramscope.model.trace import Action
 
 _LEAST_TURNS = 6
-_MOST_TURNS = 100_000
-# How much the distances of turns may differ, as their standard deviation over their mean.
-_MOST_IRREGULAR = 0.35
-_MOST_COUNTS, _MOST_STACKS = 5, 100
-_LEAST_OF_FILE = 0.6
-_LEAST_FREED, _MOST_FREED = 0.4, 1.1
+LEAST_SHARE_OF_FILE = 0.6
+"""Turns that fill less of a file are a part of something larger. Of the loops at hand the least is 0.79 (six
+turns after a slow start), of layers within a step the most is 0.41."""
+LEAST_FREED, MOST_FREED = 0.4, 1.1
+"""The share of what a turn allocates that it frees, by its median. TODO"""
+_AUTOGRAD = ("torch/_tensor.py", "torch/autograd/__init__.py")
+_MOST_SHORT = 0.8
+"""A last step of fewer events than this share of the usual is cut short: by the end, or it still runs."""
 
 
 def turns(recording: Recording) -> tuple[NDArray[Any], bool]:
-    """Instants, in order, and whether they are of known steps; empty where there is no loop to be seen."""
+    """Instants, in order, and whether they are of known steps; empty where no training loop is to be seen."""
     # Of a ring the beginning is lost: its marks are still there, all at the first instant.
     ends, n_events = recording.steps.end_event[recording.steps.end_event > 0], len(recording.trace)
+    if not len(recording.steps):
+        return _inferred(recording), False
+    if len(recording.steps) == 1 and len(backward := _lone_backwards(recording)) >= _LEAST_TURNS:
+        return backward, False
+    if not _are_steps(recording, ends):
+        return np.zeros(0, "i8"), False
     if len(ends) >= _LEAST_TURNS:
         # The last step is often cut short: by the end of the program, or because it still runs. And what
         # comes after the loop looks like one.
         is_open = len(ends) > 1 and ends[-1] >= n_events and (_is_short(ends) or _lacks_a_phase(recording))
-        return np.minimum(ends[:-1] if is_open else ends, n_events), True
-    return _inferred(recording), False
+        ends = ends[:-1] if is_open else ends
+    return np.minimum(ends, n_events), True
+
+
+def _lone_backwards(recording: Recording) -> NDArray[Any]:
+    """Ends of the backwards of a program that shows nothing else: no forward, no optimizer."""
+    phases = recording.phases
+    outermost = phases.rows((phases.depth == 0) & ~np.isin(phases.phase, (Phase.USER, Phase.LOSS)))
+    if (outermost.phase == Phase.BACKWARD).all():
+        return outermost.end_event
+    return np.zeros(0, "i8")
+
+
+def _are_steps(recording: Recording, ends: NDArray[Any]) -> bool:
+    """Whether a forward comes in each: a file may have annotations of optimizers only, and 24 layers with an
+    optimizer each have 24 of them in one backward."""
+    kind, phase = recording.marks.kind, recording.marks.phase
+    of_optimizers = (kind == MarkKind.PHASE_BEGIN) & (phase == Phase.OPTIMIZER)
+    is_marked = np.isin(kind, (MarkKind.STEP, MarkKind.ENTER)).any() or not of_optimizers.any()
+    if recording.source != "snapshot" or is_marked or len(ends) < _LEAST_TURNS:
+        return True
+    stacks = _loop_stacks(recording.stacks)
+    allocs = np.flatnonzero(recording.trace.action == Action.ALLOC)
+    stack_id = recording.trace.stack_id[allocs]
+    return bool(_in_all_turns(stacks, stack_id, np.searchsorted(allocs, ends) - 1))
 
 
 def _is_short(ends: NDArray[Any]) -> bool:
     lengths = np.diff(ends)
-    return bool(lengths[-1] < 0.8 * np.median(lengths))
+    return bool(lengths[-1] < _MOST_SHORT * np.median(lengths))
 
 
 def _lacks_a_phase(recording: Recording) -> bool:
@@ -51,21 +85,60 @@ def _lacks_a_phase(recording: Recording) -> bool:
 
 
 def _inferred(recording: Recording) -> NDArray[Any]:
-    """Where the optimizer is done; else the most regular births of a stack outside of modules.
-
-    Not within a module: one forward through 32 equal layers looks like a loop too, and keeps what backward
-    will need.
-    """
+    """Where the optimizer is done, else where a backward was begun, if a forward comes before each time."""
     allocs = np.flatnonzero(recording.trace.action == Action.ALLOC)
     stack_id = recording.trace.stack_id[allocs]
-    in_optimizer, in_module = _kinds(recording.stacks)
-    inside = in_optimizer[stack_id]
-    ends = allocs[1:][inside[:-1] & ~inside[1:]]
-    if len(ends) >= _LEAST_TURNS and _frees_what_it_takes(recording, ends):
-        found: NDArray[Any] = ends
-        return found
-    usable = ~inside & ~in_module[stack_id] & (stack_id != 0)
-    return _recurring(recording, allocs[usable])
+    stacks = _loop_stacks(recording.stacks)
+    # SGD allocates nothing: its steps are not to be seen.
+    for of_anchor in (stacks.in_optimizer, stacks.in_backward):
+        inside = of_anchor[stack_id]
+        last = np.flatnonzero(inside[:-1] & ~inside[1:])
+        ends: NDArray[Any] = allocs[last + 1]
+        if len(ends) >= _LEAST_TURNS and _is_loop(stacks, stack_id, last):
+            return ends if _frees_what_it_takes(recording, ends) else ends[:0]
+    return np.zeros(0, "i8")
+
+
+class _LoopStacks(NamedTuple):
+    """What of a training loop is under way in each stack."""
+
+    stacks: Stacks
+    in_optimizer: NDArray[Any]
+    in_forward: NDArray[Any]
+    """A module's call that is not a recompute of one within backward."""
+    in_backward: NDArray[Any]
+    """The call of a backward: on CUDA only the first gradient is allocated there."""
+
+    def callers(self, stack_id: int) -> frozenset[tuple[int, int]]:
+        """Functions (file, name) outside of torch that called the optimizer, the module or the backward."""
+        file, name, parent = self.stacks.file, self.stacks.function, self.stacks.parent
+        found: set[tuple[int, int]] = set()
+        while stack_id:
+            if self.in_optimizer[stack_id] or self.in_forward[stack_id] or self.in_backward[stack_id]:
+                found.clear()
+            elif not is_framework(self.stacks.strings[file[stack_id]]):
+                found.add((int(file[stack_id]), int(name[stack_id])))
+            stack_id = int(parent[stack_id])
+        return frozenset(found)
+
+
+def _is_loop(stacks: _LoopStacks, stack_id: NDArray[Any], last: NDArray[Any]) -> bool:
+    """Whether one function calls both what ends a turn and, in every turn, the same forward."""
+    in_all = _in_all_turns(stacks, stack_id, last)
+    enders = [stacks.callers(row) for row in np.unique(stack_id[last[1:]]).tolist()]
+    shared = frozenset.intersection(*enders)
+    return any(shared & stacks.callers(row) for row in in_all)
+
+
+def _in_all_turns(stacks: _LoopStacks, stack_id: NDArray[Any], last: NDArray[Any]) -> list[int]:
+    """Stacks of a forward that allocate in every turn but the first; *last*: the last row of each turn."""
+    forward = np.flatnonzero(stacks.in_forward[stack_id])
+    turn = np.searchsorted(last, forward)
+    pairs = np.unique(np.stack([stack_id[forward], turn]), axis=1)
+    pairs = pairs[:, (pairs[1] > 0) & (pairs[1] < len(last))]
+    each, n_turns = np.unique(pairs[0], return_counts=True)
+    found: list[int] = each[n_turns == len(last) - 1].tolist()
+    return found
 
 
 def _frees_what_it_takes(recording: Recording, events: NDArray[Any]) -> bool:
@@ -81,44 +154,24 @@ def _frees_what_it_takes(recording: Recording, events: NDArray[Any]) -> bool:
     taken, freed = by_turn(Action.ALLOC), by_turn(Action.FREE_COMPLETED)
     share = freed / np.maximum(taken, 1)
     # The layers of one forward fill a part of a step, a loop of steps the file.
-    is_whole = events[-1] - events[0] >= _LEAST_OF_FILE * len(trace)
-    return bool(is_whole and _LEAST_FREED <= np.median(share) <= _MOST_FREED)
+    is_whole = events[-1] - events[0] >= LEAST_SHARE_OF_FILE * len(trace)
+    return bool(is_whole and LEAST_FREED <= np.median(share) <= MOST_FREED)
 
 
-def _kinds(stacks: Stacks) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Of each stack: whether an optimizer's step is under way, and whether a module's call is."""
+def _loop_stacks(stacks: Stacks) -> _LoopStacks:
     strings = stacks.strings
     is_step = np.array([text == "step" for text in strings], bool)[stacks.function]
     is_step &= np.array(["optim" in text for text in strings], bool)[stacks.file]
     is_call = np.array([text.endswith("_call_impl") for text in strings], bool)[stacks.function]
+    is_backward = np.array([text in ("backward", "grad") for text in strings], bool)[stacks.function]
+    is_backward &= np.array([text.endswith(_AUTOGRAD) for text in strings], bool)[stacks.file]
+    is_recompute = np.array(["checkpoint" in text for text in strings], bool)[stacks.file]
     # Parents precede their children.
     for row, parent in enumerate(stacks.parent.tolist()):
         if row:
             is_step[row] |= is_step[parent]
             is_call[row] |= is_call[parent]
-    return is_step, is_call
-
-
-def _recurring(recording: Recording, allocs: NDArray[Any]) -> NDArray[Any]:
-    """The births of one stack; of those that recur, among the ones that account for most bytes."""
-    stack_id = recording.trace.stack_id[allocs]
-    known, group, count = np.unique(stack_id, return_inverse=True, return_counts=True)
-    usual = (count >= _LEAST_TURNS) & (count <= _MOST_TURNS)
-    if not usual.any():
-        return np.zeros(0, "i8")
-    n_bytes = np.bincount(group.reshape(-1), weights=recording.trace.block_size[allocs])
-    # How often a turn comes: a count that many bytes have in common. Blocks in pairs count twice.
-    counts, of = np.unique(count[usual], return_inverse=True)
-    weight = np.bincount(of.reshape(-1), weights=n_bytes[usual])
-    for wanted in counts[np.argsort(-weight)[:_MOST_COUNTS]].tolist():
-        candidates = known[usual & (count == wanted)][:_MOST_STACKS].tolist()
-        best: NDArray[Any] = min((allocs[stack_id == each] for each in candidates), key=_irregularity)
-        if _irregularity(best) <= _MOST_IRREGULAR and _frees_what_it_takes(recording, best):
-            return best
-    return np.zeros(0, "i8")
-
-
-def _irregularity(events: NDArray[Any]) -> float:
-    # The first turn is longer: lazy state is made in it.
-    distance = np.diff(events)[1:]
-    return float(distance.std() / max(distance.mean(), 1))
+            is_backward[row] |= is_backward[parent]
+            is_recompute[row] |= is_recompute[parent]
+    is_call &= ~is_step & ~is_backward & ~is_recompute
+    return _LoopStacks(stacks, is_step, is_call, is_backward & ~is_step & ~is_recompute)

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
-from vramscope.analysis._leak_batch import growing_batch
+from vramscope.analysis._leak_batch import Batch, growing_batch
 from vramscope.analysis._leak_causes import ADVICE, CAUSES, Facts, cause_of
+from vramscope.analysis._leak_edits import advice, as_written
 from vramscope.analysis._leak_growth import LEAST_LEVELS, growth, window
 from vramscope.analysis._leak_holders import (
     Held,
@@ -30,8 +31,10 @@ from vramscope.analysis._leak_holders import (
 )
 from vramscope.analysis._leak_levels import Levels, Place, levels_of
 from vramscope.analysis._leak_outside import cache_growth, outside_growth
+from vramscope.analysis._leak_rounds import are_enough, rounds
 from vramscope.analysis._leak_turns import turns
 from vramscope.analysis.categories import Assigned, Reason, assign
+from vramscope.analysis.timeline import timeline
 from vramscope.model.finding import Finding
 from vramscope.model.marks import BackwardKeeps, Category, MarkKind, Phase
 from vramscope.model.recording import Recording
@@ -54,6 +57,8 @@ class Leak:
     """One of ``_cause.CAUSES``."""
     holder: str | None
     """The variable, as the program would write it; None where nobody looked or found it."""
+    edit: str
+    """What ends it."""
     path: str | None
     """The whole way from a name to one of the blocks."""
     kept_at: tuple[str, int, str] | None
@@ -86,10 +91,16 @@ class Leaks:
     has_steps: bool = False
     """Whether the steps are known, not inferred."""
     leaks: tuple[Leak, ...] = ()
+    batch: Leak | None = None
+    """A batch that grows from step to step: no leak. Its ``level`` is the most allocated in each step."""
     cache_bytes_per_step: float = 0.0
     """Reserved beyond allocated; 0 where it does not grow."""
     outside_bytes_per_step: float = 0.0
     """Of the process beyond reserved, by the driver; 0 where it does not grow or nobody asked the driver."""
+    n_rises: int = 0
+    """How often memory rose, where it rises every so many steps only, as with evaluations; else 0."""
+    n_turns: int = 0
+    """Steps, or turns of the loop, that were there to be compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,24 +119,36 @@ def leaks(recording: Recording, min_bytes_per_step: int = LEAST_BYTES_PER_STEP) 
     """What grows by *min_bytes_per_step* or more; needs 7 steps. 1 s per million events."""
     at, has_steps = turns(recording)
     if len(at) < LEAST_LEVELS:
-        return Leaks(at, has_steps)
+        return Leaks(at, has_steps, n_turns=len(at))
     stride = -(-len(at) // _MOST_TURNS)
-    at = at[::-1][::stride][::-1]
+    found = _compared(recording, at[::-1][::stride][::-1], stride, min_bytes_per_step)
+    every = rounds(timeline(recording).allocated[at])
+    if are_enough(every) and not found.leaks and found.batch is None:
+        now_and_then = _compared(recording, at[every], int(np.median(np.diff(every[1:]))), min_bytes_per_step)
+        found = replace(found, leaks=now_and_then.leaks)
+        if found.leaks:
+            found = replace(found, turns=now_and_then.turns)
+    return replace(found, has_steps=has_steps, n_rises=max(len(every) - 1, 0), n_turns=len(at))
+
+
+def _compared(recording: Recording, at: NDArray[Any], stride: int, least: int) -> Leaks:
+    """What is allocated at the instants *at*, each *stride* steps after the one before."""
     levels = levels_of(recording, at, stride)
-    batch = growing_batch(levels)
     known = _known(levels)
-    if batch is None:
-        asked = [_leak(known, rows) for rows in _grouped(known, _growing(levels)).values()]
-    else:
-        asked = [_batch_leak(known, batch)]
-    found = [leak for leak in asked if leak is not None and leak.bytes_per_step >= min_bytes_per_step]
+    batch = growing_batch(levels)
+    asked = [_leak(known, rows) for rows in _grouped(known, _growing(levels, batch)).values()]
+    fed = None if batch is None or not batch.is_sure else _batch(known, batch)
+    if fed is not None and fed.cause == "unknown":
+        asked, fed = [*asked, fed], None
+    found = [leak for leak in asked if leak is not None and leak.bytes_per_step >= least]
     found.sort(key=lambda leak: -leak.bytes_per_step)
     return Leaks(
-        at,
-        has_steps,
-        tuple(found),
-        cache_growth(recording, at, stride, min_bytes_per_step),
-        outside_growth(recording, at, stride, min_bytes_per_step),
+        turns=at,
+        leaks=tuple(found),
+        batch=fed if fed is not None and fed.bytes_per_step >= least else None,
+        # The cache of a batch that grows follows its peaks.
+        cache_bytes_per_step=0.0 if batch is not None else cache_growth(recording, at, stride, least),
+        outside_bytes_per_step=outside_growth(recording, at, stride, least),
     )
 
 
@@ -160,19 +183,19 @@ def _backward_grows(levels: Levels) -> bool:
     return growth(number) is not None
 
 
-def _growing(levels: Levels) -> dict[int, NDArray[Any]]:
-    """Place → rows, of the places that grow."""
+def _growing(levels: Levels, batch: Batch | None) -> dict[int, NDArray[Any]]:
+    """Place → rows, of the places that grow.
+
+    Where a batch grows, or may grow, only of places that hold ever more blocks.
+    """
     grows = {}
     for place, rows in levels.by_place().items():
         found = growth(levels.series(rows))
-        if found is not None and found.per_step / levels.stride >= _LEAST_BYTES_OF_A_LINE:
+        if found is None or found.per_step / levels.stride < _LEAST_BYTES_OF_A_LINE:
+            continue
+        if batch is None or growth(levels.count(rows)) is not None:
             grows[place] = rows
     return grows
-
-
-def _rows_of(levels: Levels, places: NDArray[Any]) -> NDArray[Any]:
-    rows = levels.lasting
-    return rows[np.isin(levels.place[rows], places)]
 
 
 def _grouped(known: _Known, grows: Mapping[int, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -247,22 +270,32 @@ def _leak(known: _Known, rows: NDArray[Any]) -> Leak | None:
     return _told(known.levels, rows, stayed, cause, _example(holdings))
 
 
-def _batch_leak(known: _Known, places: NDArray[Any]) -> Leak | None:
-    """The first line of a step that allocates more is what the rest follows from."""
-    rows = _rows_of(known.levels, places)
-    stayed = _stayed(known, rows)
-    source = stayed[known.levels.place[stayed] == places[0]]
+def _batch(known: _Known, batch: Batch) -> Leak | None:
+    """What a step is given, or a table that the program keeps and makes longer each time: cause unknown."""
+    levels, source = known.levels, batch.source
     example = _example([known.holdings[row] for row in source.tolist() if row in known.holdings])
-    cause = "unknown" if _is_kept(known, source, example) else "growing_batch"
-    found = _told(known.levels, rows, stayed, cause, example)
-    if found is None:
+    if _is_kept(known, source, example):
+        rows = batch.rows[levels.born[batch.rows] < levels.gone[batch.rows]]
+        return _told(levels, rows, _stayed(known, rows), "unknown", example)
+    grows = growth(batch.peak)
+    if grows is None:
         return None
-    first, _ = known.levels.places[places[0]]
-    order = sorted(range(len(found.lines)), key=lambda at: found.lines[at][0] != first)
-    return replace(
-        found,
-        lines=tuple(found.lines[at] for at in order),
-        in_backward=tuple(found.in_backward[at] for at in order),
+    first = _first(levels)
+    return Leak(
+        cause="growing_batch",
+        holder=None if example is None or is_nameless(example, "unknown") else as_written(example),
+        edit=ADVICE["growing_batch"],
+        path=None if example is None else path_of(example),
+        kept_at=None,
+        lines=tuple((frame, rate) for (frame, _), rate in batch.lines),
+        in_backward=tuple(in_backward for (_, in_backward), _ in batch.lines),
+        bytes_per_step=grows.per_step / levels.stride,
+        n_bytes=int(batch.peak[-1] - batch.peak[first]),
+        first_step=first * levels.stride,
+        n_steps=(len(batch.peak) - first) * levels.stride,
+        confidence=grows.confidence,
+        level=batch.peak,
+        rows=batch.rows[levels.born[batch.rows] == len(levels.at) - 1],
     )
 
 
@@ -284,9 +317,11 @@ def _told(
         return None
     first = _first(levels)
     lines = _lines(levels, rows)
+    holder = None if example is None or is_nameless(example, cause) else as_written(example)
     return Leak(
         cause=cause,
-        holder=None if example is None or is_nameless(example, cause) else root_of(example),
+        holder=holder,
+        edit=advice(cause, holder, example, levels.recording.source),
         path=None if example is None else path_of(example),
         kept_at=None if example is None else kept_at(example),
         lines=tuple((frame, rate) for (frame, _), rate in lines),
@@ -342,6 +377,8 @@ def _lines(levels: Levels, rows: NDArray[Any]) -> list[tuple[Place, float]]:
 def findings(result: Leaks) -> list[Finding]:
     """Each leak, and growth that is no leak of tensors."""
     found = [_finding(leak, result) for leak in result.leaks]
+    if result.batch is not None:
+        found.append(_batch_finding(result.batch))
     if result.cache_bytes_per_step:
         rate = format_bytes(int(result.cache_bytes_per_step))
         what = "fragmentation of the cache, no leak"
@@ -378,8 +415,27 @@ def _finding(leak: Leak, result: Leaks) -> Finding:
         holder=leak.holder,
         n_bytes=leak.n_bytes,
         bytes_per_step=round(leak.bytes_per_step),
-        advice=ADVICE[leak.cause].format(variable=variable),
+        advice=leak.edit,
         evidence=_evidence(leak),
+    )
+
+
+def _batch_finding(batch: Leak) -> Finding:
+    frame = batch.lines[0][0] if batch.lines else None
+    rate = format_bytes(round(batch.bytes_per_step))
+    return Finding(
+        kind="growing_batch",
+        severity="warning",
+        claim=f"every step needs {rate} more than the one before: {CAUSES['growing_batch']}, no leak",
+        file=frame and frame.file,
+        line=frame and frame.line,
+        function=frame and frame.function,
+        cause="growing_batch",
+        holder=batch.holder,
+        n_bytes=batch.n_bytes,
+        bytes_per_step=round(batch.bytes_per_step),
+        advice=batch.edit,
+        evidence=_evidence(batch),
     )
 
 

@@ -22,6 +22,7 @@ from vramscope.capture._keeping import contents_of, dict_of, global_hooks, kept_
 from vramscope.capture._nodes import node_name, saved, saved_names, variable
 from vramscope.capture._places import is_ours, is_program
 from vramscope.capture._roots import Word, locals_of, named, of_modules
+from vramscope.capture._statement import carried
 from vramscope.capture._storages import storages_of
 
 _ATOMS = frozenset(
@@ -112,7 +113,7 @@ class _Walk:
         self._work_off()
         # A local variable may be the step's own, and hold the graph of earlier steps by the way only: what an
         # attribute or a container holds too is theirs.
-        later, self._later = self._later, []
+        later, self._later = sorted(self._later, key=self._is_the_step_s_own), []
         for node, before, word in later:
             self._meet(node, before, word)
         self._work_off(defer=False)
@@ -318,7 +319,7 @@ class _Walk:
             self._found.setdefault(storage._cdata, (storage, at))
         if tensor.grad_fn is not None:
             word = ("graph", "", tensor.numel())
-            if self._defers and self._words[at][0] == "local":
+            if self._defers and self._words[self._variable_of(at)][0] in ("local", "global"):
                 self._later.append((tensor.grad_fn, at, word))
             else:
                 self._meet(tensor.grad_fn, at, word)
@@ -328,6 +329,18 @@ class _Walk:
         own = dict_of(tensor)
         if own:
             self._attributes(own, at, type(tensor).__name__)
+
+    def _variable_of(self, at: int) -> int:
+        """The variable that a tensor is the value of: also of a view of it, or of one of a tuple."""
+        while self._words[at][:2] == ("part", "view") or self._words[at][::2] == ("item", "tuple"):
+            at = self._before[at]
+        return at
+
+    def _is_the_step_s_own(self, deferred: tuple[Any, int, Word]) -> bool:
+        """Whether the variable is made again in each turn of its loop, not carried from one to the next."""
+        kind, name, *place = self._words[self._variable_of(deferred[1])]
+        function, file = place[:2] if kind == "local" else ("<module>", place[0])
+        return name not in carried(str(file), str(function))
 
     def _node(self, node: Any, at: int) -> None:
         """Of autograd's graph."""

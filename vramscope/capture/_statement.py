@@ -57,19 +57,76 @@ def _names(words: tuple[Word, ...]) -> Iterator[tuple[int, _Name]]:
             name = None  # of another function, that has its own file
 
 
+def carried(file: str, function: str) -> frozenset[str]:
+    """Variables that a loop of the *function* reads before it assigns them: they live on from turn to turn.
+
+    *function*: its name, ``<module>`` for the file's own code.
+    """
+    return _carried(file).get(function, frozenset())
+
+
+@lru_cache(64)
+def _carried(file: str) -> dict[str, frozenset[str]]:
+    tree = _tree(file)
+    if tree is None:
+        return {}
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    found: dict[str, frozenset[str]] = {}
+    for name, body in [("<module>", tree.body), *((each.name, each.body) for each in functions)]:
+        loops = [node for node in _own_nodes(body) if isinstance(node, ast.For | ast.While)]
+        # Functions of one name in one file are taken together.
+        found[name] = found.get(name, frozenset()).union(*map(_read_first, loops))
+    return found
+
+
+def _own_nodes(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Nodes in the order they are evaluated, those of inner functions and classes left out."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            continue
+        yield node
+        parts = list(ast.iter_child_nodes(node))
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+            # What is assigned comes first in the tree, and last in time.
+            parts = (
+                [*parts[1:], parts[0]] if not isinstance(node, ast.Assign) else [node.value, *node.targets]
+            )
+        yield from _own_nodes(parts)
+
+
+def _read_first(loop: ast.For | ast.While) -> frozenset[str]:
+    first: dict[str, bool] = {}
+    stored = set()
+    for node in _own_nodes(loop.body):
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            first.setdefault(node.target.id, True)
+        if isinstance(node, ast.Name):
+            is_read = isinstance(node.ctx, ast.Load)
+            first.setdefault(node.id, is_read)
+            if not is_read:
+                stored.add(node.id)
+    return frozenset(name for name, is_read in first.items() if is_read and name in stored)
+
+
+def _tree(file: str) -> ast.Module | None:
+    """None where the source is not at hand, or not what runs: a notebook's magic, another version."""
+    source = "".join(linecache.getlines(file))
+    if not 0 < len(source) <= _MOST_BYTES:
+        return None
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError):
+        return None
+
+
 @lru_cache(64)
 def _statements(file: str) -> dict[_Name, tuple[_Place, ...]]:
     """Name → what appends to it, assigns an item of it, or adds to it; the first of each line."""
-    source = "".join(linecache.getlines(file))
     found: dict[_Name, dict[int, _Place]] = {}
-    if 0 < len(source) <= _MOST_BYTES:
-        try:
-            tree = ast.parse(source)
-        except (SyntaxError, ValueError):  # not what runs: a notebook's magic, another version
-            return {}
-        for node in ast.walk(tree):
-            for name in _kept_by(node):
-                found.setdefault(name, {}).setdefault(node.lineno, _place(node))  # type: ignore[attr-defined]
+    tree = _tree(file)
+    for node in ast.walk(tree) if tree is not None else ():
+        for name in _kept_by(node):
+            found.setdefault(name, {}).setdefault(node.lineno, _place(node))  # type: ignore[attr-defined]
     return {name: tuple(places.values()) for name, places in found.items()}
 
 

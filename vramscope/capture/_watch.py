@@ -7,6 +7,7 @@ asks for it itself), and the next comes when three times as many steps have pass
 
 from collections import deque
 from collections.abc import Callable
+from itertools import pairwise
 from types import FrameType
 from typing import Any
 
@@ -18,6 +19,8 @@ from vramscope.model.marks import Category
 _RISES = 6
 _LEAST_BYTES = 16 << 10
 _BLOCK = 16
+# Of the distances between rises the longest over the shortest: evaluations come every so many steps.
+_MOST_UNEVEN = 1.5
 _WALK_S, _ASKED_WALK_S = 0.5, 2.0
 _MOST_WALKS, _BACKOFF = 6, 3
 _MOST_TOLD = 5000
@@ -29,7 +32,18 @@ _RANKS = {"step": 0, "optimizer": 1, "backward": 2, "forward": 3}
 class Watch:
     """The allocated bytes at the end of each step, and the search that they lead to."""
 
-    __slots__ = ("_blocks", "_key", "_last", "_level", "_n_ticks", "_next_walk", "_rises", "_tell", "n_walks")
+    __slots__ = (
+        "_blocks",
+        "_floors",
+        "_key",
+        "_last",
+        "_level",
+        "_n_ticks",
+        "_next_walk",
+        "_rises",
+        "_tell",
+        "n_walks",
+    )
 
     def __init__(self, level: Callable[[], int], tell: Callable[[Any, Category, str], bool]) -> None:
         self._level = level
@@ -37,6 +51,7 @@ class Watch:
         self._key: tuple[int, int] = (len(_RANKS), 0)
         self._last: deque[int] = deque(maxlen=_BLOCK)
         self._blocks: list[int] = []
+        self._floors: list[tuple[int, int]] = []
         self._rises = 0
         self._n_ticks = 0
         self._next_walk = 0
@@ -65,10 +80,12 @@ class Watch:
         self._key = key
         self._last.clear()
         self._blocks.clear()
+        self._floors.clear()
         self._rises = self._n_ticks = 0
 
     def _is_growing(self, level: int) -> bool:
-        """Six rises in a row; or the lowest of each 16 steps rose twice, for what grows in jumps."""
+        """Six rises, in a row or at even distances; or, of what grows in jumps, two rises of the lowest of 16
+        steps."""
         self._n_ticks += 1
         before = self._last[-1] if self._last else level
         self._rises = self._rises + 1 if level >= before + _LEAST_BYTES else 0
@@ -78,4 +95,16 @@ class Watch:
             low = self._blocks
             if len(low) == 3 and low[2] > low[1] + _LEAST_BYTES and low[1] > low[0] + _LEAST_BYTES:
                 return True
-        return self._rises >= _RISES
+        return self._rises >= _RISES or self._rises_evenly(level)
+
+    def _rises_evenly(self, level: int) -> bool:
+        """Six rises that were never undone, as far apart as evaluations are."""
+        floors = self._floors
+        while floors and floors[-1][1] > level:
+            floors.pop()
+        if floors and level < floors[-1][1] + _LEAST_BYTES:
+            return False
+        floors.append((self._n_ticks, level))
+        del floors[: -_RISES - 1]
+        gaps = [after[0] - before[0] for before, after in pairwise(floors)]
+        return len(gaps) == _RISES and max(gaps) <= _MOST_UNEVEN * min(gaps)

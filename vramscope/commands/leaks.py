@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 from vramscope.commands import Command
 
 if TYPE_CHECKING:
+    from vramscope.analysis.leaks import Leaks
     from vramscope.commands._document import Block
     from vramscope.model.finding import Finding
     from vramscope.model.recording import Recording, Run
+
+_IN_JSON = ("leak", "growing_batch")
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -48,40 +51,52 @@ def run(args: Namespace) -> int:
         found["findings"] = as_json_findings(zip(loaded.recordings, told, strict=True))
         print(json.dumps(found, indent=2))
     else:
-        print_terminal(list(_page(loaded, told, [len(result.turns) for result in results])))
+        print_terminal(list(_page(loaded, told, results)))
     has_leak = any(finding.kind == "leak" for each in told for finding in each)
     return 3 if has_leak and args.fail_on_leak else 0
 
 
 def as_json_findings(found: "Iterable[tuple[Recording, list[Finding]]]") -> list[dict[str, object]]:
-    """The findings of ``report --json``, leaks only."""
+    """The findings of ``report --json`` that are leaks or a batch that grows."""
     from vramscope.analysis.findings import located
     from vramscope.commands.report import finding_as_json
 
-    return [finding_as_json(each) for each in located(found) if each.finding.kind == "leak"]
+    return [finding_as_json(each) for each in located(found) if each.finding.kind in _IN_JSON]
 
 
-def _page(run: "Run", told: "list[list[Finding]]", n_turns: list[int]) -> "Iterator[Block]":
+def _page(run: "Run", told: "list[list[Finding]]", results: "list[Leaks]") -> "Iterator[Block]":
     from vramscope.commands._document import Heading, Text
 
-    for recording, findings, turns in zip(run.recordings, told, n_turns, strict=True):
+    for recording, findings, result in zip(run.recordings, told, results, strict=True):
         rank, device = recording.process.rank, recording.device.index
-        yield Heading(f"{run.name}, rank {rank}, device {device}: {turns} steps compared", level=2)
+        yield Heading(f"{run.name}, rank {rank}, device {device}: {result.n_turns} steps compared", level=2)
         for finding in findings:
             yield from _told(finding)
         if recording.source == "counters":
             yield Text("recorded without events: whether any line grows cannot be told", "note")
         elif not findings:
-            yield Text(_nothing(turns, has_events=len(recording.trace) > 0), "quiet")
+            yield Text(_nothing(recording, result), "quiet")
 
 
-def _nothing(n_turns: int, *, has_events: bool) -> str:
+def _nothing(recording: "Recording", result: "Leaks") -> str:
     from vramscope.analysis._leak_growth import LEAST_LEVELS
 
-    if not has_events:
+    if not len(recording.trace):
         return "without the allocator's events it cannot be told what grows"
-    if n_turns < LEAST_LEVELS:
-        return f"too few steps to say whether anything grows: {n_turns} of the {LEAST_LEVELS} that it takes"
+    if not result.n_turns and not len(recording.steps):
+        return (
+            "no steps are known, and without them it cannot be said whether memory grows from step to step. "
+            "Record the training with `vramscope run` or `vramscope.record()`; a snapshot has steps where "
+            "each is within torch.profiler.record_function('ProfilerStep#0'), '…#1' and so on"
+        )
+    if result.n_turns < LEAST_LEVELS:
+        few = f"{result.n_turns} of the {LEAST_LEVELS} that it takes"
+        return f"too few steps to say whether anything grows: {few}"
+    if result.n_rises:
+        return (
+            f"memory rose {result.n_rises} times, at even distances as with evaluations: it takes "
+            f"{LEAST_LEVELS - 1} times to say whether that goes on"
+        )
     return "nothing grows from step to step"
 
 

@@ -63,8 +63,8 @@ def resolve(marks: Marks, n_events: int, end_ns: int) -> tuple[Steps, Phases]:
 
     Step boundaries, best knowledge first: the program's own (``recorder.step()``, ProfilerStep); one
     ``with record():`` entry per step; the end of the optimizer that closes the cycle; the end of the last
-    outermost backward before the next forward; an outermost forward. *n_events* and *end_ns* close what is
-    still open.
+    outermost backward before the next forward; an outermost forward with gradients; where there is none, one
+    without. *n_events* and *end_ns* close what is still open.
 
     Phases are the marked ones, and LOSS for what a program did between a forward and the backward after it.
     """
@@ -161,7 +161,10 @@ def _inferred(stretches: list[_Stretch], n_rows: int) -> list[_Span]:
     ends = _ends_of_backward(outermost)
     if ends:
         return _between(ends, stretches, n_rows)
-    return [_Span(s.first, s.last) for s in outermost if s.phase in (Phase.FORWARD, Phase.EVAL)]
+    forwards = [s for s in outermost if s.phase == Phase.FORWARD]
+    # Who goes forward with gradients trains: what it evaluated before is no step. Others only evaluate.
+    evaluations = [s for s in outermost if s.phase == Phase.EVAL]
+    return [_Span(s.first, s.last) for s in forwards or evaluations]
 
 
 def _losses(stretches: list[_Stretch]) -> Iterator[_Stretch]:

@@ -1,0 +1,199 @@
+"""What is called a leak, and what is not: by programs whose truth is known, and by their files."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import vramscope
+from vramscope.alarm import Alarm
+from vramscope.analysis.leaks import findings
+from vramscope.capture._statement import carried
+from vramscope.capture._watch import Watch
+from vramscope.model.marks import Labels, Marks, Phases, Steps
+
+N_LAYERS = 24
+
+
+class Layered(nn.Module):
+    """Equal layers, recomputed in backward or not."""
+
+    def __init__(self, recomputes):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(256, 256) for _ in range(N_LAYERS))
+        self.recomputes = recomputes
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False) if self.recomputes else layer(x)
+        return x
+
+
+def one_step(recomputes):
+    """One step of AdamW, an optimizer for each parameter, stepped as soon as its gradient is there."""
+    model = Layered(recomputes)
+    optimizers = {each: torch.optim.AdamW([each], foreach=False) for each in model.parameters()}
+    for each in model.parameters():
+        each.register_post_accumulate_grad_hook(lambda parameter: optimizers[parameter].step())
+    model(torch.randn(512, 256)).square().mean().backward()
+    return optimizers
+
+
+def recorded(path, program):
+    with vramscope.record(path, device="simulated", quiet=True):
+        kept = program()
+    del kept
+    (found,) = vramscope.load(path).recordings
+    return found
+
+
+def as_file(recording):
+    """As a snapshot has it: no word about the program."""
+    nothing = {"steps": Steps.of(), "phases": Phases.of(), "marks": Marks.of(), "labels": Labels.of()}
+    return replace(recording, source="snapshot", **nothing)
+
+
+@pytest.mark.parametrize("recomputes", [False, True])
+def test_layers_of_one_step_are_no_steps_and_none_of_them_leaks(tmp_path, recomputes):
+    recording = recorded(tmp_path / "run", lambda: one_step(recomputes))
+
+    assert len(recording.steps) == 1
+    assert findings(recording.leaks()) == []
+    assert findings(as_file(recording).leaks()) == []
+
+
+def test_annotations_of_many_optimizers_in_one_step_are_no_steps(tmp_path):
+    """A file has the annotation of each optimizer, but none of backward."""
+    recording = recorded(tmp_path / "run", lambda: one_step(recomputes=False))
+    marks = recording.marks
+    # What a file has: the optimizers' begins and ends.
+    of_optimizers = marks.rows(np.isin(marks.kind, (0, 1)) & (marks.phase == 3))
+    ends = np.sort(of_optimizers.event[of_optimizers.kind == 1])
+    steps = Steps.of(
+        index=range(len(ends)), start_event=np.r_[0, ends[:-1]], end_event=ends, start_ns=ends, end_ns=ends
+    )
+
+    assert len(ends) == 2 * N_LAYERS
+    assert findings(replace(as_file(recording), marks=of_optimizers, steps=steps).leaks()) == []
+
+
+def command(*words):
+    return subprocess.run(
+        [sys.executable, "-m", "vramscope", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", ["field/batch_doubled_in_one_line", "field/batch_larger_later"])
+def test_a_growing_batch_fails_no_check_for_leaks(recorded_corpus, name):
+    found = command("leaks", recorded_corpus[name], "--fail-on-leak", "--json")
+    (told,) = json.loads(found.stdout)["findings"]
+
+    assert found.returncode == 0
+    assert told["kind"] == "growing_batch"
+
+
+def test_a_leak_beside_a_growing_batch_is_still_a_leak(tmp_path):
+    def program():
+        model, kept = nn.Linear(128, 128), []
+        for step in range(12):
+            batch = torch.randn(64 * (step + 1), 128)
+            model(batch).square().mean().backward()
+            model.zero_grad()
+            kept.append(torch.zeros(256, 128))
+        return kept
+
+    found = findings(recorded(tmp_path / "run", program).leaks())
+
+    assert sorted(each.kind for each in found) == ["growing_batch", "leak"]
+    assert next(each for each in found if each.kind == "leak").bytes_per_step == 256 * 128 * 4
+
+
+def test_without_steps_it_is_said_how_to_get_them(tmp_path):
+    def program():
+        return [torch.zeros(1000) for _ in range(20)]
+
+    recorded(tmp_path / "run", program)
+    said = command("leaks", tmp_path / "run").stdout
+
+    assert "no steps are known" in said
+    assert "vramscope run" in said
+
+
+def test_memory_that_rose_with_a_few_evaluations_is_not_called_steady(tmp_path):
+    def program():
+        model, kept = nn.Linear(64, 64), []
+        for step in range(24):
+            if step % 5 == 0:
+                kept.append(torch.zeros(64, 1024))
+            model(torch.randn(8, 64)).sum().backward()
+        return kept
+
+    recorded(tmp_path / "run", program)
+    said = " ".join(command("leaks", tmp_path / "run").stdout.split())
+
+    assert "memory rose 4 times" in said
+
+
+class Looks(Watch):
+    """Notes when it would have looked for holders."""
+
+    at = ()
+
+    def explain(self, *_):
+        self.at = (*self.at, self._n_ticks)
+
+
+@pytest.mark.parametrize("every", [1, 10, 100])
+def test_holders_are_looked_for_when_memory_rose_six_times_at_even_distances(every):
+    level = iter((step // every) << 20 for step in range(10**6))
+    watch = Looks(level.__next__, lambda *_: True)
+    for _ in range(8 * every):
+        watch.tick("optimizer", 1, None)
+
+    assert watch.at
+    assert watch.at[0] <= 6 * every + 1
+
+
+def test_a_level_that_only_varies_is_not_looked_at():
+    rng = np.random.default_rng(0)
+    watch = Looks(lambda: int(rng.integers(1 << 30)), lambda *_: True)
+    for _ in range(300):
+        watch.tick("optimizer", 1, None)
+
+    # Of random levels the lowest of 16 rises twice now and then: that is looked at, as ever.
+    assert all(tick % 16 == 0 for tick in watch.at)
+
+
+def test_what_an_unremoved_hook_collects_is_told_in_the_terminal_within_20_steps(recorded_corpus):
+    (told,) = Alarm().look(recorded_corpus["field/leak_activation_probe"], 1)
+
+    assert "a hook puts tensors into activations" in told
+
+
+def test_a_variable_that_a_loop_reads_before_it_assigns_it_is_carried(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text(
+        "def train(model, batches, hidden):\n"
+        "    total = 0\n"
+        "    for batch in batches:\n"
+        "        output, hidden = model(batch, hidden)\n"
+        "        loss = output.sum()\n"
+        "        total += loss\n"
+        "def other():\n"
+        "    while True:\n"
+        "        hidden = 1\n"
+        "        print(hidden)\n"
+    )
+
+    assert carried(str(file), "train") == {"hidden", "total"}
+    assert carried(str(file), "other") == set()

@@ -1,0 +1,210 @@
+"""Costs that a recording shows for certain: of programs whose figures are counted by hand."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import vramscope
+from vramscope.analysis import analyses
+from vramscope.model.stacks import stacks_of
+from vramscope.model.trace import Action
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+class Attention(nn.Module):
+    """Written by hand: keeps the scores and their softmax, four bytes each."""
+
+    def __init__(self, width=64):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return self.out((q @ k.transpose(-1, -2)).softmax(-1) @ v)
+
+
+def recorded(path, program):
+    with vramscope.record(path, device="simulated", quiet=True):
+        program()
+    (found,) = vramscope.load(path).recordings
+    return found
+
+
+def told(recording, name):
+    analysis = analyses()[name]
+    return analysis.findings(analysis.run(recording))
+
+
+def train(model, batches, **backward):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = model(batch).square().mean()
+        loss.backward(**backward)
+        optimizer.step()
+
+
+def line_of(text):
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if text in line)
+
+
+def test_scores_of_attention_grow_with_the_square_of_the_length(tmp_path):
+    lengths = [128, 128, 256, 384, 512, 256]
+    recording = recorded(
+        tmp_path / "run", lambda: train(Attention(), [torch.randn(4, n, 64) for n in lengths])
+    )
+    (found,) = told(recording, "scaling")
+
+    assert found.kind == "quadratic_memory"
+    assert found.severity == "info"
+    assert found.line == line_of("(q @ k.transpose")
+    # At least the scores' softmax, and its gradient.
+    assert found.n_bytes >= 2 * 4 * 512 * 512 * 4
+
+
+def test_a_larger_batch_is_no_square(tmp_path):
+    sizes = [4, 4, 8, 12, 16, 8]
+    recording = recorded(
+        tmp_path / "run", lambda: train(Attention(), [torch.randn(n, 128, 64) for n in sizes])
+    )
+    (found,) = told(recording, "scaling")
+
+    assert found.kind == "batch_dominates"
+    assert found.n_bytes <= found.evidence["peak_bytes"]
+
+
+@pytest.mark.parametrize("lengths", [[256] * 6, [128, 128, 256, 256, 128, 256]], ids=["one", "two"])
+def test_of_fewer_than_three_sizes_nothing_is_said(tmp_path, lengths):
+    recording = recorded(
+        tmp_path / "run", lambda: train(Attention(), [torch.randn(4, n, 64) for n in lengths])
+    )
+
+    assert told(recording, "scaling") == []
+
+
+def test_graphs_that_are_summed_before_one_backward_are_counted(tmp_path):
+    def program():
+        model = nn.Sequential(nn.Linear(256, 1024), nn.Tanh())
+        for _ in range(4):
+            losses = [model(torch.randn(256, 256)).mean() for _ in range(4)]
+            sum(losses).backward()
+            model.zero_grad()
+
+    (found,) = told(recorded(tmp_path / "run", program), "accumulation")
+
+    assert found.evidence["forwards"] == 4
+    # Each keeps what tanh gave: 256 rows of 1,024 numbers of four bytes.
+    assert found.evidence["one_forward_bytes"] == MIB
+    assert found.evidence["kept_bytes"] == 4 * MIB
+
+
+def test_two_towers_and_a_backward_after_each_forward_are_no_accumulation(tmp_path):
+    def program():
+        model = nn.Sequential(nn.Linear(256, 1024), nn.Tanh())
+        for _ in range(4):
+            for _ in range(4):
+                model(torch.randn(256, 256)).mean().backward()
+            first, second = model(torch.randn(256, 256)), model(torch.randn(256, 256))
+            (first - second).mean().backward()
+            model.zero_grad()
+
+    assert told(recorded(tmp_path / "run", program), "accumulation") == []
+
+
+@pytest.mark.parametrize("retains", [True, False])
+def test_what_a_retained_graph_keeps_is_told(tmp_path, retains):
+    # Wide and narrow: the output, which the program may hold, is small.
+    model = nn.Sequential(nn.Linear(64, 4096), nn.Tanh(), nn.Linear(4096, 1))
+    batches = [torch.randn(256, 64) for _ in range(6)]
+    recording = recorded(tmp_path / "run", lambda: train(model, batches, retain_graph=retains))
+    found = told(recording, "retained_graphs")
+
+    assert len(found) == retains
+    # What tanh gave, which two layers saved.
+    assert all(256 * 4096 * 4 <= each.n_bytes <= 256 * 4096 * 4 + 64 * KIB for each in found)
+
+
+@pytest.mark.parametrize(("rows", "is_told"), [(4096, True), (16, False)])
+def test_an_evaluation_that_needs_more_than_training_is_told(tmp_path, rows, is_told):
+    model = nn.Sequential(nn.Linear(256, 1024), nn.Linear(1024, 2048))
+    truth = []
+
+    def program():
+        batches = [torch.randn(32, 256) for _ in range(4)]
+        train(model, batches)
+        with torch.no_grad():
+            truth.append(model(torch.randn(rows, 256)).nbytes)
+
+    found = told(recorded(tmp_path / "run", program), "evaluation_peak")
+
+    assert len(found) == is_told
+    assert all(each.evidence["evaluation_peak_bytes"] > truth[0] for each in found)
+
+
+def emptied(recording, n_calls):
+    """A loop that takes 20 MiB, lets go of it, and gives it back to the driver."""
+    rows = []
+    for _ in range(n_calls):
+        rows += [(Action.SEGMENT_ALLOC, MIB << 10, 20 * MIB, 1), (Action.ALLOC, MIB << 10, 20 * MIB, 1)]
+        rows += [(Action.FREE_REQUESTED, MIB << 10, 20 * MIB), (Action.FREE_COMPLETED, MIB << 10, 20 * MIB)]
+        rows += [(Action.SEGMENT_FREE, MIB << 10, 20 * MIB, 2)]
+    stacks = stacks_of(
+        [("train", "train.py", 7)], [("train", "train.py", 9), ("empty_cache", "torch/cuda/memory.py", 1)]
+    )
+    return recording(*rows, stacks=stacks)
+
+
+def test_empty_cache_in_the_loop_is_counted(recording):
+    (found,) = told(emptied(recording, 5), "empty_cache")
+
+    assert found.evidence == {
+        "calls": 5,
+        "released_bytes": 100 * MIB,
+        "driver_releases": 5,
+        "driver_allocations": 4,
+    }
+    assert found.n_bytes == 80 * MIB
+    assert (found.file, found.line) == ("train.py", 9)
+
+
+def test_empty_cache_once_is_not_worth_a_word(recording):
+    assert told(emptied(recording, 1), "empty_cache") == []
+
+
+@pytest.mark.parametrize(("number", "is_told"), [(6000, True), (600, False)])
+def test_thousands_of_small_tensors_a_step_are_told(tmp_path, number, is_told):
+    def program():
+        model = nn.Linear(8, 8)
+        for _ in range(3):
+            kept = [torch.zeros(1) for _ in range(number)]
+            model(torch.randn(8, 8)).sum().backward()
+            del kept
+
+    found = told(recorded(tmp_path / "run", program), "small_allocations")
+
+    assert [each.evidence["per_step"] for each in found] == [number] * is_told
+
+
+def test_parameters_of_64_bits_are_told_and_others_are_not(tmp_path):
+    def program(model, batch):
+        train(model, [batch] * 3)
+
+    wide, usual = nn.Linear(512, 512).double(), nn.Linear(512, 512)
+    batch = torch.randn(8, 512)
+    (found,) = told(recorded(tmp_path / "wide", lambda: program(wide, batch.double())), "wide_numbers")
+
+    # Weights of 512 × 512 numbers of eight bytes, and as much of gradients.
+    assert found.evidence["bytes"] == pytest.approx(2 * 512 * 512 * 8, rel=0.01)
+    assert told(recorded(tmp_path / "usual", lambda: program(usual, batch)), "wide_numbers") == []
+
+
+def test_none_of_these_is_more_than_a_remark(recording):
+    """They cost, or they are meant: nobody knows."""
+    assert np.unique([each.severity for each in told(emptied(recording, 9), "empty_cache")]).tolist() == [
+        "info"
+    ]

@@ -1,0 +1,124 @@
+"""How many graphs does a step keep until its backward?"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis import Analysis
+from vramscope.analysis.folding import fold
+from vramscope.analysis.lifetimes import Allocations, lifetimes
+from vramscope.model.finding import Finding
+from vramscope.model.marks import Phase, Phases
+from vramscope.model.recording import Recording
+from vramscope.model.stacks import Frame
+from vramscope.units import format_bytes
+
+_LEAST_FORWARDS = 3
+"""Two, as of a pair that is compared, are meant."""
+_LEAST_SHARE = 0.5
+"""Of the steps: so many must do it. One backward is no habit."""
+_LEAST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulation:
+    """Forwards of one line whose graphs are all kept until one backward, in the last step that does it."""
+
+    n_forwards: int = 0
+    """Of the same calls from the same lines; 0 where a step has no three such forwards in a row."""
+    n_steps: int = 0
+    """Steps that do it."""
+    kept_bytes: int = 0
+    """Allocated by the forwards and still there when backward begins."""
+    most_bytes: int = 0
+    """Of the one that keeps most."""
+    frame: Frame | None = None
+    """The line that keeps most; None where no stack was recorded."""
+
+
+def accumulation(recording: Recording) -> Accumulation:
+    """By the phases that were recorded; evaluations and recomputes do not count."""
+    groups = _forwards(recording.phases)
+    counted = [group for group in groups if len(group.rows) >= _LEAST_FORWARDS]
+    if not counted or len(counted) < _LEAST_SHARE * len(recording.steps):
+        return Accumulation()
+    found, phases, last = lifetimes(recording), recording.phases, counted[-1]
+    is_kept = found.allocated_at(last.backward)
+    parts = []
+    for row in last.rows:
+        start, end = phases.start_event[row], phases.end_event[row]
+        parts.append(np.flatnonzero(is_kept & (found.alloc_event >= start) & (found.alloc_event < end)))
+    # Different calls, as of two towers or a discriminator that sees both kinds, are no accumulation.
+    if len({tuple(np.unique(found.stack_id[part]).tolist()) for part in parts}) > 1:
+        return Accumulation()
+    kept = [int(found.block_size[part].sum()) for part in parts]
+    frame = _line(recording, found, np.concatenate(parts))
+    return Accumulation(len(parts), len(counted), sum(kept), max(kept), frame)
+
+
+class _Group(NamedTuple):
+    """Forwards in a row before a backward, as rows of the phases."""
+
+    rows: list[int]
+    backward: int
+    """The event at which the backward begins."""
+
+
+def _forwards(phases: Phases) -> list[_Group]:
+    """The largest group of each step."""
+    outermost = np.flatnonzero((phases.depth == 0) & np.isin(phases.phase, (Phase.FORWARD, Phase.BACKWARD)))
+    found: dict[int, _Group] = {}
+    rows: list[int] = []
+    for row in outermost[np.argsort(phases.start_event[outermost], kind="stable")].tolist():
+        step = int(phases.step[row])
+        if phases.phase[row] == Phase.FORWARD:
+            rows = [*(each for each in rows if phases.step[each] == step), row]
+        elif rows:
+            group = _Group(rows, int(phases.start_event[row]))
+            if step >= 0 and (step not in found or len(rows) > len(found[step].rows)):
+                found[step] = group
+            rows = []
+    return list(found.values())
+
+
+def _line(recording: Recording, found: Allocations, rows: NDArray[Any]) -> Frame | None:
+    """Which keeps most."""
+    folded = fold(recording.stacks)
+    weight = np.bincount(folded.of[found.stack_id[rows]], weights=found.block_size[rows], minlength=1)
+    weight[0] = 0
+    return folded.stacks.frame(int(weight.argmax())) if weight.any() else None
+
+
+def findings(found: Accumulation) -> list[Finding]:
+    """What is kept, and what a backward after each forward would keep."""
+    if found.kept_bytes - found.most_bytes < _LEAST_BYTES:
+        return []
+    frame = found.frame
+    kept, one = format_bytes(found.kept_bytes), format_bytes(found.most_bytes)
+    return [
+        Finding(
+            kind="graphs_before_backward",
+            severity="info",
+            claim=f"{found.n_forwards} forwards of the same call keep {kept} until one backward, and the largest "
+            f"of them {one}",
+            file=frame and frame.file,
+            line=frame and frame.line,
+            function=frame and frame.function,
+            n_bytes=found.kept_bytes - found.most_bytes,
+            advice="if their losses are only summed, as to accumulate gradients, call backward() on each: "
+            "gradients add up to the same, and one graph is kept at a time",
+            evidence={
+                "forwards": found.n_forwards,
+                "steps": found.n_steps,
+                "kept_bytes": found.kept_bytes,
+                "one_forward_bytes": found.most_bytes,
+            },
+        )
+    ]
+
+
+ANALYSIS = Analysis(
+    "accumulation", "How many graphs does a step keep until its backward?", accumulation, findings
+)

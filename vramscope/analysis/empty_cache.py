@@ -1,0 +1,111 @@
+"""Is ``empty_cache()`` called again and again, and what does it cost?"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from vramscope.analysis import Analysis
+from vramscope.analysis._stack_functions import passes_through
+from vramscope.analysis.churn import GAINS, LOSSES
+from vramscope.analysis.folding import fold
+from vramscope.model.finding import Finding
+from vramscope.model.recording import Recording
+from vramscope.model.stacks import Frame
+from vramscope.units import format_bytes
+
+_LEAST_CALLS = 3
+"""Once before and once after an evaluation is no loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyCache:
+    """Calls that gave something back to the driver, and what was asked of it again."""
+
+    n_calls: int = 0
+    """Calls that released at least one segment; one that found nothing to release leaves no event."""
+    released_bytes: int = 0
+    """Given back to the driver by all of them."""
+    n_releases: int = 0
+    """Driver calls that it took."""
+    regained_bytes: int = 0
+    """Asked of the driver again, up to what each call had released, before the next call."""
+    n_regains: int = 0
+    """Driver calls (cudaMalloc, or mappings) that it took."""
+    frame: Frame | None = None
+    """The line that released most; None where no stack was recorded."""
+
+
+def empty_cache(recording: Recording) -> EmptyCache:
+    """Calls told by the stacks of what they release, so a recording without stacks has none."""
+    trace = recording.trace
+    of_call = passes_through(recording.stacks, "empty_cache")[trace.stack_id]
+    releases = np.flatnonzero(of_call & np.isin(trace.action, LOSSES))
+    if not len(releases):
+        return EmptyCache()
+    # One call releases segment after segment, with nothing in between.
+    last = np.append(np.diff(releases) > 1, True)
+    call = np.append(0, np.cumsum(last)[:-1])
+    released = np.zeros(int(call[-1]) + 1, "i8")
+    np.add.at(released, call, trace.size[releases])
+    gains = np.flatnonzero(np.isin(trace.action, GAINS))
+    after = np.searchsorted(releases[last], gains) - 1
+    gains, after = gains[after >= 0], after[after >= 0]
+    total = np.cumsum(trace.size[gains])
+    begins = np.searchsorted(after, np.arange(len(released)))
+    before = np.append(0, total)[begins]
+    sofar = total - before[after]
+    is_regained = sofar - trace.size[gains] < released[after]
+    regained = np.zeros(len(released), "i8")
+    np.add.at(regained, after, trace.size[gains])
+    return EmptyCache(
+        n_calls=len(released),
+        released_bytes=int(released.sum()),
+        n_releases=len(releases),
+        regained_bytes=int(np.minimum(regained, released).sum()),
+        n_regains=int(np.count_nonzero(is_regained)),
+        frame=_line(recording, releases),
+    )
+
+
+def _line(recording: Recording, releases: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> Frame | None:
+    folded = fold(recording.stacks)
+    own = folded.of[recording.trace.stack_id[releases]]
+    weight = np.bincount(own, weights=recording.trace.size[releases])
+    weight[0] = 0
+    return folded.stacks.frame(int(weight.argmax())) if weight.any() else None
+
+
+def findings(found: EmptyCache) -> list[Finding]:
+    """Told where it is called again and again, and the memory is asked for again."""
+    if found.n_calls < _LEAST_CALLS or not found.n_regains:
+        return []
+    frame = found.frame
+    given, again = format_bytes(found.released_bytes), format_bytes(found.regained_bytes)
+    claim = (
+        f"{found.n_calls:,} calls of empty_cache() gave {given} back to the driver, and {again} of it were "
+        f"allocated again by {found.n_regains:,} driver calls"
+    )
+    return [
+        Finding(
+            kind="empty_cache",
+            severity="info",
+            claim=claim,
+            file=frame and frame.file,
+            line=frame and frame.line,
+            function=frame and frame.function,
+            n_bytes=found.regained_bytes,
+            advice="leave it out of the loop, unless another process needs the memory in between: each "
+            "release waits for the device",
+            evidence={
+                "calls": found.n_calls,
+                "released_bytes": found.released_bytes,
+                "driver_releases": found.n_releases,
+                "driver_allocations": found.n_regains,
+            },
+        )
+    ]
+
+
+ANALYSIS = Analysis(
+    "empty_cache", "Is empty_cache() called again and again, and what does it cost?", empty_cache, findings
+)

@@ -1,0 +1,105 @@
+"""Does evaluation need more memory than training?"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis import Analysis
+from vramscope.analysis.folding import fold, holders
+from vramscope.analysis.lifetimes import lifetimes
+from vramscope.analysis.timeline import timeline
+from vramscope.model.finding import Finding
+from vramscope.model.marks import Phase
+from vramscope.model.recording import Recording
+from vramscope.model.stacks import Frame
+from vramscope.units import format_bytes
+
+_LEAST_MORE = 1.05
+"""Evaluation over training: less makes no card too small."""
+_LEAST_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationPeak:
+    """The most that was allocated in evaluation, and in training."""
+
+    evaluation_bytes: int = 0
+    """During forwards without gradients outside of steps; 0 where there were none."""
+    training_bytes: int = 0
+    """During steps; 0 where there were none."""
+    instant: int = 0
+    """Of the evaluation's peak."""
+    frame: Frame | None = None
+    """The line that held most of what evaluation itself had allocated then."""
+    frame_bytes: int = 0
+
+
+def evaluation_peak(recording: Recording) -> EvaluationPeak:
+    """Peaks of the two, by the phases that were recorded."""
+    steps, phases = recording.steps, recording.phases
+    is_outside = (phases.phase == Phase.EVAL) & (phases.step < 0)
+    evaluations = phases.rows(is_outside & (phases.start_event < phases.end_event))
+    trains = (phases.phase == Phase.BACKWARD) & (phases.step >= 0)
+    if not len(evaluations) or not trains.any():
+        return EvaluationPeak()
+    allocated = timeline(recording).allocated
+    evaluation = _within(len(allocated), evaluations.start_event, evaluations.end_event)
+    at = int(np.where(evaluation, allocated, -1).argmax())
+    training = _within(len(allocated), steps.start_event, steps.end_event)
+    most = int(np.where(training, allocated, 0).max(initial=0))
+    begin = int(evaluations.start_event[evaluations.start_event <= at].max())
+    return EvaluationPeak(int(allocated[at]), most, at, *_line(recording, begin, at))
+
+
+def _within(n: int, start: NDArray[Any], end: NDArray[Any]) -> NDArray[Any]:
+    """Which instants lie after the first event of an interval, up to its end."""
+    change = np.zeros(n + 1, "i8")
+    np.add.at(change, np.minimum(start + 1, n), 1)
+    np.add.at(change, np.minimum(end + 1, n), -1)
+    inside: NDArray[Any] = np.cumsum(change)[:-1] > 0
+    return inside
+
+
+def _line(recording: Recording, begin: int, at: int) -> tuple[Frame | None, int]:
+    found = lifetimes(recording)
+    live = found.rows(found.allocated_at(at) & (found.alloc_event >= begin))
+    folded = fold(recording.stacks)
+    lines = holders(folded, live.stack_id, live.block_size, np.ones(len(live), "i8"))
+    known = np.flatnonzero(lines.folded_id > 0)
+    if not len(known):
+        return None, 0
+    return folded.stacks.frame(int(lines.folded_id[known[0]])), int(lines.n_bytes[known[0]])
+
+
+def findings(found: EvaluationPeak) -> list[Finding]:
+    """Told where evaluation decides which card is needed."""
+    most = max(found.training_bytes * _LEAST_MORE, found.training_bytes + _LEAST_BYTES)
+    if not found.training_bytes or found.evaluation_bytes <= most:
+        return []
+    frame = found.frame
+    return [
+        Finding(
+            kind="evaluation_peak",
+            severity="info",
+            claim=f"evaluation needs more than training: {format_bytes(found.evaluation_bytes)} allocated at "
+            f"most, {format_bytes(found.training_bytes)} in training steps",
+            file=frame and frame.file,
+            line=frame and frame.line,
+            function=frame and frame.function,
+            n_bytes=found.evaluation_bytes - found.training_bytes,
+            advice="evaluate with smaller batches: without gradients they cost little time",
+            evidence={
+                "evaluation_peak_bytes": found.evaluation_bytes,
+                "training_peak_bytes": found.training_bytes,
+                "instant": found.instant,
+                "line_bytes": found.frame_bytes,
+            },
+        )
+    ]
+
+
+ANALYSIS = Analysis(
+    "evaluation_peak", "Does evaluation need more memory than training?", evaluation_peak, findings
+)

@@ -1,0 +1,88 @@
+"""How much does ``backward(retain_graph=True)`` keep until the next step?"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from vramscope.analysis import Analysis
+from vramscope.analysis._place import steps_of
+from vramscope.analysis.categories import assign
+from vramscope.analysis.folding import fold
+from vramscope.analysis.lifetimes import lifetimes
+from vramscope.model.finding import Finding
+from vramscope.model.marks import BackwardKeeps, Category, MarkKind, Phase
+from vramscope.model.recording import Recording
+from vramscope.model.stacks import Frame
+from vramscope.units import format_bytes
+
+_LEAST_SHARE = 0.5
+"""Of the steps: so many must ask for it."""
+_LEAST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedGraphs:
+    """What autograd saved in a step and has not let go of when the next one is under way."""
+
+    n_steps: int = 0
+    """Steps whose last backward was asked to retain its graph; 0 where fewer than half of them are."""
+    kept_bytes: int = 0
+    """Activations of a step that are allocated at its end: the median of those steps."""
+    frame: Frame | None = None
+    """The line that allocated most of them in the last such step; None where no stack was recorded."""
+
+
+def retained_graphs(recording: Recording) -> RetainedGraphs:
+    """By the marks of backward. Outputs that the program itself holds count as well, and stay in any case."""
+    marks, steps = recording.marks, recording.steps
+    asked = (marks.kind == MarkKind.PHASE_BEGIN) & (marks.phase == Phase.BACKWARD)
+    event, keeps = marks.event[asked], marks.value[asked] == BackwardKeeps.ITS_GRAPH
+    # Of several in a step the last decides: it is the one that could let go of the graph.
+    last_of = dict(zip(steps_of(steps, event).tolist(), keeps.tolist(), strict=True))
+    retaining = [step for step, kept in last_of.items() if step >= 0 and kept and step < len(steps) - 1]
+    if not retaining or len(retaining) < _LEAST_SHARE * (len(steps) - 1):
+        return RetainedGraphs()
+    found = lifetimes(recording)
+    is_activation = assign(recording, found).category == Category.ACTIVATION
+    kept = []
+    for step in retaining:
+        start, end = int(steps.start_event[step]), int(steps.end_event[step])
+        mine = is_activation & (found.alloc_event >= start) & found.allocated_at(end)
+        kept.append(np.flatnonzero(mine))
+    folded = fold(recording.stacks)
+    weight = np.bincount(folded.of[found.stack_id[kept[-1]]], weights=found.block_size[kept[-1]], minlength=1)
+    weight[0] = 0
+    return RetainedGraphs(
+        len(retaining),
+        int(np.median([int(found.block_size[rows].sum()) for rows in kept])),
+        folded.stacks.frame(int(weight.argmax())) if weight.any() else None,
+    )
+
+
+def findings(found: RetainedGraphs) -> list[Finding]:
+    """Told where it keeps a mebibyte or more."""
+    if found.kept_bytes < _LEAST_BYTES:
+        return []
+    frame = found.frame
+    return [
+        Finding(
+            kind="retained_graph",
+            severity="info",
+            claim=f"the last backward of {found.n_steps:,} steps has retain_graph=True, and "
+            f"{format_bytes(found.kept_bytes)} of activations are still allocated when such a step ends",
+            file=frame and frame.file,
+            line=frame and frame.line,
+            function=frame and frame.function,
+            n_bytes=found.kept_bytes,
+            advice="leave out retain_graph=True in the last backward of a step, if no later one needs it",
+            evidence={"steps": found.n_steps, "kept_bytes": found.kept_bytes},
+        )
+    ]
+
+
+ANALYSIS = Analysis(
+    "retained_graphs",
+    "How much does backward(retain_graph=True) keep until the next step?",
+    retained_graphs,
+    findings,
+)

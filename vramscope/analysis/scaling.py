@@ -1,0 +1,207 @@
+"""How do the bytes of each line follow the size of what a step is given: as it, or as its square?
+
+Requested bytes say it exactly: of two steps that do the same, a call that is given twice as much asks for
+twice as much, and a matrix of scores over a length for four times.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis import Analysis
+from vramscope.analysis._place import phases_of, steps_of
+from vramscope.analysis.folding import fold
+from vramscope.analysis.lifetimes import Allocations, lifetimes
+from vramscope.analysis.timeline import timeline
+from vramscope.model.finding import Finding
+from vramscope.model.marks import Phase
+from vramscope.model.recording import Recording
+from vramscope.model.stacks import Frame
+from vramscope.units import format_bytes
+
+_LEAST_SIZES = 3
+"""Different sizes: through two of them a straight line goes as well."""
+_LEAST_RATIO = 1.2
+"""The largest over the smallest: below it a square and a line are too near to each other."""
+_TOLERANCE = 0.01
+_LEAST_SHARE = 0.05
+"""Of the peak: less is not worth a word."""
+_LEAST_DOMINATING = 0.5
+_MOST_STEPS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line and how much of the largest step's peak it holds."""
+
+    frame: Frame | None
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Of the peak of the largest step, what follows the size and what its square."""
+
+    n_sizes: int = 0
+    """Different sizes among the steps that do the same; 0 where they are too few to tell anything."""
+    ratio: float = 1.0
+    """The largest size over the smallest."""
+    peak_bytes: int = 0
+    """The most allocated in the largest step."""
+    linear_bytes: int = 0
+    """Of it, in blocks that follow the size."""
+    linear: tuple[Line, ...] = ()
+    quadratic_bytes: int = 0
+    """Of it, in blocks that follow its square."""
+    quadratic: tuple[Line, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """Allocations of steps that make the same calls equally often."""
+
+    rows: NDArray[Any]
+    """Of ``lifetimes``, by call (each time that a stack comes in a step) and step."""
+    steps: NDArray[Any]
+
+
+def scaling(recording: Recording) -> Scaling:
+    """Asked of the steps that make the same calls as most do; needs three sizes."""
+    found = lifetimes(recording)
+    calls = _calls(recording, found)
+    if calls is None:
+        return Scaling()
+    power, ratio = _powers(found.size[calls.rows])
+    n_sizes = len(np.unique(np.round(ratio, 2)))
+    if n_sizes < _LEAST_SIZES or ratio.max() < _LEAST_RATIO:
+        return Scaling()
+    largest = int(ratio.argmax())
+    step = int(calls.steps[largest])
+    start, end = int(recording.steps.start_event[step]), int(recording.steps.end_event[step])
+    allocated = timeline(recording).allocated[start : end + 1]
+    at = int(start + allocated.argmax())
+    mine, is_live = calls.rows[:, largest], found.allocated_at(at)
+    linear, quadratic = (found.rows(mine[(power == wanted) & is_live[mine]]) for wanted in (1, 2))
+    return Scaling(
+        n_sizes,
+        float(ratio.max()),
+        int(allocated.max()),
+        int(linear.block_size.sum()),
+        _lines(recording, linear),
+        int(quadratic.block_size.sum()),
+        _lines(recording, quadratic),
+    )
+
+
+def _calls(recording: Recording, found: Allocations) -> _Calls | None:
+    """None where too few steps do the same."""
+    step = steps_of(recording.steps, np.maximum(found.alloc_event, 0))
+    first = max(len(recording.steps) - _MOST_STEPS, 0)
+    rows = np.flatnonzero((step >= first) & (found.alloc_event >= 0))
+    n_steps = len(recording.steps) - first
+    if n_steps < _LEAST_SIZES or not len(rows):
+        return None
+    order = np.lexsort((found.alloc_event[rows], found.stack_id[rows], step[rows]))
+    rows = rows[order]
+    parts = np.split(rows, np.searchsorted(step[rows], np.arange(first + 1, first + n_steps)))
+    made = [tuple(found.stack_id[part].tolist()) for part in parts]
+    usual = max(set(made), key=made.count)
+    same = [at for at, each in enumerate(made) if each == usual]
+    if len(same) < _LEAST_SIZES or not usual:
+        return None
+    return _Calls(np.stack([parts[at] for at in same], axis=1), first + np.array(same))
+
+
+def _powers(size: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """By call: 1 follows the size, 2 its square, 0 neither; and by step its size over the smallest one.
+
+    The size is what most calls that vary follow exactly, step for step, unless that is the square of another.
+    """
+    smallest = int(size.sum(axis=0).argmin())
+    ratio = size / np.maximum(size[:, [smallest]], 1)
+    varies = ratio.max(axis=1) > 1 + _TOLERANCE
+    power = np.zeros(len(size), "i8")
+    if not varies.any():
+        return power, np.ones(size.shape[1])
+    kinds, count = np.unique(np.round(ratio[varies], 2), axis=0, return_counts=True)
+    usual = kinds[int(count.argmax())]
+    roots = kinds[(np.abs(kinds**2 / usual - 1) < 2 * _TOLERANCE).all(axis=1) & (count > 1)]
+    base = roots[0] if len(roots) else usual
+    for wanted in (1, 2):
+        power[varies & (np.abs(ratio / base**wanted - 1) < 2 * _TOLERANCE).all(axis=1)] = wanted
+    return power, base
+
+
+def _lines(recording: Recording, live: Allocations) -> tuple[Line, ...]:
+    """Those of forward first: what backward allocates follows from them."""
+    folded, n_events = fold(recording.stacks), len(recording.trace)
+    phase = np.append(recording.phases.phase, Phase.OTHER)[phases_of(recording.phases, n_events)]
+    weight: dict[tuple[bool, Frame | None], int] = {}
+    is_later = (phase[live.alloc_event] == Phase.BACKWARD).tolist()
+    for stack, n_bytes, later in zip(live.stack_id.tolist(), live.block_size.tolist(), is_later, strict=True):
+        own = int(folded.of[stack])
+        place = (later, folded.stacks.frame(own) if own else None)
+        weight[place] = weight.get(place, 0) + n_bytes
+    ordered = sorted(weight.items(), key=lambda item: (item[0][0], item[0][1] is None, -item[1]))
+    return tuple(Line(frame, n_bytes) for (_, frame), n_bytes in ordered)
+
+
+def findings(found: Scaling) -> list[Finding]:
+    """Lines that follow the square; and a peak that mostly follows the batch."""
+    told = []
+    if found.quadratic_bytes >= _LEAST_SHARE * found.peak_bytes > 0:
+        share = 100 * found.quadratic_bytes / found.peak_bytes
+        what = (
+            f"{format_bytes(found.quadratic_bytes)} ({share:.0f} %) of the largest step's peak grow with the "
+            f"square of what a step is given"
+        )
+        advice = (
+            "twice the length needs four times these bytes. If it is attention: "
+            "torch.nn.functional.scaled_dot_product_attention does not keep its scores"
+        )
+        told.append(_finding("quadratic_memory", what, found, found.quadratic, found.quadratic_bytes, advice))
+    if found.linear_bytes >= _LEAST_DOMINATING * found.peak_bytes > 0:
+        share = 100 * found.linear_bytes / found.peak_bytes
+        what = (
+            f"{format_bytes(found.linear_bytes)} ({share:.0f} %) of the largest step's peak grow as what a "
+            f"step is given does"
+        )
+        advice = "smaller batches with gradient accumulation, or activation checkpointing: see vramscope fit"
+        told.append(_finding("batch_dominates", what, found, found.linear, found.linear_bytes, advice))
+    return told
+
+
+def _finding(
+    kind: str, what: str, found: Scaling, lines: tuple[Line, ...], n_bytes: int, advice: str
+) -> Finding:
+    frame = lines[0].frame if lines else None
+    return Finding(
+        kind=kind,
+        severity="info",
+        claim=f"{what}, over {found.n_sizes} sizes up to {found.ratio:.2g} times the smallest",
+        file=frame and frame.file,
+        line=frame and frame.line,
+        function=frame and frame.function,
+        n_bytes=n_bytes,
+        advice=advice,
+        evidence={
+            "sizes": found.n_sizes,
+            "ratio": round(found.ratio, 3),
+            "peak_bytes": found.peak_bytes,
+            "lines": [
+                {"file": line.frame and line.frame.file, "line": line.frame and line.frame.line,
+                 "bytes": line.n_bytes}
+                for line in lines[:5]
+            ],
+        },
+    )  # fmt: skip
+
+
+ANALYSIS = Analysis(
+    "scaling",
+    "Which lines' bytes grow as what a step is given does, and which with its square?",
+    scaling,
+    findings,
+)

@@ -1,0 +1,81 @@
+"""Which line makes thousands of small allocations in every step?"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from vramscope.analysis import Analysis
+from vramscope.analysis._place import steps_of
+from vramscope.analysis.folding import fold
+from vramscope.analysis.lifetimes import lifetimes
+from vramscope.model.finding import Finding
+from vramscope.model.recording import Recording
+from vramscope.model.stacks import Frame
+from vramscope.units import format_bytes
+
+_SMALL_BYTES = 64 << 10
+_LEAST_PER_STEP = 5_000
+"""By one line, in the median step."""
+
+
+@dataclass(frozen=True, slots=True)
+class SmallAllocations:
+    """The line that makes most allocations of at most 64 KiB."""
+
+    per_step: int = 0
+    """The median over all steps; 0 where no steps are known."""
+    median_bytes: int = 0
+    """Requested by one of them."""
+    frame: Frame | None = None
+
+
+def small_allocations(recording: Recording) -> SmallAllocations:
+    """Counted by line and step."""
+    steps = recording.steps
+    if not len(steps):
+        return SmallAllocations()
+    found, folded = lifetimes(recording), fold(recording.stacks)
+    rows = np.flatnonzero((found.size <= _SMALL_BYTES) & (found.alloc_event >= 0))
+    step = steps_of(steps, found.alloc_event[rows])
+    rows, step = rows[step >= 0], step[step >= 0]
+    own = folded.of[found.stack_id[rows]]
+    if not (own > 0).any():
+        return SmallAllocations()
+    busiest = int(np.bincount(own[own > 0]).argmax())
+    mine = own == busiest
+    per_step = np.bincount(step[mine], minlength=len(steps))
+    return SmallAllocations(
+        int(np.median(per_step)),
+        int(np.median(found.size[rows[mine]])),
+        folded.stacks.frame(busiest),
+    )
+
+
+def findings(found: SmallAllocations) -> list[Finding]:
+    """Told where a step spends thousands of calls of the allocator on one line."""
+    if found.per_step < _LEAST_PER_STEP:
+        return []
+    frame = found.frame
+    return [
+        Finding(
+            kind="small_allocations",
+            severity="info",
+            claim=f"one line makes {found.per_step:,} allocations of at most {format_bytes(_SMALL_BYTES)} in a step "
+            f"(usually {format_bytes(found.median_bytes)})",
+            file=frame and frame.file,
+            line=frame and frame.line,
+            function=frame and frame.function,
+            n_bytes=None,
+            advice="work on one large tensor instead of many small ones: each takes a kernel of its own and at "
+            "least 512 bytes",
+            evidence={"per_step": found.per_step, "median_bytes": found.median_bytes},
+        )
+    ]
+
+
+ANALYSIS = Analysis(
+    "small_allocations",
+    "Which line makes thousands of small allocations in every step?",
+    small_allocations,
+    findings,
+)

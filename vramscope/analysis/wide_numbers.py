@@ -1,0 +1,68 @@
+"""Which parameters, gradients and optimizer states are 64-bit?"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from vramscope.analysis import Analysis
+from vramscope.analysis.categories import assign
+from vramscope.analysis.lifetimes import lifetimes
+from vramscope.analysis.timeline import instant_of
+from vramscope.model.finding import Finding
+from vramscope.model.marks import Category
+from vramscope.model.recording import Recording
+from vramscope.units import format_bytes
+
+_OF_MODEL = (Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER_STATE)
+_LEAST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class WideNumbers:
+    """What the model holds in numbers of eight bytes at the peak."""
+
+    n_bytes: int = 0
+    n_tensors: int = 0
+    example: str = ""
+    """The name of the largest, as ``layers.0.weight``."""
+
+
+def wide_numbers(recording: Recording, instant: int | None = None) -> WideNumbers:
+    """At *instant*, or at the peak where None; by the labels that capture gave to tensors."""
+    labels = recording.labels
+    if not (labels.element_bytes == 8).any():
+        return WideNumbers()
+    found, at = lifetimes(recording), instant_of(recording, instant)
+    assigned = assign(recording, found)
+    rows = np.flatnonzero(
+        found.allocated_at(at) & (assigned.label >= 0) & np.isin(assigned.category, _OF_MODEL)
+    )
+    rows = rows[labels.element_bytes[assigned.label[rows]] == 8]
+    if not len(rows):
+        return WideNumbers()
+    size = found.block_size[rows]
+    largest = assigned.label[rows[int(size.argmax())]]
+    return WideNumbers(int(size.sum()), len(rows), labels.names[int(labels.name[largest])])
+
+
+def findings(found: WideNumbers) -> list[Finding]:
+    """Told from a mebibyte on."""
+    if found.n_bytes < _LEAST_BYTES:
+        return []
+    example = f", as {found.example}" if found.example else ""
+    return [
+        Finding(
+            kind="wide_numbers",
+            severity="info",
+            claim=f"{format_bytes(found.n_bytes)} of parameters, gradients and optimizer state are 64-bit at the "
+            f"peak ({found.n_tensors:,} tensors{example})",
+            n_bytes=found.n_bytes // 2,
+            advice="model.float() halves them: tensors made from NumPy arrays are 64-bit unless converted",
+            evidence={"bytes": found.n_bytes, "tensors": found.n_tensors, "example": found.example},
+        )
+    ]
+
+
+ANALYSIS = Analysis(
+    "wide_numbers", "Which parameters, gradients and optimizer states are 64-bit?", wide_numbers, findings
+)
