@@ -82,6 +82,7 @@ class RankReader:
             own = (
                 *assembly.written_notes(self._notes, device),
                 *assembly.file_notes(streams.files(), self.outcome),
+                *assembly.limit_notes(self.manifest.error, device),
             )
             found.append(replace(recording, notes=of_rank + own + recording.notes))
         return found
