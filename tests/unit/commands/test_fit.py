@@ -147,7 +147,9 @@ def test_where_memory_runs_out_the_first_line_says_where_and_what_helps(runs, ca
     assert cli.main(["fit", "run", "--capacity", "1550MiB"]) == 0
 
     lines = capsys.readouterr().out.strip().splitlines()
-    assert lines[1].startswith("Does not fit a card of 1.51 GiB: out of memory at step 1, 9.00 MiB asked for")
+    assert lines[1].startswith(
+        "Does not fit a card of 1.51 GiB: out of memory at step 1, tried to allocate 9.00 MiB"
+    )
     assert lines[1].endswith("with expandable_segments:True it fits")
     assert lines[2].endswith("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
 
@@ -158,7 +160,7 @@ def test_stopped_by_ctrl_c_it_says_in_one_line_how_far_it_came(runs, capsys, mon
     def stopped(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("vramscope.analysis.strategies.strategies", stopped)
+    monkeypatch.setattr("vramscope.analysis.fit.strategies", stopped)
 
     assert cli.main(["fit", "run", "--json"]) == 130
     out, err = capsys.readouterr()
