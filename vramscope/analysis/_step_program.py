@@ -169,11 +169,11 @@ def program(parts: Sequence[Steps], settings: Settings) -> Programs | None:
         settings, standing, last.does, _phases(part, last), likely, place.astype("i8")
     )
     is_open = not np.array_equal(low.at(2 * int(size.max())), high.at(2 * int(size.max())))
-    bounds = (replace(found_program, growth=low), replace(found_program, growth=high))
+    bounds = [replace(found_program, growth=each) if is_open else None for each in (low, high)]
     largest = likely.at(int(size.max()))
     curved = largest[(likely.per_square > 0) | (high.per_square > 0)].sum()
     share = float(curved / max(int(largest.sum()), 1))
-    return Programs(found_program, *(bounds if is_open else (None, None)), of, share)
+    return Programs(found_program, bounds[0], bounds[1], of, share)
 
 
 class Growth(NamedTuple):

@@ -9,6 +9,7 @@ for certain.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 
 from vramscope.analysis import Analysis
 from vramscope.analysis._cards import CARDS, Card
@@ -88,6 +89,8 @@ class Question:
     """Sizes of the steps of each recording; where None, bytes of input count."""
     n_gpus: int = 8
     """Devices among which shards are counted."""
+    has_own_target: bool = True
+    """Whether the recorded device counts as a target where none is given."""
     is_brief: bool = False
     """Whether only the verdicts are wanted: no search for settings, no batches, no strategies."""
 
@@ -210,8 +213,8 @@ class FitAnswer:
             return Verdict.UNKNOWN, f"{told}, of which the replay explains {reached}"
         return (Verdict.TIGHT if outcome.n_retries else Verdict.FITS), ""
 
-    def word_on(self, target: Target, free: Outcome, replayed: Callable[[int], Outcome]) -> Verdict:
-        """Return the verdict on *target*; *replayed(room)* is asked only where bytes alone do not decide.
+    def word_on(self, target: Target, free: Outcome, replayed: Callable[[], Outcome]) -> Verdict:
+        """Return the verdict on *target*; *replayed()* is asked only where bytes alone do not decide.
 
         *free* is the replay, under the same setting, on a device that never ends.
         """
@@ -220,7 +223,7 @@ class FitAnswer:
             return self.judged(target, free)[0]
         if free.capacity_bytes is None and free.peak_allocated > room:
             return Verdict.TOO_SMALL
-        return self.judged(target, replayed(room))[0]
+        return self.judged(target, replayed())[0]
 
 
 def fit(
@@ -276,7 +279,8 @@ class _Answering:
         self._question = question
         self._progress = progress
         self._program = program_of(recording)
-        self._targets = question.targets or own_target(recording)
+        own = own_target(recording) if question.has_own_target else ()
+        self._targets = question.targets or own
 
     def answer(self) -> FitAnswer:
         if self._question.is_brief:
@@ -341,10 +345,7 @@ class _Answering:
             free = self._without_limit(candidate)
         for card in CARDS:
             target = Target(card.label, card.total_bytes)
-            word = self._base.word_on(
-                target, free, lambda _, target=target: self._replayed(candidate, target)
-            )
-            if word.fits:
+            if self._base.word_on(target, free, partial(self._replayed, candidate, target)).fits:
                 return card
         return None
 

@@ -88,12 +88,11 @@ def _chosen(recordings: "tuple[Recording, ...]", args: Namespace) -> "list[Recor
     from vramscope.analysis.fit import fullest_first
 
     found = list(recordings)
-    for name, wanted, number in (
-        ("rank", args.rank, lambda each: each.process.rank),
-        ("device", args.device, lambda each: each.device.index),
-    ):
-        known = sorted({number(each) for each in found})
-        found = [each for each in found if wanted is None or number(each) == wanted]
+    for name, wanted in (("rank", args.rank), ("device", args.device)):
+        numbers = [each.process.rank if name == "rank" else each.device.index for each in found]
+        known = sorted(set(numbers))
+        pairs = zip(found, numbers, strict=True)
+        found = [each for each, number in pairs if wanted is None or number == wanted]
         if not found:
             known_text = ", ".join(map(str, known)) or "none"
             raise UsageError(f"no {name} {wanted} in {args.path}; it has: {known_text}")
