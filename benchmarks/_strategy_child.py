@@ -1,4 +1,4 @@
-"""``python _strategy_child.py FOLDER known|unseen NAME``: one model, as it is and with each strategy.
+"""``python _strategy_child.py FOLDER GROUP NAME``: one model, as it is and with each strategy.
 
 ``FOLDER/HOW.json`` is torch's own peak of each run; ``FOLDER/plain`` is the recording of the run as it is.
 """
@@ -57,6 +57,10 @@ def _models(group: str) -> dict:
         from _strategy_unseen import UNSEEN
 
         return UNSEEN
+    if group == "first":
+        from _strategy_first_unseen import UNSEEN as FIRST
+
+        return FIRST
     from strategy_runs import MODELS, RUNS
 
     return {each: (*MODELS[each], RUNS[each][0]) for each in MODELS if each in RUNS} | {

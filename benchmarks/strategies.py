@@ -39,6 +39,7 @@ SAID = {
 GROUPS = {
     "tests": "The models of the tests",
     "known": "Programs that people have",
+    "first": "Models that had been set aside for the first blind trial",
     "unseen": "Models that the rules were not tuned on",
 }
 NAMES = {
@@ -50,9 +51,13 @@ NAMES = {
         "attention by hand", "vramscope demo", "nanoGPT", "transformers BERT", "transformers BERT, eager",
         "transformers GPT-2",
     ),
-    "unseen": (
+    "first": (
         "vision (attention by hand)", "llama (norms by hand)", "mixer", "wave (gated convolutions)",
         "mobile (inverted bottlenecks)", "scores (contrastive)",
+    ),
+    "unseen": (
+        "dense (concatenations)", "variational autoencoder", "pairs of a batch", "perceiver (einsum)",
+        "points", "encoder layers, norms first",
     ),
 }  # fmt: skip
 

@@ -135,6 +135,20 @@ def autocast(
     return Autocast(factor, least, most, *(np.concatenate(column) for column in zip(*copies, strict=True)))
 
 
+def may_pair(stacks: Stacks, found: Allocations, lives: Lives, owners: Owners) -> NDArray[Any]:
+    """Return which allocations may hold a value for each pair of a batch, and so grow with its square.
+
+    Layers of torch.nn do not: they have one row for each of the batch. Operations of the program's own
+    lines may, and what takes their result; in backward what is made for them, or for nobody knows what.
+    """
+    open_kinds = (Kind.OTHER, Kind.SOFTMAX, Kind.WIDE)
+    kinds = {each: _kind(stacks, each) in open_kinds for each in set(found.stack_id.tolist())}
+    is_open = np.array([kinds[each] for each in found.stack_id.tolist()], dtype="?")
+    in_backward = lives.phase == Phase.BACKWARD
+    is_open[in_backward] = np.append(is_open, True)[owners.forward[in_backward]]
+    return is_open
+
+
 def _kind(stacks: Stacks, stack_id: int) -> Kind:
     folder, name, function = _asked_by(stacks, stack_id)
     if folder.endswith("torch/nn/modules"):

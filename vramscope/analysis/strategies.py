@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
-from vramscope.analysis._autocast import autocast
+from vramscope.analysis._autocast import autocast, may_pair
 from vramscope.analysis._checkpointing import checkpointed
 from vramscope.analysis._ending import ended_short
 from vramscope.analysis._gradients import is_bucket, kept_gradients
@@ -389,9 +389,11 @@ def _bucket_views(run: Looked) -> Iterator[Tried]:
 def _accumulation(run: Looked) -> Iterator[Tried]:
     of_step = np.isin(run.born_in, _TRAINS) & (run.category == Category.TEMPORARY)
     of_batch = np.isin(run.category, _OF_A_BATCH) | of_step
-    gradient = run.category == Category.GRADIENT
+    gradient, part = run.category == Category.GRADIENT, 1 / _MICRO_BATCHES
     if not of_batch.any() or _accumulates(run):
         return
+    owners = owners_of(run.recording, run.found, run.assigned)
+    pairs = may_pair(run.recording.stacks, run.found, run.lives, owners)
     level = level_with(run, gradient.astype(float), 0)
     largest = int(run.found.block_size[gradient].max(initial=0))
     # From the second micro-batch on all gradients are there, and each new one before it is added.
@@ -399,7 +401,7 @@ def _accumulation(run: Looked) -> Iterator[Tried]:
     extra += np.where(run.phase == Phase.BACKWARD, largest, 0)
     yield Tried(
         f"{_MICRO_BATCHES} micro-batches with accumulated gradients",
-        scaled(run, (of_batch, 1 / _MICRO_BATCHES)),
+        scaled(run, (of_batch, part)),
         extra,
         (
             f"split the batch in {_MICRO_BATCHES}, divide the loss by it, optimizer.step() after the last",
@@ -407,8 +409,12 @@ def _accumulation(run: Looked) -> Iterator[Tried]:
             "estimate: inputs, activations and temporaries of forward and backward in ratio to the batch",
         ),
         2,
-        # Temporaries of the size of parameters do not get smaller with the batch.
-        most=Change(scaled(run, (np.isin(run.category, _OF_A_BATCH), 1 / _MICRO_BATCHES)), extra),
+        # Scores of each pair of a batch get smaller with its square; temporaries of the size of parameters do
+        # not get smaller at all.
+        least=Change(
+            scaled(run, (of_batch, 1 / _MICRO_BATCHES), (of_batch & pairs, 1 / _MICRO_BATCHES)), extra
+        ),
+        most=Change(scaled(run, (np.isin(run.category, _OF_A_BATCH), part)), extra),
         doubt=_DOUBT,
     )
 
