@@ -9,6 +9,7 @@ from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from vramscope.analysis._cards import BASIS as CARDS_BASIS
+from vramscope.analysis._cards import CARDS
 from vramscope.analysis.fit import BASIS, FitAnswer
 from vramscope.analysis.fit import Verdict as Word
 from vramscope.analysis.settings_advice import Candidate, Trial
@@ -166,7 +167,8 @@ def _here(data: Data, view: View, fit: FitAnswer, chosen: Trial | None, address:
 
 
 def _opening(fit: FitAnswer, here: Verdict) -> html.Section:
-    name = "this device" if here.key == "this-device" else f"a card of {here.name}"
+    phrases = {card.label: card.phrase for card in CARDS}
+    name = phrases.get(here.name, here.name if here.key == "this-device" else f"a card of {here.name}")
     free = fit.without_limit
     assert free is not None  # noqa: S101 - for the type checker
     reserved, allocated = free.peak_reserved, free.peak_allocated

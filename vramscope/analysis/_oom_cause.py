@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from vramscope.allocator.checkpoints import state_from_nearest
 from vramscope.allocator.settings import SMALL_LIMIT, Settings
+from vramscope.analysis._limit import recorded_limit
 from vramscope.analysis.would_fit import fit_of
 from vramscope.model.counters import Counters
 from vramscope.model.recording import Recording
@@ -244,9 +245,9 @@ def _capacity(recording: Recording, samples: Counters) -> int:
 
 def _limit(recording: Recording, settings: Settings, capacity: int) -> int:
     """What this process may reserve: as a message says it, else by the settings."""
-    told = [note.value for note in recording.notes if note.code == "limit"]
-    if told:
-        return told[-1]
+    limit = recorded_limit(recording)
+    if limit is not None:
+        return limit
     fraction = settings.memory_fraction
     return int(capacity * fraction) if capacity > 0 and fraction is not None else capacity
 

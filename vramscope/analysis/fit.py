@@ -14,6 +14,7 @@ from functools import partial
 from vramscope.analysis import Analysis
 from vramscope.analysis._cards import CARDS, Card
 from vramscope.analysis._ending import ended_short
+from vramscope.analysis._limit import recorded_limit
 from vramscope.analysis._place import place
 from vramscope.analysis.batch_fit import BatchFit, batch_fit
 from vramscope.analysis.settings_advice import (
@@ -259,7 +260,7 @@ def fit(
         recorded_peak_bytes=int(timeline(recording).reserved.max(initial=0)),
         outside_bytes=UNKNOWN_OUTSIDE_BYTES if known is None else known,
         is_outside_measured=known is not None,
-        limit_bytes=limit_of(recording),
+        limit_bytes=recorded_limit(recording),
         own_total_bytes=recording.device.total_bytes,
         is_simulated=is_simulated(recording),
         ending=ending(recording),
@@ -373,14 +374,9 @@ def unanswerable(recording: Recording) -> str:
 
 def own_target(recording: Recording) -> tuple[Target, ...]:
     """Return the recorded device as a target; empty where its size is not known."""
-    total, limit = recording.device.total_bytes, limit_of(recording)
+    total, limit = recording.device.total_bytes, recorded_limit(recording)
     limited = "" if limit is None else f" (the program limits itself to {format_bytes(limit)})"
     return (Target(f"this device of {format_bytes(total)}{limited}", total, is_own=True),) if total else ()
-
-
-def limit_of(recording: Recording) -> int | None:
-    """Return what ``set_per_process_memory_fraction`` allowed, in bytes; None where nothing says so."""
-    return next((note.value for note in reversed(recording.notes) if note.code == "limit"), None)
 
 
 def is_simulated(recording: Recording) -> bool:

@@ -14,6 +14,7 @@ from vramscope.allocator.settings import Settings
 from vramscope.analysis import Analysis
 from vramscope.analysis._ending import ended_short
 from vramscope.analysis._epochs import epochs
+from vramscope.analysis._limit import recorded_limit
 from vramscope.analysis.churn import churn_of
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.what_if import Outcome, Program, device_total, emptied_after, program_of, replay
@@ -144,7 +145,7 @@ def recorded_capacity(recording: Recording) -> int | None:
     short = churn_of(recording)
     if not short.n_retries and not short.n_ooms:
         return None
-    limit = next((note.value for note in reversed(recording.notes) if note.code == "limit"), None)
+    limit = recorded_limit(recording)
     total, outside = recording.device.total_bytes, outside_bytes(recording)
     free = total - outside if total and outside is not None else 0
     recorded = int(timeline(recording).reserved.max(initial=0))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.allocator.settings import GRANULE
 from vramscope.analysis import Analysis
 from vramscope.analysis._autocast import autocast, may_pair
 from vramscope.analysis._checkpointing import checkpointed
@@ -247,7 +248,7 @@ def _outcome(run: Looked, tried: Tried, at: int, unknown: int) -> Strategy:
     peak = int(run.level[at])
     phase, saved = Phase(int(run.phase[highest])), peak - left
     bounds = [round(float(level_with(run, *each).max())) for each in (tried.least, tried.most) if each]
-    doubt = round(tried.doubt * peak) if bounds or saved else 0
+    doubt = round(tried.doubt * peak) + _unsplit(run, highest) if bounds or saved else 0
     high = max(left, *bounds, left) + doubt
     if _is_monotone(tried) and saved > 0:
         high = min(high, peak - 1)
@@ -266,6 +267,16 @@ def _outcome(run: Looked, tried: Tried, at: int, unknown: int) -> Strategy:
         _by_category(run, tried, at),
         _by_phase(run, level),
     )
+
+
+def _unsplit(run: Looked, instant: int) -> int:
+    """Return by how much blocks are larger than requested, as their rest was too small to be split off.
+
+    Which blocks are depends on where they come to lie, and that on everything before.
+    """
+    live = run.found.allocated_at(instant) & (run.found.size > 0)
+    rounded = -(-run.found.size[live] // GRANULE) * GRANULE
+    return int(np.maximum(run.found.block_size[live] - rounded, 0).sum())
 
 
 def _by_category(run: Looked, tried: Tried, at: int) -> dict[str, int]:

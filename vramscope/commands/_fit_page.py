@@ -108,8 +108,9 @@ def _without_a_device(answer: FitAnswer) -> str:
     found = answer.settings.base if answer.settings else answer.as_asked or answer.as_recorded
     if found is None:
         return ""
+    what = "Reserves" if answer.is_reproduced else "What it shows reserves"
     said = (
-        f"Reserves at most {format_bytes(found.peak_reserved)}, "
+        f"{what} at most {format_bytes(found.peak_reserved)}, "
         f"with at most {format_bytes(found.peak_allocated)} allocated"
     )
     if not found.fits:
