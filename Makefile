@@ -15,7 +15,7 @@ READY := $(VENV)/.vramscope-ready
 TOOLS := $(VENV)/.vramscope-tools
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-dashboard bench-live bench-leaks bench-damage bench-overhead standin test-standin format browser allocator
+.PHONY: help setup demo test check bench bench-dashboard bench-live bench-leaks bench-damage bench-overhead bench-strategies standin test-standin format browser allocator
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,10 @@ bench-leaks: $(TOOLS)  ## seeded leaks and clean loops: what is found, by which 
 
 bench-damage: $(TOOLS)  ## thousands of damaged recordings: is any shown as if it were whole?
 	$(BIN)/python benchmarks/damage.py $(BENCH)
+
+# NANOGPT=<its checkout>; models of transformers are run where PYTHONPATH has that package.
+bench-strategies: $(TOOLS) allocator  ## what fit says about strategies, against genuine runs, into benchmarks/STRATEGIES.md
+	$(BIN)/python benchmarks/strategies.py $(BENCH)
 
 bench-overhead: $(TOOLS) allocator  ## what recording costs a step, into benchmarks/OVERHEAD.md
 	.cache/standin/2.13.0/python benchmarks/overhead.py --out benchmarks/OVERHEAD.md $(BENCH)

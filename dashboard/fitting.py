@@ -4,26 +4,18 @@ import logging
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from weakref import WeakKeyDictionary
 
 from vramscope.analysis._cards import CARDS
-from vramscope.analysis.settings_advice import (
-    Candidate,
-    SettingsAdvice,
-    Trial,
-    outside_bytes,
-    settings_advice,
-)
+from vramscope.analysis.fit import FitAnswer, Progress, Question, Target, Verdict, fit
+from vramscope.analysis.settings_advice import Candidate, Trial
 from vramscope.analysis.what_if import Outcome
 from vramscope.errors import VramscopeError
 from vramscope.model.recording import Recording
 
-from .data import Data, View, answer
+from .data import Data, View
 
-UNKNOWN_OUTSIDE = 600 << 20
-"""CUDA's context and libraries, where nobody measured them."""
 _SHOWN = (
     "T4",
     "L4/A10G",
@@ -36,22 +28,14 @@ _SHOWN = (
     "B200",
 )
 _MOST_SEARCHES = 6
+_STAGES = {
+    "replaying": "Replaying the run as it is",
+    "settings": "Trying settings",
+    "cards": "Replaying on other cards",
+    "batch": "Looking at batches",
+    "strategies": "Looking at strategies",
+}
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """Everything that takes long, asked once."""
-
-    advice: SettingsAdvice
-    base: Outcome
-    """As it is, without limit."""
-    outside: int
-    outside_is_known: bool
-
-    def room(self, total_bytes: int) -> int:
-        """What the allocator could have of a device."""
-        return max(total_bytes - self.outside, 1)
 
 
 class Search:
@@ -63,7 +47,7 @@ class Search:
         self.trials: list[Trial] = []
         """Tried until now, in the order of ``wanted``."""
         self.stage = "Replaying the run as it is"
-        self.fit: Fit | None = None
+        self.fit: FitAnswer | None = None
         self.problem = ""
         self._data = data
         self._stop = Event()
@@ -100,19 +84,21 @@ class Search:
             self._done.set()
 
     def _look(self, recording: Recording) -> None:
-        advice = settings_advice(recording, play=self._play)
-        self.stage = "Replaying without limit"
-        base = advice.base if advice.base.capacity_bytes is None else answer(recording, "what_if")
-        known = outside_bytes(recording)
-        fit = Fit(advice, base, UNKNOWN_OUTSIDE if known is None else known, known is not None)
-        self.stage = "Looking at strategies, batches and cards"
-        self._data.ask(self.view, "strategies")
-        self._data.ask(self.view, "batch_fit")
+        # Without a target: the settings are compared under the recorded circumstances.
+        answer = fit(recording, Question(has_own_target=False), Progress(self._begin, self._play))
+        if answer.problem:
+            self.problem = f"{answer.problem[:1].upper()}{answer.problem[1:]}."
+            return
+        self.stage = "Looking at cards"
+        advised = answer.settings.advised if answer.settings else None
         for _, _, size in devices(recording):
-            word(self._data, self.view, fit, size, None)
-            if advice.advised:
-                word(self._data, self.view, fit, size, advice.advised)
-        self.fit = fit
+            verdict(self._data, self.view, answer, size, None)
+            if advised:
+                verdict(self._data, self.view, answer, size, advised)
+        self.fit = answer
+
+    def _begin(self, stage: str) -> None:
+        self.stage = _STAGES.get(stage, self.stage)
 
     def _play(self, trial: Callable[[Candidate], Outcome], wanted: Iterable[Candidate]) -> Iterator[Outcome]:
         self.wanted = list(wanted)
@@ -171,20 +157,26 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40]
 
 
-def word(data: Data, view: View, fit: Fit, total_bytes: int, trial: Trial | None) -> str:
-    """``fits``, ``tight`` or ``too small``; replayed only where the bytes alone do not say it."""
-    free, room = trial.outcome if trial else fit.base, fit.room(total_bytes)
-    if free.capacity_bytes is None and free.peak_reserved <= room:
-        return "fits"
-    if free.capacity_bytes is None and free.peak_allocated > room:
-        return "too small"
-    found = data.ask(
-        view,
-        "what_if",
-        conf=trial.candidate.conf if trial else None,
-        capacity_bytes=room,
-        empty_cache_after=trial.candidate.empty_cache_after if trial else "",
-        total_bytes=total_bytes,
-        memory_fraction=trial.candidate.memory_fraction if trial else None,
-    )
-    return "too small" if not found.fits else "tight" if found.n_retries else "fits"
+def target(answer: FitAnswer, total_bytes: int) -> Target:
+    """Return the device of that size."""
+    return Target("", total_bytes, is_own=total_bytes == answer.own_total_bytes)
+
+
+def verdict(data: Data, view: View, answer: FitAnswer, total_bytes: int, trial: Trial | None) -> Verdict:
+    """Return the verdict for a device; replays are kept with the other answers of the view."""
+
+    def replayed() -> Outcome:
+        found: Outcome = data.ask(
+            view,
+            "what_if",
+            conf=trial.candidate.conf if trial else None,
+            capacity_bytes=answer.room_on(target(answer, total_bytes)),
+            empty_cache_after=trial.candidate.empty_cache_after if trial else "",
+            total_bytes=total_bytes,
+            memory_fraction=trial.candidate.memory_fraction if trial else None,
+        )
+        return found
+
+    free = trial.outcome if trial else answer.without_limit
+    assert free is not None  # noqa: S101 - an answer without problem has one
+    return answer.word_on(target(answer, total_bytes), free, replayed)

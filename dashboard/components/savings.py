@@ -10,6 +10,11 @@ from vramscope.model.marks import Phase
 from vramscope.units import format_bytes
 
 _MOST_STRATEGIES = 12
+_FITS = {True: "fits", False: "does not fit", None: "cannot tell"}
+
+
+def _interval(low: int, high: int) -> str:
+    return f"{format_bytes(low)} to {format_bytes(high)}"
 
 
 def sentence(text: str) -> str:
@@ -27,10 +32,13 @@ def savings(found: Strategies) -> html.Section:
         className="panel-bar",
     )  # fmt: skip
     label = {"aria-label": "What else would lower the peak"}
+    open_ones = _undecided(found)
     if not found.advised:
         known = found.unknown_bytes < found.peak_bytes
         text = "Nothing that was tried." if known else "No categories are known, so nothing can be tried."
-        return html.Section([bar, html.P(text, className="dim nothing")], className="panel", **label)
+        return html.Section(
+            [bar, html.P(text, className="dim nothing"), *open_ones], className="panel", **label
+        )
     doubt = "What it costs; how sure the bytes are"
     head = html.Tr([html.Th("In the order to try them"), html.Th("Saves", className="number"),
                     html.Th("Leaves", className="number"), html.Th(""), html.Th(doubt)])  # fmt: skip
@@ -39,7 +47,19 @@ def savings(found: Strategies) -> html.Section:
     useless = f"No effect on the peak, so not advised: {'; '.join(found.without_effect)}."
     below = html.P(useless, className="dim fit-said") if found.without_effect else html.Span()
     path = html.P(sentence(found.path), className="dim fit-said")
-    return html.Section([bar, table, path if found.path else html.Span(), below], className="panel", **label)
+    return html.Section(
+        [bar, table, path if found.path else html.Span(), *open_ones, below], className="panel", **label
+    )
+
+
+def _undecided(found: Strategies) -> list[html.P]:
+    return [
+        html.P(
+            f"Cannot tell from this recording: {each.name}; {each.reason}. {each.to_do}.",
+            className="dim fit-said",
+        )
+        for each in found.undecided
+    ]
 
 
 def _strategy(each: Strategy, peak: int) -> html.Tr:
@@ -55,7 +75,11 @@ def _strategy(each: Strategy, peak: int) -> html.Tr:
         [
             html.Td(name),
             html.Td(saved, className="number strong"),
-            html.Td(format_bytes(each.peak_bytes), className="number", title=f"in {each.phase.name.lower()}"),
+            html.Td(
+                [format_bytes(each.peak_bytes), html.Small(f"{_interval(each.low_bytes, each.high_bytes)}")],
+                className="number",
+                title=f"in {each.phase.name.lower()}",
+            ),
             html.Td(bar, className="fit-bar"),
             html.Td(doubt),
         ]
@@ -65,21 +89,21 @@ def _strategy(each: Strategy, peak: int) -> html.Tr:
 def another_batch(fit: BatchFit, room: int) -> Any:
     if fit.model is None:
         return html.Span()
-    sizes = sorted({*fit.sizes[-4:], 2 * fit.sizes[-1], fit.largest})
-    found = [(size, fit.at(size)) for size in sizes]
-    head = html.Tr([html.Th(fit.unit.capitalize()), html.Th("Peak allocated", className="number"),
-                    html.Th("In", className="number")])  # fmt: skip
+    words = ("Peak allocated", "At least, at most", "Reserved", "In", "On the card above")
+    head = html.Tr([html.Th(fit.unit.capitalize()), *(html.Th(word, className="number") for word in words)])
     rows = [
         html.Tr([
-            html.Td(f"{size:,}" + (", seen" if size in fit.sizes else "")),
-            html.Td(f"{format_bytes(each.likely)} ± {format_bytes(each.high - each.likely)}",
-                    className="number"),
+            html.Td(fit.named(size)),
+            html.Td(format_bytes(each.likely), className="number"),
+            html.Td(_interval(each.low, each.high), className="number dim"),
+            html.Td("" if each.reserved is None else format_bytes(each.reserved), className="number"),
             html.Td(each.phase.name.lower(), className="number dim"),
+            html.Td(_FITS[each.fits(room)], className="number"),
         ])
-        for size, each in found if each is not None
+        for size, each in fit.rows()
     ]  # fmt: skip
     largest = fit.fitting(room)
-    text = "Not even the smallest fits."
+    text = "Not even the smallest surely fits."
     if largest is not None and largest.size:
         at_least = "at least " if largest.is_limited_by_data else ""
         text = f"On the card chosen above fits {at_least}{largest.size:,} ({fit.unit})."

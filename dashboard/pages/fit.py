@@ -9,8 +9,10 @@ from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from vramscope.analysis._cards import BASIS as CARDS_BASIS
+from vramscope.analysis._cards import CARDS
+from vramscope.analysis.fit import BASIS, FitAnswer
+from vramscope.analysis.fit import Verdict as Word
 from vramscope.analysis.settings_advice import Candidate, Trial
-from vramscope.analysis.strategies import Strategies
 from vramscope.analysis.what_if import Outcome
 from vramscope.units import format_bytes
 
@@ -21,7 +23,7 @@ from ..components.graph import graph
 from ..components.savings import another_batch, savings, sentence
 from ..data import Data, View
 from ..figures import curves
-from ..fitting import Fit, Search, devices, searches, word
+from ..fitting import Search, devices, searches, target, verdict
 from . import Context, Page
 
 _AT_ONCE_S = 0.6
@@ -43,10 +45,11 @@ class Verdict:
     total_bytes: int
     room: int
     """Bytes for the allocator."""
-    word: str
-    """``fits``, ``tight`` or ``too small``."""
-    with_setting: str = ""
-    """The same with the setting; '' where none is looked at."""
+    word: Word
+    reason: str = ""
+    """Why the word is ``unknown``."""
+    with_setting: Word | None = None
+    """The same with the setting; None where none is looked at."""
 
 
 def _layout(context: Context) -> Any:
@@ -73,15 +76,14 @@ def _body(data: Data, search: Search, address: Address) -> list[Any]:
     view, fit = search.view, search.fit
     chosen = _chosen(fit, address)
     here = _here(data, view, fit, chosen, address)
-    strategies: Strategies = data.ask(view, "strategies")
     return [
         html.Div(_opening(fit, here), id="fi-opening"),
         _capacity(data, view, fit, chosen, here, address),
         html.Div(
             [_settings(search, chosen, address), _curves(data, view, fit, chosen, here)], className="fit-pair"
         ),
-        savings(strategies),
-        html.Div(another_batch(data.ask(view, "batch_fit"), here.room), id="fi-batch"),
+        savings(fit.strategies) if fit.strategies else html.Span(),
+        html.Div(another_batch(fit.batch, here.room) if fit.batch else html.Span(), id="fi-batch"),
         _basis(fit),
     ]
 
@@ -135,17 +137,24 @@ def _so_far(trial: Trial | None) -> list[html.Td]:
 # ---------------------------------------------------------------------------------------- the card
 
 
-def _verdicts(data: Data, view: View, fit: Fit, chosen: Trial | None) -> list[Verdict]:
+def _verdicts(data: Data, view: View, fit: FitAnswer, chosen: Trial | None) -> list[Verdict]:
     return [_verdict(data, view, fit, chosen, device) for device in devices(view.recording)]
 
 
-def _verdict(data: Data, view: View, fit: Fit, chosen: Trial | None, device: tuple[str, str, int]) -> Verdict:
+def _verdict(
+    data: Data, view: View, fit: FitAnswer, chosen: Trial | None, device: tuple[str, str, int]
+) -> Verdict:
     key, name, total = device
-    other = word(data, view, fit, total, chosen) if chosen else ""
-    return Verdict(key, name, total, fit.room(total), word(data, view, fit, total, None), other)
+    other = verdict(data, view, fit, total, chosen) if chosen else None
+    room = fit.room_on(target(fit, total))
+    found = verdict(data, view, fit, total, None)
+    reason = ""
+    if found is Word.UNKNOWN and fit.without_limit is not None:
+        reason = fit.judged(target(fit, total), fit.without_limit)[1]
+    return Verdict(key, name, total, room, found, reason, other)
 
 
-def _here(data: Data, view: View, fit: Fit, chosen: Trial | None, address: Address) -> Verdict:
+def _here(data: Data, view: View, fit: FitAnswer, chosen: Trial | None, address: Address) -> Verdict:
     """The one that the address names, by key or by MiB; else this device, else the smallest that does."""
     size = re.fullmatch(r"([0-9]{1,9})mib", address.by)
     if size:
@@ -154,36 +163,42 @@ def _here(data: Data, view: View, fit: Fit, chosen: Trial | None, address: Addre
     verdicts = _verdicts(data, view, fit, chosen)
     named = [each for each in verdicts if each.key == address.by]
     own = [each for each in verdicts if each.key == "this-device"]
-    enough = [each for each in verdicts if each.word == "fits"]
+    enough = [each for each in verdicts if each.word is Word.FITS]
     return (named or own or enough or verdicts[-1:])[0]
 
 
-def _opening(fit: Fit, here: Verdict) -> html.Section:
-    name = "this device" if here.key == "this-device" else f"a card of {here.name}"
-    reserved, allocated = fit.base.peak_reserved, fit.base.peak_allocated
+def _opening(fit: FitAnswer, here: Verdict) -> html.Section:
+    phrases = {card.label: card.phrase for card in CARDS}
+    name = phrases.get(here.name, here.name if here.key == "this-device" else f"a card of {here.name}")
+    free = fit.without_limit
+    assert free is not None  # noqa: S101 - for the type checker
+    reserved, allocated = free.peak_reserved, free.peak_allocated
     spare = here.room - reserved
     claim = {
-        "fits": f"It fits {name}" + (f", with {format_bytes(spare)} to spare" if spare > 0 else ""),
-        "tight": f"It just fits {name}: the cache has to be given back to make room",
-        "too small": f"It does not fit {name}",
+        Word.FITS: f"It fits {name}" + (f", with {format_bytes(spare)} to spare" if spare > 0 else ""),
+        Word.TIGHT: f"It just fits {name}: the cache has to be released to make room",
+        Word.TOO_SMALL: f"It does not fit {name}",
+        Word.UNKNOWN: f"Whether it fits {name} is not known",
     }[here.word]
-    if here.word == "too small" and here.with_setting in ("fits", "tight"):
+    if here.word is Word.TOO_SMALL and here.with_setting in (Word.FITS, Word.TIGHT):
         claim += "; with the setting below it would"
     lacking = allocated - here.room
     why = f"; {format_bytes(lacking)} too much, whatever the settings" if lacking > 0 else ""
-    limit = "" if here.word == "fits" else "Without a limit "
+    limit = "" if here.word is Word.FITS else "Without a limit "
     text = f"{limit}{format_bytes(reserved)} are reserved at most, {format_bytes(allocated)} allocated{why}."
+    if here.reason:
+        text = f"{here.reason[:1].upper()}{here.reason[1:]}. {text}"
     return html.Section(
         [html.H2(claim, className="claim"), html.P(text, className="support")],
         className="opening", **{"aria-live": "polite"},
     )  # fmt: skip
 
 
-_MARK = {"fits": "●", "tight": "◐", "too small": "○"}
+_MARK = {Word.FITS: "●", Word.TIGHT: "◐", Word.TOO_SMALL: "○", Word.UNKNOWN: "?"}
 
 
 def _capacity(
-    data: Data, view: View, fit: Fit, chosen: Trial | None, here: Verdict, address: Address
+    data: Data, view: View, fit: FitAnswer, chosen: Trial | None, here: Verdict, address: Address
 ) -> html.Section:
     notch = str(_notch(fit, here.total_bytes))
     slider = typed.box("fi-size", notch, type="range", min=0, max=_NOTCHES, step=1, className="fit-slider")
@@ -205,37 +220,40 @@ def _size(here: Verdict) -> list[Any]:
     return [html.Strong(format_bytes(here.total_bytes)), html.Span(outside, className="dim")]
 
 
-def _edges(fit: Fit) -> tuple[float, float]:
+def _edges(fit: FitAnswer) -> tuple[float, float]:
     """Bytes at both ends of the slider."""
-    least = max((fit.base.peak_allocated + fit.outside) / 2, _LEAST)
-    return math.log(least), math.log(max(_LARGEST, 2 * (fit.base.peak_reserved + fit.outside)))
+    free, outside = fit.without_limit, fit.outside_bytes
+    assert free is not None  # noqa: S101 - for the type checker
+    least = max((free.peak_allocated + outside) / 2, _LEAST)
+    return math.log(least), math.log(max(_LARGEST, 2 * (free.peak_reserved + outside)))
 
 
-def _notch(fit: Fit, total_bytes: int) -> int:
+def _notch(fit: FitAnswer, total_bytes: int) -> int:
     low, high = _edges(fit)
     return min(max(round((math.log(max(total_bytes, 1)) - low) / (high - low) * _NOTCHES), 0), _NOTCHES)
 
 
-def _bytes_at(fit: Fit, notch: int) -> int:
+def _bytes_at(fit: FitAnswer, notch: int) -> int:
     low, high = _edges(fit)
     return round(math.exp(low + (high - low) * min(max(notch, 0), _NOTCHES) / _NOTCHES))
 
 
 def _cards(
-    data: Data, view: View, fit: Fit, chosen: Trial | None, here: Verdict, address: Address
+    data: Data, view: View, fit: FitAnswer, chosen: Trial | None, here: Verdict, address: Address
 ) -> list[Any]:
     return [
         dcc.Link(
             [
                 html.Span(_name_of(each), className="fit-size"),
                 html.Span(
-                    [html.I(_MARK[each.word], **{"aria-hidden": "true"}), each.word], className="fit-word"
+                    [html.I(_MARK[each.word], **{"aria-hidden": "true"}), each.word.value],
+                    className="fit-word",
                 ),
                 html.Span(_second(each), className="fit-more"),
             ],
             href=address.go(by=each.key).url,
             title=f"{format_bytes(each.total_bytes)} as torch sees it",
-            className=f"fit-card fit-{each.word.replace(' ', '-')}"
+            className=f"fit-card fit-{each.word.value.replace(' ', '-')}"
             + (" here" if each.key == here.key else ""),
         )
         for each in _verdicts(data, view, fit, chosen)
@@ -250,23 +268,25 @@ def _name_of(verdict: Verdict) -> list[Any]:
 
 
 def _second(verdict: Verdict) -> str:
-    if verdict.with_setting in ("", verdict.word):
+    if verdict.with_setting in (None, verdict.word):
         return ""
-    return f"{verdict.with_setting} with the setting"
+    return f"{verdict.with_setting.value} with the setting"
 
 
 # ------------------------------------------------------------------------------------ the settings
 
 
-def _chosen(fit: Fit, address: Address) -> Trial | None:
+def _chosen(fit: FitAnswer, address: Address) -> Trial | None:
     """What the address names, else what is advised."""
-    named = [trial for trial in fit.advice.trials if trial.candidate.name == address.q]
-    return named[0] if named else fit.advice.advised
+    assert fit.settings is not None  # noqa: S101 - for the type checker
+    named = [trial for trial in fit.settings.trials if trial.candidate.name == address.q]
+    return named[0] if named else fit.settings.advised
 
 
 def _settings(search: Search, chosen: Trial | None, address: Address) -> html.Section:
     assert search.fit is not None  # noqa: S101 - for the type checker
-    advice = search.fit.advice
+    assert search.fit.settings is not None  # noqa: S101 - for the type checker
+    advice = search.fit.settings
     said = [] if search.is_whole else [_stopped(search)]
     if search.is_whole or advice.advised is not None:
         said.append(html.P(sentence(advice.reason), className="fit-reason"))
@@ -278,7 +298,7 @@ def _settings(search: Search, chosen: Trial | None, address: Address) -> html.Se
         call = advice.advised.candidate.call
         said.append(html.P([html.Span("In the program ", className="dim"), states.command(call)],
                            className="fit-set"))  # fmt: skip
-    if not advice.is_reproduced:
+    if not search.fit.is_reproduced:
         said.append(html.P("An estimate: under the recorded settings the replay does not come to what was "
                            f"recorded, {format_bytes(advice.recorded_peak)}.", className="dim"))  # fmt: skip
     bar = html.Div([html.H3("Settings of the allocator"), html.Span("by replay", className="dim")],
@@ -297,8 +317,9 @@ def _stopped(search: Search) -> html.P:
 
 def _trials(search: Search, chosen: Trial | None, address: Address) -> html.Table:
     assert search.fit is not None  # noqa: S101 - for the type checker
-    advice = search.fit.advice
-    words = ("Peak reserved", "Change", "Asked the driver", "Cache released")
+    assert search.fit.settings is not None  # noqa: S101 - for the type checker
+    advice = search.fit.settings
+    words = ("Peak reserved", "Change", "cudaMalloc calls", "Cache released")
     head = html.Tr([html.Th("Setting"), *(html.Th(word, className="number") for word in words)])
     base = advice.base
     rows = [html.Tr([html.Td("as it is"), *_numbers(base, base)])]
@@ -333,13 +354,19 @@ def _numbers(outcome: Outcome, base: Outcome) -> list[html.Td]:
                 title=f"{outcome.peak_reserved:,} bytes"),
         html.Td(f"{sign}{format_bytes(abs(change))}" if change else "", className=tone,
                 title=f"{change:+,} bytes"),
-        html.Td(f"{outcome.n_segments:,} ×", className="number dim"),
+        html.Td(_calls(outcome), className="number dim"),
         html.Td(f"{outcome.n_retries:,} ×" if outcome.n_retries else "never", className="number dim"),
     ]  # fmt: skip
 
 
-def _drawn(data: Data, view: View, fit: Fit, chosen: Trial | None, here: Verdict) -> dict[str, Any]:
-    base = fit.advice.base
+def _calls(outcome: Outcome) -> str:
+    """Return how often the driver gave memory; expandable segments map it without cudaMalloc."""
+    return f"{outcome.n_mappings:,} mapped" if outcome.n_mappings else f"{outcome.n_segments:,}"
+
+
+def _drawn(data: Data, view: View, fit: FitAnswer, chosen: Trial | None, here: Verdict) -> dict[str, Any]:
+    assert fit.settings is not None  # noqa: S101 - for the type checker
+    base = fit.settings.base
     levels = data.ask(view, "timeline").allocated
     before = curves.Curve("reserved, as it is", base.events, base.reserved)
     allocated = curves.Curve("allocated", base.events, curves.outline(base.events, levels))
@@ -349,10 +376,10 @@ def _drawn(data: Data, view: View, fit: Fit, chosen: Trial | None, here: Verdict
     return curves.figure(before, after, allocated, here.room)
 
 
-def _curves(data: Data, view: View, fit: Fit, chosen: Trial | None, here: Verdict) -> html.Section:
+def _curves(data: Data, view: View, fit: FitAnswer, chosen: Trial | None, here: Verdict) -> html.Section:
     words = [("before", "as it is (dotted)"), ("allocated", "allocated")]
     words += [("after", chosen.candidate.name)] if chosen else []
-    words.append(("capacity", "room on the card, where it is near"))
+    words.append(("capacity", "what the allocator can reserve on the card"))
     key = [html.Span([html.I(className="swatch", style={"background": curves.COLOUR[kind]}), word])
            for kind, word in words]  # fmt: skip
     bar = html.Div([html.H3("Reserved"), html.Div(key, className="lane-key parts-key")],
@@ -363,13 +390,14 @@ def _curves(data: Data, view: View, fit: Fit, chosen: Trial | None, here: Verdic
                         **{"aria-label": "Reserved, before and after"})  # fmt: skip
 
 
-def _basis(fit: Fit) -> html.P:
-    how = "as measured" if fit.outside_is_known else "assumed: the recording does not say"
+def _basis(fit: FitAnswer) -> html.P:
+    how = "as measured" if fit.is_outside_measured else "assumed: the recording does not say"
+    limit = ""
+    if fit.limit_bytes is not None:
+        limit = f" The program limits itself to {format_bytes(fit.limit_bytes)} of the recorded device."
     return html.P(
-        f"Of each card {format_bytes(fit.outside)} are taken off for what is outside of the allocator "
-        f"({how}). {CARDS_BASIS[:1].upper()}{CARDS_BASIS[1:]}. A replay makes the recorded requests again: "
-        "a program that does something else under other settings is not foreseen, nor is the time that "
-        "releases and mappings take.",
+        f"{format_bytes(fit.outside_bytes)} of each card lie outside of the allocator ({how}).{limit} "
+        f"{sentence(CARDS_BASIS)} The figures are {BASIS}.",
         className="dim fit-basis",
     )
 
@@ -437,7 +465,7 @@ def _register(app: Any, data: Data) -> None:
             _opening(fit, here),
             _cards(data, view, fit, chosen, here, address),
             _drawn(data, view, fit, chosen, here),
-            another_batch(data.ask(view, "batch_fit"), here.room),
+            another_batch(fit.batch, here.room) if fit.batch else html.Span(),
             _size(here),
             address.by,
         )

@@ -18,8 +18,8 @@ _PARTS = (
     ("free_here", "free, for such requests", "inactive_split"),
     ("free_other_streams", "free, other streams or sizes", "pending"),
     ("free_private", "free, private pools", "rounding"),
-    ("own_outside", "this process outside of torch", "optimizer_state"),
-    ("others", "other processes", "communication"),
+    ("own_outside", "this process outside of torch", "outside"),
+    ("others", "other processes", "others"),
     ("device_free", "free on the device", "none"),
 )
 
@@ -41,10 +41,10 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
     told = question.findings(failures) if question.findings else []
     first = len(failures) - len(told)
     cards = [_card(data, view, failures, first + i, said, address) for i, said in enumerate(told)]
-    times = "once" if len(failures) == 1 else f"{len(failures):,} times"
-    last = "" if len(failures) == 1 else "the last time "
+    times = "1 OOM" if len(failures) == 1 else f"{len(failures):,} OOMs"
+    last = "" if len(failures) == 1 else " the last time"
     size = format_bytes(int(failures.size[-1]))
-    claim = f"Memory ran out {times}, {last}for {size}"
+    claim = f"{times}: {size} requested{last}"
     older = f"The last {len(told)} of {len(failures):,} are shown." if first else ""
     return [
         html.Section(
@@ -81,6 +81,8 @@ def _room(room: Any) -> Any:
     largest = format_bytes(room.largest_here)
     need = f"A block of {format_bytes(room.need)} was needed; the largest free one had {largest}"
     lacking = f"; the driver lacked {format_bytes(room.lacking)}" if room.lacking > 0 else ""
+    if room.is_limited:
+        lacking = f"; {format_bytes(room.over_limit)} lacked below the limit of {format_bytes(room.limit)}"
     return html.Div(
         [
             html.H4("Where the device's bytes were"),

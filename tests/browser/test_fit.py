@@ -9,6 +9,8 @@ import pytest
 from vramscope.dashboard import fitting
 from vramscope.dashboard.data import Data
 
+from vramscope.analysis.fit import Progress
+
 pytestmark = pytest.mark.browser
 MIB = 1 << 20
 
@@ -87,17 +89,17 @@ def test_the_slider_asks_about_any_size_by_keyboard_and_stays_in_the_address(pie
 
 
 def test_a_long_search_shows_every_setting_and_stops_when_told(pieces: Any, monkeypatch: Any) -> None:
-    go_on, advise = Event(), fitting.settings_advice
+    go_on, advise = Event(), fitting.fit
 
-    def slowly(recording: Any, play: Any) -> Any:
+    def slowly(recording: Any, question: Any, progress: Any) -> Any:
         def after_the_first(trial: Any, wanted: Any) -> Any:
-            for number, outcome in enumerate(play(trial, wanted)):
+            for number, outcome in enumerate(progress.play(trial, wanted)):
                 assert number or go_on.wait(30)
                 yield outcome
 
-        return advise(recording, play=after_the_first)
+        return advise(recording, question, Progress(progress.stage, after_the_first))
 
-    monkeypatch.setattr(fitting, "settings_advice", slowly)
+    monkeypatch.setattr(fitting, "fit", slowly)
     page = pieces.go(f"/fit?run={pieces.run}").page
 
     page.wait_for_selector("#fi-progress:has-text('1 of')")

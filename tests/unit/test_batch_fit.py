@@ -194,3 +194,92 @@ def test_steps_that_differ_in_what_they_do_get_a_line_through_their_peaks():
     assert fit.basis == "lines"
     assert fit.at(8).likely == MIB + 8 * MIB + 4 * MIB
     assert fit.at(8).reserved is None
+
+
+# ------------------------------------------------------------------- what two sizes leave open
+
+
+def with_squares(sizes: list[int], table: int = 0) -> Recording:
+    """Each step holds a square of its size in KiB besides, as attention of longer sequences does.
+
+    *table*: KiB of another request, which is fixed in part.
+    """
+    rows, steps = [(Action.ALLOC, 0, MIB)], []
+    for number, size in enumerate(sizes):
+        start = len(rows)
+        made = [(1 << 30, size << 10), (1 << 31, size * size << 10)]
+        made += [(1 << 32, (table + size) << 10)] if table else []
+        rows += [(Action.ALLOC, *each) for each in made]
+        rows += [
+            (action, *each) for each in made for action in (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
+        ]
+        steps.append((number, start, len(rows)))
+    action, address, size = zip(*rows, strict=True)
+    index, start, end = zip(*steps, strict=True)
+    return Recording(
+        trace=Trace.of(action=action, address=address, size=size, block_size=size),
+        steps=Steps.of(index=index, start_event=start, end_event=end),
+        phases=Phases.of(phase=[Phase.FORWARD] * len(sizes), step=index, start_event=start, end_event=end),
+    )
+
+
+def test_what_grows_with_the_square_of_a_length_is_foreseen_from_two_of_them():
+    fit = batch_fit(with_squares([128, 128, 256, 256]), sizes=[[128, 128, 256, 256]])
+    truth = MIB + (512 << 10) + (512 * 512 << 10)
+
+    estimate = fit.at(512)
+
+    assert estimate.low <= truth <= estimate.high
+    assert estimate.likely == pytest.approx(truth, rel=0.01)
+    assert "square" in fit.problem
+
+
+def test_what_may_be_a_line_or_a_square_has_an_interval_that_holds_both():
+    # 64 KiB and the size: 192 and 320 lie on that line, and on a square above 149 KiB.
+    fit = batch_fit(with_squares([128, 128, 256, 256], table=64 << 10), sizes=[[128, 128, 256, 256]])
+    exact = MIB + (512 << 10) + (512 * 512 << 10)
+    square = (320 - 192) / (256**2 - 128**2)
+
+    estimate = fit.at(512)
+
+    assert estimate.low <= exact + ((64 << 10) + 512 << 10) <= estimate.high
+    assert estimate.high >= exact + (64 << 20) + ((320 + square * (512**2 - 256**2)) * 1024)
+
+
+def test_the_peak_of_an_evaluation_stays_whatever_the_batch_of_training():
+    recording = by_hand([2 * MIB] * 2 + [4 * MIB] * 2)
+    trace = recording.trace
+    n = len(trace)
+    # After the last step an evaluation holds 20 MiB.
+    more = Trace.of(
+        action=[Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED],
+        address=[1 << 33] * 3,
+        size=[20 * MIB] * 3,
+        block_size=[20 * MIB] * 3,
+    )
+    joined = Trace.of(**{name: np.append(column, getattr(more, name)) for name, column in trace.columns()})
+    phases = dict(recording.phases.columns())
+    phases["phase"] = np.append(phases["phase"], Phase.EVAL)
+    phases["step"] = np.append(phases["step"], -1)
+    phases["start_event"] = np.append(phases["start_event"], n)
+    phases["end_event"] = np.append(phases["end_event"], n + 3)
+    evaluated = Recording(
+        trace=joined,
+        steps=recording.steps,
+        phases=Phases.of(**{name: phases[name] for name in ("phase", "step", "start_event", "end_event")}),
+    )
+
+    fit = batch_fit(evaluated, sizes=[[2, 2, 4, 4]])
+
+    assert (fit.at(4).likely, fit.at(4).phase) == (MIB + 20 * MIB, Phase.EVAL)
+    assert fit.at(8).likely == MIB + 20 * MIB
+    assert fit.at(8).low == MIB + 20 * MIB
+
+
+def test_a_row_says_whether_it_fits_or_that_nobody_can_tell():
+    fit = batch_fit(by_hand([2 * MIB] * 3 + [4 * MIB] * 3), sizes=[[2, 2, 2, 4, 4, 4]])
+    (_, estimate) = fit.rows()[-1]
+
+    assert estimate.fits(estimate.low - 1) is False
+    assert estimate.fits(max(estimate.high, estimate.reserved)) is True
+    assert estimate.fits(estimate.likely) is None

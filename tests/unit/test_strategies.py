@@ -15,6 +15,7 @@ from vramscope.analysis.strategies import Strategy, strategies  # noqa: E402
 from vramscope.errors import UsageError  # noqa: E402
 from vramscope.model.marks import Category, Labels, Phase, Phases  # noqa: E402
 from vramscope.model.recording import Recording  # noqa: E402
+from vramscope.model.stacks import StackBuilder  # noqa: E402
 from vramscope.model.trace import Action, Trace  # noqa: E402
 
 nn = torch.nn
@@ -337,3 +338,86 @@ def test_a_recording_that_knows_no_categories_gets_no_advice():
 def test_one_gpu_cannot_shard():
     with pytest.raises(UsageError):
         strategies(by_hand(), n_ranks=1)
+
+
+# -------------------------------------------------------------- a sign that is not certain is not given
+
+
+def unlabelled(recording: Recording, category: Category) -> Recording:
+    """The same, without the labels of that category."""
+    return replace(recording, labels=recording.labels.rows(recording.labels.category != category))
+
+
+def test_bytes_that_nobody_knows_bar_the_words_no_effect():
+    # Outside of every phase, so that no rule about lives says what they are.
+    known = replace(by_hand(activation=40 * MIB), phases=Phases.of(phase=[], start_event=[], end_event=[]))
+    recording = unlabelled(known, Category.ACTIVATION)
+
+    found = strategies(recording)
+
+    assert found.unknown_bytes == 40 * MIB
+    assert found.without_effect == ()
+    for each in found.undecided:
+        assert "of the peak are of no known category" in each.reason
+
+
+def test_every_advice_has_an_interval_below_the_peak_as_it_is():
+    found = strategies(by_hand(activation=10 * ACTIVATION))
+
+    assert found.advised
+    for each in found.advised:
+        assert each.low_bytes <= each.peak_bytes <= each.high_bytes < found.peak_bytes
+
+
+def test_a_run_that_ended_out_of_memory_says_of_nothing_that_it_has_no_effect():
+    whole = by_hand()
+    columns = {name: column[:3] for name, column in whole.trace.columns()}
+    columns = {name: np.append(column, 0) for name, column in columns.items()}
+    columns["action"] = np.append(whole.trace.action[:3], Action.OOM)
+    columns["size"] = np.append(whole.trace.size[:3], 64 * MIB)
+    died = replace(whole, trace=Trace.of(**columns))
+
+    found = strategies(died)
+
+    assert found.is_partial
+    assert found.without_effect == ()
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "/site-packages/torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py",
+        "/site-packages/deepspeed/runtime/zero/stage3.py",
+    ],
+)
+def test_what_is_sharded_already_is_not_told_to_be(file):
+    builder = StackBuilder()
+    stack = builder.add([("unshard", file, 7), ("train", "/home/me/train.py", 12)])
+    plain = by_hand()
+    stack_id = np.zeros(len(plain.trace), "i4")
+    stack_id[2] = stack
+    trace = Trace.of(**(dict(plain.trace.columns()) | {"stack_id": stack_id}))
+
+    found = strategies(replace(plain, trace=trace, stacks=builder.build()))
+
+    assert [name for name in tried(strategies(plain)) if name.startswith("ZeRO")]
+    assert not [name for name in tried(found) if name.startswith("ZeRO")]
+
+
+def test_where_evaluation_is_the_peak_its_batch_is_named():
+    plain = by_hand()
+    n = len(plain.trace)
+    columns = {name: np.append(column, column[2:3]) for name, column in plain.trace.columns()}
+    columns["address"][-1], columns["size"][-1], columns["block_size"][-1] = 9 << 32, 64 * MIB, 64 * MIB
+    columns["action"][-1] = Action.ALLOC
+    phases = Phases.of(
+        phase=[*plain.phases.phase, Phase.EVAL],
+        start_event=[*plain.phases.start_event, n],
+        end_event=[*plain.phases.end_event, n + 1],
+    )
+
+    found = strategies(replace(plain, trace=Trace.of(**columns), phases=phases))
+
+    said = named(found, "half the batch in evaluation")
+    assert found.phase is Phase.EVAL
+    assert said.peak_bytes == found.peak_bytes - 32 * MIB

@@ -24,7 +24,9 @@ from vramscope.model.stacks import Frame, Stacks
 from vramscope.model.trace import Action
 
 HALF = 0.5
-_FORWARD = (Phase.FORWARD, Phase.LOSS, Phase.RECOMPUTE)
+_FORWARD = (Phase.FORWARD, Phase.LOSS, Phase.RECOMPUTE, Phase.EVAL)
+_BOTH = 1.5
+"""Of 32 bits kept, and of a copy of 16 beside them."""
 _SMALL = 32
 """So many times smaller than the tensor before it: statistics, which say nothing of a type."""
 _A_WEIGHT = 1 << 16
@@ -94,6 +96,10 @@ class Autocast:
 
     factor: NDArray[Any]
     """Of each allocation."""
+    least: NDArray[Any]
+    """The same if everything that the program asked torch for itself had 16 bits …"""
+    most: NDArray[Any]
+    """… and if all of that stayed at 32, with a copy of 16 beside it."""
     born: NDArray[Any]
     """First instants of copies that come on top."""
     dies: NDArray[Any]
@@ -125,7 +131,22 @@ def autocast(
     copies.append(_of_losses(found, lives, assigned, (rows, kind), factor))
     is_workspace = np.isin(found.size, WORKSPACES) & (assigned.category != Category.ACTIVATION)
     factor[is_workspace | (assigned.category == Category.WORKSPACE)] = 1.0
-    return Autocast(factor, *(np.concatenate(column) for column in zip(*copies, strict=True)))
+    least, most = _bounds(found, lives, owners, assigned, factor, (rows, kind))
+    return Autocast(factor, least, most, *(np.concatenate(column) for column in zip(*copies, strict=True)))
+
+
+def may_pair(stacks: Stacks, found: Allocations, lives: Lives, owners: Owners) -> NDArray[Any]:
+    """Return which allocations may hold a value for each pair of a batch, and so grow with its square.
+
+    Layers of torch.nn do not: they have one row for each of the batch. Operations of the program's own
+    lines may, and what takes their result; in backward what is made for them, or for nobody knows what.
+    """
+    open_kinds = (Kind.OTHER, Kind.SOFTMAX, Kind.WIDE)
+    kinds = {each: _kind(stacks, each) in open_kinds for each in set(found.stack_id.tolist())}
+    is_open = np.array([kinds[each] for each in found.stack_id.tolist()], dtype="?")
+    in_backward = lives.phase == Phase.BACKWARD
+    is_open[in_backward] = np.append(is_open, True)[owners.forward[in_backward]]
+    return is_open
 
 
 def _kind(stacks: Stacks, stack_id: int) -> Kind:
@@ -204,6 +225,45 @@ def _factors(
             continue
         is_cast = not is_low and _is_cast(what, then)
         yield 1.5 if is_softmax else HALF if is_low or is_cast else 1.0, is_cast
+
+
+def _bounds(
+    found: Allocations,
+    lives: Lives,
+    owners: Owners,
+    assigned: Assigned,
+    factor: NDArray[Any],
+    forward: tuple[NDArray[Any], NDArray[Any]],
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return factors between which the truth lies: which operation the program called is not recorded.
+
+    An operation of the program's own line may be a product (16 bits), a sum (as its inputs) or a softmax,
+    which keeps 32 bits while the product after it keeps a copy of 16.
+    """
+    rows, kind = forward
+    least, most = factor.copy(), factor.copy()
+    follows = np.isin(kind, (Kind.FOLLOWS, Kind.DROPOUT))
+    # What follows its input is open where the last other thing was.
+    last = np.maximum.accumulate(np.where(follows, -1, np.arange(len(kind))))
+    is_open = (kind == Kind.OTHER) | (follows & (last >= 0) & (kind[last] == Kind.OTHER))
+    open_rows = rows[is_open]
+    # Beside a tensor of 32 bits a copy of 16 is kept only for a product.
+    then = _next_kind(found, rows, kind)
+    is_kept = (found.free_event[rows] < 0) | (lives.freed_in[rows] != lives.born_in[rows])
+    takes_product = np.isin(then, (Kind.LOW, Kind.OTHER)) & (kind == Kind.OTHER) & is_kept
+    # A softmax may be asked for 16 bits by the program.
+    open_low = rows[is_open | (kind == Kind.SOFTMAX)]
+    least[open_low] = np.minimum(least[open_low], HALF)
+    most[open_rows] = np.maximum(most[open_rows], np.where(takes_product, _BOTH, 1.0)[is_open])
+    sizes = np.isin(found.size, found.size[rows])
+    _follow_backward(lives, owners, assigned, least, sizes)
+    _follow_backward(lives, owners, assigned, most, sizes)
+    return least, most
+
+
+def _next_kind(found: Allocations, rows: NDArray[Any], kind: NDArray[Any]) -> NDArray[Any]:
+    following = _following(found.block_size[rows].tolist(), kind.tolist(), _is_scratch(found, rows).tolist())
+    return np.array([then for then, _ in following], dtype="i8")
 
 
 def _is_cast(what: int, then: int) -> bool:

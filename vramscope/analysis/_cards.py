@@ -24,6 +24,13 @@ class Card:
         """With what it is sold as, for those whose names do not say it."""
         return self.name if self.name.endswith("GB") else f"{self.name} {self.sold_as_gb} GB"
 
+    @property
+    def phrase(self) -> str:
+        """As in a sentence: ``a 16 GB T4``."""
+        name = self.name.removesuffix(f" {self.sold_as_gb} GB")
+        article = "an" if str(self.sold_as_gb).startswith("8") else "a"
+        return f"{article} {self.sold_as_gb} GB {name}"
+
 
 CARDS = tuple(
     Card(name, sold_as, round(gib * _GIB))

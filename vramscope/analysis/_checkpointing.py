@@ -39,6 +39,8 @@ class Checkpointed:
     """Paths of the modules."""
     extra: NDArray[Any]
     """Bytes more at each instant: negative where something is saved."""
+    least: NDArray[Any]
+    """The same if nothing that a block made, but for its result, were there in backward."""
 
 
 def checkpointed(
@@ -53,14 +55,16 @@ def checkpointed(
         calls = _calls(found, lives, owners, block_of)
         change = np.zeros(len(level) + 1)
         peaks = np.zeros(len(level))
-        starts = _starts(found, lives, calls, made, _frees_of(found, owners, calls))
+        removed = np.zeros(len(level) + 1)
+        starts = _starts(found, lives, calls, made, _frees_of(found, owners, calls), len(level))
         for at, (call, start) in enumerate(zip(calls, starts, strict=True)):
             if start is not None:
                 _apply(found, call, start, level, (change, peaks))
+                _remove(found, call, removed)
             following = starts[at + 1] if at + 1 < len(calls) else None
             if following is not None and calls[at + 1].phase == call.phase:
                 _keep_result(found, call, following, change)
-        yield Checkpointed(names, np.cumsum(change)[:-1] + peaks)
+        yield Checkpointed(names, np.cumsum(change)[:-1] + peaks, np.cumsum(removed)[:-1])
 
 
 def _blocks(paths: Sequence[str], depth: int) -> tuple[NDArray[Any], tuple[str, ...]]:
@@ -106,12 +110,20 @@ def _calls(found: Allocations, lives: Lives, owners: Owners, block_of: NDArray[A
 
 
 def _saved(found: Allocations, lives: Lives, call: _Call) -> NDArray[Any]:
-    """What backward frees of it, but for its result."""
+    """What backward frees of it, or would where the recording ends before, but for its result."""
     freed_in = lives.freed_in[call.rows]
     in_backward = (freed_in >= 0) & (padded(lives.phases.phase)[freed_in] == Phase.BACKWARD)
+    if _has_no_backward(lives, call):
+        in_backward |= found.free_event[call.rows] < 0
     result = _result(found, call)
     rows: NDArray[Any] = call.rows[in_backward]
     return rows if result is None else rows[rows != result]
+
+
+def _has_no_backward(lives: Lives, call: _Call) -> bool:
+    """Whether the recording ends before the backward of this forward began."""
+    starts = lives.phases.start_event[lives.phases.phase == Phase.BACKWARD]
+    return not bool((starts >= lives.phases.start_event[call.phase]).any())
 
 
 def _result(found: Allocations, call: _Call) -> int | None:
@@ -144,7 +156,12 @@ def _frees_of(found: Allocations, owners: Owners, calls: list[_Call]) -> list[ND
 
 
 def _starts(
-    found: Allocations, lives: Lives, calls: list[_Call], made: NDArray[Any], frees: list[NDArray[Any]]
+    found: Allocations,
+    lives: Lives,
+    calls: list[_Call],
+    made: NDArray[Any],
+    frees: list[NDArray[Any]],
+    never: int,
 ) -> list[int | None]:
     """Of each call the event with which backward reaches it; None where it saved nothing."""
     starts: list[int | None] = []
@@ -153,7 +170,11 @@ def _starts(
         if not len(saved):
             starts.append(None)
             continue
-        first_freed = int(found.free_event[saved].min())
+        freed = found.free_event[saved]
+        if (freed < 0).any():
+            starts.append(never)  # backward never came
+            continue
+        first_freed = int(freed.min())
         start = int(min(first_freed, made[saved].min()))
         if at + 1 < len(calls) and calls[at + 1].phase == call.phase:
             # What the block after it had saved goes first: a gradient made meanwhile is of that one.
@@ -175,15 +196,29 @@ def _apply(
     result = _result(found, call)
     kept = 0 if result is None else int(found.block_size[result])
     freed = found.free_event[call.rows]
-    saved = call.rows[freed >= start]
+    is_open = (freed < 0) & (start == len(level))
+    saved = call.rows[(freed >= start) | is_open]
     n_bytes = int(found.block_size[saved[saved != result]].sum())
     if start <= call.end:
         return
     change[call.end + 1] -= n_bytes
     change[start] += n_bytes
+    if start == len(level):
+        return
     # The second run has temporaries of its own, as the first had.
     highest = int(level[first : call.end + 1].max() - level[first])
     peaks[start] = max(highest - n_bytes - kept, 0)
+
+
+def _remove(found: Allocations, call: _Call, removed: NDArray[Any]) -> None:
+    """Take everything away that the call left behind but its result, for as long as it lived."""
+    result = _result(found, call)
+    freed = found.free_event[call.rows]
+    left = call.rows[(freed < 0) | (freed > call.end)]
+    left = left[left != result]
+    removed[call.end + 1] -= found.block_size[left].sum()
+    is_freed = found.free_event[left] >= 0
+    np.add.at(removed, found.free_event[left[is_freed]] + 1, found.block_size[left[is_freed]])
 
 
 def _keep_result(found: Allocations, call: _Call, until: int, change: NDArray[Any]) -> None:

@@ -4,6 +4,7 @@ Every candidate is a number of bytes that were there and could not serve; the ca
 of certainty, that alone would have been enough.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from vramscope.allocator.checkpoints import state_from_nearest
 from vramscope.allocator.settings import SMALL_LIMIT, Settings
+from vramscope.analysis._limit import recorded_limit
 from vramscope.analysis.would_fit import fit_of
 from vramscope.model.counters import Counters
 from vramscope.model.recording import Recording
@@ -85,7 +87,7 @@ class Room:
     own_outside: int
     """Of this process, outside of the allocator: context, libraries, NCCL, raw cudaMalloc."""
     own_outside_growth: int
-    """Since the first sample."""
+    """Since the first sample at which torch had reserved something."""
     others: int
     """Other processes."""
     leaked: int = 0
@@ -106,6 +108,18 @@ class Room:
         return -1 if self.device_free < 0 else max(self.from_driver - self.device_free, 0)
 
     @property
+    def is_limited(self) -> bool:
+        """Whether the limit of this process, and not the device, refused the request."""
+        asked = self.reserved + self.from_driver
+        is_set = 0 <= self.limit < self.capacity
+        return self.lacking <= 0 and is_set and self.limit <= (1 + _ROUNDING) * asked
+
+    @property
+    def over_limit(self) -> int:
+        """Bytes by which the request exceeds the limit of this process; −1 where no limit refused it."""
+        return max(self.reserved + self.from_driver - self.limit, 1) if self.is_limited else -1
+
+    @property
     def beside(self) -> int:
         """What this process holds outside of the allocator, where it is more than a context."""
         return self.own_outside if self.own_outside > _ORDINARY_SHARE * max(self.capacity, 0) else 0
@@ -113,7 +127,7 @@ class Room:
     def figures(self) -> dict[str, int]:
         """By name, without what is not known."""
         known = {field.name: int(getattr(self, field.name)) for field in fields(self)}
-        known |= {"lacking": self.lacking, "outside": self.outside}
+        known |= {"lacking": self.lacking, "outside": self.outside, "over_limit": self.over_limit}
         return {name: value for name, value in known.items() if value >= 0}
 
 
@@ -122,29 +136,45 @@ def cause(room: Room) -> Cause:
     lacking = room.lacking
     if room.capacity > 0 and room.from_driver > _LARGE_SHARE * room.capacity:
         return Cause.OVERSIZE
+    if room.is_limited:
+        # What lies outside of the allocator does not count against the limit.
+        return _first_enough(room.over_limit, (_leak_of(room), *_cached_of(room))) or Cause.LIMIT
     if lacking < 0:
         return _without_driver(room)
     if lacking == 0:
-        return Cause.LIMIT if _is_limited(room) else Cause.UNKNOWN
-    device, cached = max(room.capacity, 0), max(room.reserved, 0)
+        return Cause.UNKNOWN
+    device = max(room.capacity, 0)
     candidates = (
-        (Cause.LEAK, room.leaked, _ORDINARY_SHARE * cached),
+        _leak_of(room),
         (Cause.OTHER_PROCESS, room.others, _NOTABLE_SHARE * device),
         (Cause.OUTSIDE, room.outside if room.others < 0 else -1, _ORDINARY_SHARE * device),
         (Cause.NON_TORCH_GROWTH, room.own_outside_growth, _NOTABLE_SHARE * device),
-        (Cause.FRAGMENTATION, room.free_here, _NOTABLE_SHARE * cached),
-        (Cause.PRIVATE_POOL, room.free_private, _NOTABLE_SHARE * cached),
-        (Cause.OTHER_STREAM, room.free_other_streams, _NOTABLE_SHARE * cached),
+        *_cached_of(room),
     )
+    return _first_enough(lacking, candidates) or Cause.CAPACITY
+
+
+_Candidate = tuple[Cause, int, float]
+"""A cause, its bytes, and the least that is worth a word."""
+
+
+def _leak_of(room: Room) -> _Candidate:
+    return Cause.LEAK, room.leaked, _ORDINARY_SHARE * max(room.reserved, 0)
+
+
+def _cached_of(room: Room) -> tuple[_Candidate, ...]:
+    """Free bytes of the allocator's own cache that did not serve the request."""
+    least = _NOTABLE_SHARE * max(room.reserved, 0)
+    return (
+        (Cause.FRAGMENTATION, room.free_here, least),
+        (Cause.PRIVATE_POOL, room.free_private, least),
+        (Cause.OTHER_STREAM, room.free_other_streams, least),
+    )
+
+
+def _first_enough(lacking: int, candidates: Iterable[_Candidate]) -> Cause | None:
     enough = (each for each, n_bytes, least in candidates if n_bytes >= max(lacking, least))
-    return next(enough, Cause.CAPACITY)
-
-
-def _is_limited(room: Room) -> bool:
-    """Whether what this process may reserve is less than it would have needed."""
-    asked = room.reserved + room.from_driver
-    is_set = room.limit < room.capacity
-    return 0 <= room.limit < asked or (is_set and 0 <= room.limit <= (1 + _ROUNDING) * asked)
+    return next(enough, None)
 
 
 def _without_driver(room: Room) -> Cause:
@@ -215,9 +245,9 @@ def _capacity(recording: Recording, samples: Counters) -> int:
 
 def _limit(recording: Recording, settings: Settings, capacity: int) -> int:
     """What this process may reserve: as a message says it, else by the settings."""
-    told = [note.value for note in recording.notes if note.code == "limit"]
-    if told:
-        return told[-1]
+    limit = recorded_limit(recording)
+    if limit is not None:
+        return limit
     fraction = settings.memory_fraction
     return int(capacity * fraction) if capacity > 0 and fraction is not None else capacity
 
@@ -263,6 +293,8 @@ def _outside(samples: Counters) -> tuple[int, int, int]:
     outside = np.maximum(process[known] - reserved[known], 0)
     used = int(samples.device_used_bytes[-1])
     others = max(used - int(process[-1]), 0) if used >= 0 else -1
+    # CUDA's context is complete once torch has reserved something; before that, what grows is the context.
+    has_context = outside[reserved[known] > 0]
     # Samples of moments only are of different programs, perhaps: nothing grows from one to the next.
-    growth = int(outside[-1] - outside[0]) if samples.time_ns[-1] > 0 else 0
+    growth = int(outside[-1] - has_context[0]) if len(has_context) and samples.time_ns[-1] > 0 else 0
     return int(outside[-1]), max(growth, 0), others

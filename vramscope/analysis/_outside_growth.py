@@ -1,7 +1,9 @@
 """Which memory outside of torch's allocator grew while the program trained, and when?
 
-What context and libraries take until the end of the first step is no growth. Samples during which the
-allocator's own bytes moved tell nothing exact of what is outside, and are left out.
+The bytes that CUDA's context and libraries take until the end of the first step are no growth. Where fewer
+than two steps are known, the context is taken to be complete once torch has reserved something, and growth of
+this process below ``_LIBRARIES_BYTES`` is attributed to libraries that load on first use. Samples during
+which the allocator's own bytes moved say nothing exact about what is outside, and are left out.
 """
 
 from collections.abc import Mapping
@@ -16,6 +18,9 @@ from vramscope.model.recording import Recording
 _LEAST_BYTES = 64 << 20
 _LEAST_SHARE = 0.005
 """Of the device: less is not worth a word."""
+_LIBRARIES_BYTES = 1 << 30
+"""A context with cuBLAS, cuDNN and NCCL loaded takes 300 to 900 MiB, part of it on first use."""
+_NAMES_OF_OTHERS = ("others",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,12 @@ class Growth:
 def growth_of(recording: Recording, columns: Mapping[str, NDArray[Any]]) -> Growth:
     """Out of the columns of a waterfall."""
     is_clear = (columns["used"] >= 0) & (columns["reserved"] >= 0) & (columns["drift"] <= 0)
-    rows = np.flatnonzero(is_clear & (columns["time_ns"] >= _after_the_first_step(recording)))
+    has_steps = len(recording.steps) > 1
+    if has_steps:
+        is_clear &= columns["time_ns"] >= int(recording.steps.end_ns[0])
+    else:
+        is_clear &= columns["time_ns"] >= _first_reserved_ns(columns)
+    rows = np.flatnonzero(is_clear)
     # Without a clock the samples are moments of their own: messages in one file may be of several programs.
     if len(rows) < 2 or not columns["time_ns"].any():
         return Growth()
@@ -56,12 +66,15 @@ def growth_of(recording: Recording, columns: Mapping[str, NDArray[Any]]) -> Grow
     total = int(columns["total"][rows].max())
     least = max(_LEAST_BYTES, int(_LEAST_SHARE * max(total, 0)))
     found = {name: _grown(recording, columns, rows, level) for name, level in series.items()}
-    return Growth({name: grown for name, grown in found.items() if grown.n_bytes >= least})
+    own = least if has_steps else max(least, _LIBRARIES_BYTES)
+    needed = {name: least if name in _NAMES_OF_OTHERS else own for name in found}
+    return Growth({name: grown for name, grown in found.items() if grown.n_bytes >= needed[name]})
 
 
-def _after_the_first_step(recording: Recording) -> int:
-    ends = recording.steps.end_ns
-    return int(ends[0]) if len(ends) > 1 else 0
+def _first_reserved_ns(columns: Mapping[str, NDArray[Any]]) -> int:
+    """Time of the first sample at which torch had reserved something; 0 where none had."""
+    rows = np.flatnonzero(columns["reserved"] > 0)
+    return int(columns["time_ns"][rows[0]]) if len(rows) else 0
 
 
 def _grown(

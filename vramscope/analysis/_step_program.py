@@ -1,12 +1,14 @@
 """A training step as a program: what it allocates and frees, in order, for a batch of any size.
 
-Steps that do the same things in the same order differ only in the sizes of what they allocate, and each of
-these sizes lies on a straight line. What such a step needs for another size is then not fitted but replayed:
-its requests go through the model of the caching allocator, which rounds, splits and reserves as torch does.
+Steps that do the same things in the same order differ only in the sizes of what they allocate. Each request
+is constant, or in proportion to the size, or to its square (attention written out, when sequences get
+longer). What such a step needs for another size is then not fitted but replayed: its requests go through
+the model of the caching allocator, which rounds, splits and reserves as torch does. Two sizes always lie on
+a line: a request that is in proportion to neither has a lower and an upper program.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,10 +74,8 @@ class StepProgram:
     """As of ``_Deeds``."""
     phase: NDArray[Any]
     """Of each of these events."""
-    fixed: NDArray[Any]
-    """Of each request of a step: bytes."""
-    per_unit: NDArray[Any]
-    """Bytes per unit of size."""
+    growth: "Growth"
+    """Bytes of each request of a step, by the size."""
     place: NDArray[Any]
     """Stream, pool and category of each request, shape (n, 3)."""
 
@@ -85,7 +85,7 @@ class StepProgram:
         allocator = CachingAllocator(self.settings)
         for n_bytes, stream, pool, _ in self.standing.tolist():
             allocator.malloc(n_bytes, stream, pool)
-        left: list[int] = [0] * len(self.fixed)
+        left: list[int] = [0] * len(self.place)
         for _ in range(2):
             left = self._played(allocator, before, left)[0]
         _, allocated, reserved = self._played(allocator, size, left)
@@ -115,8 +115,7 @@ class StepProgram:
         return made, allocated, reserved
 
     def _sizes(self, size: int) -> NDArray[Any]:
-        sizes: NDArray[Any] = np.maximum(np.rint(self.fixed + self.per_unit * size), 1).astype("i8")
-        return sizes
+        return self.growth.at(size)
 
     def _categories(self, at: int, size: int, before: int, allocated: int) -> dict[str, int]:
         """Of what is live after the first *at* events of a step."""
@@ -125,7 +124,7 @@ class StepProgram:
         gone = done[done >= 0]
         live = np.setdiff1d(np.arange(n_made), gone[gone % 2 == 0] // 2)
         outlives = np.setdiff1d(
-            np.arange(len(self.fixed)), self.does[(self.does >= 0) & (self.does % 2 == 0)] // 2
+            np.arange(len(self.place)), self.does[(self.does >= 0) & (self.does % 2 == 0)] // 2
         )
         left = np.setdiff1d(outlives, gone[gone % 2 == 1] // 2)
         sums = np.zeros(len(Category), "i8")
@@ -137,8 +136,20 @@ class StepProgram:
         return found | {"rounding": allocated - int(sums.sum())}
 
 
-def program(parts: Sequence[Steps], settings: Settings) -> tuple[StepProgram, NDArray[Any]] | None:
-    """What most of the steps do, and which of all steps do it; None where these are not of several sizes."""
+class Programs(NamedTuple):
+    """One step for other sizes: as it is likely, and its bounds where two sizes leave the growth open."""
+
+    likely: StepProgram
+    low: StepProgram | None
+    high: StepProgram | None
+    of: NDArray[Any]
+    """Which of all steps do it."""
+    square_share: float
+    """Share of the bytes of the largest step that grow with the square of the size, or may."""
+
+
+def program(parts: Sequence[Steps], settings: Settings) -> Programs | None:
+    """What most of the steps do; None where these are not of several sizes."""
     deeds = [[_deeds(part, row) for row in range(len(part.rows))] for part in parts]
     keys = [each.does.tobytes() for own in deeds for each in own]
     common = max(set(keys), key=keys.count)
@@ -149,14 +160,78 @@ def program(parts: Sequence[Steps], settings: Settings) -> tuple[StepProgram, ND
     flat = [(part, row, each) for part, own in zip(parts, deeds, strict=True) for row, each in enumerate(own)]
     alike = [flat[i] for i in of.tolist()]
     requested = np.stack([part.found.size[each.made] for part, _, each in alike])
-    fixed, per_unit = _straight(size, requested)
+    likely, low, high = grown(size, requested)
     part, row, last = alike[-1]
     found = part.found
     place = np.stack([found.stream[last.made], found.pool[last.made], part.category[last.made]], axis=1)
     standing = _standing(part, row)
-    return StepProgram(
-        settings, standing, last.does, _phases(part, last), fixed, per_unit, place.astype("i8")
-    ), of
+    found_program = StepProgram(
+        settings, standing, last.does, _phases(part, last), likely, place.astype("i8")
+    )
+    is_open = not np.array_equal(low.at(2 * int(size.max())), high.at(2 * int(size.max())))
+    bounds = [replace(found_program, growth=each) if is_open else None for each in (low, high)]
+    largest = likely.at(int(size.max()))
+    curved = largest[(likely.per_square > 0) | (high.per_square > 0)].sum()
+    share = float(curved / max(int(largest.sum()), 1))
+    return Programs(found_program, bounds[0], bounds[1], of, share)
+
+
+class Growth(NamedTuple):
+    """Bytes of values by the size of a batch: a constant, a line, a square."""
+
+    fixed: NDArray[Any]
+    per_unit: NDArray[Any]
+    per_square: NDArray[Any]
+
+    def at(self, size: int) -> NDArray[Any]:
+        """Return whole bytes of each value, at least 1."""
+        level = self.fixed + self.per_unit * size + self.per_square * (float(size) * size)
+        whole: NDArray[Any] = np.maximum(np.rint(level), 1).astype("i8")
+        return whole
+
+
+_NEAR = 0.002
+"""A ratio of bytes so near the ratio of sizes is that ratio: rounding to elements moves it by less."""
+
+
+def grown(size: NDArray[Any], values: NDArray[Any]) -> tuple[Growth, Growth, Growth]:
+    """Return how each column of *values* grows with *size*: as is likely, at least, at most."""
+    none = np.zeros(values.shape[1])
+    line = Growth(*_straight(size, values), none)
+    sizes = np.unique(size).astype(float)
+    level = np.stack([values[size == each].mean(axis=0) for each in sizes.tolist()]).astype(float)
+    highest = np.maximum(np.abs(level).max(axis=0), 1.0)
+    square = Growth(none, none, (level / sizes[:, None] ** 2).mean(axis=0))
+    is_line = _is_near(line, sizes, level, highest)
+    if len(sizes) == 2:
+        # Every pair of points lies on a line: only a constant and a proportion are sure.
+        is_line &= (np.abs(line.fixed) <= _NEAR * highest) | (np.abs(level[1] - level[0]) <= _NEAR * highest)
+    is_square = ~is_line & _is_near(square, sizes, level, highest)
+    is_open = ~is_line & ~is_square
+    columns = np.stack([np.ones(len(sizes)), (sizes / sizes[-1]) ** 2], axis=1)
+    bent = np.linalg.lstsq(columns, level, rcond=None)[0]
+    curve = Growth(bent[0], none, bent[1] / sizes[-1] ** 2)
+    steep = is_open & (line.fixed < -_NEAR * highest)  # grows faster than a line through zero
+    likely = _mixed(line, (is_square, square), (steep, curve))
+    low = _mixed(line, (is_square, square))
+    high = _mixed(line, (is_square, square), (is_open & (line.per_unit > 0), curve))
+    return likely, low, high
+
+
+def _is_near(growth: Growth, sizes: NDArray[Any], level: NDArray[Any], highest: NDArray[Any]) -> NDArray[Any]:
+    foreseen = np.stack(
+        [growth.fixed + growth.per_unit * s + growth.per_square * s * s for s in sizes.tolist()]
+    )
+    near: NDArray[Any] = np.abs(foreseen - level).max(axis=0) <= np.maximum(_NEAR * highest, 512)
+    return near
+
+
+def _mixed(base: Growth, *others: tuple[NDArray[Any], Growth]) -> Growth:
+    parts = [part.copy() for part in base]
+    for rows, other in others:
+        for part, values in zip(parts, other, strict=True):
+            part[rows] = values[rows]
+    return Growth(*parts)
 
 
 def _straight(size: NDArray[Any], values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

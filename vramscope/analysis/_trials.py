@@ -65,6 +65,23 @@ class Tried(NamedTuple):
     effort: int
     extra_of: Category = Category.ACTIVATION
     """What ``extra`` is for."""
+    least: "Change | None" = None
+    """What it would be if every assumption held in its favor; None where the change itself is sure."""
+    most: "Change | None" = None
+    """What it would be if none did."""
+    doubt: float = 0.005
+    """Share of the peak by which even a sure change may be off: rounding to blocks, places of blocks."""
+    is_surely_less: bool = False
+    """Whether the peak falls in any case, though perhaps by less."""
+    to_do: str = ""
+    """How to find out where the recording does not decide."""
+
+
+class Change(NamedTuple):
+    """Sizes of allocations, and bytes on top."""
+
+    factor: NDArray[Any]
+    extra: NDArray[Any] | int = 0
 
 
 def look(recording: Recording, n_ranks: int) -> Looked:

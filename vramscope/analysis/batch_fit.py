@@ -1,12 +1,14 @@
 """How many bytes does a step need for a batch of another size?
 
-Steps that do the same things in the same order are replayed with the sizes that another batch would have, see
-``_step_program``: exact but for what is not a straight line, and checked against the steps seen. Where steps
-differ in what they do, one straight line goes through the peaks of each phase.
+Steps that do the same things in the same order are replayed with the sizes that another batch would have,
+see ``_step_program``, and checked against the steps seen. Where steps differ in what they do, one straight
+line goes through the peaks of each phase. From two sizes alone nobody knows whether bytes grow with the
+size or with its square (a longer sequence): the interval holds both. What is outside of training steps, as
+evaluation, is taken to stay as it is.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,13 +16,17 @@ from numpy.typing import NDArray
 
 from vramscope.allocator.settings import Settings
 from vramscope.analysis import Analysis
-from vramscope.analysis._step_program import Needs, StepProgram, Steps, program
+from vramscope.analysis._place import place
+from vramscope.analysis._step_program import Needs, Programs, StepProgram, Steps, program
 from vramscope.analysis.categories import assign
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.step_peaks import step_peaks
+from vramscope.analysis.timeline import timeline
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
+from vramscope.units import format_bytes
 
+_SAMPLES = "samples"
 _CARRIES = {2: 2.0, 3: 4.0}
 """By the number of different sizes (3: or more): up to so many times the largest is foreseen."""
 _STRAIGHT = 0.01
@@ -45,6 +51,13 @@ class Estimate(NamedTuple):
     categories: dict[str, int]
     """Of ``likely``, with ``rounding``; empty where no replay says it."""
 
+    def fits(self, free_bytes: int) -> bool | None:
+        """Return whether it fits *free_bytes* for the allocator; None where the interval decides nothing."""
+        if self.low > free_bytes:
+            return False
+        is_surely = self.high <= free_bytes and (self.reserved is None or self.reserved <= free_bytes)
+        return True if is_surely else None
+
 
 class Largest(NamedTuple):
     """The largest size that fits."""
@@ -64,10 +77,12 @@ class Lines:
     """Bytes."""
     per_unit: NDArray[Any]
     """Bytes per unit of size, that of the step before included."""
+    per_square: NDArray[Any] | float = 0.0
+    """Bytes per square of the size."""
 
     def needs(self, size: int) -> Needs:
         """The highest of them."""
-        level = self.fixed + self.per_unit * size
+        level = self.fixed + self.per_unit * size + self.per_square * (float(size) * size)
         row = int(level.argmax())
         return Needs(round(float(level[row])), -1, Phase(int(self.phase[row])), {})
 
@@ -87,6 +102,12 @@ class BatchFit:
     """The farthest that the peak of a step was from what is foreseen for it."""
     problem: str = ""
     """Why nothing can be said, or why to doubt it."""
+    bounds: tuple[StepProgram, StepProgram] | tuple[Lines, Lines] | None = None
+    """Least and greatest growth that the sizes seen leave open; None where they leave none."""
+    floor_bytes: int = 0
+    """Allocated at most outside of training steps, whatever their batch."""
+    floor_phase: Phase = Phase.OTHER
+    """Phase in which that was."""
     _known: dict[int, Needs] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -111,19 +132,43 @@ class BatchFit:
         if size not in self._known:
             self._known[size] = self.model.needs(size)
         needs = self._known[size]
+        least, most = needs.allocated, needs.allocated
+        if self.bounds is not None and not self.sizes[0] <= size <= self.sizes[-1]:
+            both = [bound.needs(size).allocated for bound in self.bounds]
+            least, most = min(least, *both), max(most, *both)
         # Beyond the sizes seen an error of the slope grows with the distance; and which blocks are handed out
         # larger than asked for, since their rest was too small, depends on where things come to lie.
         away = max(1.0, size / self.sizes[-1], self.sizes[0] / size)
         error = max(self.error_bytes, _LEAST_ERROR * needs.allocated if away > 1 else 0)
         margin = round(error * away) + needs.categories.get("rounding", 0)
+        floor, is_floor = self.floor_bytes, self.floor_bytes > needs.allocated
+        is_sure = needs.reserved >= 0 and least == most and floor <= least
         return Estimate(
-            needs.allocated - margin,
-            needs.allocated,
-            needs.allocated + margin,
-            needs.reserved if needs.reserved >= 0 else None,
-            needs.phase,
-            needs.categories,
+            max(least - margin, floor),
+            max(needs.allocated, floor),
+            max(most + margin, floor),
+            needs.reserved if is_sure else None,
+            self.floor_phase if is_floor else needs.phase,
+            {} if is_floor else needs.categories,
         )
+
+    def rows(self, most: int = 6) -> list[tuple[int, Estimate]]:
+        """Return the sizes worth a line in a table: some that were seen, twice the largest, the largest
+        known."""
+        if self.model is None:
+            return []
+        sizes = sorted({*self.sizes[-most:], 2 * self.sizes[-1], self.largest})
+        return [(size, found) for size in sizes if (found := self.at(size)) is not None]
+
+    def named(self, size: int) -> str:
+        """Return *size* in the words of somebody who knows the batches of the run."""
+        if size in self.sizes:
+            words = f"{size:,} (seen)" if self.unit == _SAMPLES else f"{format_bytes(size)} (seen)"
+        elif self.unit == _SAMPLES:
+            words = f"{size:,}"
+        else:
+            words = f"{size / self.sizes[-1]:.3g} × the largest ({format_bytes(size)})"
+        return words
 
     def fitting(self, free_bytes: int) -> Largest | None:
         """The largest size of which surely no more is allocated than *free_bytes*, as far as data carry."""
@@ -146,7 +191,7 @@ def batch_fit(
     bytes that went into the outermost module count as size. A recording's first step is left out: the
     optimizer has no state yet.
     """
-    unit = "bytes of input" if sizes is None else "samples"
+    unit = "bytes of input" if sizes is None else _SAMPLES
     runs = [recording, *others]
     told = [None] * len(runs) if sizes is None else [np.asarray(each, dtype="i8") for each in sizes]
     parts = [part for run, each in zip(runs, told, strict=True) if (part := _steps(run, each)) is not None]
@@ -159,15 +204,32 @@ def batch_fit(
         return BatchFit(unit, different, len(size), problem=why)
     process = recording.process
     alike = program(parts, Settings.from_snapshot(process.allocator, torch=process.torch))
-    return _lines(unit, parts) if alike is None else _replayed(unit, parts, *alike)
+    found = _lines(unit, parts) if alike is None else _replayed(unit, parts, alike)
+    floor, phase = max(map(_outside_of_steps, runs), key=lambda each: each[0])
+    return replace(found, floor_bytes=floor, floor_phase=phase)
 
 
-def _replayed(unit: str, parts: Sequence[Steps], model: StepProgram, of: NDArray[Any]) -> BatchFit:
+def _outside_of_steps(recording: Recording) -> tuple[int, Phase]:
+    """Return the most that was allocated outside of every step, and in which phase."""
+    level, steps = timeline(recording).allocated.copy(), recording.steps
+    for start, end in zip(steps.start_event.tolist(), steps.end_event.tolist(), strict=True):
+        level[start + 1 : end + 1] = 0
+    return int(level.max(initial=0)), place(recording, int(level.argmax()))[1] or Phase.OTHER
+
+
+def _replayed(unit: str, parts: Sequence[Steps], programs: Programs) -> BatchFit:
+    model, of = programs.likely, programs.of
     size, before, peak = (each[of] for each in _seen(parts))
     pairs = set(zip(size.tolist(), before.tolist(), strict=True))
     foreseen = {pair: model.needs(*pair).allocated for pair in pairs}
     expected = np.array([foreseen[pair] for pair in zip(size.tolist(), before.tolist(), strict=True)])
-    return _checked(unit, model, size, (peak, expected))
+    found = _checked(unit, model, size, (peak, expected))
+    if programs.low is not None and programs.high is not None:
+        found = replace(found, bounds=(programs.low, programs.high))
+    if programs.square_share > _STRAIGHT and not found.problem:
+        share = f"{programs.square_share:.0%} of what a step allocates"
+        found = replace(found, problem=f"no straight line: {share} grows with the square of the size, or may")
+    return found
 
 
 def _lines(unit: str, parts: Sequence[Steps]) -> BatchFit:
@@ -186,7 +248,13 @@ def _lines(unit: str, parts: Sequence[Steps]) -> BatchFit:
     scale = np.abs(columns).max(axis=0)
     found = np.linalg.lstsq(columns / scale, values[rows].astype(float), rcond=None)[0] / scale[:, None]
     model = Lines(np.array(shared), found[0], found[1:].sum(axis=0))
-    return _checked(unit, model, size[rows], (peak[rows], (columns @ found).max(axis=1)))
+    fit = _checked(unit, model, size[rows], (peak[rows], (columns @ found).max(axis=1)))
+    if len(fit.sizes) > 2 and not fit.problem:
+        return fit
+    curved = np.stack([np.ones(len(rows)), (size[rows] / size.max()) ** 2], axis=1)
+    bent = np.linalg.lstsq(curved, values[rows].astype(float), rcond=None)[0]
+    square = Lines(np.array(shared), bent[0], np.zeros(len(shared)), bent[1] / float(size.max()) ** 2)
+    return replace(fit, bounds=(model, square))
 
 
 def _checked(

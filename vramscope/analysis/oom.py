@@ -32,21 +32,21 @@ _WORTH_AN_INDEX = 5
 
 
 _SENTENCES = {
-    Cause.CAPACITY: "{lacking}: the {share} in use fill the device",
-    Cause.FRAGMENTATION: "{lacking} while {share} were free in pieces: fragmentation",
+    Cause.CAPACITY: "{lacking}: the {share} allocated fill the device",
+    Cause.FRAGMENTATION: "{lacking} while {share} were reserved but unallocated, in pieces: fragmentation",
     Cause.OVERSIZE: "One request for {share}, more than half of the device",
-    Cause.LEAK: "{lacking}; {share} had been leaking until then",
+    Cause.LEAK: "{lacking}; {share} had leaked until then",
     Cause.OTHER_PROCESS: "{lacking} while other processes held {share}",
     Cause.OUTSIDE: "{lacking} while {share} lay outside of this allocator: other processes, or libraries",
     Cause.PRIVATE_POOL: "{lacking} while {share} were free in private pools, which serve nobody else",
     Cause.OTHER_STREAM: "{lacking} while {share} were free or pending on other streams",
     Cause.NON_TORCH_GROWTH: "{lacking}; what this process holds outside of torch had grown by {share}",
-    Cause.LIMIT: "The device had room: this process is limited to {share}",
+    Cause.LIMIT: "The device had room: this process may reserve {share} (set_per_process_memory_fraction)",
     Cause.UNKNOWN: "What the driver had is not recorded, so the cause is not known",
 }
 _ADVICE = {
-    Cause.CAPACITY: "Less must be in use at that moment: see what is allocated there, by category and line",
-    Cause.FRAGMENTATION: "`vramscope fit` replays this run under other settings: it says which had made room",
+    Cause.CAPACITY: "Shrink what is allocated at that moment: the peak page lists it by category and line",
+    Cause.FRAGMENTATION: "`vramscope fit` replays this run under other settings: it says whether one fits",
     Cause.OVERSIZE: "Look at the line that asks for it: a smaller batch, or the same in chunks",
     Cause.LEAK: "See the finding of the leak: its line, and who holds it",
     Cause.OTHER_PROCESS: "Look for them in nvidia-smi: this run would have gone on without them",
@@ -54,7 +54,8 @@ _ADVICE = {
     Cause.PRIVATE_POOL: "Graphs that share one pool, or are captured once, keep less",
     Cause.OTHER_STREAM: "Memory of one stream serves no other: fewer side streams, or frees that wait less",
     Cause.NON_TORCH_GROWTH: "Libraries, NCCL buffers or raw cudaMalloc: the waterfall tells since when",
-    Cause.LIMIT: "torch.cuda.set_per_process_memory_fraction sets the limit",
+    Cause.LIMIT: "Raise the fraction in set_per_process_memory_fraction, or shrink what is allocated",
+    Cause.UNKNOWN: "Look for set_per_process_memory_fraction in the program, and for others in nvidia-smi",
 }
 
 _ADVICE_EXPANDABLE = (
@@ -81,7 +82,7 @@ class Failures(Table):
     """Of the OOM; as an instant, the state that the request met."""
     time_ns: NDArray[Any]
     size: NDArray[Any]
-    """Bytes that could not be had, rounded as the allocator does."""
+    """Bytes of the failed request, rounded as the allocator does."""
     allocated: NDArray[Any]
     reserved: NDArray[Any]
     largest_free: NDArray[Any]
@@ -193,7 +194,7 @@ def _finding(failures: Failures, row: int) -> Finding:
     largest = evidence["largest_free"]
     block = "" if largest < 0 else f", {format_bytes(largest)} in the largest free block"
     claim = (
-        f"out of memory{moment}: {format_bytes(evidence['size'])} could not be had, with "
+        f"out of memory{moment}: tried to allocate {format_bytes(evidence['size'])}, with "
         f"{format_bytes(evidence['allocated'])} allocated of {format_bytes(evidence['reserved'])} reserved"
         f"{block}{device}"
     )
@@ -218,10 +219,13 @@ def _finding(failures: Failures, row: int) -> Finding:
 
 
 def _advice(why: Cause | None, room: Room | None, held: Holders) -> str | None:
-    if why is Cause.CAPACITY and held.words:
-        return f"Less must be in use at that moment, which was {held.words}"
+    if why in (Cause.CAPACITY, Cause.LIMIT) and held.words:
+        raised = "Raise the fraction, or shrink" if why is Cause.LIMIT else "Shrink"
+        return f"{raised} what is allocated at that moment: {held.words}"
     if why is Cause.FRAGMENTATION and room is not None and room.is_expandable:
         return _ADVICE_EXPANDABLE
+    if why is Cause.UNKNOWN and (room is None or room.device_free < 0):
+        return None
     return None if why is None else _ADVICE.get(why)
 
 
@@ -229,6 +233,9 @@ def _because(why: Cause, room: Room) -> str:
     """The cause in one sentence, with its figure."""
     unsaid = "How much was lacking is not recorded"
     lacking = f"{format_bytes(room.lacking)} were lacking" if room.lacking > 0 else unsaid
+    if room.is_limited:
+        limit = f"the limit of {format_bytes(room.limit)} that set_per_process_memory_fraction sets"
+        lacking = f"{format_bytes(room.over_limit)} were lacking below {limit},"
     share = {
         Cause.OVERSIZE: room.from_driver,
         Cause.LEAK: room.leaked,
@@ -243,8 +250,8 @@ def _because(why: Cause, room: Room) -> str:
     }.get(why, 0)
     if why is Cause.UNKNOWN and room.device_free >= 0:
         return (
-            f"The driver had {format_bytes(room.device_free)}, more than was asked of it, and refused: a "
-            "limit that is not recorded, or somebody who took it and gave it back"
+            f"The driver had {format_bytes(room.device_free)}, more than the request needed: either a limit "
+            "of this process that is not recorded refused it, or another process held the memory for a moment"
         )
     said = _SENTENCES[why].format(lacking=lacking, share=format_bytes(share))
     return said + (_beside(room) if why is Cause.CAPACITY else "")

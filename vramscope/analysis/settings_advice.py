@@ -12,7 +12,9 @@ from typing import Any
 
 from vramscope.allocator.settings import Settings
 from vramscope.analysis import Analysis
+from vramscope.analysis._ending import ended_short
 from vramscope.analysis._epochs import epochs
+from vramscope.analysis._limit import recorded_limit
 from vramscope.analysis.churn import churn_of
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.what_if import Outcome, Program, device_total, emptied_after, program_of, replay
@@ -22,6 +24,8 @@ from vramscope.units import format_bytes
 WORTH_IT = 0.02
 """A setting must save this share of what is reserved."""
 _LEAST_BYTES = 32 << 20
+_SAME = 0.02
+"""Of the recorded bytes: a replay nearer than that reproduces them."""
 _AS_GOOD = 0.8
 """A simpler setting that saves this share of the best saving is preferred."""
 _FALLS_SHORT = 1.1
@@ -82,11 +86,17 @@ class SettingsAdvice:
     """Why that is advised, or nothing, in one sentence."""
     environment: str = ""
     """The line to set, as the recording's torch reads it."""
+    as_recorded: Outcome | None = None
+    """Replay under the recorded circumstances, where ``base`` has a limit that the recording had not."""
 
     @property
     def is_reproduced(self) -> bool:
-        """Whether the replay under the recorded settings comes to what was recorded, within 2 %."""
-        return abs(self.base.peak_reserved - self.recorded_peak) <= 0.02 * self.recorded_peak
+        """Whether the replay under the recorded circumstances comes to what was recorded, within 2 %."""
+        return _comes_to(self.as_recorded or self.base, self.recorded_peak)
+
+
+def _comes_to(outcome: Outcome, recorded_peak: int) -> bool:
+    return abs(outcome.peak_reserved - recorded_peak) <= _SAME * recorded_peak
 
 
 def settings_advice(
@@ -101,27 +111,45 @@ def settings_advice(
     """
     program = program_of(recording)
     recorded = int(timeline(recording).reserved.max(initial=0))
-    short = churn_of(recording)
+    is_chosen = capacity_bytes is not None
     total_bytes = device_total(recording, capacity_bytes, total_bytes)
-    if capacity_bytes is None and (short.n_retries or short.n_ooms):
-        capacity_bytes = _room_then(recording, recorded)
+    if capacity_bytes is None:
+        capacity_bytes = recorded_capacity(recording)
     base = replay(program, program.settings, capacity_bytes, total_bytes)
-    hopeless = _unknown_past(recording, recorded, base) or _hopeless(base, capacity_bytes)
+    as_recorded = None
+    if is_chosen and not _comes_to(base, recorded):
+        # The limit that was chosen may be the reason, and says nothing about the replay.
+        as_recorded = reproduction(recording, program)[0]
+    hopeless = _unknown_past(recording, recorded, as_recorded or base) or _hopeless(base, capacity_bytes)
     if hopeless:
-        return SettingsAdvice(recorded, base, reason=hopeless)
+        return SettingsAdvice(recorded, base, reason=hopeless, as_recorded=as_recorded)
     wanted = list(candidates(recording, is_short=capacity_bytes is not None))
     trial = partial(replayed, program, recording, (capacity_bytes, total_bytes))
     trials = tuple(map(Trial, wanted, play(trial, wanted)))
-    advised, reason = _choice(base, trials)
+    advised, reason = _choice(base, trials, "gets past that request" if ended_short(recording) else "fits")
     line = environment_line(advised.candidate) if advised else ""
-    return SettingsAdvice(recorded, base, trials, advised, reason, line)
+    return SettingsAdvice(recorded, base, trials, advised, reason, line, as_recorded)
 
 
-def _room_then(recording: Recording, recorded: int) -> int | None:
-    """What the device had for the allocator when it ran out; at least what it gave."""
+def reproduction(recording: Recording, program: Program) -> tuple[Outcome, Outcome]:
+    """Return the replay under the recorded circumstances, and the one on a device that never ends."""
+    free = replay(program, program.settings, None, device_total(recording, None, None))
+    capacity = recorded_capacity(recording)
+    if capacity is None:
+        return free, free
+    return replay(program, program.settings, capacity, device_total(recording, capacity, None)), free
+
+
+def recorded_capacity(recording: Recording) -> int | None:
+    """Return what the allocator could reserve when it ran short; None where it never did."""
+    short = churn_of(recording)
+    if not short.n_retries and not short.n_ooms:
+        return None
+    limit = recorded_limit(recording)
     total, outside = recording.device.total_bytes, outside_bytes(recording)
     free = total - outside if total and outside is not None else 0
-    return max(recorded, free) or None
+    recorded = int(timeline(recording).reserved.max(initial=0))
+    return max(recorded, free if limit is None else limit) or None
 
 
 def replayed(
@@ -231,14 +259,14 @@ def _worth(base: Outcome) -> float:
     return max(WORTH_IT * base.peak_reserved, _LEAST_BYTES)
 
 
-def _choice(base: Outcome, trials: tuple[Trial, ...]) -> tuple[Trial | None, str]:
-    """The simplest that helps, and why."""
+def _choice(base: Outcome, trials: tuple[Trial, ...], fits: str) -> tuple[Trial | None, str]:
+    """The simplest that helps, and why; *fits*: what it does where the program as it is runs out."""
     fitting = [trial for trial in trials if trial.outcome.fits]
     if not base.fits:
         if not fitting:
             return None, "no setting that was tried makes it fit"
         best = min(fitting, key=lambda trial: (trial.candidate.effort, trial.outcome.peak_reserved))
-        return best, f"with {best.candidate.name} it fits; as it is, it does not"
+        return best, f"with {best.candidate.name} it {fits}; as it is, it does not"
     saved = {id(trial): base.peak_reserved - trial.outcome.peak_reserved for trial in fitting}
     calm = [trial for trial in fitting if trial.outcome.n_retries <= base.n_retries]
     helping = [trial for trial in calm if saved[id(trial)] >= _worth(base)]

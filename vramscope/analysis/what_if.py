@@ -98,6 +98,8 @@ class Outcome:
     failed_bytes: int = 0
     failed_requested: int = 0
     """Bytes that the program had asked for and held when that request failed."""
+    n_mappings: int = 0
+    """Those of ``n_segments`` that mapped memory into an expandable segment, without cudaMalloc."""
     events: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
     """Of the curve."""
     reserved: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
@@ -260,11 +262,12 @@ def replay(
     """
     if capacity_bytes is not None and capacity_bytes <= 0:
         raise UsageError(f"a capacity of {capacity_bytes} bytes: at least 1")
-    made = 0
+    made = mapped = 0
 
     def count(action: Action, *_: int) -> None:
-        nonlocal made
-        made += action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
+        nonlocal made, mapped
+        made += action == Action.SEGMENT_ALLOC
+        mapped += action == Action.SEGMENT_MAP
 
     allocator = CachingAllocator(settings, capacity_bytes, count, total_bytes)
     player = _Player(program, allocator)
@@ -274,7 +277,8 @@ def replay(
         capacity_bytes=capacity_bytes,
         peak_reserved=player.peak_reserved,
         peak_allocated=player.peak_allocated,
-        n_segments=made,
+        n_segments=made + mapped,
+        n_mappings=mapped,
         n_retries=allocator.counts.num_alloc_retries,
         failed_at=None if failed is None else int(program.event[failed]),
         failed_bytes=0 if failed is None else int(program.size[failed]),

@@ -7,6 +7,7 @@ from vramscope.allocator.checkpoints import state_from_nearest
 from vramscope.allocator.device import CachingAllocator, OutOfMemory
 from vramscope.allocator.settings import SMALL_LIMIT, Settings
 from vramscope.analysis import Analysis
+from vramscope.analysis._limit import recorded_limit
 from vramscope.analysis.churn import GAINS, LOSSES
 from vramscope.analysis.timeline import instant_of
 from vramscope.errors import UsageError
@@ -81,6 +82,9 @@ def would_fit(
     capacity = recording.device.total_bytes or None
     if capacity and settings.memory_fraction is not None:
         capacity = int(capacity * settings.memory_fraction)
+    limit = recorded_limit(recording)
+    if limit is not None:
+        capacity = min(capacity, limit) if capacity else limit
     return fit_of(state, asked, settings, (stream, pool), capacity)
 
 

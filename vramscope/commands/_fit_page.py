@@ -1,75 +1,102 @@
 """What would fit, in words: the answer first, then what it rests on."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from vramscope.analysis._cards import BASIS as CARDS_BASIS
 from vramscope.analysis._cards import Card
+from vramscope.analysis.fit import BASIS, FitAnswer, Placed, Verdict
 from vramscope.analysis.strategies import Strategies
 from vramscope.analysis.what_if import Outcome
 from vramscope.commands._document import Block, Grid, Heading, Text
-from vramscope.commands.fit import BASIS, Answer, Place
-from vramscope.model.trace import Action
 from vramscope.units import format_bytes
 
-_HEADER = ("", "peak reserved", "segments", "retries", "")
+_HEADER = ("", "peak reserved", "cudaMalloc calls", "retries", "")
 
 
-def page(answer: Answer, name: str) -> Iterator[Block]:
-    """The whole page."""
+def page(answers: Sequence[FitAnswer], name: str) -> Iterator[Block]:
+    """Yield the whole page: the fullest device, and a line for each of the others."""
+    answer = answers[0]
     yield Heading(f"{name}: what would fit", level=1)
-    yield Text(_verdict(answer))
+    which = f"{_device(answer)}: " if len(answers) > 1 else ""
+    yield Text(f"{which}{_verdict(answer)}")
     yield from _to_do(answer)
-    found = answer.settings
-    if found is not None and found.recorded_peak and not found.is_reproduced:
-        replayed, recorded = format_bytes(found.base.peak_reserved), format_bytes(found.recorded_peak)
-        text = f"an estimate: as it is, the replay reserves {replayed} at most; {recorded} were recorded"
-        yield Text(text, "note")
+    if answer.as_recorded is not None and answer.recorded_peak_bytes and not answer.is_reproduced:
+        replayed, recorded = map(format_bytes, (answer.as_recorded.peak_reserved, answer.recorded_peak_bytes))
+        yield Text(
+            f"an estimate: under the recorded circumstances the replay reserves {replayed} at most; "
+            f"{recorded} were recorded",
+            "note",
+        )
     yield Text(_smallest(answer))
-    if _ended_short(answer):
-        text = "it ends with an allocation that failed: what would have come after it is not known"
-        yield Text(text, "note")
+    if answer.ending and (not answer.placed or answer.placed[0].verdict is not Verdict.UNKNOWN):
+        yield Text(answer.ending, "note")
+    yield from _other_devices(answers[1:])
     yield from _settings(answer)
     yield from _cards(answer)
     yield from _batch(answer)
-    yield from _strategies(answer.strategies)
-    how = "measured" if answer.outside_is_known else "assumed: the recording does not say"
-    outside = f"{format_bytes(answer.outside)} of a card outside of the allocator ({how})"
+    if answer.strategies is not None:
+        yield from _strategies(answer.strategies)
     yield Heading("What this rests on", level=3)
-    yield Text(f"{outside}; {BASIS}; {CARDS_BASIS}", "quiet")
+    yield Text(f"{_outside(answer)}; {BASIS}; {CARDS_BASIS}", "quiet")
 
 
-def _verdict(answer: Answer) -> str:
-    """The first line: does it fit, and what helps."""
-    if not answer.cards:
+def _device(answer: FitAnswer) -> str:
+    return f"rank {answer.rank}, device {answer.device}"
+
+
+def _outside(answer: FitAnswer) -> str:
+    if answer.is_simulated and not answer.is_outside_measured:
+        assumed = format_bytes(answer.outside_bytes)
+        return f"nothing lies outside of the allocator of a simulated device; {assumed} are assumed on a card"
+    how = "measured" if answer.is_outside_measured else "assumed: the recording does not say"
+    return f"{format_bytes(answer.outside_bytes)} of a card outside of the allocator ({how})"
+
+
+def _verdict(answer: FitAnswer) -> str:
+    """Return the first line: does it fit, and what helps."""
+    if not answer.placed:
         return _without_a_device(answer)
-    place, plain, chosen = answer.cards[0]
-    room = answer.left_of(place.total_bytes)
-    if not plain.fits:
+    here = answer.placed[0]
+    plain, label = here.plain, here.target.label
+    if here.verdict is Verdict.UNKNOWN:
         said = (
-            f"Does not fit {place.label}: out of memory {answer.where(plain)}, "
-            f"{format_bytes(plain.failed_bytes)} asked for with {format_bytes(plain.failed_requested)} in use"
+            f"Whether it fits {label} is not known: {here.reason}; what was recorded needs "
+            f"{format_bytes(plain.peak_reserved)} reserved"
         )
-    elif plain.n_retries:
-        said = f"Just fits {place.label}: the whole cache is released {_times(plain)} to make room"
+    elif here.verdict is Verdict.TOO_SMALL:
+        said = (
+            f"Does not fit {label}: out of memory {_where(answer, plain)}, tried to allocate "
+            f"{format_bytes(plain.failed_bytes)} with {format_bytes(plain.failed_requested)} in use"
+        )
+    elif here.verdict is Verdict.TIGHT:
+        said = f"Just fits {label}: the whole cache is released {_times(plain)} to make room"
     else:
-        spare = format_bytes(max(room - plain.peak_reserved, 0))
-        said = f"Fits {place.label}: at most {format_bytes(plain.peak_reserved)} reserved, {spare} to spare"
-    return f"{said}; {_what_helps(answer, plain, chosen)}"
+        spare = format_bytes(max(here.room_bytes - plain.peak_reserved, 0))
+        said = f"Fits {label}: at most {format_bytes(plain.peak_reserved)} reserved, {spare} to spare"
+    helps = _what_helps(answer, here)
+    return f"{said}; {helps}" if helps else said
+
+
+def _where(answer: FitAnswer, outcome: Outcome) -> str:
+    return "" if outcome.failed_at is None else answer.moments.get(outcome.failed_at, "")
 
 
 def _times(outcome: Outcome) -> str:
     return "once" if outcome.n_retries == 1 else f"{outcome.n_retries} times"
 
 
-def _what_helps(answer: Answer, plain: Outcome, chosen: Outcome | None) -> str:
-    if answer.chosen is None or chosen is None:
-        return "no setting makes it fit" if not plain.fits else "change nothing"
-    name = answer.chosen.name
+def _what_helps(answer: FitAnswer, here: Placed) -> str:
+    plain, chosen, setting = here.plain, here.chosen, answer.chosen
+    if setting is None or chosen is None:
+        if here.verdict is Verdict.UNKNOWN:
+            return ""
+        return "no setting makes it fit" if here.verdict is Verdict.TOO_SMALL else "change nothing"
+    name = setting.name
     if not chosen.fits:
         return f"with {name} it does not fit" if plain.fits else f"nor does it with {name}"
     if not plain.fits:
         released = f", with the cache released {_times(chosen)}" if chosen.n_retries else ""
-        return f"with {name} it {'gets past that' if _ended_short(answer) else 'fits'}{released}"
+        return f"with {name} it {'gets past that' if answer.ending else 'fits'}{released}"
     if chosen.n_retries != plain.n_retries:
         return f"with {name} {_times(chosen) if chosen.n_retries else 'never'}"
     saved = plain.peak_reserved - chosen.peak_reserved
@@ -77,21 +104,22 @@ def _what_helps(answer: Answer, plain: Outcome, chosen: Outcome | None) -> str:
     return f"{name} reserves {format_bytes(abs(saved))} {word}" if saved else f"{name} changes nothing"
 
 
-def _without_a_device(answer: Answer) -> str:
-    found = answer.settings.base if answer.settings else answer.as_asked
+def _without_a_device(answer: FitAnswer) -> str:
+    found = answer.settings.base if answer.settings else answer.as_asked or answer.as_recorded
     if found is None:
         return ""
+    what = "Reserves" if answer.is_reproduced else "What it shows reserves"
     said = (
-        f"Reserves at most {format_bytes(found.peak_reserved)}, "
+        f"{what} at most {format_bytes(found.peak_reserved)}, "
         f"with at most {format_bytes(found.peak_allocated)} allocated"
     )
     if not found.fits:
-        said = f"Ran out of memory {answer.where(found)}"
+        said = f"Ran out of memory {_where(answer, found)}"
     return f"{said}; {answer.settings.reason}" if answer.settings else said
 
 
-def _to_do(answer: Answer) -> Iterator[Block]:
-    """What to set: the environment's line, the program's line."""
+def _to_do(answer: FitAnswer) -> Iterator[Block]:
+    """Yield what to set: the environment's line, the program's line."""
     found = answer.settings
     if found is None or found.advised is None:
         return
@@ -101,8 +129,10 @@ def _to_do(answer: Answer) -> Iterator[Block]:
         yield Text(f"and in the program:  {found.advised.candidate.call}")
 
 
-def _smallest(answer: Answer) -> str:
+def _smallest(answer: FitAnswer) -> str:
     plain, chosen = answer.smallest
+    if plain is None and answer.ending:
+        return "Smallest card that fits: not known, for the recording ends too early"
     said = f"Smallest card that fits: {_named(plain)}"
     if answer.chosen is None or chosen == plain:
         return said
@@ -113,20 +143,37 @@ def _named(card: Card | None) -> str:
     return "none that is known here" if card is None else f"{card.label} ({format_bytes(card.total_bytes)})"
 
 
-def _ended_short(answer: Answer) -> bool:
-    """Whether nothing was allocated any more after the last allocation that failed."""
-    action = answer.recording.trace.action
-    failed, made = (mask.nonzero()[0] for mask in (action == Action.OOM, action == Action.ALLOC))
-    return bool(len(failed)) and (not len(made) or int(failed[-1]) > int(made[-1]))
+def _other_devices(answers: Sequence[FitAnswer]) -> Iterator[Block]:
+    if not answers:
+        return
+    yield Heading("The other devices", level=3)
+    for answer in answers:
+        yield Text(f"{_device(answer)}: {answer.problem or _verdict_alone(answer)}")
 
 
-def _settings(answer: Answer) -> Iterator[Block]:
+def _verdict_alone(answer: FitAnswer) -> str:
+    """Return the verdict without advice, which is searched for the fullest device only."""
+    recorded = f"{format_bytes(answer.recorded_peak_bytes)} reserved when it was recorded"
+    if not answer.placed:
+        return recorded
+    here = answer.placed[0]
+    said = {
+        Verdict.FITS: f"fits {here.target.label}",
+        Verdict.TIGHT: f"just fits {here.target.label}: the cache is released {_times(here.plain)}",
+        Verdict.TOO_SMALL: f"does not fit {here.target.label}: out of memory {_where(answer, here.plain)}",
+        Verdict.UNKNOWN: f"whether it fits {here.target.label} is not known: {here.reason}",
+    }[here.verdict]
+    return f"{said}; {recorded}"
+
+
+def _settings(answer: FitAnswer) -> Iterator[Block]:
     found = answer.settings
-    place = f" on {answer.places[0].label}" if answer.places else ""
+    place = f" on {answer.placed[0].target.label}" if answer.placed else ""
     yield Heading(f"Settings of the allocator{place}", level=3)
     if found is None:
-        if answer.as_asked is not None and answer.asked is not None:
-            yield Grid(_HEADER, (_row(answer, answer.asked.name, answer.as_asked),), "lrrrl")
+        if answer.setting is not None and answer.as_asked is not None:
+            row = _row(answer, answer.setting.name, answer.as_asked)
+            yield Grid(_HEADER, (row,), "lrrrl")
         return
     yield Text(found.reason)
     rows = [_row(answer, "as it is", found.base)]
@@ -134,89 +181,102 @@ def _settings(answer: Answer) -> Iterator[Block]:
     yield Grid(_HEADER, tuple(rows), "lrrrl")
 
 
-def _cards(answer: Answer) -> Iterator[Block]:
+def _cards(answer: FitAnswer) -> Iterator[Block]:
     # The first is in the table of settings.
-    shown = answer.cards if answer.settings is None else answer.cards[1:]
+    shown = answer.placed if answer.settings is None else answer.placed[1:]
     if not shown:
         return
     yield Heading("On other cards" if answer.settings else "On", level=3)
-    rows = [row for card in shown for row in _rows_of_card(answer, *card)]
+    rows = [row for card in shown for row in _rows_of_card(answer, card)]
     yield Grid(_HEADER, tuple(rows), "lrrrl")
 
 
-def _rows_of_card(
-    answer: Answer, place: Place, plain: Outcome, chosen: Outcome | None
-) -> Iterator[tuple[str, ...]]:
-    yield _row(answer, place.label, plain)
-    if chosen is not None and answer.chosen is not None:
-        yield _row(answer, f"  with {answer.chosen.name}", chosen)
+def _rows_of_card(answer: FitAnswer, card: Placed) -> Iterator[tuple[str, ...]]:
+    *numbers, end = _row(answer, card.target.label, card.plain)
+    yield (*numbers, f"not known: {card.reason}" if card.verdict is Verdict.UNKNOWN else end)
+    if card.chosen is not None and answer.chosen is not None:
+        yield _row(answer, f"  with {answer.chosen.name}", card.chosen)
 
 
-def _row(answer: Answer, name: str, outcome: Outcome) -> tuple[str, ...]:
-    end = "fits"
+def _row(answer: FitAnswer, name: str, outcome: Outcome) -> tuple[str, ...]:
+    end = "gets past the failed request" if answer.ending else "fits"
     if not outcome.fits:
-        end = f"out of memory {answer.where(outcome)}, asked for {format_bytes(outcome.failed_bytes)}"
-    numbers = (f"{outcome.n_segments:,}", f"{outcome.n_retries:,}")
-    return name, format_bytes(outcome.peak_reserved), *numbers, end
+        end = (
+            f"out of memory {_where(answer, outcome)}, tried to allocate {format_bytes(outcome.failed_bytes)}"
+        )
+    calls = f"{outcome.n_segments - outcome.n_mappings:,}"
+    calls = f"{outcome.n_mappings:,} mapped" if outcome.n_mappings else calls
+    return name, format_bytes(outcome.peak_reserved), calls, f"{outcome.n_retries:,}", end
 
 
-def _batch(answer: Answer) -> Iterator[Block]:
+def _batch(answer: FitAnswer) -> Iterator[Block]:
     fit = answer.batch
+    if fit is None:
+        return
     yield Heading("Another batch", level=3)
     if fit.problem:
         yield Text(fit.problem, "quiet" if fit.model is None else "note")
     if fit.model is None:
         return
-    sizes = sorted({*fit.sizes, 2 * fit.sizes[-1], fit.largest})
-    found = [(size, fit.at(size)) for size in sizes]
+    rooms = [each.room_bytes for each in answer.placed[:1]]
     rows = tuple(
         (
-            f"{size:,}" + (" (seen)" if size in fit.sizes else ""),
+            fit.named(size),
             format_bytes(each.likely),
-            f"± {format_bytes(each.high - each.likely)}",
+            f"{format_bytes(each.low)} to {format_bytes(each.high)}",
             "" if each.reserved is None else format_bytes(each.reserved),
             each.phase.name.lower(),
+            *({True: "fits", False: "does not fit", None: "cannot tell"}[each.fits(room)] for room in rooms),
         )
-        for size, each in found
-        if each is not None
+        for size, each in fit.rows()
     )
-    yield Grid((fit.unit, "peak allocated", "", "reserved", "in"), rows, "rrrrl")
-    for place in answer.places:
+    header = (fit.unit, "peak allocated", "at least, at most", "reserved", "in", "")
+    n_columns = 5 + len(rooms)
+    yield Grid(header[:n_columns], rows, "rrrrll"[:n_columns])
+    for place in answer.placed:
         yield Text(_largest(answer, place))
 
 
-def _largest(answer: Answer, place: Place) -> str:
-    largest = answer.batch.fitting(answer.left_of(place.total_bytes))
+def _largest(answer: FitAnswer, place: Placed) -> str:
+    assert answer.batch is not None  # noqa: S101 - for the type checker
+    largest = answer.batch.fitting(place.room_bytes)
     if largest is None or not largest.size:
-        return f"on {place.label} not even the smallest size fits"
+        return f"on {place.target.label} not even the smallest size surely fits"
     at_least = "at least " if largest.is_limited_by_data else ""
     why = ": the data carry no further" if largest.is_limited_by_data else ", if nothing is lost to pieces"
-    return f"on {place.label} fits {at_least}{largest.size:,} ({answer.batch.unit}){why}"
+    return f"on {place.target.label} fits {at_least}{largest.size:,} ({answer.batch.unit}){why}"
 
 
 def _strategies(found: Strategies) -> Iterator[Block]:
     phase = found.phase.name.lower().replace("_", " ")
     place = f" in {phase}" if found.phase else ""
-    yield Heading(f"What else would lower the peak of {format_bytes(found.peak_bytes)}{place}", level=3)
+    what = "the peak of" if not found.is_partial else "what was allocated when it failed,"
+    yield Heading(f"What else would lower {what} {format_bytes(found.peak_bytes)}{place}", level=3)
     if not found.advised:
         known = found.unknown_bytes < found.peak_bytes
         yield Text(
             "nothing that was tried" if known else "no categories are known, so nothing can be tried", "quiet"
         )
-        return
-    rows = tuple(
-        (
-            f"−{format_bytes(each.saved_bytes)}",
-            format_bytes(each.peak_bytes),
-            each.name,
-            each.how,
-            each.cost,
-            each.basis.partition(":")[0],
+    else:
+        yield Grid(
+            ("saves", "leaves", "at least, at most", "", "how", "what it costs", "these bytes are"),
+            tuple(
+                (
+                    f"−{format_bytes(each.saved_bytes)}",
+                    format_bytes(each.peak_bytes),
+                    f"{format_bytes(each.low_bytes)} to {format_bytes(each.high_bytes)}",
+                    each.name,
+                    each.how,
+                    each.cost,
+                    each.basis.partition(":")[0],
+                )
+                for each in found.advised
+            ),
+            "rrrllll",
         )
-        for each in found.advised
-    )
-    yield Grid(("saves", "leaves", "", "how", "what it costs", "these bytes are"), rows, "rrllll")
-    if found.path:
-        yield Text(found.path)
+        if found.path:
+            yield Text(found.path)
+    for each in found.undecided:
+        yield Text(f"cannot tell from this recording: {each.name}; {each.reason}. {each.to_do}", "quiet")
     if found.without_effect:
         yield Text(f"no effect on the peak: {', '.join(found.without_effect)}", "quiet")

@@ -1,5 +1,6 @@
 """Which recording do the streams of one device make?"""
 
+import re
 from dataclasses import replace
 from datetime import datetime, timezone
 
@@ -17,7 +18,7 @@ from vramscope.store import repair
 from vramscope.store.course import Resolve, course
 from vramscope.store.manifest import Cap, Manifest
 from vramscope.store.streams import ColumnStream, DeviceStreams
-from vramscope.units import format_bytes, format_duration
+from vramscope.units import format_bytes, format_duration, parse_bytes
 
 
 def recording(
@@ -70,6 +71,23 @@ def _missing(marks: Marks, end: int, outcome: Outcome) -> list[Note]:
         f"{n_events - end:,} of {n_events:,} events or more are missing: a file of this run is gone, or cut"
     )
     return [Note("missing_events", text, n_events - end)]
+
+
+_LIMIT = re.compile(
+    r"out of memory\..{0,200}?\bGPU (\d{1,4})\b.{0,400}?(\d{1,7}(?:\.\d{1,4})? (?:bytes|[KMGT]iB)) allowed;",
+    re.DOTALL,
+)
+"""torch's own message, under ``set_per_process_memory_fraction``; no other trace of that call is kept."""
+
+
+def limit_notes(error: str, device: int) -> list[Note]:
+    """Return what the exception that ended a run says that this process may reserve."""
+    found = _LIMIT.search(error)
+    if found is None or int(found[1]) != device:
+        return []
+    n_bytes = parse_bytes(found[2].replace(" bytes", "B"))
+    text = f"{format_bytes(n_bytes)} allowed to this process (set_per_process_memory_fraction)"
+    return [Note("limit", text, n_bytes)]
 
 
 def _final(streams: DeviceStreams, limits: dict[str, int]) -> tuple[Snapshot | None, int]:

@@ -88,6 +88,7 @@ class RankReader:
                 *assembly.written_notes(self._notes, device),
                 *completeness.damage_notes(streams.files(), self.outcome),
                 *self._missing(device),
+                *assembly.limit_notes(self.manifest.error, device),
             )
             found.append(replace(recording, notes=of_rank + own + recording.notes))
         return found

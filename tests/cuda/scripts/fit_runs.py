@@ -10,7 +10,7 @@ from pathlib import Path
 
 from children import Work, in_child
 
-PARTS = ("what_if_runs", "oom_seeds", "batches", "strategy_runs")
+PARTS = ("what_if_runs", "oom_seeds", "batches", "strategy_runs", "verdict_runs")
 
 
 def main(folder: Path, parts: list[str]) -> Work | None:

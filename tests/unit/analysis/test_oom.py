@@ -38,9 +38,9 @@ def test_the_finding_names_moment_and_line(recording):
     (finding,) = ANALYSIS.findings(oom(full_device(recording)))
 
     assert finding.claim == (
-        "out of memory at step 0 in forward: 8.00 KiB could not be had, with 2.00 KiB allocated of 8.00 KiB "
+        "out of memory at step 0 in forward: tried to allocate 8.00 KiB, with 2.00 KiB allocated of 8.00 KiB "
         "reserved, 3.00 KiB in the largest free block, 300 B free on the device. "
-        "2.00 MiB were lacking: the 2.00 KiB in use fill the device"
+        "2.00 MiB were lacking: the 2.00 KiB allocated fill the device"
     )
     assert (finding.file, finding.line, finding.function) == ("train.py", 7, "forward")
 

@@ -8,7 +8,7 @@ from vramscope.analysis._oom_cause import Cause, Room, cause
 from vramscope.analysis.oom import ANALYSIS, oom
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
-from vramscope.model.marks import Category, Labels, MarkKind, Marks, Steps
+from vramscope.model.marks import Category, Labels, MarkKind, Marks, Note, Steps
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import StackBuilder
 from vramscope.model.trace import Action, Trace
@@ -120,9 +120,9 @@ def counted(process: list[int], device: list[int]) -> Counters:
     return Counters.of(
         time_ns=[500, 2500],
         event=[-1, -1],
-        reserved_bytes=[0, 20 * MIB],
-        process_used_bytes=process,
-        device_used_bytes=device,
+        reserved_bytes=[MIB, 20 * MIB],
+        process_used_bytes=[process[0] + MIB, process[1]],
+        device_used_bytes=[device[0] + MIB, device[1]],
         device_total_bytes=[200 * MIB] * 2,
     )
 
@@ -187,7 +187,7 @@ def test_of_a_full_device_it_is_said_what_was_in_use_and_from_which_line():
 
     assert finding.cause == "capacity"
     assert finding.advice == (
-        "Less must be in use at that moment, which was 60.0 MiB parameter, 50.0 MiB activation; "
+        "Shrink what is allocated at that moment: 60.0 MiB parameter, 50.0 MiB activation; "
         "110 MiB of it from me/model.py:7"
     )
     held = {name: n for name, n in finding.evidence.items() if name.startswith("in_use_")}
@@ -222,3 +222,46 @@ def test_a_leak_that_fills_the_device_is_the_cause():
 
     assert finding.cause == "leak"
     assert "20.0 MiB were lacking" in finding.claim
+
+
+LIMITED = {"device_free": 30 * GIB, "limit": 10 * GIB, "reserved": 9 * GIB, "allocated": 9 * GIB}
+"""9 GiB are reserved of the 10 that the process may reserve; 2 GiB more were requested, the driver had 30."""
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ({}, Cause.LIMIT),
+        ({"free_here": 2 * GIB, "allocated": 7 * GIB}, Cause.FRAGMENTATION),
+        ({"free_here": 1 * GIB - 1}, Cause.LIMIT),
+        ({"free_private": 2 * GIB}, Cause.PRIVATE_POOL),
+        ({"leaked": 5 * GIB}, Cause.LEAK),
+        # The driver had enough: what others hold made no difference.
+        ({"others": 20 * GIB}, Cause.LIMIT),
+        ({"own_outside_growth": 5 * GIB}, Cause.LIMIT),
+    ],
+)
+def test_below_the_limit_of_the_process_the_cause_is_what_would_have_made_room_there(known, expected):
+    assert cause(replace(FULL, **(LIMITED | known))) is expected
+
+
+def test_a_limit_is_named_with_its_bytes_and_what_helps():
+    limit = Note("limit", "110 MiB allowed", 110 * MIB)
+    marks = Marks.of(kind=[MarkKind.OOM], event=[11], value=[90 * MIB])
+    (finding,) = ANALYSIS.findings(oom(in_pieces(notes=(limit,), marks=marks)))
+
+    # 100 MiB are reserved, half of it free in pieces; 30 more were requested, 110 are allowed.
+    assert finding.cause == "fragmentation"
+    assert "20.0 MiB were lacking below the limit of 110 MiB" in finding.claim
+    assert "tried to allocate 30.0 MiB" in finding.claim
+    assert finding.advice
+
+
+def test_the_context_of_the_process_itself_is_no_growth():
+    # The driver is asked before CUDA is initialized, and after the first allocations: 60 MiB are the context.
+    before = dict(counted([0, 80 * MIB], [0, 80 * MIB]).columns())
+    first = Counters.of(**(before | {"reserved_bytes": [0, 20 * MIB], "process_used_bytes": [0, 80 * MIB]}))
+
+    (room,) = oom(in_pieces(counters=first)).rooms
+
+    assert (room.own_outside, room.own_outside_growth) == (60 * MIB, 0)

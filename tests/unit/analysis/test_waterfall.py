@@ -209,3 +209,24 @@ def test_samples_taken_while_the_reserved_bytes_moved_claim_no_growth():
 def test_a_recording_without_samples_has_no_rows():
     assert len(waterfall(Recording())) == 0
     assert findings(waterfall(Recording())) == []
+
+
+@pytest.mark.parametrize("n_steps", [0, 1])
+def test_the_context_of_the_process_is_no_growth_where_no_step_was_completed(n_steps):
+    reserved = np.array([0, 0, 20, 20, 20, 20]) * MIB
+    level = reserved + np.array([0, 0, 500, 500, 560, 560]) * MIB
+    counters = samples(reserved_bytes=reserved, process_used_bytes=level, device_used_bytes=level)
+    steps = Steps.of(index=[0], start_event=[0], end_event=[0], start_ns=[1], end_ns=[900_000_000])
+
+    found = waterfall(Recording(counters=counters, steps=steps.rows(slice(0, n_steps))))
+
+    assert findings(found) == []
+
+
+def test_growth_that_no_library_explains_is_reported_without_steps_too():
+    level = np.array([500, 500, 500, 500, 2500, 2500]) * MIB
+    counters = samples(process_used_bytes=10 * MIB + level, device_used_bytes=10 * MIB + level)
+
+    (finding,) = findings(waterfall(Recording(counters=counters)))
+
+    assert (finding.kind, finding.n_bytes) == ("non_torch_growth", 2000 * MIB)

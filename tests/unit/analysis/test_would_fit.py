@@ -11,8 +11,9 @@ from vramscope.allocator.settings import MIB, Settings
 from vramscope.analysis.would_fit import Origin, fit_of, would_fit
 from vramscope.errors import UsageError
 from vramscope.model.device import Device
+from vramscope.model.marks import Note
 from vramscope.model.recording import Recording
-from vramscope.model.trace import Action
+from vramscope.model.trace import Action, Trace
 
 SIZES = st.sampled_from([500, 70_000, MIB, 3 * MIB, 9 * MIB, 11 * MIB, 30 * MIB])
 OPS = st.lists(st.tuples(st.booleans(), SIZES, st.integers(0, 1)), max_size=30)
@@ -122,3 +123,13 @@ def test_unasked_it_is_about_the_largest_request_that_failed_or_not(recording):
     made = recording((Action.SEGMENT_ALLOC, 0, 2 * MIB), (Action.ALLOC, 0, 700), (Action.OOM, 0, 5 * MIB))
 
     assert would_fit(made).n_bytes == 5 * MIB
+
+
+def test_the_limit_of_the_process_is_its_capacity():
+    trace = Trace.of(action=[Action.SEGMENT_ALLOC, Action.ALLOC], address=[1 << 32] * 2,
+                     size=[100 * MIB] * 2, block_size=[100 * MIB] * 2)  # fmt: skip
+    limit = Note("limit", "120 MiB allowed", 120 * MIB)
+    recording = Recording(trace=trace, device=Device(total_bytes=1000 * MIB), notes=(limit,))
+
+    assert would_fit(recording, 15 * MIB).fits is True
+    assert would_fit(recording, 30 * MIB).fits is False

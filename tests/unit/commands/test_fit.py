@@ -10,8 +10,9 @@ from vramscope import cli
 from vramscope.commands._crew import crew
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
-from vramscope.model.marks import Phase, Phases, Steps
+from vramscope.model.marks import Category, Labels, Note, Phase, Phases, Steps
 from vramscope.model.recording import Recording, Run
+from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 from vramscope.model.trace import Action, Trace
 
 MIB = 1 << 20
@@ -147,7 +148,9 @@ def test_where_memory_runs_out_the_first_line_says_where_and_what_helps(runs, ca
     assert cli.main(["fit", "run", "--capacity", "1550MiB"]) == 0
 
     lines = capsys.readouterr().out.strip().splitlines()
-    assert lines[1].startswith("Does not fit a card of 1.51 GiB: out of memory at step 1, 9.00 MiB asked for")
+    assert lines[1].startswith(
+        "Does not fit a card of 1.51 GiB: out of memory at step 1, tried to allocate 9.00 MiB"
+    )
     assert lines[1].endswith("with expandable_segments:True it fits")
     assert lines[2].endswith("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
 
@@ -158,7 +161,7 @@ def test_stopped_by_ctrl_c_it_says_in_one_line_how_far_it_came(runs, capsys, mon
     def stopped(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("vramscope.analysis.strategies.strategies", stopped)
+    monkeypatch.setattr("vramscope.analysis.fit.strategies", stopped)
 
     assert cli.main(["fit", "run", "--json"]) == 130
     out, err = capsys.readouterr()
@@ -184,3 +187,167 @@ def test_without_events_there_is_nothing_to_replay(runs):
 def test_a_crew_answers_in_order():
     assert list(crew(str, range(7), "counting")) == ["0", "1", "2", "3", "4", "5", "6"]
     assert list(crew(str, [5], "counting")) == ["5"]
+
+
+# ---------------------------------------------------------------- verdicts that are right, or absent
+
+
+def segmented(n_mib: int, **fields) -> Recording:
+    """One segment of so many MiB, all of it used, and then given back to the cache."""
+    rows = [
+        (Action.SEGMENT_ALLOC, n_mib),
+        (Action.ALLOC, n_mib),
+        (Action.FREE_REQUESTED, n_mib),
+        (Action.FREE_COMPLETED, n_mib),
+    ]
+    action, size = zip(*rows, strict=True)
+    n_bytes = [each * MIB for each in size]
+    trace = Trace.of(action=action, address=[1 << 32] * 4, size=n_bytes, block_size=n_bytes)
+    return Recording(**({"trace": trace, "process": Process(torch="2.13.0")} | fields))
+
+
+def out_of_memory(n_mib: int, asked_mib: int, **fields) -> Recording:
+    """One segment in use; the next request fails, and nothing comes after it."""
+    rows = [
+        (Action.SEGMENT_ALLOC, 1 << 32, n_mib),
+        (Action.ALLOC, 1 << 32, n_mib),
+        (Action.OOM, 0, asked_mib),
+    ]
+    action, address, size = zip(*rows, strict=True)
+    n_bytes = [each * MIB for each in size]
+    trace = Trace.of(action=action, address=address, size=n_bytes, block_size=n_bytes)
+    return Recording(**({"trace": trace, "process": Process(torch="2.13.0")} | fields))
+
+
+def said(capsys, *arguments: str) -> str:
+    assert cli.main(["fit", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_of_several_devices_the_one_that_ran_out_comes_first_and_none_is_left_out(runs, capsys):
+    device = {"device": Device(index=0, total_bytes=4000 * MIB)}
+    other = {"device": Device(index=1, total_bytes=2000 * MIB)}
+    runs(run=[segmented(2500, **device), out_of_memory(1000, 1600, **other)])
+
+    found = asked(capsys, "run")
+
+    assert [(each["device"], each["fits"]) for each in found["recordings"]] == [(1, False), (0, True)]
+    assert (found["device"], found["recordings"][0]["as_it_is"]["failed_bytes"]) == (1, 1600 * MIB)
+    page = said(capsys, "run")
+    assert "rank 0, device 1: Does not fit this device of 1.95 GiB" in page
+    assert "rank 0, device 0: fits this device of 3.91 GiB" in page
+
+
+def test_one_device_can_be_asked_about_alone(runs, capsys):
+    runs(run=[segmented(100, device=Device(index=each, total_bytes=4000 * MIB)) for each in (0, 1)])
+
+    assert [each["device"] for each in asked(capsys, "run", "--device", "1")["recordings"]] == [1]
+    assert cli.main(["fit", "run", "--device", "2"]) == 2
+
+
+def test_a_run_that_ended_out_of_memory_fits_nothing_for_certain(runs, capsys):
+    runs(run=[out_of_memory(1000, 500, device=Device(total_bytes=8000 * MIB))])
+
+    found = asked(capsys, "run", "--capacity", "80GiB")
+
+    assert found["recordings"][0]["fits"] is None
+    assert found["smallest_card"]["as_it_is"] is None
+    page = said(capsys, "run", "--capacity", "80GiB")
+    assert "Whether it fits a card of 80.0 GiB is not known: the recording ends with an allocation" in page
+    assert "Fits" not in page
+
+
+def test_a_limit_of_the_process_holds_for_its_own_device(runs, capsys):
+    limit = Note("limit", "1.00 GiB allowed to this process", 1024 * MIB)
+    runs(run=[out_of_memory(900, 500, device=Device(total_bytes=80 << 30), notes=(limit,))])
+
+    found = asked(capsys, "run")
+
+    assert found["limit_bytes"] == 1024 * MIB
+    assert found["cards"][0]["as_it_is"]["capacity_bytes"] == 1024 * MIB
+    assert found["recordings"][0]["fits"] is False
+
+
+def test_the_limit_that_was_chosen_is_not_mistaken_for_what_was_recorded(runs, capsys):
+    # 1000 MiB in one segment, then 1500 in another: with 2000 MiB the first is released, and it just fits.
+    rows = [
+        (action, number << 32, size)
+        for number, size in ((1, 1000), (2, 1500))
+        for action in (Action.SEGMENT_ALLOC, Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
+    ]
+    action, address, size = zip(*rows, strict=True)
+    n_bytes = [each * MIB for each in size]
+    trace = Trace.of(action=action, address=address, size=n_bytes, block_size=n_bytes)
+    runs(run=[Recording(trace=trace, process=Process(torch="2.13.0"))])
+
+    found = asked(capsys, "run", "--capacity", "2600MiB")
+
+    assert found["cards"][0]["verdict"] == "tight"
+    assert found["settings"]["is_reproduced"]
+    assert "an estimate:" not in said(capsys, "run", "--capacity", "2600MiB")
+
+
+def test_below_what_was_reserved_nothing_is_promised_where_the_replay_does_not_explain_it(runs, capsys):
+    # 3000 MiB were reserved before the recording began, for 100 MiB that it shows.
+    initial = Snapshot(
+        segments=Segments.of(address=[9 << 40], size=[3000 * MIB]),
+        blocks=Blocks.of(segment=[0], address=[9 << 40], size=[3000 * MIB], state=[BlockState.INACTIVE]),
+    )
+    runs(run=[segmented(100, initial=initial)])
+
+    page = said(capsys, "run", "--capacity", "2GiB")
+
+    assert "3.03 GiB were reserved when it was recorded, of which the replay explains 100 MiB" in page
+    assert "change nothing" not in page.splitlines()[1]
+    assert asked(capsys, "run", "--capacity", "2GiB")["recordings"][0]["fits"] is None
+    assert asked(capsys, "run", "--capacity", "24GiB")["recordings"][0]["fits"] is True
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"device": Device(kind="cpu")}, "does not apply"),
+        ({"notes": (Note("host_memory", "this is the host's memory"),)}, "does not apply"),
+        ({"notes": (Note("no_layout", "no layout here"),)}, "what would fit is not known: no layout here"),
+        ({"notes": (Note("made_up_segments", "made up"),)}, "what would fit is not known: made up"),
+    ],
+)
+def test_where_the_source_cannot_say_it_there_is_the_reason_and_no_answer(runs, capsys, fields, reason):
+    runs(run=[segmented(100, **fields)])
+
+    assert cli.main(["fit", "run", "--capacity", "24GiB"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert reason in err
+
+
+def test_mappings_are_not_counted_as_segments(runs, capsys):
+    runs(run=[trained([20])])
+
+    found = asked(capsys, "run", "--conf", "expandable_segments:True")["conf"]
+
+    # 28 MiB: two units of 20 MiB.
+    assert (found["segments"], found["mappings"]) == (0, 2)
+
+
+def test_nothing_is_taken_off_a_simulated_device(runs, capsys):
+    simulated = Device(kind="simulated", total_bytes=500 * MIB)
+    runs(run=[segmented(400, device=simulated, source="simulated")])
+
+    found = asked(capsys, "run")
+
+    assert found["recordings"][0]["fits"] is True
+    assert found["cards"][0]["as_it_is"]["capacity_bytes"] == 500 * MIB
+
+
+def test_without_known_parameters_none_are_counted(runs, capsys):
+    rows = [(Action.ALLOC, number << 32, 64 * MIB) for number in (1, 2, 3)]
+    action, address, size = zip(*rows, strict=True)
+    labels = Labels.of(event=[2, 3], address=[2 << 32, 3 << 32], category=[Category.OPTIMIZER_STATE] * 2)
+    trace = Trace.of(action=action, address=address, size=size, block_size=size)
+    runs(run=[Recording(trace=trace, labels=labels)])
+
+    path = asked(capsys, "run", "--capacity", "24GiB")["strategies"]["path"]
+
+    assert "ZeRO-1 first; how many parameters there are is not known" in path
+    assert "million" not in path

@@ -63,7 +63,7 @@ def test_no_leak_is_said_in_words(world: Data) -> None:
 def test_a_failed_allocation_is_shown_with_the_way_there(world: Data) -> None:
     text = shown("oom", world, run(world, "bad"))
 
-    assert "Memory ran out once, for 600 MiB" in text
+    assert "1 OOM: 600 MiB requested" in text
     assert "/peak?" in text
     assert "No allocation failed" in shown("oom", world, run(world, "good"))
 

@@ -1,0 +1,72 @@
+"""``python _strategy_child.py FOLDER GROUP NAME``: one model, as it is and with each strategy.
+
+``FOLDER/HOW.json`` is torch's own peak of each run; ``FOLDER/plain`` is the recording of the run as it is.
+"""
+
+import gc
+import json
+import sys
+import time
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+
+import torch
+
+HERE = Path(__file__).parent
+sys.path += [str(HERE), str(HERE.parent / "tests" / "cuda" / "scripts")]
+
+import vramscope  # noqa: E402
+
+HOW = ("plain", "amp", "checkpointed", "micro", "fused", "eight", "momentum")
+
+
+def main(folder: Path, group: str, name: str) -> None:
+    from strategy_runs import OPTIMIZERS, n_parts, train
+
+    torch.backends.cudnn.enabled = False
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    make, batch, n = _models(group)[name]
+    gc.disable()
+    for how in HOW:
+        torch.manual_seed(0)
+        try:
+            model = make(how == "checkpointed").cuda()
+        except ModuleNotFoundError as error:
+            print(error, file=sys.stderr)
+            sys.exit(3)
+        optimizer = OPTIMIZERS.get(how, torch.optim.AdamW)(model.parameters())
+        gc.collect()
+        with vramscope.record(folder / "plain", quiet=True) if how == "plain" else nullcontext():
+            for _ in range(3):
+                train(model, optimizer, partial(batch, n // n_parts(how)), how)
+        (folder / f"{how}.json").write_text(json.dumps(torch.cuda.max_memory_allocated()))
+        del model, optimizer
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    time.sleep(0.3)  # torch aborts at exit while autograd's thread still lets go of its last backward
+
+
+def _models(group: str) -> dict:
+    if group == "known":
+        from _strategy_models import KNOWN
+
+        return KNOWN
+    if group == "unseen":
+        from _strategy_unseen import UNSEEN
+
+        return UNSEEN
+    if group == "first":
+        from _strategy_first_unseen import UNSEEN as FIRST
+
+        return FIRST
+    from strategy_runs import MODELS, RUNS
+
+    return {each: (*MODELS[each], RUNS[each][0]) for each in MODELS if each in RUNS} | {
+        "recommender": (*MODELS["recommender"], 512)
+    }
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])

@@ -1,0 +1,166 @@
+"""What ``fit`` says about strategies, against genuine runs of them: ``make bench-strategies``.
+
+Each model is trained as it is, recorded, and again with each strategy, in a process of its own. A figure is
+right where torch's own peak lies within the interval that was stated; a sign is wrong where an advised
+strategy raised the peak, or one said to have no effect moved it. The models of the last table were written
+and set aside before the rules were tuned, and are not looked at while they are.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+import vramscope
+from vramscope.analysis.strategies import Strategies
+from vramscope.model.recording import Recording
+from vramscope.units import format_bytes
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+STANDIN = ROOT / ".cache" / "standin" / "2.13.0" / "python"
+LIMIT_S = 300
+WORTH_IT = 0.01
+SAID = {
+    "amp": "mixed precision",
+    "checkpointed": "activation checkpointing",
+    "micro": "2 micro-batches",
+    "fused": "fused optimizer",
+    "eight": "optimizer state in 8 bits",
+    "momentum": "optimizer with one moment",
+}
+GROUPS = {
+    "tests": "The models of the tests",
+    "known": "Programs that people have",
+    "first": "Models that had been set aside for the first blind trial",
+    "unseen": "Models that the rules were not tuned on",
+}
+NAMES = {
+    "tests": (
+        "perceptron", "written_out", "encoder", "convolutions", "resnet", "unet", "translator", "gpt",
+        "recurrent", "recommender",
+    ),
+    "known": (
+        "attention by hand", "vramscope demo", "nanoGPT", "transformers BERT", "transformers BERT, eager",
+        "transformers GPT-2",
+    ),
+    "first": (
+        "vision (attention by hand)", "llama (norms by hand)", "mixer", "wave (gated convolutions)",
+        "mobile (inverted bottlenecks)", "scores (contrastive)",
+    ),
+    "unseen": (
+        "dense (concatenations)", "variational autoencoder", "pairs of a batch", "perceiver (einsum)",
+        "points", "encoder layers, norms first",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """One strategy on one model."""
+
+    model: str
+    how: str
+    peak: int
+    truth: int
+    said: str
+    verdict: str
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--groups", default=",".join(GROUPS))
+    parser.add_argument("--out", type=Path, default=HERE / "STRATEGIES.md")
+    args = parser.parse_args()
+    if not STANDIN.exists():
+        print("no stand-in for a GPU: make standin", file=sys.stderr)
+        return 1
+    tables = {group: list(_rows(group)) for group in args.groups.split(",")}
+    args.out.write_text(_page(tables))
+    return int(any(row.verdict.startswith("WRONG") for rows in tables.values() for row in rows))
+
+
+def _rows(group: str) -> Iterator[Row]:
+    for name in NAMES[group]:
+        with tempfile.TemporaryDirectory() as folder:
+            done = _run(Path(folder), group, name)
+            if done == 3:
+                print(f"{name}: not installed, left out", file=sys.stderr)
+                continue
+            if done:
+                raise RuntimeError(f"{name}: the run ended with {done}")
+            yield from _compared(name, Path(folder))
+
+
+def _run(folder: Path, group: str, name: str) -> int:
+    paths = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    child = [STANDIN, HERE / "_strategy_child.py", folder, group, name]
+    environment = os.environ | {"PYTHONPATH": paths}
+    return subprocess.run(child, check=False, env=environment, timeout=LIMIT_S).returncode
+
+
+def _compared(name: str, folder: Path) -> Iterator[Row]:
+    (recording,) = vramscope.load(folder / "plain").recordings
+    found: Strategies = recording.strategies()
+    peak = json.loads((folder / "plain.json").read_text())
+    _must_be(recording, peak)
+    for how, word in SAID.items():
+        truth = json.loads((folder / f"{how}.json").read_text())
+        said = _said(found, word, peak, truth)
+        if said is not None:
+            row = Row(name, how, peak, truth, *said)
+            print(f"{name:32} {how:13} {format_bytes(truth):>9}  {row.said:42} {row.verdict}", flush=True)
+            yield row
+
+
+def _must_be(recording: Recording, peak: int) -> None:
+    recorded = recording.peak().allocated.n_bytes
+    if recorded != peak:
+        raise RuntimeError(f"the recording's peak is {recorded}, torch's {peak}")
+
+
+def _said(found: Strategies, word: str, peak: int, truth: int) -> tuple[str, str] | None:
+    """What was said, and whether it was right; None where nothing was said."""
+    for each in found.advised:
+        if each.name.startswith(word):
+            verdict = "right" if each.low_bytes <= truth <= each.high_bytes else "OUTSIDE"
+            span = f"{format_bytes(each.low_bytes)} to {format_bytes(each.high_bytes)}"
+            said = f"{format_bytes(each.peak_bytes)} ({span})"
+            return said, "WRONG SIGN" if truth >= peak else verdict
+    if any(each.name.startswith(word) for each in found.undecided):
+        return "cannot tell", "undecided"
+    if any(name.startswith(word) for name in found.without_effect):
+        return "no effect", "right" if abs(truth - peak) <= 2 * WORTH_IT * peak else "WRONG EFFECT"
+    return None
+
+
+def _page(tables: dict[str, list[Row]]) -> str:
+    lines = ["# Strategies against genuine runs", "", " ".join(__doc__.split("\n\n")[1].split()), ""]
+    today = f"{datetime.now(timezone.utc):%Y-%m-%d}"
+    lines += [f"Torch 2.13.0's own allocator, on the stand-in, {today}. Percentages are of the peak.", ""]
+    for group, rows in tables.items():
+        counts = Counter(row.verdict for row in rows)
+        told = ", ".join(f"{n} {verdict}" for verdict, n in counts.most_common())
+        lines += [f"## {GROUPS[group]}", "", f"{len(rows)} cases: {told}.", ""]
+        lines += [
+            "| model | strategy | as it is | with it, genuine | with it, as `fit` says | |",
+            "| --- " * 6 + "|",
+        ]
+        lines += [
+            f"| {row.model} | {row.how} | {format_bytes(row.peak)} | {format_bytes(row.truth)} "
+            f"({(row.truth - row.peak) / row.peak:+.1%}) | {row.said} | {row.verdict} |"
+            for row in rows
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
