@@ -96,6 +96,14 @@ def record(  # noqa: PLR0913 -- all but the first by name
     return _runs.by_directory[path]
 
 
+def _import() -> None:
+    """All that recording needs; a module whose import is interrupted stays unusable for good."""
+    # By name: everybody imports this module, and only capture/ knows torch.
+    import_module("torch")
+    import_module("vramscope.capture").sources()
+    import_module("vramscope.store.writer")
+
+
 def _size(name: str, text: str | int | None) -> int | None:
     try:
         return None if text is None else parse_bytes(text)
@@ -268,8 +276,7 @@ class Recorder:
     def _open(self) -> tuple[str, "Capture"]:
         """The source and what it starts; raises CaptureError where that cannot be: nothing runs yet."""
         try:
-            # By name: everybody imports this module, and only capture/ knows torch.
-            import_module("torch")
+            undisturbed(_import)
         except ImportError:
             raise CaptureError('recording needs torch: pip install "vramscope[torch]"') from None
         from vramscope.capture import Options, sources

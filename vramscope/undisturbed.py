@@ -39,50 +39,54 @@ def undisturbed(do: Callable[[], None], wait_s: float = -1) -> bool:
     if get_ident() != threading.main_thread().ident:
         do()
         return True
-    task = _Task(do)
-    try:
-        task.start()
-    except RuntimeError:  # the interpreter ends, or the process may start no more threads
-        do()
-        return True
-    task.wait(wait_s)
-    return task.is_over
+    return _Task(do).wait(wait_s)
 
 
 class _Task:
     """One piece of work, on its way through another thread."""
 
-    __slots__ = ("_do", "_end", "_error", "_thread", "is_over")
+    __slots__ = ("_claim", "_do", "_end", "_error", "_is_over")
 
     def __init__(self, do: Callable[[], None]) -> None:
         self._do: Callable[[], None] | None = do
         self._error: BaseException | None = None
+        self._claim = allocate_lock()
+        """Taken by the thread that does it, and never given back."""
         self._end = allocate_lock()
         self._end.acquire()
-        self._thread = threading.Thread(target=self._run, name="vramscope-undisturbed", daemon=True)
-        self.is_over = False
+        self._is_over = False
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def wait(self, wait_s: float) -> None:
-        """Raises what *do* raised, or the last exception of a signal handler meanwhile."""
+    def wait(self, wait_s: float) -> bool:
+        """Begin it and wait for its end; raises what it raised, or else a signal handler meanwhile."""
         interruption: BaseException | None = None
+        thread: threading.Thread | None = None
         is_waiting = True
         while is_waiting:
             try:
-                is_waiting = not self.is_over and self._end.acquire(timeout=wait_s)
-                if self.is_over:
-                    self._thread.join()
+                if thread is None and not self._is_over:
+                    # Interrupted within start(), a thread may run or not: another one is started, and one
+                    # of the two does the work.
+                    new = threading.Thread(target=self._run, name="vramscope-undisturbed", daemon=True)
+                    new.start()
+                    thread = new
+                is_waiting = not self._is_over and self._end.acquire(timeout=wait_s)
+                if self._is_over and thread is not None:
+                    thread.join()
             except BaseException as error:  # noqa: BLE001, PERF203 -- raised again after the wait
-                interruption = error
+                if isinstance(error, RuntimeError) and not is_of_a_signal_handler(error):
+                    self._run()  # the interpreter ends, or the process may start no more threads
+                else:
+                    interruption = error
         error, self._error = self._error, None
         if interruption is not None:
             raise interruption
         if error is not None:
             raise error
+        return self._is_over
 
     def _run(self) -> None:
+        if not self._claim.acquire(blocking=False):
+            return
         try:
             if self._do is not None:
                 self._do()
@@ -90,7 +94,7 @@ class _Task:
             self._error = error
         # What it refers to goes before the waiting thread goes on.
         self._do = None
-        self.is_over = True
+        self._is_over = True
         self._end.release()
 
 

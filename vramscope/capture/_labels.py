@@ -176,8 +176,10 @@ class Labeller:
         with suppress(IndexError):  # another thread was faster
             while self._dead_storages:
                 dead = self._dead_storages.popleft()
-                if self._seen.get(dead.cdata) is dead:
-                    self._seen.pop(dead.cdata, None)
+                # A Ctrl-C may have come before it got its address.
+                cdata = getattr(dead, "cdata", 0)
+                if self._seen.get(cdata) is dead:
+                    self._seen.pop(cdata, None)
 
 
 def _element_bytes(tensor: Any) -> int:

@@ -138,8 +138,9 @@ class ModuleLog:
     def _of(self, module: Any) -> "_Known":
         known = self._known.get(id(module))
         if known is None or known() is not module:
-            known = self._known[id(module)] = _Known(module, self.dead.append)
+            known = _Known(module, self.dead.append)
             known.key, known.calls, known.prefix = id(module), 0, None
+            self._known[id(module)] = known
         return known
 
     def _learn(self, module: Any, path: str) -> None:
@@ -156,9 +157,11 @@ class ModuleLog:
         with suppress(IndexError):  # another thread was faster
             while self.dead:
                 dead = self.dead.popleft()
-                if self._known.get(dead.key) is dead:
-                    self._known.pop(dead.key, None)
-                    self.ids.pop(dead.key, None)
+                # A Ctrl-C may have come before it got its key.
+                key = getattr(dead, "key", 0)
+                if self._known.get(key) is dead:
+                    self._known.pop(key, None)
+                    self.ids.pop(key, None)
 
     def _unused(self, name: str) -> str:
         taken = {known.prefix for known in list(self._known.values()) if known() is not None}

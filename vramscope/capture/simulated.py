@@ -306,7 +306,8 @@ class Simulated:
             life.address = self._allocator.malloc(n_bytes, stack_id=stack_id)
 
     def _release(self, life: Life) -> None:
-        if self._placed.get(life.cdata) is not life:
+        # A Ctrl-C may have come before it got its address.
+        if self._placed.get(getattr(life, "cdata", 0)) is not life:
             return  # seen twice, or recorded no more
         del self._placed[life.cdata]
         if self._storages.live.get(life.cdata) is life:
