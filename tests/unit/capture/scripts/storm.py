@@ -22,15 +22,14 @@ torch.backends.cudnn.enabled = False
 torch.backends.cuda.enable_cudnn_sdp(False)
 torch.set_num_threads(1)
 PLACE = "cuda" if device == "cuda" else "cpu"
-raised = caught = 0
+counts = {"raised": 0, "caught": 0}
 
 
 def interrupt(_, frame):
     """Raises anywhere within a step, also in torch's code and ours; never in the loop around it."""
-    global raised
     while frame is not None:
         if frame.f_code in (train.__code__, block.__code__):
-            raised += 1
+            counts["raised"] += 1
             raise KeyboardInterrupt
         frame = frame.f_back
 
@@ -69,14 +68,13 @@ signal.signal(signal.SIGALRM, interrupt)
 
 
 def storm(step):
-    global caught
     ends_s = time.monotonic() + float(seconds)
     signal.setitimer(signal.ITIMER_REAL, float(interval_s), float(interval_s))
     while time.monotonic() < ends_s:
         try:
             step()
-        except KeyboardInterrupt:
-            caught += 1
+        except KeyboardInterrupt:  # noqa: PERF203
+            counts["caught"] += 1
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 
@@ -98,4 +96,4 @@ else:
 swallowed = sum(
     issubclass(each.exc_type, KeyboardInterrupt) and "vramscope" in repr(each.object) for each in unraisable
 )
-print(json.dumps({"raised": raised, "caught": caught, "swallowed": swallowed, "in_use": truth}))
+print(json.dumps(counts | {"swallowed": swallowed, "in_use": truth}))
