@@ -21,6 +21,7 @@ from vramscope.errors import CaptureError, StoreError, UsageError
 from vramscope.model.marks import MarkKind, Note, Phase
 from vramscope.model.recording import Outcome
 from vramscope.this_process import default_name, this_process
+from vramscope.undisturbed import is_of_a_signal_handler, undisturbed
 from vramscope.units import format_bytes, parse_bytes
 from vramscope.wrapping import Function, recorded, untraced
 
@@ -35,8 +36,11 @@ _FLUSH_INTERVAL_S = 0.8
 MAX_SIZE = "2 GiB"
 """Of a rank's directory: some 40 million events. A run that is left on for weeks keeps its last hours in
 full, and of what came before the peaks of every step."""
+_STACK_DEPTH = 64
 _LEAST_SIZE = 16 << 20
 """What is written at one time must be little against it."""
+_MOST_INTERRUPTIONS = 1000
+"""Of one exit: a program whose signal handlers raise without end gets out nevertheless."""
 _PHASES = {phase.name.lower(): phase for phase in Phase if phase not in (Phase.OTHER, Phase.USER)}
 
 
@@ -47,7 +51,7 @@ def record(  # noqa: PLR0913 -- all but the first by name
     device: Literal["auto", "cuda", "simulated"] = "auto",
     mode: Literal["events", "counters"] = "events",
     capacity: str | int | None = None,
-    stack_depth: int = 64,
+    stack_depth: int = _STACK_DEPTH,
     max_size: str | int | None = MAX_SIZE,
     quiet: bool = False,
 ) -> "Recorder":
@@ -56,12 +60,13 @@ def record(  # noqa: PLR0913 -- all but the first by name
     *directory* takes the trace; without it ``traces/<script>-<time>``. Entered again, inside of itself or
     later, it continues the same run; without *directory* it continues whatever runs. *device*: ``cuda``
     where there is a GPU, else ``simulated``: every tensor on the CPU through a model of CUDA's allocator,
-    with *capacity* (``"20GiB"``) if given. *mode*: ``events`` is every event with its stack; ``counters`` is
-    torch's counters and the driver's at steps and phases and ten times a second, cheap enough to leave on for
-    ever; without a GPU it records steps alone. *stack_depth*: the innermost so many frames are kept.
-    *max_size*: what a rank's directory may grow to; then the oldest detail goes, and peaks per step, samples
-    and marks stay (None: no limit). *quiet*: nothing on stderr but warnings. Raises UsageError for what
-    cannot be meant.
+    with *capacity* (``"20GiB"``) if given; a real device has its own, so there *capacity* is refused, or
+    ignored with a line on stderr where *device* is ``auto``. *mode*: ``events`` is every event with its
+    stack; ``counters`` is torch's counters and the driver's at steps and phases and ten times a second,
+    cheap enough to leave on for ever; without a GPU it records steps alone. *stack_depth*: the innermost so
+    many frames are kept of each call stack; refused with ``counters``, which has none. *max_size*: what a
+    rank's directory may grow to; then the oldest detail goes, and peaks per step, samples and marks stay
+    (None: no limit). *quiet*: nothing on stderr but warnings. Raises UsageError for what cannot be meant.
     """
     if device not in _DEVICES:
         raise UsageError(f"no device {device!r}; there is: {', '.join(_DEVICES)}")
@@ -71,6 +76,13 @@ def record(  # noqa: PLR0913 -- all but the first by name
         raise UsageError("the simulated device has events only: leave out mode='counters'")
     if type(stack_depth) is not int or stack_depth < 0:
         raise UsageError(f"stack_depth: how many frames, not {stack_depth!r}")
+    if mode == "counters" and stack_depth != _STACK_DEPTH:
+        raise UsageError("mode='counters' records no call stacks: leave out stack_depth")
+    if capacity is not None and (mode == "counters" or device == "cuda"):
+        raise UsageError(
+            "capacity is of the simulated device; a real one has its own: leave it out, or limit torch with "
+            "torch.cuda.set_per_process_memory_fraction()"
+        )
     capacity_bytes, max_bytes = _size("capacity", capacity), _size("max_size", max_size)
     if max_bytes is not None and max_bytes < _LEAST_SIZE:
         raise UsageError(f"max_size: at least {format_bytes(_LEAST_SIZE)}, or None for no limit")
@@ -82,6 +94,14 @@ def record(  # noqa: PLR0913 -- all but the first by name
         wanted = _Wanted(path, source, capacity_bytes, stack_depth, max_bytes)
         _runs.by_directory[path] = Recorder(wanted, quiet=quiet)
     return _runs.by_directory[path]
+
+
+def _import() -> None:
+    """All that recording needs; a module whose import is interrupted stays unusable for good."""
+    # By name: everybody imports this module, and only capture/ knows torch.
+    import_module("torch")
+    import_module("vramscope.capture").sources()
+    import_module("vramscope.store.writer")
 
 
 def _size(name: str, text: str | int | None) -> int | None:
@@ -117,8 +137,10 @@ class Recorder:
         self._options = wanted
         self._quiet = quiet
         self._lock = threading.RLock()
-        self._depth = 0
-        self._thread = _Depth()
+        # Sets, not counts: what a signal handler interrupts is done again, and done once.
+        self._inside: set[_Entry] = set()
+        self._thread = _Inside()
+        self._is_running = False
         self._directory: Path | None = None
         self._capture: Capture | None = None
         self._writer: Writer | None = None
@@ -128,7 +150,7 @@ class Recorder:
         self._has_failed = False
         self._may_fail = threading.Lock()
         """Taken by the first failure and never given back."""
-        self._entered: list[Recorder] = []
+        self._entered: list[_Entry] = []
         self._alarm = Alarm()
 
     @property
@@ -146,15 +168,32 @@ class Recorder:
         run = _runs.active or self
         if run is not self and self._wanted is not None:
             run._say(f"already recording to {run.directory}; nothing goes to {self._wanted}")
-        run._enter()
-        self._entered.append(run)
+        entry = _Entry(run)
+        try:
+            run._enter(entry)
+            self._entered.append(entry)
+        except BaseException:
+            # Python leaves no block that it did not enter.
+            run._exit(entry, None)
+            raise
         return run
 
     @untraced
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._entered.pop()._exit(error)
+        entry = self._entered.pop()
+        interruption: BaseException | None = None
+        for _ in range(_MOST_INTERRUPTIONS):
+            try:
+                entry.run._exit(entry, error)
+                break
+            except BaseException as raised:
+                if isinstance(raised, Exception) and not is_of_a_signal_handler(raised):
+                    raise
+                interruption = raised
+        if interruption is not None:
+            raise interruption
 
     def __call__(self, function: Function) -> Function:
         """As a decorator: every call is recorded."""
@@ -184,48 +223,60 @@ class Recorder:
 
     # ------------------------------------------------------------------------- entering and leaving
 
-    def _enter(self) -> None:
+    def _enter(self, entry: "_Entry") -> None:
         with self._lock:
-            if not self._depth:
+            if not self._inside:
                 self._resume()
             _runs.active = self
-            self._depth += 1
-            self._thread.depth += 1
-            if self._thread.depth == 1 and not self._has_failed:
+            self._inside.add(entry)
+            self._thread.inside.add(entry)
+            if not self._has_failed:
                 self._guarded(lambda capture: capture.enter_thread())
-            self._mark(MarkKind.ENTER, value=self._depth - 1)
+            self._mark(MarkKind.ENTER, value=len(self._inside) - 1)
 
-    def _exit(self, error: BaseException | None) -> None:
+    def _exit(self, entry: "_Entry", error: BaseException | None) -> None:
+        """May be called again where a signal handler interrupted it."""
         with self._lock:
-            self._mark(MarkKind.EXIT, value=self._depth - 1)
-            self._thread.depth -= 1
-            if not self._thread.depth:
+            if entry in self._inside and not entry.is_marked:
+                entry.is_marked = True
+                self._mark(MarkKind.EXIT, value=len(self._inside) - 1)
+            self._thread.inside.discard(entry)
+            if not self._thread.inside:
                 self._guarded(lambda capture: capture.exit_thread())
-            self._depth -= 1
-            if not self._depth:
-                _runs.active = None
-                self._pause(error)
+            self._inside.discard(entry)
+            if not self._inside and self._is_running:
+                if _runs.active is self:
+                    _runs.active = None
+                undisturbed(lambda: self._pause(error))
 
     def _resume(self) -> None:
         if self._has_failed:
+            self._is_running = True
             return
         try:
-            if self._capture is None:
-                self._start(*self._open())
-            elif self._writer is not None:
-                self._writer.reopen()
-                self._capture.resume()
-            self._flusher = _Flusher(self)
+            opened = self._open() if self._capture is None else None
+            undisturbed(lambda: self._begin(opened))
         except (CaptureError, UsageError):
             raise
-        except Exception as error:  # noqa: BLE001 -- the recorder's boundary
+        except Exception as error:
+            if is_of_a_signal_handler(error):
+                raise
             self._fail(error)
+
+    def _begin(self, opened: "tuple[str, Capture] | None") -> None:
+        """A source begins, or goes on where the last block was left."""
+        self._is_running = True
+        if opened is not None:
+            self._start(*opened)
+        elif self._writer is not None and self._capture is not None:
+            self._writer.reopen()
+            self._capture.resume()
+        self._flusher = _Flusher(self)
 
     def _open(self) -> tuple[str, "Capture"]:
         """The source and what it starts; raises CaptureError where that cannot be: nothing runs yet."""
         try:
-            # By name: everybody imports this module, and only capture/ knows torch.
-            import_module("torch")
+            undisturbed(_import)
         except ImportError:
             raise CaptureError('recording needs torch: pip install "vramscope[torch]"') from None
         from vramscope.capture import Options, sources
@@ -236,6 +287,8 @@ class Recorder:
             name = "cuda" if offered["cuda"].available() else "simulated"
         elif not offered[name].available():
             raise CaptureError("no CUDA device here; record(device='simulated') needs none")
+        if name == "cuda" and self._options.capacity_bytes is not None:
+            self._say("capacity is of the simulated device: ignored on cuda", always=True)
         options = Options(self._options.capacity_bytes, self._options.stack_depth)
         return name, offered[name].open(options, self._fail)
 
@@ -274,6 +327,7 @@ class Recorder:
         raise StoreError(f"{wished}: 9,999 runs of that name are there already")
 
     def _pause(self, error: BaseException | None) -> None:
+        self._is_running = False
         if self._flusher is not None:
             self._flusher.stop()
             self._flusher = None
@@ -297,11 +351,11 @@ class Recorder:
     def _leave(self) -> None:
         """The interpreter ends: close what is open (a notebook, a thread), and write what waited for that."""
         with self._lock:
-            if self._depth:
-                self._depth = 0
-                self._pause(None)
+            self._inside.clear()
+            if self._is_running:
+                undisturbed(lambda: self._pause(None))
             if self._n_blocks > 1 and not self._has_failed:
-                self._guarded(self._conclude)
+                undisturbed(lambda: self._guarded(self._conclude))
 
     def _conclude(self, capture: "Capture") -> None:
         if self._writer is not None:
@@ -312,7 +366,7 @@ class Recorder:
     # ----------------------------------------------------------------------------- doing no harm
 
     def _mark(self, kind: MarkKind, phase: Phase = Phase.OTHER, value: int = 0, name: str = "") -> None:
-        if self._depth or kind == MarkKind.ENTER:
+        if self._inside:
             self._guarded(lambda capture: capture.mark(kind, phase, value, name))
 
     def _guarded(self, do: Callable[["Capture"], None]) -> None:
@@ -321,7 +375,9 @@ class Recorder:
             return
         try:
             do(capture)
-        except Exception as error:  # noqa: BLE001 -- the recorder's boundary
+        except Exception as error:
+            if is_of_a_signal_handler(error):
+                raise
             self._fail(error)
 
     def _flush(self) -> None:
@@ -345,8 +401,12 @@ class Recorder:
         """
         if not self._may_fail.acquire(blocking=False):
             return
-        self._has_failed = True
         text = f"vramscope stopped recording, training goes on: {type(error).__name__}: {error}"
+        undisturbed(lambda: self._give_up(text))
+        _warn(text)
+
+    def _give_up(self, text: str) -> None:
+        self._has_failed = True
         capture, writer = self._capture, self._writer
         if capture is not None:
             with suppress(Exception):
@@ -357,7 +417,6 @@ class Recorder:
                 writer.note(Note("recording_failed", text))
             with suppress(Exception):
                 writer.close(Outcome.FAILED, text)
-        _warn(text)
 
     def _disown(self) -> None:
         """In a forked child: locks may have been copied locked, threads were not copied at all."""
@@ -394,10 +453,22 @@ class _NamedPhase:
         self._recorder._mark(MarkKind.PHASE_END, self._phase, name=self._name)
 
 
-class _Depth(threading.local):
-    """How deep this thread is inside of blocks."""
+class _Entry:
+    """One entry into a block of a run."""
 
-    depth = 0
+    __slots__ = ("is_marked", "run")
+
+    def __init__(self, run: Recorder) -> None:
+        self.run = run
+        self.is_marked = False
+        """Whether the end of the block has its mark."""
+
+
+class _Inside(threading.local):
+    """The blocks of this run that this thread is in."""
+
+    def __init__(self) -> None:
+        self.inside: set[_Entry] = set()
 
 
 class _Flusher:

@@ -30,7 +30,7 @@ def levels(n_steps):
     capture = Simulated(Options(), failures.append)
     capture.start(Listless())
     capture.enter_thread()
-    before = capture._allocator.allocated_bytes
+    before = capture.allocated_bytes()
     try:
         found = list(training(capture, n_steps))
     finally:
@@ -52,7 +52,7 @@ def training(capture, n_steps):
         loss.backward(retain_graph=True)
         optimizer.step()
         history.append(loss)
-        yield capture._allocator.allocated_bytes
+        yield capture.allocated_bytes()
 
 
 def test_a_leak_is_the_same_size_with_us_watching(monkeypatch):

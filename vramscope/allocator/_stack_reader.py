@@ -48,7 +48,7 @@ class StackReader:
         stack_id = self._by_frames.get(key)
         if stack_id is None:
             stack_id = 0
-            for frame in reversed(frames):
+            for frame in reversed(frames[: self._stacks.depth]):
                 stack_id = self._stacks.push(stack_id, *self._frame(frame))
             self._by_frames[key] = stack_id
         return stack_id

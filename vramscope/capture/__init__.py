@@ -56,7 +56,7 @@ class Sink(Protocol):
 class Capture(Protocol):
     """One source at work in this process.
 
-    Everything between ``start`` and ``close`` may raise: ``record`` catches it, and training goes on.
+    Everything from ``start`` on may raise: ``record`` catches it, and training goes on.
     """
 
     @property

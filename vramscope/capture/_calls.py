@@ -2,6 +2,7 @@
 
 import functools
 import sys
+from _thread import get_ident
 from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
@@ -12,8 +13,10 @@ from torch.compiler import is_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import checkpoint as _checkpoint
 
+from vramscope.capture._gradients import backwards
 from vramscope.capture._open_phases import (
     CHECKPOINT,
+    FORWARDS,
     Listener,
     begin,
     during,
@@ -54,23 +57,35 @@ def _watched_backward(run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def run_backward(*args: Any, **kwargs: Any) -> Any:
         if state.listener is None or is_compiling():
-            return run(*args, **kwargs)
+            return _noticed(run, args, kwargs)
         if in_backward():
             # A reentrant checkpoint has run its forward again and goes backward through it.
             guarded(_end_recompute)
-            return run(*args, **kwargs)
+            return _noticed(run, args, kwargs)
         keeps = _what_it_keeps(run, args, kwargs)
         guarded(_begin_backward, keeps, sys._getframe())
         # Module calls inside of backward count from nothing: they are recomputations.
         calls, modules = thread.calls, thread.modules
         thread.calls, thread.modules = 0, []
         try:
-            return run(*args, **kwargs)
+            return _noticed(run, args, kwargs)
         finally:
             thread.calls, thread.modules = calls, modules
             guarded(_end_backward, keeps)
 
     return run_backward
+
+
+def _noticed(run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Run backward so that no other thread reads gradients meanwhile."""
+    own = get_ident()
+    if own in backwards:
+        return run(*args, **kwargs)
+    try:
+        backwards[own] = 1
+        return run(*args, **kwargs)
+    finally:
+        backwards.pop(own, None)
 
 
 def _what_it_keeps(run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
@@ -87,6 +102,9 @@ def _what_it_keeps(run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
 
 def _begin_backward(_listener: Listener, keeps: int, owner: FrameType) -> None:
     begin(Phase.BACKWARD, keeps, "", owner)
+    if not any(opened.phase in FORWARDS for opened in thread.open):
+        # A Ctrl-C left a forward before its phase had begun.
+        thread.calls = 0
 
 
 def _end_backward(listener: Listener, keeps: int) -> None:

@@ -68,7 +68,6 @@ class DeviceLog:
         self._pools: list[tuple[int, int]] = [(0, 0)]
         self._time_ns = 0
         self._n_gaps = self._n_lost_more = 0
-        self._has_differed = False
         self.is_adrift = False
         """Whether entries were lost that nobody has bridged yet."""
 

@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+from _thread import get_ident
 from types import FrameType
 from typing import Any
 
@@ -19,6 +20,8 @@ from vramscope.capture._open_phases import (
     guarded,
     in_backward,
     is_open,
+    leave_root,
+    other_threads,
     state,
     thread,
 )
@@ -80,6 +83,8 @@ def _after_module(module: Any, args: Any, *rest: Any) -> None:
 
 
 def _enter_module(log: ModuleLog, modules: list[int], calls: int, module: Any) -> None:
+    if log.dead:
+        log.forget()
     del modules[calls - 1 :]  # left there by an exception
     around = modules[-1] if modules else 0
     index = log.ids.get(id(module), around)
@@ -103,7 +108,7 @@ def hook_roots() -> None:
     """Outermost calls alone, where nobody asks which part of a model runs.
 
     A global hook sends every call of every module through torch's slow path. So ours is out while a root
-    runs, and a hook on that root says when it returns. What another thread calls meanwhile is not seen.
+    runs, and a hook on that root says when it returns. Where several threads run modules it stays in.
     """
     _keep_key(_modules.register_module_forward_pre_hook(_before_root), _before_root)
 
@@ -120,10 +125,8 @@ def _step_aside(_listener: Listener, root: Any) -> None:
     handle = root.register_forward_hook(_after_root, always_call=True, **_WITH_KWARGS)
     key = _keys[_before_root]
     hooks = _modules._global_forward_pre_hooks
-    hooks.pop(key, None)
 
     def leave() -> None:
-        state.leave_root = None
         handle.remove()
         # torch forgets to take it out of these.
         for name in ("_forward_hooks_with_kwargs", "_forward_hooks_always_called"):
@@ -131,15 +134,16 @@ def _step_aside(_listener: Listener, root: Any) -> None:
         if state.listener is not None:
             hooks[key] = _before_root
 
-    state.leave_root = leave
+    state.leave_root[get_ident()] = leave
+    if not other_threads():
+        hooks.pop(key, None)
 
 
 def _after_root(module: Any, args: Any, *rest: Any) -> None:
     if is_compiling() or not thread.calls:
         return
     thread.calls = 0
-    if state.leave_root is not None:
-        state.leave_root()
+    leave_root()
     guarded(_end_forward, module, (args, *rest[:-1]), rest[-1])
 
 

@@ -85,8 +85,8 @@ def stats(device: int) -> Any:
 def uncollected() -> Iterator[None]:
     """Without Python's cyclic garbage collector, which would walk through every entry several times."""
     collects = gc.isenabled()
-    gc.disable()
     try:
+        gc.disable()
         yield
     finally:
         if collects:

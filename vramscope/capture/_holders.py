@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from vramscope.capture._ends import ends_of_dict, ends_of_sequence, some_of_set
+from vramscope.capture._gradients import backwards
 from vramscope.capture._keeping import contents_of, dict_of, global_hooks, kept_by_hooks, slot_of, slots_of
 from vramscope.capture._nodes import node_name, saved, saved_names, variable
 from vramscope.capture._places import is_ours, is_program
@@ -49,7 +50,7 @@ class Search(NamedTuple):
 
     ways: list[Way]
     is_complete: bool
-    """Whether it came to the end before its deadline."""
+    """Whether it came to its end: before its deadline, and before another thread began a backward pass."""
 
 
 def search(seconds: float, frame: types.FrameType | None = None) -> Search:
@@ -61,8 +62,8 @@ def search(seconds: float, frame: types.FrameType | None = None) -> Search:
     """
     # What a walk makes would set off collections, each of which goes through the whole heap.
     collects = gc.isenabled()
-    gc.disable()
     try:
+        gc.disable()
         return _search(_Walk(seconds), frame)
     finally:
         if collects:
@@ -70,15 +71,16 @@ def search(seconds: float, frame: types.FrameType | None = None) -> Search:
 
 
 def _search(walk: "_Walk", frame: types.FrameType | None) -> Search:
-    with torch._C.DisableTorchFunction():
-        walk.run(named(frame))
-        walk.run(of_modules(are_program=False))
-        if not walk.is_late:
-            for roots in walk.unreached():
-                walk.run(roots)
-        found = Search(walk.ways(), not walk.is_late)
-    walk.forget()
-    return found
+    try:
+        with torch._C.DisableTorchFunction():
+            walk.run(named(frame))
+            walk.run(of_modules(are_program=False))
+            if not walk.is_late:
+                for roots in walk.unreached():
+                    walk.run(roots)
+            return Search(walk.ways(), not walk.is_late)
+    finally:
+        walk.forget()
 
 
 def as_text(words: Iterable[Word]) -> str:
@@ -105,6 +107,7 @@ class _Walk:
         self._later: list[tuple[Any, int, Word]] = []
         self._defers = True
         self._kinds: dict[type, Callable[[Any, int], None]] = {}
+        self._backwards = set(backwards)
 
     def run(self, roots: Iterable[tuple[Any, Word]]) -> None:
         """From *roots* as far as it goes."""
@@ -123,6 +126,10 @@ class _Walk:
         tensors, queue, objects = self._tensors, self._queue, self._objects
         count = 0
         while (tensors or queue) and not self.is_late:
+            if backwards.keys() != self._backwards:
+                # A thread that has just come; its tensors are its own.
+                self.is_late = True
+                return
             at = tensors.popleft() if tensors else queue.popleft()
             thing = objects[at]
             expand = self._kinds.get(type(thing))

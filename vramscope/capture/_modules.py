@@ -6,7 +6,11 @@ learnt when a root module is called.
 """
 
 import weakref
+from _thread import get_ident
 from array import array
+from collections import deque
+from contextlib import suppress
+from itertools import count
 from time import time_ns
 from typing import Any
 
@@ -19,17 +23,28 @@ from vramscope.model.trace import Action, Trace
 NONE = 0
 
 
+class _Known(weakref.ref):  # type: ignore[type-arg]
+    """A module that has a path, or was called as a root."""
+
+    __slots__ = ("calls", "key", "prefix")
+    key: int
+    calls: int
+    """As a root."""
+    prefix: str | None
+
+
 class ModuleLog:
     """Paths of the modules of one run, and on a clock which of them ran when."""
 
     __slots__ = (
-        "_calls",
         "_changes",
         "_index",
+        "_inside",
         "_is_timed",
+        "_known",
         "_last",
-        "_prefixes",
-        "_references",
+        "_numbers",
+        "dead",
         "ids",
         "names",
     )
@@ -37,12 +52,15 @@ class ModuleLog:
     def __init__(self, *, is_timed: bool) -> None:
         self.ids: dict[int, int] = {}
         """id() of a living module → index of its path."""
-        self.names: list[str] = [""]
+        self.names: dict[int, str] = {NONE: ""}
         """Paths by index; 0 is no module."""
         self._index: dict[str, int] = {"": NONE}
-        self._prefixes: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-        self._calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._references: dict[int, weakref.ref[Any]] = {}
+        self._numbers = count(1)
+        self._known: dict[int, _Known] = {}
+        self.dead: deque[_Known] = deque()
+        """Modules that are gone, until ``forget``: Python code in a weak reference's callback would lose the
+        user's Ctrl-C."""
+        self._inside: dict[int, int] = {}
         self._is_timed = is_timed
         # time, index, time, index …: not tuples, which would make the garbage collector run more often.
         self._changes = array("q")
@@ -53,8 +71,10 @@ class ModuleLog:
 
         Walked again at its 1st, 2nd, 4th, 8th … call: modules grow late.
         """
-        calls = self._calls[root] = self._calls.get(root, 0) + 1
-        if calls & (calls - 1):
+        self.forget()
+        known = self._of(root)
+        known.calls += 1
+        if known.calls & (known.calls - 1):
             return
         prefix = self.prefix(root)
         for path, module in root.named_modules():
@@ -63,21 +83,29 @@ class ModuleLog:
 
     def prefix(self, root: Any) -> str:
         """Nothing for the first root; of later ones, a critic beside a generator, the path or the class."""
-        found = self._prefixes.get(root)
-        if found is None:
-            found = ""
+        known = self._of(root)
+        if known.prefix is None:
+            known.prefix = ""
             if id(root) in self.ids:
                 path = self.names[self.ids[id(root)]]
-                found = "" if path == ROOT_MODULE else path
+                known.prefix = "" if path == ROOT_MODULE else path
             elif self.ids:
-                found = self._unused(type(root).__name__)
-            self._prefixes[root] = found
-        return found
+                known.prefix = self._unused(type(root).__name__)
+        return known.prefix
 
     def changed(self, index: int) -> None:
-        """From now on the module of that path is running."""
-        if self._is_timed:
-            self._changes.extend((time_ns(), index))
+        """From now on the module of that path is running on the calling thread.
+
+        Where several threads run modules at once, no time says which of them an event belongs to.
+        """
+        if not self._is_timed:
+            return
+        if index == NONE:
+            self._inside.pop(get_ident(), None)
+        else:
+            self._inside[get_ident()] = index
+        inside = list(self._inside.values())
+        self._changes.extend((time_ns(), inside[0] if len(inside) == 1 else NONE))
 
     def marks(self, trace: Trace) -> list[MarkRow]:
         """A mark before every allocation of the trace that another module made than the one before.
@@ -88,7 +116,8 @@ class ModuleLog:
         # A copy: an array cannot grow while something looks into it.
         changes = np.frombuffer(self._changes.tobytes(), dtype="i8").reshape(-1, 2)
         at = np.flatnonzero(trace.action == Action.ALLOC)
-        row = np.searchsorted(changes[:, 0], trace.time_ns[at], side="right")
+        # Threads that add at once may do so out of order.
+        row = np.searchsorted(np.maximum.accumulate(changes[:, 0]), trace.time_ns[at], side="right")
         index = np.concatenate([[self._last], changes[:, 1]])[row]
         new = np.flatnonzero(np.diff(index, prepend=-1))
         return [
@@ -100,24 +129,42 @@ class ModuleLog:
 
     def cut(self) -> None:
         """Every device has its marks: forget the changes."""
-        if self._changes:
-            self._last = self._changes[-1]
-            self._changes = array("q")
+        n = len(self._changes)
+        if n:
+            self._last = self._changes[n - 1]
+            # In place: another thread may be adding to it.
+            del self._changes[:n]
+
+    def _of(self, module: Any) -> "_Known":
+        known = self._known.get(id(module))
+        if known is None or known() is not module:
+            known = _Known(module, self.dead.append)
+            known.key, known.calls, known.prefix = id(module), 0, None
+            self._known[id(module)] = known
+        return known
 
     def _learn(self, module: Any, path: str) -> None:
-        key = id(module)
-        self.ids[key] = self._index.setdefault(path, len(self.names))
-        if self.ids[key] == len(self.names):
-            self.names.append(path)
-        # Its id may be another's when it is gone.
-        self._references[key] = weakref.ref(module, lambda _: self._forget(key))
+        index = self._index.get(path)
+        if index is None:
+            # Another thread may be giving names too: a number may go unused, and none is used twice.
+            index = self._index.setdefault(path, next(self._numbers))
+            self.names[index] = path
+        self._of(module)
+        self.ids[id(module)] = index
 
-    def _forget(self, key: int) -> None:
-        self.ids.pop(key, None)
-        self._references.pop(key, None)
+    def forget(self) -> None:
+        """The ids of modules that are gone may be others' soon."""
+        with suppress(IndexError):  # another thread was faster
+            while self.dead:
+                dead = self.dead.popleft()
+                # A Ctrl-C may have come before it got its key.
+                key = getattr(dead, "key", 0)
+                if self._known.get(key) is dead:
+                    self._known.pop(key, None)
+                    self.ids.pop(key, None)
 
     def _unused(self, name: str) -> str:
-        taken = set(self._prefixes.values())
+        taken = {known.prefix for known in list(self._known.values()) if known() is not None}
         number = 1
         while (found := name if number == 1 else f"{name}#{number}") in taken:
             number += 1

@@ -1,6 +1,9 @@
 """Which phases are open on this thread, and who is told about it?"""
 
+import gc
+import sys
 import threading
+from _thread import get_ident
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple, Protocol
@@ -10,6 +13,7 @@ from torch.compiler import is_compiling
 
 from vramscope.capture._modules import ModuleLog
 from vramscope.model.marks import MarkKind, Phase
+from vramscope.undisturbed import is_of_a_signal_handler
 
 FORWARDS = frozenset({Phase.FORWARD, Phase.EVAL, Phase.RECOMPUTE, Phase.LOSS})
 CHECKPOINT = "checkpoint"
@@ -67,14 +71,18 @@ class _Thread(threading.local):
 class _State:
     """Of the process; an object, as the hooks that read it must stay the same functions for ever."""
 
-    __slots__ = ("leave_root", "listener", "log", "undo_all")
+    __slots__ = ("collections", "leave_root", "listener", "log", "threads", "undo_all")
 
     def __init__(self) -> None:
         self.listener: Listener | None = None
         self.log: ModuleLog | None = None
         self.undo_all: list[Callable[[], None]] = []
-        self.leave_root: Callable[[], None] | None = None
-        """Undoes what was changed while one root module runs."""
+        self.leave_root: dict[int, Callable[[], None]] = {}
+        """Of each thread that runs a root module, what undoes the changes made for that time."""
+        self.threads: set[int] = set()
+        """All that began a phase, but those that autograd made for itself."""
+        self.collections = 0
+        """Whole collections of garbage so far."""
 
 
 state = _State()
@@ -85,6 +93,8 @@ def begin(phase: Phase, value: int, name: str, owner: FrameType | None) -> None:
     """A phase begins on this thread; ``end`` ends it, or the loss of its frame *owner* (None = never)."""
     if state.listener is None:
         return
+    if _graph_task is None or _graph_task() == -1:
+        state.threads.add(get_ident())
     stack = _frame_ids(owner) if owner is not None else []
     if owner is not None:
         _drop_stale(state.listener, stack)
@@ -136,9 +146,33 @@ def _drop_stale(listener: Listener, stack: list[int]) -> None:
         lost = opened.pop()
         if lost.phase in FORWARDS:
             thread.calls = 0
-            if state.leave_root is not None:
-                state.leave_root()
+            leave_root()
         listener.mark(MarkKind.PHASE_END, lost.phase, lost.value, lost.name)
+
+
+def leave_root() -> None:
+    """The root module that the calling thread ran is left."""
+    leave = state.leave_root.pop(get_ident(), None)
+    if leave is not None:
+        leave()
+
+
+def other_threads() -> bool:
+    """Whether another thread that lives began a phase: it may be at work on its tensors now."""
+    return bool((state.threads - {get_ident()}) & sys._current_frames().keys())
+
+
+def has_collected() -> bool:
+    """Whether Python's garbage collector went through the whole heap since this was last asked.
+
+    Not by ``gc.callbacks``: Python discards what a callback raises, also the user's Ctrl-C. Not asked of
+    the young generations: they are collected hundreds of times a second.
+    """
+    n = gc.get_stats()[-1]["collections"]
+    if n == state.collections:
+        return False
+    state.collections = n
+    return True
 
 
 def in_backward() -> bool:
@@ -178,7 +212,9 @@ def guarded(do: Callable[..., None], *args: Any) -> None:
         return
     try:
         do(listener, *args)
-    except Exception as error:  # noqa: BLE001 -- the recorder's boundary
+    except Exception as error:
+        if is_of_a_signal_handler(error):
+            raise
         listener.failed(error)
 
 

@@ -5,15 +5,29 @@ torch.compile guards on their identity, and would compile again after every ``wi
 return at once while torch.compile traces them.
 """
 
-import gc
 import warnings
+from contextlib import suppress
 
 from vramscope.capture._calls import hook_calls
 from vramscope.capture._forwards import hook_modules, hook_roots
-from vramscope.capture._open_phases import Listener, forget_thread, guarded, module_now, state
-from vramscope.model.marks import MarkKind
+from vramscope.capture._open_phases import (
+    Listener,
+    forget_thread,
+    has_collected,
+    module_now,
+    other_threads,
+    state,
+)
 
-__all__ = ["Listener", "forget_thread", "install", "module_now", "uninstall"]
+__all__ = [
+    "Listener",
+    "forget_thread",
+    "has_collected",
+    "install",
+    "module_now",
+    "other_threads",
+    "uninstall",
+]
 
 
 def install(listener: Listener) -> None:
@@ -25,28 +39,19 @@ def install(listener: Listener) -> None:
     else:
         hook_modules()
     hook_calls()
-    gc.callbacks.append(_after_gc)
-    state.undo_all.append(lambda: gc.callbacks.remove(_after_gc))
+    has_collected()
     _silence_compile()
 
 
 def uninstall() -> None:
     """Take every hook out again; harmless when there is none."""
     state.listener = state.log = None
-    if state.leave_root is not None:
-        state.leave_root()
+    while state.leave_root:
+        with suppress(KeyError):  # its thread was faster
+            state.leave_root.popitem()[1]()
     while state.undo_all:
         state.undo_all.pop()()
-
-
-def _after_gc(stage: str, info: dict[str, int]) -> None:
-    # Only whole collections: the young generations are collected hundreds of times a second.
-    if stage == "stop" and info.get("generation") == 2:
-        guarded(_mark_gc)
-
-
-def _mark_gc(listener: Listener) -> None:
-    listener.mark(MarkKind.GC, value=2)
+    state.threads.clear()
 
 
 def _silence_compile() -> None:

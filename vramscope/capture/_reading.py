@@ -16,8 +16,9 @@ from vramscope.model.stacks import StackBuilder
 class StackLog:
     """Every stack once, and how far they are written."""
 
-    def __init__(self) -> None:
-        self.builder = StackBuilder()
+    def __init__(self, depth: int | None = None) -> None:
+        """*depth*: the innermost so many frames are kept."""
+        self.builder = StackBuilder(depth)
         self._n_written = 1
 
     def write(self, sink: Sink) -> None:

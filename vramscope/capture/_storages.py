@@ -8,6 +8,7 @@ be seen: temporaries inside one operator, operators of other threads, the buffer
 import functools
 import gc
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from types import FrameType
@@ -15,11 +16,19 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.overrides import enable_reentrant_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
+
+from vramscope.capture._gradients import gradients_of
+from vramscope.undisturbed import is_of_a_signal_handler
 
 
 class Life(weakref.ref):  # type: ignore[type-arg]
-    """A storage's weak reference with what we know of it."""
+    """A storage's weak reference with what we know of it; dead as soon as the storage is."""
 
     __slots__ = ("address", "cdata", "n_bytes")
     cdata: int
@@ -32,11 +41,16 @@ class Life(weakref.ref):  # type: ignore[type-arg]
 class Listener(Protocol):
     """Told about storages, in the order of events."""
 
-    def born(self, life: Life, frame: FrameType | None) -> None:
-        """A new storage; *frame* of the caller, None where unknown."""
+    @property
+    def died(self) -> Callable[[Life], None]:
+        """Called when the last tensor on a storage is gone: at any time, on any thread, within anything.
 
-    def died(self, life: Life) -> None:
-        """The last tensor on it is gone. May come at any time, on any thread, from within anything."""
+        It must be a function written in C. Python discards what a weak reference's callback raises, so a
+        signal handler that runs within one of Python code loses the user's Ctrl-C, and us the event.
+        """
+
+    def born(self, life: Life, frame: FrameType | None) -> None:
+        """A new storage; *frame* of the caller, None where unknown. May come twice for one storage."""
 
     def resized(self, life: Life, n_bytes: int, frame: FrameType | None) -> None:
         """It has another size now, and 0 bytes is a size."""
@@ -46,31 +60,38 @@ class Listener(Protocol):
 
 
 class Storages:
-    """Every storage on the CPU that we know, by the address of its C++ half."""
+    """Every storage on the CPU that we know, by the address of its C++ half.
 
-    __slots__ = ("_mode", "_resize", "listener", "live", "n_born", "n_late", "quiet")
+    Several threads may see one storage for the first time at once, and a signal handler may interrupt
+    anything here: then it is born twice for the listener, never forgotten.
+    """
+
+    __slots__ = ("_modes", "_resize", "listener", "live", "n_born", "n_late", "quiet")
 
     def __init__(self, listener: Listener) -> None:
         self.live: dict[int, Life] = {}
+        """Also storages that died, until another has their address or the listener takes them out."""
         self.n_born = 0
         self.n_late = 0
         """Storages that some operator returned a view of, though their birth was not seen."""
         self.quiet = False
         """Look at nothing any more."""
         self.listener = listener
-        self._mode = _Mode(self)
+        self._modes: dict[int, _Mode] = {}
         self._resize: Callable[..., Any] | None = None
 
     def enter_thread(self) -> None:
         """See the operators of the calling thread."""
-        self._mode.__enter__()
+        mode = self._modes.get(threading.get_ident())
+        if mode is None:
+            mode = self._modes[threading.get_ident()] = _Mode(self)
+        mode.join()
 
     def exit_thread(self) -> None:
-        """No longer; where another mode was left above ours, stay, but look at nothing."""
-        if _get_current_dispatch_mode() is self._mode:
-            self._mode.__exit__(None, None, None)
-        else:
-            self.quiet = True
+        """No longer see the operators of the calling thread."""
+        mode = self._modes.pop(threading.get_ident(), None)
+        if mode is not None:
+            mode.leave()
 
     def wrap_resize(self) -> None:
         """``UntypedStorage.resize_`` passes no operator (FSDP frees parameters with it)."""
@@ -98,6 +119,7 @@ class Storages:
         Looks at objects by their exact type: asking a stranger's object anything may run its code.
         """
         wanted: dict[type, bool] = {}
+        tensors = []
         # One list after the other: a list that is being built would find itself in the next, and live on.
         for generation in (None,) if everything else (0, 1):
             for thing in gc.get_objects(generation):
@@ -105,71 +127,68 @@ class Storages:
                 if kind not in wanted:
                     wanted[kind] = issubclass(kind, torch.Tensor) and not is_stranger(kind)
                 if wanted[kind]:
-                    self.adopt_tensor(thing)
-
-    def adopt_tensor(self, tensor: Any) -> None:
-        """Take in a tensor and its gradient."""
-        self.see(tensor, None)
-        with torch._C.DisableTorchFunction():
-            gradient = tensor.grad if tensor.is_leaf else None
-        if gradient is not None:
+                    tensors.append(thing)
+        for tensor in tensors:
+            self.see(tensor, None)
+        for gradient in gradients_of(tensors):
             self.see(gradient, None)
 
-    def see(self, out: Any, frame: FrameType | None) -> None:
-        """A tensor, or what an operator returned."""
+    def knows(self, cdata: int) -> bool:
+        """Whether the storage that has its C++ half there now is known."""
+        life = self.live.get(cdata)
+        return life is not None and life() is not None
+
+    def see(self, out: Any, frame: FrameType | None) -> int:
+        """A tensor, or what an operator returned; how many of its storages are new."""
         if isinstance(out, torch.Tensor):
             try:
-                known = _storage_id(out) in self.live
+                known = self.knows(_storage_id(out))
             except (NotImplementedError, RuntimeError):
-                self.see(_parts(out), frame)
-                return
+                return self.see(_parts(out), frame)
             storage = None if known else storage_of(out)
-            if storage is not None:
-                self._see_storage(storage, frame)
-        elif type(out) in (tuple, list):
-            for item in out:
-                self.see(item, frame)
+            return 0 if storage is None else self._see_storage(storage, frame)
+        if type(out) in (tuple, list):
+            return sum(self.see(item, frame) for item in out)
+        return 0
 
-    def see_again(self, out: Any, frame: FrameType | None) -> None:
-        """What an operator returned that may have changed the size of a storage."""
+    def see_again(self, out: Any, frame: FrameType | None) -> int:
+        """What an operator returned that may have changed the size of a storage; how many are new."""
         if isinstance(out, torch.Tensor):
             storage = storage_of(out)
-            if storage is not None:
-                self._see_storage(storage, frame)
-        elif type(out) in (tuple, list):
-            for item in out:
-                self.see_again(item, frame)
+            return 0 if storage is None else self._see_storage(storage, frame)
+        if type(out) in (tuple, list):
+            return sum(self.see_again(item, frame) for item in out)
+        return 0
 
-    def see_storage(self, storage: Any, frame: FrameType | None) -> None:
-        """A storage that may be new, or have a new size; never raises."""
+    def see_storage(self, storage: Any, frame: FrameType | None) -> bool:
+        """A storage that may be new, or have a new size; whether it is new. Never raises an error of ours."""
         if self.quiet:
-            return
+            return False
         try:
-            self._see_storage(storage, frame)
-        except Exception as error:  # noqa: BLE001 -- the recorder's boundary
+            return self._see_storage(storage, frame)
+        except Exception as error:
+            if is_of_a_signal_handler(error):
+                raise
             self.listener.failed(error)
+            return False
 
-    def _see_storage(self, storage: Any, frame: FrameType | None) -> None:
-        life, n_bytes = self.live.get(storage._cdata), storage.nbytes()
-        if life is not None:
+    def _see_storage(self, storage: Any, frame: FrameType | None) -> bool:
+        """Whether it is new."""
+        cdata, n_bytes = storage._cdata, storage.nbytes()
+        life = self.live.get(cdata)
+        if life is not None and life() is not None:
             if life.n_bytes != n_bytes:
-                life.n_bytes = n_bytes
                 self.listener.resized(life, n_bytes, frame)
+                life.n_bytes = n_bytes
         elif n_bytes and storage.device.type == "cpu":
-            life = Life(storage, self._dead)
-            life.cdata, life.n_bytes, life.address = storage._cdata, n_bytes, 0
-            self.live[life.cdata] = life
-            self.n_born += 1
+            life = Life(storage, self.listener.died)
+            life.cdata, life.n_bytes, life.address = cdata, n_bytes, 0
+            # In this order: interrupted in between, it is seen again, and born twice.
             self.listener.born(life, frame)
-
-    def _dead(self, life: Life) -> None:
-        if self.quiet:
-            return
-        try:
-            del self.live[life.cdata]
-            self.listener.died(life)
-        except Exception as error:  # noqa: BLE001 -- the recorder's boundary
-            self.listener.failed(error)
+            self.live[cdata] = life
+            self.n_born += 1
+            return True
+        return False
 
 
 def storage_of(tensor: Any) -> Any:
@@ -250,8 +269,16 @@ def _operator(func: Any) -> _Operator:
     )
 
 
+# What torch's mode remembers of the time before it: torch ≥ 2.4 has the first, newer ones all.
+_FLAGS = (
+    "old_dispatch_mode_flags",
+    "old_non_infra_dispatch_mode_flags",
+    "old_without_ignore_compile_internals_dispatch_mode_flags",
+)
+
+
 class _Mode(TorchDispatchMode):
-    """Runs every operator as it is, then looks at what it returned."""
+    """Runs every operator as it is, then looks at what it returned. Each thread has one of its own."""
 
     supports_higher_order_operators = True
 
@@ -261,6 +288,7 @@ class _Mode(TorchDispatchMode):
         self._live = storages.live
         self._strangers: dict[type, bool] = {}
         self._operators: dict[Any, _Operator] = {}
+        self._below: list[Any] = []
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -271,6 +299,52 @@ class _Mode(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         """Not by torch's wrapper: it imports torch._dynamo, and costs 1 µs a call."""
         return False
+
+    def is_on_stack(self) -> bool:
+        """Whether it sees the operators of the calling thread."""
+        return any(mode is self for mode in _get_current_dispatch_mode_stack())
+
+    def join(self) -> None:
+        """See the operators of the calling thread from here on."""
+        if not self.is_on_stack():
+            self._below = list(_get_current_dispatch_mode_stack())
+            self.__enter__()
+
+    def leave(self) -> None:
+        """No longer see them, in whatever order the program leaves our block and its own modes."""
+        stack = _get_current_dispatch_mode_stack()
+        if stack and stack[-1] is self:
+            self.__exit__(None, None, None)
+        elif self.is_on_stack():
+            self._leave_from_below()
+        else:
+            self._leave_for_another()
+
+    def _leave_from_below(self) -> None:
+        """Modes that the program entered within our block, and leaves after it, stay."""
+        above: list[Any] = []
+        try:
+            while (mode := _pop_mode()) is not self:
+                above.append(mode)
+            # What was so before us is what the next one above has to restore, not what was so with us.
+            for name in _FLAGS:
+                mine, theirs = getattr(self, name, None), getattr(above[-1], name, None)
+                if mine and theirs:
+                    theirs[-1] = mine.pop()
+        finally:
+            while above:
+                _push_mode(above.pop())
+
+    def _leave_for_another(self) -> None:
+        """A mode from before our block was left within it, and torch took the top one, ours, off in its
+        place: now it takes ours."""
+        for name in _FLAGS:
+            flags = getattr(self, name, None)
+            if flags:
+                flags.pop()
+        stack = _get_current_dispatch_mode_stack()
+        if stack and any(mode is stack[-1] for mode in self._below):
+            _pop_mode()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if types and any(self._is_stranger(kind) for kind in types):
@@ -291,7 +365,8 @@ class _Mode(TorchDispatchMode):
         # Most operators return a storage that is known; this way out saves a fifth of our time.
         if type(out) is torch.Tensor and not operator.resizes:
             try:
-                if _storage_id(out) in self._live:
+                life = self._live.get(_storage_id(out))
+                if life is not None and life() is not None:
                     return out
             except (NotImplementedError, RuntimeError):  # sparse: it has two storages
                 pass
@@ -302,14 +377,13 @@ class _Mode(TorchDispatchMode):
     def _look(self, operator: _Operator, out: Any) -> None:
         storages = self._storages
         try:
-            before = storages.n_born
-            if operator.resizes:
-                storages.see_again(out, sys._getframe(2))
-            else:
-                storages.see(out, sys._getframe(2))
+            see = storages.see_again if operator.resizes else storages.see
+            n_new = see(out, sys._getframe(2))
             if operator.views:
-                storages.n_late += storages.n_born - before
-        except Exception as error:  # noqa: BLE001 -- the recorder's boundary
+                storages.n_late += n_new
+        except Exception as error:
+            if is_of_a_signal_handler(error):
+                raise
             storages.listener.failed(error)
 
     def _is_stranger(self, kind: type) -> bool:

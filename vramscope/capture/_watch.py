@@ -12,9 +12,10 @@ from types import FrameType
 from typing import Any
 
 from vramscope.capture._holders import as_text, search
+from vramscope.capture._open_phases import other_threads
 from vramscope.capture._statement import kept_at
 from vramscope.model.holders import PREFIX
-from vramscope.model.marks import Category
+from vramscope.model.marks import Category, Note
 
 _RISES = 6
 _LEAST_BYTES = 16 << 10
@@ -40,14 +41,23 @@ class Watch:
         "_level",
         "_n_ticks",
         "_next_walk",
+        "_note",
+        "_noted",
         "_rises",
         "_tell",
         "n_walks",
     )
 
-    def __init__(self, level: Callable[[], int], tell: Callable[[Any, Category, str], bool]) -> None:
+    def __init__(
+        self,
+        level: Callable[[], int],
+        tell: Callable[[Any, Category, str], bool],
+        note: Callable[[Note], None] | None = None,
+    ) -> None:
         self._level = level
         self._tell = tell
+        self._note = note
+        self._noted: set[str] = set()
         self._key: tuple[int, int] = (len(_RANKS), 0)
         self._last: deque[int] = deque(maxlen=_BLOCK)
         self._blocks: list[int] = []
@@ -69,12 +79,30 @@ class Watch:
             self.explain(frame, _WALK_S)
 
     def explain(self, frame: FrameType | None, seconds: float = _ASKED_WALK_S) -> None:
-        """Say of every storage who holds it."""
+        """Say of every storage who holds it; a note says where that stays unknown."""
         self.n_walks += 1
+        if other_threads():
+            self._note_once(
+                "holders_unknown",
+                "several threads use torch at once, so nobody looked for what holds the memory: tensors of "
+                "another thread may not be touched",
+            )
+            return
         found = search(seconds, frame)
+        if not found.is_complete or len(found.ways) > _MOST_TOLD:
+            self._note_once(
+                "holders_incomplete",
+                f"the search for what holds the memory ended after {seconds:g} s or {_MOST_TOLD} storages: "
+                "of others the holder is unknown",
+            )
         for way in found.ways[:_MOST_TOLD]:
             words = (*way.words, *kept_at(way.words))
             self._tell(way.storage, Category.UNKNOWN, PREFIX + as_text(words))
+
+    def _note_once(self, code: str, text: str) -> None:
+        if code not in self._noted and self._note is not None:
+            self._noted.add(code)
+            self._note(Note(code, text))
 
     def _begin(self, key: tuple[int, int]) -> None:
         self._key = key

@@ -115,6 +115,8 @@ class CountersOnly:
         """A fact about the program, with torch's counters at that very time."""
         if self._sink is None:
             return
+        if _phases.has_collected():
+            self.mark(MarkKind.GC, value=2)
         now = time_ns()
         if self._sampler is not None and kind != MarkKind.GC:
             self._sampler.glance(now)

@@ -31,6 +31,7 @@ from vramscope.capture.nvml import Clockwork
 from vramscope.errors import CaptureError
 from vramscope.model.device import Device
 from vramscope.model.marks import Category, MarkKind, Note, Phase
+from vramscope.undisturbed import is_of_a_signal_handler, undisturbed
 
 _BOUNDARY_S, _FLUSH_S = 0.7, 1.0
 """So old must the last reading be at a boundary of the program, or for the flusher, which comes every 0.8 s:
@@ -49,7 +50,7 @@ _LONGEST_WAIT_S = 10.0
 class Cuda:
     """The allocator's history of this process, on every device that it uses."""
 
-    def __init__(self, options: Options, failed: Failed) -> None:  # noqa: ARG002
+    def __init__(self, options: Options, failed: Failed) -> None:
         backend = torch.cuda.get_allocator_backend()
         if backend != "native":
             raise CaptureError(f"torch's allocator backend is {backend!r}; only 'native' keeps a history")
@@ -60,7 +61,7 @@ class Cuda:
         self.settings: Mapping[str, str] = {"PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
         self._device = self.devices[0].index
         self.modules = ModuleLog(is_timed=True)
-        self.watch = Watch(self._allocated_bytes, self._tell)
+        self.watch = Watch(self._allocated_bytes, self._tell, self._tell_once)
         self._labeller = Labeller(self._tell, self.modules)
         self._sink: Sink | None = None
         self._samplers: dict[int, Sampler] = {}
@@ -73,7 +74,7 @@ class Cuda:
         """The count of allocations up to which the history was read."""
         self._logs: dict[int, DeviceLog] = {}
         self._counted: tuple[int, ...] = (self._device,)
-        self._stacks = StackLog()
+        self._stacks = StackLog(options.stack_depth)
         self._annotated_us = 0
         self._read_at = self._read_s = 0.0
         self._stated_at = self._oom_at = float("-inf")
@@ -189,12 +190,13 @@ class Cuda:
         """A fact about the program, now; where ``event`` belongs stands the number of allocations."""
         if self._sink is None:
             return
+        if _phases.has_collected():
+            self.mark(MarkKind.GC, value=2)
         counts, now = self._counts(), time_ns()
         row = (int(kind), int(phase), now, UNCOUNTED, threading.get_ident(), value, name)
         self._marks.append((row, counts))
         if kind == MarkKind.STEP:
             self.watch.tick("step", 0, sys._getframe(1))
-        # The garbage collector may run anywhere, also while we read.
         if kind != MarkKind.GC:
             self._at_boundary(counts[0])
 
@@ -219,7 +221,7 @@ class Cuda:
     def step_begins(self, optimizer: Any) -> None:
         """Gradients of parameters that belong to no module seen."""
         with self._one_moment():
-            self._labeller.gradients(optimizer)
+            self._labeller.parameters(optimizer)
 
     def step_ends(self, optimizer: Any) -> None:
         """Its state is there."""
@@ -277,7 +279,7 @@ class Cuda:
         # An allocation makes about three entries: itself and two for its free.
         n_new = 3 * (n_allocations - self._n_read)
         if self._is_due(_BOUNDARY_S) or n_new > min(_MANY_NEW, self._n_entries // 2):
-            self._read(wait_s=0)
+            undisturbed(lambda: self._read(wait_s=0), _LONGEST_WAIT_S)
 
     def _is_due(self, age_s: float) -> bool:
         if self._sink is None:
@@ -300,14 +302,18 @@ class Cuda:
         if monotonic() - self._oom_at > _OOM_S:
             self._oom_at = monotonic()
             try:
-                self._read(with_state=True)
-            except Exception as error:  # noqa: BLE001 -- the recorder's boundary
+                undisturbed(lambda: self._read(with_state=True))
+            except Exception as error:
+                if is_of_a_signal_handler(error):
+                    raise
                 self.failed(error)
 
     def _before_theirs(self) -> None:
         try:
-            self._read()
-        except Exception as error:  # noqa: BLE001 -- the recorder's boundary
+            undisturbed(self._read)
+        except Exception as error:
+            if is_of_a_signal_handler(error):
+                raise
             self.failed(error)
 
     def _after_theirs(self, is_on: bool) -> None:
@@ -419,8 +425,7 @@ class Cuda:
         _history.start(self._n_entries)
 
     def _take_told(self) -> Any:
-        marks, self._marks = self._marks, []
-        labels, self._labels = self._labels, []
+        marks, labels = _taken_out(self._marks), _taken_out(self._labels)
         counted = self._counted
 
         def told(device: int) -> Told:
@@ -463,6 +468,14 @@ class Cuda:
             moves_were = "allocation or free was" if n_blind == 1 else "allocations and frees were"
             text = f"{n_blind:,} {moves_were} recorded without a call stack ({share})"
             self._tell_once(Note("no_stack", text, n_blind))
+
+
+def _taken_out(rows: list[Any]) -> list[Any]:
+    """What *rows* holds now; in place, as other threads may be adding to it."""
+    n = len(rows)
+    taken = rows[:n]
+    del rows[:n]
+    return taken
 
 
 SOURCE = Source("cuda", available=torch.cuda.is_available, open=Cuda)

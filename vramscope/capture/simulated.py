@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import time_ns
 from types import FrameType
 from typing import Any
@@ -26,7 +26,7 @@ from vramscope.capture._labels import Labeller, tensors_in
 from vramscope.capture._log import LabelRow, MarkRow, labels_table, marks_table
 from vramscope.capture._modules import NONE, ModuleLog
 from vramscope.capture._settings import allocator_conf
-from vramscope.capture._stacks import StackWalker
+from vramscope.capture._stacks import Path, StackWalker
 from vramscope.capture._storages import Life, Storages
 from vramscope.capture._watch import Watch
 from vramscope.errors import CaptureError
@@ -34,6 +34,7 @@ from vramscope.model.device import Device
 from vramscope.model.marks import Category, MarkKind, Note, Phase
 from vramscope.model.stacks import StackBuilder
 from vramscope.model.trace import Action, Trace
+from vramscope.undisturbed import undisturbed
 from vramscope.units import format_bytes
 
 _COLUMNS = len(Trace.DTYPES)
@@ -41,15 +42,20 @@ _COLUMNS = len(Trace.DTYPES)
 # them, above the second (a disk that hangs) recording gives up.
 _MANY_WAITING = 500_000
 _TOO_MANY_WAITING = 4_000_000
+_MANY_QUEUED = 1_000_000
+"""Entries, seven for an event: a program without steps that makes so many in a flush is held up for them."""
+_LONGEST_WAIT_S = 5.0
 _STATE_INTERVAL_S = 10.0
+_EVENTS = _PLACE, _REPLACE, _MARK, _LABEL = range(4)
 
 
 class Simulated:
     """The simulated device of this process.
 
     Events come from any thread and from within anything (a weak reference calls back wherever the garbage
-    collector runs), so nobody may ever wait: everything enters one queue, and whoever gets the lock empties
-    it. The order of the queue is the order of events.
+    collector runs), so nobody may ever wait: everything enters one queue, by one call of C code that no
+    signal handler interrupts. The order of the queue is the order of events. The queue is emptied on threads
+    of our own, where nothing is ever interrupted, at each training step and each flush.
     """
 
     def __init__(self, options: Options, failed: Failed) -> None:
@@ -62,19 +68,26 @@ class Simulated:
             Device(0, "simulated", f"simulated on {platform.machine()}", options.capacity_bytes or 0),
         )
         self._allocator = CachingAllocator(settings, options.capacity_bytes, self._emit)
+        self._queue: deque[Any] = deque()
+        """Of what happened: a Life that died; or a number of _EVENTS, a time and five arguments.
+
+        Not as tuples: Python's garbage collector would count those that wait, and run more often than
+        without us, and free the program's cycles earlier.
+        """
+        self.died = self._queue.append
         self._storages = Storages(self)
+        self._placed: dict[int, Life] = {}
+        """Every storage with its block, by the address of its C++ half."""
         self.modules = ModuleLog(is_timed=False)
         self._module = NONE
         self._labeller = Labeller(self._tell, self.modules)
-        self.watch = Watch(lambda: self._allocator.allocated_bytes, self._tell)
+        self.watch = Watch(self.allocated_bytes, self._tell, self._note)
         self._builder = StackBuilder()
         self._walker = StackWalker(self._builder, options.stack_depth)
         self._sink: Sink | None = None
-        self._queue: deque[tuple[Callable[..., None], int, tuple[Any, ...]]] = deque()
-        self._at_work = threading.Lock()
+        self._at_work = threading.RLock()
         self._writing = threading.Lock()
         self._is_initial = True
-        self._has_overflowed = False
         self._n_events = 0
         self._n_stacks = 1
         self._stated_s = -math.inf
@@ -95,8 +108,8 @@ class Simulated:
     def start(self, sink: Sink) -> None:
         """Begin; what exists already becomes the initial state."""
         self._storages.adopt(everything=True)
-        self._work()
         with self._at_work:
+            self._work()
             self._is_initial = False
             initial = self._allocator.snapshot(0, self._now)
         sink.state(initial, 0, reported=False)
@@ -156,6 +169,7 @@ class Simulated:
         self._sink = None
         self._storages.quiet = True
         self._storages.live.clear()
+        self._placed.clear()
         self._queue.clear()
         self._rows.clear()
 
@@ -182,33 +196,34 @@ class Simulated:
         """A fact about the program, now."""
         if self._storages.quiet:
             return
-        row = (int(kind), int(phase), threading.get_ident(), value, name)
-        self._queue.append((self._mark, time_ns(), row))
-        self._work()
+        if _phases.has_collected():
+            self._queue.extend((_MARK, time_ns(), int(MarkKind.GC), 0, threading.get_ident(), 2, ""))
+        self._queue.extend((_MARK, time_ns(), int(kind), int(phase), threading.get_ident(), value, name))
         if kind == MarkKind.STEP:
             self.watch.tick("step", 0, sys._getframe(1))
 
     def born(self, life: Life, frame: FrameType | None) -> None:
         """A new storage."""
-        stack_id = 0 if frame is None else self._walker.stack_id(frame)
-        module = _phases.module_now()
-        if module != self._module:
-            self._module = module
-            row = (int(MarkKind.MODULE), int(Phase.OTHER), 0, NONE, self.modules.names[module])
-            self._queue.append((self._mark, time_ns(), row))
-        self._queue.append((self._place, time_ns(), (life, life.n_bytes, stack_id)))
-        self._work()
-
-    def died(self, life: Life) -> None:
-        """The last tensor on it is gone."""
-        self._queue.append((self._release, time_ns(), (life,)))
-        self._work()
+        path = None if frame is None else self._walker.path(frame)
+        self._queue.extend((_PLACE, time_ns(), life, life.n_bytes, path, _phases.module_now(), None))
+        if len(self._queue) > _MANY_QUEUED:
+            self._catch_up()
 
     def resized(self, life: Life, n_bytes: int, frame: FrameType | None) -> None:
         """It has another size now."""
-        stack_id = 0 if frame is None else self._walker.stack_id(frame)
-        self._queue.append((self._replace, time_ns(), (life, n_bytes, stack_id)))
-        self._work()
+        path = None if frame is None else self._walker.path(frame)
+        self._queue.extend((_REPLACE, time_ns(), life.cdata, n_bytes, path, None, None))
+
+    def allocated_bytes(self) -> int:
+        """On the simulated device now; some 50 µs, and a wait for whatever is queued."""
+        self._catch_up()
+        return self._allocator.allocated_bytes
+
+    def address(self, storage: Any) -> int:
+        """Of the block of a storage, now; 0 where it has none."""
+        self._catch_up()
+        life = self._placed.get(storage._cdata)
+        return 0 if life is None else life.address
 
     def forward_begins(self, module: Any) -> None:
         """Its parameters and buffers are known by name."""
@@ -231,7 +246,7 @@ class Simulated:
 
     def step_begins(self, optimizer: Any) -> None:
         """Gradients of parameters that belong to no module seen."""
-        self._labeller.gradients(optimizer)
+        self._labeller.parameters(optimizer)
 
     def step_ends(self, optimizer: Any) -> None:
         """Its state is there."""
@@ -239,36 +254,51 @@ class Simulated:
         self.watch.tick("optimizer", id(optimizer), sys._getframe(1))
 
     def _tell(self, storage: Any, category: Category, name: str, element_bytes: int = 0) -> bool:
-        if storage._cdata not in self._storages.live:
-            self._storages.see_storage(storage, None)
-            self._storages.n_late += storage._cdata in self._storages.live
-        life = self._storages.live.get(storage._cdata)
-        if life is None:
+        if not self._storages.knows(storage._cdata):
+            self._storages.n_late += self._storages.see_storage(storage, None)
+        if not self._storages.knows(storage._cdata):
             return False
-        self._queue.append((self._label, time_ns(), (life, int(category), element_bytes, name)))
-        self._work()
+        row = (_LABEL, time_ns(), storage._cdata, int(category), element_bytes, name, None)
+        self._queue.extend(row)
         return True
 
-    # ------------------------------------------------------------ under the lock, in queue order
+    def _note(self, note: Note) -> None:
+        self._notes.append(note)
+
+    # -------------------------------------------- under the lock, in queue order, never interrupted
+
+    def _catch_up(self) -> None:
+        """Empty the queue; on any thread. Waits for no disk."""
+        undisturbed(self._work, _LONGEST_WAIT_S)
 
     def _work(self) -> None:
-        """Empty the queue, unless somebody does already: then what was just added is taken next time."""
-        if not self._at_work.acquire(blocking=False):
-            return
-        try:
-            queue = self._queue
+        with self._at_work:
+            # In the order of _EVENTS.
+            events = (self._place, self._replace, self._mark, self._label)
+            queue, take = self._queue, self._queue.popleft
             while queue:
-                do, now, arguments = queue.popleft()
+                kind = take()
+                if type(kind) is Life:
+                    self._release(kind)
+                    continue
+                now = take()
                 if now > self._now:  # noqa: PLR1730 -- max() costs more than the event's row
                     self._now = now
-                do(*arguments)
-        finally:
-            self._at_work.release()
+                events[kind](take(), take(), take(), take(), take())
         if len(self._rows) > _MANY_WAITING * _COLUMNS:
             self._relieve()
 
-    def _place(self, life: Life, n_bytes: int, stack_id: int) -> None:
-        self._stack_id = stack_id
+    def _place(self, life: Life, n_bytes: int, path: Path | None, module: int, _: None) -> None:
+        if life.cdata in self._placed:
+            return  # seen twice
+        if module != self._module:
+            self._module = module
+            self._mark(int(MarkKind.MODULE), int(Phase.OTHER), 0, NONE, self.modules.names[module])
+        self._placed[life.cdata] = life
+        self._malloc(life, n_bytes, path)
+
+    def _malloc(self, life: Life, n_bytes: int, path: Path | None) -> None:
+        self._stack_id = stack_id = 0 if path is None else self._walker.stack_id(path)
         try:
             life.address = self._allocator.malloc(n_bytes, stack_id=stack_id)
         except OutOfMemory:
@@ -276,17 +306,28 @@ class Simulated:
             life.address = self._allocator.malloc(n_bytes, stack_id=stack_id)
 
     def _release(self, life: Life) -> None:
+        # A Ctrl-C may have come before it got its address.
+        if self._placed.get(getattr(life, "cdata", 0)) is not life:
+            return  # seen twice, or recorded no more
+        del self._placed[life.cdata]
+        if self._storages.live.get(life.cdata) is life:
+            # Another thread may put its successor there just now: that is seen again then.
+            self._storages.live.pop(life.cdata, None)
         self._stack_id = 0
         if life.address:
+            self._now = max(self._now, time_ns() if not self._queue else self._now)
             self._allocator.free(life.address)
             life.address = 0
 
-    def _replace(self, life: Life, n_bytes: int, stack_id: int) -> None:
+    def _replace(self, cdata: int, n_bytes: int, path: Path | None, _: None, __: None) -> None:
         """As CUDA does it: the new block first, then the content is copied and the old one freed."""
+        life = self._placed.get(cdata)
+        if life is None:
+            return
         old = life.address
         life.address = 0
         if n_bytes:
-            self._place(life, n_bytes, stack_id)
+            self._malloc(life, n_bytes, path)
         if old:
             self._stack_id = 0
             self._allocator.free(old)
@@ -294,8 +335,9 @@ class Simulated:
     def _mark(self, kind: int, phase: int, thread: int, value: int, name: str) -> None:
         self._marks.append((kind, phase, self._now, self._n_events, thread, value, name))
 
-    def _label(self, life: Life, category: int, element_bytes: int, name: str) -> None:
-        if life.address:
+    def _label(self, cdata: int, category: int, element_bytes: int, name: str, _: None) -> None:
+        life = self._placed.get(cdata)
+        if life is not None and life.address:
             self._labels.append((self._n_events, life.address, category, element_bytes, name))
 
     def _emit(self, action: Action, address: int, size: int, block_size: int, stream: int, pool: int) -> None:
@@ -332,8 +374,8 @@ class Simulated:
 
     def _write(self, *, is_end: bool = False) -> None:
         """Everything up to now; at an end the state there too."""
-        self._work()
         with self._at_work:
+            self._work()
             rows, self._rows = self._rows, []
             marks, self._marks = self._marks, []
             labels, self._labels = self._labels, []

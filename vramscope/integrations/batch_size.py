@@ -37,14 +37,19 @@ def find_batch_size(
     from *start*, doubled until it fails or *limit* is reached, then halved in between. Twice, since an
     optimizer has its state only in the second step. Errors other than a lack of memory come through.
 
-    Afterwards everything in *restore* (module, optimizer, scaler, …) is as it was before, with gradients and
-    the random numbers of Python, NumPy and torch, of CPU and GPU: an optimizer steps while the size is
-    sought. The copies are in host memory. What *step* keeps elsewhere stays there. Without a GPU it is the
+    Afterwards every module that *step* calls and every optimizer that it steps is as before the first try:
+    weights, buffers, gradients, optimizer state; so are the random numbers of Python, NumPy and torch, of CPU
+    and GPU. They are found while *step* runs, and copied to host memory before it changes them. Name what
+    else it changes in *restore*: a gradient scaler, a scheduler, a second copy of the weights. What *step*
+    keeps elsewhere (a list of losses, the position in a data set) stays there.
+
+    torch itself logs a line to stderr for each allocation that the device refuses. Without a GPU it is the
     host's memory that is filled, and Linux ends a process rather than refuse it memory: give a *limit* there.
     """
     if not 1 <= start <= limit:
         raise UsageError(f"start {start}: at least 1 and at most the limit, {limit}")
     kept = _Kept(tuple(restore))
+    hooks = _hooks(kept)
     try:
         fits, fails = _doubled(step, kept, start, limit)
         while fails - fits > 1:
@@ -52,7 +57,20 @@ def find_batch_size(
             fits, fails = (middle, fails) if _is_fitting(step, kept, middle) else (fits, middle)
         return fits
     finally:
+        for hook in hooks:
+            hook.remove()
         kept.put_back()
+
+
+def _hooks(kept: "_Kept") -> list[Any]:
+    """Tell *kept* of each module before it runs and each optimizer before it steps, until removed."""
+    from torch.nn.modules.module import register_module_forward_pre_hook
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    return [
+        register_module_forward_pre_hook(lambda module, _: kept.module(module)),
+        register_optimizer_step_pre_hook(lambda optimizer, *_: kept.optimizer(optimizer)),
+    ]
 
 
 def _doubled(step: Callable[[int], object], kept: "_Kept", start: int, limit: int) -> tuple[int, int]:
@@ -106,15 +124,45 @@ class _Kept:
     def __init__(self, objects: tuple[Stateful, ...]) -> None:
         import torch
 
-        self._states = [(each, _on_cpu(each.state_dict())) for each in objects]
-        modules = [each for each in objects if isinstance(each, torch.nn.Module)]
-        parameters = [p for each in modules for p in each.parameters()]
-        self._gradients = [(p, None if p.grad is None else _on_cpu(p.grad)) for p in parameters]
-        # Those too that a state_dict leaves out.
-        self._buffers = [(b, _on_cpu(b)) for each in modules for b in each.buffers()]
+        self._objects: dict[int, Any] = {}
+        """By identity, all that is kept, with the parts of modules and the parameters of optimizers."""
+        self._states: list[tuple[Stateful, Any]] = []
+        self._gradients: list[tuple[Any, Any]] = []
+        self._values: list[tuple[Any, Any]] = []
+        """Tensors that no state tells: buffers that a state_dict leaves out, parameters of no module."""
+        for each in objects:
+            if isinstance(each, torch.nn.Module):
+                self.module(each)
+            elif isinstance(each, torch.optim.Optimizer):
+                self.optimizer(each)
+            else:
+                self._states.append((each, _on_cpu(each.state_dict())))
         self._python, self._numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the program's
         self._random = torch.get_rng_state()
         self._random_cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+
+    def module(self, module: Any) -> None:
+        """It runs next; a part of one that is kept is kept already."""
+        if id(module) in self._objects:
+            return
+        parts = list(module.modules())
+        self._objects |= {id(each): each for each in (*parts, *module.parameters())}
+        self._states.append((module, _on_cpu(module.state_dict())))
+        self._gradients += [(p, None if p.grad is None else _on_cpu(p.grad)) for p in module.parameters()]
+        self._values += [(buffer, _on_cpu(buffer)) for buffer in module.buffers()]
+
+    def optimizer(self, optimizer: Any) -> None:
+        """It steps next."""
+        if id(optimizer) in self._objects:
+            return
+        self._objects[id(optimizer)] = optimizer
+        self._states.append((optimizer, _on_cpu(optimizer.state_dict())))
+        for parameter in (each for group in optimizer.param_groups for each in group["params"]):
+            if id(parameter) not in self._objects:
+                self._objects[id(parameter)] = parameter
+                self._values.append((parameter, _on_cpu(parameter)))
+                # What it is now was made by this very step.
+                self._gradients.append((parameter, None))
 
     def put_back(self) -> None:
         import torch
@@ -124,8 +172,8 @@ class _Kept:
             each.load_state_dict(copy.deepcopy(state))
         for parameter, gradient in self._gradients:
             parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
-        for buffer, value in self._buffers:
-            buffer.data.copy_(value)
+        for tensor, value in self._values:
+            tensor.data.copy_(value)
         random.setstate(self._python)
         np.random.set_state(self._numpy)  # noqa: NPY002
         torch.set_rng_state(self._random)

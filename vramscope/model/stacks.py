@@ -56,9 +56,11 @@ class Stacks(Table):
 class StackBuilder:
     """Collects stacks, each once; grows only, so that what was written stays valid."""
 
-    __slots__ = ("_ids", "_nodes", "_strings")
+    __slots__ = ("_ids", "_nodes", "_strings", "depth")
 
-    def __init__(self) -> None:
+    def __init__(self, depth: int | None = None) -> None:
+        self.depth = depth
+        """The innermost so many frames are kept of a stack that is read; None for all."""
         self._nodes: list[tuple[int, int, int, int]] = [(0, 0, 0, 0)]
         self._ids: dict[tuple[int, int, int, int], int] = {}
         self._strings: dict[str, int] = {"": 0}

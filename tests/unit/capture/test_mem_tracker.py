@@ -99,8 +99,7 @@ def test_categories_agree_at_the_peak_of_every_step(recorded, program, capsys):
     with recording:
         storages = recording.capture._storages
         there = storages.n_born
-        live = storages.live
-        tracker = Tracker(lambda: storages.n_born - there, lambda storage: live[storage._cdata].address)
+        tracker = Tracker(lambda: storages.n_born - there, recording.capture.address)
         train(program, tracker)
 
     sink = recording.sink

@@ -120,6 +120,7 @@ def test_a_path_goes_with_its_module():
 
     del model
     gc.collect()
+    log.forget()
 
     assert not log.ids
 

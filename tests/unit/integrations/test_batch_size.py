@@ -187,3 +187,40 @@ def test_it_is_as_it_was_after_an_error_too():
 def test_a_start_that_cannot_be_meant_is_refused(start, limit):
     with pytest.raises(UsageError):
         vramscope.find_batch_size(print, start, limit=limit)
+
+
+def test_modules_and_optimizers_are_put_back_without_being_named():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters())
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    numbers = torch.get_rng_state()
+
+    def step(batch: int) -> None:
+        if batch > 4:
+            raise out_of_memory()
+        optimizer.zero_grad()
+        model(torch.randn(batch + 1, 8)).sum().backward()
+        optimizer.step()
+
+    assert vramscope.find_batch_size(step) == 4
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert len(optimizer.state) == 0
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.equal(torch.get_rng_state(), numbers)
+    assert not torch.nn.modules.module._global_forward_pre_hooks
+
+
+def test_parameters_of_no_module_are_put_back_too():
+    weight = torch.ones(4, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+
+    def step(batch: int) -> None:
+        if batch > 2:
+            raise out_of_memory()
+        (weight * batch).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    assert vramscope.find_batch_size(step) == 2
+    assert weight.tolist() == [1, 1, 1, 1]

@@ -1,0 +1,124 @@
+"""Ctrl-C at any moment: the recording ends, holds what torch counts, and the program gets its exception."""
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import vramscope
+from vramscope.load import load
+from vramscope.undisturbed import is_of_a_signal_handler, undisturbed
+
+ROOT = Path(__file__).parents[3]
+STORM = Path(__file__).parent / "scripts" / "storm.py"
+LIMIT_S = 120
+INEXACT = {"recording_failed", "interrupted"}
+
+
+def stormed(python, folder, device, where):
+    """What the program counted, and the recording; ends within the limit, or fails."""
+    done = subprocess.run(
+        [str(python), str(STORM), str(folder), device, "3", "0.0037", where],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (recording,) = load(folder).recordings
+    return json.loads(done.stdout), recording
+
+
+def check(said, recording):
+    assert said["caught"] > 0
+    assert said["swallowed"] == 0
+    notes = {note.code for note in recording.notes}
+    assert int(recording.timeline().requested[-1]) == said["in_use"] or notes & INEXACT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["inside", "blocks"])
+def test_a_storm_of_interrupts_on_the_simulated_device(tmp_path, where):
+    check(*stormed(sys.executable, tmp_path / "run", "simulated", where))
+
+
+@pytest.mark.slow
+@pytest.mark.standin
+@pytest.mark.parametrize("where", ["inside", "blocks"])
+def test_a_storm_of_interrupts_on_cuda(standin, tmp_path, where):
+    check(*stormed(standin, tmp_path / "run", "cuda", where))
+
+
+def test_work_is_done_whole_and_the_interrupt_comes_after_it():
+    done = []
+
+    def work():
+        signal.raise_signal(signal.SIGINT)
+        done.append(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        undisturbed(work)
+
+    assert done == [1]
+
+
+def test_an_error_of_the_work_comes_out():
+    with pytest.raises(ZeroDivisionError):
+        undisturbed(lambda: [][:] or 1 / 0)
+
+
+def handler(*_):
+    raise TimeoutError
+
+
+class Handler:
+    def method(self, *_):
+        raise TimeoutError
+
+    def __call__(self, *_):
+        raise TimeoutError
+
+
+@pytest.mark.parametrize(
+    "given",
+    [handler, Handler().method, Handler(), functools.partial(handler)],
+    ids=["function", "method", "object", "partial"],
+)
+def test_an_exception_of_a_signal_handler_is_the_programs(given):
+    before = signal.signal(signal.SIGALRM, given)
+    try:
+        with pytest.raises(TimeoutError) as raised:
+            signal.raise_signal(signal.SIGALRM)
+        assert is_of_a_signal_handler(raised.value)
+        assert not is_of_a_signal_handler(ValueError())
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_timeout_of_the_program_within_our_hook_reaches_it(tmp_path, monkeypatch):
+    """An alarm that comes while our code runs is no failure of ours."""
+    before = signal.signal(signal.SIGALRM, handler)
+    run = vramscope.record(tmp_path / "run", quiet=True)
+    try:
+        with run:
+            model = nn.Linear(2, 2)
+            monkeypatch.setattr(
+                type(run._capture._labeller), "module", lambda *_: signal.raise_signal(signal.SIGALRM)
+            )
+            with pytest.raises(TimeoutError):
+                model(torch.ones(1, 2))
+            monkeypatch.undo()
+            model(torch.ones(1, 2))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+    (recording,) = load(tmp_path / "run").recordings
+    assert "recording_failed" not in {note.code for note in recording.notes}

@@ -1,0 +1,201 @@
+"""Programs that train in several threads at once are recorded exactly, and live."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from standin_fixtures import LAUNCHER
+from torch import nn
+
+from vramscope.capture import _gradients
+from vramscope.capture._labels import Labeller
+from vramscope.model.marks import Category
+from vramscope.model.trace import Action
+
+ROOT = Path(__file__).parents[3]
+SOAK = ROOT / "benchmarks" / "soak_threads.py"
+LIMIT_S = 240
+
+
+def soaked(python, *options):
+    """What a try of the soak says, after it ended by itself."""
+    command = [python, SOAK, "--seconds", "6", "--threads", "8", *options]
+    done = subprocess.run(
+        list(map(str, command)),
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, last = done.stdout.splitlines()
+    assert last.startswith("1 of 1 tries without harm")
+    return json.loads(first.partition("; ")[2])
+
+
+@pytest.mark.slow
+def test_eight_threads_train_at_once_on_the_simulated_device():
+    assert soaked(sys.executable, "--device", "simulated")["steps"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.standin
+@pytest.mark.parametrize("mode", ["events", "counters"])
+def test_eight_threads_train_at_once_on_cuda(standin, mode):
+    assert standin == LAUNCHER
+    assert soaked(standin, "--device", "cuda", "--mode", mode)["steps"] > 0
+
+
+def test_gradients_are_not_read_while_another_thread_runs_backward():
+    weight = torch.ones(4, requires_grad=True)
+    weight.sum().backward()
+
+    assert _gradients.gradients_now([weight])[0] is weight.grad
+    _gradients.backwards[-1] = 1
+    try:
+        assert _gradients.gradients_now([weight]) == []
+    finally:
+        del _gradients.backwards[-1]
+
+
+def test_a_backward_pass_of_another_thread_is_seen_without_a_hook():
+    is_inside, is_over = threading.Event(), threading.Event()
+
+    def wait(gradient):
+        is_inside.set()
+        assert is_over.wait(60)
+
+    def work():
+        weight = torch.ones(4, requires_grad=True)
+        weight.register_hook(wait)
+        weight.sum().backward()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert is_inside.wait(60)
+    during = _gradients.is_backward_elsewhere()
+    is_over.set()
+    thread.join()
+
+    assert during
+    assert not _gradients.is_backward_elsewhere()
+
+
+def test_the_end_of_a_backward_pass_looks_at_the_models_of_its_own_thread_only():
+    told = []
+    labeller = Labeller(lambda storage, category, name, _: told.append((category, name)) or True)
+    mine, theirs = nn.Linear(2, 2), nn.Linear(3, 3)
+    for model in (mine, theirs):
+        model(torch.ones(1, model.in_features)).sum().backward()
+    labeller.module(mine)
+    thread = threading.Thread(target=labeller.module, args=(theirs,))
+    thread.start()
+    thread.join()
+    told.clear()
+
+    labeller.gradients()
+
+    assert told == [(Category.GRADIENT, "gradient of weight"), (Category.GRADIENT, "gradient of bias")]
+    assert len(labeller._roots) == 2
+
+
+def test_threads_that_see_a_storage_first_at_once_count_it_once(recorded):
+    with recorded() as recording:
+        kept = torch.ones(256)
+        storages = recording.capture._storages
+        # As where two threads have both asked whether it is known before one of them says so.
+        storages.live.clear()
+        storages.see(kept, None)
+        del kept
+
+    trace = recording.sink.trace
+    assert np.count_nonzero(trace.action == Action.ALLOC) == 1
+    assert recording.requested_at(len(trace)) == recording.requested_at(0)
+
+
+def test_parallel_replicas_are_recorded_exactly(recorded):
+    """What DataParallel does: replicas run forward in threads that end before the forward does."""
+
+    class Parallel(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+        def forward(self, x):
+            out = [None] * 4
+
+            def run(i):
+                out[i] = self.parts[i](x)
+
+            threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            return torch.stack(out).sum()
+
+    torch.manual_seed(0)
+    model = Parallel()
+    bare = [model(torch.ones(2, 8)).item() for _ in range(3)]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    losses = []
+    with recorded() as recording:
+        for _ in range(3):
+            loss = model(torch.ones(2, 8))
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+
+    names = set(recording.sink.labels.names)
+    assert losses == bare
+    assert {f"gradient of parts.{i}.weight" for i in range(4)} <= names
+
+
+def test_hooks_on_autograds_threads_may_train_themselves(recorded):
+    """A hook that runs a model and a backward pass of its own within a backward pass."""
+    inner, outer = nn.Linear(4, 1), nn.Linear(4, 4)
+    seen = []
+
+    def hook(gradient):
+        with torch.enable_grad():
+            inner(gradient.detach()).sum().backward()
+        seen.append(inner.weight.grad.clone())
+
+    with recorded() as recording:
+        for _ in range(3):
+            y = outer(torch.ones(2, 4))
+            y.register_hook(hook)
+            y.sum().backward()
+
+    assert len(seen) == 3
+    assert "gradient of weight" in recording.sink.labels.names
+    assert not _gradients.backwards
+
+
+def test_nobody_looks_for_holders_while_another_thread_trains(recorded):
+    is_over = threading.Event()
+    is_ready = threading.Event()
+
+    def work():
+        model = nn.Linear(2, 2)
+        model(torch.ones(1, 2)).sum().backward()
+        is_ready.set()
+        assert is_over.wait(60)
+
+    with recorded() as recording:
+        nn.Linear(2, 2)(torch.ones(1, 2)).sum().backward()
+        thread = threading.Thread(target=work)
+        thread.start()
+        assert is_ready.wait(60)
+        recording.capture.watch.explain(None)
+        is_over.set()
+        thread.join()
+
+    assert [note.code for note in recording.sink.notes] == ["holders_unknown"]

@@ -1,0 +1,124 @@
+"""Where does our own work run, so that a signal handler of the program never interrupts it?
+
+Python runs signal handlers on the main thread, between any two instructions. An exception that a handler
+raises (Ctrl-C) would leave our work half done there: a lock taken, a file half closed, an event lost. Work
+on another thread is never interrupted.
+"""
+
+import signal
+import threading
+from _thread import allocate_lock, get_ident
+from collections.abc import Callable
+from types import CodeType, TracebackType
+from typing import Any
+
+
+def undisturbed(do: Callable[[], None], wait_s: float = -1) -> bool:
+    """Run *do* where nothing interrupts it, and wait for its end.
+
+    On the main thread it runs on a thread of its own (some 50 µs); elsewhere it runs at once. An exception
+    that a signal handler raises during the wait is raised after *do* has ended.
+
+    Parameters
+    ----------
+    do
+        The work. Its exceptions are raised here.
+    wait_s
+        Longest wait in seconds; −1 waits without limit. After it *do* goes on alone.
+
+    Returns
+    -------
+    bool
+        Whether *do* has ended.
+
+    Raises
+    ------
+    BaseException
+        What *do* raised, or the last exception of a signal handler.
+    """
+    if get_ident() != threading.main_thread().ident:
+        do()
+        return True
+    return _Task(do).wait(wait_s)
+
+
+class _Task:
+    """One piece of work, on its way through another thread."""
+
+    __slots__ = ("_claim", "_do", "_end", "_error", "_is_over")
+
+    def __init__(self, do: Callable[[], None]) -> None:
+        self._do: Callable[[], None] | None = do
+        self._error: BaseException | None = None
+        self._claim = allocate_lock()
+        """Taken by the thread that does it, and never given back."""
+        self._end = allocate_lock()
+        self._end.acquire()
+        self._is_over = False
+
+    def wait(self, wait_s: float) -> bool:
+        """Begin it and wait for its end; raises what it raised, or else a signal handler meanwhile."""
+        interruption: BaseException | None = None
+        thread: threading.Thread | None = None
+        is_waiting = True
+        while is_waiting:
+            try:
+                if thread is None and not self._is_over:
+                    # Interrupted within start(), a thread may run or not: another one is started, and one
+                    # of the two does the work.
+                    new = threading.Thread(target=self._run, name="vramscope-undisturbed", daemon=True)
+                    new.start()
+                    thread = new
+                is_waiting = not self._is_over and self._end.acquire(timeout=wait_s)
+                if self._is_over and thread is not None:
+                    thread.join()
+            except BaseException as error:  # noqa: BLE001, PERF203 -- raised again after the wait
+                if isinstance(error, RuntimeError) and not is_of_a_signal_handler(error):
+                    self._run()  # the interpreter ends, or the process may start no more threads
+                else:
+                    interruption = error
+        error, self._error = self._error, None
+        if interruption is not None:
+            raise interruption
+        if error is not None:
+            raise error
+        return self._is_over
+
+    def _run(self) -> None:
+        if not self._claim.acquire(blocking=False):
+            return
+        try:
+            if self._do is not None:
+                self._do()
+        except BaseException as error:  # noqa: BLE001 -- raised again on the thread that asked
+            self._error = error
+        # What it refers to goes before the waiting thread goes on.
+        self._do = None
+        self._is_over = True
+        self._end.release()
+
+
+def is_of_a_signal_handler(error: BaseException) -> bool:
+    """Whether a signal handler of the program raised *error*: then it belongs to the program.
+
+    A handler runs between any two instructions, so also within our own code.
+    """
+    handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in handlers:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _code(handler: Any) -> CodeType | None:
+    for _ in range(8):  # a partial of a method of an object …
+        inner = getattr(handler, "func", None) or getattr(handler, "__func__", None)
+        if inner is None:
+            break
+        handler = inner
+    found = getattr(handler, "__code__", None)
+    if found is None:  # an object of a class with __call__
+        found = getattr(type(handler).__dict__.get("__call__"), "__code__", None)
+    return found if isinstance(found, CodeType) else None
