@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.analysis.folding import is_framework
+from vramscope.analysis.folding import Origin, origin
 from vramscope.model.marks import MarkKind, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Stacks
@@ -116,7 +116,7 @@ class _LoopStacks(NamedTuple):
         while stack_id:
             if self.in_optimizer[stack_id] or self.in_forward[stack_id] or self.in_backward[stack_id]:
                 found.clear()
-            elif not is_framework(self.stacks.strings[file[stack_id]]):
+            elif origin(self.stacks.strings[file[stack_id]]) not in (Origin.TORCH, Origin.RUNTIME):
                 found.add((int(file[stack_id]), int(name[stack_id])))
             stack_id = int(parent[stack_id])
         return frozenset(found)
