@@ -104,7 +104,7 @@ def _told(finding: "Finding") -> "Iterator[Block]":
 def _line(line: "dict[str, object]") -> str:
     from vramscope.units import format_bytes
 
-    where = f"{line['file']}:{line['line']} {line['function']}" if line["file"] else "no stack was recorded"
+    where = f"{line['file']}:{line['line']} {line['function']}" if line["file"] else "no stack recorded"
     where += " (by its backward)" if line.get("in_backward") else ""
     return f"{where}  {format_bytes(int(str(line['bytes_per_step'])))} a step"
 
