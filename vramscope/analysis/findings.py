@@ -29,6 +29,8 @@ class Shared(NamedTuple):
     device: int
     of: tuple[tuple[int, int], ...]
     """Rank and device of each, ascending."""
+    differs: bool
+    """Whether the claims of the others have other figures."""
 
 
 def collect(ask: Callable[[str], Any]) -> list[Finding]:
@@ -67,7 +69,11 @@ def shared(rows: Sequence[Located]) -> list[Shared]:
         groups.setdefault(_sameness(row.finding), []).append(row)
     # Ranked rows stay ranked: the first of a group is its gravest.
     return [
-        Shared(*group[0], tuple(sorted({(row.rank, row.device) for row in group})))
+        Shared(
+            *group[0],
+            of=tuple(sorted({(row.rank, row.device) for row in group})),
+            differs=len({row.finding.claim for row in group}) > 1,
+        )
         for group in groups.values()
     ]
 

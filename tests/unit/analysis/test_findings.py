@@ -41,9 +41,9 @@ def test_what_differs_in_numbers_alone_is_stated_once_with_its_ranks():
 
     once = shared(rows)
 
-    assert [(each.finding.n_bytes, ranks_words(each.of)) for each in once] == [
-        (163, "ranks 0-63"),
-        (1, "rank 7"),
+    assert [(each.finding.n_bytes, each.rank, ranks_words(each.of), each.differs) for each in once] == [
+        (163, 63, "ranks 0-63", True),
+        (1, 7, "rank 7", False),
     ]
 
 
