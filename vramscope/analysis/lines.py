@@ -129,16 +129,13 @@ def common_module(paths: Iterable[str]) -> str:
     known = [path.split(".") for path in dict.fromkeys(paths) if path]
     if not known:
         return ""
-    same_length = len({len(path) for path in known}) == 1
-    columns = [set(column) for column in zip(*known, strict=False)]
-    if same_length and all(len(names) == 1 or all(map(str.isdigit, names)) for names in columns):
-        return ".".join(next(iter(names)) if len(names) == 1 else "*" for names in columns)
-    common = []
-    for names in columns:
-        if len(names) > 1:
+    common: list[str] = []
+    for names in map(set, zip(*known, strict=False)):
+        is_alike = len(names) == 1 or all(map(str.isdigit, names))
+        common.append(next(iter(names)) if len(names) == 1 else "*")
+        if not is_alike:
             break
-        common.append(next(iter(names)))
-    return ".".join([*common, "*"]) if common else f"{len(known)} modules"
+    return ".".join(common) if len(known) == 1 or set(common) != {"*"} else f"{len(known)} modules"
 
 
 # ------------------------------------------------------------------------------------------ in words
