@@ -13,7 +13,7 @@ from vramscope.units import format_duration
 
 from ..data import Data, View
 from ..instant import folded
-from .stack_table import marked_place
+from .stack_table import NO_STACK, marked_place
 
 MAX_PINS = 200
 
@@ -72,7 +72,7 @@ def _pin(data: Data, view: View, found: Any, i: int) -> dict[str, Any]:
     number = int(view.recording.steps.index[step]) if step >= 0 else -1
     words = [f"step {number}" if step >= 0 else "", phase.name.lower() if phase != Phase.OTHER else ""]
     origin = " · ".join(word for word in words if word) or ("before" if found.alloc_event[i] < 0 else "")
-    name = frame.function if frame else code.strings[int(code.via[stack])] or "not recorded"
+    name = frame.function if frame else code.strings[int(code.via[stack])] or NO_STACK
     age = format_duration(int(found.age_ns[i])) if found.age_ns[i] else f"{int(found.age_events[i]):,} ev."
     return {
         "id": str(i), "where": name[:160],

@@ -112,7 +112,7 @@ def place_of(kept: tuple[str, int, str]) -> str:
 
 
 def _place(frame: Any) -> str:
-    return f"{frame.function} {place(frame)}"[:160] if frame else "no stack was recorded"
+    return f"{frame.function} {place(frame)}"[:160] if frame else "no stack recorded"
 
 
 def _name(leak: Leak) -> str:

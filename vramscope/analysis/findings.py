@@ -2,9 +2,16 @@
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from vramscope.analysis import analyses
+from vramscope.analysis.categories import assign
+from vramscope.analysis.folding import fold
+from vramscope.analysis.lifetimes import lifetimes
+from vramscope.analysis.lines import modules_by_place
 from vramscope.model.finding import Finding, Severity
 from vramscope.model.recording import Recording
 
@@ -29,6 +36,8 @@ class Shared(NamedTuple):
     device: int
     of: tuple[tuple[int, int], ...]
     """Rank and device of each, ascending."""
+    differs: bool
+    """Whether the claims of the others have other figures."""
 
 
 def collect(ask: Callable[[str], Any]) -> list[Finding]:
@@ -43,6 +52,27 @@ def collect(ask: Callable[[str], Any]) -> list[Finding]:
         for finding in analysis.findings(ask(analysis.name))
     ]
     return ranked(found)
+
+
+def with_modules(recording: Recording, findings: Sequence[Finding]) -> list[Finding]:
+    """*findings* with the module of their line, or what several modules of it have in common, where known."""
+    lines = {(each.file, each.line): number for number, each in enumerate(findings) if each.file}
+    if all(each.module or not each.file for each in findings):
+        return list(findings)
+    folded = fold(recording.stacks)
+    number = np.full(len(folded.stacks), -1)
+    for node in np.unique(folded.of[folded.of > 0]).tolist():
+        frame = folded.stacks.frame(node)
+        number[node] = lines.get((frame.file, frame.line), -1)
+    allocations = lifetimes(recording)
+    group = number[folded.of][allocations.stack_id]
+    modules = modules_by_place(recording, allocations, assign(recording, allocations), group)
+    return [
+        each
+        if each.module or not each.file
+        else replace(each, module=modules.get(lines[each.file, each.line]) or None)
+        for each in findings
+    ]
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
@@ -67,7 +97,11 @@ def shared(rows: Sequence[Located]) -> list[Shared]:
         groups.setdefault(_sameness(row.finding), []).append(row)
     # Ranked rows stay ranked: the first of a group is its gravest.
     return [
-        Shared(*group[0], tuple(sorted({(row.rank, row.device) for row in group})))
+        Shared(
+            *group[0],
+            of=tuple(sorted({(row.rank, row.device) for row in group})),
+            differs=len({row.finding.claim for row in group}) > 1,
+        )
         for group in groups.values()
     ]
 

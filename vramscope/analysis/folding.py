@@ -71,6 +71,8 @@ _PLUMBING = frozenset(
         "__call__",
         "__torch_dispatch__",
         "__torch_function__",
+        "<lambda>",
+        "_apply",
         "_call_impl",
         "_fn",
         "_wrapped_call_impl",

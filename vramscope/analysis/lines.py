@@ -15,6 +15,7 @@ from vramscope.analysis.categories import Assigned
 from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.analysis.live_set import live_rows
+from vramscope.analysis.tree import depths
 from vramscope.model.marks import Category
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
@@ -70,11 +71,10 @@ def live_bytes(
     unique, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     n_bytes, n_blocks = np.zeros(len(unique), "i8"), np.bincount(group.reshape(-1), minlength=len(unique))
     np.add.at(n_bytes, group.reshape(-1), allocations.block_size[live])
-    rows = []
+    rows, depth = [], depths(recording.stacks.parent)
     for row in np.argsort(-n_bytes, kind="stable").tolist():
         place, via, category, module = unique[row].tolist()
         frames = folded.stacks.frames(place)
-        n_all = len(recording.stacks.frames(int(stack_id[first[row]])))
         rows.append(
             LiveBytes(
                 n_bytes=int(n_bytes[row]),
@@ -84,7 +84,7 @@ def live_bytes(
                 frames=frames,
                 is_library=bool(place) and folded.is_library(place),
                 via=folded.strings[via] if via else "",
-                n_folded=n_all - len(frames),
+                n_folded=int(depth[stack_id[first[row]]]) - len(frames),
             )
         )
     return tuple(rows)
@@ -129,16 +129,13 @@ def common_module(paths: Iterable[str]) -> str:
     known = [path.split(".") for path in dict.fromkeys(paths) if path]
     if not known:
         return ""
-    same_length = len({len(path) for path in known}) == 1
-    columns = [set(column) for column in zip(*known, strict=False)]
-    if same_length and all(len(names) == 1 or all(map(str.isdigit, names)) for names in columns):
-        return ".".join(next(iter(names)) if len(names) == 1 else "*" for names in columns)
-    common = []
-    for names in columns:
-        if len(names) > 1:
+    common: list[str] = []
+    for names in map(set, zip(*known, strict=False)):
+        is_alike = len(names) == 1 or all(map(str.isdigit, names))
+        common.append(next(iter(names)) if len(names) == 1 else "*")
+        if not is_alike:
             break
-        common.append(next(iter(names)))
-    return ".".join([*common, "*"]) if common else f"{len(known)} modules"
+    return ".".join(common) if len(known) == 1 or set(common) != {"*"} else f"{len(known)} modules"
 
 
 # ------------------------------------------------------------------------------------------ in words

@@ -9,7 +9,7 @@ import numpy as np
 from vramscope.allocator.checkpoints import state_from_nearest
 from vramscope.analysis import find
 from vramscope.analysis.categories import categories
-from vramscope.analysis.findings import collect
+from vramscope.analysis.findings import collect, with_modules
 from vramscope.analysis.identity import identity_of
 from vramscope.analysis.lines import LiveBytes, live_bytes
 from vramscope.analysis.own_peaks import own_peaks
@@ -99,6 +99,10 @@ def _summary(recording: Recording) -> Summary:
     fall = waterfall(recording)
     sampled = None if has_allocator(recording) else sampled_peaks(recording)
     peaks = step_peaks(recording)
+
+    def ask(name: str) -> Any:
+        return fall if name == "waterfall" else _answer(recording, name)
+
     return Summary(
         recording=recording,
         end=end,
@@ -110,7 +114,7 @@ def _summary(recording: Recording) -> Summary:
         outside=_outside(recording, peaks) if sampled is None else None,
         categories=known.totals if known.is_known else None,
         category_peaks=_category_peaks(recording) if known.is_known else None,
-        findings=tuple(collect(lambda name: fall if name == "waterfall" else _answer(recording, name))),
+        findings=tuple(with_modules(recording, collect(ask))),
         samples=_samples(recording.counters),
         waterfall=fall,
         sampled=sampled,

@@ -115,7 +115,7 @@ def _grown(stacks: Stacks, own_bytes: NDArray[Any], own_count: NDArray[Any]) -> 
 def _summed(parent: NDArray[Any], own: NDArray[Any]) -> NDArray[Any]:
     """Own values plus those of all descendants, from the deepest level up."""
     total = own.copy()
-    depth = _depths(parent)
+    depth = depths(parent)
     order = np.argsort(-depth, kind="stable")
     ends = np.searchsorted(-depth[order], -np.arange(int(depth.max(initial=0)), 0, -1), side="right")
     start = 0
@@ -126,7 +126,7 @@ def _summed(parent: NDArray[Any], own: NDArray[Any]) -> NDArray[Any]:
     return total
 
 
-def _depths(parent: NDArray[Any]) -> NDArray[Any]:
+def depths(parent: NDArray[Any]) -> NDArray[Any]:
     """Steps from each node to the root, by jumping twice as far each time."""
     depth = (np.arange(len(parent)) > 0).astype("i8")
     ancestor = parent.astype("i8")

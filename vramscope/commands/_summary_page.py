@@ -310,11 +310,11 @@ def _telling(steps: Sequence[StepPeak]) -> list[StepPeak]:
 
 
 def _findings(found: Sequence[Shared], n_recordings: int = 1) -> Iterator[Block]:
-    for finding, rank, device, of in found:
+    for finding, rank, device, of, differs in found:
         place = place_words(finding.file, finding.line or 0) if finding.file else ""
         module = f" in {finding.module}" if finding.module else ""
         where = f" ({place}{module})" if place and place not in finding.claim else ""
-        most = f" (figures of {ranks_words([(rank, device)])})" if len(of) > 1 else ""
+        most = f" (figures of {ranks_words([(rank, device)])})" if differs else ""
         whose = f"{ranks_words(of)}{most}: " if n_recordings > 1 else ""
         advice = f". {finding.advice}" if finding.advice else ""
         kind = "plain" if finding.severity == "info" else finding.severity

@@ -161,16 +161,16 @@ def _table(title: str, changes: "tuple[Change, ...]", top: int, n_steps: int) ->
         return
     yield Heading(title, level=3)
     rows = tuple(_row(change, n_steps) for change in changes[:top])
-    yield Grid(("difference", "before", "after", "in steps", ""), rows, "rrrrl")
+    yield Grid(("difference", "before", "after", "differs in", ""), rows, "rrrrl")
     if len(changes) > top:
         yield Text(f"{len(changes) - top:,} more (--top {len(changes)})", "quiet")
 
 
 def _row(change: "Change", n_steps: int) -> tuple[str, ...]:
-    from vramscope.units import format_bytes
+    from vramscope.units import format_bytes, format_count
 
     sign = "+" if change.n_bytes > 0 else ""
-    steps = [f"{change.n_steps:,}"] if change.n_steps and n_steps else []
+    steps = [format_count(change.n_steps, "step")] if change.n_steps and n_steps else []
     outside = ["outside"] if change.is_outside and n_steps else []
     sizes = format_bytes(change.before), format_bytes(change.after)
     name = change.name if change.kind == "line" else change.name.replace("_", " ")

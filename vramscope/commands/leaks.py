@@ -29,6 +29,7 @@ def arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     import json
 
+    from vramscope.analysis.findings import with_modules
     from vramscope.analysis.leaks import findings, leaks
     from vramscope.analysis.summary import summarize
     from vramscope.commands._document import print_terminal
@@ -45,7 +46,10 @@ def run(args: Namespace) -> int:
     with waiting(f"reading {args.path}"):
         loaded = load(args.path)
         results = [leaks(recording, least) for recording in loaded.recordings]
-    told = [findings(result) for result in results]
+    told = [
+        with_modules(recording, findings(result))
+        for recording, result in zip(loaded.recordings, results, strict=True)
+    ]
     if args.json:
         found = as_json([summarize(recording) for recording in loaded.recordings])
         found["findings"] = as_json_findings(zip(loaded.recordings, told, strict=True))
@@ -111,6 +115,7 @@ def _told(finding: "Finding") -> "Iterator[Block]":
         ("holder", path or finding.holder),
         ("kept at", kept and f"{kept['file']}:{kept['line']}  {kept['code']}"),
         *(("allocated at", _line(line)) for line in evidence.get("lines", [])),
+        ("module", finding.module),
         ("do", finding.advice),
     ]
     yield Grid(("", ""), tuple((name, str(text)) for name, text in rows if text), "ll")
@@ -119,7 +124,7 @@ def _told(finding: "Finding") -> "Iterator[Block]":
 def _line(line: "dict[str, object]") -> str:
     from vramscope.units import format_bytes
 
-    where = f"{line['file']}:{line['line']} {line['function']}" if line["file"] else "no stack was recorded"
+    where = f"{line['file']}:{line['line']} {line['function']}" if line["file"] else "no stack recorded"
     where += " (by its backward)" if line.get("in_backward") else ""
     return f"{where}  {format_bytes(int(str(line['bytes_per_step'])))} a step"
 

@@ -116,7 +116,7 @@ def _largest(recording: "Recording") -> str:
     rows = zip(found.n_bytes[:3].tolist(), found.folded_id[:3].tolist(), strict=True)
     frames = [(n_bytes, folded.stacks.frame(own) if own else None) for n_bytes, own in rows]
     return "\n".join(
-        f"  {format_bytes(n_bytes)}  {'no stack was recorded' if at is None else f'{at.file}:{at.line}'}"
+        f"  {format_bytes(n_bytes)}  {'no stack recorded' if at is None else f'{at.file}:{at.line}'}"
         for n_bytes, at in frames
     )
 

@@ -1,9 +1,16 @@
 """Findings have one order, the gravest first, and a finding that many ranks share is stated once."""
 
-from vramscope.analysis.findings import collect, located, ranked, ranks_words, shared
+from dataclasses import replace
+
+from vramscope.analysis.findings import collect, located, ranked, ranks_words, shared, with_modules
 from vramscope.model.device import Device, Process
 from vramscope.model.finding import Finding, Severity
+from vramscope.model.marks import MarkKind, Marks
 from vramscope.model.recording import Recording
+from vramscope.model.stacks import StackBuilder
+from vramscope.model.trace import Action
+
+TORCH = "/opt/lib/python3.11/site-packages/torch/nn/functional.py"
 
 
 def found(kind: str, severity: str, n_bytes: int | None = None, claim: str = "", **rest) -> Finding:
@@ -41,9 +48,9 @@ def test_what_differs_in_numbers_alone_is_stated_once_with_its_ranks():
 
     once = shared(rows)
 
-    assert [(each.finding.n_bytes, ranks_words(each.of)) for each in once] == [
-        (163, "ranks 0-63"),
-        (1, "rank 7"),
+    assert [(each.finding.n_bytes, each.rank, ranks_words(each.of), each.differs) for each in once] == [
+        (163, 63, "ranks 0-63", True),
+        (1, 7, "rank 7", False),
     ]
 
 
@@ -67,3 +74,29 @@ def test_every_analysis_but_the_peak_is_asked_once():
     assert "peak" not in asked
     assert len(set(asked)) == len(asked)
     assert {"leaks", "oom", "fragmentation", "waterfall"} <= set(asked)
+
+
+def test_a_finding_has_the_module_of_its_line(recording):
+    builder = StackBuilder()
+    mlp = builder.add([("linear", TORCH, 1), ("forward", "/home/me/model.py", 31)])
+    loss = builder.add([("<module>", "/home/me/train.py", 9)])
+    marks = Marks.of(
+        kind=[MarkKind.MODULE] * 3, event=[0, 1, 2], name=[1, 2, 0], names=("", "h.0.mlp", "h.1.mlp")
+    )
+    made = replace(
+        recording(
+            (Action.ALLOC, 0, 512, mlp),
+            (Action.ALLOC, 4096, 512, mlp),
+            (Action.ALLOC, 8192, 512, loss),
+            stacks=builder.build(),
+        ),
+        marks=marks,
+    )
+    given = [
+        found("leak", "warning", file="/home/me/model.py", line=31),
+        found("leak", "warning", file="/home/me/train.py", line=9),
+        found("leak", "warning"),
+        found("oom", "error", file="/home/me/model.py", line=31, module="h.1.mlp"),
+    ]
+
+    assert [each.module for each in with_modules(made, given)] == ["h.*.mlp", None, None, "h.1.mlp"]

@@ -203,6 +203,16 @@ def test_stacks_that_differ_in_outer_frames_only_are_one_holder():
     assert held.folded_id.tolist() == folded.place[held.example].tolist()
 
 
+def test_a_module_that_moves_to_the_device_is_named_by_the_call():
+    builder = StackBuilder()
+    module = "/opt/conda/lib/python3.11/site-packages/torch/nn/modules/module.py"
+    names = ("<lambda>", "_apply", "_apply", "cuda")
+    stack = builder.add([*((name, module, 9) for name in names), ("train", TRAIN, 4)])
+    folded = fold(builder.build())
+
+    assert folded.strings[folded.via[stack]] == "cuda"
+
+
 def test_a_forward_of_a_library_has_the_name_of_its_file():
     builder = StackBuilder()
     layers = "/opt/conda/lib/python3.11/site-packages/torch/nn/modules"

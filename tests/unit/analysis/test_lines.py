@@ -25,7 +25,10 @@ def live(
         (["h.3.mlp", ""], "h.3.mlp"),
         (["h.0.mlp", "h.11.mlp"], "h.*.mlp"),
         (["h.0.mlp.fc", "h.0.attn"], "h.0.*"),
+        (["h.0.mlp.fc", "h.1.mlp.act"], "h.*.mlp.*"),
+        (["h.0", "h.0.mlp"], "h.0"),
         (["encoder", "decoder"], "2 modules"),
+        (["0", "0.up", "1"], "3 modules"),
     ],
 )
 def test_modules_are_named_by_what_they_have_in_common(paths, common):
