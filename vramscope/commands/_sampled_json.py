@@ -10,11 +10,13 @@ def levels(summary: Summary) -> dict[str, Any]:
     found = summary.sampled
     if found is None:
         unknown = () if summary.recording.has_reserved else ("reserved",)
-        peak = {quantity: high.n_bytes for quantity, high in summary.peak.items()}
-        return {
-            word: {f"{name}_bytes": None if name in unknown else n_bytes for name, n_bytes in known.items()}
-            for word, known in (("end", summary.end), ("peak", peak))
-        } | {"peak_is_exact": True}
+        end: dict[str, int | None] = {
+            f"{name}_bytes": None if name in unknown else n_bytes for name, n_bytes in summary.end.items()
+        }
+        most: dict[str, int | None] = {
+            f"{name}_bytes": None if name in unknown else high.n_bytes for name, high in summary.peak.items()
+        }
+        return {"end": end, "peak": most, "peak_is_exact": True}
     counters = summary.recording.counters
     names = [f"{quantity}_bytes" for quantity in summary.end]
     peak = {name: _known(getattr(found, name.removesuffix("_bytes"), -1)) for name in names}

@@ -173,7 +173,7 @@ def test_garbage_is_told_with_file_and_offset_and_keeps_what_came_before(
 
 
 def test_flipped_bytes_never_crash_nor_move_a_row(complete: Path) -> None:
-    """Flips in the numbers cannot be noticed (there are no checksums): only the rows' count and the rest."""
+    """Whatever a flip hits, no more rows are read than were written, and stacks end."""
     chance = random.Random(3)
     for name in FILES:
         path = complete / name
