@@ -15,13 +15,20 @@ from numpy.typing import NDArray
 from vramscope.analysis.lifetimes import ALIVE, BEFORE, Allocations
 
 KIB, MIB = 1 << 10, 1 << 20
-CUTS = (2 * MIB, 64 * KIB, 0)
-"""A level shows blocks from this size; the coarsest that loses nothing visible is used."""
-MOST_BANDS = 6000
-"""With no more live at once everything is drawn; beyond, a view would take more than 100 ms."""
-LEAST_DISTANCE = 2048
 EMPTY, SMALLER = -1, -2
 """Above all memory; blocks too small to be seen here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """The index's choice between memory, time and what can be seen."""
+
+    cuts: tuple[int, ...] = (2 * MIB, 64 * KIB, 0)
+    """Bytes: a level shows blocks from this size. The coarsest that loses nothing visible is used."""
+    most_bands: int = 6000
+    """With no more live at once everything is drawn; beyond, a view would take more than 100 ms."""
+    least_distance: int = 2048
+    """Instants between two lists of what is live, at least."""
 
 
 class Box(NamedTuple):
@@ -64,35 +71,40 @@ class Bands:
     levels: tuple[Level, ...]
     allocated: NDArray[Any]
     """By instant."""
+    most_bands: int
 
     def level_for(self, bytes_per_pixel: float) -> Level:
         """The coarsest level that leaves out only what could not be seen."""
-        if self.levels[-1].most <= MOST_BANDS:
+        if self.levels[-1].most <= self.most_bands:
             return self.levels[-1]
         return next((level for level in self.levels if level.cut * 8 <= bytes_per_pixel), self.levels[-1])
 
 
-def bands(found: Allocations, allocated: NDArray[Any]) -> Bands:
+def bands(found: Allocations, allocated: NDArray[Any], detail: Detail | None = None) -> Bands:
     """The index; about 0.3 s and 50 MB per million allocations."""
+    detail = detail or Detail()
     last = len(allocated) - 1
     dies = np.where(found.free_event == ALIVE, last, found.free_event)
     is_shown = found.free_event != BEFORE
     levels = []
-    for cut in CUTS:
+    for cut in detail.cuts:
         rows = np.flatnonzero(is_shown & (found.block_size >= cut))
         if cut and len(rows) == int(is_shown.sum()):
             continue
-        levels.append(_level(cut, rows, found.alloc_event[rows], dies[rows], found.block_size[rows], last))
-    if levels[-1].most <= MOST_BANDS:
+        born, size = found.alloc_event[rows], found.block_size[rows]
+        most = _most(born, dies[rows], last)
+        distance = max(detail.least_distance, most)
+        born, died, frames = _frames(born, dies[rows], last, distance)
+        levels.append(Level(cut, rows, born, died, size, distance, frames, most))
+    if levels[-1].most <= detail.most_bands:
         levels = levels[-1:]
-    return Bands(tuple(levels), allocated)
+    return Bands(tuple(levels), allocated, detail.most_bands)
 
 
-def _level(
-    cut: int, rows: NDArray[Any], born: NDArray[Any], dies: NDArray[Any], size: NDArray[Any], last: int
-) -> Level:
-    most = _most(born, dies, last)
-    distance = max(LEAST_DISTANCE, most)
+def _frames(
+    born: NDArray[Any], dies: NDArray[Any], last: int, distance: int
+) -> tuple[NDArray[Any], NDArray[Any], tuple[NDArray[Any], ...]]:
+    """Births and deaths in the smallest type, and which allocations are live at every *distance* instants."""
     kind = np.int32 if last < 2**31 - 1 else np.int64
     born, dies = born.astype(kind), dies.astype(kind)
     frames = [np.flatnonzero((born < 0) & (dies >= 0)).astype(np.int32)]
@@ -100,7 +112,7 @@ def _level(
     for i in range(1, last // distance + 1):
         seen = np.concatenate([frames[-1], np.arange(starts[i - 1], starts[i], dtype=np.int32)])
         frames.append(seen[dies[seen] >= i * distance])
-    return Level(cut, rows, born, dies, size, distance, tuple(frames), most)
+    return born, dies, tuple(frames)
 
 
 def _most(born: NDArray[Any], dies: NDArray[Any], last: int) -> int:

@@ -44,16 +44,19 @@ def block_extremes(values: NDArray[Any]) -> Extremes:
     return Extremes(whole.min(axis=1), whole.max(axis=1))
 
 
-def m4(columns: Sequence[NDArray[Any]], edges: NDArray[Any], blocks: Extremes | None = None) -> NDArray[Any]:
+def m4(
+    columns: Sequence[NDArray[Any]], edges: NDArray[Any], blocks: Extremes | None = None, wide: int = WIDE
+) -> NDArray[Any]:
     """Sorted indices to draw: first, last and extremes of each ``[edges[i], edges[i+1])``.
 
-    *blocks*: of the one column, where known; then a wide picture costs its blocks, not its values.
+    *blocks*: of the one column, where known; then a picture of *wide* values or more costs its blocks, not
+    its values.
     """
     if len(edges) < 2 or edges[0] >= edges[-1]:
         return np.zeros(0, "i8")
     chosen = [edges[:-1], edges[1:] - 1]
     for values in columns:
-        if blocks is not None and edges[-1] - edges[0] >= WIDE:
+        if blocks is not None and edges[-1] - edges[0] >= wide:
             chosen += [_first_in_blocks(values, edges, *each) for each in _both(blocks)]
         else:
             chosen += [_first_hit(values, edges, np.minimum), _first_hit(values, edges, np.maximum)]

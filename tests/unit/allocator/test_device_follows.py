@@ -119,3 +119,17 @@ def test_every_address_is_predicted(path):
             assert np.array_equal(getattr(end.blocks, name), getattr(recording.final.blocks, name)), name
         for name in ("address", "size", "stream", "pool", "is_large", "is_expandable"):
             assert np.array_equal(getattr(end.segments, name), getattr(recording.final.segments, name)), name
+
+
+def test_the_figures_in_the_architecture_are_those_of_the_captures():
+    def n_addresses(paths):
+        recordings = [recording for path in paths for recording in read(path).recordings]
+        return sum(np.count_nonzero(recording.trace.action == Action.ALLOC) for recording in recordings)
+
+    text = (captures.OWN.parents[1] / "ARCHITECTURE.md").read_text()
+    own = captures.genuine()
+
+    assert f"{n_addresses(own):,} of these addresses are in {len(own)} captures" in text
+    if captures.OTHERS.exists():
+        assert f"the {n_addresses(FILES):,} addresses" in text
+        assert f"of {len(FILES)} captures" in text

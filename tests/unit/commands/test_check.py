@@ -2,9 +2,8 @@
 
 import json
 import re
-import sys
 from dataclasses import replace
-from types import SimpleNamespace
+from importlib import import_module
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -45,7 +44,7 @@ def runs(monkeypatch):
 
     def offer(**known: list[Recording]) -> None:
         made = {name: Run(name, name, tuple(recordings)) for name, recordings in known.items()}
-        monkeypatch.setitem(sys.modules, "vramscope.load", SimpleNamespace(load=lambda path: made[path]))
+        monkeypatch.setattr(import_module("vramscope.load"), "load", lambda path: made[path])
 
     return offer
 

@@ -1,7 +1,6 @@
 """The export command writes where it is told, and over nothing."""
 
-import sys
-from types import SimpleNamespace
+from importlib import import_module
 
 import pytest
 
@@ -12,7 +11,7 @@ from vramscope.model.recording import Recording, Run
 @pytest.fixture(autouse=True)
 def _one_empty_recording(monkeypatch):
     run = Run("run", "run", (Recording(),))
-    monkeypatch.setitem(sys.modules, "vramscope.load", SimpleNamespace(load=lambda _: run))
+    monkeypatch.setattr(import_module("vramscope.load"), "load", lambda _: run)
 
 
 @pytest.mark.parametrize("name", ["parquet", "csv"])

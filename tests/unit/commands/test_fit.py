@@ -1,8 +1,7 @@
 """fit says what would fit: in words, and for machines."""
 
 import json
-import sys
-from types import SimpleNamespace
+from importlib import import_module
 
 import pytest
 
@@ -44,7 +43,7 @@ def runs(monkeypatch):
 
     def offer(**known: list[Recording]) -> None:
         made = {name: Run(name, name, tuple(recordings)) for name, recordings in known.items()}
-        monkeypatch.setitem(sys.modules, "vramscope.load", SimpleNamespace(load=lambda path: made[path]))
+        monkeypatch.setattr(import_module("vramscope.load"), "load", lambda path: made[path])
 
     return offer
 

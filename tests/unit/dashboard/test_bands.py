@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vramscope.dashboard.figures import bands as module
-from vramscope.dashboard.figures.bands import EMPTY, SMALLER, Box, bands, fullest, raster
+from vramscope.dashboard.figures.bands import EMPTY, SMALLER, Box, Detail, bands, fullest, raster
 
 from vramscope.analysis.lifetimes import ALIVE, BEFORE, Allocations
 
@@ -40,12 +39,12 @@ def owner(found: Allocations, instant: Any, byte: float) -> int:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_every_pixel_is_what_is_live_there(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LEAST_DISTANCE", 16)
+def test_every_pixel_is_what_is_live_there(seed: int) -> None:
     found = lives(seed)
     total = outline(found)
     instants = np.arange(N_EVENTS + 1)
-    pixels, _ = raster(bands(found, total), Box(instants, 0, float(total.max()) * 1.1, 37))
+    index = bands(found, total, Detail(least_distance=16))
+    pixels, _ = raster(index, Box(instants, 0, float(total.max()) * 1.1, 37))
 
     centres = (np.arange(37) + 0.5) * total.max() * 1.1 / 37
     expected = [[owner(found, k, byte) for byte in centres] for k in instants]
@@ -72,12 +71,10 @@ def test_below_all_memory_and_above_it_is_nothing() -> None:
     assert pixels[0][-1] == EMPTY
 
 
-def test_blocks_too_small_to_see_are_one_band_of_their_exact_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_BANDS", 5)
-    monkeypatch.setattr(module, "CUTS", (500, 0))
+def test_blocks_too_small_to_see_are_one_band_of_their_exact_bytes() -> None:
     found = lives(2)
     total = outline(found)
-    index = bands(found, total)
+    index = bands(found, total, Detail(cuts=(500, 0), most_bands=5))
     coarse, level = raster(index, Box(np.array([250]), 0, float(total[250]), 4))
     fine, exact = raster(index, Box(np.array([250]), 0, float(total[250]), int(total[250])))
 

@@ -4,7 +4,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from vramscope.dashboard.figures import m4 as m4_module
 from vramscope.dashboard.figures.m4 import block_extremes, even_edges, m4, time_edges
 
 
@@ -58,12 +57,11 @@ def test_many_events_of_one_moment_lie_in_one_column() -> None:
 
 
 @pytest.mark.parametrize("n_columns", [1, 7, 520, 5000])
-def test_looking_at_blocks_finds_the_same_points(n_columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(m4_module, "WIDE", 1)
+def test_looking_at_blocks_finds_the_same_points(n_columns: int) -> None:
     values, position = levels(30_001), np.sort(np.random.default_rng(1).random(30_001) ** 3)
     blocks, rng = block_extremes(values), np.random.default_rng(2)
     for _ in range(20):
         start, stop = np.sort(rng.choice(len(values) + 1, 2, replace=False))
         edges = time_edges(position, start, stop, n_columns)
 
-        assert m4([values], edges, blocks).tolist() == m4([values], edges).tolist()
+        assert m4([values], edges, blocks, wide=1).tolist() == m4([values], edges).tolist()
