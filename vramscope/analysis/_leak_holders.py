@@ -174,8 +174,10 @@ def _named_part(holding: Held) -> tuple[Word, ...]:
 
 def _written(words: tuple[Word, ...]) -> str:
     text = ""
-    for kind, name, *rest in words:
-        if kind in _CONTAINERS:
+    for at, (kind, name, *rest) in enumerate(words):
+        if kind == "key" and words[at - 1][:2] == ("attribute", "funcargs"):
+            text = str(name).strip("'")  # pytest's: the test knows a fixture by its name
+        elif kind in _CONTAINERS:
             text = f"{text}[{name}]"
         elif kind in _NAMELESS:
             continue

@@ -101,8 +101,8 @@ def findings(found: Accumulation) -> list[Finding]:
         Finding(
             kind="graphs_before_backward",
             severity="info",
-            claim=f"{found.n_forwards} forwards of the same call keep {kept} until one backward, and the largest "
-            f"of them {one}",
+            claim=f"{found.n_forwards} forwards of the same call keep {kept} until one backward, and "
+            f"the largest of them {one}",
             file=frame and frame.file,
             line=frame and frame.line,
             function=frame and frame.function,

@@ -60,14 +60,14 @@ def findings(found: SmallAllocations) -> list[Finding]:
         Finding(
             kind="small_allocations",
             severity="info",
-            claim=f"one line makes {found.per_step:,} allocations of at most {format_bytes(_SMALL_BYTES)} in a step "
-            f"(usually {format_bytes(found.median_bytes)})",
+            claim=f"one line makes {found.per_step:,} allocations in a step of at most "
+            f"{format_bytes(_SMALL_BYTES)} each (usually {format_bytes(found.median_bytes)})",
             file=frame and frame.file,
             line=frame and frame.line,
             function=frame and frame.function,
             n_bytes=None,
-            advice="work on one large tensor instead of many small ones: each takes a kernel of its own and at "
-            "least 512 bytes",
+            advice="work on one large tensor instead of many small ones: each takes at least 512 bytes, "
+            "and a kernel of its own",
             evidence={"per_step": found.per_step, "median_bytes": found.median_bytes},
         )
     ]

@@ -54,8 +54,8 @@ def findings(found: WideNumbers) -> list[Finding]:
         Finding(
             kind="wide_numbers",
             severity="info",
-            claim=f"{format_bytes(found.n_bytes)} of parameters, gradients and optimizer state are 64-bit at the "
-            f"peak ({found.n_tensors:,} tensors{example})",
+            claim=f"{format_bytes(found.n_bytes)} of parameters, gradients and optimizer state are 64-bit at "
+            f"the peak ({found.n_tensors:,} tensors{example})",
             n_bytes=found.n_bytes // 2,
             advice="model.float() halves them: tensors made from NumPy arrays are 64-bit unless converted",
             evidence={"bytes": found.n_bytes, "tensors": found.n_tensors, "example": found.example},

@@ -152,9 +152,9 @@ def emptied(recording, n_calls):
     for _ in range(n_calls):
         rows += [(Action.SEGMENT_ALLOC, MIB << 10, 20 * MIB, 1), (Action.ALLOC, MIB << 10, 20 * MIB, 1)]
         rows += [(Action.FREE_REQUESTED, MIB << 10, 20 * MIB), (Action.FREE_COMPLETED, MIB << 10, 20 * MIB)]
-        rows += [(Action.SEGMENT_FREE, MIB << 10, 20 * MIB, 2)]
+        rows += [(Action.SEGMENT_FREE, MIB << 10, 20 * MIB, 3)]
     stacks = stacks_of(
-        [("train", "train.py", 7)], [("train", "train.py", 9), ("empty_cache", "torch/cuda/memory.py", 1)]
+        [("train", "train.py", 7)], [("empty_cache", "torch/cuda/memory.py", 1), ("train", "train.py", 9)]
     )
     return recording(*rows, stacks=stacks)
 

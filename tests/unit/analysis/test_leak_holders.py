@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from vramscope.analysis._leak_causes import Facts, cause_of
+from vramscope.analysis._leak_edits import advice, as_written
 from vramscope.analysis._leak_holders import _with_what_grows, container_of, is_bounded, kept_at, root_of
 from vramscope.model.holders import PREFIX, holding_of
 
@@ -135,3 +136,94 @@ def test_a_statement_for_another_container_is_not_told():
     ]
 
     assert {kept_at(each) for each in seen(*rows)} == {None}
+
+
+LIGHTNING = [
+    ("global", "t", "train.py"),
+    ("attribute", "_data_connector", "Trainer"),
+    ("attribute", "model", "_DataConnector"),
+    ("attribute", "cache", "Net"),
+]
+
+
+def way(first, *words):
+    return [holding_of(PREFIX + json.dumps([*first, key(str(step)), *words])) for step in range(4)]
+
+
+def grown(holdings):
+    return [_with_what_grows(dict(enumerate(holdings)), np.arange(4))[row] for row in range(4)]
+
+
+def test_what_a_library_leads_to_is_named_as_the_statement_that_keeps_it_does():
+    kept = ("kept_at", "train.py", 14, "self.cache[self.global_step] = h", 4)
+    (found, *_) = grown(way(LIGHTNING, kept))
+
+    assert as_written(found) == "self.cache"
+
+
+def test_what_a_library_leads_to_is_named_by_its_owner_where_no_statement_is_known():
+    (found, *_) = grown(way(LIGHTNING))
+
+    assert as_written(found) == "self.cache of Net"
+
+
+def test_a_way_without_a_library_s_insides_is_named_as_it_goes():
+    (found, *_) = grown(way([("local", "trainer", "main", "train.py", 9), ("attribute", "cache", "Net")]))
+
+    assert as_written(found) == "trainer.cache"
+
+
+def test_a_fixture_is_named_as_the_test_names_it():
+    named = [
+        ("global", "hooks", "pytest"),
+        ("closure", "item", "pytest_runtest_protocol.<locals>.callbinrepr"),
+        ("attribute", "funcargs", "Function"),
+        key("'setup'"),
+        item(2, "tuple"),
+    ]
+    held = [holding_of(PREFIX + json.dumps([*named, item(step)])) for step in range(4)]
+
+    assert {as_written(each) for each in grown(held)} == {"setup[2]"}
+
+
+def test_the_two_tensors_of_a_recurrent_state_are_no_list_that_gets_longer():
+    """After seven steps: one leads to the blocks of all of them, the other to its own only."""
+    ways = [(step, (item(0, "tuple"), ("graph", "", 640))) for step in range(7)]
+    found = seen(*ways, (6, (item(1, "tuple"),)))
+
+    assert {container_of(each) for each in found} == {""}
+    assert cause_of(facts(found[:4], retains_graph=True)) == "undetached_state"
+    assert advice("undetached_state", "trainer", found[0], "simulated") == (
+        "cut the graph between steps: trainer = tuple(state.detach() for state in trainer)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("cause", "numel", "code", "edit"),
+    [
+        ("retain_graph", 1, "D_losses.append(errD)", "D_losses.append(errD.item())"),
+        ("retain_graph", 9, "self.errors.append(e)", "self.errors.append(e.detach())"),
+        ("loss_with_graph", 1, "total += loss / n", "total += (loss / n).item()"),
+        ("loss_with_graph", 1, "total = total + loss  # all", "total = (total + loss).item()"),
+    ],
+)
+def test_the_edit_is_of_the_statement_that_keeps_it(cause, numel, code, edit):
+    kept = ("kept_at", "train.py", 3, code, -1)
+    found = seen(*((step, (item(step), ("graph", "", numel), kept)) for step in range(4)))
+
+    assert edit in advice(cause, "it", found[0], "simulated")
+
+
+@pytest.mark.parametrize(
+    "code", ["out.append((a, b))", "out.append(x.detach())", "seen[step] = {", "f(a, b)"]
+)
+def test_a_statement_that_keeps_something_else_is_not_edited(code):
+    kept = ("kept_at", "train.py", 3, code, -1)
+    found = seen(*((step, (item(step), kept)) for step in range(4)))
+
+    assert code not in advice("kept_output", "out", found[0], "simulated")
+
+
+def test_a_file_is_not_told_to_ask_the_recorder():
+    assert "explain_leaks" not in advice("unknown", None, None, "snapshot")
+    assert "explain_leaks" in advice("unknown", None, None, "cuda")

@@ -1,6 +1,8 @@
 """Leaks, failed allocations and comparisons as the analyses found them, or their absence explained."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from vramscope.dashboard.address import Address
 from vramscope.dashboard.data import Data
 from vramscope.dashboard.figures.device import stacked
 from vramscope.dashboard.pages import Context, pages
+from vramscope.dashboard.summary import _verdict
 
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Outcome
@@ -213,3 +216,22 @@ def test_one_line_that_is_reached_on_two_ways_rises_once(open_program: Any, tmp_
 
     assert text.count("model.py:50") == 2  # in the cell and in its title
     assert "+32.0 MiB" in text
+
+
+def test_a_growing_batch_is_shown_as_such_and_not_as_a_leak(tmp_path: Any) -> None:
+    code = (
+        "import sys, torch, vramscope\n"
+        "model = torch.nn.Linear(128, 128)\n"
+        "with vramscope.record(sys.argv[1], device='simulated', quiet=True):\n"
+        "    for step in range(16):\n"
+        "        x = torch.randn(128 * max(1, step - 7), 128)\n"
+        "        model(x).square().mean().backward()\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "grows")], check=True, timeout=120)
+    data = Data(tmp_path)
+    text = shown("leaks", data, run(data, "grows"))
+
+    assert "The batch grows" in text
+    assert "no leak" in text
+    assert "A leak" not in text
+    assert _verdict(data.view(Address("/leaks", run=run(data, "grows"))).recording) == "batch grows"

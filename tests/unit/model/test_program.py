@@ -181,6 +181,17 @@ def test_inference_steps_are_the_outermost_forwards(phase):
     assert phases.step.tolist() == [0, 1]
 
 
+def test_evaluations_before_the_first_training_forward_are_no_steps():
+    """As of a program that ran out of memory in the forward of its first iteration."""
+    program = Program().enter()
+    for _ in range(4):
+        program.whole(Phase.EVAL)
+    steps, phases = program.begin(Phase.FORWARD).resolve()
+
+    assert spans(steps) == [(9, 15)]
+    assert phases.step.tolist() == [-1, -1, -1, -1, 0]
+
+
 def test_a_loop_without_optimizer_steps_with_its_backward():
     program = Program()
     for _ in range(2):
