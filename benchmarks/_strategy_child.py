@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import nullcontext
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -53,14 +54,8 @@ def _models(group: str) -> dict:
         from _strategy_models import KNOWN
 
         return KNOWN
-    if group == "unseen":
-        from _strategy_unseen import UNSEEN
-
-        return UNSEEN
-    if group == "first":
-        from _strategy_first_unseen import UNSEEN as FIRST
-
-        return FIRST
+    if group.startswith("blind"):
+        return import_module(f"_strategy_{group}").UNSEEN
     from strategy_runs import MODELS, RUNS
 
     return {each: (*MODELS[each], RUNS[each][0]) for each in MODELS if each in RUNS} | {
