@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import nullcontext
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -22,13 +23,13 @@ HOW = ("plain", "amp", "checkpointed", "micro", "fused", "eight", "momentum")
 
 
 def main(folder: Path, group: str, name: str) -> None:
-    from strategy_runs import OPTIMIZERS, n_parts, train
+    from strategy_runs import OPTIMIZERS, RUNS, n_parts, train
 
     torch.backends.cudnn.enabled = False
     torch.backends.cuda.enable_cudnn_sdp(False)
     make, batch, n = _models(group)[name]
     gc.disable()
-    for how in HOW:
+    for how in ("plain", *RUNS[name][1]) if group == "tests" else HOW:
         torch.manual_seed(0)
         try:
             model = make(how == "checkpointed").cuda()
@@ -45,6 +46,7 @@ def main(folder: Path, group: str, name: str) -> None:
         gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
+    (folder / "done").touch()
     time.sleep(0.3)  # torch aborts at exit while autograd's thread still lets go of its last backward
 
 
@@ -53,19 +55,11 @@ def _models(group: str) -> dict:
         from _strategy_models import KNOWN
 
         return KNOWN
-    if group == "unseen":
-        from _strategy_unseen import UNSEEN
-
-        return UNSEEN
-    if group == "first":
-        from _strategy_first_unseen import UNSEEN as FIRST
-
-        return FIRST
+    if group.startswith("blind"):
+        return import_module(f"_strategy_{group}").UNSEEN
     from strategy_runs import MODELS, RUNS
 
-    return {each: (*MODELS[each], RUNS[each][0]) for each in MODELS if each in RUNS} | {
-        "recommender": (*MODELS["recommender"], 512)
-    }
+    return {each: (*MODELS[each.partition("-")[0]], n) for each, (n, _) in RUNS.items()}
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 Each model is trained as it is, recorded, and again with each strategy, in a process of its own. A figure is
 right where torch's own peak lies within the interval that was stated; a sign is wrong where an advised
-strategy raised the peak, or one said to have no effect moved it. The models of the last table were written
-and set aside before the rules were tuned, and are not looked at while they are.
+strategy raised the peak, or one said to have no effect moved it. The models of a blind trial were written
+and set aside before they were first run, once the rules were settled.
 """
 
 import argparse
@@ -28,6 +28,7 @@ ROOT = HERE.parent
 STANDIN = ROOT / ".cache" / "standin" / "2.13.0" / "python"
 LIMIT_S = 300
 WORTH_IT = 0.01
+_NOT_INSTALLED = 3
 SAID = {
     "amp": "mixed precision",
     "checkpointed": "activation checkpointing",
@@ -39,25 +40,30 @@ SAID = {
 GROUPS = {
     "tests": "The models of the tests",
     "known": "Programs that people have",
-    "first": "Models that had been set aside for the first blind trial",
-    "unseen": "Models that the rules were not tuned on",
+    "blind_1": "First blind trial: one figure was outside (63.3, not 73.8 MiB), and a rule was changed",
+    "blind_2": "Second blind trial: one figure was outside (123, not 125 MiB), and a rule was changed",
+    "blind_3": "Third blind trial: none was outside; intervals became narrower after three models",
 }
 NAMES = {
     "tests": (
         "perceptron", "written_out", "encoder", "convolutions", "resnet", "unet", "translator", "gpt",
-        "recurrent", "recommender",
+        "recurrent", "perceptron-few", "translator-few", "recurrent-few", "recommender-few",
     ),
     "known": (
         "attention by hand", "vramscope demo", "nanoGPT", "transformers BERT", "transformers BERT, eager",
         "transformers GPT-2",
     ),
-    "first": (
+    "blind_1": (
         "vision (attention by hand)", "llama (norms by hand)", "mixer", "wave (gated convolutions)",
         "mobile (inverted bottlenecks)", "scores (contrastive)",
     ),
-    "unseen": (
+    "blind_2": (
         "dense (concatenations)", "variational autoencoder", "pairs of a batch", "perceiver (einsum)",
         "points", "encoder layers, norms first",
+    ),
+    "blind_3": (
+        "gated layers, bias of distances", "pyramid (interpolation)", "speech (glu, MultiheadAttention)",
+        "linear attention (cumsum)", "bags of words",
     ),
 }  # fmt: skip
 
@@ -77,26 +83,29 @@ class Row:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--groups", default=",".join(GROUPS))
+    parser.add_argument("--runs", type=Path, help="keep the runs there, and use those that are there already")
     parser.add_argument("--out", type=Path, default=HERE / "STRATEGIES.md")
     args = parser.parse_args()
     if not STANDIN.exists():
         print("no stand-in for a GPU: make standin", file=sys.stderr)
         return 1
-    tables = {group: list(_rows(group)) for group in args.groups.split(",")}
+    tables = {group: list(_rows(group, args.runs)) for group in args.groups.split(",")}
     args.out.write_text(_page(tables))
     return int(any(row.verdict.startswith("WRONG") for rows in tables.values() for row in rows))
 
 
-def _rows(group: str) -> Iterator[Row]:
+def _rows(group: str, runs: Path | None) -> Iterator[Row]:
     for name in NAMES[group]:
-        with tempfile.TemporaryDirectory() as folder:
-            done = _run(Path(folder), group, name)
-            if done == 3:
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary) if runs is None else runs / group / name
+            folder.mkdir(parents=True, exist_ok=True)
+            status = 0 if (folder / "done").exists() else _run(folder, group, name)
+            if status == _NOT_INSTALLED:
                 print(f"{name}: not installed, left out", file=sys.stderr)
                 continue
-            if done:
-                raise RuntimeError(f"{name}: the run ended with {done}")
-            yield from _compared(name, Path(folder))
+            if status:
+                raise RuntimeError(f"{name}: the run ended with {status}")
+            yield from _compared(name, folder)
 
 
 def _run(folder: Path, group: str, name: str) -> int:
@@ -112,6 +121,8 @@ def _compared(name: str, folder: Path) -> Iterator[Row]:
     peak = json.loads((folder / "plain.json").read_text())
     _must_be(recording, peak)
     for how, word in SAID.items():
+        if not (folder / f"{how}.json").exists():
+            continue
         truth = json.loads((folder / f"{how}.json").read_text())
         said = _said(found, word, peak, truth)
         if said is not None:

@@ -28,7 +28,7 @@ from vramscope.analysis.settings_advice import (
 )
 from vramscope.analysis.strategies import Strategies, strategies
 from vramscope.analysis.timeline import timeline
-from vramscope.analysis.what_if import Outcome, device_total, program_of
+from vramscope.analysis.what_if import Outcome, Program, device_total, program_of
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording
 from vramscope.model.trace import Action
@@ -196,7 +196,8 @@ class FitAnswer:
         room = total if is_bare else total - self.outside_bytes
         if self.limit_bytes is not None and self.own_total_bytes:
             room = min(room, round(total * self.limit_bytes / self.own_total_bytes))
-        return max(room, 1)
+        # So much was reserved there, whatever is assumed about the rest.
+        return max(room, self.recorded_peak_bytes if target.is_own else 1)
 
     def judged(self, target: Target, outcome: Outcome) -> tuple[Verdict, str]:
         """Return the verdict on a replay on *target*, and why it is not known."""
@@ -268,18 +269,25 @@ def fit(
         without_limit=without_limit,
         setting=question.setting,
     )
-    return _Answering(recording, base, question, progress).answer()
+    return _Answering(recording, program, base, question, progress).answer()
 
 
 class _Answering:
     """The stages of one answer, in the order in which somebody who stops it would want them."""
 
-    def __init__(self, recording: Recording, base: FitAnswer, question: Question, progress: Progress) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        program: Program,
+        base: FitAnswer,
+        question: Question,
+        progress: Progress,
+    ) -> None:
         self._recording = recording
         self._base = base
         self._question = question
         self._progress = progress
-        self._program = program_of(recording)
+        self._program = program
         own = own_target(recording) if question.has_own_target else ()
         self._targets = question.targets or own
 

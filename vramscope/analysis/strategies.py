@@ -139,32 +139,35 @@ def strategies(recording: Recording, n_ranks: int = 8) -> Strategies:
     ]
     advised = [each for each in helps if not _is_no_better(each, helps, WORTH_IT * peak)]
     advised.sort(key=lambda each: (-each.saved_bytes / each.effort, each.effort))
-    rest = [pair for pair in tried if pair[0] not in helps]
     is_partial = ended_short(recording)
-    open_ones = [pair for pair in rest if is_partial or not _is_useless(*pair, peak)]
-    useless = tuple(each.name for each, _ in rest if all(each is not other for other, _ in open_ones))
     reason = _reason(is_partial, unknown, peak)
-    undecided = tuple(
-        Undecided(each.name, each.low_bytes, each.high_bytes, reason, of.to_do or _RUN_IT)
-        for each, of in open_ones
-    )
+    useless, undecided = [], []
+    for each, of in tried:
+        if each in helps:
+            continue
+        if is_partial or _least_of(run, of, each) - unknown < (1 - WORTH_IT) * peak - _ROUNDING:
+            bounds = each.low_bytes, each.high_bytes
+            undecided.append(Undecided(each.name, *bounds, reason, of.to_do or _RUN_IT))
+        else:
+            useless.append(each.name)
     return Strategies(
         peak,
         Phase(int(run.phase[at])),
         tuple(advised),
-        useless,
+        tuple(useless),
         unknown,
-        undecided,
+        tuple(undecided),
         is_partial,
         _by_phase(run, run.level),
         _path(run, advised, at),
     )
 
 
-def _is_useless(each: Strategy, tried: Tried, peak: int) -> bool:
-    """Whether it surely saves less than is worth it, or less than the places of blocks move."""
-    least = WORTH_IT + (tried.doubt if _is_monotone(tried) else 2 * tried.doubt)
-    return each.low_bytes >= (1 - least) * peak - _ROUNDING
+def _least_of(run: Looked, tried: Tried, each: Strategy) -> int:
+    """Return the peak if every assumption held in favor of the strategy, wherever blocks come to lie."""
+    if tried.least is None:
+        return each.peak_bytes
+    return min(each.peak_bytes, round(float(level_with(run, *tried.least).max())))
 
 
 def _is_monotone(tried: Tried) -> bool:
@@ -248,8 +251,10 @@ def _outcome(run: Looked, tried: Tried, at: int, unknown: int) -> Strategy:
     peak = int(run.level[at])
     phase, saved = Phase(int(run.phase[highest])), peak - left
     bounds = [round(float(level_with(run, *each).max())) for each in (tried.least, tried.most) if each]
-    doubt = round(tried.doubt * peak) + _unsplit(run, highest) if bounds or saved else 0
-    high = max(left, *bounds, left) + doubt
+    is_sure = not bounds and not saved
+    bounds = bounds or [left]
+    doubt = 0 if is_sure else round(tried.doubt * peak) + _unsplit(run, highest)
+    high = max(left + doubt, *bounds)
     if _is_monotone(tried) and saved > 0:
         high = min(high, peak - 1)
     return Strategy(
@@ -257,7 +262,7 @@ def _outcome(run: Looked, tried: Tried, at: int, unknown: int) -> Strategy:
         saved,
         left,
         # What nobody knows may be what the strategy saves.
-        max(min(left, *bounds, left) - doubt - unknown, 0),
+        max(min(left - doubt, *bounds) - unknown, 0),
         high,
         phase,
         how,

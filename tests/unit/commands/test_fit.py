@@ -350,3 +350,13 @@ def test_without_known_parameters_none_are_counted(runs, capsys):
 
     assert "ZeRO-1 first; how many parameters there are is not known" in path
     assert "million" not in path
+
+
+def test_what_ran_on_its_own_device_fits_it_whatever_is_assumed_to_lie_outside(runs, capsys):
+    # 600 MiB are assumed to lie outside: 900 would be left, and 1200 were reserved.
+    runs(run=[segmented(1200, device=Device(total_bytes=1500 * MIB))])
+
+    found = asked(capsys, "run")
+
+    assert found["recordings"][0]["fits"] is True
+    assert found["cards"][0]["as_it_is"]["capacity_bytes"] == 1200 * MIB

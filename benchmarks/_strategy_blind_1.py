@@ -1,4 +1,4 @@
-"""Models that the rules of ``fit`` were not tuned on: written, set aside, and run once at the end."""
+"""Models of the first blind trial: written, set aside, and run once."""
 
 from typing import Any
 
