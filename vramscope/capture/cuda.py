@@ -182,7 +182,11 @@ class Cuda:
     def notes(self) -> Sequence[Note]:
         """What only the end tells."""
         notes, self._notes = self._notes, []
-        return [*notes, *(note for sampler in self._samplers.values() for note in sampler.notes())]
+        return [
+            *notes,
+            *_phases.too_deep(0),
+            *(note for sampler in self._samplers.values() for note in sampler.notes()),
+        ]
 
     # ----------------------------------------------------------------------- told by the program
 
