@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from vramscope.capture._counts import Counts, Totals, counts_of, totals_of
+from vramscope.capture._gradients import backwards
 
 MAX_ENTRIES = 250_000
 """Of 450 bytes each with Python stacks, so at most 107 MiB of host memory."""
@@ -122,10 +123,11 @@ def take(devices: Sequence[int], restart_with: int = 0) -> Taken:
 def _restart(ask: Sequence[Callable[[], Any]], expected: list[Any], max_entries: int) -> list[Any] | None:
     """Empty the ring if the statistics are still as *expected*; those afterwards, None where they were not.
 
-    Asking, comparing and emptying are one chain of C calls again, of some microseconds.
+    Asking, comparing and emptying are one chain of C calls again, of some microseconds. In these a thread
+    that runs Python allocates nothing, as it waits for the interpreter; one in a backward pass does.
     """
-    statistics = map(_call, [partial(list, map(_call, ask))])
-    same = map(operator.methodcaller("__eq__", expected), statistics)
+    statistics = map(_call, [partial(list, map(_call, [*ask, backwards.copy]))])
+    same = map(operator.methodcaller("__eq__", [*expected, {}]), statistics)
     begins, nothing = _beginnings(max_entries), [bool]
     todo = map({True: begins, False: nothing}.__getitem__, same)
     done = list(map(list, map(partial(map, _call), todo)))
