@@ -15,7 +15,7 @@ READY := $(VENV)/.vramscope-ready
 TOOLS := $(VENV)/.vramscope-tools
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-dashboard bench-live bench-leaks bench-damage bench-overhead bench-strategies standin test-standin format browser allocator
+.PHONY: help setup demo test check bench bench-dashboard bench-live bench-leaks bench-damage bench-overhead bench-soak bench-strategies soak-threads standin test-standin format browser allocator
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,14 @@ bench-damage: $(TOOLS)  ## thousands of damaged recordings: is any shown as if i
 # NANOGPT=<its checkout>; models of transformers are run where PYTHONPATH has that package.
 bench-strategies: $(TOOLS) allocator  ## what fit says about strategies, against genuine runs, into benchmarks/STRATEGIES.md
 	$(BIN)/python benchmarks/strategies.py $(BENCH)
+
+bench-soak: $(TOOLS) allocator  ## half an hour at 25,000 events a second with a viewer: what is lost, what grows
+	PYTHONPATH=. .cache/standin/2.13.0/python benchmarks/soak.py --viewer $(BIN)/vramscope $(BENCH)
+
+# What `make soak-threads` passes on, for a quick look: make soak-threads BENCH="--seconds 10 --tries 1"
+soak-threads: $(TOOLS) allocator  ## eight threads that train at once, recorded, ten times on each device
+	$(BIN)/python benchmarks/soak_threads.py --device simulated --tries 10 $(BENCH)
+	PYTHONPATH=. .cache/standin/2.13.0/python benchmarks/soak_threads.py --device cuda --tries 10 $(BENCH)
 
 bench-overhead: $(TOOLS) allocator  ## what recording costs a step, into benchmarks/OVERHEAD.md
 	.cache/standin/2.13.0/python benchmarks/overhead.py --out benchmarks/OVERHEAD.md $(BENCH)

@@ -141,6 +141,7 @@ class Recorder:
         self._inside: set[_Entry] = set()
         self._thread = _Inside()
         self._is_running = False
+        self._n_too_deep = 0
         self._directory: Path | None = None
         self._capture: Capture | None = None
         self._writer: Writer | None = None
@@ -344,6 +345,10 @@ class Recorder:
             self._writer.note(note)
             if note.code == "nothing_seen":
                 self._say(note.text)
+        if self._n_too_deep:
+            text = "marks of the program had no room below Python's recursion limit, and are missing"
+            self._writer.note(Note("recursion_limit", text, self._n_too_deep))
+            self._n_too_deep = 0
         self._n_blocks += 1
         self._ended = _outcome(error)
         self._writer.close(*self._ended)
@@ -375,6 +380,9 @@ class Recorder:
             return
         try:
             do(capture)
+        except RecursionError:
+            # The program's depth, not ours. Nothing may be called here: there is no room for that either.
+            self._n_too_deep += 1
         except Exception as error:
             if is_of_a_signal_handler(error):
                 raise

@@ -47,6 +47,19 @@ def record(*args, **options):
     return vramscope.record(*args, quiet=True, **options)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "counters", "stack_depth": 8},
+        {"mode": "counters", "capacity": "1GiB"},
+        {"device": "cuda", "capacity": "1GiB"},
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(tmp_path, options):
+    with pytest.raises(UsageError, match="leave"):
+        record(tmp_path / "run", **options)
+
+
 def train(n_steps=2):
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(), nn.Linear(8, 1))

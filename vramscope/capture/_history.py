@@ -8,6 +8,7 @@ through all of them several times meanwhile, so it is held: 1.1 µs an entry ins
 import gc
 import inspect
 import operator
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 
 from vramscope.capture._counts import Counts, Totals, counts_of, totals_of
+from vramscope.capture._gradients import backwards
 
 MAX_ENTRIES = 250_000
 """Of 450 bytes each with Python stacks, so at most 107 MiB of host memory."""
@@ -121,10 +123,11 @@ def take(devices: Sequence[int], restart_with: int = 0) -> Taken:
 def _restart(ask: Sequence[Callable[[], Any]], expected: list[Any], max_entries: int) -> list[Any] | None:
     """Empty the ring if the statistics are still as *expected*; those afterwards, None where they were not.
 
-    Asking, comparing and emptying are one chain of C calls again, of some microseconds.
+    Asking, comparing and emptying are one chain of C calls again, of some microseconds. In these a thread
+    that runs Python allocates nothing, as it waits for the interpreter; one in a backward pass does.
     """
-    statistics = map(_call, [partial(list, map(_call, ask))])
-    same = map(operator.methodcaller("__eq__", expected), statistics)
+    statistics = map(_call, [partial(list, map(_call, [*ask, backwards.copy]))])
+    same = map(operator.methodcaller("__eq__", [*expected, {}]), statistics)
     begins, nothing = _beginnings(max_entries), [bool]
     todo = map({True: begins, False: nothing}.__getitem__, same)
     done = list(map(list, map(partial(map, _call), todo)))
@@ -171,4 +174,7 @@ def _snapshot() -> Callable[[], Any]:
 def _lazy_modules() -> set[str]:
     """The names that ``torch.__getattr__`` imports when asked for them; a set of ours where it has none."""
     found = getattr(torch, "_lazy_modules", None)
-    return found if isinstance(found, set) and "_inductor" in found else {"_inductor"}
+    # Another thread may be importing it: it would not find what it has begun.
+    if "torch._inductor" in sys.modules or not isinstance(found, set) or "_inductor" not in found:
+        return {"_inductor"}
+    return found

@@ -12,7 +12,7 @@ import torch
 from torch.compiler import is_compiling
 
 from vramscope.capture._modules import ModuleLog
-from vramscope.model.marks import MarkKind, Phase
+from vramscope.model.marks import MarkKind, Note, Phase
 from vramscope.undisturbed import is_of_a_signal_handler
 
 FORWARDS = frozenset({Phase.FORWARD, Phase.EVAL, Phase.RECOMPUTE, Phase.LOSS})
@@ -71,7 +71,7 @@ class _Thread(threading.local):
 class _State:
     """Of the process; an object, as the hooks that read it must stay the same functions for ever."""
 
-    __slots__ = ("collections", "leave_root", "listener", "log", "threads", "undo_all")
+    __slots__ = ("collections", "leave_root", "listener", "log", "n_too_deep", "threads", "undo_all")
 
     def __init__(self) -> None:
         self.listener: Listener | None = None
@@ -81,6 +81,8 @@ class _State:
         """Of each thread that runs a root module, what undoes the changes made for that time."""
         self.threads: set[int] = set()
         """All that began a phase, but those that autograd made for itself."""
+        self.n_too_deep = 0
+        """Calls of hooks that found no room below Python's recursion limit."""
         self.collections = 0
         """Whole collections of garbage so far."""
 
@@ -175,6 +177,16 @@ def has_collected() -> bool:
     return True
 
 
+def too_deep(n_more: int) -> list[Note]:
+    """A note where hooks, and *n_more* others, had no room below Python's recursion limit; told once."""
+    n, state.n_too_deep = state.n_too_deep + n_more, 0
+    text = (
+        "the program was so near Python's recursion limit that what it did there was not recorded: blocks "
+        "and phases may be missing. sys.setrecursionlimit() makes room"
+    )
+    return [Note("recursion_limit", text, n)] if n else []
+
+
 def in_backward() -> bool:
     if _graph_task is not None and _graph_task() != -1:
         return True
@@ -212,6 +224,9 @@ def guarded(do: Callable[..., None], *args: Any) -> None:
         return
     try:
         do(listener, *args)
+    except RecursionError:
+        # Nothing may be called here: there is no room for that either.
+        state.n_too_deep += 1
     except Exception as error:
         if is_of_a_signal_handler(error):
             raise

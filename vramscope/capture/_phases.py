@@ -17,6 +17,7 @@ from vramscope.capture._open_phases import (
     module_now,
     other_threads,
     state,
+    too_deep,
 )
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "install",
     "module_now",
     "other_threads",
+    "too_deep",
     "uninstall",
 ]
 

@@ -66,7 +66,7 @@ class Storages:
     anything here: then it is born twice for the listener, never forgotten.
     """
 
-    __slots__ = ("_modes", "_resize", "listener", "live", "n_born", "n_late", "quiet")
+    __slots__ = ("_modes", "_resize", "listener", "live", "n_born", "n_late", "n_too_deep", "quiet")
 
     def __init__(self, listener: Listener) -> None:
         self.live: dict[int, Life] = {}
@@ -74,6 +74,8 @@ class Storages:
         self.n_born = 0
         self.n_late = 0
         """Storages that some operator returned a view of, though their birth was not seen."""
+        self.n_too_deep = 0
+        """Operators that were not looked at: there was no room below Python's recursion limit."""
         self.quiet = False
         """Look at nothing any more."""
         self.listener = listener
@@ -166,6 +168,9 @@ class Storages:
             return False
         try:
             return self._see_storage(storage, frame)
+        except RecursionError:
+            self.n_too_deep += 1
+            return False
         except Exception as error:
             if is_of_a_signal_handler(error):
                 raise
@@ -381,6 +386,9 @@ class _Mode(TorchDispatchMode):
             n_new = see(out, sys._getframe(2))
             if operator.views:
                 storages.n_late += n_new
+        except RecursionError:
+            # Nothing may be called here: there is no room for that either.
+            storages.n_too_deep += 1
         except Exception as error:
             if is_of_a_signal_handler(error):
                 raise

@@ -100,7 +100,7 @@ class CountersOnly:
         if self._sampler is None and not self._is_said:
             notes.append(Note("no_device", "there is no CUDA device here: steps were recorded, no memory"))
         self._is_said = True
-        return [*notes, *(self._sampler.notes() if self._sampler is not None else ())]
+        return [*notes, *_phases.too_deep(0), *(self._sampler.notes() if self._sampler is not None else ())]
 
     def abandon(self) -> None:
         """Take every hook out and never touch the sink again; waits for nothing."""

@@ -69,6 +69,8 @@ class Cuda:
         self._calls: Calls | None = None
         self._is_theirs = False
         self._can_empty = True
+        self._is_emptied = True
+        """Whether the last reading left the ring empty, so that the next costs what is new alone."""
         self._n_entries = _history.MAX_ENTRIES
         self._n_read = 0
         """The count of allocations up to which the history was read."""
@@ -182,7 +184,11 @@ class Cuda:
     def notes(self) -> Sequence[Note]:
         """What only the end tells."""
         notes, self._notes = self._notes, []
-        return [*notes, *(note for sampler in self._samplers.values() for note in sampler.notes())]
+        return [
+            *notes,
+            *_phases.too_deep(0),
+            *(note for sampler in self._samplers.values() for note in sampler.notes()),
+        ]
 
     # ----------------------------------------------------------------------- told by the program
 
@@ -278,14 +284,15 @@ class Cuda:
     def _at_boundary(self, n_allocations: int) -> None:
         # An allocation makes about three entries: itself and two for its free.
         n_new = 3 * (n_allocations - self._n_read)
-        if self._is_due(_BOUNDARY_S) or n_new > min(_MANY_NEW, self._n_entries // 2):
+        many = min(_MANY_NEW, self._n_entries // 2) if self._is_emptied else self._n_entries // 2
+        if self._is_due(_BOUNDARY_S) or n_new > many:
             undisturbed(lambda: self._read(wait_s=0), _LONGEST_WAIT_S)
 
     def _is_due(self, age_s: float) -> bool:
         if self._sink is None:
             return False
         # Where the ring cannot be emptied a reading costs all of it, however little is new.
-        least = age_s if self._can_empty and not self._is_theirs else max(age_s, self._read_s / _DEAREST)
+        least = age_s if self._is_emptied else max(age_s, self._read_s / _DEAREST)
         return monotonic() - self._read_at > least and self._is_behind()
 
     def _is_behind(self) -> bool:
@@ -393,6 +400,7 @@ class Cuda:
                 log.write(sink, reading, stretches[device], told(device))
             log.begin_ring(taken)
             self._can_empty &= not log.is_adrift
+        self._is_emptied = taken.begun is not None
         self.modules.cut()
         reading.forget_events()
         if with_state:

@@ -186,6 +186,8 @@ class Simulated:
                 "modules were called on threads that entered no block: what they allocate is seen late or not"
             )
             found.append(Note("other_threads", text, len(self._other_threads)))
+        found += _phases.too_deep(self._storages.n_too_deep)
+        self._storages.n_too_deep = 0
         new = [note for note in found if note.code not in self._told]
         self._told.update(note.code for note in new)
         return new

@@ -229,6 +229,25 @@ def test_a_cycle_dies_when_the_collector_finds_it(recorded):
     assert (recording.sink.marks.kind == MarkKind.GC).any()
 
 
+def test_a_program_near_the_recursion_limit_goes_on_and_the_recording_too(recorded):
+    def deep(n):
+        """As deep as Python lets it go, an operator at every depth."""
+        made = torch.ones(8)
+        return deep(n + 1) if n < 10**6 else made
+
+    with recorded() as recording:
+        with pytest.raises(RecursionError):
+            deep(0)
+        recording.capture.mark(MarkKind.MARK)
+        kept = torch.ones(256)
+        notes = recording.capture.notes()
+
+    assert recording.failures == []
+    assert kept.numel() == 256
+    assert recording.sink.trace.size[-1] == 1024
+    assert {note.code for note in notes} <= {"recursion_limit"}
+
+
 def test_time_never_runs_backwards(program, recorded):
     with recorded() as recording:
         program(2)

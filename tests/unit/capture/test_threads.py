@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import torch
 from standin_fixtures import LAUNCHER
 from torch import nn
 
-from vramscope.capture import _gradients
+from vramscope.capture import _gradients, _history
 from vramscope.capture._labels import Labeller
 from vramscope.model.marks import Category
 from vramscope.model.trace import Action
@@ -68,7 +69,7 @@ def test_gradients_are_not_read_while_another_thread_runs_backward():
 def test_a_backward_pass_of_another_thread_is_seen_without_a_hook():
     is_inside, is_over = threading.Event(), threading.Event()
 
-    def wait(gradient):
+    def wait(_):
         is_inside.set()
         assert is_over.wait(60)
 
@@ -90,7 +91,7 @@ def test_a_backward_pass_of_another_thread_is_seen_without_a_hook():
 
 def test_the_end_of_a_backward_pass_looks_at_the_models_of_its_own_thread_only():
     told = []
-    labeller = Labeller(lambda storage, category, name, _: told.append((category, name)) or True)
+    labeller = Labeller(lambda _, category, name, __: told.append((category, name)) or True)
     mine, theirs = nn.Linear(2, 2), nn.Linear(3, 3)
     for model in (mine, theirs):
         model(torch.ones(1, model.in_features)).sum().backward()
@@ -199,3 +200,13 @@ def test_nobody_looks_for_holders_while_another_thread_trains(recorded):
         thread.join()
 
     assert [note.code for note in recording.sink.notes] == ["holders_unknown"]
+
+
+def test_a_reading_hides_no_module_that_another_thread_imports(monkeypatch):
+    """torch._inductor is hidden from torch while the history is read, unless its import has begun."""
+    monkeypatch.delitem(sys.modules, "torch._inductor", raising=False)
+    hidden = _history._lazy_modules()
+    monkeypatch.setitem(sys.modules, "torch._inductor", ModuleType("torch._inductor"))
+
+    assert hidden is torch._lazy_modules
+    assert _history._lazy_modules() is not torch._lazy_modules
