@@ -46,7 +46,7 @@ from vramscope.model.device import Process
 from vramscope.model.marks import Note
 from vramscope.model.recording import Outcome, Recording
 from vramscope.model.table import Table
-from vramscope.store.writer import Writer
+from vramscope.store.write.writer import Writer
 
 SAMPLES = Path(__file__).parents[1] / "sample_traces"
 NAMES = ("transformer", "gan-retain-graph", "transformer-cuda")

@@ -23,8 +23,8 @@ import numpy as np
 from vramscope.dashboard import create_app
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.data import Data
-from vramscope.dashboard.instant import totals
-from vramscope.dashboard.security import Access
+from vramscope.dashboard.queries.answers import totals
+from vramscope.dashboard.server.security import Access
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage")

@@ -26,7 +26,7 @@ import numpy as np
 from playwright.sync_api import sync_playwright
 
 from vramscope import load
-from vramscope.load import Follower
+from vramscope.loading import Follower
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage")

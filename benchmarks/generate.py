@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from vramscope.allocator.device import CachingAllocator
 from vramscope.allocator.settings import Settings, TieBreak
+from vramscope.allocator.simulation import CachingAllocator
 from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.trace import Action
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import vramscope
-from vramscope.allocator.index import StateIndex
+from vramscope.allocator.state_index import StateIndex
 from vramscope.model.recording import Recording
 
 ANALYSES = (

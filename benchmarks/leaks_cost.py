@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 import vramscope
-from vramscope.capture._holders import search
-from vramscope.capture._watch import Watch
+from vramscope.capture.holders import search
+from vramscope.capture.holders.growth_watch import Watch
 
 STEPS, STEP_S = 300, 0.010
 OBJECTS = 3_000_000

@@ -8,36 +8,36 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .data import Pace
-    from .security import Access
+    from .server.security import Access
 
 __all__ = ["create_app", "serve"]
 
 
 def create_app(root: Path | str, allowed: Access | None = None, pace: Pace | None = None) -> Any:
     """The dashboard over every run below *root* (or one file) as a ``dash.Dash``."""
-    from .app import build_app
     from .data import Data
-    from .security import Access
+    from .server.app import build_app
+    from .server.security import Access
 
     return build_app(Data(Path(root), pace=pace), allowed or Access())
 
 
 def _read_ahead(root: Path | str, allowed: Access) -> Any:
     """The same, which reads the newest runs while the browser starts."""
-    from . import ahead
-    from .app import build_app
     from .data import Data
+    from .server import prefetch
+    from .server.app import build_app
 
     data = Data(Path(root))
-    ahead.begin(data)
+    prefetch.begin(data)
     return build_app(data, allowed)
 
 
 def serve(root: Path | str, allowed: Access, host: str = "127.0.0.1", port: int = 0) -> Any:
     """A server, bound and ready to ``.run()``; port 0 takes a free one. Raises OSError."""
-    from .connections import Server
-    from .memory import give_back
-    from .security import MAX_BODY_BYTES
+    from .server.connections import Server
+    from .server.malloc_tuning import give_back
+    from .server.security import MAX_BODY_BYTES
 
     give_back()
     bound = _bind(host, port)

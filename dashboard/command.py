@@ -7,7 +7,7 @@ from typing import Any
 from vramscope.commands import Command
 from vramscope.errors import UsageError
 
-from . import needed
+from . import requirements
 
 DEFAULT_PORT = 8050
 
@@ -28,12 +28,12 @@ def _arguments(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    needed.check()
+    requirements.check()
     if not args.path.exists():
         raise UsageError(
             f"{args.path}: no such folder or file; record one with vramscope.record(), or try: vramscope demo"
         )
-    from .security import access
+    from .server.security import access
 
     allowed = access(args.host, args.allow_host, use_token=not args.no_token)
     server = _bound(args, allowed)
@@ -73,7 +73,7 @@ def _first_page(path: Path) -> str:
     from .data import run_id
 
     # By name: the attribute ``vramscope.load`` is the function.
-    found = import_module("vramscope.load").discover(path)
+    found = import_module("vramscope.loading").discover(path)
     return f"overview?run={run_id(path, path)}" if found == [path] else ""
 
 

@@ -20,8 +20,8 @@ from vramscope.errors import UnknownNameError, VramscopeError
 from vramscope.model.recording import Outcome, Recording, Run
 
 from .address import Address
-from .growing import Growing
-from .reading import Progress, progress
+from .queries.live_recording import Growing
+from .queries.read_progress import Progress, progress
 
 MAX_OPEN_RUNS = 6
 MAX_ANSWERS = 64
@@ -421,7 +421,7 @@ def changed_ns(path: Path) -> int:
 
 def _vramscope_load() -> Library:
     # By name: the attribute ``vramscope.load`` is the function.
-    return import_module("vramscope.load")
+    return import_module("vramscope.loading")
 
 
 def _choose(run: Run, rank: int | None, device: int | None) -> Recording:

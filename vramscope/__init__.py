@@ -15,22 +15,22 @@ from vramscope._version import __version__
 if TYPE_CHECKING:
     from vramscope.errors import VramscopeError
     from vramscope.integrations.batch_size import find_batch_size
-    from vramscope.load import load
-    from vramscope.record import Recorder, record
+    from vramscope.loading import load
+    from vramscope.recorder import Recorder, record
 
 __all__ = ["Recorder", "VramscopeError", "__version__", "find_batch_size", "load", "record"]
 
 _HOME = {
-    "Recorder": "vramscope.record",
+    "Recorder": "vramscope.recorder",
     "VramscopeError": "vramscope.errors",
     "find_batch_size": "vramscope.integrations.batch_size",
-    "load": "vramscope.load",
-    "record": "vramscope.record",
+    "load": "vramscope.loading",
+    "record": "vramscope.recorder",
 }
 
 
 class _Package(ModuleType):
-    """Keeps ``vramscope.load`` the function: importing ``vramscope/load.py`` would make it the module."""
+    """Keeps ``vramscope.load`` the function: importing ``vramscope/loading.py`` would make it the module."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _HOME and isinstance(value, ModuleType)):

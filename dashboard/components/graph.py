@@ -4,7 +4,7 @@ from typing import Any
 
 from dash import dcc, html
 
-from ..figures.theme import CONFIG
+from ..figures.drawing.theme import CONFIG
 
 
 def graph(name: str, figure: dict[str, Any], sentence: str, kind: str, height_px: int = 0) -> html.Figure:

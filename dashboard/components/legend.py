@@ -8,7 +8,7 @@ from vramscope.model.marks import Phase
 
 from ..address import UNZOOMED, Address
 from ..data import View
-from ..figures.series import EVENTS, TIME, Series
+from ..figures.drawing.series import EVENTS, TIME, Series
 from ..figures.timeline import QUANTITIES
 from .definitions import LABEL, term
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from dash import dcc, html
 
-from ..figures.theme import CONFIG
+from ..figures.drawing.theme import CONFIG
 
 
 def under_axes(name: str, figure: dict[str, Any], sentence: str, asks: dict[str, Any]) -> html.Figure:

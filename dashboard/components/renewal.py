@@ -9,8 +9,8 @@ from dash.exceptions import PreventUpdate
 from vramscope.errors import VramscopeError
 
 from ..address import Address, restore
-from ..callbacks import Stored
 from ..data import Data, View
+from ..server.callbacks import Stored
 
 
 def register(app: Any, data: Data, prefix: str, content: Callable[[Data, View, Address], Any]) -> None:

@@ -6,7 +6,7 @@ from dash import dcc, html
 
 from vramscope.units import format_bytes
 
-from ..reading import Progress
+from ..queries.read_progress import Progress
 
 POLL_MS = 250
 

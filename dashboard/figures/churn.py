@@ -9,8 +9,17 @@ from numpy.typing import NDArray
 from vramscope.analysis.churn import ChurnOverTime
 from vramscope.model.marks import Steps
 
+from .drawing.theme import (
+    ORANGE,
+    SKY,
+    VERMILION,
+    base_layout,
+    byte_axis,
+    byte_unit,
+    pack,
+    scaled,
+)
 from .steps import spacing
-from .theme import ORANGE, SKY, VERMILION, base_layout, byte_axis, byte_unit, pack, scaled
 
 MOST_BARS = 160
 CAME, WENT, RETRY, FAILED = "from the driver", "back to the driver", "retry", "out of memory"

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .m4 import m4, time_edges
-from .series import Series
-from .theme import byte_unit, pack, scaled
+from .drawing.m4 import m4, time_edges
+from .drawing.series import Series
+from .drawing.theme import byte_unit, pack, scaled
 from .timeline import Window
 from .timeline import figure as whole
 from .timeline import traces as all_traces

@@ -6,7 +6,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .theme import GREEN, SKY, VERMILION, base_layout, byte_axis, byte_unit, esc, pack, scaled
+from .drawing.theme import (
+    GREEN,
+    SKY,
+    VERMILION,
+    base_layout,
+    byte_axis,
+    byte_unit,
+    esc,
+    pack,
+    scaled,
+)
 
 
 class Curve(NamedTuple):

@@ -5,8 +5,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .m4 import even_edges, m4
-from .theme import base_layout, byte_axis, byte_unit, pack, scaled
+from .drawing.m4 import even_edges, m4
+from .drawing.theme import (
+    base_layout,
+    byte_axis,
+    byte_unit,
+    pack,
+    scaled,
+)
 
 COLUMNS = 150
 COLOUR = {

@@ -8,8 +8,19 @@ from numpy.typing import NDArray
 
 from vramscope.analysis.largest_free import LargestFree
 
-from .series import EVENTS, Series
-from .theme import BLUE, GREEN, ORANGE, PURPLE, SKY, base_layout, byte_axis, byte_unit, pack, scaled
+from .drawing.series import EVENTS, Series
+from .drawing.theme import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    SKY,
+    base_layout,
+    byte_axis,
+    byte_unit,
+    pack,
+    scaled,
+)
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, "#6A51A3")
 

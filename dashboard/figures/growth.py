@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .m4 import even_edges, m4
-from .steps import spacing
-from .theme import (
+from .drawing.m4 import even_edges, m4
+from .drawing.theme import (
     BLUE,
     GREEN,
     ORANGE,
@@ -22,6 +21,7 @@ from .theme import (
     pack,
     scaled,
 )
+from .steps import spacing
 
 COLOURS = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, SKY, "#6A51A3", "#7A8896")
 COLUMNS = 200

@@ -5,8 +5,8 @@ from typing import Any
 from vramscope.analysis.tree import Tree, prune
 from vramscope.units import format_bytes, format_share
 
-from .names import place
-from .theme import base_layout, byte_unit, esc, pack
+from .drawing.names import place
+from .drawing.theme import base_layout, byte_unit, esc, pack
 
 MAX_NODES = 250  # measured: 300 nodes draw in 0.35 s, 1000 in 1.5 s, 3000 in 6 s
 ROW_PX, MIN_ROWS, MAX_ROWS = 40, 4, 13

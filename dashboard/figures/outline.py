@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .series import Series
+from .drawing.series import Series
 from .timeline import Window, shown_unit
 from .timeline import figure as whole
 from .timeline import traces as all_traces

@@ -6,7 +6,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from .m4 import time_edges
+from .drawing.m4 import time_edges
 
 COLUMNS = 96
 

@@ -9,8 +9,8 @@ from vramscope.analysis.lifetimes import ALIVE, Allocations
 from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks
 from vramscope.model.marks import Category, Phase
 
-from .m4 import even_edges, m4
-from .theme import (
+from .drawing.m4 import even_edges, m4
+from .drawing.theme import (
     CATEGORY_COLOUR,
     PHASE_COLOUR,
     QUANTITY_COLOUR,

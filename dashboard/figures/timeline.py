@@ -8,10 +8,19 @@ from numpy.typing import NDArray
 
 from vramscope.model.marks import MarkKind, Phase
 
-from .lanes import phase_bands, step_labels
-from .m4 import Extremes, m4, time_edges
-from .series import EVENTS, RETRY, Curve, Series
-from .theme import PHASE_COLOUR, QUANTITY_COLOUR, base_layout, byte_axis, byte_unit, esc, pack, scaled
+from .drawing.lanes import phase_bands, step_labels
+from .drawing.m4 import Extremes, m4, time_edges
+from .drawing.series import EVENTS, RETRY, Curve, Series
+from .drawing.theme import (
+    PHASE_COLOUR,
+    QUANTITY_COLOUR,
+    base_layout,
+    byte_axis,
+    byte_unit,
+    esc,
+    pack,
+    scaled,
+)
 
 # With 4 points a column about 5,000 points: a zoom stays under 110 kB and 6,000 SVG points.
 MAIN_COLUMNS, OTHER_COLUMNS = 520, 200

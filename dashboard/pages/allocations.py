@@ -13,20 +13,29 @@ from vramscope.analysis.lifetimes import Allocations
 from vramscope.errors import VramscopeError
 from vramscope.units import format_bytes
 
-from .. import api
 from ..address import MAX_SEARCH, Address, restore
-from ..callbacks import Picked, Row, Stored
-from ..components import allocation, legend, raster, states, typed
+from ..components import legend, raster, states, typed
 from ..components.choice import segments
+from ..components.panels import allocation
 from ..data import Data, View
 from ..figures import outline
 from ..figures.bands import Bands, Box, bands, fullest
 from ..figures.bands import raster as rasterise
-from ..figures.paint import WAYS, Paint, by_age, by_category, by_line, by_module, by_phase
-from ..figures.series import EVENTS, TIME, Series
+from ..figures.drawing.paint import (
+    WAYS,
+    Paint,
+    by_age,
+    by_category,
+    by_line,
+    by_module,
+    by_phase,
+)
+from ..figures.drawing.series import EVENTS, TIME, Series
 from ..figures.timeline import Window, window
-from ..instant import folded, owners, series_of, totals
-from ..search import matching, parse
+from ..queries.allocation_search import matching, parse
+from ..queries.answers import folded, owners, series_of, totals
+from ..server import api
+from ..server.callbacks import Picked, Row, Stored
 from . import Context, Page
 
 _COARSER = ((200_000, 400, 480), (20_000, 600, 560))

@@ -14,14 +14,15 @@ from vramscope.errors import VramscopeError
 from vramscope.units import format_bytes, format_share
 
 from ..address import UNZOOMED, Address, restore
-from ..callbacks import Stored
-from ..components import header, ranks, renewal, states
-from ..components.code_box import stack_of
-from ..components.differences import Difference, table
+from ..components import header, renewal, states
 from ..components.graph import graph
+from ..components.panels import ranks
+from ..components.panels.code_box import stack_of
+from ..components.panels.differences import Difference, table
 from ..data import Data, View, answer
 from ..figures import growth
-from ..figures.names import counted
+from ..figures.drawing.names import counted
+from ..server.callbacks import Stored
 from . import Context, Page
 
 MOST_CHOICES, MOST_CHANGES = 24, 20

@@ -8,22 +8,32 @@ from typing import Any
 from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from vramscope.analysis._cards import BASIS as CARDS_BASIS
-from vramscope.analysis._cards import CARDS
 from vramscope.analysis.fit import BASIS, FitAnswer
 from vramscope.analysis.fit import Verdict as Word
+from vramscope.analysis.fit.cards import BASIS as CARDS_BASIS
+from vramscope.analysis.fit.cards import CARDS
 from vramscope.analysis.settings_advice import Candidate, Trial
 from vramscope.analysis.what_if import Outcome
 from vramscope.units import format_bytes
 
 from ..address import Address, restore
-from ..callbacks import Stored
 from ..components import states, typed
 from ..components.graph import graph
-from ..components.savings import another_batch, savings, sentence
+from ..components.panels.savings import (
+    another_batch,
+    savings,
+    sentence,
+)
 from ..data import Data, View
 from ..figures import curves
-from ..fitting import Search, devices, searches, target, verdict
+from ..queries.settings_search import (
+    Search,
+    devices,
+    searches,
+    target,
+    verdict,
+)
+from ..server.callbacks import Stored
 from . import Context, Page
 
 _AT_ONCE_S = 0.6

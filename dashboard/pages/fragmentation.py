@@ -7,26 +7,33 @@ from dash import ClientsideFunction, Input, Output, Patch, State, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 from flask import Response, request
 
-from vramscope.allocator.index import StateIndex
+from vramscope.allocator.state_index import StateIndex
 from vramscope.errors import VramscopeError
 from vramscope.model.marks import Category
 from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.units import format_bytes
 
-from .. import api
 from ..address import Address, restore
-from ..callbacks import Click, Picked, Pressed, Row, Stored
-from ..components import allocation, churn, free_blocks, legend, raster, states, typed, would_fit
-from ..components import pins as pinned
+from ..components import legend, raster, states, typed
 from ..components.definitions import DEFINITION, explained
 from ..components.graph import graph
+from ..components.panels import allocation, churn, free_blocks, would_fit
+from ..components.panels import pins as pinned
 from ..data import Data, View
 from ..figures import composition, segment_map
-from ..figures.names import counted
-from ..figures.series import EVENTS, TIME, Series
-from ..figures.theme import CATEGORY_COLOUR
+from ..figures.drawing.names import counted
+from ..figures.drawing.series import EVENTS, TIME, Series
+from ..figures.drawing.theme import CATEGORY_COLOUR
 from ..figures.timeline import Window, window
-from ..instant import lately, moment, neighbour, series_of, totals
+from ..queries.answers import (
+    lately,
+    moment,
+    neighbour,
+    series_of,
+    totals,
+)
+from ..server import api
+from ..server.callbacks import Click, Picked, Pressed, Row, Stored
 from . import Context, Page
 
 _MAP = "Segments end to end, their blocks coloured by what they are for."

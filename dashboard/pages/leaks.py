@@ -10,12 +10,13 @@ from vramscope.analysis.leaks import Leak, Leaks
 from vramscope.units import format_bytes
 
 from ..address import Address
-from ..components import cause, renewal, states
-from ..components.code_box import stack_of, to_code
+from ..components import renewal, states
 from ..components.graph import graph
+from ..components.panels import cause
+from ..components.panels.code_box import stack_of, to_code
 from ..data import Data, View
 from ..figures import growth
-from ..figures.names import counted, place
+from ..figures.drawing.names import counted, place
 from . import Context, Page
 
 MOST_SHOWN = 8

@@ -8,9 +8,10 @@ from vramscope import analysis
 from vramscope.units import format_bytes
 
 from ..address import Address
-from ..components import cause, renewal, states
+from ..components import renewal, states
+from ..components.panels import cause
 from ..data import Data, View
-from ..instant import moment
+from ..queries.answers import moment
 from . import Context, Page
 
 _PARTS = (

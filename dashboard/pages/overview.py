@@ -11,18 +11,32 @@ from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes, format_share
 
 from ..address import Address, restore
-from ..callbacks import Pressed, Standing, Stored
-from ..components import kpi, legend, live_set, past, stack_table, states
-from ..components.code_box import stack_of, to_code
+from ..components import kpi, legend, states
 from ..components.graph import graph
+from ..components.panels import live_set, past, stack_table
+from ..components.panels.code_box import stack_of, to_code
 from ..components.prose import prose
 from ..data import Data, View
 from ..figures import timeline
-from ..figures.names import place
-from ..figures.series import EVENTS, TIME, Series
+from ..figures.drawing.names import place
+from ..figures.drawing.series import EVENTS, TIME, Series
 from ..figures.timeline import QUANTITIES, Window
-from ..headline import claim, findings, headline, past_peak, past_words
-from ..instant import clamp, fullest, moment, neighbour, series_of, totals
+from ..queries.answers import (
+    clamp,
+    fullest,
+    moment,
+    neighbour,
+    series_of,
+    totals,
+)
+from ..queries.headline import (
+    claim,
+    findings,
+    headline,
+    past_peak,
+    past_words,
+)
+from ..server.callbacks import Pressed, Standing, Stored
 from . import Context, Page
 
 PEAK_KEY, NEXT_KEY, PREVIOUS_KEY = "p", "j", "k"

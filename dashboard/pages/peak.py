@@ -10,13 +10,21 @@ from vramscope.errors import VramscopeError
 from vramscope.units import format_bytes
 
 from ..address import Address, restore
-from ..callbacks import Picked, Pressed, Stored
-from ..components import breakdown, live_set, stack_table, states
+from ..components import states
 from ..components.graph import graph
+from ..components.panels import breakdown, live_set, stack_table
 from ..data import Data, View
 from ..figures import icicle
-from ..figures.names import place
-from ..instant import clamp, held, moment, neighbour, totals, tree_at
+from ..figures.drawing.names import place
+from ..queries.answers import (
+    clamp,
+    held,
+    moment,
+    neighbour,
+    totals,
+    tree_at,
+)
+from ..server.callbacks import Picked, Pressed, Stored
 from . import Context, Page
 
 

@@ -13,17 +13,17 @@ from vramscope.model.marks import Category, Phase
 from vramscope.units import format_bytes
 
 from ..address import Address, restore
-from ..callbacks import Click, Pressed, Stored
 from ..components import states
 from ..components.choice import segments
 from ..components.definitions import term
-from ..components.differences import Difference, table
 from ..components.graph import graph
-from ..components.past import MEANING, Course, course
+from ..components.panels.differences import Difference, table
+from ..components.panels.past import MEANING, Course, course
 from ..data import Data, View
 from ..figures import steps as figures
-from ..figures.names import place
-from ..instant import category_bytes, folded, held, totals
+from ..figures.drawing.names import place
+from ..queries.answers import category_bytes, folded, held, totals
+from ..server.callbacks import Click, Pressed, Stored
 from . import Context, Page
 
 MAX_LINES = 14

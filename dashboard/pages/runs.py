@@ -13,7 +13,7 @@ from ..components import header, states
 from ..components.definitions import term
 from ..data import Data
 from ..figures.sparkline import image
-from ..summary import Summaries, Summary
+from ..queries.run_summaries import Summaries, Summary
 from . import Context, Page
 
 MAX_RUNS = 300

@@ -10,12 +10,13 @@ from vramscope.errors import VramscopeError
 from vramscope.units import format_bytes, format_duration
 
 from ..address import Address, restore
-from ..callbacks import Click, Pressed, Stored
-from ..components import cause, states
+from ..components import states
 from ..components.definitions import DEFINITION, explained
 from ..components.graph import graph
+from ..components.panels import cause
 from ..data import Data, View
 from ..figures import device
+from ..server.callbacks import Click, Pressed, Stored
 from . import Context, Page
 
 _WORDS = {

@@ -55,7 +55,7 @@ def _served(root: Path, **pace: Any) -> Iterator[str]:
     """The address of a dashboard over *root*; without a token, to keep addresses short."""
     from vramscope.dashboard import create_app
     from vramscope.dashboard.data import Pace
-    from vramscope.dashboard.security import Access
+    from vramscope.dashboard.server.security import Access
     from werkzeug.serving import make_server
 
     app = create_app(root, Access(token=None), Pace(**pace))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.data import Data
-from vramscope.dashboard.instant import totals
+from vramscope.dashboard.queries.answers import totals
 
 from vramscope.model.recording import Outcome
 

@@ -6,8 +6,8 @@ from threading import Event
 from typing import Any
 
 import pytest
-from vramscope.dashboard import fitting
 from vramscope.dashboard.data import Data
+from vramscope.dashboard.queries import settings_search
 
 from vramscope.analysis.fit import Progress
 
@@ -89,7 +89,7 @@ def test_the_slider_asks_about_any_size_by_keyboard_and_stays_in_the_address(pie
 
 
 def test_a_long_search_shows_every_setting_and_stops_when_told(pieces: Any, monkeypatch: Any) -> None:
-    go_on, advise = Event(), fitting.fit
+    go_on, advise = Event(), settings_search.fit
 
     def slowly(recording: Any, question: Any, progress: Any) -> Any:
         def after_the_first(trial: Any, wanted: Any) -> Any:
@@ -99,7 +99,7 @@ def test_a_long_search_shows_every_setting_and_stops_when_told(pieces: Any, monk
 
         return advise(recording, question, Progress(progress.stage, after_the_first))
 
-    monkeypatch.setattr(fitting, "fit", slowly)
+    monkeypatch.setattr(settings_search, "fit", slowly)
     page = pieces.go(f"/fit?run={pieces.run}").page
 
     page.wait_for_selector("#fi-progress:has-text('1 of')")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.data import Data
-from vramscope.dashboard.report_document import document
+from vramscope.dashboard.report.document import document
 
 from vramscope import load
 from vramscope.model.recording import Outcome

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from standin_fixtures import Forks
 
-from vramscope.load import load
+from vramscope.loading import load
 from vramscope.model.recording import Recording, Run
 
 HERE = Path(__file__).parent

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vramscope.analysis.categories import categories
-from vramscope.load import load
+from vramscope.loading import load
 from vramscope.model.marks import Category
 
 pytestmark = [pytest.mark.standin, pytest.mark.xdist_group("cuda-bare-snapshots")]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vramscope.load import load
+from vramscope.loading import load
 
 pytestmark = [pytest.mark.standin, pytest.mark.xdist_group("cuda-fit")]
 

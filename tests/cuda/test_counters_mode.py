@@ -5,7 +5,7 @@ import json
 import pytest
 from standin_fixtures import AFTER, BEFORE
 
-from vramscope.load import load
+from vramscope.loading import load
 from vramscope.model.marks import Phase
 
 pytestmark = pytest.mark.standin

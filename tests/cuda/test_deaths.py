@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vramscope.load import load
+from vramscope.loading import load
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Outcome
 from vramscope.model.trace import Action

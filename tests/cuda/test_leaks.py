@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from vramscope.analysis.leaks import findings
-from vramscope.load import load
+from vramscope.loading import load
 from vramscope.model.holders import PREFIX
 from vramscope.model.marks import Marks, Phases, Steps
 

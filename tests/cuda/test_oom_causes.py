@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vramscope.analysis.oom import ANALYSIS, oom
-from vramscope.load import load
+from vramscope.loading import load
 from vramscope.model.finding import Finding
 
 pytestmark = [pytest.mark.standin, pytest.mark.xdist_group("cuda-fit")]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from layouts import expected, layout
 
-from vramscope.allocator.index import StateIndex
-from vramscope.load import load
+from vramscope.allocator.state_index import StateIndex
+from vramscope.loading import load
 from vramscope.model.trace import Action
 
 pytestmark = [pytest.mark.standin, pytest.mark.xdist_group("cuda-deaths")]

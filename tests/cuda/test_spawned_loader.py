@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from moments import counted, rows_of
 
-from vramscope.load import load
+from vramscope.loading import load
 from vramscope.model.recording import Outcome
 
 pytestmark = [pytest.mark.standin, pytest.mark.xdist_group("cuda-deaths")]

@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from vramscope.load import load
+from vramscope.loading import load
 
 pytestmark = [pytest.mark.standin, pytest.mark.xdist_group("cuda-fit")]
 

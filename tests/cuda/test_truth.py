@@ -13,7 +13,7 @@ from catalogue import GROUP_OF
 from layouts import expected, layout
 from moments import QUANTITIES, counted, moments, phases_of, rows_of
 
-from vramscope.allocator.index import StateIndex
+from vramscope.allocator.state_index import StateIndex
 from vramscope.model.trace import Action
 
 # One worker runs the workloads once; all tests look at the same runs.

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from vramscope.analysis.fit import Verdict
-from vramscope.load import load
+from vramscope.loading import load
 from vramscope.model.marks import Phase
 
 pytestmark = [pytest.mark.standin, pytest.mark.xdist_group("cuda-fit")]

@@ -7,7 +7,7 @@ import pytest
 from standin_fixtures import AFTER, BEFORE
 
 from vramscope.analysis.waterfall import findings
-from vramscope.load import load
+from vramscope.loading import load
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vramscope.analysis.oom import ANALYSIS
-from vramscope.load import load
+from vramscope.loading import load
 from vramscope.model.trace import Action
 
 pytestmark = [pytest.mark.standin, pytest.mark.xdist_group("cuda-fit")]

@@ -20,8 +20,8 @@ from catalogue import GROUP_OF, GROUPS  # noqa: E402
 from layouts import expected, layout  # noqa: E402
 from moments import moments, phases_of, rows_of  # noqa: E402
 
-from vramscope.allocator.index import StateIndex  # noqa: E402
-from vramscope.load import load  # noqa: E402
+from vramscope.allocator.state_index import StateIndex  # noqa: E402
+from vramscope.loading import load  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
 

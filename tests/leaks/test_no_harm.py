@@ -10,9 +10,13 @@ from itertools import count
 import pytest
 import torch
 
-from vramscope.capture import Options, _holders, _watch
-from vramscope.capture._ends import ends_of_dict, ends_of_sequence, some_of_set
-from vramscope.capture._holders import search
+from vramscope.capture import Options, holders
+from vramscope.capture.holders import growth_watch, search
+from vramscope.capture.holders.container_ends import (
+    ends_of_dict,
+    ends_of_sequence,
+    some_of_set,
+)
 from vramscope.capture.simulated import Simulated
 
 
@@ -57,7 +61,7 @@ def training(capture, n_steps):
 
 def test_a_leak_is_the_same_size_with_us_watching(monkeypatch):
     watched, n_walks = levels(30)
-    monkeypatch.setattr(_watch.Watch, "tick", lambda *_: None)
+    monkeypatch.setattr(growth_watch.Watch, "tick", lambda *_: None)
     unwatched, none = levels(30)
 
     assert n_walks >= 2
@@ -199,8 +203,8 @@ def test_a_data_set_in_memory_does_not_hide_what_is_beside_it(monkeypatch):
     """The time is over (by a clock that ticks every 64 objects) before the walk has been through the data."""
     data = [[[number] for number in range(3000)] for _ in range(300)]
     beside = [torch.zeros(797) for _ in range(20)]
-    monkeypatch.setattr(_holders, "thread_time", lambda: 0.0)
-    monkeypatch.setattr(_holders, "perf_counter", count().__next__)
+    monkeypatch.setattr(holders, "thread_time", lambda: 0.0)
+    monkeypatch.setattr(holders, "perf_counter", count().__next__)
     found = search(1000.0, sys._getframe())
 
     assert not found.is_complete
@@ -233,7 +237,7 @@ def test_nothing_is_looked_for_before_the_seventh_level(n_steps):
 
 
 def test_a_loop_that_does_not_grow_is_never_walked():
-    watch = _watch.Watch(iter(range(0, 10**9, 8)).__next__, lambda *_: True)
+    watch = growth_watch.Watch(iter(range(0, 10**9, 8)).__next__, lambda *_: True)
     for _ in range(1000):
         watch.tick("optimizer", 1, None)
 
@@ -241,8 +245,8 @@ def test_a_loop_that_does_not_grow_is_never_walked():
 
 
 def test_walks_become_rare_and_end(monkeypatch):
-    monkeypatch.setattr(_watch, "search", lambda *_: EMPTY)
-    watch = _watch.Watch(iter(range(0, 10**12, 1 << 20)).__next__, lambda *_: True)
+    monkeypatch.setattr(growth_watch, "search", lambda *_: EMPTY)
+    watch = growth_watch.Watch(iter(range(0, 10**12, 1 << 20)).__next__, lambda *_: True)
     at = []
     for step in range(1, 3000):
         before = watch.n_walks

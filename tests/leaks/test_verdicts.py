@@ -12,11 +12,11 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import vramscope
-from vramscope.alarm import Alarm
 from vramscope.analysis.leaks import findings
-from vramscope.capture._statement import carried
-from vramscope.capture._watch import Watch
+from vramscope.capture.holders.growth_watch import Watch
+from vramscope.capture.holders.statement import carried
 from vramscope.model.marks import Labels, Marks, Phases, Steps
+from vramscope.recorder.leak_notifier import Alarm
 
 N_LAYERS = 24
 

@@ -85,7 +85,7 @@ def test_the_public_names_are_what_all_says():
 
 
 def test_a_public_name_is_no_module_whoever_imported_the_module_first():
-    """``vramscope.load`` is the function, though ``vramscope/load.py`` is imported under the same name."""
+    """``vramscope.load`` is the function, though ``vramscope/loading.py`` is imported under the same name."""
     code = (
         "import vramscope.load, vramscope.record\n"
         "from vramscope.load import load\n"

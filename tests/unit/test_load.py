@@ -9,11 +9,11 @@ import pytest
 from vramscope import load as public_load
 from vramscope.errors import FormatError, StoreError, UnknownNameError, UsageError
 from vramscope.formats import Format
-from vramscope.load import HEAD_BYTES, discover, follow, load
+from vramscope.loading import HEAD_BYTES, discover, follow, load
 from vramscope.model.device import Device, Process
 from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.model.trace import Trace
-from vramscope.store.writer import Writer
+from vramscope.store.write.writer import Writer
 
 MAGIC = b"# a format for tests\n"
 

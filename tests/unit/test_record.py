@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import vramscope
 from vramscope.errors import CaptureError, StoreError, UsageError
-from vramscope.load import load
+from vramscope.loading import load
 from vramscope.model.marks import MarkKind, Phase
 from vramscope.model.recording import Outcome
 
@@ -40,7 +40,7 @@ def _own_runs(monkeypatch, tmp_path):
 
 
 def recording_runs():
-    return sys.modules["vramscope.record"]._runs
+    return sys.modules["vramscope.recorder"]._runs
 
 
 def record(*args, **options):
@@ -158,7 +158,7 @@ def test_a_full_disk_is_one_warning_and_training_goes_on(tmp_path, monkeypatch):
 
     def train_on():
         with record(tmp_path / "run") as recorder:
-            monkeypatch.setattr("vramscope.store.writer.Writer.append", full)
+            monkeypatch.setattr("vramscope.store.write.writer.Writer.append", full)
             train()
             recorder._flush()
             train()

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
-from vramscope.analysis._place import phases_of, steps_of
 from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.categories import assign
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.live_set import live_rows
+from vramscope.analysis.step_and_phase import phases_of, steps_of
 from vramscope.analysis.timeline import instant_of, timeline
 from vramscope.errors import UsageError
 from vramscope.model.marks import Category, Phase

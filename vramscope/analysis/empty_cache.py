@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from vramscope.analysis import Analysis
-from vramscope.analysis._stack_functions import passes_through
 from vramscope.analysis.churn import GAINS, LOSSES
 from vramscope.analysis.folding import fold
+from vramscope.analysis.stack_functions import passes_through
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame

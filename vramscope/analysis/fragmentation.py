@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
-from vramscope.analysis._free_segments import free_segment_bytes
-from vramscope.analysis._place import place
 from vramscope.analysis.churn import GAINS, Churn, churn_of
+from vramscope.analysis.churn.free_segments import free_segment_bytes
 from vramscope.analysis.folding import fold
 from vramscope.analysis.lines import place_words
 from vramscope.analysis.pins import Pins, pins
+from vramscope.analysis.step_and_phase import place
 from vramscope.analysis.timeline import levels, times
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vramscope.allocator.checkpoints import state_from_nearest
+from vramscope.allocator.state_index.checkpoints import (
+    state_from_nearest,
+)
 from vramscope.analysis import Analysis
 from vramscope.analysis.timeline import instant_of
 from vramscope.model.recording import Recording

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.allocator.index import StateIndex
+from vramscope.allocator.state_index import StateIndex
 from vramscope.analysis import Analysis
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording

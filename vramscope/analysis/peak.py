@@ -6,7 +6,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from vramscope.analysis import Analysis
-from vramscope.analysis._place import number_of_step, phase_words, place
+from vramscope.analysis.step_and_phase import (
+    number_of_step,
+    phase_words,
+    place,
+)
 from vramscope.analysis.timeline import Totals, timeline
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase

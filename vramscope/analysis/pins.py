@@ -6,9 +6,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.allocator.checkpoints import state_from_nearest
+from vramscope.allocator.state_index.checkpoints import (
+    state_from_nearest,
+)
 from vramscope.analysis import Analysis
-from vramscope.analysis._place import phases_of, steps_of
+from vramscope.analysis.step_and_phase import phases_of, steps_of
 from vramscope.analysis.timeline import instant_of
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording

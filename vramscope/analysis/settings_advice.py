@@ -12,12 +12,12 @@ from typing import Any
 
 from vramscope.allocator.settings import Settings
 from vramscope.analysis import Analysis
-from vramscope.analysis._ending import ended_short
-from vramscope.analysis._epochs import epochs
-from vramscope.analysis._limit import recorded_limit
 from vramscope.analysis.churn import churn_of
+from vramscope.analysis.ending import ended_short
+from vramscope.analysis.process_limit import recorded_limit
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.what_if import Outcome, Program, device_total, emptied_after, program_of, replay
+from vramscope.analysis.what_if.epochs import epochs
 from vramscope.model.recording import Recording
 from vramscope.units import format_bytes
 

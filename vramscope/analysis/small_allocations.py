@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from vramscope.analysis import Analysis
-from vramscope.analysis._place import steps_of
 from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import lifetimes
+from vramscope.analysis.step_and_phase import steps_of
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from vramscope.allocator.checkpoints import state_from_nearest
+from vramscope.allocator.state_index.checkpoints import (
+    state_from_nearest,
+)
 from vramscope.analysis import find
 from vramscope.analysis.categories import categories
 from vramscope.analysis.findings import collect, with_modules
@@ -15,9 +17,9 @@ from vramscope.analysis.lines import LiveBytes, live_bytes
 from vramscope.analysis.own_peaks import own_peaks
 from vramscope.analysis.peak import High, Peak, peak_of
 from vramscope.analysis.sampled_peaks import SampledPeaks, sampled_peaks
+from vramscope.analysis.shared_results import together
 from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks, step_peaks
 from vramscope.analysis.timeline import timeline
-from vramscope.analysis.together import together
 from vramscope.analysis.waterfall import Waterfall, waterfall
 from vramscope.model.counters import Counters
 from vramscope.model.finding import Finding

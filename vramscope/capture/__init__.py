@@ -18,7 +18,7 @@ from vramscope.model.snapshot import Snapshot
 from vramscope.model.trace import Trace
 
 if TYPE_CHECKING:
-    from vramscope.capture._watch import Watch
+    from vramscope.capture.holders.growth_watch import Watch
 
 
 @dataclass(frozen=True, slots=True)

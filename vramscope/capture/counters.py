@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from vramscope.capture import Failed, Options, Sink, Source, _phases
-from vramscope.capture._devices import device_at, ordinal
-from vramscope.capture._log import MarkRow, marks_table
-from vramscope.capture._samples import Sampler
-from vramscope.capture._settings import allocator_conf
+from vramscope.capture import Failed, Options, Sink, Source, hooks
+from vramscope.capture.allocator_settings import allocator_conf
+from vramscope.capture.devices import device_at, ordinal
+from vramscope.capture.log import MarkRow, marks_table
+from vramscope.capture.samples import Sampler
 from vramscope.model.device import Device
 from vramscope.model.marks import MarkKind, Note, Phase
 
@@ -56,13 +56,13 @@ class CountersOnly:
 
     def resume(self) -> None:
         """The next block was entered."""
-        _phases.install(self)
+        hooks.install(self)
         if self._sampler is not None:
             self._sampler.start()
 
     def pause(self) -> None:
         """A block was left: take every hook out of the program."""
-        _phases.uninstall()
+        hooks.uninstall()
         if self._sampler is not None:
             self._sampler.stop()
 
@@ -71,7 +71,7 @@ class CountersOnly:
 
     def exit_thread(self) -> None:
         """The calling thread left its outermost block."""
-        _phases.forget_thread()
+        hooks.forget_thread()
 
     def flush(self) -> None:
         """What there is since the last time."""
@@ -100,11 +100,11 @@ class CountersOnly:
         if self._sampler is None and not self._is_said:
             notes.append(Note("no_device", "there is no CUDA device here: steps were recorded, no memory"))
         self._is_said = True
-        return [*notes, *_phases.too_deep(0), *(self._sampler.notes() if self._sampler is not None else ())]
+        return [*notes, *hooks.too_deep(0), *(self._sampler.notes() if self._sampler is not None else ())]
 
     def abandon(self) -> None:
         """Take every hook out and never touch the sink again; waits for nothing."""
-        _phases.uninstall()
+        hooks.uninstall()
         if self._sampler is not None:
             self._sampler.retire()
         self._sink = None
@@ -115,7 +115,7 @@ class CountersOnly:
         """A fact about the program, with torch's counters at that very time."""
         if self._sink is None:
             return
-        if _phases.has_collected():
+        if hooks.has_collected():
             self.mark(MarkKind.GC, value=2)
         now = time_ns()
         if self._sampler is not None and kind != MarkKind.GC:

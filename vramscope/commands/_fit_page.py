@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from vramscope.analysis._cards import BASIS as CARDS_BASIS
-from vramscope.analysis._cards import Card
 from vramscope.analysis.fit import BASIS, FitAnswer, Placed, Verdict
+from vramscope.analysis.fit.cards import BASIS as CARDS_BASIS
+from vramscope.analysis.fit.cards import Card
 from vramscope.analysis.strategies import Strategies
 from vramscope.analysis.what_if import Outcome
 from vramscope.commands._document import Block, Grid, Heading, Text

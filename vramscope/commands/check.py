@@ -58,7 +58,7 @@ def run(args: Namespace) -> int:
     import json
 
     from vramscope.commands._waiting import waiting
-    from vramscope.load import load
+    from vramscope.loading import load
 
     limits = _limits(args)
     if args.junit and not args.force and Path(args.junit).exists():

@@ -44,7 +44,7 @@ def run(args: Namespace) -> int:
     from vramscope.commands._document import print_terminal
     from vramscope.commands._pairs import alone, chosen, pairs
     from vramscope.commands._waiting import waiting
-    from vramscope.load import load
+    from vramscope.loading import load
 
     if args.top < 1 or not 0 <= args.tolerance <= 100:
         raise UsageError("--top is at least 1, --tolerance a percentage")

@@ -17,7 +17,7 @@ def arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     from vramscope import export, registry
     from vramscope.commands._waiting import waiting
-    from vramscope.load import load
+    from vramscope.loading import load
     from vramscope.units import format_bytes
 
     chosen = registry.part(export, export.Export, args.to)

@@ -12,8 +12,8 @@ from vramscope.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vramscope.analysis._cards import Card
     from vramscope.analysis.fit import FitAnswer, Placed, Target
+    from vramscope.analysis.fit.cards import Card
     from vramscope.analysis.settings_advice import Candidate
     from vramscope.analysis.strategies import Strategies
     from vramscope.analysis.what_if import Outcome
@@ -60,7 +60,7 @@ def run(args: Namespace) -> int:
     from vramscope.commands._document import print_terminal
     from vramscope.commands._fit_page import page
     from vramscope.commands._waiting import waiting
-    from vramscope.load import load
+    from vramscope.loading import load
 
     done = _Done()
     try:
@@ -163,8 +163,8 @@ class _Done:
 
 def as_json(answers: "list[FitAnswer]") -> dict[str, Any]:
     """Return schema 1, of which fields are only ever added; the first answer is the whole one."""
-    from vramscope.analysis._cards import BASIS as CARDS_BASIS
     from vramscope.analysis.fit import BASIS
+    from vramscope.analysis.fit.cards import BASIS as CARDS_BASIS
 
     answer = answers[0]
     return {
@@ -350,8 +350,8 @@ def _targets(text: str | None) -> "list[Target]":
 
 def _target(text: str) -> "Target":
     """Return a card by its name, or by the bytes that torch would find on it."""
-    from vramscope.analysis._cards import CARDS, card_named
     from vramscope.analysis.fit import Target
+    from vramscope.analysis.fit.cards import CARDS, card_named
     from vramscope.units import format_bytes, parse_bytes
 
     card = card_named(text)

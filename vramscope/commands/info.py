@@ -21,7 +21,7 @@ def run(args: Namespace) -> int:
 
     from vramscope.commands._document import print_terminal
     from vramscope.commands._waiting import waiting
-    from vramscope.load import load
+    from vramscope.loading import load
 
     with waiting(f"reading {args.path}"):
         loaded = load(args.path)

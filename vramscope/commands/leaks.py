@@ -36,7 +36,7 @@ def run(args: Namespace) -> int:
     from vramscope.commands._waiting import waiting
     from vramscope.commands.report import as_json
     from vramscope.errors import UsageError
-    from vramscope.load import load
+    from vramscope.loading import load
     from vramscope.units import parse_bytes
 
     try:
@@ -83,7 +83,7 @@ def _page(run: "Run", told: "list[list[Finding]]", results: "list[Leaks]") -> "I
 
 
 def _nothing(recording: "Recording", result: "Leaks") -> str:
-    from vramscope.analysis._leak_growth import LEAST_LEVELS
+    from vramscope.analysis.leaks.growth import LEAST_LEVELS
 
     if not len(recording.trace):
         return "without the allocator's events it cannot be told what grows"

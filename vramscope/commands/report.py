@@ -32,7 +32,7 @@ def run(args: Namespace) -> int:
     from vramscope.commands._pairs import chosen
     from vramscope.commands._summary_page import page
     from vramscope.commands._waiting import waiting
-    from vramscope.load import load
+    from vramscope.loading import load
 
     if args.top < 1:
         raise UsageError(f"--top {args.top}: at least 1")

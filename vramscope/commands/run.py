@@ -8,7 +8,7 @@ from vramscope.commands import Command
 from vramscope.errors import UsageError
 
 if TYPE_CHECKING:
-    from vramscope.record import Recorder
+    from vramscope.recorder import Recorder
 
 _INTERRUPTED = 130
 
@@ -30,7 +30,7 @@ def arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     from vramscope.commands import _script
     from vramscope.commands._when_torch import WhenTorch
-    from vramscope.record import record
+    from vramscope.recorder import record
 
     given = args.program[1:] if args.program[:1] == ["--"] else args.program
     if not given:

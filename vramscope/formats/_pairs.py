@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 
-from vramscope.formats._ledger import REAL_ADDRESSES, Ledger
+from vramscope.formats._totals_trace import REAL_ADDRESSES, Ledger
 
 _STEP = 512
 """Made-up addresses are as far apart as torch's, and no two blocks ever share one."""

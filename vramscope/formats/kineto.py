@@ -12,14 +12,23 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from vramscope.allocator._rows import Rows
-from vramscope.allocator.annotations import Mark, annotation_marks, marks_of
+from vramscope.allocator.torch_history.annotations import (
+    Mark,
+    annotation_marks,
+    marks_of,
+)
+from vramscope.allocator.torch_history.rows import Rows
 from vramscope.errors import FormatError
 from vramscope.formats import Format
 from vramscope.formats._file import beginning
 from vramscope.formats._json import parsed
-from vramscope.formats._ledger import NO_LAYOUT, NO_LAYOUT_NOR_TOTALS, REAL_ADDRESSES, Ledger
 from vramscope.formats._pairs import Pairs
+from vramscope.formats._totals_trace import (
+    NO_LAYOUT,
+    NO_LAYOUT_NOR_TOTALS,
+    REAL_ADDRESSES,
+    Ledger,
+)
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import MarkKind, Marks, Note
 from vramscope.model.program import resolve

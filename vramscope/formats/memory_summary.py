@@ -11,8 +11,8 @@ from typing import NamedTuple
 from vramscope.errors import FormatError
 from vramscope.formats import Format
 from vramscope.formats._file import beginning, contents
-from vramscope.formats._ledger import NO_LAYOUT, Ledger, State
 from vramscope.formats._text import as_utf8, is_text, run_of_text, tail
+from vramscope.formats._totals_trace import NO_LAYOUT, Ledger, State
 from vramscope.model.device import Device
 from vramscope.model.marks import Note
 from vramscope.model.recording import Recording, Run

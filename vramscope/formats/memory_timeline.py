@@ -12,8 +12,8 @@ from vramscope.errors import FormatError
 from vramscope.formats import Format
 from vramscope.formats._file import beginning
 from vramscope.formats._json import parsed
-from vramscope.formats._ledger import NO_LAYOUT, Ledger
 from vramscope.formats._pairs import Pairs
+from vramscope.formats._totals_trace import NO_LAYOUT, Ledger
 from vramscope.model.device import Device
 from vramscope.model.marks import Category, Labels, Note
 from vramscope.model.recording import Recording, Run

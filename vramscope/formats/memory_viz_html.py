@@ -12,8 +12,8 @@ from typing import Any
 from vramscope.errors import FormatError
 from vramscope.formats import Format
 from vramscope.formats._file import beginning, contents
-from vramscope.formats._ledger import NO_LAYOUT
 from vramscope.formats._pickle import loads
+from vramscope.formats._totals_trace import NO_LAYOUT
 from vramscope.formats.torch_snapshot import run_of
 from vramscope.model.marks import Note
 from vramscope.model.recording import Run

@@ -11,14 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from vramscope.allocator.history import DeviceHistory, histories
 from vramscope.allocator.replay import reconstruct
+from vramscope.allocator.torch_history import DeviceHistory, histories
 from vramscope.errors import FormatError
 from vramscope.formats import Format
-from vramscope.formats._body import Irregular
+from vramscope.formats._fast_snapshot import packed
+from vramscope.formats._fast_snapshot.events import snapshot_of
+from vramscope.formats._fast_snapshot.opcode_blocks import Irregular
 from vramscope.formats._file import UTF8_MARK, beginning, contents, opened
-from vramscope.formats._packed import packed
-from vramscope.formats._packed_events import snapshot_of
 from vramscope.formats._pickle import collector_off, loads
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import Note

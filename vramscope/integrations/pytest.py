@@ -61,7 +61,7 @@ def _size(size: str | int) -> int:
 
 
 def _steps(steps: int = 20) -> int:
-    from vramscope.analysis._leak_growth import LEAST_LEVELS
+    from vramscope.analysis.leaks.growth import LEAST_LEVELS
 
     if steps < LEAST_LEVELS:
         raise pytest.UsageError(f"vram_no_leak(steps={steps}): it takes {LEAST_LEVELS} to say anything")
@@ -70,8 +70,8 @@ def _steps(steps: int = 20) -> int:
 
 def _recorded(call: Callable[[], None], n_calls: int) -> "tuple[Recording, ...]":
     """What so many calls did; of several, each is a step."""
-    from vramscope.load import load
-    from vramscope.record import record
+    from vramscope.loading import load
+    from vramscope.recorder import record
 
     with TemporaryDirectory(prefix="vramscope-") as directory:
         path = Path(directory) / "run"
@@ -122,7 +122,7 @@ def _largest(recording: "Recording") -> str:
 
 
 def _check_leaks(recordings: "tuple[Recording, ...]", call: Callable[[], None], steps: int) -> None:
-    from vramscope.analysis._leak_growth import LEAST_LEVELS
+    from vramscope.analysis.leaks.growth import LEAST_LEVELS
 
     # One call without a loop in it is a step of its own.
     if all(len(recording.steps) < LEAST_LEVELS for recording in recordings):

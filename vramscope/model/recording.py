@@ -77,7 +77,7 @@ class Recording:
 
     def _repr_html_(self) -> str:
         """At a glance, in a notebook."""
-        shown: str = import_module("vramscope.export._notebook").html(self)
+        shown: str = import_module("vramscope.export.notebook").html(self)
         return shown
 
     def __getattr__(self, name: str) -> Callable[..., Any]:

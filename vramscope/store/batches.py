@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.table import Table
-from vramscope.store.appendfile import AppendFile
 from vramscope.store.columns import number_array, string_array
 from vramscope.store.framing import StreamFile
 from vramscope.store.integrity import FileSum, Owner, sealed
 from vramscope.store.schema import SCHEMAS, STATES, SUFFIX
+from vramscope.store.write.append_file import AppendFile
 
 
 def batch(stream: str, columns: Sequence[pa.Array]) -> pa.RecordBatch:

@@ -13,14 +13,14 @@ from probe import moment, segments
 from torch import nn
 
 import vramscope
-import vramscope.capture._history
+import vramscope.capture.cuda.history
 
 RING = 1000
 N_LOST_PAIRS = 2000
 
 
 def main(folder: Path) -> None:
-    vramscope.capture._history.MAX_ENTRIES = RING
+    vramscope.capture.cuda.history.MAX_ENTRIES = RING
     torch.backends.cudnn.enabled = False  # the stand-in has none
     torch.optim.SGD([torch.zeros(1)])
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)).cuda()

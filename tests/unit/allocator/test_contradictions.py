@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import vramscope
-from vramscope.allocator.contradictions import contradictions
+from vramscope.allocator.replay.contradictions import contradictions
 from vramscope.model.counters import Counters
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot

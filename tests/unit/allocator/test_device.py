@@ -2,8 +2,11 @@
 
 import pytest
 
-from vramscope.allocator.device import CachingAllocator, OutOfMemory
 from vramscope.allocator.settings import MIB, Settings
+from vramscope.allocator.simulation import (
+    CachingAllocator,
+    OutOfMemory,
+)
 from vramscope.model.snapshot import BlockState
 from vramscope.model.trace import Action
 

@@ -11,8 +11,11 @@ import captures
 import numpy as np
 import pytest
 
-from vramscope.allocator.device import CachingAllocator, OutOfMemory
 from vramscope.allocator.settings import Settings
+from vramscope.allocator.simulation import (
+    CachingAllocator,
+    OutOfMemory,
+)
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.what_if import Deed, program_of
 from vramscope.formats.torch_snapshot import read

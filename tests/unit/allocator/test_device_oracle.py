@@ -12,8 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vramscope.allocator.device import CachingAllocator, OutOfMemory
 from vramscope.allocator.settings import MIB, Settings
+from vramscope.allocator.simulation import (
+    CachingAllocator,
+    OutOfMemory,
+)
 from vramscope.model.snapshot import BlockState
 from vramscope.model.trace import Action
 

@@ -7,10 +7,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vramscope.allocator.device import CachingAllocator, OutOfMemory
 from vramscope.allocator.layout import used
 from vramscope.allocator.replay import reconstruct, state_at
 from vramscope.allocator.settings import MIB, Settings
+from vramscope.allocator.simulation import (
+    CachingAllocator,
+    OutOfMemory,
+)
 from vramscope.model.snapshot import BlockState
 from vramscope.model.trace import Trace
 

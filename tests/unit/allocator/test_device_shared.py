@@ -9,10 +9,13 @@ import captures
 import numpy as np
 import pytest
 
-from vramscope.allocator.device import CachingAllocator, OutOfMemory
-from vramscope.allocator.history import histories
 from vramscope.allocator.replay import reconstruct
 from vramscope.allocator.settings import MIB
+from vramscope.allocator.simulation import (
+    CachingAllocator,
+    OutOfMemory,
+)
+from vramscope.allocator.torch_history import histories
 from vramscope.formats._file import contents
 from vramscope.formats._pickle import loads
 from vramscope.model.stacks import StackBuilder

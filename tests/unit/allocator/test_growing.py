@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramscope.allocator import growing as module
-from vramscope.allocator.growing import GrowingIndex
-from vramscope.allocator.index import StateIndex
+from vramscope.allocator.state_index import StateIndex
+from vramscope.allocator.state_index import appendable as module
+from vramscope.allocator.state_index.appendable import GrowingIndex
 from vramscope.analysis.timeline import timeline
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Blocks, Segments, Snapshot

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from vramscope.allocator.history import DeviceHistory, histories
 from vramscope.allocator.settings import TieBreak
+from vramscope.allocator.torch_history import DeviceHistory, histories
 from vramscope.errors import FormatError
 from vramscope.model.marks import MarkKind, Phase
 from vramscope.model.snapshot import BlockState

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramscope.allocator import index as module
-from vramscope.allocator.index import StateIndex
+from vramscope.allocator import state_index as module
 from vramscope.allocator.replay import state_at
 from vramscope.allocator.settings import Settings
+from vramscope.allocator.state_index import StateIndex
 from vramscope.formats.torch_snapshot import read
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 from vramscope.model.trace import Action, Trace

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from vramscope.allocator.ledger import Ledger
 from vramscope.allocator.settings import MIB, Settings
-from vramscope.capture._gap import bridge
+from vramscope.capture.cuda.gap import bridge
 from vramscope.formats.torch_snapshot import read
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.trace import Action, Trace

@@ -4,8 +4,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vramscope.allocator._segment_moves import still_telling
 from vramscope.allocator.layout import segments_after
+from vramscope.allocator.state_index.segment_events import (
+    still_telling,
+)
 from vramscope.model.snapshot import Segments
 from vramscope.model.trace import Action, Trace
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramscope.allocator.device import CachingAllocator
 from vramscope.allocator.settings import MIB
+from vramscope.allocator.simulation import CachingAllocator
 from vramscope.analysis.largest_free import largest_free, of_state
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording

@@ -5,9 +5,15 @@ import json
 import numpy as np
 import pytest
 
-from vramscope.analysis._leak_causes import Facts, cause_of
-from vramscope.analysis._leak_edits import advice, as_written
-from vramscope.analysis._leak_holders import _with_what_grows, container_of, is_bounded, kept_at, root_of
+from vramscope.analysis.leaks.causes import Facts, cause_of
+from vramscope.analysis.leaks.edits import advice, as_written
+from vramscope.analysis.leaks.holders import (
+    _with_what_grows,
+    container_of,
+    is_bounded,
+    kept_at,
+    root_of,
+)
 from vramscope.model.holders import PREFIX, holding_of
 
 LOCAL = ("local", "trainer", "main", "train.py", 9)

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vramscope.analysis._leak_growth import growth
 from vramscope.analysis.leaks import findings
+from vramscope.analysis.leaks.growth import growth
 from vramscope.model.marks import Phase, Phases, Steps
 from vramscope.model.stacks import stacks_of
 from vramscope.model.trace import Action, Trace

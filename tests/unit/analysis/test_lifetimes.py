@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramscope.analysis import _ends
-from vramscope.analysis.lifetimes import ALIVE, BEFORE, lifetimes
+from vramscope.analysis.lifetimes import ALIVE, BEFORE, block_ends, lifetimes
 from vramscope.analysis.live_set import live_set
 from vramscope.analysis.timeline import timeline
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
@@ -117,7 +116,7 @@ def test_lives_of_any_record_are_paired_the_same_whatever_is_sorted_at_a_time(re
     assert (int(A), int(R), int(C)) == (0, 1, 2)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_ends, "_STRETCH", stretch)
-        requested, completed = _ends.ends(history.trace, history.initial.blocks.address)
+        patch.setattr(block_ends, "_STRETCH", stretch)
+        requested, completed = block_ends.ends(history.trace, history.initial.blocks.address)
 
     assert [requested.tolist(), completed.tolist()] == [[life[i] for life in in_turn(moves)] for i in (1, 2)]

@@ -6,7 +6,7 @@ import captures
 import pytest
 
 from vramscope.analysis.oom import ANALYSIS, oom
-from vramscope.load import load
+from vramscope.loading import load
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from vramscope.analysis._oom_cause import Cause, Room, cause
 from vramscope.analysis.oom import ANALYSIS, oom
+from vramscope.analysis.oom.cause import Cause, Room, cause
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import Category, Labels, MarkKind, Marks, Note, Steps

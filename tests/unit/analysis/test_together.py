@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from vramscope.analysis.together import shared, together
+from vramscope.analysis.shared_results import shared, together
 from vramscope.model.recording import Recording
 
 

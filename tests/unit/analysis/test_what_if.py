@@ -3,11 +3,11 @@
 import captures
 import pytest
 
-from vramscope.analysis._epochs import epochs
 from vramscope.analysis.settings_advice import Candidate, candidates, environment_line, settings_advice
 from vramscope.analysis.what_if import what_if
+from vramscope.analysis.what_if.epochs import epochs
 from vramscope.errors import UsageError
-from vramscope.load import load
+from vramscope.loading import load
 from vramscope.model.device import Process
 from vramscope.model.marks import MarkKind, Marks, Phase, Phases, Steps
 from vramscope.model.recording import Recording

@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramscope.allocator.device import CachingAllocator, OutOfMemory
 from vramscope.allocator.settings import MIB, Settings
+from vramscope.allocator.simulation import (
+    CachingAllocator,
+    OutOfMemory,
+)
 from vramscope.analysis.would_fit import Origin, fit_of, would_fit
 from vramscope.errors import UsageError
 from vramscope.model.device import Device

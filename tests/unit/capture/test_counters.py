@@ -7,8 +7,8 @@ import torch
 
 from vramscope import cli
 from vramscope.errors import UsageError
-from vramscope.load import load
-from vramscope.record import record
+from vramscope.loading import load
+from vramscope.recorder import record
 
 
 def test_without_a_gpu_steps_are_recorded_and_no_figure_is_claimed(program, tmp_path, capsys):

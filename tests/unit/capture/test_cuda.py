@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vramscope.load import load
+from vramscope.loading import load
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Outcome
 
@@ -142,8 +142,8 @@ def test_a_block_per_step_is_one_trace_with_what_came_between(run_on_cuda, tmp_p
 def test_a_ring_that_fills_is_read_on_the_way(run_on_cuda, tmp_path):
     (expected,) = run_on_cuda(
         """
-        import vramscope.capture._history
-        vramscope.capture._history.MAX_ENTRIES = 400
+        import vramscope.capture.cuda.history
+        vramscope.capture.cuda.history.MAX_ENTRIES = 400
         with vramscope.record("run"):
             for _ in range(30):
                 step()
@@ -215,8 +215,8 @@ def codes(recording):
 def test_a_ring_far_too_small_leaves_a_gap_of_known_size_and_true_figures(run_on_cuda, tmp_path):
     made, *expected = run_on_cuda(
         """
-        import vramscope.capture._history
-        vramscope.capture._history.MAX_ENTRIES = 200
+        import vramscope.capture.cuda.history
+        vramscope.capture.cuda.history.MAX_ENTRIES = 200
 
         def n_entries():
             stats = torch._C._cuda_memoryStats(0)

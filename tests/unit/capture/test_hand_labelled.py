@@ -15,8 +15,8 @@ import pytest
 import torch
 from standin_fixtures import TORCH
 
-from vramscope.analysis._place import phases_of
-from vramscope.load import load
+from vramscope.analysis.step_and_phase import phases_of
+from vramscope.loading import load
 from vramscope.model.marks import Phase
 from vramscope.model.program import resolve
 from vramscope.model.trace import Action

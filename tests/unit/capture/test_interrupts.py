@@ -13,8 +13,11 @@ import torch
 from torch import nn
 
 import vramscope
-from vramscope.load import load
-from vramscope.undisturbed import is_of_a_signal_handler, undisturbed
+from vramscope.capture.undisturbed import (
+    is_of_a_signal_handler,
+    undisturbed,
+)
+from vramscope.loading import load
 
 ROOT = Path(__file__).parents[3]
 STORM = Path(__file__).parent / "scripts" / "storm.py"

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from standin_fixtures import TORCH
 
-from vramscope.analysis._life_rules import lives_of
 from vramscope.analysis.categories import categories
-from vramscope.load import load
+from vramscope.analysis.categories.by_lifetime import lives_of
+from vramscope.loading import load
 from vramscope.model.marks import Category, Phase
 from vramscope.model.program import resolve
 from vramscope.model.recording import Recording

@@ -12,8 +12,8 @@ from standin_fixtures import TORCH
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from vramscope.capture._modules import ModuleLog
-from vramscope.load import load
+from vramscope.capture.hooks.modules import ModuleLog
+from vramscope.loading import load
 from vramscope.model.marks import MarkKind
 from vramscope.model.trace import Action, Trace
 
@@ -137,7 +137,7 @@ def test_changes_are_placed_by_time_before_the_allocations_that_they_explain(mon
     log = ModuleLog(is_timed=True)
     log.learn(nn.Sequential(nn.ReLU()))
     for time_us, index in ((10, 1), (20, 2), (25, 1), (30, 0), (40, 1), (41, 2)):
-        monkeypatch.setattr("vramscope.capture._modules.time_ns", lambda now=time_us: 1000 * now)
+        monkeypatch.setattr("vramscope.capture.hooks.modules.time_ns", lambda now=time_us: 1000 * now)
         log.changed(index)
 
     rows = log.marks(trace_at(5, 12, 15, 22, 35))

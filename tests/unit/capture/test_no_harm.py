@@ -11,8 +11,8 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from vramscope.load import load
-from vramscope.record import record
+from vramscope.loading import load
+from vramscope.recorder import record
 
 
 def test_losses_and_random_state_are_the_same_bits(program, tmp_path):

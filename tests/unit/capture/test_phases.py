@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from vramscope.capture import _phases
-from vramscope.capture._modules import ModuleLog
+from vramscope.capture import hooks
+from vramscope.capture.hooks.modules import ModuleLog
 from vramscope.model.marks import MarkKind, Phase
 
 
@@ -52,10 +52,10 @@ def told(request):
     listener = Told()
     if request.param == "every module":
         listener.modules = ModuleLog(is_timed=True)
-    _phases.install(listener)
+    hooks.install(listener)
     yield listener
-    _phases.uninstall()
-    _phases.forget_thread()
+    hooks.uninstall()
+    hooks.forget_thread()
 
 
 def network(n_in=4):
@@ -245,8 +245,8 @@ def test_a_compiled_model_has_its_phases_and_compiles_once(told, backend):
     for _ in range(3):
         model(torch.ones(2, 4)).sum().backward()
         optimizer.step()
-        _phases.uninstall()
-        _phases.install(told)
+        hooks.uninstall()
+        hooks.install(told)
 
     assert told.lines == both("forward", "backward", "optimizer") * 3
     assert counters["stats"]["unique_graphs"] == 1
@@ -275,7 +275,7 @@ def test_nobody_elses_wrapper_is_thrown_away(told):
 
     torch.autograd._engine_run_backward = theirs
     try:
-        _phases.uninstall()
+        hooks.uninstall()
         network()(torch.ones(2, 4)).sum().backward()
         torch.autograd.backward(network()(torch.ones(2, 4)).sum())
         assert torch.autograd._engine_run_backward is theirs
@@ -298,9 +298,9 @@ def test_every_binding_that_was_wrapped_is_put_back():
     ]
     before = [vars(home)[name] for home, name in places]
 
-    _phases.install(Told())
+    hooks.install(Told())
     during = [vars(home)[name] for home, name in places]
-    _phases.uninstall()
+    hooks.uninstall()
 
     assert [vars(home)[name] for home, name in places] == before
     assert not set(before) & set(during)

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from vramscope.capture._reading import Reading, StackLog
+from vramscope.capture.cuda.reading import Reading, StackLog
 
 FORWARD = [
     '  File "train.py", line 9, in main\n    model(x)\n',

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from vramscope.load import load
+from vramscope.loading import load
 
 PROGRAM = """
 import json, sys, torch, vramscope

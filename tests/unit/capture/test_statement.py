@@ -4,15 +4,15 @@ import linecache
 
 import pytest
 
-from vramscope.capture import _statement
+from vramscope.capture.holders import statement
 
 
 def told(tmp_path, source, *words):
     file = str(tmp_path / "train.py")
     (tmp_path / "train.py").write_text(source, encoding="utf-8")
     linecache.checkcache()
-    _statement._statements.cache_clear()
-    found = _statement.kept_at((("global", "kept", file), *words))
+    statement._statements.cache_clear()
+    found = statement.kept_at((("global", "kept", file), *words))
     return [(word[2], word[3]) for word in found]
 
 

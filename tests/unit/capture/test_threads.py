@@ -14,8 +14,9 @@ import torch
 from standin_fixtures import LAUNCHER
 from torch import nn
 
-from vramscope.capture import _gradients, _history
-from vramscope.capture._labels import Labeller
+from vramscope.capture import gradients
+from vramscope.capture.cuda import history
+from vramscope.capture.labels import Labeller
 from vramscope.model.marks import Category
 from vramscope.model.trace import Action
 
@@ -58,12 +59,12 @@ def test_gradients_are_not_read_while_another_thread_runs_backward():
     weight = torch.ones(4, requires_grad=True)
     weight.sum().backward()
 
-    assert _gradients.gradients_now([weight])[0] is weight.grad
-    _gradients.backwards[-1] = 1
+    assert gradients.gradients_now([weight])[0] is weight.grad
+    gradients.backwards[-1] = 1
     try:
-        assert _gradients.gradients_now([weight]) == []
+        assert gradients.gradients_now([weight]) == []
     finally:
-        del _gradients.backwards[-1]
+        del gradients.backwards[-1]
 
 
 def test_a_backward_pass_of_another_thread_is_seen_without_a_hook():
@@ -81,12 +82,12 @@ def test_a_backward_pass_of_another_thread_is_seen_without_a_hook():
     thread = threading.Thread(target=work)
     thread.start()
     assert is_inside.wait(60)
-    during = _gradients.is_backward_elsewhere()
+    during = gradients.is_backward_elsewhere()
     is_over.set()
     thread.join()
 
     assert during
-    assert not _gradients.is_backward_elsewhere()
+    assert not gradients.is_backward_elsewhere()
 
 
 def test_the_end_of_a_backward_pass_looks_at_the_models_of_its_own_thread_only():
@@ -177,7 +178,7 @@ def test_hooks_on_autograds_threads_may_train_themselves(recorded):
 
     assert len(seen) == 3
     assert "gradient of weight" in recording.sink.labels.names
-    assert not _gradients.backwards
+    assert not gradients.backwards
 
 
 def test_nobody_looks_for_holders_while_another_thread_trains(recorded):
@@ -205,8 +206,8 @@ def test_nobody_looks_for_holders_while_another_thread_trains(recorded):
 def test_a_reading_hides_no_module_that_another_thread_imports(monkeypatch):
     """torch._inductor is hidden from torch while the history is read, unless its import has begun."""
     monkeypatch.delitem(sys.modules, "torch._inductor", raising=False)
-    hidden = _history._lazy_modules()
+    hidden = history._lazy_modules()
     monkeypatch.setitem(sys.modules, "torch._inductor", ModuleType("torch._inductor"))
 
     assert hidden is torch._lazy_modules
-    assert _history._lazy_modules() is not torch._lazy_modules
+    assert history._lazy_modules() is not torch._lazy_modules

@@ -11,7 +11,7 @@ from vramscope.model.recording import Recording, Run
 @pytest.fixture(autouse=True)
 def _one_empty_recording(monkeypatch):
     run = Run("run", "run", (Recording(),))
-    monkeypatch.setattr(import_module("vramscope.load"), "load", lambda _: run)
+    monkeypatch.setattr(import_module("vramscope.loading"), "load", lambda _: run)
 
 
 @pytest.mark.parametrize("name", ["parquet", "csv"])

@@ -43,7 +43,7 @@ def runs(monkeypatch):
 
     def offer(**known: list[Recording]) -> None:
         made = {name: Run(name, name, tuple(recordings)) for name, recordings in known.items()}
-        monkeypatch.setattr(import_module("vramscope.load"), "load", lambda path: made[path])
+        monkeypatch.setattr(import_module("vramscope.loading"), "load", lambda path: made[path])
 
     return offer
 

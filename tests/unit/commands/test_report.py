@@ -65,7 +65,7 @@ def by_hand(**changes) -> Recording:
 def loading(monkeypatch, *recordings: Recording, **run) -> None:
     """As if every path held these recordings."""
     loaded = Run("gpt2", "traces/gpt2", recordings, **run)
-    monkeypatch.setattr(import_module("vramscope.load"), "load", lambda _: loaded)
+    monkeypatch.setattr(import_module("vramscope.loading"), "load", lambda _: loaded)
 
 
 def report(monkeypatch, capsys, recording: Recording, *options: str, **run) -> str:

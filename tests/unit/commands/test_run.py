@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from vramscope.load import load
+from vramscope.loading import load
 from vramscope.model.recording import Outcome
-from vramscope.store.launch import LaunchFrames
+from vramscope.store.write.launcher_frames import LaunchFrames
 
 ROOT = Path(__file__).parents[3]
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 from vramscope.dashboard.address import Address
-from vramscope.dashboard.app import build_app
 from vramscope.dashboard.data import Data, View
-from vramscope.dashboard.security import Access
+from vramscope.dashboard.server.app import build_app
+from vramscope.dashboard.server.security import Access
 
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import MarkKind, Marks, Phase
 from vramscope.model.recording import Outcome
 from vramscope.model.stacks import StackBuilder
 from vramscope.model.trace import Action, Trace
-from vramscope.store.writer import Writer
+from vramscope.store.write.writer import Writer
 
 MIB = 1 << 20
 START_NS = 1_700_000_000_000_000_000

@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 from vramscope.dashboard import serve
-from vramscope.dashboard.connections import Server, most_connections
-from vramscope.dashboard.security import Access
+from vramscope.dashboard.server.connections import (
+    Server,
+    most_connections,
+)
+from vramscope.dashboard.server.security import Access
 
 PATIENCE_S = 60
 """An answer takes milliseconds; where one never comes the test fails by then."""

@@ -10,8 +10,18 @@ import pytest
 from vramscope.dashboard import data as data_module
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.data import Data, Pace, run_id
-from vramscope.dashboard.instant import category_bytes, clamp, held, moment, neighbour, totals
-from vramscope.dashboard.summary import Summaries, summarise
+from vramscope.dashboard.queries.answers import (
+    category_bytes,
+    clamp,
+    held,
+    moment,
+    neighbour,
+    totals,
+)
+from vramscope.dashboard.queries.run_summaries import (
+    Summaries,
+    summarise,
+)
 
 from vramscope.errors import FormatError, UnknownNameError, VramscopeError
 from vramscope.model.device import Device

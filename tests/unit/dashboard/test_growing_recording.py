@@ -7,16 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vramscope.dashboard import growing as growing_module
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.data import Data, Pace
-from vramscope.dashboard.figures.series import EVENTS, TIME, ruler
-from vramscope.dashboard.growing import Growing
-from vramscope.dashboard.headline import findings
-from vramscope.dashboard.instant import held
+from vramscope.dashboard.figures.drawing.series import (
+    EVENTS,
+    TIME,
+    ruler,
+)
+from vramscope.dashboard.queries import live_recording as growing_module
+from vramscope.dashboard.queries.answers import held
+from vramscope.dashboard.queries.headline import findings
+from vramscope.dashboard.queries.live_recording import Growing
 
 from vramscope.analysis.churn import retry_events
-from vramscope.load import load
+from vramscope.loading import load
 from vramscope.model.recording import Outcome, Recording
 from vramscope.model.trace import Action
 

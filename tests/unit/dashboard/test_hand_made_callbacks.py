@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from vramscope.dashboard.address import Address
-from vramscope.dashboard.app import build_app
 from vramscope.dashboard.data import Data
-from vramscope.dashboard.security import Access
+from vramscope.dashboard.server.app import build_app
+from vramscope.dashboard.server.security import Access
 
 BASE = "http://127.0.0.1"
 REFUSED = {400, 404}

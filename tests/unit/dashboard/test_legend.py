@@ -5,8 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from vramscope.dashboard.components import legend
-from vramscope.dashboard.figures import theme
-from vramscope.dashboard.figures.series import Curve, Flags, Series, Spans
+from vramscope.dashboard.figures.drawing import theme
+from vramscope.dashboard.figures.drawing.series import (
+    Curve,
+    Flags,
+    Series,
+    Spans,
+)
 
 from vramscope.model.marks import Category
 

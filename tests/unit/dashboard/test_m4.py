@@ -4,7 +4,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from vramscope.dashboard.figures.m4 import block_extremes, even_edges, m4, time_edges
+from vramscope.dashboard.figures.drawing.m4 import (
+    block_extremes,
+    even_edges,
+    m4,
+    time_edges,
+)
 
 
 def levels(n: int, seed: int = 0) -> np.ndarray:

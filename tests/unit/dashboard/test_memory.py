@@ -10,7 +10,7 @@ import pytest
 MEASURED = """
     import numpy as np
     from pathlib import Path
-    from vramscope.dashboard.memory import give_back
+    from vramscope.dashboard.server.malloc_tuning import give_back
 
     def resident():
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

@@ -13,12 +13,12 @@ import pytest
 from dash.development.base_component import Component
 from vramscope.dashboard import pages as pages_package
 from vramscope.dashboard.address import Address
-from vramscope.dashboard.app import build_app
-from vramscope.dashboard.components import stack_table
-from vramscope.dashboard.components.source import source
+from vramscope.dashboard.components.panels import stack_table
+from vramscope.dashboard.components.panels.source import source
 from vramscope.dashboard.data import Data
 from vramscope.dashboard.pages import Context, pages
-from vramscope.dashboard.security import Access
+from vramscope.dashboard.server.app import build_app
+from vramscope.dashboard.server.security import Access
 
 from vramscope.analysis.folding import fold, holders
 from vramscope.model.recording import Outcome

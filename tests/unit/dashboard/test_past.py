@@ -8,11 +8,11 @@ from typing import Any
 import plotly.utils
 import pytest
 from vramscope.dashboard.address import Address
-from vramscope.dashboard.components.past import course
+from vramscope.dashboard.components.panels.past import course
 from vramscope.dashboard.data import Data, View
-from vramscope.dashboard.headline import claim, headline
 from vramscope.dashboard.pages import Context, pages
-from vramscope.dashboard.summary import summarise
+from vramscope.dashboard.queries.headline import claim, headline
+from vramscope.dashboard.queries.run_summaries import summarise
 
 MIB = 1 << 20
 # 20 MiB of weights, 200 from before step 8 until step 9 has begun, 8 of 8 MiB each, and the first gradient.

@@ -5,10 +5,13 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from vramscope.dashboard import ahead
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.data import Data
-from vramscope.dashboard.patience import MOST_PENDING, Patience
+from vramscope.dashboard.server import prefetch
+from vramscope.dashboard.server.pending_pages import (
+    MOST_PENDING,
+    Patience,
+)
 
 
 def test_what_is_quick_comes_at_once() -> None:
@@ -46,7 +49,7 @@ def test_the_newest_run_is_read_before_anybody_asks(tmp_path: Path, run_at: Any)
     run_at("gpt")
     library = Counted(Data(tmp_path)._library)
     data = Data(tmp_path, library)
-    ahead.begin(data).join(30)
+    prefetch.begin(data).join(30)
     assert library.n_followed == 1
     (run,) = data.paths()
     view = data.view(Address(run=run))
@@ -57,7 +60,7 @@ def test_the_newest_run_is_read_before_anybody_asks(tmp_path: Path, run_at: Any)
 
 def test_a_broken_file_read_ahead_harms_nobody(tmp_path: Path) -> None:
     (tmp_path / "odd.pickle").write_bytes(b"\x80\x04broken")
-    ahead.begin(Data(tmp_path)).join(30)
+    prefetch.begin(Data(tmp_path)).join(30)
 
 
 def test_another_run_is_asked_about_while_one_is_read(tmp_path: Path, run_at: Any) -> None:

@@ -8,7 +8,10 @@ import pytest
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.components import states
 from vramscope.dashboard.data import Data
-from vramscope.dashboard.reading import Progress, progress
+from vramscope.dashboard.queries.read_progress import (
+    Progress,
+    progress,
+)
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/fdinfo").exists(), reason="the system does not tell")
 

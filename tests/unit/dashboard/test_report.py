@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from dash import dcc, html
-from vramscope.dashboard.components.code_box import to_code
+from vramscope.dashboard.components.panels.code_box import to_code
 from vramscope.dashboard.report import EXPORT
-from vramscope.dashboard.report_document import document
-from vramscope.dashboard.static import Printer, script_json
+from vramscope.dashboard.report.document import document
+from vramscope.dashboard.report.static import Printer, script_json
 
 from vramscope import load
 from vramscope.model.recording import Outcome

@@ -13,7 +13,7 @@ from vramscope.dashboard.address import Address
 from vramscope.dashboard.data import Data
 from vramscope.dashboard.figures.device import stacked
 from vramscope.dashboard.pages import Context, pages
-from vramscope.dashboard.summary import _verdict
+from vramscope.dashboard.queries.run_summaries import _verdict
 
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Outcome

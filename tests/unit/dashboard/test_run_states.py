@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from vramscope.dashboard import data as data_module
 from vramscope.dashboard.address import Address
-from vramscope.dashboard.app import _latest, _shown, _standing
 from vramscope.dashboard.components import states
 from vramscope.dashboard.data import STALLED_S, Data, Pace
-from vramscope.dashboard.summary import Summaries
+from vramscope.dashboard.queries.run_summaries import Summaries
+from vramscope.dashboard.server.app import _latest, _shown, _standing
 
 from vramscope.errors import FormatError, StoreError, UnknownNameError
 from vramscope.model.recording import Outcome
-from vramscope.store.appendfile import AppendFile
+from vramscope.store.write.append_file import AppendFile
 
 CONFTEST = Path(__file__).with_name("conftest.py")
 

@@ -4,7 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vramscope.dashboard.search import Query, matching, parse
+from vramscope.dashboard.queries.allocation_search import (
+    Query,
+    matching,
+    parse,
+)
 
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.model.stacks import StackBuilder

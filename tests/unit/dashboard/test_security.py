@@ -4,9 +4,9 @@ import re
 from typing import Any
 
 import pytest
-from vramscope.dashboard.app import build_app
 from vramscope.dashboard.data import Data
-from vramscope.dashboard.security import Access, access
+from vramscope.dashboard.server.app import build_app
+from vramscope.dashboard.server.security import Access, access
 
 from vramscope.errors import UsageError
 

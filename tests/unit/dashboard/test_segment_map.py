@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vramscope.dashboard.components.would_fit import answer
+from vramscope.dashboard.components.panels.would_fit import answer
 from vramscope.dashboard.figures.segment_map import EMPTY, FIRST_FREE, block_ids, is_whole, strip
 
-from vramscope.allocator.index import StateIndex
+from vramscope.allocator.state_index import StateIndex
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 
 A, P, F = BlockState.ALLOCATED, BlockState.PENDING_FREE, BlockState.INACTIVE

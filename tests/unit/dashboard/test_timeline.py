@@ -7,9 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 from vramscope.dashboard.figures import timeline
-from vramscope.dashboard.figures.lanes import phase_bands, step_labels
-from vramscope.dashboard.figures.series import Curve, Flags, Series, Spans
-from vramscope.dashboard.figures.theme import pack
+from vramscope.dashboard.figures.drawing.lanes import (
+    phase_bands,
+    step_labels,
+)
+from vramscope.dashboard.figures.drawing.series import (
+    Curve,
+    Flags,
+    Series,
+    Spans,
+)
+from vramscope.dashboard.figures.drawing.theme import pack
 from vramscope.dashboard.figures.timeline import QUANTITIES, traces, window
 
 from vramscope.model.marks import MarkKind, Phase

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vramscope.formats._frame_lists import FrameLists
+from vramscope.formats._fast_snapshot.frame_lists import FrameLists
 
 PAD = bytes(2000)
 

@@ -16,7 +16,7 @@ from vramscope.analysis import analyses
 from vramscope.cli import main
 from vramscope.errors import FormatError
 from vramscope.formats.kineto import read, sniff
-from vramscope.load import load
+from vramscope.loading import load
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording, Run
 from vramscope.model.trace import Action

@@ -8,7 +8,7 @@ import pytest
 from vramscope.analysis import analyses
 from vramscope.errors import FormatError
 from vramscope.formats.memory_summary import read, sniff
-from vramscope.load import HEAD_BYTES, load
+from vramscope.loading import HEAD_BYTES, load
 from vramscope.model.recording import Recording, Run
 
 SAMPLE = captures.OTHERS / "memory_summary_t2x_l4.txt"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from vramscope.analysis import analyses
 from vramscope.errors import FormatError
 from vramscope.formats.memory_timeline import read, sniff
-from vramscope.load import load
+from vramscope.loading import load
 from vramscope.model.recording import Recording
 from vramscope.model.trace import Action
 

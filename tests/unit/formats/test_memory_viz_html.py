@@ -14,7 +14,7 @@ import pytest
 from vramscope.errors import FormatError
 from vramscope.formats.memory_viz_html import read, sniff
 from vramscope.formats.torch_snapshot import run_of
-from vramscope.load import load
+from vramscope.loading import load
 
 PAGE = """<!DOCTYPE html>
 <html><head></head><body><script type="module">

@@ -15,7 +15,7 @@ from vramscope.cli import main
 from vramscope.errors import FormatError
 from vramscope.formats import nvidia_smi
 from vramscope.formats.nvidia_smi import read, sniff
-from vramscope.load import load
+from vramscope.loading import load
 from vramscope.model.recording import Recording, Run
 
 MIB = 2**20

@@ -12,7 +12,7 @@ from vramscope.analysis import analyses
 from vramscope.analysis.oom import ANALYSIS
 from vramscope.errors import FormatError
 from vramscope.formats.oom_text import read, sniff
-from vramscope.load import HEAD_BYTES, load
+from vramscope.loading import HEAD_BYTES, load
 from vramscope.model.marks import MarkKind
 from vramscope.model.recording import Recording, Run
 from vramscope.model.trace import Action

@@ -19,9 +19,12 @@ from hypothesis import strategies as st
 
 from vramscope.errors import FormatError
 from vramscope.formats import torch_snapshot
-from vramscope.formats._body import Body, Irregular
-from vramscope.formats._packed import packed
-from vramscope.formats._packed_events import snapshot_of
+from vramscope.formats._fast_snapshot import packed
+from vramscope.formats._fast_snapshot.events import snapshot_of
+from vramscope.formats._fast_snapshot.opcode_blocks import (
+    Body,
+    Irregular,
+)
 from vramscope.formats._pickle import loads
 from vramscope.model.recording import Run
 from vramscope.model.table import Table

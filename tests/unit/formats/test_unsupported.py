@@ -13,7 +13,7 @@ import pytest
 
 from vramscope.errors import FormatError
 from vramscope.formats.unsupported import read, sniff
-from vramscope.load import load
+from vramscope.loading import load
 
 KINDS = [
     (b"<html><head><title>GPU Memory Timeline HTML</title>", "a picture and no data"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vramscope.model.device import Device, Process
-from vramscope.store.writer import Writer
+from vramscope.store.write.writer import Writer
 
 
 @pytest.fixture

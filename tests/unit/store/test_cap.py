@@ -21,11 +21,11 @@ from vramscope.errors import StoreError, UsageError
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import MarkKind
-from vramscope.record import Recorder, record
+from vramscope.recorder import Recorder, record
 from vramscope.store import batches, parts
 from vramscope.store import manifest as manifests
-from vramscope.store.reader import Reader
-from vramscope.store.writer import Writer
+from vramscope.store.read.reader import Reader
+from vramscope.store.write.writer import Writer
 
 sys.path.append(str(Path(__file__).parent / "scripts"))
 

@@ -10,14 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vramscope.load import load
+from vramscope import conversion_cache
+from vramscope.conversion_cache import column_file
+from vramscope.loading import load
 from vramscope.model.device import Process
 from vramscope.model.marks import Marks, Note
 from vramscope.model.recording import Recording, Run
 from vramscope.model.snapshot import Blocks, Segments, Snapshot
 from vramscope.model.stacks import stacks_of
 from vramscope.model.trace import Trace
-from vramscope.store import converted, mapped
 
 LONG_AGO_S = 1_000_000
 
@@ -51,20 +52,20 @@ def source(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("VRAMSCOPE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(converted, "FEWEST_EVENTS", 1000)
-    monkeypatch.setattr(converted, "_SETTLED_NS", 0)
+    monkeypatch.setattr(conversion_cache, "FEWEST_EVENTS", 1000)
+    monkeypatch.setattr(conversion_cache, "_SETTLED_NS", 0)
     return tmp_path / "cache"
 
 
 def kept(source: Path, run: Run | None = None) -> Path:
     """Where it was put."""
-    converted.keep(run or recorded(), source, converted.identity(source))
+    conversion_cache.keep(run or recorded(), source, conversion_cache.identity(source))
     (found,) = (source.parent / "cache").iterdir()
     return found
 
 
 def found(source: Path) -> Run | None:
-    return converted.find(source, converted.identity(source))
+    return conversion_cache.find(source, conversion_cache.identity(source))
 
 
 def test_what_was_kept_is_found_whole(source: Path) -> None:
@@ -121,7 +122,7 @@ def test_another_file_in_its_place_is_not_taken_for_it(source: Path) -> None:
 
 def test_a_conversion_by_other_code_does_not_count(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept(source)
-    monkeypatch.setattr(converted, "_code", lambda: "other")
+    monkeypatch.setattr(conversion_cache, "_code", lambda: "other")
 
     assert found(source) is None
 
@@ -158,11 +159,11 @@ def test_only_the_model_can_be_named_in_it(source: Path, tmp_path: Path) -> None
     path = tmp_path / "x"
     for name in ("os.system", "recording.import_module", "table.data_frame", "..os.System"):
         with path.open("wb") as file:
-            mapped.write(file, recorded(10), {})
+            column_file.write(file, recorded(10), {})
         data = path.read_bytes().replace(b'"recording.Run"', b'"%s"' % name.encode())
         path.write_bytes(data)
-        with pytest.raises(mapped.DamagedError):
-            mapped.read(path)
+        with pytest.raises(column_file.DamagedError):
+            column_file.read(path)
 
     assert not victim.exists()
     assert found(source) is None
@@ -171,18 +172,18 @@ def test_only_the_model_can_be_named_in_it(source: Path, tmp_path: Path) -> None
 def test_small_files_and_files_just_written_are_not_kept(
     source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    converted.keep(recorded(999 // 2), source, converted.identity(source))
-    monkeypatch.setattr(converted, "_SETTLED_NS", 2 * 10**9)
+    conversion_cache.keep(recorded(999 // 2), source, conversion_cache.identity(source))
+    monkeypatch.setattr(conversion_cache, "_SETTLED_NS", 2 * 10**9)
     source.touch()
-    converted.keep(recorded(), source, converted.identity(source))
+    conversion_cache.keep(recorded(), source, conversion_cache.identity(source))
 
     assert not cache.exists()
 
 
 def test_a_file_that_changed_while_it_was_read_is_not_kept(source: Path, cache: Path) -> None:
-    before = converted.identity(source)
+    before = conversion_cache.identity(source)
     source.write_bytes(b"more than before")
-    converted.keep(recorded(), source, before)
+    conversion_cache.keep(recorded(), source, before)
 
     assert not cache.exists()
 
@@ -196,7 +197,7 @@ def test_it_can_be_switched_off(
     monkeypatch.chdir(tmp_path)
     before = sorted(path.name for path in tmp_path.iterdir())
 
-    converted.keep(recorded(), source, converted.identity(source))
+    conversion_cache.keep(recorded(), source, conversion_cache.identity(source))
 
     assert found(source) is None
     assert sorted(path.name for path in tmp_path.iterdir()) == before
@@ -208,7 +209,7 @@ def test_without_a_word_it_lies_where_the_standard_says(
     monkeypatch.delenv("VRAMSCOPE_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
 
-    converted.keep(recorded(), source, converted.identity(source))
+    conversion_cache.keep(recorded(), source, conversion_cache.identity(source))
 
     assert len(list((tmp_path / "own" / "vramscope").iterdir())) == 1
     assert list(source.parent.glob("a.*")) == [source]
@@ -225,9 +226,9 @@ def test_a_directory_that_cannot_be_written_only_means_no_conversion(
         def full(*_: object) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(mapped, "write", full)
+        monkeypatch.setattr(column_file, "write", full)
 
-    converted.keep(recorded(), source, converted.identity(source))
+    conversion_cache.keep(recorded(), source, conversion_cache.identity(source))
 
     assert found(source) is None
     assert cache.is_file() or list(cache.iterdir()) == []
@@ -241,15 +242,15 @@ def test_the_conversions_used_longest_ago_make_room(
         path = tmp_path / f"{number}.pickle"
         path.write_bytes(b"foreign")
         sources.append(path)
-        converted.keep(recorded(), path, converted.identity(path))
+        conversion_cache.keep(recorded(), path, conversion_cache.identity(path))
         for place in cache.iterdir():
             os.utime(place, ns=(0, place.stat().st_mtime_ns - 10**9))
     assert found(sources[0]) is not None
-    monkeypatch.setattr(converted, "LARGEST_BYTES", 2 * next(cache.iterdir()).stat().st_size + 100)
+    monkeypatch.setattr(conversion_cache, "LARGEST_BYTES", 2 * next(cache.iterdir()).stat().st_size + 100)
     newest = tmp_path / "new.pickle"
     newest.write_bytes(b"foreign")
 
-    converted.keep(recorded(), newest, converted.identity(newest))
+    conversion_cache.keep(recorded(), newest, conversion_cache.identity(newest))
 
     assert [found(path) is not None for path in [*sources, newest]] == [True, False, False, False, True]
 
@@ -263,7 +264,7 @@ def test_what_a_killed_process_left_is_removed_after_an_hour(source: Path, cache
     foreign = cache / "notes.txt"
     foreign.write_text("mine")
 
-    converted.keep(recorded(), source, converted.identity(source))
+    conversion_cache.keep(recorded(), source, conversion_cache.identity(source))
 
     assert not old.exists()
     assert fresh.exists()
@@ -273,9 +274,9 @@ def test_what_a_killed_process_left_is_removed_after_an_hour(source: Path, cache
 def test_load_opens_a_file_the_second_time_from_its_conversion(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(import_module("vramscope.load"), "_read_file", lambda _: recorded())
+    monkeypatch.setattr(import_module("vramscope.loading"), "_read_file", lambda _: recorded())
     first = load(source)
-    monkeypatch.setattr(import_module("vramscope.load"), "_read_file", lambda _: pytest.fail("read again"))
+    monkeypatch.setattr(import_module("vramscope.loading"), "_read_file", lambda _: pytest.fail("read again"))
 
     second = load(source)
 

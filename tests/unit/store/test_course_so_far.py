@@ -5,8 +5,8 @@ import pytest
 
 from vramscope.model.marks import MarkKind, Marks, Phase
 from vramscope.model.program import resolve
-from vramscope.store import course_so_far
-from vramscope.store.course_so_far import CourseSoFar
+from vramscope.store.read import incremental_steps
+from vramscope.store.read.incremental_steps import CourseSoFar
 
 FORWARD, BACKWARD, OPTIMIZER = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
 STEP = ((FORWARD, 0), (BACKWARD, 0), (OPTIMIZER, 7), (Phase.ZERO_GRAD, 0))
@@ -52,7 +52,7 @@ def assert_same(found, truth):
 
 @pytest.fixture(autouse=True)
 def few_are_enough(monkeypatch):
-    monkeypatch.setattr(course_so_far, "LEAST_MARKS", 50)
+    monkeypatch.setattr(incremental_steps, "LEAST_MARKS", 50)
 
 
 @pytest.mark.parametrize("turn", [STEP, CLEARING_FIRST, WITHOUT_OPTIMIZER, GAN, WITH_EVALUATION])
@@ -92,7 +92,7 @@ def test_finished_steps_are_not_gone_through_again(monkeypatch):
         gone_through.append(len(marks))
         return resolve(marks, n_events, end_ns)
 
-    monkeypatch.setattr(course_so_far, "resolve", noticed)
+    monkeypatch.setattr(incremental_steps, "resolve", noticed)
     loop, so_far = Loop(), CourseSoFar()
     for _ in range(400):
         loop.turn(STEP)

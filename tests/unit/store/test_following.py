@@ -18,8 +18,8 @@ from vramscope.model.recording import Outcome, Run
 from vramscope.model.snapshot import Blocks, Segments, Snapshot
 from vramscope.model.trace import Trace
 from vramscope.store.framing import StreamFile
-from vramscope.store.reader import Reader
-from vramscope.store.writer import Writer
+from vramscope.store.read.reader import Reader
+from vramscope.store.write.writer import Writer
 
 # Appends batches until told to stop; prints the number of each one when ``append`` has returned for it.
 WRITING = """
@@ -29,7 +29,7 @@ import numpy as np
 from vramscope.model.device import Device, Process
 from vramscope.model.recording import Outcome
 from vramscope.model.trace import Trace
-from vramscope.store.writer import Writer
+from vramscope.store.write.writer import Writer
 
 path, pause_s, n_batches = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 process = Process(pid=os.getpid(), host=socket.gethostname())

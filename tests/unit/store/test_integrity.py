@@ -17,8 +17,8 @@ from vramscope.model.marks import Labels, Marks, Note
 from vramscope.model.recording import Outcome, Run
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 from vramscope.model.trace import Trace
-from vramscope.store.reader import Reader
-from vramscope.store.writer import Writer
+from vramscope.store.read.reader import Reader
+from vramscope.store.write.writer import Writer
 
 SAMPLES = Path(__file__).parents[3] / "sample_traces"
 STREAMS = ["events-0", "marks-0", "labels-0", "states-0", "pools-0", "stacks", "notes"]
@@ -280,7 +280,7 @@ def test_an_interrupt_right_after_a_write_breaks_no_checksum(
     run_dir: Path, new_writer: Callable[..., Writer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C comes when the batch is whole: what follows goes on from it."""
-    from vramscope.store.appendfile import AppendFile
+    from vramscope.store.write.append_file import AppendFile
 
     writer = new_writer()
     fill(writer)

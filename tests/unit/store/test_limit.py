@@ -2,7 +2,7 @@
 
 import pytest
 
-from vramscope.store.assembly import limit_notes
+from vramscope.store.read.assembly import limit_notes
 
 MESSAGE = (
     "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 1 has a total capacity "

@@ -15,8 +15,8 @@ from vramscope.model.device import Process
 from vramscope.model.recording import Outcome
 from vramscope.store import liveness, manifest
 from vramscope.store.liveness import Incarnation, here, is_alive
-from vramscope.store.reader import Reader
-from vramscope.store.writer import Writer
+from vramscope.store.read.reader import Reader
+from vramscope.store.write.writer import Writer
 
 HOST = socket.gethostname()
 

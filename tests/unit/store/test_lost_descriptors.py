@@ -5,8 +5,8 @@ import os
 import pytest
 
 import vramscope
-from vramscope.load import load
-from vramscope.store.appendfile import AppendFile
+from vramscope.loading import load
+from vramscope.store.write.append_file import AppendFile
 
 torch = pytest.importorskip("torch")
 

@@ -10,8 +10,8 @@ import pytest
 from vramscope.errors import StoreError
 from vramscope.model.recording import Outcome
 from vramscope.model.trace import Trace
-from vramscope.store.reader import Reader
-from vramscope.store.writer import Writer
+from vramscope.store.read.reader import Reader
+from vramscope.store.write.writer import Writer
 
 Change = Callable[..., None]
 

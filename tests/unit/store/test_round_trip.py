@@ -21,8 +21,8 @@ from vramscope.model.snapshot import Blocks, Segments, Snapshot
 from vramscope.model.stacks import Frame, StackBuilder, Stacks
 from vramscope.model.table import Table
 from vramscope.model.trace import Trace
-from vramscope.store.reader import Reader
-from vramscope.store.writer import Writer
+from vramscope.store.read.reader import Reader
+from vramscope.store.write.writer import Writer
 
 N_EVENTS = 50
 N_STACKS = 9
@@ -230,8 +230,8 @@ from vramscope.model.marks import Labels, Marks, Note
 from vramscope.model.recording import Outcome
 from vramscope.model.snapshot import Blocks, Segments, Snapshot
 from vramscope.model.trace import Trace
-from vramscope.store.reader import Reader
-from vramscope.store.writer import Writer
+from vramscope.store.read.reader import Reader
+from vramscope.store.write.writer import Writer
 
 path = Path(sys.argv[1])
 writer = Writer(path, source="cuda", process=Process(), devices=[Device()], started_ns=1)

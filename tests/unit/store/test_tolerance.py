@@ -9,9 +9,9 @@ import pytest
 
 from vramscope.model.marks import Category, MarkKind, Note, Phase
 from vramscope.model.recording import Outcome, Recording
-from vramscope.store.reader import Reader
+from vramscope.store.read.reader import Reader
 from vramscope.store.schema import ADDED_LATER, SCHEMAS
-from vramscope.store.writer import Writer
+from vramscope.store.write.writer import Writer
 
 
 @pytest.fixture

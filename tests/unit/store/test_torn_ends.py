@@ -12,8 +12,8 @@ from vramscope.model.marks import Labels, Marks, Note
 from vramscope.model.recording import Outcome, Recording
 from vramscope.model.snapshot import Blocks, Segments, Snapshot
 from vramscope.model.trace import Trace
-from vramscope.store.reader import Reader
-from vramscope.store.writer import Writer
+from vramscope.store.read.reader import Reader
+from vramscope.store.write.writer import Writer
 
 N_BATCHES = 3
 ROWS = 3

@@ -17,8 +17,8 @@ from vramscope.model.marks import Note
 from vramscope.model.recording import Outcome, Recording
 from vramscope.model.trace import Trace
 from vramscope.store import manifest
-from vramscope.store.reader import Reader
-from vramscope.store.writer import Writer
+from vramscope.store.read.reader import Reader
+from vramscope.store.write.writer import Writer
 
 NewWriter = Callable[..., Writer]
 

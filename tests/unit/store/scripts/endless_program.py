@@ -5,8 +5,8 @@ import time
 
 import numpy as np
 
-from vramscope.allocator.device import CachingAllocator
 from vramscope.allocator.settings import Settings
+from vramscope.allocator.simulation import CachingAllocator
 from vramscope.model.counters import Counters
 from vramscope.model.marks import Category, Labels, MarkKind, Marks, Phase
 from vramscope.model.trace import Action, Trace

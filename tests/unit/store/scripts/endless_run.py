@@ -7,8 +7,8 @@ from pathlib import Path
 from endless_program import Program, now
 
 from vramscope.model.device import Device
-from vramscope.store.writer import Writer
-from vramscope.this_process import this_process
+from vramscope.recorder.this_process import this_process
+from vramscope.store.write.writer import Writer
 
 directory, max_bytes, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 writer = Writer(

@@ -1,0 +1,84 @@
+"""One allocation in words: what it is, who made it, when, and for how long."""
+
+from typing import Any
+
+from dash import dcc, html
+
+from vramscope.analysis.lifetimes import ALIVE
+from vramscope.model.marks import Category
+from vramscope.units import format_bytes, format_duration
+
+from ...address import UNZOOMED, Address
+from ...data import Data, View
+from ...queries.answers import folded, moment
+from . import stack_table
+
+
+def words(data: Data, view: View, row: int) -> dict[str, Any]:
+    """Short texts about one row of the lifetimes; under 1 kB."""
+    found = data.ask(view, "lifetimes")
+    stack = int(found.stack_id[row])
+    code = folded(data, view)
+    frame = code.frame(stack)
+    via = code.strings[int(code.via[stack])]
+    born, freed = int(found.alloc_event[row]), int(found.free_event[row])
+    return {
+        "id": row,
+        "where": frame.function[:160] if frame else (via[:160] or _unplaced(stack, born)),
+        "place": stack_table.marked_place(code, int(code.place[stack]))[:120],
+        "via": via[:80] if frame else "",
+        "bytes": int(found.block_size[row]),
+        "asked": int(found.size[row]),
+        "category": _category(data, view, row),
+        "born": "before the recording" if born < 0 else moment(data, view, born + 1).words,
+        "freed": "" if freed < 0 else moment(data, view, min(freed + 1, len(view.recording.trace))).words,
+        "lived": _lived(found, row, view),
+        "stack": stack,
+    }  # fmt: skip
+
+
+def _unplaced(stack: int, born: int) -> str:
+    if born < 0 and not stack:
+        return "from before the recording"
+    return stack_table.NO_FRAME if stack else stack_table.NO_STACK
+
+
+def _category(data: Data, view: View, row: int) -> str:
+    known = data.ask(view, "categories")
+    return Category(int(known.assigned.category[row])).name.lower().replace("_", " ")
+
+
+def _lived(found: Any, row: int, view: View) -> str:
+    born, freed = int(found.alloc_event[row]), int(found.free_event[row])
+    if born < 0 or freed < 0:
+        return ""
+    if view.recording.trace.has_clock:
+        return format_duration(int(found.free_ns[row] - found.alloc_ns[row]))
+    return f"{freed - born:,} events"
+
+
+def detail(data: Data, view: View, row: int, address: Address) -> list[Any]:
+    """Everything about one allocation, its stack with the source beside it."""
+    said = words(data, view, row)
+    found = data.ask(view, "lifetimes")
+    born = int(found.alloc_event[row])
+    extra = int(found.block_size[row]) - int(found.size[row])
+    facts = [
+        ("Block", format_bytes(said["bytes"]) + (f", {format_bytes(extra)} of it rounding" if extra else "")),
+        ("Category", said["category"]),
+        ("Because", data.ask(view, "categories").why(row)[:200]),
+        ("Allocated", said["born"]),
+        ("Freed", said["freed"] or ("not freed" if int(found.free_event[row]) == ALIVE else "–")),
+        ("Lived", said["lived"]),
+        ("Address", f"{int(found.address[row]):#x}, stream {int(found.stream[row])}"),
+    ]
+    shown = [html.Div([html.Dt(name), html.Dd(text)]) for name, text in facts if text]
+    links = []
+    if born >= 0:
+        to = address.go(path="/peak", at=born + 1, q="", by="", **UNZOOMED)
+        links = [html.P(dcc.Link("What was live when it came", href=to.url, className="link"))]
+    return [html.Dl(shown, className="fact-list"), *links, *_as_list(stack_table.detail(view, said["stack"]))]
+
+
+def _as_list(part: Any) -> list[Any]:
+    return part if isinstance(part, list) else [part]

@@ -1,0 +1,99 @@
+"""What do the reserved bytes serve at an instant, and what are the allocated ones for? Bars that sum up."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from dash import html
+
+from vramscope.model.marks import Category
+from vramscope.units import format_bytes, format_share
+
+from ...data import Data, View
+from ...queries.answers import category_bytes, owners
+from ..definitions import DEFINITION, explained
+
+MOST_MODULES = 12
+
+
+def share(part: float, whole: float) -> str:
+    """``12.3 %``; what is there never reads as nothing."""
+    return format_share(part, max(whole, 1))
+
+
+class Part(NamedTuple):
+    """One stretch of a bar."""
+
+    name: str
+    n_bytes: int
+
+
+def layout(data: Data, view: View, at: int) -> html.Div:
+    """Both bars of an instant; the second only where something is known."""
+    reserved = [Part(name, n_bytes) for name, n_bytes in data.ask(view, "identity", instant=at).parts.items()]
+    panels = [_panel("Reserved", reserved)]
+    known = category_bytes(data, view, at)
+    if known[Category.UNKNOWN + 1 :].any():
+        order = [Category(i) for i in np.argsort(-known, kind="stable").tolist() if known[i]]
+        panels.append(_panel("Allocated", [Part(each.name.lower(), int(known[each])) for each in order]))
+    return html.Div(panels, className="pair")
+
+
+def modules(data: Data, view: View, at: int) -> Any:
+    """Which modules of the model hold what is allocated; nothing where none was seen."""
+    known = owners(data, view)
+    lives = data.ask(view, "lifetimes")
+    live = lives.allocated_at(at)
+    n_bytes = np.bincount(known.module[live], weights=lives.block_size[live], minlength=len(known.paths))
+    if not n_bytes[1:].any():
+        return html.Span()
+    order = [i for i in np.argsort(-n_bytes, kind="stable").tolist() if n_bytes[i]]
+    top, whole = max(n_bytes[order[0]], 1), max(n_bytes.sum(), 1)
+    rows = [_module(known.paths[i] or "no module", int(n_bytes[i]), top, whole) for i in order[:MOST_MODULES]]
+    left = len(order) - len(rows)
+    more = html.Span(f"and {left} more", className="dim") if left else html.Span()
+    head = html.Tr([html.Th("Module"), html.Th("Allocated", className="number"),
+                    html.Th("Share", className="number"), html.Th("")])  # fmt: skip
+    return html.Section(
+        [html.Div([html.H3("By module"), more], className="panel-bar"),
+         html.Table([html.Thead(head), html.Tbody(rows)], className="diff")],
+        className="panel", **{"aria-label": "Live memory by module"},
+    )  # fmt: skip
+
+
+def _module(path: str, n_bytes: int, top: float, whole: float) -> html.Tr:
+    style = {"width": f"{100 * n_bytes / top:.1f}%", "left": "0", "background": "var(--ink-3)"}
+    return html.Tr(
+        [
+            html.Td(html.Bdi(path[:160], className="function"), title=path[:400]),
+            html.Td(format_bytes(n_bytes), className="number", title=f"{n_bytes:,} bytes"),
+            html.Td(share(n_bytes, whole), className="number dim"),
+            html.Td(html.Div(html.I(style=style), className="diff-bar plain")),
+        ]
+    )
+
+
+def _panel(title: str, parts: list[Part]) -> html.Section:
+    whole = sum(part.n_bytes for part in parts)
+    heading = html.H3([f"{title} ", html.Span(format_bytes(whole), className="dim")])
+    bar = [_stretch(part) for part in parts if part.n_bytes]
+    return html.Section(
+        [
+            html.Div(heading, className="panel-bar"),
+            html.Div(bar, className="parts", role="presentation"),
+            html.Dl([_entry(part, whole) for part in parts], className="part-list"),
+        ],
+        className="panel",
+        **{"aria-label": f"What the {title.lower()} memory serves"},
+    )
+
+
+def _stretch(part: Part) -> html.Span:
+    return html.Span(className=f"part part-{part.name}", style={"flexGrow": str(part.n_bytes)})
+
+
+def _entry(part: Part, whole: int) -> html.Div:
+    swatch = html.I(className=f"swatch part-{part.name}")
+    name = html.Span([swatch, part.name.replace("_", " ")], className="term", tabIndex="0")
+    percent = html.Span(share(part.n_bytes, whole), className="dim")
+    value = html.Dd([html.Span(format_bytes(part.n_bytes)), percent], title=f"{part.n_bytes:,} bytes")
+    return html.Div([html.Dt(explained(name, DEFINITION[part.name])), value])

@@ -1,0 +1,38 @@
+"""One finding in full: what is so, why, where in the code, what would help."""
+
+from typing import Any
+
+from dash import html
+
+from vramscope.model.finding import Finding
+from vramscope.model.stacks import Frame
+
+from ...figures.drawing.names import place
+from ..prose import prose
+from . import stack_table
+
+
+def card(found: Finding, *more: Any, links: Any = None, recorded_ns: int = 0) -> html.Section:
+    """The claim first; *more* goes below the source."""
+    cause = (found.cause or "").replace("_", " ")
+    chips = [html.Span(found.severity, className=f"severity {found.severity}")]
+    chips += [html.Span(cause, className="chip")] if cause and cause != "unknown" else []
+    advice = (
+        html.P([html.Strong("What helps "), *prose(found.advice[:600])], className="advice")
+        if found.advice
+        else None
+    )
+    shown = [html.H3(prose(found.claim[:700])), where(found, recorded_ns), advice, *more]
+    head = html.Div([html.Div(chips, className="chips"), links], className="card-head")
+    return html.Section([head, *(each for each in shown if each is not None)], className="panel card")
+
+
+def where(found: Finding, recorded_ns: int = 0) -> Any:
+    """The line with its neighbours; None where it is not known."""
+    if not found.file:
+        return None
+    frame = Frame(found.function or "", found.file, found.line or 0)
+    name = [html.Bdi(found.function[:200], className="function")] if found.function else []
+    held = [html.Span([" kept by ", html.Code(html.Bdi(found.holder[:200]))])] if found.holder else []
+    line = html.P([*name, html.Bdi(f" {place(frame)}", className="dim"), *held], className="card-where")
+    return html.Div([line, stack_table.code(frame, recorded_ns)])

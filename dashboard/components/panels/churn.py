@@ -1,0 +1,50 @@
+"""How much came from the driver and went back in each step, and where the cache was given up?"""
+
+from typing import Any
+
+import numpy as np
+from dash import html
+
+from vramscope.analysis.churn import ChurnOverTime
+
+from ...data import Data, View
+from ...figures import churn as figures
+from ...figures.drawing.names import counted
+from ...queries.answers import lately
+from ..definitions import explained
+from ..graph import graph
+
+MEANING = (
+    "Asking the driver is slow, and giving memory back makes the device wait. A training that has "
+    "settled does neither; a retry gives up the whole cache for one request."
+)
+
+
+def panel(data: Data, view: View) -> Any:
+    """Bars by step; nothing where there are no steps, or the driver was never asked in one."""
+    steps = view.recording.steps
+    found: ChurnOverTime = lately(data, view, "churn")
+    inside = found.rows(found.step >= 0)
+    n_known = min(len(steps), len(inside))
+    moved = (inside.n_made + inside.n_released)[:n_known]
+    if n_known < 2 or not moved.any():
+        return html.Div(id="fr-churn", hidden=True)
+    last = int(steps.index[int(np.flatnonzero(moved)[-1])])
+    is_settled = last < int(steps.index[n_known - 1])
+    words = f"nothing after step {last:,}" if is_settled else f"up to step {last:,}"
+    bars = figures.bars_of(inside, steps.rows(slice(n_known)))
+    apart = f", {counted(bars.per_bar, 'step')} a bar" if bars.per_bar > 1 else ""
+    told = html.Span(f"{words}{apart}", className="term dim", tabIndex="0")
+    title = html.Div([html.H3("From the driver and back"), explained(told, MEANING)], className="titled")
+    key = [
+        html.Span([html.I(className="swatch", style={"background": colour}), name])
+        for name, colour in figures.present(bars)
+    ]
+    sentence = f"Bytes that came from the driver and went back in each of {n_known:,} steps."
+    return html.Section(
+        [html.Div([title, html.P("Click to go there", className="dim only-live")],
+                  className="panel-bar"),
+         html.Div(key, className="lane-key band-key"),
+         graph("fr-churn", figures.figure(bars), sentence, "steps")],
+        className="panel chart", **{"aria-label": "From the driver and back"},
+    )  # fmt: skip

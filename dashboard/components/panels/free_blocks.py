@@ -1,0 +1,39 @@
+"""How large was the largest free block over time? A longer request goes to the driver."""
+
+from typing import Any
+
+from dash import html
+
+from vramscope.analysis.largest_free import LargestFree
+
+from ...data import Data, View
+from ...figures import free_blocks as figures
+from ...figures.drawing.names import counted
+from ...figures.drawing.series import Series
+from ...queries.answers import lately
+from ..definitions import explained
+from ..graph import graph
+
+MEANING = (
+    "A request that no free block can hold makes torch ask the driver, however many bytes lie free in "
+    "smaller pieces. Every point is exact; between two points it may have been any."
+)
+
+
+def panel(data: Data, view: View, series: Series) -> Any:
+    """The largest free block of each pool and stream."""
+    found: LargestFree = lately(data, view, "largest_free")
+    kinds = figures.kinds_of(found, view.recording.pools)
+    instants = len(set(found.instant.tolist()))
+    told = html.Span(f"at {counted(instants, 'instant')}", className="term dim", tabIndex="0")
+    title = html.Div([html.H3("Largest free block"), explained(told, MEANING)], className="titled")
+    key = [html.Span([html.I(className="swatch", style={"background": kind.colour}), kind.name])
+           for kind in kinds]  # fmt: skip
+    drawn = figures.figure(series, found, kinds)
+    sentence = f"The largest free block of {counted(len(kinds), 'kind')} of memory over time."
+    return html.Section(
+        [html.Div([title, html.P("Click to go there", className="dim only-live")],
+                  className="panel-bar"),
+         html.Div(key, className="lane-key band-key"), graph("fr-free", drawn, sentence, "steps follows")],
+        className="panel chart", **{"aria-label": "Largest free block"},
+    )  # fmt: skip

@@ -1,0 +1,51 @@
+"""What was live at an instant: heading, table by line, the way to more."""
+
+from typing import Any
+
+from dash import dcc, html
+
+from ...address import UNZOOMED, Address
+from ...data import Data, View
+from ...queries.answers import folded, held, moment
+from . import stack_table
+
+
+def layout(prefix: str, data: Data, view: View, at: int, address: Address) -> html.Section:
+    """The panel, filled for *at*."""
+    return panel(prefix, *content(data, view, at, address))
+
+
+def waiting(prefix: str) -> html.Section:
+    """The panel before anything is known: of millions of events it takes seconds, the chart comes first."""
+    return panel(prefix, [html.H3("Live memory"), html.P("Being counted …", className="dim")], [])
+
+
+def panel(prefix: str, heading: list[Any], rows: list[dict[str, Any]]) -> html.Section:
+    """Heading, search box and table."""
+    bar = html.Div(
+        [html.Div(heading, id=f"{prefix}-live"), stack_table.search_box(prefix)], className="panel-bar"
+    )
+    return html.Section(
+        [bar, stack_table.layout(prefix, rows)], className="panel", **{"aria-label": "Live memory"}
+    )
+
+
+def content(data: Data, view: View, at: int, address: Address) -> tuple[list[Any], list[dict[str, Any]]]:
+    """Heading and rows for another instant."""
+    live = held(data, view, at)
+    there = moment(data, view, at)
+    path, word = (
+        ("/overview", "Show on the timeline") if address.path == "/peak" else ("/peak", "Open in Peak")
+    )
+    more = dcc.Link(word, href=address.go(path=path, at=at, **UNZOOMED).url, className="link")
+    exact = f"instant {at:,}"
+    heading = [
+        html.H3(
+            [
+                f"Live at {there.words}",
+                html.Span("" if there.words == exact else exact, className="dim instant"),
+            ]
+        ),
+        html.P([f"{stack_table.summary(live)} · ", more], className="dim"),
+    ]
+    return heading, stack_table.rows(folded(data, view), live)

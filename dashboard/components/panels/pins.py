@@ -1,0 +1,82 @@
+"""Which blocks keep segments from going back, and who allocated them?"""
+
+from typing import Any
+
+import dash_ag_grid as dag
+import numpy as np
+from dash import html
+
+from vramscope.analysis.pins import pins_of
+from vramscope.model.marks import Phase
+from vramscope.model.snapshot import Snapshot
+from vramscope.units import format_duration
+
+from ...data import Data, View
+from ...queries.answers import folded
+from .stack_table import NO_STACK, marked_place
+
+MAX_PINS = 200
+
+_COLUMNS = [
+    {"field": "where", "headerName": "Allocated by", "flex": 4, "minWidth": 150, "cellRenderer": "VsWhere"},
+    {"field": "kept", "headerName": "Keeps", "width": 112, "type": "rightAligned", "sort": "desc",
+     "valueFormatter": {"function": "vsBytes(params.value)"},
+     "headerTooltip": "Free bytes of its segment, which nobody else can have while it lives"},
+    {"field": "size", "headerName": "Block", "width": 108, "type": "rightAligned",
+     "valueFormatter": {"function": "vsBytes(params.value)"}},
+    {"field": "segment", "headerName": "Segment", "width": 112, "type": "rightAligned",
+     "valueFormatter": {"function": "vsBytes(params.value)"}},
+    {"field": "others", "headerName": "Beside", "width": 104, "type": "rightAligned",
+     "headerTooltip": "Other blocks in use in the same segment"},
+    {"field": "age", "headerName": "Age", "width": 96, "type": "rightAligned"},
+    {"field": "from", "headerName": "From", "flex": 1.4, "minWidth": 150, "cellClass": "dim"},
+]  # fmt: skip
+
+
+def panel(data: Data, view: View, at: int, state: Snapshot) -> html.Section:
+    """The table with its heading; a row leads to the line."""
+    options = {
+        "rowHeight": 34,
+        "headerHeight": 34,
+        "animateRows": False,
+        "enableCellTextSelection": True,
+        "rowSelection": {"mode": "singleRow", "checkboxes": False, "enableClickSelection": True},
+    }
+    usual = {"sortable": True, "resizable": True, "suppressHeaderMenuButton": True, "filter": False}
+    heading, found = rows(data, view, at, state)
+    grid = dag.AgGrid(
+        id="fr-pins", rowData=found, columnDefs=_COLUMNS, defaultColDef=usual, className="table short",
+        dashGridOptions=options, getRowId="params.data.id", dangerously_allow_code=False,
+    )  # fmt: skip
+    bar = html.Div(html.H3(heading, id="fr-pins-heading"), className="panel-bar")
+    return html.Section([bar, grid], className="panel", **{"aria-label": "What pins segments"})
+
+
+def rows(data: Data, view: View, at: int, state: Snapshot) -> tuple[str, list[dict[str, Any]]]:
+    """Heading and rows for another instant, whose *state* is known."""
+    found = data.derive(view, ("pins", at), lambda recording: pins_of(recording, state))
+    if not len(found):
+        return "Nothing pins a mostly free segment here", []
+    n_segments = len(np.unique(found.segment))
+    many = f"{n_segments:,} segments" if n_segments > 1 else "One segment"
+    verb, blocks = "are" if n_segments > 1 else "is", "block" if len(found) == 1 else "blocks"
+    heading = f"{many} more than half free {verb} kept by {len(found):,} {blocks}"
+    return heading, [_pin(data, view, found, i) for i in range(min(len(found), MAX_PINS))]
+
+
+def _pin(data: Data, view: View, found: Any, i: int) -> dict[str, Any]:
+    code = folded(data, view)
+    stack = int(found.stack_id[i])
+    frame = code.frame(stack)
+    phase, step = Phase(int(found.phase[i])), int(found.step[i])
+    number = int(view.recording.steps.index[step]) if step >= 0 else -1
+    words = [f"step {number}" if step >= 0 else "", phase.name.lower() if phase != Phase.OTHER else ""]
+    origin = " · ".join(word for word in words if word) or ("before" if found.alloc_event[i] < 0 else "")
+    name = frame.function if frame else code.strings[int(code.via[stack])] or NO_STACK
+    age = format_duration(int(found.age_ns[i])) if found.age_ns[i] else f"{int(found.age_events[i]):,} ev."
+    return {
+        "id": str(i), "where": name[:160],
+        "place": marked_place(code, int(code.place[stack]))[:120], "kept": int(found.kept_bytes[i]),
+        "size": int(found.block_size[i]), "segment": int(found.segment_size[i]),
+        "others": int(found.n_blocks[i]) - 1, "age": age, "from": origin, "stack": stack,
+    }  # fmt: skip

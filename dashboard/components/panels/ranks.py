@@ -1,0 +1,88 @@
+"""All ranks and devices of a run beside one another: how much at one moment, and each at its own peak."""
+
+from typing import Any
+
+from dash import dcc, html
+
+from vramscope.analysis.by_rank import NONE, RankBytes, by_rank
+from vramscope.errors import UsageError
+from vramscope.model.recording import Recording
+from vramscope.units import format_bytes
+
+from ...address import Address
+from ...data import Data, View
+from ..definitions import explained
+from .breakdown import share
+
+MEANING = (
+    "At the moment when all of them together held most. The own peak of each, the mark on its bar, lies at a "
+    "moment of its own: these sum up to nothing."
+)
+
+
+def panel(data: Data, view: View) -> Any:
+    """Nothing for one recording, or where there is no clock that all have."""
+    recordings = [each for each in view.run.recordings if len(each.trace)]
+    if len(recordings) < 2:
+        return None
+    try:
+        found: RankBytes = _asked(data, view, recordings)
+    except UsageError:
+        return None
+    whole, top = found.total_bytes, max(int(found.own_peak.max()), 1)
+    head = html.Tr(
+        [html.Th("Recording"), html.Th("At that moment", className="number"),
+         html.Th("Share", className="number"), html.Th("Reserved", className="number"),
+         html.Th("Own peak", className="number"), html.Th("")]
+    )  # fmt: skip
+    rows = [_row(view, found, i, name, (whole, top)) for i, name in enumerate(found.names)]
+    told = html.Span("when that was most", className="term dim", tabIndex="0")
+    title = [html.H3(f"All {len(found)} together: {format_bytes(whole)}"), explained(told, MEANING)]
+    return html.Section(
+        [html.Div(html.Div(title, className="titled"), className="panel-bar"),
+         html.Table([html.Thead(head), html.Tbody(rows)], className="diff ranks")],
+        className="panel", **{"aria-label": "All recordings together"},
+    )  # fmt: skip
+
+
+def _asked(data: Data, view: View, recordings: list[Recording]) -> RankBytes:
+    growing = data.growing(view)
+
+    def make() -> RankBytes:
+        return by_rank(recordings[0], recordings[1:])
+
+    if growing is None:
+        return data.derive(view, "by_rank", lambda _: make())
+    return growing.lately("by_rank", view.recording, make)
+
+
+def _row(view: View, found: RankBytes, i: int, name: str, scale: tuple[int, int]) -> html.Tr:
+    whole, top = scale
+    rank, device = int(found.rank[i]), int(found.device[i])
+    held, own = int(found.allocated[i]), int(found.own_peak[i])
+    if held == NONE:
+        return html.Tr([html.Td(name), html.Td("not recorded", colSpan=5, className="dim")])
+    there = Address("/peak", view.run_id, rank, device)
+    late = "" if found.is_within[i] else "not recorded then; at its nearer end"
+    label = [dcc.Link(name, href=there.go(path="/overview").url, className="link"),
+             html.Span(late, className="dim late")]  # fmt: skip
+    bar = html.Div(
+        [html.I(style={"left": "0", "width": f"{100 * held / top:.1f}%"}, className="held"),
+         html.I(style={"left": f"calc({100 * own / top:.1f}% - 2px)", "width": "2px"}, className="own")],
+        className="diff-bar plain",
+    )  # fmt: skip
+    return html.Tr(
+        [
+            html.Td(label),
+            html.Td(_to(there.go(at=int(found.instant[i])), held), className="number"),
+            html.Td(share(held, whole), className="number dim"),
+            html.Td(format_bytes(int(found.reserved[i])), className="number"),
+            html.Td(_to(there.go(at=int(found.own_instant[i])), own), className="number"),
+            html.Td(bar),
+        ]
+    )
+
+
+def _to(address: Address, n_bytes: int) -> Any:
+    title = f"{n_bytes:,} bytes: what was live there"
+    return dcc.Link(format_bytes(n_bytes), href=address.url, className="plain-link", title=title)

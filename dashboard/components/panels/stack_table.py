@@ -1,0 +1,217 @@
+"""The live set as a table by line of code, and the whole stack of the row that is picked."""
+
+from typing import Any
+
+import dash_ag_grid as dag
+from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update
+
+from vramscope.analysis.folding import Folded, Holders, user_files
+from vramscope.errors import VramscopeError
+from vramscope.model.stacks import Frame
+from vramscope.units import format_bytes
+
+from ...address import restore
+from ...data import Data, View
+from ...figures.drawing.names import place
+from ...server.callbacks import Row, Stored
+from .source import source
+
+MAX_ROWS = 500
+MAX_FRAMES = 80
+NO_FRAME = "libraries only"
+NO_STACK = "no stack recorded"
+
+_COLUMNS = [
+    {"field": "where", "headerName": "Line", "flex": 5, "minWidth": 200, "cellRenderer": "VsWhere",
+     "tooltipField": "file"},
+    {"field": "caller", "headerName": "Called from", "flex": 3, "minWidth": 110, "cellClass": "dim"},
+    {"field": "via", "headerName": "Through", "flex": 2, "minWidth": 70, "cellClass": "dim",
+     "headerTooltip": "The last library function on the way to the allocator"},
+    {"field": "bytes", "headerName": "Allocated", "width": 130, "type": "rightAligned", "sort": "desc",
+     "valueFormatter": {"function": "vsBytes(params.value)"}, "filter": False},
+    {"field": "share", "headerName": "Share", "flex": 1.5, "minWidth": 124, "filter": False,
+     "cellRenderer": "VsShare"},
+    {"field": "count", "headerName": "Blocks", "width": 92, "type": "rightAligned", "filter": False,
+     "valueFormatter": {"function": "vsCount(params.value)"},
+     "headerTooltip": "Allocations alive at this instant"},
+]  # fmt: skip
+
+
+def layout(prefix: str, rows: list[dict[str, Any]]) -> html.Div:
+    """The table with its search box, and room for a stack."""
+    grid = dag.AgGrid(
+        id=f"{prefix}-table",
+        rowData=rows,
+        columnDefs=_COLUMNS,
+        defaultColDef={"sortable": True, "resizable": True, "suppressHeaderMenuButton": True},
+        dashGridOptions={
+            "rowHeight": 34, "headerHeight": 34, "rowSelection": {"mode": "singleRow", "checkboxes": False,
+            "enableClickSelection": True}, "animateRows": False, "suppressCellFocus": False,
+            "enableCellTextSelection": True, "tooltipShowDelay": 300,
+        },
+        getRowId="params.data.id",
+        className="table",
+        dangerously_allow_code=False,
+    )  # fmt: skip
+    return html.Div(
+        [html.Div(grid, className="table-frame"),
+         html.Aside(id=f"{prefix}-detail", className="detail", **{"aria-live": "polite"})],
+        className="table-and-detail",
+    )  # fmt: skip
+
+
+def search_box(prefix: str) -> Any:
+    """Finds a function or a file in the table; ``/`` jumps here. Client side."""
+    box = dcc.Input(
+        id=f"{prefix}-search", type="search", placeholder="Find a function or file", className="search"
+    )
+    return html.Label([html.Span("Find in the table", className="unseen"), box])
+
+
+def register(app: Any, data: Data, prefix: str) -> None:
+    """The callbacks of one table."""
+
+    @app.callback(
+        Output(f"{prefix}-detail", "children"),
+        Input(f"{prefix}-table", "selectedRows"),
+        State("address", "data"),
+        prevent_initial_call=True,
+    )
+    def show_stack(selected: list[Row] | None, said: Stored | None) -> Any:
+        if not selected:
+            return []
+        try:
+            view = data.view(restore(said))
+        except VramscopeError:
+            return no_update
+        return detail(view, selected[0].get("stack"))
+
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "search"),
+        Output(f"{prefix}-table", "dashGridOptions"),
+        Input(f"{prefix}-search", "value"),
+        State(f"{prefix}-table", "dashGridOptions"),
+        prevent_initial_call=True,
+    )
+
+
+def rows(folded: Folded, held: Holders) -> list[dict[str, Any]]:
+    """The largest MAX_ROWS − 1 rows; what is left is one row that says so."""
+    whole = max(held.total_bytes, 1)
+    shown = len(held.n_bytes) if len(held.n_bytes) <= MAX_ROWS else MAX_ROWS - 1
+    found = [_row(folded, held, i, whole) for i in range(shown)]
+    if shown < len(held.n_bytes):
+        rest, number = int(held.n_bytes[shown:].sum()), int(held.count[shown:].sum())
+        name = f"other ({len(held.n_bytes) - shown:,} more lines)"
+        found.append({"id": "other", "where": name, "bytes": rest, "share": rest / whole, "count": number})
+    return found
+
+
+def _row(folded: Folded, held: Holders, i: int, whole: int) -> dict[str, Any]:
+    node, stack = int(held.folded_id[i]), int(held.example[i])
+    frame = folded.stacks.frame(node) if node else None
+    n_bytes = int(held.n_bytes[i])
+    return {
+        "id": f"{node}-{int(held.via[i])}",
+        "where": _name(frame, stack),
+        "place": marked_place(folded, node)[:120],
+        "file": frame.file[:400] if frame else "",
+        "caller": _caller(folded, node),
+        "via": folded.strings[int(held.via[i])][:120],
+        "bytes": n_bytes,
+        "share": n_bytes / whole,
+        "count": int(held.count[i]),
+        "stack": stack,
+    }
+
+
+def marked_place(folded: Folded, node: int) -> str:
+    """``train.py:31``; of a library's frame, named because none is the user's, ``loader.py:9 (library)``."""
+    if not node:
+        return ""
+    return place(folded.stacks.frame(node)) + (" (library)" if folded.is_library(node) else "")
+
+
+def _name(frame: Frame | None, stack: int) -> str:
+    if frame is not None:
+        return frame.function[:200]
+    return NO_FRAME if stack else NO_STACK
+
+
+def _caller(folded: Folded, node: int) -> str:
+    parent = int(folded.stacks.parent[node]) if node else 0
+    return place(folded.stacks.frame(parent))[:120] if parent else ""
+
+
+def detail(view: View, stack: Any) -> Any:
+    """The frames of one stack, outermost last, the user's own in full, those of libraries folded."""
+    stacks = view.recording.stacks
+    if not isinstance(stack, int) or not 0 < stack < len(stacks):
+        return html.P("No stack was recorded for these bytes: they were allocated before the recording "
+                      "began, or outside of Python.", className="dim hint")  # fmt: skip
+    frames = stacks.frames(stack)
+    mine = user_files(stacks)
+    own = [frame for frame in frames if frame.file in mine]
+    first = own[0] if own else frames[0]
+    return [
+        html.H4([html.Bdi(first.function[:200]), html.Span(place(first), className="dim")]),
+        code(first, view.run.started_ns),
+        html.Ol(_frame_items(frames[:MAX_FRAMES], mine), className="frames"),
+        html.P(f"{len(frames) - MAX_FRAMES} outer frames left out", className="dim")
+        if len(frames) > MAX_FRAMES
+        else html.Span(),
+    ]
+
+
+def code(frame: Frame, recorded_ns: int = 0) -> Any:
+    """The line itself between its neighbours, where this machine has the file. *recorded_ns*: when the
+    recording began; a file that changed since is shown with that said."""
+    found = source(frame, recorded_ns)
+    if found is None:
+        return html.P("The source is not on this machine.", className="dim hint")
+    shown = html.Pre(
+        [html.Div([html.Span(f"{line.number:>4} ", className="number"), line.text or " "],
+                  className="line here" if line.is_frame else "line") for line in found.lines],
+        className="code",
+    )  # fmt: skip
+    if not found.doubt:
+        return shown
+    return html.Div([shown, html.P(f"Careful: {found.doubt}.", className="dim hint")])
+
+
+def _frame_items(frames: tuple[Frame, ...], mine: frozenset[str]) -> list[Any]:
+    items: list[Any] = []
+    run: list[Frame] = []
+    for frame in (*frames, None):
+        if frame is not None and frame.file not in mine:
+            run.append(frame)
+            continue
+        if run:
+            items.append(_folded_item(run))
+            run = []
+        if frame is not None:
+            items.append(_item(frame))
+    return items
+
+
+def _item(frame: Frame) -> html.Li:
+    return html.Li(
+        [html.Bdi(frame.function[:300], className="function"), html.Bdi(place(frame)[:200], className="dim")],
+        title=frame.file[:400],
+    )
+
+
+def _folded_item(run: list[Frame]) -> html.Li:
+    words = f"{len(run)} frame{'s' if len(run) > 1 else ''} of libraries and Python"
+    return html.Li(
+        html.Details([html.Summary(words), html.Ol([_item(frame) for frame in run])]), className="framework"
+    )
+
+
+def summary(held: Holders) -> str:
+    """``3.21 GiB in 812 blocks from 64 lines``."""
+    lines, blocks = len(held.n_bytes), held.total_count
+    return (
+        f"{format_bytes(held.total_bytes)} in {blocks:,} block{'s' if blocks != 1 else ''} "
+        f"from {lines:,} line{'s' if lines != 1 else ''}"
+    )

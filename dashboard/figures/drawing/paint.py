@@ -1,0 +1,109 @@
+"""Which colour has the band of an allocation? One class per allocation, and what the classes mean."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis.by_module import Owners
+from vramscope.analysis.folding import Folded
+from vramscope.analysis.lifetimes import Allocations
+from vramscope.analysis.step_and_phase import phases_of
+from vramscope.model.marks import Category, Phase
+from vramscope.model.recording import Recording
+
+from .names import place
+from .theme import (
+    BLUE,
+    CATEGORY_COLOUR,
+    GREEN,
+    GREY,
+    ORANGE,
+    PHASE_COLOUR,
+    PURPLE,
+    SKY,
+    VERMILION,
+    YELLOW,
+)
+
+WAYS = ("category", "phase", "module", "line", "age")
+"""By which a band can be coloured."""
+_LINES = (BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW, "#6A51A3", "#8C6D31", "#3B8686", "#A05195")
+_AGES = (
+    (1_000_000, "under 1 ms", "#FDE7A9"),
+    (10_000_000, "under 10 ms", "#F9C27B"),
+    (100_000_000, "under 0.1 s", "#EF8A62"),
+    (1_000_000_000, "under 1 s", "#C7577A"),
+    (10_000_000_000, "under 10 s", "#8A4A8F"),
+    (1 << 62, "longer", "#4B3F8C"),
+)
+_NEVER = ("not freed", "#26456E")
+_EVENT_AGES = ("under 10 events", "under 100", "under 1,000", "under 10,000", "under 100,000", "longer")
+
+
+@dataclass(frozen=True, slots=True)
+class Paint:
+    """``group`` by row of the lifetimes; ``names`` and ``colours`` by group."""
+
+    group: NDArray[Any]
+    names: tuple[str, ...]
+    colours: tuple[str, ...]
+
+
+def by_category(category: NDArray[Any]) -> Paint:
+    """What the bytes are for."""
+    names = tuple(each.name.lower().replace("_", " ") for each in Category)
+    return Paint(category.astype("u1"), names, tuple(CATEGORY_COLOUR[each] for each in Category))
+
+
+def by_phase(recording: Recording, found: Allocations) -> Paint:
+    """What the program was doing when it was allocated; pre-existing memory has none."""
+    row = phases_of(recording.phases, len(recording.trace))
+    of_event = np.append(recording.phases.phase, np.uint8(Phase.OTHER))[row]
+    phase = np.full(len(found), int(Phase.OTHER), "u1")
+    known = found.alloc_event >= 0
+    phase[known] = of_event[found.alloc_event[known]]
+    names = tuple(each.name.lower().replace("_", " ") for each in Phase)
+    return Paint(phase, ("no phase", *names[1:]), tuple(PHASE_COLOUR[each] for each in Phase))
+
+
+def by_line(code: Folded, found: Allocations) -> Paint:
+    """The lines that allocated most bytes over the recording, a hue each; the others grey."""
+    own = code.place[found.stack_id]
+    total = np.bincount(own, weights=found.block_size, minlength=len(code.stacks))
+    total[0] = 0
+    best = [int(row) for row in np.argsort(-total)[: len(_LINES)] if total[row] > 0]
+    group_of = np.zeros(len(code.stacks), "u1")
+    group_of[best] = np.arange(1, len(best) + 1)
+    frames = [code.stacks.frame(row) for row in best]
+    names = [f"{frame.function[:60]} {place(frame)[:40]}" for frame in frames]
+    return Paint(group_of[own], ("other lines", *names), (GREY, *_LINES[: len(best)]))
+
+
+def by_module(owners: Owners, found: Allocations) -> Paint:
+    """The modules that hold most bytes over the recording, a hue each; the others grey."""
+    total = np.bincount(owners.module, weights=found.block_size, minlength=len(owners.paths))
+    total[0] = 0
+    best = [int(row) for row in np.argsort(-total)[: len(_LINES)] if total[row] > 0]
+    group_of = np.zeros(len(owners.paths), "u1")
+    group_of[best] = np.arange(1, len(best) + 1)
+    names = ("other, or no module", *(owners.paths[row][:100] for row in best))
+    return Paint(group_of[owners.module], names, (GREY, *_LINES[: len(best)]))
+
+
+def by_age(recording: Recording, found: Allocations) -> Paint:
+    """How long it lived: in time, or in events where there is no clock."""
+    freed = found.free_event >= 0
+    if recording.trace.has_clock:
+        lived = found.free_ns - found.alloc_ns
+        limits = [limit for limit, _, _ in _AGES]
+        names = [name for _, name, _ in _AGES]
+    else:
+        lived = found.free_event - found.alloc_event
+        limits = [10, 100, 1000, 10_000, 100_000, 1 << 62]
+        names = list(_EVENT_AGES)
+    group = np.searchsorted(np.array(limits), lived, side="right").astype("u1")
+    group[found.alloc_event < 0] = len(limits) - 1
+    group[~freed] = len(limits)
+    return Paint(group, (*names, _NEVER[0]), (*(colour for _, _, colour in _AGES), _NEVER[1]))

@@ -1,0 +1,170 @@
+"""What was so at one instant of a recording? Answers of the analyses, put together once per view."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis.by_module import Owners, owners_of
+from vramscope.analysis.by_stack import StackBytes, stack_bytes
+from vramscope.analysis.folding import Folded, Holders, fold, holders
+from vramscope.analysis.step_and_phase import (
+    number_of_step,
+    phase_words,
+)
+from vramscope.analysis.tree import Tree, tree_of
+from vramscope.model.marks import Category
+from vramscope.model.recording import Recording
+from vramscope.model.stacks import Stacks
+from vramscope.units import format_duration
+
+from ..data import Data, View
+from ..figures.drawing.series import Series, origin_ns, series
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Where an instant lies."""
+
+    instant: int
+    time: str
+    """Since the recording began; '' without a clock."""
+    step: int | None
+    phase: str
+
+    @property
+    def words(self) -> str:
+        """``1.23 s · step 3 · backward``."""
+        step = "" if self.step is None else f"step {self.step}"
+        return (
+            " · ".join(word for word in (self.time, step, self.phase) if word) or f"instant {self.instant:,}"
+        )
+
+
+def totals(data: Data, view: View) -> Any:
+    """The totals by instant."""
+    growing = data.growing(view)
+    return data.ask(view, "timeline") if growing is None else growing.totals(view.recording)
+
+
+def fullest(data: Data, view: View, quantity: str = "allocated") -> int:
+    """The first instant at which most was allocated, or reserved."""
+    growing = data.growing(view)
+    if growing is not None:
+        return growing.fullest(view.recording, quantity)
+    known = totals(data, view)
+    at: int = data.derive(view, ("fullest", quantity), lambda _: int(getattr(known, quantity).argmax()))
+    return at
+
+
+def lately(data: Data, view: View, question: str) -> Any:
+    """What an analysis of the whole recording says; while it grows, perhaps as of a while ago."""
+    growing = data.growing(view)
+    if growing is None:
+        return data.ask(view, question)
+    return growing.lately(question, view.recording, lambda: data.ask(view, question))
+
+
+def series_of(data: Data, view: View, axis: str) -> Series:
+    """The overview's series on one axis."""
+    growing = data.growing(view)
+
+    def make(recording: Recording) -> Series:
+        at = totals(data, view)
+        if growing is None:
+            return series(recording, at, axis)
+        known = growing.ruler(recording, axis), growing.retries(recording), growing.blocks(recording)
+        return series(recording, at, axis, *known)
+
+    return data.derive(view, ("series", axis), make)
+
+
+def clamp(data: Data, view: View, at: int | None) -> int:
+    """*at* if the recording has it, else the instant of the peak."""
+    if at is None or not 0 <= at <= len(view.recording.trace):
+        return fullest(data, view)
+    return at
+
+
+def moment(data: Data, view: View, at: int) -> Moment:
+    """Time, step and phase of an instant: of the event that led to it."""
+    recording, known = view.recording, totals(data, view)
+    elapsed = int(known.time_ns[at]) - origin_ns(recording, known)
+    time = format_duration(elapsed) if elapsed > 0 else "the start"
+    time = time if recording.trace.has_clock else ""
+    return Moment(at, time, number_of_step(recording.steps, max(at - 1, 0)), phase_words(recording, at))
+
+
+def category_bytes(data: Data, view: View, at: int) -> NDArray[Any]:
+    """Allocated bytes at an instant by ``Category``: as ``categories(instant)``, without assigning anew."""
+    category = data.ask(view, "categories").assigned.category
+    lives = data.ask(view, "lifetimes")
+    live = lives.allocated_at(at)
+    n_bytes = np.bincount(category[live], weights=lives.block_size[live], minlength=len(Category))
+    return n_bytes.astype("i8")
+
+
+def owners(data: Data, view: View) -> Owners:
+    """Which module each allocation belongs to."""
+    lives, known = data.ask(view, "lifetimes"), data.ask(view, "categories")
+    made: Owners = data.derive(view, "owners", lambda r: owners_of(r, lives, known.assigned))
+    return made
+
+
+def folded(data: Data, view: View) -> Folded:
+    """The stacks without frames of the framework."""
+    growing, stacks = data.growing(view), view.recording.stacks
+    if growing is None:
+        return data.derive(view, "folded", lambda _: _named(stacks))
+    made: Folded = growing.kept(("folded", len(stacks)), lambda: _named(stacks))
+    return made
+
+
+def _named(stacks: Stacks) -> Folded:
+    """Folded; what has no stack is a row of its own, and not one with stacks of which nothing is named."""
+    code = fold(stacks)
+    via = code.via.copy()
+    via[0] = len(code.strings)
+    return replace(code, via=via, strings=(*code.strings, ""))
+
+
+def held(data: Data, view: View, at: int) -> Holders:
+    """Who holds what is live at an instant, by the user's line."""
+    code, growing = folded(data, view), data.growing(view)
+
+    def make() -> Holders:
+        rows = stacks_at(data, view, at)
+        return holders(code, rows.stack_id, rows.bytes, rows.count)
+
+    if growing is None:
+        return data.derive(view, ("held", at), lambda _: make())
+    made: Holders = growing.kept(("held", at, len(view.recording.stacks)), make)
+    return made
+
+
+def stacks_at(data: Data, view: View, at: int) -> StackBytes:
+    """Which call stacks hold what is live at an instant."""
+    growing = data.growing(view)
+    if growing is None:
+        return stack_bytes(data.ask(view, "lifetimes"), at)
+    return growing.stacks_at(view.recording, at)
+
+
+def tree_at(data: Data, view: View, at: int) -> Tree:
+    """The calls that lead to what is live at an instant."""
+    rows = stacks_at(data, view, at)
+    return data.derive(view, ("tree", at), lambda recording: tree_of(recording.stacks, rows))
+
+
+def neighbour(data: Data, view: View, at: int, direction: int) -> int | None:
+    """The peak of the next (1) or previous (−1) step seen from an instant; None where there is none."""
+    steps = view.recording.steps
+    here = int((steps.start_event < at).sum()) - 1
+    row = here + direction
+    if not direction or not 0 <= row < len(steps):
+        return None
+    allocated = totals(data, view).allocated
+    # While a run grows its marks may be ahead of its events.
+    start = min(int(steps.start_event[row]), len(allocated) - 1)
+    return start + int(allocated[start : int(steps.end_event[row]) + 1].argmax())

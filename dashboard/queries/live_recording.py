@@ -1,0 +1,238 @@
+"""What is known of a recording that grows? Levels and states, to which only what is new is added.
+
+A page that follows a training asks again every second. What took the whole trace would take longer every
+second, beside the training that it looks at; here a look costs the events that came since the last.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from threading import RLock
+from time import monotonic, thread_time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.allocator.levels import levels
+from vramscope.allocator.state_index.appendable import GrowingIndex
+from vramscope.analysis.by_stack import StackBytes, stack_bytes
+from vramscope.analysis.churn import retry_events
+from vramscope.analysis.lifetimes import lifetimes
+from vramscope.analysis.timeline import Totals, times
+from vramscope.model.recording import Recording
+from vramscope.model.snapshot import Blocks, BlockState, Snapshot
+from vramscope.model.trace import Action, Trace
+from vramscope.store.columns import GrowingColumn
+
+from ..figures.drawing.m4 import BLOCK, Extremes, block_extremes
+from ..figures.drawing.series import (
+    EVENTS,
+    Ruler,
+    instants,
+    origin_ns,
+)
+
+QUANTITIES = ("requested", "allocated", "active", "reserved")
+MOST_KEPT = 12
+SHARE = 0.02
+"""Of the time, at most, for answers that take the whole recording."""
+LONGER = 1.2
+"""They are given anew when the recording has become so much longer: all of them together then cost no more
+than a few of the last."""
+
+
+class Growing:
+    """One recording, followed. Safe to use from several threads, of which one may be a version behind."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._lock = RLock()
+        self._begin(recording)
+
+    def totals(self, recording: Recording) -> Totals:
+        """As ``timeline`` of the recording."""
+        with self._lock:
+            self._follow(recording)
+            rows = slice(len(recording.trace) + 1)
+            known = {name: column.view()[rows] for name, column in self._levels.items()}
+            return Totals(**known, time_ns=self._time_ns.view()[rows])
+
+    def retries(self, recording: Recording) -> NDArray[Any]:
+        """As ``churn.retry_events``."""
+        with self._lock:
+            self._follow(recording)
+            found = self._retries.view()
+            return found[found < len(recording.trace) - 1]
+
+    def ruler(self, recording: Recording, axis: str) -> Ruler:
+        """As ``figures.series.ruler``."""
+        known = self.totals(recording)
+        axis = axis if recording.trace.has_clock else EVENTS
+        origin = origin_ns(recording, known)
+        with self._lock:
+            in_order = known.time_ns if self._is_in_order else np.maximum.accumulate(known.time_ns)
+            placed = self._placed(axis, origin)
+            placed.extend(instants(axis, origin, in_order, len(placed)))
+            return Ruler(axis, in_order, origin, placed.view()[: len(in_order)])
+
+    def blocks(self, recording: Recording) -> dict[str, Extremes]:
+        """Of all quantities, for curves over many events."""
+        with self._lock:
+            self._follow(recording)
+            return {name: each.extremes(len(recording.trace) + 1) for name, each in self._blocks.items()}
+
+    def fullest(self, recording: Recording, quantity: str) -> int:
+        """The first instant at which most was *quantity*."""
+        with self._lock:
+            self._follow(recording)
+            at = self._fullest[quantity]
+            if at <= len(recording.trace):
+                return at
+            return int(self._levels[quantity].view()[: len(recording.trace) + 1].argmax())
+
+    def stacks_at(self, recording: Recording, instant: int) -> StackBytes:
+        """As ``by_stack`` of the recording."""
+        with self._lock:
+            self._follow(recording)
+            if len(self._index) < len(recording.trace):
+                self._index.extend(recording.trace)
+            state = self._index.at(instant)
+        found = stack_bytes(lifetimes(Recording(initial=state)), 0)
+        return StackBytes(**dict(found.columns()), instant=instant)
+
+    def kept(self, what: Hashable, make: Callable[[], Any]) -> Any:
+        """What does not change while the recording grows."""
+        with self._lock:
+            if what in self._kept:
+                self._kept.move_to_end(what)
+                return self._kept[what]
+            made = self._kept[what] = make()
+            while len(self._kept) > MOST_KEPT:
+                self._kept.popitem(last=False)
+            return made
+
+    def lately(self, what: Hashable, recording: Recording, make: Callable[[], Any]) -> Any:
+        """What takes the whole recording: perhaps as of a while ago."""
+        with self._lock:
+            known = self._lately.get(what)
+        if known is not None:
+            made, n_events, n_steps, again_s = known
+            is_longer = len(recording.trace) >= LONGER * n_events or len(recording.steps) >= LONGER * n_steps
+            if not is_longer or monotonic() < again_s:
+                return made
+        began = thread_time()
+        made = make()
+        again_s = monotonic() + (thread_time() - began) / SHARE
+        with self._lock:
+            self._lately[what] = made, len(recording.trace), len(recording.steps), again_s
+        return made
+
+    # ------------------------------------------------------------------------------------ what is new
+
+    def _begin(self, recording: Recording) -> None:
+        self._initial = recording.initial
+        self._n_past = recording.past.n_events
+        self._index = GrowingIndex(recording.initial)
+        self._n_events = 0
+        start = levels(recording.trace.rows(slice(0)), recording.initial)
+        self._levels = {name: GrowingColumn("i8") for name in QUANTITIES}
+        for column, level in zip(self._levels.values(), start, strict=False):
+            column.extend(level)
+        self._time_ns, self._retries = GrowingColumn("i8"), GrowingColumn("i8")
+        self._blocks = {name: GrowingExtremes() for name in QUANTITIES}
+        blocks = recording.initial.blocks
+        self._pending = blocks.address[blocks.state == BlockState.PENDING_FREE]
+        self._fullest = dict.fromkeys(QUANTITIES, 0)
+        self._is_in_order = True
+        self._positions: dict[str, tuple[int, GrowingColumn]] = {}
+        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+        self._lately: dict[Hashable, tuple[Any, int, int, float]] = {}
+
+    def _follow(self, recording: Recording) -> None:
+        if not self._goes_on_in(recording):
+            self._begin(recording)
+        first, end = self._n_events, len(recording.trace)
+        if end <= first and len(self._time_ns):
+            return
+        new = recording.trace.rows(slice(first, None))
+        self._add_levels(levels(new, self._before(first)), first)
+        self._pending = _pending_after(self._pending, new)
+        self._add_times(recording, first)
+        # Whether an event is the last of its kind shows in the one behind it.
+        pairs = slice(max(first - 1, 0), None)
+        found = retry_events(Recording(trace=recording.trace.rows(pairs), stacks=recording.stacks))
+        self._retries.extend(found + pairs.start)
+        self._n_events = end
+
+    def _goes_on_in(self, recording: Recording) -> bool:
+        """Whether what is known is its beginning: events may have been taken, the first state mended."""
+        known, now = self._initial, recording.initial
+        return self._n_past == recording.past.n_events and (
+            known is now
+            or all(
+                np.array_equal(column, getattr(getattr(now, table), name))
+                for table in ("segments", "blocks")
+                for name, column in getattr(known, table).columns()
+            )
+        )
+
+    def _before(self, first: int) -> Snapshot:
+        """What the sums of the next events depend on, besides the level: blocks that wait for their end."""
+        if not first:
+            return self._initial
+        n_waiting = len(self._pending)
+        state = np.full(n_waiting, BlockState.PENDING_FREE)
+        return Snapshot(blocks=Blocks.of(address=self._pending, state=state))
+
+    def _add_levels(self, found: tuple[NDArray[Any], ...], first: int) -> None:
+        for name, level in zip(QUANTITIES, found, strict=False):
+            column = self._levels[name]
+            here = level + (column.view()[-1] - level[0])
+            most = int(here.argmax())
+            if here[most] > column.view()[self._fullest[name]]:
+                self._fullest[name] = first + most
+            column.extend(here[1:])
+            self._blocks[name].follow(column.view())
+
+    def _add_times(self, recording: Recording, first: int) -> None:
+        if not first:
+            self._time_ns = GrowingColumn("i8")
+            self._time_ns.extend(times(recording))
+        else:
+            self._time_ns.extend(recording.trace.time_ns[first:])
+        new = self._time_ns.view()[first:]
+        self._is_in_order &= bool((new[1:] >= new[:-1]).all())
+
+    def _placed(self, axis: str, origin: int) -> GrowingColumn:
+        """The positions so far; anew where the axis begins elsewhere now."""
+        known = self._positions.get(axis)
+        if known is None or known[0] != origin:
+            known = self._positions[axis] = origin, GrowingColumn("f8")
+        return known[1]
+
+
+def _pending_after(pending: NDArray[Any], new: Trace) -> NDArray[Any]:
+    """Addresses of blocks that are freed but not back yet, by the last that was heard of each."""
+    moves = np.flatnonzero((new.action <= Action.FREE_COMPLETED) & (new.block_size > 0))[::-1]
+    address, last = np.unique(new.address[moves], return_index=True)
+    still = pending[~np.isin(pending, address)]
+    return np.concatenate([still, address[new.action[moves[last]] == Action.FREE_REQUESTED]])
+
+
+class GrowingExtremes:
+    """``m4.Extremes`` of a column that grows."""
+
+    __slots__ = ("_high", "_low")
+
+    def __init__(self) -> None:
+        self._low, self._high = GrowingColumn("i8"), GrowingColumn("i8")
+
+    def follow(self, values: NDArray[Any]) -> None:
+        """*values*: the whole column; only full blocks count."""
+        found = block_extremes(values[len(self._low) * BLOCK :])
+        self._low.extend(found.low)
+        self._high.extend(found.high)
+
+    def extremes(self, n_values: int) -> Extremes:
+        """Of the first values."""
+        blocks = slice(n_values // BLOCK)
+        return Extremes(self._low.view()[blocks], self._high.view()[blocks])

@@ -1,0 +1,153 @@
+"""One line about every run of the list, made in the background: a folder may hold gigabytes."""
+
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from threading import Lock, Thread
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis.leaks import findings
+from vramscope.errors import VramscopeError
+from vramscope.model.recording import Outcome, Recording, Run
+from vramscope.model.trace import Action
+from vramscope.units import format_bytes
+
+from ..data import Data, View, answer, changed_ns
+from ..figures.sparkline import outline
+from .headline import past_peak
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the list says about a run."""
+
+    name: str
+    outcome: Outcome = Outcome.FILE
+    source: str = ""
+    started_ns: int = 0
+    n_recordings: int = 0
+    n_steps: int = 0
+    n_events: int = 0
+    peak_allocated_bytes: int = 0
+    peak_reserved_bytes: int = 0
+    allocated: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
+    """Outline over the run, of the recording with the greatest peak."""
+    reserved: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
+    verdict: str = ""
+    """The gravest thing found, in a few words; '' where the run is too long to be asked unasked."""
+    error: str = ""
+    """Why it cannot be opened; '' where it can."""
+    stalled_s: int = 0
+    """For so long nothing new was written to it, though it runs."""
+
+
+class Summaries:
+    """Summaries by run id, as of the state of the files when they were made."""
+
+    def __init__(self, data: Data) -> None:
+        self._data = data
+        self._lock = Lock()
+        self._known: dict[str, tuple[int, Summary]] = {}
+        self._asked: dict[str, int] = {}
+        self._again_s: dict[str, float] = {}
+        self._queue: SimpleQueue[tuple[str, int]] = SimpleQueue()
+        self._thread: Thread | None = None
+
+    def get(self, run: str) -> Summary | None:
+        """What is known of a run, perhaps of a moment ago; None until the first is made."""
+        with self._lock:
+            known = self._known.get(run)
+            is_due = monotonic() >= self._again_s.get(run, 0.0)
+        runs = known is None or known[1].outcome is Outcome.RUNNING
+        if runs or is_due:
+            self._look(run, even_if_quiet=runs and is_due)
+        return known[1] if known else None
+
+    def _look(self, run: str, *, even_if_quiet: bool) -> None:
+        changed = changed_ns(self._data.paths()[run])
+        with self._lock:
+            if even_if_quiet or self._asked.get(run) != changed:
+                self._asked[run] = changed
+                self._queue.put((run, changed))
+                self._start()
+            if monotonic() >= self._again_s.get(run, 0.0):
+                self._again_s[run] = monotonic() + self._data.pace.listed_s
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = Thread(target=self._work, name="vramscope-summaries", daemon=True)
+            self._thread.start()
+
+    def _work(self) -> None:
+        while True:
+            run, changed = self._queue.get()
+            made = summarise(self._data, run)
+            with self._lock:
+                self._known[run] = (changed, made)
+
+
+def summarise(data: Data, run: str) -> Summary:
+    """Open a run and say the essential; an error becomes the line's text."""
+    try:
+        return _of(data, run, data.read(run))
+    except VramscopeError as error:
+        return Summary(run.rsplit("-", 1)[0], error=str(error))
+    except Exception as error:  # noqa: BLE001 — one odd file must not end the list
+        return Summary(run.rsplit("-", 1)[0], error=f"{type(error).__name__} in vramscope while reading")
+
+
+def _of(data: Data, run_id: str, run: Run) -> Summary:
+    if not run.recordings:
+        return Summary(run.name, run.outcome, started_ns=run.started_ns)
+    each = [(_totals(data, View(run_id, 0, run, one)), one) for one in run.recordings]
+    best, recording = max(each, key=lambda pair: int(pair[0].allocated.max()))
+    position = (
+        np.maximum.accumulate(best.time_ns) if recording.trace.has_clock else np.arange(len(best.time_ns))
+    )
+    return Summary(
+        name=run.name,
+        outcome=run.outcome,
+        source=recording.source,
+        started_ns=run.started_ns or int(best.time_ns[0]),
+        n_recordings=len(run.recordings),
+        n_steps=max(len(one.steps) + len(one.past.steps) for one in run.recordings),
+        n_events=sum(len(one.trace) for one in run.recordings),
+        peak_allocated_bytes=max(_highest(known, one, "allocated") for known, one in each),
+        peak_reserved_bytes=max(_highest(known, one, "reserved") for known, one in each),
+        allocated=outline(position, best.allocated) if len(recording.trace) else best.allocated[:0],
+        reserved=outline(position, best.reserved) if len(recording.trace) else best.reserved[:0],
+        stalled_s=data.stalled_s(run_id) if run.outcome is Outcome.RUNNING else 0,
+        verdict=data.lately(View(run_id, 0, run, recording), "verdict", lambda: _verdict(run, recording)),
+    )
+
+
+def _totals(data: Data, view: View) -> Any:
+    """Kept only of a run that grows: hundreds may be listed."""
+    growing = data.growing(view)
+    return answer(view.recording, "timeline") if growing is None else growing.totals(view.recording)
+
+
+def _highest(known: Any, recording: Recording, quantity: str) -> int:
+    """Bytes; the part without detail included."""
+    before = past_peak(recording.past, quantity)
+    return max(int(getattr(known, quantity).max()), before.n_bytes if before else 0)
+
+
+MOST_EVENTS_JUDGED = 300_000
+
+
+def _verdict(run: Run, recording: Recording) -> str:
+    """Out of memory on any device before leaks on the fullest: the first is what the user came for."""
+    n_ooms = sum(int((each.trace.action == Action.OOM).sum()) for each in run.recordings)
+    if n_ooms:
+        return "ran out of memory" if n_ooms == 1 else f"ran out of memory {n_ooms:,} times"
+    if len(recording.trace) > MOST_EVENTS_JUDGED or len(recording.steps) < 7:
+        return ""
+    found = findings(answer(recording, "leaks"))
+    rate = sum(finding.bytes_per_step or 0 for finding in found if finding.kind == "leak")
+    if rate:
+        return f"leaks {format_bytes(rate)} a step"
+    return "batch grows" if any(finding.kind == "growing_batch" for finding in found) else "steady"

@@ -1,0 +1,22 @@
+"""``vramscope export --to html``: offered also where the dashboard's packages are not installed."""
+
+from pathlib import Path
+
+from vramscope.export import Export
+from vramscope.model.recording import Run
+
+from .. import requirements
+
+
+def write(run: Run, path: Path) -> list[Path]:
+    """The report of all recordings at *path*, or below it where it is a directory."""
+    requirements.check()
+    from .document import document
+
+    target = path / f"{Path(run.path).name or 'run'}.html" if path.suffix.lower() != ".html" else path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(document(run), encoding="utf-8")
+    return [target]
+
+
+EXPORT = Export("html", "one self-contained page that works from disk, offline", write)

@@ -1,0 +1,22 @@
+"""The report of a run, handed out by the server; the same file as ``vramscope export --to html`` writes."""
+
+from typing import Any
+
+from flask import Response
+
+from ..components.report_link import PATH
+from ..data import Data
+from ..server import api
+from .document import document
+
+
+def register(app: Any, data: Data) -> None:
+    """The address that the header of every page leads to."""
+    app.server.add_url_rule(PATH, "report", lambda: _report(data))
+
+
+def _report(data: Data) -> Response:
+    view = api.view_of(data)
+    named = f'attachment; filename="{view.run_id}.html"'
+    kept = {"Content-Disposition": named, "Cache-Control": "no-store"}
+    return Response(document(view.run), mimetype="text/html", headers=kept)

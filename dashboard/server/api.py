@@ -1,0 +1,97 @@
+"""What the browser's scripts fetch by themselves: strict parameters in, compressed columns out.
+
+A raster is sent as runs of equal pixels: ``[u4 length of the header][JSON header][columns]``; the header
+names the columns, their types and lengths. Ids are rows of the lifetimes.
+"""
+
+import gzip
+import json
+import math
+from typing import Any, NoReturn
+
+import numpy as np
+from flask import Response, abort, jsonify, request
+from numpy.typing import NDArray
+
+from vramscope.errors import VramscopeError
+
+from ..address import restore
+from ..data import Data, View
+
+MOST_COLUMNS, MOST_ROWS = 2000, 1600
+
+
+def view_of(data: Data) -> View:
+    """The recording that the request is about; 404 where there is none."""
+    try:
+        return data.view(restore(request.args.to_dict()))
+    except VramscopeError:
+        abort(404, "There is no such run, or it is not here any more.")
+
+
+def number(name: str, least: float, most: float) -> float:
+    """A finite number out of the request, brought into bounds; 400 where it is none."""
+    try:
+        said = float(request.args.get(name, ""))
+    except ValueError:
+        abort(400, f"{name} must be a number.")
+    if not math.isfinite(said):
+        abort(400, f"{name} must be finite.")
+    return min(max(said, least), most)
+
+
+def whole(name: str, least: int, most: int) -> int:
+    """The same as an integer."""
+    return int(number(name, least, most))
+
+
+def word(name: str, allowed: tuple[str, ...]) -> str:
+    """One of *allowed*; the first where another was said."""
+    said = request.args.get(name, "")
+    return said if said in allowed else allowed[0]
+
+
+def refuse(reason: str) -> NoReturn:
+    """400, with what is wrong."""
+    abort(400, reason)
+
+
+def absent() -> NoReturn:
+    """404."""
+    abort(404)
+
+
+def answer(data: dict[str, Any]) -> Response:
+    """A small object."""
+    response: Response = jsonify(data)
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+def runs(pixels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Distinct ids, and for every run of equal pixels (never over two columns) which of them and how long."""
+    changes = np.ones(pixels.shape, dtype=bool)
+    changes[:, 1:] = pixels[:, 1:] != pixels[:, :-1]
+    start = np.flatnonzero(changes.ravel())
+    length = np.diff(np.append(start, pixels.size))
+    ids, local = np.unique(pixels.ravel()[start], return_inverse=True)
+    return ids, local, length
+
+
+def columns(header: dict[str, Any], **named: NDArray[Any]) -> Response:
+    """*header* and the *named* columns in one compressed body."""
+    little = {name: np.ascontiguousarray(_small(column)) for name, column in named.items()}
+    said = header | {"columns": [[name, each.dtype.str[1:], len(each)] for name, each in little.items()]}
+    text = json.dumps(said, separators=(",", ":")).encode()
+    parts = [np.uint32(len(text)).tobytes(), text, *(each.tobytes() for each in little.values())]
+    body = gzip.compress(b"".join(parts), 1, mtime=0)
+    sealed = {"Content-Encoding": "gzip", "Cache-Control": "no-store"}
+    return Response(body, mimetype="application/octet-stream", headers=sealed)
+
+
+def _small(column: NDArray[Any]) -> NDArray[Any]:
+    """In the smallest type that holds it."""
+    low, high = (int(column.min(initial=0)), int(column.max(initial=0)))
+    kinds = ("u1", "u2", "u4") if low >= 0 else ("i1", "i2", "i4")
+    fitting = next(kind for kind in kinds if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max)
+    return column.astype(fitting)

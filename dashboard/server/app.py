@@ -1,0 +1,313 @@
+"""The app: a shell, one address, and every page found; nothing global, so apps can live side by side."""
+
+import logging
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
+from dash.exceptions import PreventUpdate
+
+from vramscope.errors import UnknownNameError, VramscopeError
+from vramscope.model.recording import Outcome
+
+from ..address import UNZOOMED, Address, parse, restore
+from ..components import header, states
+from ..components.panels import code_box
+from ..data import Data, View
+from ..pages import Context, Page, pages
+from ..report import route
+from .callbacks import OutcomeWord, Standing, Stored, guard
+from .pending_pages import Patience
+from .security import Access, protect
+
+_LOG = logging.getLogger(__name__)
+
+_INDEX = """<!doctype html>
+<html lang="en">
+<head>
+{%metas%}
+<title>{%title%}</title>
+<link rel="icon" href="data:,">
+<script src="assets/theme.js"></script>
+<link rel="preload" as="script" href="_dash-component-suites/plotly/package_data/plotly.min.js">
+<link rel="preload" as="script" href="_dash-component-suites/dash/dcc/async-graph.js">
+{%css%}
+</head>
+<body>
+{%app_entry%}
+<footer>{%config%}{%scripts%}{%renderer%}</footer>
+</body>
+</html>"""
+
+
+def build_app(data: Data, allowed: Access) -> Dash:
+    """The whole dashboard over *data*."""
+    app = Dash(
+        __package__,
+        title="vramscope",
+        update_title=None,
+        assets_ignore=r"theme\.js",
+        suppress_callback_exceptions=True,  # only the page in view is in the document
+        serve_locally=True,
+        meta_tags=[
+            {"name": "viewport", "content": "width=device-width, initial-scale=1"},
+            {"name": "color-scheme", "content": "light dark"},
+        ],
+        index_string=_INDEX,
+        on_error=_nothing_of_what_is_gone,
+    )
+    rooms = pages()
+    app.layout = _shell(data.pace.idle_ms)
+    _route(app, data, {room.path: room for room in rooms})
+    _watch(app, data)
+    code_box.register(app, data)
+    route.register(app, data)
+    for room in rooms:
+        room.register(app, data)
+    # Last: the hashes must cover every inline script that callbacks brought along.
+    protect(app.server, allowed, app.csp_hashes())
+    guard(app)  # after those: who is not let in hears nothing of callbacks
+    return app
+
+
+def _shell(idle_ms: int) -> Any:
+    rail = html.Aside(
+        [
+            dcc.Link("vramscope", href="/", className="brand"),
+            html.Nav(id="menu", className="menu", **{"aria-label": "Pages"}),
+            html.Div(
+                [
+                    html.Button("Theme", id="theme-button", className="quiet", title="Light or dark (t)"),
+                    html.Button("Keys", id="help-button", className="quiet", title="Keyboard (?)"),
+                ],
+                className="rail-end",
+            ),
+        ],
+        className="rail",
+    )
+    main = html.Main(
+        [html.Div(id="alarm"), html.Div(id="top"), html.Div(id="page", className="page")],
+        id="main",
+        tabIndex="-1",
+    )
+    stores = [
+        dcc.Location(id="location", refresh="callback-nav"),
+        dcc.Store(id="address"),
+        dcc.Store(id="version"),
+        dcc.Store(id="key"),
+        dcc.Store(id="ready"),
+        dcc.Store(id="title"),
+        dcc.Store(id="sink"),
+        dcc.Store(id="stand"),
+        dcc.Interval(id="tick", interval=idle_ms),
+    ]
+    skip = html.A("Skip to content", href="#main", className="skip")
+    return dmc.MantineProvider(
+        [*stores, skip, html.Div([rail, main], className="shell"), _help(), *code_box.layout()], id="theme"
+    )
+
+
+_KEYS = (
+    ("j / k", "next, previous step (at its peak) or sample"),
+    ("p", "to the peak"),
+    ("w / s", "zoom in, out"),
+    ("a / d", "pan left, right"),
+    ("0", "whole run"),
+    ("x", "time or events"),
+    ("/", "find in the table"),
+    ("Tab, arrows", "in and out of tables; through their cells"),
+    ("Enter", "pick the row or link"),
+    ("[ / ]", "previous, next page"),
+    ("t", "light or dark"),
+    ("?", "this list"),
+)
+
+
+def _help() -> Any:
+    rows = [html.Div([html.Dt(html.Kbd(keys)), html.Dd(what)]) for keys, what in _KEYS]
+    close = html.Button("Close", id="help-close", className="quiet")
+    return html.Dialog(
+        [html.H2("Keyboard"), html.Dl(rows), close], id="help", className="help", **{"aria-label": "Keyboard"}
+    )
+
+
+def _route(app: Dash, data: Data, rooms: dict[str, Page]) -> None:
+    patience = Patience()
+
+    @app.callback(
+        Output("menu", "children"), Output("top", "children"), Output("page", "children"),
+        Output("address", "data"), Output("tick", "interval"), Output("title", "data"),
+        Output("alarm", "children"),
+        Input("location", "pathname"), Input("location", "search"), Input("ready", "data"),
+    )  # fmt: skip
+    def go(pathname: str | None, search: str | None, _: Any) -> tuple[Any, ...]:
+        address = parse(pathname, search)
+        room = rooms.get(address.path)
+        made = patience.get(address.url, lambda: _enter(room, Context(data, address)), data.pace.blank_s)
+        view, top, page = made or (None, None, _working(room, data, address))
+        live = (view is not None and view.is_live) or address.path == "/"
+        name = " · ".join(
+            [*([view.run.name] if view else []), room.title if room else "Not found", "vramscope"]
+        )
+        menu = _menu(list(rooms.values()), address)
+        said = address.stored | ({"shown": _shown(address, view)} if view else {})
+        return menu, top, page, said, data.pace.live_ms if live else data.pace.idle_ms, name[:200], None
+
+    @app.callback(
+        Output("ready", "data"), Input("poll", "n_intervals"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def poll(n: int | None, said: Stored | None) -> Any:
+        if not patience.is_done(restore(said).url):
+            raise PreventUpdate
+        return {"after": n, "url": restore(said).url}
+
+    @app.callback(
+        Output("how-far", "children"), Input("poll", "n_intervals"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def tell_how_far(_: int | None, said: Stored | None) -> Any:
+        run = restore(said).run
+        return states.how_far(data.is_opening(run), data.reading(run))
+
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "title"), Output("sink", "data"), Input("title", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+
+
+def _enter(room: Page | None, context: Context) -> tuple[View | None, Any, Any]:
+    """The view, the header and the page; on trouble a page that says what and what to do."""
+    if room is None:
+        return None, None, states.failure("There is no page at this address.")
+    try:
+        view = context.data.view(context.address) if room.about_run else None
+        top = header.run_header(view, context.address) if view else None
+        content = room.layout(context)
+        content = content if isinstance(content, list) else [content]
+        return view, top, [*content, header.notes(view)] if view else content
+    except VramscopeError as error:
+        return None, None, states.failure(str(error))
+    except Exception as error:  # noqa: BLE001 — a page that fails is shown as such; the others go on
+        _LOG.exception("page %s failed", room.name)
+        return (
+            None,
+            None,
+            states.failure(f"An error in vramscope: {type(error).__name__}. The server's log has more."),
+        )
+
+
+def _nothing_of_what_is_gone(error: Exception) -> None:
+    """A run deleted while a page asks about it changes nothing there: the clock tells that it is gone."""
+    if not isinstance(error, UnknownNameError):
+        raise error
+
+
+def _working(room: Page | None, data: Data, address: Address) -> Any:
+    read = data.reading(address.run)
+    return states.working(room.title if room else "", data.is_opening(address.run), read)
+
+
+def _menu(rooms: list[Page], address: Address) -> list[Any]:
+    shown = [room for room in rooms if address.run or not room.about_run]
+    return [_menu_link(room, address) for room in shown]
+
+
+def _menu_link(room: Page, address: Address) -> Any:
+    target = address.go(path=room.path, at=None, **UNZOOMED) if room.about_run else Address(room.path)
+    here = room.path == address.path
+    link = dcc.Link(room.title, href=target.url, className="here" if here else "")
+    return html.Span(link, **({"aria-current": "page"} if here else {}))
+
+
+def _watch(app: Dash, data: Data) -> None:
+    """One clock for all pages: reads on in a run that grows, and says when it ended or disappeared."""
+
+    @app.callback(
+        Output("version", "data"), Output("tick", "interval", allow_duplicate=True),
+        Input("tick", "n_intervals"), State("address", "data"), State("version", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def tick(_: int | None, said: Stored | None, known: Standing | None) -> tuple[Any, Any]:
+        address = restore(said)
+        was_gone = known is not None and known["outcome"] == "gone"
+        known = _latest(known, (said or {}).get("shown"))
+        now = _standing(data, address) if address.run else known
+        # That it is gone is told each time: a page that was laid out in between has wiped it away.
+        if now is None or (_is_same(now, known) and not was_gone and now["outcome"] != "gone"):
+            raise PreventUpdate
+        is_live = now["outcome"] == Outcome.RUNNING.value
+        return _after(now, known), data.pace.live_ms if is_live else data.pace.idle_ms
+
+    @app.callback(
+        Output("stand", "data"), Output("alarm", "children", allow_duplicate=True),
+        Input("version", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+    def tell(now: Standing | None) -> tuple[Any, Any]:
+        if not now or now["outcome"] == "gone":
+            return no_update, states.gone(now.get("why", "")) if now else None
+        dot = header.outcome_dot(Outcome(now["outcome"]), int(now.get("stalled") or 0))
+        alarm = states.alarm(
+            str(now.get("stopped", "")), is_other=bool(now.get("other")), is_altered=bool(now.get("altered"))
+        )
+        return dot, alarm
+
+    # By the browser: the header may be gone by then, and an answer for what is not there is an error.
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "stand"), Output("sink", "data", allow_duplicate=True),
+        Input("stand", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+
+
+def _is_same(now: Standing, known: Standing | None) -> bool:
+    return now == {name: value for name, value in (known or {}).items() if name not in ("before", "told")}
+
+
+def _after(now: Standing, known: Standing | None) -> Standing:
+    """*now*, and up to which instant a browser has been told everything: of the last events that it was
+    shown with *known*, step and phase may only have become clear since."""
+    if known is None or known["run"] != now["run"] or now["outcome"] == "gone":
+        return now
+    return now | {"before": known.get("seen", -1), "told": known.get("before", -1)}
+
+
+def _standing(data: Data, address: Address) -> Standing | None:
+    """How the run is doing; None while it is read for the first time."""
+    try:
+        data.path(address.run)
+        if data.is_opening(address.run):
+            return None
+        version = data.refresh(address.run)
+        view = data.view(address)
+    except UnknownNameError:
+        return {"run": address.run, "version": -1, "outcome": "gone"}
+    except VramscopeError as error:
+        return {"run": address.run, "version": -1, "outcome": "gone", "why": str(error)[:600]}
+    said = _shown(address, view) | {"version": version}
+    stalled_s = data.stalled_s(address.run)
+    if stalled_s:
+        said["stalled"] = stalled_s
+    stopped = next((note.text for note in view.recording.notes if note.code == "stopped"), "")
+    if stopped:
+        said["stopped"] = stopped
+    if data.is_other(address.run):
+        said["other"] = True
+    if data.is_altered(address.run):
+        said["altered"] = True
+    return said
+
+
+def _shown(address: Address, view: View) -> Standing:
+    """What a page that is laid out from *view* shows; no more than that, so that the rest is told."""
+    n_events = len(view.recording.trace)
+    outcome: OutcomeWord = view.run.outcome.value
+    return {"run": address.run, "version": view.version, "outcome": outcome, "seen": n_events}
+
+
+def _latest(known: Standing | None, laid_out: Standing | None) -> Standing | None:
+    """What a browser knows: it was told of a version, and has perhaps laid out a page since."""
+    if not laid_out or (
+        known and known["run"] == laid_out["run"] and known["version"] >= laid_out["version"]
+    ):
+        return known
+    return laid_out

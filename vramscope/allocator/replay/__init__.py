@@ -1,0 +1,250 @@
+"""Which blocks served a recorded history, and what was there before it began?
+
+torch's record gives the address and the *requested* size of every allocation. The size of its block follows
+from the rules and from what was free at that address then. Nothing is predicted: an allocation takes the free
+block that begins at its address, whatever the search would have found.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.allocator.layout import (
+    Used,
+    blocks_of,
+    is_held,
+    room_after,
+    segments_after,
+    segments_before,
+    segments_ever,
+    used,
+)
+from vramscope.allocator.lives import Lives, is_among, lives
+from vramscope.allocator.replay.impossible import made_possible
+from vramscope.allocator.replay.large_pool import Start, followed
+from vramscope.allocator.settings import SMALL_LIMIT, Settings
+from vramscope.model.marks import Note
+from vramscope.model.snapshot import BlockState, Segments, Snapshot
+from vramscope.model.trace import Action, Trace
+from vramscope.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Reconstruction:
+    """A trace with the size of every block, and the state from which it starts."""
+
+    trace: Trace
+    """``block_size`` is 0 for an event that contradicts the others: it counts for nothing."""
+    initial: Snapshot
+    notes: tuple[Note, ...] = ()
+
+
+def reconstruct(
+    trace: Trace,
+    final: Snapshot | None,
+    settings: Settings,
+    pools: tuple[tuple[int, int], ...] = ((0, 0),),  # noqa: ARG001 no rule depends on them yet
+) -> Reconstruction:
+    """Fill in ``block_size``, and rewind from *final* to the state before the first event.
+
+    Without *final* the start was empty but for what the trace itself frees. Never raises on a record that
+    contradicts itself: what cannot be goes uncounted, and a note says so. About 0.35 s per million events.
+    """
+    after = final or Snapshot(event=len(trace))
+    segments = segments_before(after.segments, trace)
+    settings = _as_used(settings, after.segments, trace)
+    found = lives(trace)
+    older = _untouched(after, found)
+    sizes, notes = _block_sizes(found, (trace, segments, older), settings)
+    if final is not None:
+        notes += _settle(found, sizes, used(final.blocks))
+    blocks = blocks_of(segments, _joined(_at_start(found, sizes), older))
+    initial = Snapshot(segments=segments, blocks=blocks)
+    notes += _drop_homeless(found, sizes, initial, trace) + _contradictions(trace, found)
+    filled = replace(trace, block_size=_by_event(trace, found, sizes))
+    filled, impossible = made_possible(filled, initial, found)
+    return Reconstruction(filled, initial, (*notes, *impossible))
+
+
+def state_at(trace: Trace, initial: Snapshot, k: int, settings: Settings) -> Snapshot:  # noqa: ARG001
+    """Segments and blocks at instant *k* of a trace whose ``block_size`` is filled in.
+
+    Sorts the first k events: about 0.5 s per million. Start from a nearer state where that matters.
+    """
+    past = trace.rows(slice(0, k))
+    found = lives(past)
+    segments = segments_after(initial.segments, past)
+    born = found.rows((found.alloc >= 0) & (found.end < 0))
+    fresh = Used(
+        address=born.address,
+        size=past.block_size[born.alloc],
+        requested_size=born.requested_size,
+        state=np.where(born.request < 0, BlockState.ALLOCATED, BlockState.PENDING_FREE).astype("u1"),
+        stack_id=past.stack_id[born.alloc],
+    )
+    blocks = blocks_of(segments, _joined(_left_of(used(initial.blocks), found), fresh))
+    return Snapshot(event=k, time_ns=int(past.time_ns[-1]) if k else 0, segments=segments, blocks=blocks)
+
+
+def _left_of(older: Used, found: Lives) -> Used:
+    """What is still in use of the blocks that were there at the beginning."""
+    freed = found.rows(found.alloc < 0)
+    older = older.rows(~np.isin(older.address, freed.address[freed.end >= 0]))
+    is_pending = np.isin(older.address, freed.address[freed.request >= 0])
+    return replace(older, state=np.where(is_pending, BlockState.PENDING_FREE, older.state).astype("u1"))
+
+
+def _joined(one: Used, other: Used) -> Used:
+    return Used(**{name: np.concatenate([getattr(one, name), getattr(other, name)]) for name in Used.DTYPES})
+
+
+def _as_used(settings: Settings, held: Segments, trace: Trace) -> Settings:
+    """torch < 2.3 exports no settings, but expandable segments show."""
+    is_expandable = bool(held.is_expandable.any()) or bool((trace.action == Action.SEGMENT_MAP).any())
+    return replace(settings, expandable_segments=settings.expandable_segments or is_expandable)
+
+
+def _untouched(after: Snapshot, found: Lives) -> Used:
+    """Blocks in use at the end that the trace never mentions: they were there at the beginning."""
+    at_end = used(after.blocks)
+    return at_end.rows(~is_among(at_end.address, found.address))
+
+
+def _at_start(found: Lives, sizes: NDArray[Any]) -> Used:
+    """Blocks in use at the beginning that the trace frees. Who allocated them is not known."""
+    freed, size = found.rows(found.alloc < 0), sizes[found.alloc < 0]
+    # A block without FREE_REQUESTED was freed before, unless the record leaves them out (skip_actions).
+    leaves_out = bool(((found.alloc >= 0) & (found.end >= 0) & (found.request < 0)).any())
+    is_pending = (freed.request < 0) & (not leaves_out)
+    return Used(
+        address=freed.address,
+        size=size,
+        requested_size=freed.requested_size,
+        state=np.where(is_pending, BlockState.PENDING_FREE, BlockState.ALLOCATED).astype("u1"),
+        stack_id=np.zeros(len(freed), dtype="i4"),
+    )
+
+
+def _settle(found: Lives, sizes: NDArray[Any], at_end: Used) -> list[Note]:
+    """Take the sizes of blocks in use at the end from the snapshot; a note where it tells another story."""
+    rows = np.flatnonzero(found.end < 0)
+    order = np.argsort(at_end.address, kind="stable")
+    place = np.searchsorted(at_end.address, found.address[rows], sorter=order)
+    place = order[np.minimum(place, len(order) - 1)] if len(order) else place
+    is_there = is_among(found.address[rows], at_end.address[order])
+    rows, place = rows[is_there], place[is_there]
+    is_same = at_end.requested_size[place] == found.requested_size[rows]
+    is_same &= at_end.size[place] >= found.requested_size[rows]
+    rows, place = rows[is_same], place[is_same]
+    n_other = int(np.count_nonzero(sizes[rows] != at_end.size[place]))
+    sizes[rows] = at_end.size[place]
+    mentioned = int(np.count_nonzero(is_among(at_end.address, found.address)))
+    n_unlike = int(np.count_nonzero(found.end < 0)) + mentioned - 2 * len(rows)
+    notes = []
+    if n_other:
+        text = (
+            f"{n_other} blocks have another size than torch's rules give: private pools or changed settings"
+        )
+        notes.append(Note("other_size", text, n_other))
+    if n_unlike:
+        text = f"the events leave {n_unlike} blocks otherwise than the snapshot says: some events are missing"
+        notes.append(Note("end_differs", text, n_unlike))
+    return notes
+
+
+def _drop_homeless(found: Lives, sizes: NDArray[Any], initial: Snapshot, trace: Trace) -> list[Note]:
+    """Blocks for which no segment has a place count for nothing, so that active never exceeds reserved."""
+    is_older = found.alloc < 0
+    is_lost = is_older & ~is_among(found.address, np.sort(used(initial.blocks).address))
+    segments = segments_ever(initial.segments, trace)
+    if len(segments):  # a record without any segment has at least its allocations
+        is_lost |= ~is_older & ~is_held(segments, found.address, sizes)
+    n_lost, n_bytes = int(np.count_nonzero(is_lost)), int(sizes[is_lost].sum())
+    sizes[is_lost] = 0
+    if not n_lost:
+        return []
+    text = f"{n_lost} blocks of {format_bytes(n_bytes)} in all lie in no known segment: not counted"
+    return [Note("no_segment", text, n_lost)]
+
+
+def _contradictions(trace: Trace, found: Lives) -> list[Note]:
+    """Events that belong to no life."""
+    told = sum(int(np.count_nonzero(column >= 0)) for column in (found.alloc, found.request, found.end))
+    told -= int(np.count_nonzero(trace.action[found.end[found.end >= 0]] == Action.ALLOC))
+    n_lost = int(np.count_nonzero(trace.action <= Action.FREE_COMPLETED)) - told
+    if not n_lost:
+        return []
+    text = (
+        f"{n_lost} events contradict the others (freed twice, or allocated where a block lives): not counted"
+    )
+    return [Note("contradiction", text, n_lost)]
+
+
+def _doubts(n_unsure: int, n_strays: int) -> list[Note]:
+    notes = []
+    if n_unsure:
+        text = (
+            f"{n_unsure} blocks from before the recording may have been up to 1 MiB larger each: "
+            "they were freed before anything showed their end"
+        )
+        notes.append(Note("unsure_size", text, n_unsure))
+    if n_strays:
+        text = f"{n_strays} blocks were allocated where nothing was free: events before them are missing"
+        notes.append(Note("gap", text, n_strays))
+    return notes
+
+
+def _by_event(trace: Trace, found: Lives, sizes: NDArray[Any]) -> NDArray[Any]:
+    is_segment = (trace.action >= Action.SEGMENT_ALLOC) & (trace.action <= Action.SEGMENT_UNMAP)
+    block_size = np.where(is_segment, trace.size, 0)
+    for events in (found.alloc, found.request, found.end):
+        known = events >= 0
+        mine = events[known]
+        # An end that is the next ALLOC belongs to the next life.
+        own = (trace.action[mine] != Action.ALLOC) | (mine == found.alloc[known])
+        block_size[mine[own]] = sizes[known][own]
+    return block_size
+
+
+def _block_sizes(
+    found: Lives, given: tuple[Trace, Segments, Used], settings: Settings
+) -> tuple[NDArray[Any], list[Note]]:
+    """Size of the block of each life, and what is doubtful about it.
+
+    Small and expandable blocks are split exactly. A large one keeps a remainder of up to 1 MiB: whether
+    there was one depends on what was free behind it, so these are followed one by one.
+    """
+    trace, segments, older = given
+    sizes = settings.rounded_all(found.requested_size)
+    is_large = sizes > SMALL_LIMIT
+    if settings.expandable_segments or not is_large.any():
+        return sizes, []
+    unsure = _grow_to_neighbours(found, sizes, (segments, older), settings)
+    free = blocks_of(segments, _joined(_at_start(found, sizes), older))
+    free = free.rows(free.state == BlockState.INACTIVE)
+    rank = np.cumsum(is_large) - 1
+    start = Start(sizes[is_large], rank[unsure], segments.address, free.address, free.size)
+    shown = followed(trace, found.rows(is_large), start, settings)
+    sizes[is_large] = shown.sizes
+    return sizes, _doubts(shown.n_unsure, shown.n_strays)
+
+
+def _grow_to_neighbours(
+    found: Lives, sizes: NDArray[Any], given: tuple[Segments, Used], settings: Settings
+) -> NDArray[Any]:
+    """Sizes of the large blocks that pre-date the trace, written to *sizes*; the rows that stay unsure.
+
+    All large blocks are larger than 1 MiB, so a smaller gap behind one belongs to it. Behind a wider gap
+    the end shows only when a block lands in it.
+    """
+    segments, older = given
+    rows = np.flatnonzero((found.alloc < 0) & (sizes > SMALL_LIMIT))
+    others = np.unique(np.concatenate([found.address[found.alloc < 0], older.address]))
+    room = room_after(segments, found.address[rows], others)
+    need = sizes[rows]
+    is_whole = (room >= need) & ((room - need <= SMALL_LIMIT) | (need >= settings.max_split_size))
+    sizes[rows[is_whole]] = room[is_whole]
+    unsure: NDArray[Any] = rows[(room > need) & ~is_whole]
+    return unsure

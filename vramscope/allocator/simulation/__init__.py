@@ -1,0 +1,443 @@
+"""What would torch's CUDA caching allocator do? A model of it that predicts every block.
+
+It follows c10/cuda/CUDACachingAllocator.cpp of torch 2.1 to 2.13 step by step, for one device. Memory is
+counted, not touched. Only the device's addresses are made up: segments lie one behind the other.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import cast
+
+from vramscope.allocator.settings import SMALL_LIMIT, SMALL_SEGMENT, UNLIMITED, Settings, TieBreak
+from vramscope.allocator.simulation.blocks import Bin, Block, Segment
+from vramscope.allocator.simulation.expandable import (
+    ExpandableSegments,
+)
+from vramscope.allocator.simulation.initial_state import Makers, heads
+from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
+from vramscope.model.trace import Action
+
+Emit = Callable[[Action, int, int, int, int, int], None]
+"""action, address, size (as torch reports it), block size, stream, pool."""
+
+_FIRST_ADDRESS = 0x7000_0000_0000
+"""Looks like CUDA's, with room for 16 TiB of address space above."""
+
+
+class OutOfMemory(Exception):  # noqa: N818 torch's word
+    """The request does not fit, and everything was tried."""
+
+    def __init__(self, need: int) -> None:
+        super().__init__(f"a block of {need} bytes does not fit on the device")
+        self.need = need
+
+
+@dataclass(slots=True)
+class Counts:
+    """How often things happened, by the names of ``torch.cuda.memory_stats()``."""
+
+    num_device_alloc: int = 0
+    """Segments made by cudaMalloc."""
+    num_device_free: int = 0
+    num_alloc_retries: int = 0
+    """Times that the whole cache was released because the device was full."""
+    num_ooms: int = 0
+
+
+class CachingAllocator:
+    """The allocator of one device; sizes and addresses in bytes."""
+
+    def __init__(
+        self,
+        settings: Settings = Settings(),  # noqa: B008 frozen
+        capacity_bytes: int | None = None,
+        emit: Emit | None = None,
+        total_bytes: int | None = None,
+    ) -> None:
+        self.settings = settings
+        self.capacity_bytes = capacity_bytes
+        """What the driver can give in all; None without limit. May be changed at any time."""
+        self._total_bytes = total_bytes
+        self.requested_bytes = 0
+        """Of active blocks, as the program asked."""
+        self.allocated_bytes = 0
+        """Blocks that serve the program."""
+        self.active_bytes = 0
+        """Allocated and pending."""
+        self.reserved_bytes = 0
+        """Segments."""
+        self.counts = Counts()
+        self._emit: Emit = emit or (lambda *_: None)
+        self._bins: dict[tuple[int, bool, int], Bin] = {}
+        self._used: dict[int, Block] = {}
+        """Active blocks by address."""
+        self._pending: dict[int, Block] = {}
+        """By address, in the order of their frees."""
+        self._heads: dict[int, Block] = {}
+        """The first block of every segment by the segment's address."""
+        self._retired_pools: set[int] = set()
+        self._serial = 0
+        self._searches = 0
+        """In the default large pool: the clock of garbage collection."""
+        self._next_address = _FIRST_ADDRESS
+        self._stack_id = 0
+        self._expandable = ExpandableSegments(self)
+
+    def begin_in(self, state: Snapshot) -> None:
+        """Start in *state* instead of empty, before anything else. Its order of age is that of addresses."""
+        makers = Makers(self._bin, self.next_serial, lambda bin_: self._expandable.space(bin_, 0))
+        for head in heads(state, makers):
+            self.adopt(head)
+            segment, block = head.segment, cast("Block | None", head)
+            self._next_address = max(self._next_address, segment.address + segment.size)
+            while block is not None:
+                self._take_over(block)
+                block = block.next
+        self.reserved_bytes = int(state.segments.size.sum())
+
+    def _take_over(self, block: Block) -> None:
+        """A block that is there before anything happens."""
+        if not block.is_mapped:
+            block.bin.add_unmapped(block)
+        elif block.is_free:
+            block.bin.add(block)
+        else:
+            self._used[block.address] = block
+            self.active_bytes += block.size
+            self.requested_bytes += block.requested_size
+            if block.is_pending:
+                self._pending[block.address] = block
+            else:
+                self.allocated_bytes += block.size
+
+    # ------------------------------------------------------------------------------ what a program does
+
+    def malloc(self, size: int, stream: int = 0, pool: int = 0, stack_id: int = 0) -> int:
+        """Hand out a block for *size* bytes; its address. Raises OutOfMemory.
+
+        Finished events are not looked for: call ``finish_events`` first where they would be.
+        """
+        if size <= 0:
+            return 0  # torch's storage of 0 bytes is a null pointer
+        self._stack_id = stack_id
+        need = self.settings.rounded(size)
+        bin_ = self._bin(pool, need > SMALL_LIMIT, stream)
+        block = self._found(bin_, need) or self._made(bin_, need)
+        if block is None:
+            self.counts.num_ooms += 1
+            self._emit(Action.OOM, 0, need, 0, stream, pool)
+            raise OutOfMemory(need)
+        block = self._split(block, need)
+        block.is_used = True
+        block.requested_size = size
+        block.stack_id = stack_id
+        self._used[block.address] = block
+        self.requested_bytes += size
+        self.allocated_bytes += block.size
+        self.active_bytes += block.size
+        self._emit(Action.ALLOC, block.address, size, block.size, stream, pool)
+        return block.address
+
+    def free(self, address: int) -> None:
+        """The program is done with the block at *address* (KeyError where it has none)."""
+        if not address:
+            return
+        block = self._used[address]
+        if block.is_pending:
+            raise KeyError(address)
+        self.allocated_bytes -= block.size
+        self._tell(Action.FREE_REQUESTED, block)
+        if block.users:
+            block.is_pending = True
+            self._pending[address] = block
+        else:
+            self._complete(block)
+
+    def record_stream(self, address: int, stream: int) -> None:
+        """Another stream uses the block: once freed it stays pending until its events are finished."""
+        block = self._used[address]
+        if stream != block.bin.stream:
+            block.users |= {stream}
+
+    def finish_events(self, *addresses: int) -> None:
+        """The other streams are done with these pending blocks; with all of them where none is named."""
+        for address in addresses or tuple(self._pending):
+            self._complete(self._pending.pop(address))
+
+    def is_pending(self, address: int) -> bool:
+        """Whether the block there was freed and waits for another stream."""
+        return address in self._pending
+
+    @property
+    def total_bytes(self) -> int | None:
+        """Of the device, whoever else uses it: fractions and address space are shares of it.
+
+        What the driver can give where nothing else is known.
+        """
+        return self.capacity_bytes if self._total_bytes is None else self._total_bytes
+
+    def empty_cache(self) -> None:
+        """Give everything unused back to the driver."""
+        self.finish_events()
+        for bins in self._release_order():
+            self._release_unsplit(bins)
+
+    def retire_pool(self, pool: int) -> None:
+        """The graph or MemPool that owned this private pool is gone: its cache may be released."""
+        self._retired_pools.add(pool)
+
+    def snapshot(self, event: int, time_ns: int) -> Snapshot:
+        """Every segment and block now."""
+        segments: list[tuple[int, ...]] = []
+        blocks: list[tuple[int, ...]] = []
+        for address in sorted(self._heads):
+            for run in _mapped_runs(self._heads[address]):
+                blocks += [_block_row(len(segments), block) for block in run]
+                segments.append(_segment_row(run))
+        return Snapshot(
+            event=event,
+            time_ns=time_ns,
+            segments=Segments.of(**dict(zip(Segments.DTYPES, zip(*segments, strict=True), strict=False))),
+            blocks=Blocks.of(**dict(zip(Blocks.DTYPES, zip(*blocks, strict=True), strict=False))),
+        )
+
+    # ------------------------------------------------------------------------------------- free and split
+
+    def _bin(self, pool: int, is_large: bool, stream: int) -> Bin:
+        key = (pool, is_large, stream)
+        bin_ = self._bins.get(key)
+        if bin_ is None:
+            bin_ = self._bins[key] = Bin(pool, stream, is_large=is_large)
+        return bin_
+
+    def _tell(self, action: Action, block: Block) -> None:
+        bin_ = block.bin
+        self._emit(action, block.address, block.requested_size, block.size, bin_.stream, bin_.pool)
+
+    def _complete(self, block: Block) -> None:
+        """Back into the free lists, one with its free neighbours."""
+        del self._used[block.address]
+        self.active_bytes -= block.size
+        self.requested_bytes -= block.requested_size
+        self._tell(Action.FREE_COMPLETED, block)
+        block.is_used = block.is_pending = False
+        block.users = frozenset()
+        self.merge(block)
+        block.age_base = self._searches
+        block.bin.add(block)
+
+    def merge(self, block: Block) -> None:
+        """With the neighbours that are free and mapped alike, or alike not mapped."""
+        for other in (block.prev, block.next):
+            if other is None or not other.is_free or other.is_mapped != block.is_mapped:
+                continue
+            if other.is_mapped:
+                other.bin.remove(other)
+            else:
+                other.bin.remove_unmapped(other)
+            if other is block.prev and other.prev is None:
+                self._heads[block.segment.address] = block
+            block.absorb(other)
+
+    def cut(self, block: Block, size: int) -> Block:
+        """The first *size* bytes of a block, as a block of its own."""
+        is_block_order = self.settings.tie_break is TieBreak.BLOCK
+        front = block.cut(size, self.next_serial() if is_block_order else block.tie)
+        if front.prev is None:
+            self._heads[block.segment.address] = front
+        return front
+
+    def _split(self, block: Block, need: int) -> Block:
+        """The front of a block that is in no free list; the rest goes into one.
+
+        The rest of a large block that is not split off (up to 1 MiB) belongs to whoever asked, and counts as
+        allocated: a block may be larger than its rounded request.
+        """
+        if not self.settings.splits(need, block.size - need):
+            return block
+        front = self.cut(block, need)
+        block.bin.add(block)
+        return front
+
+    def next_serial(self) -> int:
+        """Of a new block or segment, for the order among equals; torch ≤ 2.11 had none."""
+        if self.settings.tie_break is TieBreak.ADDRESS:
+            return 0
+        self._serial += 1
+        return self._serial
+
+    # ------------------------------------------------------------------------------------------- search
+
+    def _found(self, bin_: Bin, need: int) -> Block | None:
+        """The best fit, taken out of its free list; None where there is none or it wastes too much."""
+        # Only the one best fit is looked at: if it wastes too much, a larger one would waste more, and a
+        # block that max_split_size keeps whole for long requests has only such behind it.
+        self._searches += bin_.is_large and bin_.pool == 0
+        place = bin_.first_of(need)
+        order = bin_.order
+        if place < len(order) and order[place][3].segment.is_expandable:
+            place = self._expandable.preferred(bin_, place)
+        if place >= len(order) or not self.settings.fits(need, order[place][0]):
+            return None
+        return order.pop(place)[3]
+
+    def _made(self, bin_: Bin, need: int) -> Block | None:
+        """A block from the driver, after releasing ever more of the cache: torch's order of last resorts.
+
+        Only the last counts as a retry (``num_alloc_retries``), and it counts whether it helps or not.
+        """
+        self._collect_garbage()
+        block = self._from_driver(bin_, need)
+        if block is None and self._release_oversize(bin_, need):
+            block = self._from_driver(bin_, need)
+        if block is None:
+            self.empty_cache()
+            self.counts.num_alloc_retries += 1
+            block = self._from_driver(bin_, need)
+        return block
+
+    # -------------------------------------------------------------------------------------------- driver
+
+    def _from_driver(self, bin_: Bin, need: int) -> Block | None:
+        size = self.settings.segment_size(need)
+        # A fraction that is set counts like a cudaMalloc that failed: the cache is released all the same.
+        allowed = self._allowed_bytes()
+        if allowed is not None and self.reserved_bytes + size > allowed:
+            return None
+        if self.settings.expandable_segments:
+            return self._expandable.grown(bin_, need)
+        if not self.has_room(size):
+            return None
+        segment = self.new_segment(size, is_expandable=False)
+        block = Block(segment.address, size, bin_, segment, segment.tie)
+        self.adopt(block)
+        self.counts.num_device_alloc += 1
+        self.moved(Action.SEGMENT_ALLOC, (segment.address, size), bin_)
+        return block
+
+    def _allowed_bytes(self) -> int | None:
+        fraction, total = self.settings.memory_fraction, self.total_bytes
+        return None if fraction is None or total is None else int(fraction * total)
+
+    def has_room(self, size: int) -> bool:
+        """Whether the driver can give so much more."""
+        return self.capacity_bytes is None or self.reserved_bytes + size <= self.capacity_bytes
+
+    def new_segment(self, size: int, *, is_expandable: bool) -> Segment:
+        """Address space behind all earlier ones."""
+        address = self._next_address
+        self._next_address += -(-size // SMALL_SEGMENT) * SMALL_SEGMENT
+        return Segment(address, size, self.next_serial(), self._stack_id, is_expandable=is_expandable)
+
+    def adopt(self, block: Block) -> None:
+        """The one block of a new segment."""
+        self._heads[block.segment.address] = block
+
+    def forget(self, segment: Segment) -> None:
+        """A segment is no more."""
+        del self._heads[segment.address]
+
+    def moved(self, action: Action, place: tuple[int, int], bin_: Bin) -> None:
+        """Memory came from the driver or went back: address and size."""
+        address, size = place
+        is_gain = action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
+        self.reserved_bytes += size if is_gain else -size
+        self._emit(action, address, size, size, bin_.stream, bin_.pool)
+
+    # ------------------------------------------------------------------------------------------- release
+
+    def _release_order(self) -> Iterator[list[Bin]]:
+        """Large before small, default pool first; of private pools only those that nobody owns any more."""
+        for pool in (0, *sorted(self._retired_pools)):
+            for is_large in (True, False):
+                found = [b for b in self._bins.values() if (b.pool, b.is_large) == (pool, is_large)]
+                yield sorted(found, key=lambda b: b.stream)
+
+    def _release_unsplit(self, bins: list[Bin]) -> None:
+        free = [entry[3] for bin_ in bins for entry in bin_.order]
+        for block in free:
+            if block.is_whole and not block.segment.is_expandable:
+                self._release(block)
+        for block in free:
+            if block.segment.is_expandable:
+                self._expandable.shrink(block)
+
+    def _release(self, block: Block) -> None:
+        """cudaFree of a whole segment."""
+        block.bin.remove(block)
+        self.forget(block.segment)
+        self.counts.num_device_free += 1
+        self.moved(Action.SEGMENT_FREE, (block.address, block.size), block.bin)
+
+    def _release_oversize(self, bin_: Bin, need: int) -> bool:
+        """With ``max_split_size``: blocks that may not be split make room. Whether they made enough."""
+        limit = self.settings.max_split_size
+        if limit == UNLIMITED:
+            return False
+        target = max(need, limit)
+        place = bin_.first_of(target)
+        if place < len(bin_.order) and not bin_.order[place][3].segment.is_expandable:
+            self._release(bin_.order[place][3])
+            return True
+        released = 0
+        for size, _, _, block in reversed(bin_.order[:place]):
+            if released >= target or size < limit:
+                break
+            if not block.segment.is_expandable:
+                released += size
+                self._release(block)
+        return released >= target
+
+    def _collect_garbage(self) -> None:
+        """Above the threshold, release cached large segments that were not reused for long.
+
+        Without ``memory_fraction`` torch never collects, whatever the threshold. A block's age is the number
+        of searches since it was freed; those of at least the mean age go, then the mean is taken anew.
+        """
+        allowed, threshold = self._allowed_bytes(), self.settings.garbage_collection_threshold
+        if allowed is None or threshold <= 0:
+            return
+        target = self.reserved_bytes - int(threshold * allowed)
+        free = [entry[3] for bin_ in next(self._release_order()) for entry in bin_.order]
+        ages = {
+            block: self._searches - block.age_base
+            for block in free
+            if block.is_whole and not block.segment.is_expandable
+        }
+        while target > 0 and ages:
+            mean = sum(ages.values()) / len(ages)
+            old = [block for block, age in ages.items() if age >= mean]
+            for block in old:
+                del ages[block]
+                target -= block.size
+                self._release(block)
+
+
+def _mapped_runs(head: Block) -> Iterator[list[Block]]:
+    """The blocks of a segment; of an expandable one, each unbroken row of mapped blocks."""
+    run: list[Block] = []
+    block: Block | None = head
+    while block is not None:
+        if block.is_mapped:
+            run.append(block)
+        elif run:
+            yield run
+            run = []
+        block = block.next
+    if run:
+        yield run
+
+
+def _segment_row(run: list[Block]) -> tuple[int, ...]:
+    first = run[0]
+    bin_, segment = first.bin, first.segment
+    size = sum(block.size for block in run)
+    kind = (bin_.is_large, segment.is_expandable)
+    return (first.address, size, bin_.stream, bin_.pool, *kind, segment.stack_id)
+
+
+def _block_row(segment: int, block: Block) -> tuple[int, ...]:
+    if not block.is_used:
+        return (segment, block.address, block.size, 0, BlockState.INACTIVE, 0)
+    state = BlockState.PENDING_FREE if block.is_pending else BlockState.ALLOCATED
+    return (segment, block.address, block.size, block.requested_size, state, block.stack_id)

@@ -1,0 +1,33 @@
+"""What was the state at an instant, given some states in between? So a part needs only what lies near it."""
+
+from vramscope.allocator.replay import state_at
+from vramscope.allocator.settings import Settings
+from vramscope.allocator.state_index import StateIndex
+from vramscope.model.recording import Recording
+from vramscope.model.snapshot import Snapshot
+
+DISTANCE = 1 << 17
+"""Events between two checkpoints: replaying so many takes a twentieth of a second."""
+
+_FEWEST = 8
+"""Checkpoints worth having: a shorter trace is replayed from its start in a tenth of a second."""
+
+
+def checkpoints(recording: Recording) -> tuple[Snapshot, ...]:
+    """States at every ``DISTANCE``-th instant of a long trace but the first. 0.1 s per million events."""
+    n_events = len(recording.trace)
+    if n_events < _FEWEST * DISTANCE:
+        return ()
+    index = StateIndex(recording.trace, recording.initial)
+    return tuple(index.at(k) for k in range(DISTANCE, n_events, DISTANCE))
+
+
+def state_from_nearest(recording: Recording, k: int) -> Snapshot:
+    """Segments and blocks at instant *k*; looks at no event before the nearest checkpoint."""
+    known = (recording.initial, *recording.checkpoints)
+    start = max((state for state in known if state.event <= k), key=lambda state: state.event)
+    if start.event == k:
+        return start
+    between = recording.trace.rows(slice(start.event, k))
+    found = state_at(between, start, k - start.event, Settings())
+    return Snapshot(event=k, time_ns=found.time_ns, segments=found.segments, blocks=found.blocks)

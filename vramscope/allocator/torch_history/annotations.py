@@ -1,0 +1,97 @@
+"""What was the program doing? torch's free annotations, as marks on the trace of their device.
+
+torch ≥ 2.5 notes every ``record_function`` region of the thread that records, among them its own around
+``Optimizer.step``, ``zero_grad`` and the data loader (torch/optim/optimizer.py, torch/utils/data).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vramscope.allocator.torch_history.rows import Rows
+from vramscope.model.marks import MarkKind, Marks, Phase
+from vramscope.model.trace import Trace
+
+_PHASES = (
+    ("Optimizer.step#", Phase.OPTIMIZER),
+    ("Optimizer.zero_grad#", Phase.ZERO_GRAD),
+    ("enumerate(DataLoader)#", Phase.DATA),
+)
+
+
+@dataclass(slots=True)
+class Mark:
+    """One row of ``Marks`` to be."""
+
+    kind: MarkKind
+    time_ns: int
+    event: int
+    phase: Phase = Phase.OTHER
+    value: int = 0
+    name: str = ""
+
+
+def annotation_marks(annotations: Rows, device: int, trace: Trace) -> list[Mark]:
+    """Marks of one device's annotations, in order of time."""
+    rows = zip(
+        annotations.column("name", (str,)),
+        annotations.column("stage", (str,)),
+        annotations.integers("time_us", "i8").tolist(),
+        annotations.column("device", (int,), 0),
+        strict=True,
+    )
+    ours = sorted(((time_us, name, stage) for name, stage, time_us, at in rows if at == device), key=_time)
+    found = [_mark(name, stage, time_us * 1000, trace) for time_us, name, stage in ours]
+    return [mark for mark in found if mark is not None]
+
+
+def _time(row: tuple[int, str, str]) -> int:
+    return row[0]
+
+
+def _mark(name: str, stage: str, time_ns: int, trace: Trace) -> Mark | None:
+    if name.startswith("ProfilerStep#"):
+        return Mark(MarkKind.STEP, time_ns, _instant(trace, time_ns, "right")) if stage == "END" else None
+    begins = stage == "START"
+    phase, word = _meaning(name)
+    return Mark(
+        MarkKind.PHASE_BEGIN if begins else MarkKind.PHASE_END,
+        time_ns,
+        # Stamps are whole microseconds: events of the same one belong inside.
+        _instant(trace, time_ns, "left" if begins else "right"),
+        phase,
+        name=word,
+    )
+
+
+def _meaning(name: str) -> tuple[Phase, str]:
+    """``Optimizer.step#AdamW.step`` → OPTIMIZER, ``AdamW``; a region torch did not name is the user's."""
+    for prefix, phase in _PHASES:
+        if name.startswith(prefix):
+            return phase, name[len(prefix) :].partition(".")[0]
+    return Phase.USER, name
+
+
+def _instant(trace: Trace, time_ns: int, side: Any) -> int:
+    return int(np.searchsorted(trace.time_ns, time_ns, side=side))
+
+
+def marks_of(marks: Iterable[Mark]) -> Marks:
+    """The table of *marks*, ordered by event; equal ones keep their order."""
+    rows = sorted(marks, key=lambda mark: mark.time_ns)
+    names = {"": 0}
+    for row in rows:
+        names.setdefault(row.name, len(names))
+    # Two stamps in one microsecond may cross: instants follow the order of the marks.
+    events = np.maximum.accumulate(np.array([row.event for row in rows], dtype="i8"))
+    return Marks.of(
+        kind=[row.kind for row in rows],
+        phase=[row.phase for row in rows],
+        time_ns=[row.time_ns for row in rows],
+        event=events,
+        value=[row.value for row in rows],
+        name=[names[row.name] for row in rows],
+        names=tuple(names),
+    )

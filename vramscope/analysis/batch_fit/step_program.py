@@ -1,0 +1,283 @@
+"""A training step as a program: what it allocates and frees, in order, for a batch of any size.
+
+Steps that do the same things in the same order differ only in the sizes of what they allocate. Each request
+is constant, or in proportion to the size, or to its square (attention written out, when sequences get
+longer). What such a step needs for another size is then not fitted but replayed: its requests go through
+the model of the caching allocator, which rounds, splits and reserves as torch does. Two sizes always lie on
+a line: a request that is in proportion to neither has a lower and an upper program.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.allocator.settings import Settings
+from vramscope.allocator.simulation import CachingAllocator
+from vramscope.analysis.lifetimes import Allocations
+from vramscope.analysis.step_and_phase import phases_of
+from vramscope.model.marks import Category, Phase
+from vramscope.model.recording import Recording
+from vramscope.model.trace import Action
+
+_MALLOC = -1
+_FREE_OLDER = -2
+"""Of something that is older than the step before."""
+
+
+class Steps(NamedTuple):
+    """The steps of one recording that count."""
+
+    recording: Recording
+    found: Allocations
+    category: NDArray[Any]
+    """Of each allocation."""
+    rows: NDArray[Any]
+    """Of ``Recording.steps``."""
+    size: NDArray[Any]
+    """Of their batches."""
+    before: NDArray[Any]
+    """Size of the step before each."""
+
+
+class Needs(NamedTuple):
+    """What a step needs at its highest moment."""
+
+    allocated: int
+    reserved: int
+    """The most that is reserved in the step; not at the same moment."""
+    phase: Phase
+    categories: dict[str, int]
+    """Allocated bytes."""
+
+
+class _Deeds(NamedTuple):
+    """What one step does."""
+
+    does: NDArray[Any]
+    """Per event: −1 a request; 2 k the end of the step's k-th, 2 k + 1 of the k-th of the step before."""
+    made: NDArray[Any]
+    """Rows of ``Allocations`` that it makes."""
+    events: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StepProgram:
+    """What every step does, and sizes as lines."""
+
+    settings: Settings
+    standing: NDArray[Any]
+    """Size, stream, pool and category of what is there all the time, shape (n, 4)."""
+    does: NDArray[Any]
+    """As of ``_Deeds``."""
+    phase: NDArray[Any]
+    """Of each of these events."""
+    growth: "Growth"
+    """Bytes of each request of a step, by the size."""
+    place: NDArray[Any]
+    """Stream, pool and category of each request, shape (n, 3)."""
+
+    def needs(self, size: int, before: int | None = None) -> Needs:
+        """For a step of *size* after two of size *before*, which is *size* itself where not given."""
+        before = before or size
+        allocator = CachingAllocator(self.settings)
+        for n_bytes, stream, pool, _ in self.standing.tolist():
+            allocator.malloc(n_bytes, stream, pool)
+        left: list[int] = [0] * len(self.place)
+        for _ in range(2):
+            left = self._played(allocator, before, left)[0]
+        _, allocated, reserved = self._played(allocator, size, left)
+        at = int(np.argmax(allocated))
+        phase = Phase(int(self.phase[at - 1])) if at else Phase.OTHER
+        return Needs(allocated[at], reserved, phase, self._categories(at, size, before, allocated[at]))
+
+    def _played(
+        self, allocator: CachingAllocator, size: int, left: list[int]
+    ) -> tuple[list[int], list[int], int]:
+        """One step. *left*: the addresses of what the step before made, 0 where it is gone; what this one
+        leaves, the allocated bytes before it and after each event, and the most that was reserved."""
+        sizes, places, left = self._sizes(size).tolist(), self.place.tolist(), list(left)
+        made: list[int] = []
+        allocated, reserved = [allocator.allocated_bytes], allocator.reserved_bytes
+        for deed in self.does.tolist():
+            if deed == _MALLOC:
+                stream, pool, _ = places[len(made)]
+                made.append(allocator.malloc(sizes[len(made)], stream, pool))
+            elif deed >= 0:
+                number, is_left = divmod(deed, 2)
+                own = left if is_left else made
+                allocator.free(own[number])
+                own[number] = 0
+            allocated.append(allocator.allocated_bytes)
+            reserved = max(reserved, allocator.reserved_bytes)
+        return made, allocated, reserved
+
+    def _sizes(self, size: int) -> NDArray[Any]:
+        return self.growth.at(size)
+
+    def _categories(self, at: int, size: int, before: int, allocated: int) -> dict[str, int]:
+        """Of what is live after the first *at* events of a step."""
+        done = self.does[:at]
+        n_made = int((done == _MALLOC).sum())
+        gone = done[done >= 0]
+        live = np.setdiff1d(np.arange(n_made), gone[gone % 2 == 0] // 2)
+        outlives = np.setdiff1d(
+            np.arange(len(self.place)), self.does[(self.does >= 0) & (self.does % 2 == 0)] // 2
+        )
+        left = np.setdiff1d(outlives, gone[gone % 2 == 1] // 2)
+        sums = np.zeros(len(Category), "i8")
+        np.add.at(sums, self.standing[:, 3], self.standing[:, 0])
+        np.add.at(sums, self.place[live, 2], self._sizes(size)[live])
+        np.add.at(sums, self.place[left, 2], self._sizes(before)[left])
+        order = np.argsort(-sums, kind="stable").tolist()
+        found = {Category(i).name.lower(): int(sums[i]) for i in order if sums[i]}
+        return found | {"rounding": allocated - int(sums.sum())}
+
+
+class Programs(NamedTuple):
+    """One step for other sizes: as it is likely, and its bounds where two sizes leave the growth open."""
+
+    likely: StepProgram
+    low: StepProgram | None
+    high: StepProgram | None
+    of: NDArray[Any]
+    """Which of all steps do it."""
+    square_share: float
+    """Share of the bytes of the largest step that grow with the square of the size, or may."""
+
+
+def program(parts: Sequence[Steps], settings: Settings) -> Programs | None:
+    """What most of the steps do; None where these are not of several sizes."""
+    deeds = [[_deeds(part, row) for row in range(len(part.rows))] for part in parts]
+    keys = [each.does.tobytes() for own in deeds for each in own]
+    common = max(set(keys), key=keys.count)
+    of = np.flatnonzero([key == common for key in keys])
+    size = np.concatenate([part.size for part in parts])[of]
+    if len(np.unique(size)) < 2 or 2 * len(of) < len(keys):
+        return None
+    flat = [(part, row, each) for part, own in zip(parts, deeds, strict=True) for row, each in enumerate(own)]
+    alike = [flat[i] for i in of.tolist()]
+    requested = np.stack([part.found.size[each.made] for part, _, each in alike])
+    likely, low, high = grown(size, requested)
+    part, row, last = alike[-1]
+    found = part.found
+    place = np.stack([found.stream[last.made], found.pool[last.made], part.category[last.made]], axis=1)
+    standing = _standing(part, row)
+    found_program = StepProgram(
+        settings, standing, last.does, _phases(part, last), likely, place.astype("i8")
+    )
+    is_open = not np.array_equal(low.at(2 * int(size.max())), high.at(2 * int(size.max())))
+    bounds = [replace(found_program, growth=each) if is_open else None for each in (low, high)]
+    largest = likely.at(int(size.max()))
+    curved = largest[(likely.per_square > 0) | (high.per_square > 0)].sum()
+    share = float(curved / max(int(largest.sum()), 1))
+    return Programs(found_program, bounds[0], bounds[1], of, share)
+
+
+class Growth(NamedTuple):
+    """Bytes of values by the size of a batch: a constant, a line, a square."""
+
+    fixed: NDArray[Any]
+    per_unit: NDArray[Any]
+    per_square: NDArray[Any]
+
+    def at(self, size: int) -> NDArray[Any]:
+        """Return whole bytes of each value, at least 1."""
+        level = self.fixed + self.per_unit * size + self.per_square * (float(size) * size)
+        whole: NDArray[Any] = np.maximum(np.rint(level), 1).astype("i8")
+        return whole
+
+
+_NEAR = 0.002
+"""A ratio of bytes so near the ratio of sizes is that ratio: rounding to elements moves it by less."""
+
+
+def grown(size: NDArray[Any], values: NDArray[Any]) -> tuple[Growth, Growth, Growth]:
+    """Return how each column of *values* grows with *size*: as is likely, at least, at most."""
+    none = np.zeros(values.shape[1])
+    line = Growth(*_straight(size, values), none)
+    sizes = np.unique(size).astype(float)
+    level = np.stack([values[size == each].mean(axis=0) for each in sizes.tolist()]).astype(float)
+    highest = np.maximum(np.abs(level).max(axis=0), 1.0)
+    square = Growth(none, none, (level / sizes[:, None] ** 2).mean(axis=0))
+    is_line = _is_near(line, sizes, level, highest)
+    if len(sizes) == 2:
+        # Every pair of points lies on a line: only a constant and a proportion are sure.
+        is_line &= (np.abs(line.fixed) <= _NEAR * highest) | (np.abs(level[1] - level[0]) <= _NEAR * highest)
+    is_square = ~is_line & _is_near(square, sizes, level, highest)
+    is_open = ~is_line & ~is_square
+    columns = np.stack([np.ones(len(sizes)), (sizes / sizes[-1]) ** 2], axis=1)
+    bent = np.linalg.lstsq(columns, level, rcond=None)[0]
+    curve = Growth(bent[0], none, bent[1] / sizes[-1] ** 2)
+    steep = is_open & (line.fixed < -_NEAR * highest)  # grows faster than a line through zero
+    likely = _mixed(line, (is_square, square), (steep, curve))
+    low = _mixed(line, (is_square, square))
+    high = _mixed(line, (is_square, square), (is_open & (line.per_unit > 0), curve))
+    return likely, low, high
+
+
+def _is_near(growth: Growth, sizes: NDArray[Any], level: NDArray[Any], highest: NDArray[Any]) -> NDArray[Any]:
+    foreseen = np.stack(
+        [growth.fixed + growth.per_unit * s + growth.per_square * s * s for s in sizes.tolist()]
+    )
+    near: NDArray[Any] = np.abs(foreseen - level).max(axis=0) <= np.maximum(_NEAR * highest, 512)
+    return near
+
+
+def _mixed(base: Growth, *others: tuple[NDArray[Any], Growth]) -> Growth:
+    parts = [part.copy() for part in base]
+    for rows, other in others:
+        for part, values in zip(parts, other, strict=True):
+            part[rows] = values[rows]
+    return Growth(*parts)
+
+
+def _straight(size: NDArray[Any], values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Fixed and per unit of each column of *values*, by least squares."""
+    columns = np.stack([np.ones(len(size)), size / size.max()], axis=1)
+    fixed, slope = np.linalg.lstsq(columns, values.astype(float), rcond=None)[0]
+    return fixed, slope / size.max()
+
+
+def _deeds(part: Steps, row: int) -> _Deeds:
+    start, end = _span(part, row)
+    older = part.recording.steps.start_event[max(part.rows[row] - 1, 0)]
+    action = part.recording.trace.action[start:end]
+    events = start + np.flatnonzero((action == Action.ALLOC) | (action == Action.FREE_REQUESTED))
+    does = np.full(end - start, _FREE_OLDER)
+    born, died = part.found.alloc_event, part.found.free_event
+    made, of_before = _between(born, start, end), _between(born, older, start)
+    does[born[made] - start] = _MALLOC
+    for rows, is_left in ((made, 0), (of_before, 1)):
+        within = (died[rows] >= start) & (died[rows] < end)
+        does[died[rows][within] - start] = 2 * np.flatnonzero(within) + is_left
+    return _Deeds(does[events - start], made, events)
+
+
+def _between(born: NDArray[Any], start: int, end: int) -> NDArray[Any]:
+    """Allocations are in order of their births."""
+    return np.arange(np.searchsorted(born, start), np.searchsorted(born, end))
+
+
+def _span(part: Steps, row: int) -> tuple[int, int]:
+    steps, step = part.recording.steps, part.rows[row]
+    return int(steps.start_event[step]), int(min(steps.end_event[step], len(part.recording.trace)))
+
+
+def _standing(part: Steps, row: int) -> NDArray[Any]:
+    """What is live when the step begins, but for what the step before made."""
+    start, found = _span(part, row)[0], part.found
+    older = part.recording.steps.start_event[max(part.rows[row] - 1, 0)]
+    live = np.flatnonzero(found.allocated_at(start) & (found.alloc_event < older))
+    columns = (found.size[live], found.stream[live], found.pool[live], part.category[live])
+    standing: NDArray[Any] = np.stack(columns, axis=1).astype("i8")
+    return standing
+
+
+def _phases(part: Steps, deeds: _Deeds) -> NDArray[Any]:
+    phases = part.recording.phases
+    row = phases_of(phases, len(part.recording.trace))[deeds.events]
+    phase: NDArray[Any] = np.append(phases.phase, Phase.OTHER)[row]
+    return phase

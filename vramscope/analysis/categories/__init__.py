@@ -1,0 +1,136 @@
+"""What are the allocated bytes for: parameters, gradients, activations?
+
+By identity where capture knew the tensor; else by who asked, and by the phases in which the block was born
+and died; else unknown, which stays unknown. Every allocation can say why: ``categories().why(row)``.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis import Analysis
+from vramscope.analysis.categories.by_lifetime import Reason, by_life
+from vramscope.analysis.categories.by_stack_frame import (
+    is_collective,
+    is_constructed,
+    is_workspace,
+)
+from vramscope.analysis.categories.by_stack_lives import (
+    by_stack,
+    is_bare,
+)
+from vramscope.analysis.categories.why import why
+from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
+from vramscope.analysis.timeline import instant_of
+from vramscope.model.marks import Category, Labels
+from vramscope.model.recording import Recording
+from vramscope.model.table import Table
+
+__all__ = ["ANALYSIS", "Assigned", "Categories", "Reason", "assign", "categories"]
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned(Table):
+    """One row per row of ``lifetimes``."""
+
+    DTYPES: ClassVar = {"category": "u1", "reason": "u1", "label": "i4"}
+
+    category: NDArray[Any]
+    """A ``Category``."""
+    reason: NDArray[Any]
+    """A ``Reason``."""
+    label: NDArray[Any]
+    """Row of ``Recording.labels`` that knew it; −1 for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Categories:
+    """What every allocation is for, and the sums at one instant."""
+
+    instant: int
+    assigned: Assigned
+    n_bytes: NDArray[Any]
+    """Allocated bytes at the instant, by ``Category``; they sum up to all that was allocated."""
+    allocations: Allocations = field(default_factory=Allocations.of, repr=False)
+    """Row for row what is assigned."""
+    recording: Recording = field(default_factory=Recording, repr=False)
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Bytes by the category's name, largest first, without those that have none."""
+        order = np.argsort(-self.n_bytes, kind="stable").tolist()
+        return {Category(i).name.lower(): int(self.n_bytes[i]) for i in order if self.n_bytes[i]}
+
+    def why(self, row: int) -> str:
+        """Why the allocation of that row is in its category, in words."""
+        label = int(self.assigned.label[row])
+        labels = self.recording.labels
+        name = labels.names[labels.name[label]] if label >= 0 else ""
+        category, reason = Category(int(self.assigned.category[row])), Reason(int(self.assigned.reason[row]))
+        return why(self.recording, self.allocations.rows(slice(row, row + 1)), category, reason, name)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything at the instant is more than unknown."""
+        return bool(self.n_bytes[Category.UNKNOWN + 1 :].any())
+
+
+def categories(recording: Recording, instant: int | None = None) -> Categories:
+    """At *instant*, or at the peak where None."""
+    found, at = lifetimes(recording), instant_of(recording, instant)
+    assigned = assign(recording, found)
+    live = found.allocated_at(at)
+    n_bytes = np.zeros(len(Category), dtype="i8")
+    np.add.at(n_bytes, assigned.category[live], found.block_size[live])
+    return Categories(at, assigned, n_bytes, found, recording)
+
+
+def assign(recording: Recording, found: Allocations) -> Assigned:
+    """The category of each allocation; the last label of a block wins over the others and over its life."""
+    label = _labels_of(recording.labels, found)
+    category, reason, phase = by_life(recording, found)
+    if is_bare(recording):
+        told = by_stack(recording, found)
+        is_told = told != Category.UNKNOWN
+        category[is_told], reason[is_told] = told[is_told], Reason.STACKS
+    is_parameter = (category == Category.UNKNOWN) & is_constructed(recording.stacks, found)
+    for mine, meant, because in (
+        (is_parameter, Category.PARAMETER, Reason.CONSTRUCTED),
+        (is_workspace(recording, found, phase, label >= 0), Category.WORKSPACE, Reason.WORKSPACE),
+        (is_collective(recording.stacks, found), Category.COMMUNICATION, Reason.COLLECTIVE),
+    ):
+        category[mine], reason[mine] = meant, because
+    is_labelled = np.flatnonzero(label >= 0)
+    category[is_labelled] = recording.labels.category[label[is_labelled]]
+    reason[is_labelled] = Reason.IDENTITY
+    return Assigned.of(category=category, reason=reason, label=label)
+
+
+def _labels_of(labels: Labels, found: Allocations) -> NDArray[Any]:
+    """For each allocation the last label given to its address while it was in use; −1 for none.
+
+    Births and labels are sorted together by (address, instant): a label belongs to the birth above it.
+    """
+    labels_known = np.flatnonzero(labels.category != Category.UNKNOWN)
+    n = len(found)
+    if not len(labels_known):
+        return np.full(n, -1, dtype="i8")
+    place = np.concatenate([found.address, labels.address[labels_known]])
+    # A label at instant e was given before event e happened, after those below e.
+    moment = np.concatenate([2 * found.alloc_event, 2 * labels.event[labels_known] - 1])
+    order = np.lexsort((moment, place))
+    birth_at = np.maximum.accumulate(np.where(order < n, np.arange(len(order)), -1))
+    row = np.flatnonzero((order >= n) & (birth_at >= 0))
+    owner, label = order[birth_at[row]], labels_known[order[row] - n]
+    end = found.completed_event[owner]
+    fits = (found.address[owner] == labels.address[label]) & ((end == ALIVE) | (end >= labels.event[label]))
+    owner, label = owner[fits], label[fits]
+    last = np.full(n, -1, dtype="i8")
+    given = np.lexsort((label, labels.event[label]))
+    last[owner[given]] = label[given]
+    return last
+
+
+ANALYSIS = Analysis("categories", "What are the allocated bytes for?", categories)

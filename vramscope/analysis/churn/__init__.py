@@ -1,0 +1,144 @@
+"""How often did memory come from the driver and go back, and when was the cache given up for one request?"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.allocator.settings import UNLIMITED, Settings
+from vramscope.analysis import Analysis
+from vramscope.analysis.churn.free_segments import free_segment_bytes
+from vramscope.analysis.step_and_phase import steps_of
+from vramscope.model.recording import Recording
+from vramscope.model.table import Table
+from vramscope.model.trace import Action
+
+GAINS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
+LOSSES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+
+
+@dataclass(frozen=True, slots=True)
+class Churn:
+    """How often memory came from the driver and went back."""
+
+    n_made: int = 0
+    """Segments allocated, or pieces mapped."""
+    made_bytes: int = 0
+    n_released: int = 0
+    """Segments freed, or pieces unmapped."""
+    released_bytes: int = 0
+    n_retries: int = 0
+    """Times that the cache was released because something did not fit: released, and asked again at once."""
+    n_ooms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChurnOverTime(Table):
+    """One row per step, and a first row for what happened outside of all steps."""
+
+    DTYPES: ClassVar = {
+        "step": "i8",
+        "n_made": "i8",
+        "made_bytes": "i8",
+        "n_released": "i8",
+        "released_bytes": "i8",
+        "n_retries": "i8",
+        "n_ooms": "i8",
+    }
+
+    step: NDArray[Any]
+    """Row of ``Recording.steps``; −1 outside of every step."""
+    n_made: NDArray[Any]
+    made_bytes: NDArray[Any]
+    n_released: NDArray[Any]
+    released_bytes: NDArray[Any]
+    n_retries: NDArray[Any]
+    """Each stalls the device: all of the cache goes back before the driver is asked once more."""
+    n_ooms: NDArray[Any]
+    retries: tuple[int, ...] = ()
+    """The instants right after the releases of each retry."""
+
+    @property
+    def total(self) -> Churn:
+        """Of all rows."""
+        return Churn(**{name: int(column.sum()) for name, column in self.columns() if name != "step"})
+
+
+def churn(recording: Recording) -> ChurnOverTime:
+    """Step by step; the rows sum up to what ``fragmentation`` says of the whole. 10 ms per million events."""
+    trace, steps = recording.trace, recording.steps
+    n_rows = len(steps) + 1
+
+    def counted(events: NDArray[Any]) -> NDArray[Any]:
+        return np.bincount(steps_of(steps, events) + 1, minlength=n_rows)
+
+    def summed(events: NDArray[Any]) -> NDArray[Any]:
+        total = np.zeros(n_rows, dtype="i8")
+        np.add.at(total, steps_of(steps, events) + 1, trace.size[events])
+        return total
+
+    made, released = (np.flatnonzero(np.isin(trace.action, kinds)) for kinds in (GAINS, LOSSES))
+    retries = retry_events(recording)
+    return ChurnOverTime.of(
+        step=np.arange(n_rows) - 1,
+        n_made=counted(made),
+        made_bytes=summed(made),
+        n_released=counted(released),
+        released_bytes=summed(released),
+        n_retries=counted(retries),
+        n_ooms=counted(np.flatnonzero(trace.action == Action.OOM)),
+        retries=tuple((retries + 1).tolist()),
+    )
+
+
+def churn_of(recording: Recording) -> Churn:
+    """Of the whole recording."""
+    return churn(recording).total
+
+
+def retry_events(recording: Recording) -> NDArray[Any]:
+    """The last of each run of releases that ends in a request to the driver, or out of memory; not those of
+    ``empty_cache``, and none that gave back a part of the cache only."""
+    action, stack_id = recording.trace.action, recording.trace.stack_id
+    losses = np.isin(action, LOSSES)
+    last = np.flatnonzero(losses[:-1] & ~losses[1:])
+    asked_again = last[np.isin(action[last + 1], (*GAINS, Action.OOM))]
+    wanted = [
+        stack
+        for stack in np.unique(stack_id[asked_again]).tolist()
+        if any(frame.function == "empty_cache" for frame in recording.stacks.frames(stack))
+    ]
+    retries = asked_again[~np.isin(stack_id[asked_again], wanted)]
+    found: NDArray[Any] = retries[_gave_up_all(recording, losses, retries)]
+    return found
+
+
+def _gave_up_all(recording: Recording, losses: NDArray[Any], last: NDArray[Any]) -> NDArray[Any]:
+    """Which runs of releases, given their last events, were of the whole cache.
+
+    With ``garbage_collection_threshold`` old segments go before the driver is asked; with ``max_split_size``
+    first only blocks that are never split. Neither counts as a retry, for torch and for us.
+    """
+    found = np.ones(len(last), dtype="?")
+    settings = Settings.from_snapshot(recording.process.allocator, recording.process.torch)
+    is_split, collects = settings.max_split_size != UNLIMITED, settings.garbage_collection_threshold > 0
+    if not len(last) or not (is_split or collects):
+        return found
+    found &= free_segment_bytes(recording)[last + 1] == 0
+    if is_split:
+        begins = np.flatnonzero(losses & ~np.append(False, losses[:-1]))
+        begins = begins[np.searchsorted(begins, last, side="right") - 1]
+        spans = np.stack([begins, last + 1], axis=1).ravel()
+        # No run is the end of the trace: something follows each.
+        smallest = np.minimum.reduceat(recording.trace.size, spans)[::2]
+        failed = recording.trace.action[last + 1] == Action.OOM
+        found &= failed | (smallest < settings.max_split_size)
+    return found
+
+
+ANALYSIS = Analysis(
+    "churn",
+    "How often did memory come from the driver and go back, step by step, and when was the cache given up?",
+    churn,
+)

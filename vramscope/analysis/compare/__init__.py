@@ -1,0 +1,388 @@
+"""What became different from one run to another, step by step?
+
+What a place holds at most within a step does not depend on when in the step other places allocate, so two
+runs of the same program compare equal although their autograd threads never run alike twice. What lies
+outside of every step (model setup, evaluation) is compared as one more stretch; the totals are those of the
+whole runs.
+"""
+
+import re
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from os.path import commonpath
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis import Analysis
+from vramscope.analysis.categories import Assigned, assign
+from vramscope.analysis.compare.group_peaks import group_peaks
+from vramscope.analysis.folding import fold, user_files
+from vramscope.analysis.lifetimes import Allocations, lifetimes
+from vramscope.analysis.lines import NO_STACK, frame_words, modules_by_place
+from vramscope.analysis.peak import peak
+from vramscope.analysis.step_peaks import IntervalPeaks, step_peaks
+from vramscope.analysis.timeline import timeline
+from vramscope.model.marks import Category, Phase
+from vramscope.model.recording import Recording
+from vramscope.model.stacks import Frame
+
+_TOTALS = ("allocated", "reserved")
+
+TOLERANCE = 0.001
+"""Differences below this share of the first run's peak are not told."""
+
+_MOST_STEPS = 1000
+"""Lines and categories are compared in so many steps, spread evenly, and in the highest of both runs."""
+
+
+class Place(NamedTuple):
+    """A line of the program, and the library's function that it called."""
+
+    file: str
+    line: int
+    function: str
+    via: str
+    is_library: bool = False
+    """Whether it is a library's line, because no frame of the stack is the user's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that holds more, or less, than before."""
+
+    kind: str
+    """``line``, ``category``, ``phase`` or ``total``."""
+    name: str
+    """``net/model.py:31 forward``, ``activation``, ``backward``, ``allocated``."""
+    before: int
+    """Bytes: the most in any of the steps compared and outside of steps; of a total the peak of the run."""
+    after: int
+    typical: int
+    """Bytes: the median over the steps of what became different in each."""
+    n_steps: int
+    """Steps in which it differs by more than the tolerance."""
+    place: Place | None = None
+    """Of a line, as the later run has it; as the earlier one has it where it is gone."""
+    is_outside: bool = False
+    """Whether it differs by more than the tolerance outside of every step."""
+    module: str = ""
+    """Of a line: its module, or what several have in common, ``h.*.mlp``; '' where none is known."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Of the difference; where the maxima are alike, that of the typical step."""
+        return self.after - self.before or self.typical
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two recordings, aligned by the index of their steps."""
+
+    steps: NDArray[Any]
+    """Indexes of the steps that both have; empty where a run has none: then whole recordings are compared."""
+    before: NDArray[Any]
+    """Bytes: peak allocated of each of these steps, or of the recording."""
+    after: NDArray[Any]
+    only_before: int
+    """Steps that just one has."""
+    only_after: int
+    tolerance_bytes: int
+    changes: tuple[Change, ...]
+    """Largest first within each kind; empty for equal runs."""
+    peak_before: int = 0
+    """Bytes: the most allocated at any moment of the whole run, what every command calls its peak."""
+    peak_after: int = 0
+
+    def of(self, kind: str) -> tuple[Change, ...]:
+        """The changes of one kind."""
+        return tuple(change for change in self.changes if change.kind == kind)
+
+
+class _Side(NamedTuple):
+    """One recording, over the stretches that are compared."""
+
+    recording: Recording
+    allocations: Allocations
+    start: NDArray[Any]
+    end: NDArray[Any]
+    rows: NDArray[Any]
+    """Of ``Recording.steps``."""
+    assigned: Assigned
+    outside: IntervalPeaks
+    """The stretches outside of every step; empty where whole recordings are compared."""
+    highs: dict[str, int]
+    """Peaks of the whole run by quantity."""
+
+
+def compare(recording: Recording, other: Recording | None = None, tolerance: float = TOLERANCE) -> Comparison:
+    """From *recording* to *other* (to nothing where None); about 1 s per million events of each."""
+    other = Recording() if other is None else other
+    index, rows, other_rows = np.intersect1d(recording.steps.index, other.steps.index, return_indices=True)
+    before, after = _side(recording, rows), _side(other, other_rows)
+    totals = _totals(before), _totals(after)
+    least = max(int(tolerance * before.highs["allocated"]), 1)
+    changed_totals = _total_changes(before, after, totals, least)
+    phases = _paired(_by_phase(before), _by_phase(after))
+    telling = _telling(totals[0][0], totals[1][0])
+    before, after = _chosen(before, telling), _chosen(after, telling)
+    changes = [
+        *changed_totals,
+        *_changes("phase", *phases, least),
+        *_changes("category", *_paired(_by_category(before), _by_category(after)), least),
+        *_line_changes(before, after, least),
+    ]
+    return Comparison(
+        steps=index,
+        before=totals[0][0],
+        after=totals[1][0],
+        only_before=len(recording.steps) - len(index),
+        only_after=len(other.steps) - len(index),
+        tolerance_bytes=least,
+        changes=tuple(changes),
+        peak_before=before.highs["allocated"],
+        peak_after=after.highs["allocated"],
+    )
+
+
+# --------------------------------------------------------------------------------- what is compared
+
+_Levels = dict[Hashable, NDArray[Any]]
+"""Bytes by what holds them: the most in each step, and last the most outside of all steps."""
+
+
+def _side(recording: Recording, rows: NDArray[Any]) -> _Side:
+    n_events = len(recording.trace)
+    steps = recording.steps
+    start = steps.start_event[rows] if len(rows) else np.array([0])
+    end = np.minimum(steps.end_event[rows], n_events) if len(rows) else np.array([n_events])
+    allocations = lifetimes(recording)
+    outside = step_peaks(recording).outside if len(rows) else IntervalPeaks.of()
+    high = peak(recording)
+    return _Side(
+        recording=recording,
+        allocations=allocations,
+        start=np.minimum(start, end),
+        end=end,
+        rows=rows,
+        assigned=assign(recording, allocations),
+        outside=outside.rows(np.argsort(-outside.allocated, kind="stable")[:_MOST_STEPS]),
+        highs={quantity: high.highest(quantity).n_bytes for quantity in _TOTALS},
+    )
+
+
+def _totals(side: _Side) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The most allocated and the most reserved of each stretch."""
+    if len(side.rows):
+        peaks = step_peaks(side.recording).per_step
+        return peaks.allocated[side.rows], peaks.reserved[side.rows]
+    totals = timeline(side.recording)
+    return totals.allocated.max(keepdims=True), totals.reserved.max(keepdims=True)
+
+
+def _total_changes(before: _Side, after: _Side, totals: tuple[Any, Any], least: int) -> list[Change]:
+    """The peaks of the whole runs, whatever was compared."""
+    found = []
+    for number, quantity in enumerate(_TOTALS):
+        old, new = (
+            np.append(steps[number], getattr(side.outside, quantity).max(initial=0))
+            for side, steps in zip((before, after), totals, strict=True)
+        )
+        most = before.highs[quantity], after.highs[quantity]
+        change = _change("total", quantity, old, new, least, most)
+        if change is not None:
+            found.append(change)
+    return sorted(found, key=lambda change: -abs(change.n_bytes))
+
+
+def _by_phase(side: _Side) -> _Levels:
+    """The most allocated while in each phase; 0 in a step that had none."""
+    if not len(side.rows):
+        return {}
+    peaks: IntervalPeaks = step_peaks(side.recording).per_phase
+    at = np.full(len(side.recording.steps), -1)
+    at[side.rows] = np.arange(len(side.rows))
+    levels: _Levels = {}
+    for phase in np.unique(peaks.phase).tolist():
+        mine = peaks.rows((peaks.phase == phase) & (peaks.step >= 0))
+        mine = mine.rows(at[mine.step] >= 0)
+        level = np.zeros(len(side.rows) + 1, "i8")
+        level[at[mine.step]] = mine.allocated
+        outside = peaks.allocated[(peaks.phase == phase) & (peaks.step < 0)]
+        level[-1] = outside.max(initial=0)
+        levels[Phase(phase).name.lower()] = level
+    return levels
+
+
+def _by_category(side: _Side) -> _Levels:
+    found = _grouped(side, side.assigned.category, len(Category))
+    return {Category(i).name.lower(): found[:, i] for i in range(len(Category)) if found[:, i].any()}
+
+
+class _Own(NamedTuple):
+    """A place as it is called in its own run, and its module."""
+
+    place: Place
+    module: str
+
+
+def _by_line(side: _Side, common: Callable[[str], str]) -> tuple[_Levels, dict[Hashable, _Own]]:
+    """By place; the place itself with its file as it is called in its own run."""
+    folded = fold(side.recording.stacks)
+    names: dict[tuple[Any, ...], int] = {}
+    of_stack = np.zeros(len(folded.of), "i8")
+    own: dict[Hashable, Place] = {}
+    for stack_id, (node, via) in enumerate(zip(folded.place.tolist(), folded.via.tolist(), strict=True)):
+        function, file, line = folded.stacks.frame(node)
+        is_library = bool(node) and folded.is_library(node)
+        known_as = _in_package(file) if is_library else common(file)
+        place = Place(known_as, line, function, folded.strings[via] if via else "", is_library)
+        own.setdefault(place, place._replace(file=file))
+        of_stack[stack_id] = names.setdefault(place, len(names))
+    group = of_stack[side.allocations.stack_id]
+    found = _grouped(side, group, len(names))
+    modules = modules_by_place(side.recording, side.allocations, side.assigned, group)
+    owns: dict[Hashable, _Own] = {
+        place: _Own(own[place], modules.get(number, "")) for place, number in names.items()
+    }
+    return {place: found[:, i] for place, i in names.items()}, owns
+
+
+def _in_package(file: str) -> str:
+    """``/…/site-packages/accelerate/optimizer.py`` → ``accelerate/optimizer.py``."""
+    return re.split(r"(?:site|dist)-packages/", file.replace("\\", "/"))[-1]
+
+
+def _chosen(side: _Side, stretches: NDArray[Any]) -> _Side:
+    return side._replace(start=side.start[stretches], end=side.end[stretches])
+
+
+def _telling(before: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
+    """Which stretches are looked into."""
+    spread = np.linspace(0, len(before) - 1, min(len(before), _MOST_STEPS)).astype("i8")
+    return np.unique(np.append(spread, [before.argmax(), after.argmax()]))
+
+
+def _grouped(side: _Side, group: NDArray[Any], n_groups: int) -> NDArray[Any]:
+    levels = group_peaks(side.allocations, group, n_groups, side.start, side.end)
+    outside = np.zeros((1, n_groups), "i8")
+    if len(side.outside):
+        stretches = side.outside.start_event, side.outside.end_event
+        outside = group_peaks(side.allocations, group, n_groups, *stretches).max(axis=0, keepdims=True)
+    return np.concatenate([levels, outside])
+
+
+# ------------------------------------------------------------------------------------- what changed
+
+
+def _paired(before: _Levels, after: _Levels) -> tuple[_Levels, _Levels]:
+    """With zeros for what just one has."""
+    return _padded(before, after), _padded(after, before)
+
+
+def _padded(levels: _Levels, others: _Levels) -> _Levels:
+    return levels | {key: np.zeros_like(level) for key, level in others.items() if key not in levels}
+
+
+def _changes(kind: str, before: _Levels, after: _Levels, least: int) -> list[Change]:
+    """Those above *least*, largest first."""
+    found = []
+    for key, level in before.items():
+        change = _change(kind, str(key), level, after[key], least)
+        if change is not None:
+            found.append(change)
+    return sorted(found, key=lambda change: -abs(change.n_bytes))
+
+
+def _change(
+    kind: str,
+    name: str,
+    before: NDArray[Any],
+    after: NDArray[Any],
+    least: int,
+    most: tuple[int, int] | None = None,
+) -> Change | None:
+    """None where neither the maxima nor the typical steps differ by *least*."""
+    difference = after - before
+    by_step = difference[:-1]
+    typical = int(np.median(by_step)) if len(by_step) else 0
+    most = (int(before.max(initial=0)), int(after.max(initial=0))) if most is None else most
+    if abs(most[1] - most[0]) < least and abs(typical) < least:
+        return None
+    n_steps = int((np.abs(by_step) >= least).sum())
+    return Change(kind, name, *most, typical, n_steps, is_outside=bool(abs(int(difference[-1])) >= least))
+
+
+def _line_changes(before: _Side, after: _Side, least: int) -> list[Change]:
+    common = _common_names(_files(before.recording), _files(after.recording))
+    old, old_places = _by_line(before, common[0])
+    new, new_places = _by_line(after, common[1])
+    moved = _moved(old, new)
+    new = {moved.get(key, key): level for key, level in new.items()}
+    new_places = {moved.get(key, key): place for key, place in new_places.items()}
+    old, new = _paired(old, new)
+    found = []
+    for key, level in old.items():
+        place, module = new_places.get(key) or old_places[key]
+        change = _change("line", _words(place), level, new[key], least)
+        if change is not None:
+            found.append(replace(change, place=place, module=module))
+    return sorted(found, key=lambda change: -abs(change.n_bytes))
+
+
+def _moved(old: _Levels, new: _Levels) -> dict[Hashable, Hashable]:
+    """New places → old ones, for an edited file: a function's lines in order, where none came or went."""
+    gone, come = _by_function(old.keys() - new.keys()), _by_function(new.keys() - old.keys())
+    moved: dict[Hashable, Hashable] = {}
+    for function, places in come.items():
+        if len(gone.get(function, ())) == len(places):
+            moved |= dict(zip(places, gone[function], strict=True))
+    return moved
+
+
+def _by_function(places: Any) -> dict[tuple[str, str, str], list[Place]]:
+    found: dict[tuple[str, str, str], list[Place]] = {}
+    for place in sorted(places):
+        found.setdefault((place.file, place.function, place.via), []).append(place)
+    return found
+
+
+def _files(recording: Recording) -> frozenset[str]:
+    """The files of the program itself."""
+    return user_files(recording.stacks) - {""}
+
+
+def _common_names(
+    before: frozenset[str], after: frozenset[str]
+) -> tuple[Callable[[str], str], Callable[[str], str]]:
+    """Files as both runs call them: as they are, or below their own roots where no file is the same."""
+    if before & after or not (before and after):
+        return _as_it_is, _as_it_is
+    return _below(sorted(before)), _below(sorted(after))
+
+
+def _as_it_is(file: str) -> str:
+    return file
+
+
+def _below(files: Sequence[str]) -> Callable[[str], str]:
+    folders = [file.replace("\\", "/").rpartition("/")[0] for file in files]
+    try:
+        root = commonpath(folders)
+    except ValueError:  # some absolute, some not
+        return _as_it_is
+    return lambda file: file.replace("\\", "/").removeprefix(root).lstrip("/")
+
+
+def _words(place: Place) -> str:
+    if not (place.file or place.via):
+        return NO_STACK
+    if not place.file:
+        return place.via
+    library = "(library) " if place.is_library else ""
+    via = f": {place.via}" if place.via else ""
+    return f"{library}{frame_words(Frame(place.function, place.file, place.line))}{via}"
+
+
+ANALYSIS = Analysis("compare", "What became different from one run to another, step by step?", compare)

@@ -1,0 +1,440 @@
+"""What would fit: on which card, under which allocator setting, with which batch, with which strategy?
+
+One answer, in one place: the command prints it, the dashboard draws it. It rests on a replay of the
+recorded requests (``what_if``). A verdict is given only where the replay explains what was recorded: a run
+that ran out of memory and stopped there, or of whose reserved bytes the replay reaches less, fits nothing
+for certain.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import partial
+
+from vramscope.analysis import Analysis
+from vramscope.analysis.batch_fit import BatchFit, batch_fit
+from vramscope.analysis.ending import ended_short
+from vramscope.analysis.fit.cards import CARDS, Card
+from vramscope.analysis.process_limit import recorded_limit
+from vramscope.analysis.settings_advice import (
+    Candidate,
+    Play,
+    SettingsAdvice,
+    outside_bytes,
+    replayed,
+    reproduction,
+    settings_advice,
+)
+from vramscope.analysis.step_and_phase import place
+from vramscope.analysis.strategies import Strategies, strategies
+from vramscope.analysis.timeline import timeline
+from vramscope.analysis.what_if import Outcome, Program, device_total, program_of
+from vramscope.errors import UsageError
+from vramscope.model.recording import Recording
+from vramscope.model.trace import Action
+from vramscope.units import format_bytes
+
+UNKNOWN_OUTSIDE_BYTES = 600 << 20
+"""Bytes of CUDA's context and libraries where the recording does not say: 300 to 600 MiB are usual."""
+BASIS = (
+    "by replay of the recorded requests: a program that does something else under other settings is not "
+    "foreseen, nor is the time that releases and mappings take"
+)
+_UNANSWERABLE = ("no_layout", "made_up_segments", "moments_only", "totals_only", "driver_only")
+"""Notes of sources in which nothing says what the allocator did; their text says what is missing."""
+_REPRODUCED = 0.02
+"""Largest difference between the replay and the recorded reserved bytes, as a share of these."""
+_FEWEST_STEPS = 2
+"""Completed steps after which the peak of a killed run is taken to have been reached."""
+
+
+class Verdict(str, Enum):
+    """Whether the recorded program fits a device."""
+
+    FITS = "fits"
+    TIGHT = "tight"
+    """Fits, but the allocator has to release its whole cache at least once."""
+    TOO_SMALL = "too small"
+    UNKNOWN = "unknown"
+    """The recording does not decide it; ``Placed.reason`` says why."""
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the program fits; None where that is not known."""
+        return None if self is Verdict.UNKNOWN else self is not Verdict.TOO_SMALL
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A device to ask about."""
+
+    label: str
+    """Phrase for a sentence: ``a card of 24.0 GiB``."""
+    total_bytes: int
+    """Bytes that torch finds on it."""
+    is_own: bool = False
+    """Whether it is the device of the recording."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Everything that may be asked for."""
+
+    targets: tuple[Target, ...] = ()
+    """Devices; the recorded one where empty."""
+    setting: Candidate | None = None
+    """The only allocator setting to try; every usual one where None."""
+    others: tuple[Recording, ...] = ()
+    """Runs of the same program with other batches."""
+    batch_sizes: tuple[tuple[int, ...], ...] | None = None
+    """Sizes of the steps of each recording; where None, bytes of input count."""
+    n_gpus: int = 8
+    """Devices among which shards are counted."""
+    has_own_target: bool = True
+    """Whether the recorded device counts as a target where none is given."""
+    is_brief: bool = False
+    """Whether only the verdicts are wanted: no search for settings, no batches, no strategies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Callbacks of somebody who waits for the answer."""
+
+    stage: Callable[[str], None] = lambda _: None
+    """Receives the name of each stage when it begins."""
+    play: Play = map
+    """Runs the trials of settings; it may stop early."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What becomes of the program on one device."""
+
+    target: Target
+    room_bytes: int
+    """Bytes that the allocator can reserve there."""
+    plain: Outcome
+    """Result as the program is."""
+    verdict: Verdict
+    reason: str = ""
+    """Why the verdict is not known; '' where it is."""
+    chosen: Outcome | None = None
+    """Result with the setting that was asked for, or is advised."""
+
+
+@dataclass(frozen=True, slots=True)
+class FitAnswer:
+    """Everything that ``fit`` says about one recording."""
+
+    rank: int
+    device: int
+    problem: str = ""
+    """Why there is no answer at all; '' where there is one."""
+    recorded_peak_bytes: int = 0
+    """Most reserved bytes, as recorded."""
+    outside_bytes: int = UNKNOWN_OUTSIDE_BYTES
+    """Bytes of a card that the allocator cannot have."""
+    is_outside_measured: bool = False
+    limit_bytes: int | None = None
+    """Bytes that ``set_per_process_memory_fraction`` allowed the recorded process."""
+    own_total_bytes: int = 0
+    """Bytes of the recorded device; 0 where not known."""
+    is_simulated: bool = False
+    ending: str = ""
+    """Why what comes after the recording is not known, as a clause; '' where the program ended by itself."""
+    as_recorded: Outcome | None = None
+    """Replay under the recorded circumstances."""
+    without_limit: Outcome | None = None
+    """Replay on a device that never ends."""
+    setting: Candidate | None = None
+    """The setting that was asked for."""
+    settings: SettingsAdvice | None = None
+    placed: tuple[Placed, ...] = ()
+    """One for each device that was asked about."""
+    as_asked: Outcome | None = None
+    """Result with the setting that was asked for: on the first device, or without limit for none."""
+    smallest: tuple[Card | None, Card | None] = (None, None)
+    """The smallest card that surely fits: as it is, and with ``chosen``."""
+    batch: BatchFit | None = None
+    strategies: Strategies | None = None
+    moments: dict[int, str] = field(default_factory=dict)
+    """Phrase for each event at which a replay failed: ``at step 3 in forward``."""
+
+    @property
+    def chosen(self) -> Candidate | None:
+        """The setting that was asked for, else the advised one; None for none."""
+        if self.setting is not None:
+            return self.setting
+        return self.settings.advised.candidate if self.settings and self.settings.advised else None
+
+    @property
+    def is_reproduced(self) -> bool:
+        """Whether the replay under the recorded circumstances reserves what was recorded, within 2 %.
+
+        True where the recording says nothing about reserved bytes.
+        """
+        found = 0 if self.as_recorded is None else self.as_recorded.peak_reserved
+        return (
+            not self.recorded_peak_bytes
+            or abs(found - self.recorded_peak_bytes) <= _REPRODUCED * self.recorded_peak_bytes
+        )
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether it fits the first device, as it is; None where that is not known."""
+        if self.placed:
+            return self.placed[0].verdict.fits
+        ran_out = self.as_recorded is not None and not self.as_recorded.fits
+        return False if ran_out else None
+
+    def room_on(self, target: Target) -> int:
+        """Return the bytes that the allocator can reserve on *target*: at least 1."""
+        total = target.total_bytes
+        is_bare = self.is_simulated and target.is_own
+        # A card is larger than a context: so small a capacity means the allocator's own.
+        is_bare |= not self.is_outside_measured and total <= self.outside_bytes
+        room = total if is_bare else total - self.outside_bytes
+        if self.limit_bytes is not None and self.own_total_bytes:
+            room = min(room, round(total * self.limit_bytes / self.own_total_bytes))
+        # So much was reserved there, whatever is assumed about the rest.
+        return max(room, self.recorded_peak_bytes if target.is_own else 1)
+
+    def judged(self, target: Target, outcome: Outcome) -> tuple[Verdict, str]:
+        """Return the verdict on a replay on *target*, and why it is not known."""
+        room, recorded = self.room_on(target), self.recorded_peak_bytes
+        is_less = not self.is_reproduced and room < recorded
+        if not outcome.fits:
+            if not self.ending and not self.is_reproduced and recorded <= room:
+                return Verdict.FITS, ""  # as much was reserved when it was recorded, and it went on
+            return Verdict.TOO_SMALL, ""
+        if self.ending:
+            return Verdict.UNKNOWN, self.ending
+        if is_less:
+            reached = format_bytes(outcome.peak_reserved)
+            told = f"{format_bytes(recorded)} were reserved when it was recorded"
+            return Verdict.UNKNOWN, f"{told}, of which the replay explains {reached}"
+        return (Verdict.TIGHT if outcome.n_retries else Verdict.FITS), ""
+
+    def word_on(self, target: Target, free: Outcome, replayed: Callable[[], Outcome]) -> Verdict:
+        """Return the verdict on *target*; *replayed()* is asked only where bytes alone do not decide.
+
+        *free* is the replay, under the same setting, on a device that never ends.
+        """
+        room = self.room_on(target)
+        if free.capacity_bytes is None and free.peak_reserved <= room:
+            return self.judged(target, free)[0]
+        if free.capacity_bytes is None and free.peak_allocated > room:
+            return Verdict.TOO_SMALL
+        return self.judged(target, replayed())[0]
+
+
+def fit(
+    recording: Recording, question: Question | None = None, progress: Progress | None = None
+) -> FitAnswer:
+    """Answer *question* for one recording: some ten replays of 2 to 3 s per million events.
+
+    Parameters
+    ----------
+    recording
+        One device of one rank.
+    question
+        What to ask; every usual question where None.
+    progress
+        Callbacks for somebody who waits.
+
+    Raises
+    ------
+    UsageError
+        Where a size, a setting or a number of devices cannot be meant.
+    """
+    question, progress = question or Question(), progress or Progress()
+    problem = unanswerable(recording)
+    ids = recording.process.rank, recording.device.index
+    if problem:
+        return FitAnswer(*ids, problem=problem)
+    progress.stage("replaying")
+    program = program_of(recording)
+    known = outside_bytes(recording)
+    as_recorded, without_limit = reproduction(recording, program)
+    base = FitAnswer(
+        *ids,
+        recorded_peak_bytes=int(timeline(recording).reserved.max(initial=0)),
+        outside_bytes=UNKNOWN_OUTSIDE_BYTES if known is None else known,
+        is_outside_measured=known is not None,
+        limit_bytes=recorded_limit(recording),
+        own_total_bytes=recording.device.total_bytes,
+        is_simulated=is_simulated(recording),
+        ending=ending(recording),
+        as_recorded=as_recorded,
+        without_limit=without_limit,
+        setting=question.setting,
+    )
+    return _Answering(recording, program, base, question, progress).answer()
+
+
+class _Answering:
+    """The stages of one answer, in the order in which somebody who stops it would want them."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        program: Program,
+        base: FitAnswer,
+        question: Question,
+        progress: Progress,
+    ) -> None:
+        self._recording = recording
+        self._base = base
+        self._question = question
+        self._progress = progress
+        self._program = program
+        own = own_target(recording) if question.has_own_target else ()
+        self._targets = question.targets or own
+
+    def answer(self) -> FitAnswer:
+        if self._question.is_brief:
+            return self._with_moments(replace(self._base, placed=tuple(map(self._placed, self._targets))))
+        self._progress.stage("settings")
+        settings = None if self._question.setting else self._search()
+        self._base = replace(self._base, settings=settings)
+        self._progress.stage("cards")
+        placed = tuple(map(self._placed, self._targets))
+        chosen = self._base.chosen
+        as_asked = None
+        if self._question.setting is not None:
+            as_asked = placed[0].chosen if placed else self._without_limit(self._question.setting)
+        smallest = self._smallest(None), self._smallest(chosen) if chosen else None
+        self._progress.stage("batch")
+        batch = batch_fit(self._recording, self._question.others, self._question.batch_sizes)
+        self._progress.stage("strategies")
+        other = strategies(self._recording, self._question.n_gpus)
+        return self._with_moments(
+            replace(
+                self._base,
+                placed=placed,
+                as_asked=as_asked,
+                smallest=smallest,
+                batch=batch,
+                strategies=other,
+            )
+        )
+
+    def _search(self) -> SettingsAdvice:
+        if not self._targets:
+            return settings_advice(self._recording, play=self._progress.play)
+        target = self._targets[0]
+        return settings_advice(
+            self._recording, self._base.room_on(target), self._progress.play, target.total_bytes
+        )
+
+    def _replayed(self, candidate: Candidate | None, target: Target) -> Outcome:
+        room = self._base.room_on(target)
+        whole = device_total(self._recording, room, target.total_bytes)
+        return replayed(self._program, self._recording, (room, whole), candidate)
+
+    def _placed(self, target: Target) -> Placed:
+        """Of the first target the search has both results already."""
+        found, chosen = self._base.settings, self._base.chosen
+        if found is not None and target == self._targets[0]:
+            plain, other = found.base, found.advised.outcome if found.advised else None
+        else:
+            plain = self._replayed(None, target)
+            other = self._replayed(chosen, target) if chosen else None
+        verdict, reason = self._base.judged(target, plain)
+        return Placed(target, self._base.room_on(target), plain, verdict, reason, other)
+
+    def _without_limit(self, candidate: Candidate | None) -> Outcome:
+        whole = device_total(self._recording, None, None)
+        return replayed(self._program, self._recording, (None, whole), candidate)
+
+    def _smallest(self, candidate: Candidate | None) -> Card | None:
+        """Replayed only where the bytes alone do not say it."""
+        free = self._base.without_limit
+        if candidate is not None or free is None:
+            free = self._without_limit(candidate)
+        for card in CARDS:
+            target = Target(card.label, card.total_bytes)
+            if self._base.word_on(target, free, partial(self._replayed, candidate, target)).fits:
+                return card
+        return None
+
+    def _with_moments(self, answer: FitAnswer) -> FitAnswer:
+        outcomes = [
+            answer.as_recorded,
+            *(each for card in answer.placed for each in (card.plain, card.chosen)),
+        ]
+        if answer.settings:
+            outcomes += [answer.settings.base, *(trial.outcome for trial in answer.settings.trials)]
+        events = {each.failed_at for each in outcomes if each is not None and each.failed_at is not None}
+        return replace(answer, moments={event: moment(self._recording, event) for event in sorted(events)})
+
+
+def unanswerable(recording: Recording) -> str:
+    """Return why nothing can be said about *recording*, as one clause; '' where something can."""
+    if not len(recording.trace):
+        return "it has no events, so there is nothing to replay"
+    codes = {note.code: note.text for note in recording.notes}
+    if recording.device.kind == "cpu" or "host_memory" in codes:
+        return "this is the memory of a CPU: `fit` is about GPUs and does not apply"
+    code = next((code for code in _UNANSWERABLE if code in codes), None)
+    return "" if code is None else f"what would fit is not known: {codes[code]}"
+
+
+def own_target(recording: Recording) -> tuple[Target, ...]:
+    """Return the recorded device as a target; empty where its size is not known."""
+    total, limit = recording.device.total_bytes, recorded_limit(recording)
+    limited = "" if limit is None else f" (the program limits itself to {format_bytes(limit)})"
+    return (Target(f"this device of {format_bytes(total)}{limited}", total, is_own=True),) if total else ()
+
+
+def is_simulated(recording: Recording) -> bool:
+    """Return whether the device is a model: nothing lies outside of its allocator."""
+    return "simulated" in (recording.device.kind, recording.source) or recording.source == "predicted"
+
+
+def ending(recording: Recording) -> str:
+    """Return why what comes after the recording is not known, as a clause; '' where nothing is missing."""
+    if ended_short(recording):
+        return "the recording ends with an allocation that failed, and what comes after it is not known"
+    has_died = any(note.code == "died" for note in recording.notes)
+    if has_died and len(recording.steps) <= _FEWEST_STEPS:
+        return "the process died while it was recorded, and what would have come after is not known"
+    return ""
+
+
+def moment(recording: Recording, event: int) -> str:
+    """Return where the program was at *event*, as people know it."""
+    if event < 0:
+        return "before the first event"
+    step, phase = place(recording, event + 1)
+    found = f"at event {event:,}" if step is None else f"at step {step}"
+    return f"{found} in {phase.name.lower().replace('_', ' ')}" if phase else found
+
+
+def fullest_first(recordings: Sequence[Recording]) -> list[Recording]:
+    """Return *recordings* in the order in which they are worth looking at: out of memory, then by bytes."""
+
+    def rank(recording: Recording) -> tuple[bool, bool, int]:
+        reserved = int(timeline(recording).reserved.max(initial=0)) if len(recording.trace) else 0
+        return not unanswerable(recording), bool((recording.trace.action == Action.OOM).any()), reserved
+
+    return sorted(recordings, key=rank, reverse=True)
+
+
+def fit_all(recordings: Iterable[Recording], question: Question, progress: Progress) -> Iterator[FitAnswer]:
+    """Yield the answer for every device: the whole one for the fullest, the verdict alone for the others."""
+    for number, recording in enumerate(fullest_first(list(recordings))):
+        own = question if not number else replace(question, is_brief=True, others=(), batch_sizes=None)
+        yield fit(recording, own, progress)
+
+
+def checked_sizes(sizes: Sequence[Sequence[int]], recordings: Sequence[Recording]) -> None:
+    """Raise UsageError where *sizes* are not one for each run, and one or all for its steps."""
+    if len(sizes) != len(recordings):
+        raise UsageError("--batch: sizes of one run after the other, with a semicolon between runs")
+    for own, recording in zip(sizes, recordings, strict=True):
+        if len(own) not in (1, len(recording.steps)):
+            raise UsageError(f"--batch: {len(own)} sizes for {len(recording.steps)} steps; or give one")
+
+
+ANALYSIS = Analysis("fit", "What would fit: which card, setting, batch and strategy?", fit)

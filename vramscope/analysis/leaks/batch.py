@@ -1,0 +1,108 @@
+"""Does each step allocate more than the one before, block for block? Then its batch grows.
+
+Counted in requested bytes: blocks of a batch that grows evenly grow in leaps, as the allocator rounds them.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis.leaks.growth import growth
+from vramscope.analysis.leaks.levels import Levels, Place
+from vramscope.analysis.step_and_phase import phases_of
+from vramscope.analysis.timeline import timeline
+from vramscope.model.marks import Phase
+
+LEAST_SHARE_OF_BATCH = 0.5
+"""The least share of a step's bytes that must lie in blocks that grow: activations and inputs do, the
+parameters' gradients do not."""
+MOST_SHARE_OF_BACKWARD = 0.9
+"""Where backward and optimizer allocate more than this share of the bytes that grow, a gradient grows. For
+each gradient of an activation a forward keeps at least one, so of a batch the share is near one half."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What of a step grows with its batch."""
+
+    rows: NDArray[Any]
+    """Allocations whose call grows from step to step."""
+    source: NDArray[Any]
+    """Of the first such call of a step: what the rest follows from."""
+    lines: tuple[tuple[Place, float], ...]
+    """Where they are allocated, with requested bytes per step; the source first, then most first."""
+    peak: NDArray[Any]
+    """The most that was allocated in each step, in bytes."""
+    is_sure: bool
+    """Else no phase was recorded: it may as well be a gradient that grows."""
+
+
+def growing_batch(levels: Levels) -> Batch | None:
+    """The calls whose blocks grow: the same number in every step, most bytes in blocks that become larger.
+
+    None where no batch grows.
+    """
+    begin = int(levels.recording.steps.start_event[0]) if len(levels.recording.steps) else 0
+    event, n_turns = levels.found.alloc_event, len(levels.at)
+    rows = np.flatnonzero((event >= min(begin, levels.at[0])) & (levels.born < n_turns))
+    # By the whole stack, not the line: a program may write a step in one line.
+    _, call = np.unique(levels.found.stack_id[rows], return_inverse=True)
+    volume, number = _per_turn(levels, rows, call.reshape(-1))
+    total = volume.sum(axis=0)
+    if growth(total) is None or growth(number.sum(axis=0)) is not None:
+        return None
+    busy = volume[:, -1] > 0
+    grows = np.array([is_busy and _grows(volume[i], number[i]) for i, is_busy in enumerate(busy)], bool)
+    if volume[grows, -1].sum() < LEAST_SHARE_OF_BATCH * total[-1]:
+        return None
+    mine = grows[call.reshape(-1)]
+    last = rows[mine & (levels.born[rows] == n_turns - 1)]
+    if not len(last) or _is_of_backward(levels, last):
+        return None
+    source = rows[levels.found.stack_id[rows] == levels.found.stack_id[last[0]]]
+    found = rows[mine]
+    return Batch(
+        found, source, _lines(levels, found, source), _peaks(levels, begin), len(levels.recording.phases) > 0
+    )
+
+
+def _per_turn(levels: Levels, rows: NDArray[Any], group: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Requested bytes and number of blocks by group and turn."""
+    shape = (int(group.max(initial=-1)) + 1, len(levels.at))
+    volume, number = np.zeros(shape, "i8"), np.zeros(shape, "i8")
+    np.add.at(volume, (group, levels.born[rows]), levels.found.size[rows])
+    np.add.at(number, (group, levels.born[rows]), 1)
+    return volume, number
+
+
+def _grows(volume: NDArray[Any], number: NDArray[Any]) -> bool:
+    return growth(volume) is not None and growth(number) is None
+
+
+def _is_of_backward(levels: Levels, rows: NDArray[Any]) -> bool:
+    """Work grows from its input on; what only backward allocates more of is a gradient."""
+    recording, event = levels.recording, levels.found.alloc_event[rows]
+    row = phases_of(recording.phases, len(recording.trace))[event]
+    phase = np.append(recording.phases.phase, Phase.OTHER)[row]
+    later = np.isin(phase, (Phase.BACKWARD, Phase.OPTIMIZER))
+    size = levels.found.size[rows]
+    return bool(size[later].sum() > MOST_SHARE_OF_BACKWARD * size.sum())
+
+
+def _lines(levels: Levels, rows: NDArray[Any], source: NDArray[Any]) -> tuple[tuple[Place, float], ...]:
+    places, group = np.unique(levels.place[rows], return_inverse=True)
+    volume, _ = _per_turn(levels, rows, group.reshape(-1))
+    found = [(int(place), growth(volume[i])) for i, place in enumerate(places.tolist())]
+    lines = [(place, rise.per_step / levels.stride) for place, rise in found if rise is not None]
+    first = int(levels.place[source[0]])
+    lines.sort(key=lambda line: (line[0] != first, levels.places[line[0]][0] is None, -line[1]))
+    return tuple((levels.places[place], rate) for place, rate in lines)
+
+
+def _peaks(levels: Levels, begin: int) -> NDArray[Any]:
+    allocated = timeline(levels.recording).allocated
+    starts = np.r_[min(begin, levels.at[0] - 1), levels.at[:-1]]
+    most: NDArray[Any] = np.maximum.reduceat(allocated[: levels.at[-1] + 1], starts)
+    return most

@@ -1,0 +1,154 @@
+"""Which mistake makes memory grow? Named where the evidence leaves one; else unknown."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vramscope.analysis.leaks.holders import (
+    Held,
+    before_graph,
+    container_of,
+    is_of_optimizer,
+)
+
+CAUSES = {
+    "retain_graph": "backward(retain_graph=True) keeps what autograd saved, and {holder} keeps the graph",
+    "loss_with_graph": "{holder} keeps losses with their graphs",
+    "kept_output": "{holder} keeps tensors of every step on the device",
+    "undetached_state": "{holder} is carried from step to step with the graph of all steps before",
+    "hook": "a hook puts tensors into {holder} at every call, and nothing takes them out",
+    "gradient_not_cleared": "gradients are accumulated and never cleared",
+    "create_graph_cycle": "backward(create_graph=True) left gradients that hold their own graph, {holder}",
+    "reference_cycle": "objects hold each other ({holder}): only the garbage collector frees them",
+    "cache": "{holder} gets a new key every step and never lets go of one",
+    "traceback": "{holder} keeps exceptions, and with their tracebacks the local variables of every frame",
+    "saved_on_ctx": "{holder} is set on ctx: unlike save_for_backward, backward does not free it",
+    "optimizer_state": "the optimizer gets new parameters every step, and state for each",
+    "growing_batch": "the batch grows from step to step",
+    "unknown": "",
+}
+"""By cause: what happens, in words."""
+
+ADVICE = {
+    "retain_graph": "leave out retain_graph=True where no second backward needs it; keep numbers: "
+    "{statement}",
+    "loss_with_graph": "keep numbers: {statement}; evaluate under torch.no_grad()",
+    "kept_output": "keep it off the device: {statement}",
+    "undetached_state": "cut the graph between steps: {variable} = {variable}.detach()",
+    "hook": "remove the hook when it is no longer needed (handle.remove()), or clear {variable} every step; "
+    "keep .detach().cpu()",
+    "gradient_not_cleared": "call optimizer.zero_grad() after every optimizer.step()",
+    "create_graph_cycle": "use torch.autograd.grad(…, create_graph=True), or set every .grad to None",
+    "reference_cycle": "break the cycle (weakref.ref for the way back), or drop its tensors when it is done",
+    "cache": "bound {variable}: an LRU of a few entries, or a key that comes again",
+    "traceback": "keep str(error), or error.with_traceback(None)",
+    "saved_on_ctx": "ctx.save_for_backward(tensor) instead of an attribute",
+    "optimizer_state": "make parameters once; or remove the old group from optimizer.param_groups and its "
+    "entries from optimizer.state",
+    "growing_batch": "bound what a batch is made of, or keep the largest batch in mind when choosing a card",
+    "unknown": "look at where it is allocated, and for what keeps it ({again})",
+}
+"""By cause: the edit that ends it."""
+
+_BY_KIND = {"traceback": "traceback", "ctx": "saved_on_ctx"}
+# ``NllLossBackward0``, and not the derivative of it, which a graph of gradients has.
+_LOSS_NODE = re.compile(r"(?:[Ll]oss|CrossEntropy)\w*(?<!Backward)Backward\d*$")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of memory that grows."""
+
+    holdings: Sequence[Held]
+    """Of the oldest blocks that stay."""
+    is_replaced: bool
+    """Not more blocks, but larger ones."""
+    retains_graph: bool
+    """Every step's backward was asked to retain its graph."""
+    creates_graph: bool
+    """A backward was asked to create a graph."""
+    optimizer_fraction: float
+    """Of the bytes: what is the optimizer's state, by identity."""
+    parameter_fraction: float
+    """Of the bytes: what is a parameter, by identity."""
+    gradient_fraction: float
+    """Of the bytes: what backward left behind."""
+    backward_grows: bool
+    """Backward allocates more blocks from step to step."""
+
+
+def cause_of(facts: Facts) -> str:
+    """One of ``CAUSES``."""
+    # Of old parameters there may be ever more state too: the history of L-BFGS.
+    if facts.optimizer_fraction > 0.2 and facts.parameter_fraction > 0 and not facts.is_replaced:
+        return "optimizer_state"
+    if not facts.holdings:
+        return _unheld(facts)
+    votes = [_of_one(facts, holding) for holding in facts.holdings]
+    best = max(set(votes), key=votes.count)
+    return best if votes.count(best) > len(votes) / 2 else "unknown"
+
+
+def _unheld(facts: Facts) -> str:
+    if facts.is_replaced:
+        return "gradient_not_cleared" if facts.gradient_fraction > 0.8 else "unknown"
+    return "undetached_state" if facts.backward_grows and facts.retains_graph else "unknown"
+
+
+def _of_one(facts: Facts, holding: Held) -> str:
+    for kind, cause in _BY_KIND.items():
+        if holding.has(kind):
+            return cause
+    if is_of_optimizer(holding):
+        return "optimizer_state" if facts.parameter_fraction > 0 else "unknown"
+    if holding.has("hook") or any(word[1] in _HOOKS for word in holding.words):
+        return "hook"
+    if holding.words[0][0] == "unreachable":
+        return _unreachable(facts, holding)
+    if holding.has("grad"):
+        return _gradient(facts, holding)
+    return _graph(facts, holding) if holding.has("graph") else _direct(holding)
+
+
+def _unreachable(facts: Facts, holding: Held) -> str:
+    """No name leads there: a cycle of Python's objects, or one within autograd."""
+    if holding.words[0][1] in ("Tensor", "Parameter"):
+        return "create_graph_cycle" if facts.creates_graph else "unknown"
+    return "traceback" if holding.has("traceback") else "reference_cycle"
+
+
+def _gradient(facts: Facts, holding: Held) -> str:
+    kinds = [word[0] for word in holding.words]
+    if "graph" in kinds[kinds.index("grad") :]:
+        return "create_graph_cycle" if facts.creates_graph else "unknown"
+    if container_of(holding) and not facts.is_replaced:
+        return _direct(holding)
+    return "gradient_not_cleared" if facts.is_replaced else "unknown"
+
+
+def _graph(facts: Facts, holding: Held) -> str:
+    entered = holding.first("graph")
+    is_scalar = entered is not None and entered[2] == 1
+    if container_of(holding):
+        if facts.retains_graph:
+            return "retain_graph"
+        return "loss_with_graph" if is_scalar else "kept_output"
+    # One variable that leads to several steps' blocks: each step's graph hangs on the one before. Losses that
+    # are joined to a longer tensor need no such state: the way leads through the node of a loss.
+    return "loss_with_graph" if is_scalar or _leads_through_loss(holding) else "undetached_state"
+
+
+def _leads_through_loss(holding: Held) -> bool:
+    nodes = holding.first("nodes")
+    names = [str(node) for node, _ in nodes[1]] if nodes is not None and isinstance(nodes[1], list) else []
+    return any(_LOSS_NODE.search(name) for name in names)
+
+
+def _direct(holding: Held) -> str:
+    container = container_of(holding)
+    if any("lru_cache" in str(word[1]) for word in before_graph(holding)):
+        return "cache"
+    if container.lower().endswith(("dict", "counter")):
+        return "cache"
+    return "kept_output" if container else "unknown"

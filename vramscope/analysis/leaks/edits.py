@@ -1,0 +1,128 @@
+"""Which edit ends a leak, in the program's own words? Read from the statement that keeps it."""
+
+import ast
+from collections.abc import Sequence
+from typing import Any
+
+from vramscope.analysis.leaks.causes import ADVICE
+from vramscope.analysis.leaks.holders import (
+    Held,
+    before_graph,
+    kept_at,
+    root_of,
+)
+
+_KEEPS_NUMBERS = ("retain_graph", "loss_with_graph")
+_SIMPLE = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
+_DETACHED = ("item", "detach", "cpu", "tolist", "numpy", "clone")
+
+
+_ASK_AGAIN = "recorder.explain_leaks() in the training looks for it"
+_OF_A_FILE = "a file does not have it: record the training with vramscope run"
+
+
+def advice(cause: str, holder: str | None, example: Held | None, source: str) -> str:
+    """The edit, with the variables of the program where its statement was found; else in general."""
+    again = _OF_A_FILE if source == "snapshot" else _ASK_AGAIN
+    general = ADVICE[cause].format(variable=holder or "it", statement=_general(cause, holder), again=again)
+    if example is None:
+        return general
+    if cause == "undetached_state":
+        return f"cut the graph between steps: {_detached_state(example)}"
+    kept = kept_at(example)
+    edit = None if kept is None else _edited(kept[2], _wrapper(cause, example))
+    return general if edit is None else ADVICE[cause].format(variable=holder or "it", statement=edit)
+
+
+def as_written(example: Held) -> str:
+    """The holder as the program's code writes it, where the way to it leads through a library's insides."""
+    text = root_of(example)
+    named = before_graph(example)[: example.grows_at] if example.grows_at > 0 else before_graph(example)
+    attributes = [word for word in named if word[0] == "attribute"]
+    if not any(str(word[1]).startswith("_") for word in attributes[:-1]):
+        return text
+    last, kept = attributes[-1], kept_at(example)
+    target = None if kept is None else _target(kept[2])
+    if target is not None and target.rpartition(".")[2] == str(last[1]):
+        return target
+    owner = str(last[2]) if len(last) > 2 else ""
+    return f"self.{last[1]} of {owner}" if owner else text
+
+
+def _general(cause: str, holder: str | None) -> str:
+    what = "numbers, loss.item()" if cause in _KEEPS_NUMBERS else "what is needed later only, .detach().cpu()"
+    return f"{what}, in {holder}" if holder else what
+
+
+def _wrapper(cause: str, example: Held) -> str:
+    entered = example.first("graph")
+    is_number = entered is not None and len(entered) > 2 and entered[2] == 1
+    if cause in _KEEPS_NUMBERS:
+        is_number |= cause == "loss_with_graph" and entered is None
+        return ".item()" if is_number else ".detach()"
+    return ".detach().cpu()"
+
+
+def _detached_state(example: Held) -> str:
+    variable = root_of(example)
+    item = next((word for word in before_graph(example) if word[0] in ("item", "key")), None)
+    if item is None:
+        return f"{variable} = {variable}.detach()"
+    kind = str(item[2]) if len(item) > 2 else ""
+    if item[0] == "key":
+        return f"{variable} = {{name: state.detach() for name, state in {variable}.items()}}"
+    each = f"state.detach() for state in {variable}"
+    return f"{variable} = [{each}]" if kind == "list" else f"{variable} = tuple({each})"
+
+
+def _statement(code: str) -> Any:
+    try:
+        body: Sequence[ast.stmt] = ast.parse(code).body
+    except SyntaxError:  # cut off, or the first of several lines
+        return None
+    if len(body) != 1:
+        return None
+    only = body[0]
+    return only.value if isinstance(only, ast.Expr) else only
+
+
+def _target(code: str) -> str | None:
+    """``self.cache`` of ``self.cache[step] = hidden`` and of ``self.cache.append(hidden)``."""
+    node = _statement(code)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        found: ast.expr = node.func.value
+    elif isinstance(node, ast.Assign):
+        found = node.targets[0]
+    elif isinstance(node, ast.AugAssign):
+        found = node.target
+    else:
+        return None
+    while isinstance(found, ast.Subscript):
+        found = found.value
+    return ast.unparse(found)
+
+
+def _edited(code: str, wrapper: str) -> str | None:
+    """The statement with *wrapper* after the one value that it keeps; None where that is not one tensor."""
+    node = _statement(code)
+    if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
+        value = node.args[0]
+    elif isinstance(node, ast.Assign | ast.AugAssign):
+        value = node.value
+    else:
+        return None
+    is_done = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
+    if isinstance(value, ast.Starred) or (is_done and value.func.attr in _DETACHED):
+        return None
+    if isinstance(value, ast.Tuple | ast.List | ast.Dict | ast.Set | ast.ListComp | ast.GeneratorExp):
+        return None
+    text = ast.unparse(value)
+    old = text if isinstance(value, _SIMPLE) else f"({text})"
+    # The segment of the source, so that the rest stays as it was written.
+    segment = ast.get_source_segment(code, value)
+    return None if segment is None else _replaced_last(code, segment, old + wrapper)
+
+
+def _replaced_last(code: str, segment: str, by: str) -> str:
+    before, _, after = code.rpartition(segment)
+    return before + by + after

@@ -1,0 +1,102 @@
+"""How many bytes did each line of the program have allocated, at the same point of every step?"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis.folding import fold
+from vramscope.analysis.leaks.backward_calls import calls_of_backward
+from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
+from vramscope.model.recording import Recording
+from vramscope.model.stacks import Frame
+
+Place = tuple[Frame | None, bool]
+"""A line of the program, None where none is known; and whether it is the call of the backward that allocated,
+on a thread without Python's frames, not what allocated itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """Allocations seen from *at*, the instants compared."""
+
+    recording: Recording
+    found: Allocations
+    at: NDArray[Any]
+    stride: int
+    """Steps from one instant to the next."""
+    place: NDArray[Any]
+    """By allocation: which line of the program, as an index into ``places``."""
+    places: tuple[Place, ...]
+    born: NDArray[Any]
+    """By allocation: the first instant (index) that comes after its birth."""
+    gone: NDArray[Any]
+    """The first that comes after its death; ``len(at)`` for what is alive at the last."""
+
+    @property
+    def lasting(self) -> NDArray[Any]:
+        """Rows that are allocated at any of the instants."""
+        return np.flatnonzero(self.born < self.gone)
+
+    def series(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Bytes of these rows at each instant."""
+        change = np.zeros(len(self.at) + 1, "i8")
+        np.add.at(change, self.born[rows], self.found.block_size[rows])
+        np.add.at(change, self.gone[rows], -self.found.block_size[rows])
+        return np.cumsum(change)[:-1]
+
+    def count(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Number of these rows' blocks at each instant."""
+        change = np.zeros(len(self.at) + 1, "i8")
+        np.add.at(change, self.born[rows], 1)
+        np.add.at(change, self.gone[rows], -1)
+        return np.cumsum(change)[:-1]
+
+    def by_place(self) -> dict[int, NDArray[Any]]:
+        """Place → its lasting rows, of places that have more at the last instant than at the first."""
+        rows = self.lasting
+        size = self.found.block_size[rows]
+        gain = np.zeros(len(self.places), "i8")
+        np.add.at(gain, self.place[rows], np.where(self.gone[rows] == len(self.at), size, 0))
+        np.add.at(gain, self.place[rows], -np.where(self.born[rows] == 0, size, 0))
+        rows = rows[gain[self.place[rows]] > 0]
+        order = rows[np.argsort(self.place[rows], kind="stable")]
+        edges = np.flatnonzero(np.diff(self.place[order])) + 1
+        return {int(self.place[part[0]]): part for part in np.split(order, edges) if len(part)}
+
+
+def levels_of(recording: Recording, at: NDArray[Any], stride: int) -> Levels:
+    """0.5 s per million events, most of it the pairing of births and deaths."""
+    found = lifetimes(recording)
+    place, places = _places(recording, found)
+    end = np.where(found.free_event == ALIVE, len(recording.trace) + 1, found.free_event)
+    return Levels(
+        recording=recording,
+        found=found,
+        at=at,
+        stride=stride,
+        place=place,
+        places=places,
+        # At instant k the events before k have happened.
+        born=np.searchsorted(at, found.alloc_event, side="right"),
+        gone=np.searchsorted(at, end, side="right"),
+    )
+
+
+def _places(recording: Recording, found: Allocations) -> tuple[NDArray[Any], tuple[Place, ...]]:
+    """Lines, whichever way they were reached; the user's innermost frame stands for a stack."""
+    folded = fold(recording.stacks)
+    own = folded.of[found.stack_id]
+    called_at = calls_of_backward(recording, found, own)
+    places: dict[Place, int] = {(None, False): 0}
+    # One number for both, so that a table tells the place: sorting them all would take most of the time.
+    key = 2 * np.where(own > 0, own, called_at) + (own == 0)
+    is_there = np.zeros(2 * len(folded.stacks), dtype="?")
+    is_there[key] = True
+    index = np.zeros(len(is_there), dtype="i8")
+    for each in np.flatnonzero(is_there).tolist():
+        i, in_backward = divmod(each, 2)
+        name = (folded.stacks.frame(i), bool(in_backward)) if i else (None, False)
+        index[each] = places.setdefault(name, len(places))
+    return index[key], tuple(places)

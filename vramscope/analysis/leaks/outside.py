@@ -1,0 +1,47 @@
+"""Does memory grow that no tensor has: in the allocator's cache, or outside of torch?"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis.leaks.growth import growth
+from vramscope.analysis.timeline import timeline
+from vramscope.model.recording import Recording
+
+_LEAST_SAMPLES = 20
+
+
+def cache_growth(recording: Recording, at: NDArray[Any], stride: int, least: int) -> float:
+    """Bytes per step that are reserved beyond what is active; 0 where that does not grow.
+
+    A cache grows in leaps, a segment at a time, so the level is looked at where the reserved bytes are not
+    just the peak's: at the same point of every step.
+    """
+    totals = timeline(recording)
+    # Where reserved stays, what is freed goes into the cache, and that is what it is for.
+    reserved = _rate(totals.reserved[at], stride, least)
+    return min(reserved, _rate((totals.reserved - totals.active)[at], stride, least))
+
+
+def outside_growth(recording: Recording, at: NDArray[Any], stride: int, least: int) -> float:
+    """Bytes per step of the process, by the driver, beyond what torch reserved; 0 where nobody asked it."""
+    samples = recording.counters
+    known = np.flatnonzero((samples.process_used_bytes > 0) & (samples.reserved_bytes >= 0))
+    if not len(known) or not recording.trace.has_clock:
+        return 0.0
+    outside = samples.process_used_bytes[known] - samples.reserved_bytes[known]
+    moment = recording.trace.time_ns[np.clip(at - 1, 0, len(recording.trace) - 1)]
+    # The first sample after each turn, so that torch's counter and the driver's are of one moment.
+    index = np.searchsorted(samples.time_ns[known], moment)
+    seen = np.unique(index[index < len(known)])
+    # Of short steps there are fewer samples than steps; in the first second libraries are still loaded.
+    if len(seen) < min(len(at) / 4, _LEAST_SAMPLES):
+        return 0.0
+    return _rate(outside[seen], stride * len(at) / len(seen), least)
+
+
+def _rate(level: NDArray[Any], steps_apart: float, least: int) -> float:
+    found = growth(level)
+    rate = 0.0 if found is None else found.per_step / steps_apart
+    return rate if rate >= least else 0.0

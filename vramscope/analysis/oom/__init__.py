@@ -1,0 +1,272 @@
+"""Did an allocation fail, and what was there then?"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.allocator.state_index import StateIndex
+from vramscope.allocator.state_index.checkpoints import (
+    state_from_nearest,
+)
+from vramscope.analysis import Analysis
+from vramscope.analysis.by_module import modules_at
+from vramscope.analysis.folding import fold
+from vramscope.analysis.leaks import leaks
+from vramscope.analysis.oom.cause import Cause, Room, cause, room_at
+from vramscope.analysis.oom.in_use import Holders, holders
+from vramscope.analysis.step_and_phase import place
+from vramscope.analysis.timeline import timeline
+from vramscope.model.finding import Finding
+from vramscope.model.marks import MarkKind, Phase
+from vramscope.model.recording import Recording
+from vramscope.model.snapshot import BlockState, Snapshot
+from vramscope.model.stacks import Frame
+from vramscope.model.table import Table
+from vramscope.model.trace import Action
+from vramscope.units import format_bytes
+
+# A batch-size search fails a few times; a program that lives on failures would fill the page.
+_MOST_TOLD = 5
+_WORTH_AN_INDEX = 5
+
+
+_SENTENCES = {
+    Cause.CAPACITY: "{lacking}: the {share} allocated fill the device",
+    Cause.FRAGMENTATION: "{lacking} while {share} were reserved but unallocated, in pieces: fragmentation",
+    Cause.OVERSIZE: "One request for {share}, more than half of the device",
+    Cause.LEAK: "{lacking}; {share} had leaked until then",
+    Cause.OTHER_PROCESS: "{lacking} while other processes held {share}",
+    Cause.OUTSIDE: "{lacking} while {share} lay outside of this allocator: other processes, or libraries",
+    Cause.PRIVATE_POOL: "{lacking} while {share} were free in private pools, which serve nobody else",
+    Cause.OTHER_STREAM: "{lacking} while {share} were free or pending on other streams",
+    Cause.NON_TORCH_GROWTH: "{lacking}; what this process holds outside of torch had grown by {share}",
+    Cause.LIMIT: "The device had room: this process may reserve {share} (set_per_process_memory_fraction)",
+    Cause.UNKNOWN: "What the driver had is not recorded, so the cause is not known",
+}
+_ADVICE = {
+    Cause.CAPACITY: "Shrink what is allocated at that moment: the peak page lists it by category and line",
+    Cause.FRAGMENTATION: "`vramscope fit` replays this run under other settings: it says whether one fits",
+    Cause.OVERSIZE: "Look at the line that asks for it: a smaller batch, or the same in chunks",
+    Cause.LEAK: "See the finding of the leak: its line, and who holds it",
+    Cause.OTHER_PROCESS: "Look for them in nvidia-smi: this run would have gone on without them",
+    Cause.OUTSIDE: "nvidia-smi tells which processes hold it",
+    Cause.PRIVATE_POOL: "Graphs that share one pool, or are captured once, keep less",
+    Cause.OTHER_STREAM: "Memory of one stream serves no other: fewer side streams, or frees that wait less",
+    Cause.NON_TORCH_GROWTH: "Libraries, NCCL buffers or raw cudaMalloc: the waterfall tells since when",
+    Cause.LIMIT: "Raise the fraction in set_per_process_memory_fraction, or shrink what is allocated",
+    Cause.UNKNOWN: "Look for set_per_process_memory_fraction in the program, and for others in nvidia-smi",
+}
+
+_ADVICE_EXPANDABLE = (
+    "What is in use keeps a little of each 20 MiB: allocate what stays before what comes and goes"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Failures(Table):
+    """One row per allocation that failed for good, as the program was told."""
+
+    DTYPES: ClassVar = {
+        "event": "i8",
+        "time_ns": "i8",
+        "size": "i8",
+        "allocated": "i8",
+        "reserved": "i8",
+        "largest_free": "i8",
+        "device_free": "i8",
+        "stack_id": "i4",
+    }
+
+    event: NDArray[Any]
+    """Of the OOM; as an instant, the state that the request met."""
+    time_ns: NDArray[Any]
+    size: NDArray[Any]
+    """Bytes of the failed request, rounded as the allocator does."""
+    allocated: NDArray[Any]
+    reserved: NDArray[Any]
+    largest_free: NDArray[Any]
+    """Bytes of the largest free block, of any pool and stream; −1 where the layout was not recorded."""
+    device_free: NDArray[Any]
+    """Bytes that the driver still had; −1 where it was not recorded."""
+    stack_id: NDArray[Any]
+    where: tuple[tuple[int | None, Phase | None, Frame | None], ...] = ()
+    """Of each row: step, phase and the user's innermost frame; None where unknown."""
+    rooms: tuple[Room | None, ...] = ()
+    """Of each row where the device's bytes were; None but for the last few."""
+    holders: tuple[Holders, ...] = ()
+    """Of the last rows, as many as are told: what was in use."""
+    modules: tuple[str, ...] = ()
+    """Path of the module that ran at each row; '' where none is known."""
+
+
+def oom(recording: Recording) -> Failures:
+    """Every failed allocation; a state is put together for each."""
+    trace = recording.trace
+    events = np.flatnonzero(trace.action == Action.OOM)
+    totals = timeline(recording)
+    return Failures.of(
+        event=events,
+        time_ns=trace.time_ns[events],
+        size=trace.size[events],
+        allocated=totals.allocated[events],
+        reserved=totals.reserved[events],
+        largest_free=_largest_free(recording, events),
+        device_free=_device_free(recording, events),
+        stack_id=trace.stack_id[events],
+        where=_where(recording, events),
+        rooms=_rooms(recording, events),
+        holders=tuple(holders(recording, events[-_MOST_TOLD:].tolist())),
+        modules=modules_at(recording.marks, events),
+    )
+
+
+def _rooms(recording: Recording, events: NDArray[Any]) -> tuple[Room | None, ...]:
+    device_free = _device_free(recording, events).tolist()
+    pairs = list(zip(events.tolist(), device_free, strict=True))
+    if not pairs:
+        return ()
+    grown = leaks(recording)
+    # Without steps a loop is inferred, and a model that is being loaded grows in one too.
+    leaked = sum(leak.n_bytes for leak in grown.leaks) if grown.has_steps else 0
+    unsaid = [None] * len(pairs[:-_MOST_TOLD])
+    return (*unsaid, *(room_at(recording, event, free, leaked) for event, free in pairs[-_MOST_TOLD:]))
+
+
+def _largest_free(recording: Recording, events: NDArray[Any]) -> list[int]:
+    if any(note.code == "no_layout" for note in recording.notes):
+        return [-1] * len(events)
+    return [
+        int(state.blocks.size[state.blocks.state == BlockState.INACTIVE].max(initial=0))
+        for state in _states(recording, events.tolist())
+    ]
+
+
+def _states(recording: Recording, instants: list[int]) -> Iterator[Snapshot]:
+    """One after the other: programs that search for a batch size fail often."""
+    if len(instants) < _WORTH_AN_INDEX:
+        return (state_from_nearest(recording, instant) for instant in instants)
+    index = StateIndex(recording.trace, recording.initial)
+    return (index.at(instant) for instant in instants)
+
+
+def _device_free(recording: Recording, events: NDArray[Any]) -> NDArray[Any]:
+    """From the mark that was made with each OOM: at its instant, or at its very time where another thread
+    gave something back before the mark was made."""
+    marks = recording.marks.rows(recording.marks.kind == MarkKind.OOM)
+    by_event = dict(zip(marks.event.tolist(), marks.value.tolist(), strict=True))
+    by_time = dict(zip(marks.time_ns.tolist(), marks.value.tolist(), strict=True))
+    times = recording.trace.time_ns[events].tolist()
+    found = []
+    for event, time_ns in zip(events.tolist(), times, strict=True):
+        at_its_time = by_time.get(time_ns, -1) if time_ns else -1
+        found.append(by_event.get(event + 1, by_event.get(event, at_its_time)))
+    return np.array(found, dtype="i8")
+
+
+def _where(
+    recording: Recording, events: NDArray[Any]
+) -> tuple[tuple[int | None, Phase | None, Frame | None], ...]:
+    if not len(events):
+        return ()
+    folded = fold(recording.stacks)
+    found = []
+    for event in events.tolist():
+        stack_id = int(folded.of[recording.trace.stack_id[event]])
+        frame = folded.stacks.frame(stack_id) if stack_id else None
+        found.append((*place(recording, event + 1), frame))
+    return tuple(found)
+
+
+def findings(failures: Failures) -> list[Finding]:
+    """The last failures, each in one sentence."""
+    rows = range(len(failures))[-_MOST_TOLD:]
+    return [_finding(failures, row) for row in rows]
+
+
+def _finding(failures: Failures, row: int) -> Finding:
+    step, phase, frame = failures.where[row]
+    evidence = {name: int(column[row]) for name, column in failures.columns()}
+    moment = "" if step is None else f" at step {step}"
+    moment += "" if phase is None else f" in {phase.name.lower().replace('_', ' ')}"
+    free = evidence["device_free"]
+    device = "" if free < 0 else f", {format_bytes(free)} free on the device"
+    largest = evidence["largest_free"]
+    block = "" if largest < 0 else f", {format_bytes(largest)} in the largest free block"
+    claim = (
+        f"out of memory{moment}: tried to allocate {format_bytes(evidence['size'])}, with "
+        f"{format_bytes(evidence['allocated'])} allocated of {format_bytes(evidence['reserved'])} reserved"
+        f"{block}{device}"
+    )
+    room = failures.rooms[row] if row < len(failures.rooms) else None
+    why = None if room is None else cause(room)
+    back = row - len(failures)
+    held = failures.holders[back] if -back <= len(failures.holders) else Holders()
+    evidence |= {f"in_use_{name.replace(' ', '_')}": n for name, n in held.by_category}
+    return Finding(
+        "oom",
+        "error",
+        claim if room is None or why is None else f"{claim}. {_because(why, room)}",
+        cause=why and why.value,
+        advice=_advice(why, room, held),
+        file=frame and frame.file,
+        line=frame and frame.line,
+        function=frame and frame.function,
+        module=(failures.modules[row] if row < len(failures.modules) else "") or None,
+        n_bytes=evidence["size"],
+        evidence=evidence | (room.figures() if room else {}),
+    )
+
+
+def _advice(why: Cause | None, room: Room | None, held: Holders) -> str | None:
+    if why in (Cause.CAPACITY, Cause.LIMIT) and held.words:
+        raised = "Raise the fraction, or shrink" if why is Cause.LIMIT else "Shrink"
+        return f"{raised} what is allocated at that moment: {held.words}"
+    if why is Cause.FRAGMENTATION and room is not None and room.is_expandable:
+        return _ADVICE_EXPANDABLE
+    if why is Cause.UNKNOWN and (room is None or room.device_free < 0):
+        return None
+    return None if why is None else _ADVICE.get(why)
+
+
+def _because(why: Cause, room: Room) -> str:
+    """The cause in one sentence, with its figure."""
+    unsaid = "How much was lacking is not recorded"
+    lacking = f"{format_bytes(room.lacking)} were lacking" if room.lacking > 0 else unsaid
+    if room.is_limited:
+        limit = f"the limit of {format_bytes(room.limit)} that set_per_process_memory_fraction sets"
+        lacking = f"{format_bytes(room.over_limit)} were lacking below {limit},"
+    share = {
+        Cause.OVERSIZE: room.from_driver,
+        Cause.LEAK: room.leaked,
+        Cause.OTHER_PROCESS: room.others,
+        Cause.OUTSIDE: room.outside,
+        Cause.NON_TORCH_GROWTH: room.own_outside_growth,
+        Cause.FRAGMENTATION: room.free_here,
+        Cause.PRIVATE_POOL: room.free_private,
+        Cause.OTHER_STREAM: room.free_other_streams,
+        Cause.CAPACITY: room.allocated,
+        Cause.LIMIT: room.limit,
+    }.get(why, 0)
+    if why is Cause.UNKNOWN and room.device_free >= 0:
+        return (
+            f"The driver had {format_bytes(room.device_free)}, more than the request needed: either a limit "
+            "of this process that is not recorded refused it, or another process held the memory for a moment"
+        )
+    said = _SENTENCES[why].format(lacking=lacking, share=format_bytes(share))
+    return said + (_beside(room) if why is Cause.CAPACITY else "")
+
+
+def _beside(room: Room) -> str:
+    """What else there is to know of a device that is full."""
+    if 0 < room.capacity < room.allocated:
+        return (
+            f", more than its {format_bytes(room.capacity)}: the driver keeps the rest in the host's memory"
+        )
+    beside = f", beside {format_bytes(room.beside)} of this process outside of the allocator"
+    return beside if room.beside else ""
+
+
+ANALYSIS = Analysis("oom", "Did an allocation fail, and what was there then?", oom, findings)

@@ -1,0 +1,187 @@
+"""How much memory did each step and each of its phases need?"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis import Analysis
+from vramscope.analysis.step_and_phase import steps_of
+from vramscope.analysis.step_peaks.past_peaks import past_peaks
+from vramscope.analysis.timeline import Totals, timeline
+from vramscope.model.marks import Phase, Phases, Steps
+from vramscope.model.past import Past
+from vramscope.model.recording import Recording
+from vramscope.model.table import Table
+
+_QUANTITIES = ("requested", "allocated", "active", "reserved")
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalPeaks(Table):
+    """The most that was in use during each interval, the level on entry included: what torch's
+    ``max_memory_allocated`` says after a reset at its start."""
+
+    DTYPES: ClassVar = {
+        "step": "i8",
+        "phase": "u1",
+        "start_event": "i8",
+        "end_event": "i8",
+        "requested": "i8",
+        "allocated": "i8",
+        "active": "i8",
+        "reserved": "i8",
+    }
+
+    step: NDArray[Any]
+    """Row of ``Recording.steps``; −1 outside of every step."""
+    phase: NDArray[Any]
+    """A ``Phase``; OTHER for a whole step, and for what is in no phase."""
+    start_event: NDArray[Any]
+    end_event: NDArray[Any]
+    """Exclusive; of a phase that came several times in a step: the end of the last."""
+    requested: NDArray[Any]
+    allocated: NDArray[Any]
+    active: NDArray[Any]
+    reserved: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StepPeaks:
+    """Per step, and per phase of each step."""
+
+    per_step: IntervalPeaks = field(default_factory=IntervalPeaks.of)
+    """Row i is step i."""
+    per_phase: IntervalPeaks = field(default_factory=IntervalPeaks.of)
+    """One row per (step, phase) that occurred, in order of their first events; inside of another phase
+    (a recompute in backward) both count."""
+    past_per_step: IntervalPeaks = field(default_factory=IntervalPeaks.of)
+    """Row i is step i of ``Recording.past``, whose events a size cap took; as exact as the others. Instants
+    count from the first event ever."""
+    past_per_phase: IntervalPeaks = field(default_factory=IntervalPeaks.of)
+    outside: IntervalPeaks = field(default_factory=IntervalPeaks.of)
+    """One row per stretch of events outside of every step, in order: setup, evaluation, checkpoints."""
+
+
+def step_peaks(recording: Recording) -> StepPeaks:
+    """Peaks of all steps and phases; 0.2 s per million events."""
+    totals, n_events, past = timeline(recording), len(recording.trace), recording.past
+    found = _both(recording.steps, recording.phases, n_events, partial(_peaks, totals))
+    outside = _outside(recording.steps, n_events, totals)
+    if not past.n_events:
+        return StepPeaks(*found, outside=outside)
+    return StepPeaks(*found, *_of_past(past, totals), outside=outside)
+
+
+def _outside(steps: Steps, n_events: int, totals: Totals) -> IntervalPeaks:
+    """The stretches before, between and after the steps."""
+    order = np.argsort(steps.start_event, kind="stable")
+    ends = np.clip(steps.end_event[order], 0, n_events)
+    start = np.append(0, np.maximum.accumulate(ends))
+    end = np.append(np.clip(steps.start_event[order], 0, n_events), n_events)
+    start, end = start[start < end], end[start < end]
+    none = {"step": np.full(len(start), -1), "phase": np.full(len(start), Phase.OTHER)}
+    return IntervalPeaks.of(**none, start_event=start, end_event=end, **_peaks(totals, start, end))
+
+
+def _of_past(past: Past, totals: Totals) -> tuple[IntervalPeaks, IntervalPeaks]:
+    """The oldest steps have their peaks already, and no phases."""
+    n_settled, end = len(past.settled), past.n_events + len(totals) - 1
+    phases = replace(past.phases, step=np.where(past.phases.step < 0, -1, past.phases.step - n_settled))
+    later = past.steps.rows(slice(n_settled, None))
+    per_step, per_phase = _both(later, phases, end, partial(past_peaks, past, totals))
+    joined = {
+        name: np.concatenate([getattr(past.settled, name), getattr(per_step, name)])
+        for name in ("start_event", "end_event", *_QUANTITIES)
+    }
+    steps = IntervalPeaks.of(step=np.arange(len(past.steps)), **joined)
+    step = np.where(per_phase.step < 0, -1, per_phase.step + n_settled)
+    return steps, replace(per_phase, step=step)
+
+
+def _both(
+    steps: Steps, phases: Phases, n_events: int, peaks: Callable[..., dict[str, NDArray[Any]]]
+) -> tuple[IntervalPeaks, IntervalPeaks]:
+    """Per step and per phase; *peaks* gives those of intervals."""
+    rows = {
+        "step": np.arange(len(steps)),
+        "phase": np.full(len(steps), Phase.OTHER),
+        "start_event": steps.start_event,
+        "end_event": steps.end_event,
+    }
+    per_step = peaks(steps.start_event, steps.end_event)
+    stretches = _stretches(steps, phases, n_events)
+    return IntervalPeaks.of(**rows, **per_step), _joined(stretches, peaks(stretches[2], stretches[3]))
+
+
+def _peaks(totals: Totals, start: NDArray[Any], end: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """The maximum of each quantity over the instants *start* to *end*, both included."""
+    # In a run that still grows the marks may be ahead of the events.
+    first = np.minimum(start, len(totals) - 1)
+    last = np.clip(end, first, len(totals) - 1)
+    is_last = last == len(totals) - 1
+    edges = np.stack([first, np.where(is_last, last, last + 1)], axis=1).ravel()
+    found = {}
+    for quantity in _QUANTITIES:
+        values = getattr(totals, quantity)
+        most = np.maximum.reduceat(values, edges)[::2] if len(edges) else values[:0]
+        # ``reduceat`` cannot end behind the last instant: that is looked at apart.
+        found[quantity] = np.where(is_last, np.maximum(most, values[-1]), most)
+    return found
+
+
+def _stretches(
+    steps: Steps, phases: Phases, n_events: int
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Step, phase, start and end of every phase, and of every run of events of a step outside of phases."""
+    marks = (steps.start_event, steps.end_event, phases.start_event, phases.end_event)
+    # Between two neighbouring marks nothing changes.
+    edges = np.unique(np.clip(np.concatenate([[0, n_events], *marks]), 0, n_events))
+    step = steps_of(steps, edges[:-1])
+    idle = ~_in_phase(phases, edges[:-1]) & (step >= 0)
+    key = np.where(idle, step, -1)
+    begins = np.flatnonzero(np.diff(key, prepend=-2) != 0)
+    start, end = edges[begins], edges[np.append(begins[1:], len(key))[: len(begins)]]
+    start, end, key = start[key[begins] >= 0], end[key[begins] >= 0], key[begins][key[begins] >= 0]
+    return (
+        np.concatenate([phases.step, key]),
+        np.concatenate([phases.phase.astype("i8"), np.full(len(start), Phase.OTHER)]),
+        np.concatenate([phases.start_event, start]),
+        np.concatenate([phases.end_event, end]),
+    )
+
+
+def _in_phase(phases: Phases, events: NDArray[Any]) -> NDArray[Any]:
+    """Whether each event lies in any phase."""
+    real = phases.rows(phases.start_event < phases.end_event)
+    n_begun = np.searchsorted(np.sort(real.start_event), events, side="right")
+    n_ended = np.searchsorted(np.sort(real.end_event), events, side="right")
+    inside: NDArray[Any] = n_begun > n_ended
+    return inside
+
+
+def _joined(
+    stretches: tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]], peaks: dict[str, NDArray[Any]]
+) -> IntervalPeaks:
+    """One row per (step, phase)."""
+    step, phase, start, end = stretches
+    if not len(step):
+        return IntervalPeaks.of()
+    order = np.lexsort((start, phase, step))
+    pair = np.stack([step[order], phase[order]])
+    first = np.flatnonzero(np.r_[True, (pair[:, 1:] != pair[:, :-1]).any(axis=0)])
+    columns = {quantity: np.maximum.reduceat(values[order], first) for quantity, values in peaks.items()}
+    found = IntervalPeaks.of(
+        step=pair[0, first],
+        phase=pair[1, first],
+        start_event=start[order][first],
+        end_event=np.maximum.reduceat(end[order], first),
+        **columns,
+    )
+    return found.rows(np.lexsort((found.start_event, found.step)))
+
+
+ANALYSIS = Analysis("step_peaks", "How much memory did each step and each of its phases need?", step_peaks)

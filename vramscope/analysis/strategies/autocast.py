@@ -1,0 +1,460 @@
+"""What if forward ran under autocast to 16 bits: which allocations halve, and which copies come on top?
+
+Who asked for a tensor tells how autocast treats it: the innermost frame within torch. Products (linear
+layers, convolutions, attention) give 16 bits; norms, softmax and losses stay at 32; what is in between
+follows its input. The rules are those of ``torch.autocast("cuda", dtype=torch.bfloat16)``.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.allocator.settings import GRANULE
+from vramscope.analysis.by_module import Known, Owners
+from vramscope.analysis.categories import Assigned
+from vramscope.analysis.categories.by_lifetime import Lives
+from vramscope.analysis.categories.by_stack_frame import WORKSPACES
+from vramscope.analysis.lifetimes import ALIVE, Allocations
+from vramscope.model.marks import Category, Phase
+from vramscope.model.stacks import Frame, Stacks
+from vramscope.model.trace import Action
+
+HALF = 0.5
+_FORWARD = (Phase.FORWARD, Phase.LOSS, Phase.RECOMPUTE, Phase.EVAL)
+_BOTH = 1.5
+"""Of 32 bits kept, and of a copy of 16 beside them."""
+_SMALL = 32
+"""So many times smaller than the tensor before it: statistics, which say nothing of a type."""
+_A_WEIGHT = 1 << 16
+"""Bytes: only such weights are looked at to see whether copies are made already; the largest, if all are
+smaller."""
+
+
+_RNN = "rnn.py"
+_RECURRENT = 10
+"""This part of forward's bytes from recurrent layers is too much."""
+
+
+class Kind(IntEnum):
+    """How autocast treats what an operation makes."""
+
+    OTHER = 0
+    """The widest of its inputs."""
+    LOW = 1
+    """16 bits."""
+    WIDE = 2
+    """32 bits."""
+    NORM = 3
+    """32 bits, but of which the product after it keeps a copy of 16 instead."""
+    SOFTMAX = 4
+    """32 bits, and a copy of 16 for the product after it."""
+    FOLLOWS = 5
+    """As its input."""
+    DROPOUT = 6
+    """As its input, and a mask of a byte for each element."""
+
+
+_BY_FILE = {
+    "linear.py": Kind.LOW,
+    "conv.py": Kind.LOW,
+    _RNN: Kind.LOW,
+    "sparse.py": Kind.WIDE,
+    "normalization.py": Kind.NORM,
+    "loss.py": Kind.WIDE,
+    "batchnorm.py": Kind.FOLLOWS,
+    "activation.py": Kind.FOLLOWS,
+    "pooling.py": Kind.FOLLOWS,
+    "dropout.py": Kind.DROPOUT,
+}
+"""Of torch/nn/modules."""
+_BY_FUNCTION = {
+    "_in_projection_packed": Kind.LOW,
+    "_in_projection": Kind.LOW,
+    "multi_head_attention_forward": Kind.LOW,
+    "embedding": Kind.WIDE,
+    "cross_entropy": Kind.WIDE,
+    "nll_loss": Kind.WIDE,
+    "mse_loss": Kind.WIDE,
+    "log_softmax": Kind.WIDE,
+    "layer_norm": Kind.NORM,
+    "group_norm": Kind.NORM,
+    "softmax": Kind.SOFTMAX,
+    "dropout": Kind.DROPOUT,
+} | dict.fromkeys(
+    ("relu", "gelu", "silu", "leaky_relu", "elu", "batch_norm", "_max_pool2d", "interpolate"), Kind.FOLLOWS
+)
+"""Of torch/nn/functional.py."""
+
+
+@dataclass(frozen=True, slots=True)
+class Autocast:
+    """What would be different."""
+
+    factor: NDArray[Any]
+    """Of each allocation."""
+    least: NDArray[Any]
+    """The same if everything that the program asked torch for itself had 16 bits …"""
+    most: NDArray[Any]
+    """… and if all of that stayed at 32, with a copy of 16 beside it."""
+    born: NDArray[Any]
+    """First instants of copies that come on top."""
+    dies: NDArray[Any]
+    """Where they are gone."""
+    n_bytes: NDArray[Any]
+
+
+def autocast(
+    stacks: Stacks, found: Allocations, lives: Lives, owners: Owners, assigned: Assigned, action: NDArray[Any]
+) -> Autocast | None:
+    """None where nothing is known of the operations, or where copies of 16 bits are made already; and with
+    recurrent layers."""
+    rows = np.flatnonzero(np.isin(lives.phase, _FORWARD) & (found.alloc_event >= 0))
+    kinds = {each: _kind(stacks, each) for each in set(found.stack_id[rows].tolist())}
+    kind = np.array([kinds[each] for each in found.stack_id[rows].tolist()], dtype="i8")
+    is_low = kind == Kind.LOW
+    weights = _weights(found, owners, assigned, rows[is_low])
+    if not is_low.any() or _is_on(found, owners, rows[is_low], weights) or _is_recurrent(stacks, found, rows):
+        return None
+    factor = np.ones(len(found))
+    seen = list(_factors(found, rows, kind, action))
+    factor[rows] = [scale for scale, _ in seen]
+    cast = np.flatnonzero([is_cast for _, is_cast in seen])
+    _follow_backward(lives, owners, assigned, factor, np.isin(found.size, found.size[rows]))
+    copies = [_weight_copies(found, lives, owners, weights, rows[is_low])]
+    copies.append(_input_copies(found, lives, assigned, (rows, kind)))
+    copies.append(_casts(found, (rows, kind)))
+    copies.append(_originals(found, owners, rows, cast))
+    copies.append(_of_losses(found, lives, assigned, (rows, kind), factor))
+    is_workspace = np.isin(found.size, WORKSPACES) & (assigned.category != Category.ACTIVATION)
+    factor[is_workspace | (assigned.category == Category.WORKSPACE)] = 1.0
+    least, most = _bounds(found, lives, owners, assigned, factor, (rows, kind))
+    return Autocast(factor, least, most, *(np.concatenate(column) for column in zip(*copies, strict=True)))
+
+
+def may_pair(stacks: Stacks, found: Allocations, lives: Lives, owners: Owners) -> NDArray[Any]:
+    """Return which allocations may hold a value for each pair of a batch, and so grow with its square.
+
+    Layers of torch.nn do not: they have one row for each of the batch. Operations of the program's own
+    lines may, and what takes their result; in backward what is made for them, or for nobody knows what.
+    """
+    open_kinds = (Kind.OTHER, Kind.SOFTMAX, Kind.WIDE)
+    kinds = {each: _kind(stacks, each) in open_kinds for each in set(found.stack_id.tolist())}
+    is_open = np.array([kinds[each] for each in found.stack_id.tolist()], dtype="?")
+    in_backward = lives.phase == Phase.BACKWARD
+    is_open[in_backward] = np.append(is_open, True)[owners.forward[in_backward]]
+    return is_open
+
+
+def _kind(stacks: Stacks, stack_id: int) -> Kind:
+    folder, name, function = _asked_by(stacks, stack_id)
+    if folder.endswith("torch/nn/modules"):
+        return _BY_FILE.get(name, Kind.OTHER)
+    if folder.endswith("torch/nn") and name == "functional.py":
+        return _BY_FUNCTION.get(function, Kind.OTHER)
+    return Kind.OTHER
+
+
+def _asked_by(stacks: Stacks, stack_id: int) -> tuple[str, str, str]:
+    """Folder, file and function."""
+    frame = stacks.frame(stack_id) if stack_id else Frame("", "", 0)
+    folder, _, name = frame.file.replace("\\", "/").rpartition("/")
+    return folder, name, frame.function
+
+
+def _is_recurrent(stacks: Stacks, found: Allocations, rows: NDArray[Any]) -> bool:
+    """Whether much of forward is: cuDNN does it as a whole, or something else step by step, unforeseen."""
+    ids, n_bytes = found.stack_id[rows], found.block_size[rows]
+    mine = [each for each in set(ids.tolist()) if _asked_by(stacks, each)[1] == _RNN]
+    return bool(_RECURRENT * n_bytes[np.isin(ids, mine)].sum() > n_bytes.sum())
+
+
+# ------------------------------------------------------------------------------------ what halves
+
+
+def _factors(
+    found: Allocations, rows: NDArray[Any], kind: NDArray[Any], action: NDArray[Any]
+) -> Iterator[tuple[float, bool]]:
+    """In the order of the program: what is wide when something is made decides what that is.
+
+    And whether it is made with 32 bits first, and a copy of 16 kept of it.
+    """
+    wide_until: dict[int, int] = {}  # by size, when the last such tensor of 32 bits goes
+    wide_ends: set[int] = set()
+    is_low, before, is_product = False, 0, False
+    sizes, ends = found.block_size[rows].tolist(), found.free_event[rows].tolist()
+    events = found.alloc_event[rows].tolist()
+    freed = _freed_size(found, len(action))
+    kinds, scratch = kind.tolist(), _is_scratch(found, rows).tolist()
+    following = _following(sizes, kinds, scratch)
+    for size, end, event, what, own, (then, size_then) in zip(
+        sizes, ends, events, kinds, scratch, following, strict=True
+    ):
+        if own:
+            yield HALF if what == Kind.LOW else 1.0, False
+            continue
+        if _SMALL * size < before:
+            yield 1.0, False
+            continue
+        if (what == Kind.DROPOUT and size * 4 == before) or (what == Kind.FOLLOWS and size == 2 * before):
+            yield 1.0, False  # a mask, of a byte each; where the maximum was, of eight
+            continue
+        takes, is_softmax = False, what == Kind.SOFTMAX
+        if what in (Kind.LOW, Kind.WIDE, Kind.NORM, Kind.SOFTMAX):
+            is_low = what == Kind.LOW
+        elif what == Kind.OTHER:
+            until = _next_alloc(action, event)
+            takes = size in freed[event + 1 : until]
+            # Of two inputs one is let go of at once, and one of 32 bits is still there: their sum.
+            is_sum = takes and wide_until.get(size, -1) > event
+            is_joined = wide_until.get(size - before, -1) > event  # what was made last, and one of 32 bits
+            is_low = not (is_sum or is_joined or wide_ends.intersection(range(event + 1, until)))
+            # A product that the program made itself, and what takes it: attention written out.
+            is_softmax = is_low and takes and is_product and size == before
+        is_product = what == Kind.OTHER and is_low and not takes
+        before = size
+        if not is_low:
+            forever = len(action) if end == ALIVE else end
+            wide_until[size] = max(wide_until.get(size, -1), forever)
+            wide_ends.add(end)
+        if what == Kind.LOW and then == Kind.NORM and size == size_then:
+            yield 1.0, False  # the norm takes a copy of 32 bits, and keeps that
+            continue
+        is_cast = not is_low and _is_cast(what, then)
+        yield 1.5 if is_softmax else HALF if is_low or is_cast else 1.0, is_cast
+
+
+def _bounds(
+    found: Allocations,
+    lives: Lives,
+    owners: Owners,
+    assigned: Assigned,
+    factor: NDArray[Any],
+    forward: tuple[NDArray[Any], NDArray[Any]],
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return factors between which the truth lies: which operation the program called is not recorded.
+
+    An operation of the program's own line may be a product (16 bits), a sum (as its inputs) or a softmax,
+    which keeps 32 bits while the product after it keeps a copy of 16.
+    """
+    rows, kind = forward
+    least, most = factor.copy(), factor.copy()
+    follows = np.isin(kind, (Kind.FOLLOWS, Kind.DROPOUT))
+    # What follows its input is open where the last other thing was.
+    last = np.maximum.accumulate(np.where(follows, -1, np.arange(len(kind))))
+    is_open = (kind == Kind.OTHER) | (follows & (last >= 0) & (kind[last] == Kind.OTHER))
+    open_rows = rows[is_open]
+    # Beside a tensor of 32 bits a copy of 16 is kept only for a product.
+    then = _next_kind(found, rows, kind)
+    is_kept = (found.free_event[rows] < 0) | (lives.freed_in[rows] != lives.born_in[rows])
+    takes_product = np.isin(then, (Kind.LOW, Kind.OTHER)) & (kind == Kind.OTHER) & is_kept
+    # A softmax may be asked for 16 bits by the program.
+    open_low = rows[is_open | (kind == Kind.SOFTMAX)]
+    least[open_low] = np.minimum(least[open_low], HALF)
+    most[open_rows] = np.maximum(most[open_rows], np.where(takes_product, _BOTH, 1.0)[is_open])
+    sizes = np.isin(found.size, found.size[rows])
+    _follow_backward(lives, owners, assigned, least, sizes)
+    _follow_backward(lives, owners, assigned, most, sizes)
+    return least, most
+
+
+def _next_kind(found: Allocations, rows: NDArray[Any], kind: NDArray[Any]) -> NDArray[Any]:
+    following = _following(found.block_size[rows].tolist(), kind.tolist(), _is_scratch(found, rows).tolist())
+    return np.array([then for then, _ in following], dtype="i8")
+
+
+def _is_cast(what: int, then: int) -> bool:
+    """Whether of something of 32 bits only a copy of 16 is kept: what takes it is a product."""
+    if what == Kind.NORM:
+        return then not in (Kind.FOLLOWS, Kind.DROPOUT, Kind.WIDE)
+    return what in (Kind.OTHER, Kind.FOLLOWS) and then == Kind.LOW
+
+
+def _is_scratch(found: Allocations, rows: NDArray[Any]) -> NDArray[Any]:
+    """What an operation takes and gives back after it has made its result: a workspace."""
+    stack, free = found.stack_id[rows], found.free_event[rows]
+    is_first = stack != np.append(-1, stack[:-1])
+    starts = np.append(found.alloc_event[rows][is_first], np.iinfo("i8").max)
+    mine: NDArray[Any] = ~is_first & (free >= 0) & (free < starts[np.cumsum(is_first)])
+    return mine
+
+
+def _following(sizes: list[int], kinds: list[int], scratch: list[bool]) -> list[tuple[int, int]]:
+    """Of each row what takes it, and how large that is: the next large one."""
+    found, then, size_then = [], int(Kind.OTHER), 0
+    for size, kind, own in zip(reversed(sizes), reversed(kinds), reversed(scratch), strict=True):
+        found.append((then, size_then))
+        if _SMALL * size >= size_then and not own:
+            then, size_then = kind, size
+    return found[::-1]
+
+
+def _freed_size(found: Allocations, n_events: int) -> list[int]:
+    size = np.zeros(n_events, dtype="i8")
+    is_freed = found.free_event >= 0
+    size[found.free_event[is_freed]] = found.block_size[is_freed]
+    return size.tolist()
+
+
+def _next_alloc(action: NDArray[Any], event: int) -> int:
+    """Frees come right after what took the freed as its input."""
+    end = min(event + 8, len(action))
+    following = np.flatnonzero(action[event + 1 : end] == Action.ALLOC)
+    return event + 1 + int(following[0]) if len(following) else end
+
+
+def _follow_backward(
+    lives: Lives, owners: Owners, assigned: Assigned, factor: NDArray[Any], is_size: NDArray[Any]
+) -> None:
+    """A gradient of something of 16 bits has 16 bits; those of parameters stay at 32.
+
+    *is_size*: as large as something of forward; else it is what a sum takes for itself, always of 32.
+    """
+    follows = (lives.phase == Phase.BACKWARD) & (owners.forward >= 0)
+    follows &= (assigned.category == Category.TEMPORARY) & is_size
+    factor[follows] = np.minimum(factor[owners.forward[follows]], 1.0)
+
+
+# ------------------------------------------------------------------------------ what comes on top
+
+
+def _weights(
+    found: Allocations, owners: Owners, assigned: Assigned, low: NDArray[Any]
+) -> list[tuple[int, int]]:
+    """Parameters of modules that multiply: the module that was called, and bytes."""
+    is_parameter = (assigned.category == Category.PARAMETER) & (owners.known == Known.NAME)
+    called = {owners.paths[module]: module for module in set(owners.module[low].tolist()) if module}
+    rows = np.flatnonzero(is_parameter)
+    pairs = zip(owners.module[rows].tolist(), found.block_size[rows].tolist(), strict=True)
+    users = [(_user(owners.paths[module], called), size) for module, size in pairs]
+    own = [(user, size) for user, size in users if user is not None]
+    # A last layer that shares the weight of the embedding has none of its own name.
+    without = set(called.values()).difference(user for user, _ in own)
+    shared = max((size for user, size in users if user is None), default=0)
+    return [*own, (max(without), shared)] if without else own
+
+
+def _user(path: str, called: dict[str, int]) -> int | None:
+    """The module itself, or one around it that multiplies with its weights, as attention does."""
+    return called.get(path, called.get(path.rpartition(".")[0]))
+
+
+def _is_on(found: Allocations, owners: Owners, low: NDArray[Any], weights: list[tuple[int, int]]) -> bool:
+    """Whether most modules that multiply allocate half of their weight: the copy of autocast."""
+    most = max((size for _, size in weights), default=0)
+    large = [(module, size) for module, size in weights if size >= min(_A_WEIGHT, most)]
+    made = set(zip(owners.module[low].tolist(), found.block_size[low].tolist(), strict=True))
+    seen = sum((module, -(-size // (2 * GRANULE)) * GRANULE) in made for module, size in large)
+    return 2 * seen > len(large)
+
+
+_Copies = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
+"""From an instant, up to an instant (exclusive), bytes."""
+
+
+def _weight_copies(
+    found: Allocations, lives: Lives, owners: Owners, weights: list[tuple[int, int]], low: NDArray[Any]
+) -> _Copies:
+    """Weights in 16 bits: from where a module first runs, until backward has let go of what it had saved."""
+    n_bytes: dict[int, float] = {}
+    for module, size in weights:
+        n_bytes[module] = n_bytes.get(module, 0) + size * HALF
+    copies: list[tuple[int, int, float]] = []
+    order = np.argsort(lives.born_in, kind="stable")
+    phases, ends = _to_backward(lives, np.unique(lives.born_in[low]))
+    cuts = np.searchsorted(lives.born_in[order], [phases, phases + 1])
+    for phase, end, start, stop in zip(phases, ends, *cuts, strict=True):
+        within = order[start:stop]
+        modules = owners.module[within]
+        _, first = np.unique(modules, return_index=True)
+        for at in first[np.isin(modules[first], list(n_bytes))].tolist():
+            saved = found.free_event[within[max(at - 1, 0)]], found.free_event[within[modules == modules[at]]]
+            gone = np.append(*saved[::-1])
+            last = gone[gone < end].max(initial=lives.phases.end_event[phase])
+            copies.append((int(found.alloc_event[within[at]]), int(last), n_bytes[int(modules[at])]))
+    table = np.array(copies).reshape(-1, 3)
+    return table[:, 0].astype("i8"), table[:, 1].astype("i8"), table[:, 2]
+
+
+def _to_backward(lives: Lives, phases: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The forwards among *phases* that a backward follows, and the end of that."""
+    forwards = phases[lives.phases.phase[phases] == Phase.FORWARD]
+    ends = np.sort(lives.phases.end_event[lives.phases.phase == Phase.BACKWARD])
+    at = np.searchsorted(ends, lives.phases.start_event[forwards])
+    return forwards[at < len(ends)], ends[at[at < len(ends)]]
+
+
+def _input_copies(
+    found: Allocations, lives: Lives, assigned: Assigned, forward: tuple[NDArray[Any], NDArray[Any]]
+) -> _Copies:
+    """Of a batch that goes into a product first, which keeps 16 bits of it for backward."""
+    rows, kind = forward
+    phases, first = np.unique(lives.born_in[rows], return_index=True)
+    forwards, dies = _to_backward(lives, phases[kind[first] == Kind.LOW])
+    born = lives.phases.start_event[forwards]
+    inputs = np.flatnonzero(assigned.category == Category.INPUT)
+    n_bytes = [_sum_at(found, inputs, start) * HALF for start in born.tolist()]
+    return born, dies, np.array(n_bytes)
+
+
+def _sum_at(found: Allocations, rows: NDArray[Any], instant: int) -> int:
+    return int(found.block_size[rows][found.rows(rows).allocated_at(instant)].sum())
+
+
+def _casts(found: Allocations, forward: tuple[NDArray[Any], NDArray[Any]]) -> _Copies:
+    """A softmax or loss of a result of 16 bits takes a copy of 32, while it runs."""
+    rows, kind = forward
+    size = found.block_size[rows]
+    of_low = (kind[1:] == Kind.WIDE) & (kind[:-1] == Kind.LOW) & (size[1:] == size[:-1])
+    mine = rows[1:][of_low | (kind[1:] == Kind.SOFTMAX)]
+    born = found.alloc_event[mine] + 1
+    return born, born + 1, found.block_size[mine].astype(float)
+
+
+def _originals(found: Allocations, owners: Owners, rows: NDArray[Any], cast: NDArray[Any]) -> _Copies:
+    """What has 32 bits beside its copy of 16: while the module runs that it was given to, which holds it."""
+    paths = [owners.paths[module].split(".") for module in owners.module[rows].tolist()]
+    ends = [_returns(paths, row) for row in cast.tolist()]
+    born = found.alloc_event[rows][cast] + 1
+    dies = np.append(found.alloc_event[rows], found.alloc_event[rows][-1:])[ends]
+    return born, dies + 1, found.block_size[rows][cast].astype(float)
+
+
+def _returns(paths: list[list[str]], row: int) -> int:
+    """The first row after the module that takes what *row* made."""
+    if row + 1 == len(paths):
+        return row + 1
+    mine, taker = paths[row], paths[row + 1]
+    n_shared = next((at for at, (a, b) in enumerate(zip(mine, taker, strict=False)) if a != b), len(mine))
+    inside = taker[: n_shared + 1 + (taker[n_shared + 1 : n_shared + 2] or ["-"])[0].isdigit()]
+    following = range(row + 1, len(paths))
+    return next((at for at in following if paths[at][: len(inside)] != inside), len(paths))
+
+
+def _of_losses(
+    found: Allocations,
+    lives: Lives,
+    assigned: Assigned,
+    forward: tuple[NDArray[Any], NDArray[Any]],
+    factor: NDArray[Any],
+) -> _Copies:
+    """The gradient of a result of 16 bits that a loss took as 32: wide, until the loss's own goes; then low.
+
+    They are known by their size, which is that of the result. Changes *factor*.
+    """
+    rows, kind = forward
+    size_low, size_wide = (found.block_size[rows[kind == each]] for each in (Kind.LOW, Kind.WIDE))
+    of_backward = (lives.phase == Phase.BACKWARD) & (assigned.category == Category.TEMPORARY)
+    of_backward &= np.isin(found.block_size, np.intersect1d(size_low, size_wide))
+    mine = np.flatnonzero(of_backward)
+    factor[mine] = HALF
+    ends = np.sort(found.free_event[rows[kind == Kind.WIDE]])
+    at = np.searchsorted(ends, found.alloc_event[mine])
+    mine, at = mine[at < len(ends)], at[at < len(ends)]
+    dies = np.minimum(ends[at], found.free_event[mine])
+    lasts = dies > found.alloc_event[mine]
+    born = found.alloc_event[mine][lasts] + 1
+    return born, dies[lasts] + 1, found.block_size[mine][lasts] * HALF

@@ -1,0 +1,229 @@
+"""What if blocks of the model were checkpointed: what each saves for backward goes, and comes back once.
+
+Within a recording the calls of a block are found by the modules that ran. What a call saved, but for its
+result, is then freed when the block has returned, and is made again when backward reaches the block.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis.by_module import Known, Owners
+from vramscope.analysis.categories.by_lifetime import Lives, padded
+from vramscope.analysis.lifetimes import Allocations
+from vramscope.model.marks import Phase
+
+_DEEPEST = 3
+"""Of lists of blocks within each other so many are tried."""
+
+
+class _Call(NamedTuple):
+    """A forward of one block."""
+
+    rows: NDArray[Any]
+    """What it allocated, in order."""
+    end: int
+    """Event of the first allocation after it."""
+    phase: int
+    """Row of ``Phases``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointed:
+    """One way to do it."""
+
+    blocks: tuple[str, ...]
+    """Paths of the modules."""
+    extra: NDArray[Any]
+    """Bytes more at each instant: negative where something is saved."""
+    least: NDArray[Any]
+    """The same if nothing that a block made, but for its result, were there in backward."""
+
+
+def checkpointed(
+    found: Allocations, lives: Lives, owners: Owners, level: NDArray[Any]
+) -> Iterator[Checkpointed]:
+    """Each depth of numbered modules in turn; *level* are the allocated bytes at each instant."""
+    made = _first_made(found, owners)
+    for depth in range(1, _DEEPEST + 1):
+        block_of, names = _blocks(owners.paths, depth)
+        if len(names) < 2:
+            continue
+        calls = _calls(found, lives, owners, block_of)
+        change = np.zeros(len(level) + 1)
+        peaks = np.zeros(len(level))
+        removed = np.zeros(len(level) + 1)
+        starts = _starts(found, lives, calls, made, _frees_of(found, owners, calls), len(level))
+        for at, (call, start) in enumerate(zip(calls, starts, strict=True)):
+            if start is not None:
+                _apply(found, call, start, level, (change, peaks))
+                _remove(found, call, removed)
+            following = starts[at + 1] if at + 1 < len(calls) else None
+            if following is not None and calls[at + 1].phase == call.phase:
+                _keep_result(found, call, following, change)
+        yield Checkpointed(names, np.cumsum(change)[:-1] + peaks, np.cumsum(removed)[:-1])
+
+
+def _blocks(paths: Sequence[str], depth: int) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """Of each path the block that it is in, −1 for none: its beginning up to the *depth*-th number.
+
+    A single layer, with no module within it, is no block.
+    """
+    names: dict[str, int] = {}
+    found = [_up_to_number(path, depth) for path in paths]
+    blocks = {name for name, path in zip(found, paths, strict=True) if name and name != path}
+    index = [names.setdefault(name, len(names)) if name in blocks else -1 for name in found]
+    return np.array(index), tuple(names)
+
+
+def _up_to_number(path: str, depth: int) -> str:
+    words, seen = path.split("."), 0
+    for at, word in enumerate(words):
+        seen += word.isdigit()
+        if seen == depth:
+            return ".".join(words[: at + 1])
+    return ""
+
+
+def _calls(found: Allocations, lives: Lives, owners: Owners, block_of: NDArray[Any]) -> list[_Call]:
+    """Runs of allocations in one block and forward."""
+    rows = np.flatnonzero(lives.phase == Phase.FORWARD)
+    rows = rows[np.argsort(found.alloc_event[rows], kind="stable")]
+    block = np.where(owners.known[rows] == Known.CALL, block_of[owners.module[rows]], -1)
+    inside = np.flatnonzero(block >= 0)
+    if not len(inside):
+        return []
+    key = np.stack([block[inside], lives.born_in[rows][inside]])
+    cuts = np.flatnonzero((np.diff(key) != 0).any(axis=0)) + 1
+    calls = []
+    for run in np.split(inside, cuts):
+        phase = int(lives.born_in[rows[run[0]]])
+        after = int(run[-1]) + 1
+        end = int(lives.phases.end_event[phase])
+        if after < len(rows):
+            end = min(end, int(found.alloc_event[rows[after]]))
+        calls.append(_Call(rows[run], end, phase))
+    return calls
+
+
+def _saved(found: Allocations, lives: Lives, call: _Call) -> NDArray[Any]:
+    """What backward frees of it, or would where the recording ends before, but for its result."""
+    freed_in = lives.freed_in[call.rows]
+    in_backward = (freed_in >= 0) & (padded(lives.phases.phase)[freed_in] == Phase.BACKWARD)
+    if _has_no_backward(lives, call):
+        in_backward |= found.free_event[call.rows] < 0
+    result = _result(found, call)
+    rows: NDArray[Any] = call.rows[in_backward]
+    return rows if result is None else rows[rows != result]
+
+
+def _has_no_backward(lives: Lives, call: _Call) -> bool:
+    """Whether the recording ends before the backward of this forward began."""
+    starts = lives.phases.start_event[lives.phases.phase == Phase.BACKWARD]
+    return not bool((starts >= lives.phases.start_event[call.phase]).any())
+
+
+def _result(found: Allocations, call: _Call) -> int | None:
+    """The last large one that is there when the block returns; statistics of a norm may come after it."""
+    free = found.free_event[call.rows]
+    left = call.rows[(free < 0) | (free >= call.end)]
+    if not len(left):
+        return None
+    size = found.block_size[left[-3:]]
+    return int(left[-3:][np.flatnonzero(32 * size >= size.max())[-1]])
+
+
+def _first_made(found: Allocations, owners: Owners) -> NDArray[Any]:
+    """Of each row the event of the first thing that backward makes before it frees the row."""
+    first = np.full(len(found), np.iinfo("i8").max)
+    is_known = owners.forward >= 0
+    np.minimum.at(first, owners.forward[is_known], found.alloc_event[is_known])
+    return first
+
+
+def _frees_of(found: Allocations, owners: Owners, calls: list[_Call]) -> list[NDArray[Any]]:
+    """Of each call the events that free what backward makes for what it saved."""
+    call_of = np.full(len(found), len(calls))
+    for at, call in enumerate(calls):
+        call_of[call.rows] = at
+    rows = np.flatnonzero(owners.forward >= 0)
+    at = call_of[owners.forward[rows]]
+    order = np.argsort(at, kind="stable")
+    return np.split(found.free_event[rows[order]], np.searchsorted(at[order], np.arange(1, len(calls) + 1)))
+
+
+def _starts(
+    found: Allocations,
+    lives: Lives,
+    calls: list[_Call],
+    made: NDArray[Any],
+    frees: list[NDArray[Any]],
+    never: int,
+) -> list[int | None]:
+    """Of each call the event with which backward reaches it; None where it saved nothing."""
+    starts: list[int | None] = []
+    for at, call in enumerate(calls):
+        saved = _saved(found, lives, call)
+        if not len(saved):
+            starts.append(None)
+            continue
+        freed = found.free_event[saved]
+        if (freed < 0).any():
+            starts.append(never)  # backward never came
+            continue
+        first_freed = int(freed.min())
+        start = int(min(first_freed, made[saved].min()))
+        if at + 1 < len(calls) and calls[at + 1].phase == call.phase:
+            # What the block after it had saved goes first: a gradient made meanwhile is of that one.
+            gone = np.append(frees[at + 1], found.free_event[_saved(found, lives, calls[at + 1])])
+            start = max(start, int(gone[gone <= first_freed].max(initial=-1)) + 1)
+        starts.append(start)
+    return starts
+
+
+def _apply(
+    found: Allocations,
+    call: _Call,
+    start: int,
+    level: NDArray[Any],
+    into: tuple[NDArray[Any], NDArray[Any]],
+) -> None:
+    change, peaks = into
+    first = int(found.alloc_event[call.rows[0]])
+    result = _result(found, call)
+    kept = 0 if result is None else int(found.block_size[result])
+    freed = found.free_event[call.rows]
+    is_open = (freed < 0) & (start == len(level))
+    saved = call.rows[(freed >= start) | is_open]
+    n_bytes = int(found.block_size[saved[saved != result]].sum())
+    if start <= call.end:
+        return
+    change[call.end + 1] -= n_bytes
+    change[start] += n_bytes
+    if start == len(level):
+        return
+    # The second run has temporaries of its own, as the first had.
+    highest = int(level[first : call.end + 1].max() - level[first])
+    peaks[start] = max(highest - n_bytes - kept, 0)
+
+
+def _remove(found: Allocations, call: _Call, removed: NDArray[Any]) -> None:
+    """Take everything away that the call left behind but its result, for as long as it lived."""
+    result = _result(found, call)
+    freed = found.free_event[call.rows]
+    left = call.rows[(freed < 0) | (freed > call.end)]
+    left = left[left != result]
+    removed[call.end + 1] -= found.block_size[left].sum()
+    is_freed = found.free_event[left] >= 0
+    np.add.at(removed, found.free_event[left[is_freed]] + 1, found.block_size[left[is_freed]])
+
+
+def _keep_result(found: Allocations, call: _Call, until: int, change: NDArray[Any]) -> None:
+    """What goes into the next block is kept, even if nothing in there had saved it."""
+    result = _result(found, call)
+    if result is not None and 0 <= found.free_event[result] < until:
+        change[found.free_event[result] + 1] += found.block_size[result]
+        change[until] -= found.block_size[result]

@@ -1,0 +1,67 @@
+"""What of gradients need not be there: those of the step before, and copies beside DDP's buckets."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis.categories.by_lifetime import Lives
+from vramscope.analysis.lifetimes import Allocations
+from vramscope.model.marks import Phase
+from vramscope.model.stacks import Stacks
+
+_MAKE_BUCKETS = ("_ddp_init_helper", "_pre_forward")
+"""Functions of DistributedDataParallel that make buckets: when it is made, and anew in its second forward."""
+_THEIR_FILE = "torch/nn/parallel/distributed.py"
+
+
+def is_bucket(stacks: Stacks, found: Allocations) -> NDArray[Any]:
+    """Which allocations are the buckets that DDP reduces gradients in."""
+    said = {each: _makes_buckets(stacks, each) for each in set(found.stack_id.tolist())}
+    return np.array([said[each] for each in found.stack_id.tolist()], dtype="?")
+
+
+def _makes_buckets(stacks: Stacks, stack_id: int) -> bool:
+    """Itself: what it calls makes buffers of other kinds."""
+    if not stack_id:
+        return False
+    frame = stacks.frame(stack_id)
+    return frame.function in _MAKE_BUCKETS and frame.file.replace("\\", "/").endswith(_THEIR_FILE)
+
+
+def kept_gradients(
+    found: Allocations, lives: Lives, is_gradient: NDArray[Any], n_instants: int
+) -> NDArray[Any]:
+    """Bytes less (below 0) at each instant, if gradients went after each optimizer's step.
+
+    From the end of an optimizer to the backward after it those alive at both are gone. In that backward each
+    is back from where the temporary of its size that is added to it is freed; the others from its beginning.
+    """
+    change = np.zeros(n_instants)
+    starts = np.sort(lives.phases.start_event[lives.phases.phase == Phase.BACKWARD])
+    for end in np.unique(lives.phases.end_event[lives.phases.phase == Phase.OPTIMIZER]).tolist():
+        following = int(np.searchsorted(starts, end))
+        if following == len(starts):
+            break
+        start = int(starts[following])
+        kept = is_gradient & (found.alloc_event < end) & ((lives.dies > start) | (found.free_event == -1))
+        if not kept.any():
+            continue
+        change[end] -= found.block_size[kept].sum()
+        for event, n_bytes in _come_back(found, lives, found.block_size[kept], start):
+            change[event] += n_bytes
+    return np.cumsum(change)
+
+
+def _come_back(found: Allocations, lives: Lives, sizes: NDArray[Any], start: int) -> list[tuple[int, int]]:
+    """When bytes of each size are there again."""
+    end = int(lives.phases.end_event[lives.phases.start_event == start].max())
+    rows = np.flatnonzero((found.alloc_event >= start) & (found.free_event < end) & (found.free_event >= 0))
+    back = []
+    for size in np.unique(sizes).tolist():
+        freed = np.sort(found.free_event[rows[found.block_size[rows] == size]])
+        n = int((sizes == size).sum())
+        # The last ones: activations' gradients of that size may have been there too.
+        events = freed[len(freed) - min(n, len(freed)) :].tolist()
+        back += [(event, size) for event in events] + [(start, size)] * (n - len(events))
+    return back

@@ -1,0 +1,370 @@
+"""What would the same requests have needed under other settings, or on another device?
+
+The recorded requests and frees, in their order, go through the model of the caching allocator. What the
+allocator and the driver made of them in the recording plays no part, but for ``empty_cache``, which is the
+program's own doing. A program that would have done something else under other settings is not foreseen.
+"""
+
+import re
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.allocator.settings import Settings
+from vramscope.allocator.simulation import (
+    CachingAllocator,
+    OutOfMemory,
+)
+from vramscope.analysis import Analysis
+from vramscope.analysis.lifetimes import Allocations, lifetimes
+from vramscope.analysis.what_if.epochs import epochs
+from vramscope.errors import UsageError
+from vramscope.model.recording import Recording
+from vramscope.model.trace import Action
+
+_RELEASES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+_ASKS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM)
+_SOME_STREAM = 1 << 63
+"""Which stream a block waits for is not recorded, and does not matter."""
+_N_POINTS = 1000
+"""Of the curve over time."""
+
+
+_SINCE = {"large_segment_size_mb": (2, 11), "per_process_memory_fraction": (2, 10)}
+"""Versions of torch; older ones refuse to start with such a key."""
+_MOVE_BLOCKS = (
+    "max_split_size_mb",
+    "max_non_split_rounding_mb",
+    "roundup_power2_divisions",
+    "garbage_collection_threshold",
+    "expandable_segments",
+    *_SINCE,
+)
+_OTHERS = re.compile(
+    r"backend|pinned_\w+|release_lock_on_\w+|graph_capture_record_stream_reuse|throw_on_cudamalloc_oom"
+)
+"""Keys that move no block."""
+
+
+class Deed(IntEnum):
+    """What a program does to the allocator."""
+
+    REQUEST = 0
+    FREE = 1
+    FREE_LATER = 2
+    """Another stream still uses the block."""
+    FINISH = 3
+    """That stream is done with it."""
+    EMPTY_CACHE = 4
+    REFUSED = 5
+    """A request that failed in the recording, and that the program survived."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a recording asks of the allocator, and nothing of what the allocator did."""
+
+    deed: NDArray[Any]
+    row: NDArray[Any]
+    """Of the allocation; −1 for EMPTY_CACHE and REFUSED."""
+    event: NDArray[Any]
+    """Of the trace; −1 for what was there before."""
+    size: NDArray[Any]
+    """Bytes asked for by each deed; 0 where none are."""
+    stream: NDArray[Any]
+    pool: NDArray[Any]
+    settings: Settings
+    """Those of the recording."""
+
+    def __len__(self) -> int:
+        return len(self.deed)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a program under some settings."""
+
+    settings: Settings
+    capacity_bytes: int | None
+    """What the allocator could reserve; None without limit."""
+    peak_reserved: int
+    peak_allocated: int
+    n_segments: int
+    """Times that the driver was asked for memory and gave it: cudaMalloc, or a mapping."""
+    n_retries: int
+    """Times that the whole cache was released because something did not fit; each stalls the device."""
+    failed_at: int | None = None
+    """Event of the first request that does not fit; None where all do."""
+    failed_bytes: int = 0
+    failed_requested: int = 0
+    """Bytes that the program had asked for and held when that request failed."""
+    n_mappings: int = 0
+    """Those of ``n_segments`` that mapped memory into an expandable segment, without cudaMalloc."""
+    events: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
+    """Of the curve."""
+    reserved: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
+    """Bytes reserved after each of ``events``."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether every request was served."""
+        return self.failed_at is None
+
+
+def what_if(
+    recording: Recording,
+    conf: str | None = None,
+    capacity_bytes: int | None = None,
+    empty_cache_after: str = "",
+    total_bytes: int | None = None,
+    memory_fraction: float | None = None,
+) -> Outcome:
+    """Under *conf*, the text of ``PYTORCH_CUDA_ALLOC_CONF`` (that of the recording where None), with
+    *capacity_bytes* for the allocator to reserve (no limit where None), on a device of *total_bytes* (see
+    ``device_total``). 2 to 3 s per million events.
+
+    *empty_cache_after*: "step" or "epoch"; *memory_fraction*: as by ``set_per_process_memory_fraction``.
+    Raises UsageError for a text that torch would refuse, and where no epochs are known.
+    """
+    program = emptied_after(program_of(recording), recording, empty_cache_after)
+    settings = program.settings
+    if conf is not None:
+        settings = Settings.from_conf(conf, torch=recording.process.torch)
+    if memory_fraction is not None:
+        settings = replace(settings, memory_fraction=memory_fraction)
+    return replay(program, settings, capacity_bytes, device_total(recording, capacity_bytes, total_bytes))
+
+
+def refuse_unknown(conf: str, torch: str) -> None:
+    """Raises UsageError where *conf* has a key that this torch does not know."""
+    version = tuple(int(part) for part in re.findall(r"\d+", torch)[:2])
+    for key in re.findall(r"(?:^|,)\s*([^:,\[\]]+?)\s*(?=[:,]|$)", re.sub(r"\[[^\]]*\]", "", conf)):
+        if key not in _MOVE_BLOCKS and not _OTHERS.fullmatch(key):
+            raise UsageError(f"no setting {key!r} of the allocator; there are: {', '.join(_MOVE_BLOCKS)}")
+        if version and version < _SINCE.get(key, (0, 0)):
+            since = ".".join(map(str, _SINCE[key]))
+            raise UsageError(f"{key}: torch has it since {since}, and this recording is of {torch}")
+
+
+def device_total(recording: Recording, capacity_bytes: int | None, total_bytes: int | None) -> int | None:
+    """Of what fractions are meant, and of what expandable segments reserve address space: what is told, else
+    the capacity, else the device of the recording."""
+    return total_bytes or capacity_bytes or recording.device.total_bytes or None
+
+
+# ------------------------------------------------------------------------------------ the program
+
+
+def program_of(recording: Recording) -> Program:
+    """Requests, frees and ``empty_cache`` in order; first what was there before the trace, by address."""
+    found, process = lifetimes(recording), recording.process
+    deed, row, event = _deeds(recording, found)
+    is_request = deed == Deed.REQUEST
+    size = np.where(is_request, np.append(found.size, 0)[row], 0)
+    refused = deed == Deed.REFUSED
+    size[refused] = recording.trace.size[event[refused]]
+    stream = np.where(is_request, np.append(found.stream, 0)[row], 0)
+    pool = np.where(is_request, np.append(found.pool, 0)[row], 0)
+    stream[refused], pool[refused] = (
+        recording.trace.stream[event[refused]],
+        recording.trace.pool[event[refused]],
+    )
+    settings = Settings.from_snapshot(process.allocator, torch=process.torch)
+    return Program(deed, row, event, size, stream, pool, settings)
+
+
+def _deeds(recording: Recording, found: Allocations) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """What, of which allocation, at which event; by event, and before the trace by address."""
+    rows = np.arange(len(found))
+    older = found.alloc_event < 0
+    freed = found.free_event >= 0
+    at_once = found.completed_event == found.free_event + 1
+    # Where only one of both was recorded they are one.
+    at_once |= (found.completed_event < 0) | (found.completed_event == found.free_event)
+    waits = freed & ~at_once
+    # Only in a record that contradicts itself is a block back before the program let it go.
+    waits_on = waits & (found.completed_event > found.free_event)
+    finished = (found.completed_event >= 0) & (waits_on | (found.free_event == -2))
+    emptied_at, refused_at = _emptied(recording), np.flatnonzero(recording.trace.action == Action.OOM)
+    parts = [
+        (Deed.REQUEST, rows[~older], found.alloc_event[~older]),
+        (Deed.FREE, rows[freed & at_once], found.free_event[freed & at_once]),
+        (Deed.FREE_LATER, rows[waits], found.free_event[waits]),
+        (Deed.FINISH, rows[finished], found.completed_event[finished]),
+        (Deed.EMPTY_CACHE, np.full(len(emptied_at), -1), emptied_at),
+        (Deed.REFUSED, np.full(len(refused_at), -1), refused_at),
+    ]
+    before = rows[older][np.argsort(found.address[older], kind="stable")]
+    pending = before[found.free_event[before] == -2]
+    first = [(Deed.REQUEST, before), (Deed.FREE_LATER, pending)]
+    deed = np.concatenate([np.full(len(part[1]), part[0]) for part in parts])
+    row, event = (np.concatenate([part[i] for part in parts]) for i in (1, 2))
+    order = np.argsort(event, kind="stable")
+    return (
+        np.concatenate([*(np.full(len(mine), what) for what, mine in first), deed[order]]),
+        np.concatenate([*(mine for _, mine in first), row[order]]),
+        np.concatenate([*(np.full(len(mine), -1) for _, mine in first), event[order]]),
+    )
+
+
+def _emptied(recording: Recording) -> NDArray[Any]:
+    """Events that begin an ``empty_cache``: releases that nobody was short of memory for."""
+    action, stack_id = recording.trace.action, recording.trace.stack_id
+    is_release = np.isin(action, _RELEASES)
+    begins = np.flatnonzero(is_release & ~np.r_[False, is_release[:-1]])
+    ends = np.flatnonzero(is_release & ~np.r_[is_release[1:], False])
+    following = np.append(action, 255)[ends + 1]
+    by_name = np.array([_says_so(recording, stack) for stack in stack_id[begins].tolist()], dtype="?")
+    unsaid = stack_id[begins] == 0
+    found: NDArray[Any] = begins[by_name | (unsaid & ~np.isin(following, _ASKS))]
+    return found
+
+
+def _says_so(recording: Recording, stack_id: int) -> bool:
+    return any(frame.function == "empty_cache" for frame in recording.stacks.frames(stack_id))
+
+
+def emptied_after(program: Program, recording: Recording, what: str) -> Program:
+    """The same program, with ``empty_cache`` after each step or epoch of the recording ('' for neither)."""
+    if what not in ("", "step", "epoch"):
+        raise UsageError(f"empty_cache after each {what!r}: steps and epochs are known")
+    if not what:
+        return program
+    ends = recording.steps.end_event if what == "step" else epochs(recording).ends
+    if not len(ends):
+        raise UsageError(f'no {what}s are known; `recorder.mark("epoch 1")` and `recorder.step()` tell them')
+    return _emptied_at(program, ends)
+
+
+def _emptied_at(program: Program, ends: NDArray[Any]) -> Program:
+    """*ends*: exclusive events."""
+    at = np.searchsorted(program.event, ends)
+    return replace(
+        program,
+        deed=np.insert(program.deed, at, Deed.EMPTY_CACHE),
+        row=np.insert(program.row, at, -1),
+        event=np.insert(program.event, at, np.maximum(ends - 1, 0)),
+        size=np.insert(program.size, at, 0),
+        stream=np.insert(program.stream, at, 0),
+        pool=np.insert(program.pool, at, 0),
+    )
+
+
+# ------------------------------------------------------------------------------------- the replay
+
+
+def replay(
+    program: Program, settings: Settings, capacity_bytes: int | None = None, total_bytes: int | None = None
+) -> Outcome:
+    """What the allocator would have made of the program; it ends where a request cannot be served.
+
+    *total_bytes*: of the device, whoever else uses it; *capacity_bytes* where None.
+    """
+    if capacity_bytes is not None and capacity_bytes <= 0:
+        raise UsageError(f"a capacity of {capacity_bytes} bytes: at least 1")
+    made = mapped = 0
+
+    def count(action: Action, *_: int) -> None:
+        nonlocal made, mapped
+        made += action == Action.SEGMENT_ALLOC
+        mapped += action == Action.SEGMENT_MAP
+
+    allocator = CachingAllocator(settings, capacity_bytes, count, total_bytes)
+    player = _Player(program, allocator)
+    failed = player.play()
+    return Outcome(
+        settings=settings,
+        capacity_bytes=capacity_bytes,
+        peak_reserved=player.peak_reserved,
+        peak_allocated=player.peak_allocated,
+        n_segments=made + mapped,
+        n_mappings=mapped,
+        n_retries=allocator.counts.num_alloc_retries,
+        failed_at=None if failed is None else int(program.event[failed]),
+        failed_bytes=0 if failed is None else int(program.size[failed]),
+        failed_requested=0 if failed is None else allocator.requested_bytes,
+        events=np.array(player.events, "i8"),
+        reserved=np.array(player.reserved, "i8"),
+    )
+
+
+class _Player:
+    """Leads an allocator through a program."""
+
+    def __init__(self, program: Program, allocator: CachingAllocator) -> None:
+        self._program = program
+        self._allocator = allocator
+        self._address: dict[int, int] = {}
+        self.peak_reserved = 0
+        self.peak_allocated = 0
+        self.events: list[int] = []
+        self.reserved: list[int] = []
+
+    def play(self) -> int | None:
+        """The deed that failed; None where all went well. A loop of 1 µs and the allocator's time each."""
+        program, allocator = self._program, self._allocator
+        columns = (program.deed, program.row, program.size, program.stream, program.pool)
+        stride = max(1, len(program) // _N_POINTS)
+        address = self._address
+        last = int(np.flatnonzero(program.deed == Deed.REQUEST)[-1:].sum())
+        for at, (deed, row, size, stream, pool) in enumerate(
+            zip(*(column.tolist() for column in columns), strict=True)
+        ):
+            if deed == Deed.REQUEST:
+                try:
+                    address[row] = allocator.malloc(size, stream, pool)
+                except OutOfMemory:
+                    self._look(at)
+                    return at
+                self.peak_reserved = max(self.peak_reserved, allocator.reserved_bytes)
+                self.peak_allocated = max(self.peak_allocated, allocator.allocated_bytes)
+            elif deed == Deed.FREE:
+                allocator.free(address.pop(row))
+            elif deed == Deed.REFUSED and at > last:
+                # What ended the program has to be served, or it does not fit.
+                if not self._try((size, stream, pool)):
+                    self._look(at)
+                    return at
+            else:
+                self._rarely(deed, row, (size, stream, pool))
+            if at % stride == 0:
+                self._look(at)
+        return None
+
+    def _rarely(self, deed: int, row: int, request: tuple[int, int, int]) -> None:
+        allocator = self._allocator
+        if deed == Deed.FREE_LATER:
+            if self._address[row]:  # torch's storage of 0 bytes is a null pointer
+                allocator.record_stream(self._address[row], _SOME_STREAM)
+            allocator.free(self._address[row])
+        elif deed == Deed.FINISH:
+            address = self._address.pop(row)
+            if allocator.is_pending(address):  # else pressure has waited for it already
+                allocator.finish_events(address)
+        elif deed == Deed.EMPTY_CACHE:
+            allocator.empty_cache()
+        else:
+            self._try(request)
+
+    def _try(self, request: tuple[int, int, int]) -> bool:
+        """What was refused then may be served now: the program gives it up all the same."""
+        try:
+            address = self._allocator.malloc(*request)
+        except OutOfMemory:
+            return False
+        self.peak_reserved = max(self.peak_reserved, self._allocator.reserved_bytes)
+        self.peak_allocated = max(self.peak_allocated, self._allocator.allocated_bytes)
+        self._allocator.free(address)
+        return True
+
+    def _look(self, at: int) -> None:
+        self.events.append(int(self._program.event[at]))
+        self.reserved.append(self._allocator.reserved_bytes)
+
+
+ANALYSIS = Analysis(
+    "what_if", "What would the same requests have needed under other settings, or on another device?", what_if
+)

@@ -1,0 +1,139 @@
+"""One reading of the history in our columns, as far as somebody asks."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from time import time_ns
+from typing import Any
+
+from vramscope.allocator.settings import Settings
+from vramscope.allocator.torch_history import DeviceHistory, histories
+from vramscope.capture import Sink
+from vramscope.capture.cuda.history import Taken
+from vramscope.model.stacks import StackBuilder
+
+
+class StackLog:
+    """Every stack once, and how far they are written."""
+
+    def __init__(self, depth: int | None = None) -> None:
+        """*depth*: the innermost so many frames are kept."""
+        self.builder = StackBuilder(depth)
+        self._n_written = 1
+
+    def write(self, sink: Sink) -> None:
+        """Those that are new."""
+        rows = self.builder.rows(self._n_written)
+        if rows:
+            sink.stacks(rows)
+            self._n_written += len(rows)
+
+
+class Reading:
+    """The new events of every device now; segments and blocks where they are needed, which is rarely."""
+
+    def __init__(
+        self, taken: Taken, starts: Mapping[int, int], stacks: StackLog, given: tuple[str, int]
+    ) -> None:
+        """*starts*: where the new entries of each device begin. *given*: torch's version, and the time of the
+        last annotation (in µs) that an earlier reading had."""
+        self.taken = taken
+        self.time_ns = time_ns()
+        self._stacks = stacks
+        self._torch, self._annotated_us = given
+        self._events = self._read(starts)
+        self._states: dict[int, DeviceHistory] | None = None
+
+    @property
+    def annotated_us(self) -> int:
+        """The time of the last annotation of this or an earlier reading."""
+        marks = self.taken.snapshot.get("external_annotations", [])
+        return max((mark["time_us"] for mark in marks), default=self._annotated_us)
+
+    def events(self, device: int) -> DeviceHistory:
+        """What is new."""
+        return self._events.get(device) or self._nothing(device)
+
+    def state(self, device: int) -> DeviceHistory:
+        """``final`` is what the allocator holds; takes some µs a block."""
+        if self._states is None:
+            snapshot = self.taken.snapshot | {"device_traces": [], "external_annotations": []}
+            found, _ = histories(snapshot, self._stacks.builder, torch=self._torch)
+            self._states = {history.device: history for history in found}
+        return self._states.get(device) or self._nothing(device)
+
+    def settings(self, device: int) -> Settings:
+        """The allocator's, as it said in this reading."""
+        return self.events(device).settings
+
+    def forget_events(self) -> None:
+        """They are written; what the allocator held may be asked later."""
+        self.taken = replace(self.taken, snapshot=self.taken.snapshot | {"device_traces": []})
+        self._events = {}
+
+    def write_stacks(self, sink: Sink) -> None:
+        """Before the tables that use them."""
+        self._stacks.write(sink)
+
+    def _read(self, starts: Mapping[int, int]) -> dict[int, DeviceHistory]:
+        snapshot = self.taken.snapshot
+        traces = [
+            _with_forward(trace[starts.get(i, len(trace)) :])
+            for i, trace in enumerate(snapshot["device_traces"])
+        ]
+        marks = [
+            mark for mark in snapshot.get("external_annotations", []) if mark["time_us"] > self._annotated_us
+        ]
+        new = snapshot | {
+            "device_traces": traces,
+            "external_annotations": marks,
+            "segments": self._pool_segments(traces),
+        }
+        found, _ = histories(new, self._stacks.builder, torch=self._torch)
+        return {history.device: history for history in found}
+
+    def _pool_segments(self, traces: list[list[Any]]) -> list[Any]:
+        """Up to torch 2.11 only the segments tell which pool an event belongs to."""
+        if any(trace and "pool_id" in trace[0] for trace in traces):
+            return []
+        segments = self.taken.snapshot["segments"]
+        if all(segment.get("segment_pool_id", (0, 0)) == (0, 0) for segment in segments):
+            return []
+        return [segment | {"blocks": []} for segment in segments]
+
+    def _nothing(self, device: int) -> DeviceHistory:
+        empty = {"segments": [], "device_traces": []} | {
+            "allocator_settings": self.taken.snapshot.get("allocator_settings", {})
+        }
+        found, _ = histories(empty, StackBuilder(), torch=self._torch)
+        return DeviceHistory(device, *_fields(found[0]))
+
+
+def _fields(history: DeviceHistory) -> tuple[Any, ...]:
+    return (history.trace, history.final, history.pools, history.marks, history.settings, history.notes)
+
+
+_LINE = re.compile(r'\s*File "(.*)", line (\d+), in (.*)')
+_BACKWARD = {"name": "backward", "filename": "", "line": 0}
+
+
+def _with_forward(trace: list[Any]) -> list[Any]:
+    """Under anomaly mode torch ≥ 2.11 tells the forward's stack of what backward does: better than none."""
+    if not any("forward_frames" in row for row in trace):
+        return trace
+    known: dict[int, list[Any]] = {}
+    found = []
+    for row in trace:
+        lines = row.get("forward_frames")
+        if lines and not row.get("frames"):
+            if id(lines) not in known:
+                known[id(lines)] = [_BACKWARD, *_frames(lines)]
+            row = row | {"frames": known[id(lines)]}  # noqa: PLW2901 -- torch's own stay as they are
+        found.append(row)
+    return found
+
+
+def _frames(lines: list[str]) -> list[Any]:
+    """Of formatted lines, outermost first, the frames, innermost first."""
+    matches = [_LINE.match(line) for line in reversed(lines)]
+    return [{"filename": m[1], "line": int(m[2]), "name": m[3]} for m in matches if m is not None]

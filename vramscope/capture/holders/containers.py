@@ -1,0 +1,101 @@
+"""Which containers does a hook put things into?"""
+
+import dis
+import functools
+import types
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch.nn.modules import module as _modules
+
+from vramscope.capture.holders.code_places import is_ours
+from vramscope.capture.holders.roots import Word
+
+KEEPING = frozenset({"append", "appendleft", "extend", "add", "update", "setdefault", "insert"})
+
+_GLOBAL_HOOKS = (
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+)
+
+
+def global_hooks() -> list[Any]:
+    """Of all modules there are: torch keeps them beside its modules, not in them."""
+    return [hook for name in _GLOBAL_HOOKS for hook in dict(getattr(_modules, name, {})).values()]
+
+
+def kept_by_hooks(hooks: Iterable[Any]) -> dict[int, Word]:
+    """By id of a container: the hook that puts things into it."""
+    found: dict[int, Word] = {}
+    for hook in hooks:
+        function = hook
+        while isinstance(function, functools.partial):
+            function = function.func
+        owner = getattr(function, "__self__", None) if isinstance(function, types.MethodType) else None
+        function = getattr(function, "__func__", function)
+        if isinstance(function, types.FunctionType) and not is_ours(function.__code__.co_filename):
+            code = function.__code__
+            word = ("hook", code.co_name, code.co_filename, code.co_firstlineno)
+            if _puts(code):
+                for container in _containers(hook, function, owner):
+                    found[id(container)] = word
+    return found
+
+
+def _puts(code: types.CodeType) -> bool:
+    """Whether it appends, adds or assigns items."""
+    names = KEEPING.intersection(code.co_names)
+    return bool(names) or any(op.opname == "STORE_SUBSCR" for op in dis.get_instructions(code))
+
+
+def _containers(hook: Any, function: Any, owner: Any) -> Iterator[Any]:
+    """Lists, dicts, sets and objects that the function names."""
+    values = [contents_of(cell) for cell in function.__closure__ or ()]
+    values += [function.__globals__.get(name) for name in function.__code__.co_names]
+    own = None if owner is None else dict_of(owner)
+    values += [] if own is None else [own.get(name) for name in function.__code__.co_names]
+    values += list(function.__defaults__ or ())
+    if isinstance(hook, functools.partial):
+        values += [*hook.args, *hook.keywords.values()]
+    for value in values:
+        if isinstance(value, list | dict | set | deque):
+            yield value
+            # A dict of lists, by layer: the usual way.
+            if isinstance(value, dict):
+                yield from (item for item in value.values() if isinstance(item, list | dict | set | deque))
+
+
+def contents_of(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # empty
+        return None
+
+
+def dict_of(thing: Any) -> dict[str, Any] | None:
+    try:
+        own = object.__getattribute__(thing, "__dict__")
+    except (AttributeError, TypeError):
+        return None
+    return own if isinstance(own, dict) else None
+
+
+def slots_of(kind: type) -> tuple[tuple[str, Any], ...]:
+    """Names and descriptors of what a class of Python's with ``__slots__`` keeps in them."""
+    return tuple(
+        (name, value)
+        for base in kind.__mro__
+        if "__slots__" in vars(base)
+        for name, value in vars(base).items()
+        if type(value) is types.MemberDescriptorType
+    )
+
+
+def slot_of(thing: Any, slot: Any) -> Any:
+    try:
+        return slot.__get__(thing)
+    except AttributeError:  # empty
+        return None

@@ -1,0 +1,138 @@
+"""Does memory grow from step to step? Asked at every step, for the price of a subtraction; only when it does
+are the holders looked for.
+
+The bound: a walk ends after 0.5 s of the thread's own time, 2 s by the clock (four times that if the program
+asks for it itself), and the next comes when three times as many steps have passed, 6 walks at most.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from itertools import pairwise
+from types import FrameType
+from typing import Any
+
+from vramscope.capture.holders import as_text, search
+from vramscope.capture.holders.statement import kept_at
+from vramscope.capture.hooks.open_phases import other_threads
+from vramscope.model.holders import PREFIX
+from vramscope.model.marks import Category, Note
+
+_RISES = 6
+_LEAST_BYTES = 16 << 10
+_BLOCK = 16
+# Of the distances between rises the longest over the shortest: evaluations come every so many steps.
+_MOST_UNEVEN = 1.5
+_WALK_S, _ASKED_WALK_S = 0.5, 2.0
+_MOST_WALKS, _BACKOFF = 6, 3
+_MOST_TOLD = 5000
+
+# What ends a step, best knowledge first: once one was seen, those after it no longer count.
+_RANKS = {"step": 0, "optimizer": 1, "backward": 2, "forward": 3}
+
+
+class Watch:
+    """The allocated bytes at the end of each step, and the search that they lead to."""
+
+    __slots__ = (
+        "_blocks",
+        "_floors",
+        "_key",
+        "_last",
+        "_level",
+        "_n_ticks",
+        "_next_walk",
+        "_note",
+        "_noted",
+        "_rises",
+        "_tell",
+        "n_walks",
+    )
+
+    def __init__(
+        self,
+        level: Callable[[], int],
+        tell: Callable[[Any, Category, str], bool],
+        note: Callable[[Note], None] | None = None,
+    ) -> None:
+        self._level = level
+        self._tell = tell
+        self._note = note
+        self._noted: set[str] = set()
+        self._key: tuple[int, int] = (len(_RANKS), 0)
+        self._last: deque[int] = deque(maxlen=_BLOCK)
+        self._blocks: list[int] = []
+        self._floors: list[tuple[int, int]] = []
+        self._rises = 0
+        self._n_ticks = 0
+        self._next_walk = 0
+        self.n_walks = 0
+
+    def tick(self, kind: str, identity: int, frame: FrameType | None) -> None:
+        """A step of this *kind* ended; of several optimizers the first one counts."""
+        key = (_RANKS[kind], identity)
+        if key[0] < self._key[0]:
+            self._begin(key)
+        if key != self._key or self.n_walks >= _MOST_WALKS:
+            return
+        if self._is_growing(self._level()) and self._n_ticks >= self._next_walk:
+            self._next_walk = _BACKOFF * self._n_ticks
+            self.explain(frame, _WALK_S)
+
+    def explain(self, frame: FrameType | None, seconds: float = _ASKED_WALK_S) -> None:
+        """Say of every storage who holds it; a note says where that stays unknown."""
+        self.n_walks += 1
+        if other_threads():
+            self._note_once(
+                "holders_unknown",
+                "several threads use torch at once, so nobody looked for what holds the memory: tensors of "
+                "another thread may not be touched",
+            )
+            return
+        found = search(seconds, frame)
+        if not found.is_complete or len(found.ways) > _MOST_TOLD:
+            self._note_once(
+                "holders_incomplete",
+                f"the search for what holds the memory ended after {seconds:g} s or {_MOST_TOLD} storages: "
+                "of others the holder is unknown",
+            )
+        for way in found.ways[:_MOST_TOLD]:
+            words = (*way.words, *kept_at(way.words))
+            self._tell(way.storage, Category.UNKNOWN, PREFIX + as_text(words))
+
+    def _note_once(self, code: str, text: str) -> None:
+        if code not in self._noted and self._note is not None:
+            self._noted.add(code)
+            self._note(Note(code, text))
+
+    def _begin(self, key: tuple[int, int]) -> None:
+        self._key = key
+        self._last.clear()
+        self._blocks.clear()
+        self._floors.clear()
+        self._rises = self._n_ticks = 0
+
+    def _is_growing(self, level: int) -> bool:
+        """Six rises, in a row or at even distances; or, of what grows in jumps, two rises of the lowest of 16
+        steps."""
+        self._n_ticks += 1
+        before = self._last[-1] if self._last else level
+        self._rises = self._rises + 1 if level >= before + _LEAST_BYTES else 0
+        self._last.append(level)
+        if self._n_ticks % _BLOCK == 0:
+            self._blocks = [*self._blocks[-2:], min(self._last)]
+            low = self._blocks
+            if len(low) == 3 and low[2] > low[1] + _LEAST_BYTES and low[1] > low[0] + _LEAST_BYTES:
+                return True
+        return self._rises >= _RISES or self._rises_evenly(level)
+
+    def _rises_evenly(self, level: int) -> bool:
+        """Six rises that were never undone, as far apart as evaluations are."""
+        floors = self._floors
+        while floors and floors[-1][1] > level:
+            floors.pop()
+        if floors and level < floors[-1][1] + _LEAST_BYTES:
+            return False
+        floors.append((self._n_ticks, level))
+        del floors[: -_RISES - 1]
+        gaps = [after[0] - before[0] for before, after in pairwise(floors)]
+        return len(gaps) == _RISES and max(gaps) <= _MOST_UNEVEN * min(gaps)

@@ -1,0 +1,70 @@
+"""From which names does the program reach its objects? Locals of live frames, globals of its modules,
+context variables."""
+
+import contextvars
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from vramscope.capture.holders.code_places import is_program
+
+Word = tuple[Any, ...]
+"""One step of a way: its kind, a name, and what the kind needs; ``vramscope.model.holders`` reads them."""
+
+
+def named(frame: types.FrameType | None) -> Iterator[tuple[Any, Word]]:
+    """Locals of live frames, the innermost first, then the globals of the program's modules
+    and the context variables of the calling thread."""
+    own = sys._getframe()
+    for top in [frame, *(other for other in sys._current_frames().values() if other is not own)]:
+        yield from _of_frames(top)
+    del own
+    yield from of_modules(are_program=True)
+    for variable, value in contextvars.copy_context().items():
+        yield value, ("context", variable.name)
+
+
+def _of_frames(frame: types.FrameType | None) -> Iterator[tuple[Any, Word]]:
+    while frame is not None:
+        code = frame.f_code
+        if code.co_flags & 1 and is_program(code.co_filename):  # CO_OPTIMIZED: of a function
+            for name, value in locals_of(frame).items():
+                yield value, ("local", name, code.co_name, code.co_filename, frame.f_lineno)
+        elif is_program(code.co_filename) and frame.f_locals is frame.f_globals:
+            for name, value in list(frame.f_globals.items()):
+                if not name.startswith("__"):
+                    yield value, ("global", name, code.co_filename)
+        frame = frame.f_back
+
+
+def of_modules(*, are_program: bool) -> Iterator[tuple[Any, Word]]:
+    for name, module in list(sys.modules.items()):
+        if type(module) is not types.ModuleType or name.partition(".")[0] == "vramscope":
+            continue
+        file = vars(module).get("__file__")
+        is_main = name == "__main__"  # a notebook's has no file
+        if (is_main or is_program(file)) != are_program:
+            continue
+        if are_program or name.partition(".")[0] not in _QUIET:
+            for variable, value in list(vars(module).items()):
+                if not variable.startswith("__"):
+                    yield value, ("global", variable, file or name)
+
+
+# What keeps no tensors of the program, and would take the time.
+_QUIET = frozenset({*sys.stdlib_module_names, "numpy", "torch", "pyarrow", "pandas", "sympy", "scipy"})
+
+
+def locals_of(frame: Any) -> dict[str, Any]:
+    """Of a function's frame, leaving nothing behind.
+
+    Up to Python 3.12 ``f_locals`` is a dict that the frame keeps, and with it tensors that the function
+    lets go of later. Where nobody else has that dict, it is emptied again.
+    """
+    found = frame.f_locals
+    copy = dict(found)
+    # The frame's own reference, ours, and the argument's.
+    if type(found) is dict and found is not frame.f_globals and sys.getrefcount(found) <= 3:
+        found.clear()
+    return copy

@@ -1,0 +1,239 @@
+"""Which calls of torch itself are phases of a program: backward, checkpoints, optimizers, loaders."""
+
+import functools
+import sys
+from _thread import get_ident
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.utils.data
+from torch.compiler import is_compiling
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils import checkpoint as _checkpoint
+
+from vramscope.capture.gradients import backwards
+from vramscope.capture.hooks.open_phases import (
+    CHECKPOINT,
+    FORWARDS,
+    Listener,
+    begin,
+    during,
+    end,
+    guarded,
+    in_backward,
+    replace,
+    state,
+    thread,
+)
+from vramscope.model.marks import BackwardKeeps, Phase
+
+# The name that torch ≥ 2.4 runs every backward through, bound in two modules; torch 2.1 has neither.
+_ENGINE = "_engine_run_backward"
+
+
+def hook_calls() -> None:
+    """Until everything is undone."""
+    _hook_backward()
+    _hook_checkpoints()
+    _hook_optimizers()
+    _hook_data()
+
+
+# ----------------------------------------------------------------------------------------- backward
+
+
+def _hook_backward() -> None:
+    if hasattr(torch.autograd.graph, _ENGINE):
+        places: list[tuple[Any, str]] = [(torch.autograd.graph, _ENGINE), (torch.autograd, _ENGINE)]
+    else:
+        places = [(torch.autograd, "backward"), (torch.autograd, "grad")]
+    for home, name in places:
+        replace(home, name, _watched_backward)
+
+
+def _watched_backward(run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        if state.listener is None or is_compiling():
+            return _noticed(run, args, kwargs)
+        if in_backward():
+            # A reentrant checkpoint has run its forward again and goes backward through it.
+            guarded(_end_recompute)
+            return _noticed(run, args, kwargs)
+        keeps = _what_it_keeps(run, args, kwargs)
+        guarded(_begin_backward, keeps, sys._getframe())
+        # Module calls inside of backward count from nothing: they are recomputations.
+        calls, modules = thread.calls, thread.modules
+        thread.calls, thread.modules = 0, []
+        try:
+            return _noticed(run, args, kwargs)
+        finally:
+            thread.calls, thread.modules = calls, modules
+            guarded(_end_backward, keeps)
+
+    return run_backward
+
+
+def _noticed(run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Run backward so that no other thread reads gradients meanwhile."""
+    own = get_ident()
+    if own in backwards:
+        return run(*args, **kwargs)
+    try:
+        backwards[own] = 1
+        return run(*args, **kwargs)
+    finally:
+        backwards.pop(own, None)
+
+
+def _what_it_keeps(run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    """The mark's value: whether the program asked to retain the graph, or to create one of the gradients."""
+    # autograd.grad, wrapped where torch has no engine by that name, takes the inputs before them.
+    at = 3 if run.__name__ == "grad" else 2
+    retains, creates = (
+        bool(kwargs.get(name, args[i] if len(args) > i else False))
+        for i, name in ((at, "retain_graph"), (at + 1, "create_graph"))
+    )
+    # Without a word about it, creating a graph retains the old one.
+    return BackwardKeeps.A_NEW_GRAPH if creates else BackwardKeeps.ITS_GRAPH if retains else 0
+
+
+def _begin_backward(_listener: Listener, keeps: int, owner: FrameType) -> None:
+    begin(Phase.BACKWARD, keeps, "", owner)
+    if not any(opened.phase in FORWARDS for opened in thread.open):
+        # A Ctrl-C left a forward before its phase had begun.
+        thread.calls = 0
+
+
+def _end_backward(listener: Listener, keeps: int) -> None:
+    end(Phase.BACKWARD, keeps, "")
+    listener.backward_ends()
+
+
+# -------------------------------------------------------------------------------------- checkpoints
+
+
+def _hook_checkpoints() -> None:
+    """torch.utils.checkpoint runs any function again inside backward, a module or not."""
+    if hasattr(_checkpoint, "_recomputation_hook"):
+        replace(_checkpoint, "_recomputation_hook", _watched_recomputation)
+    replace(_checkpoint.CheckpointFunction, "backward", _watched_reentrant)
+
+
+def _watched_recomputation(original: Any) -> Any:
+    class Recomputation(original):
+        """What torch enters around the second run."""
+
+        def __enter__(self) -> Any:
+            guarded(_begin_recompute)
+            return super().__enter__()
+
+        def __exit__(self, *error: object) -> Any:
+            try:
+                return super().__exit__(*error)
+            finally:
+                guarded(_end_recompute)
+
+    return Recomputation
+
+
+def _watched_reentrant(run: Callable[..., Any]) -> Callable[..., Any]:
+    """The second run lasts from here to the backward through it, which ``_watched_backward`` sees."""
+
+    @functools.wraps(run)
+    def backward(*args: Any) -> Any:
+        guarded(_begin_recompute)
+        try:
+            return run(*args)
+        finally:
+            guarded(_end_recompute)
+
+    return backward
+
+
+def _begin_recompute(_listener: Listener) -> None:
+    if not is_compiling():
+        begin(Phase.RECOMPUTE, 0, CHECKPOINT, None)
+
+
+def _end_recompute(_listener: Listener) -> None:
+    end(Phase.RECOMPUTE, 0, CHECKPOINT)
+
+
+# ---------------------------------------------------------------------------------------- optimizer
+
+
+def _hook_optimizers() -> None:
+    handles = [
+        register_optimizer_step_pre_hook(_before_step),
+        register_optimizer_step_post_hook(_after_step),
+    ]
+    state.undo_all.extend(handle.remove for handle in handles)
+    for home in (torch.optim.Optimizer, torch.nn.Module):
+        replace(home, "zero_grad", _watched_zero_grad)
+    # A step that it skips calls no optimizer: only here is it seen.
+    replace(_GRAD_SCALER, "step", _watched_scaler)
+
+
+def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001
+    if not is_compiling():
+        guarded(_begin_step, optimizer, sys._getframe(1))
+
+
+def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001
+    if not is_compiling():
+        guarded(_end_step, optimizer)
+
+
+def _begin_step(listener: Listener, optimizer: Any, owner: FrameType) -> None:
+    begin(Phase.OPTIMIZER, id(optimizer), type(optimizer).__name__, owner)
+    listener.step_begins(optimizer)
+
+
+def _end_step(listener: Listener, optimizer: Any) -> None:
+    listener.step_ends(optimizer)
+    end(Phase.OPTIMIZER, id(optimizer), type(optimizer).__name__)
+
+
+def _watched_zero_grad(run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
+        return during(Phase.ZERO_GRAD, owner, sys._getframe(), lambda: run(owner, *args, **kwargs))
+
+    return zero_grad
+
+
+def _watched_scaler(run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        return during(
+            Phase.OPTIMIZER, optimizer, sys._getframe(), lambda: run(scaler, optimizer, *args, **kwargs)
+        )
+
+    return step
+
+
+def _grad_scaler() -> Any:
+    """The class that defines ``GradScaler.step``: torch.amp's since 2.3, torch.cuda.amp's before."""
+    return next(kind for kind in torch.cuda.amp.GradScaler.__mro__ if "step" in kind.__dict__)
+
+
+_GRAD_SCALER = _grad_scaler()
+
+
+# --------------------------------------------------------------------------------------------- data
+
+
+def _hook_data() -> None:
+    """torch annotates it as well, on CUDA and since 2.5; ours is there always."""
+    replace(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", _watched_next)
+
+
+def _watched_next(run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def next_batch(loader: Any) -> Any:
+        return during(Phase.DATA, loader, sys._getframe(), lambda: run(loader))
+
+    return next_batch

@@ -1,0 +1,171 @@
+"""Which module of the model is running? By its path from the root: ``blocks.0.mlp``.
+
+A path is looked up by the identity of the module, so a call costs two small operations. On CUDA, where events
+are read long after they happened, every change is kept with its time: two integers. What has a path is
+learnt when a root module is called.
+"""
+
+import weakref
+from _thread import get_ident
+from array import array
+from collections import deque
+from contextlib import suppress
+from itertools import count
+from time import time_ns
+from typing import Any
+
+import numpy as np
+
+from vramscope.capture.log import MarkRow
+from vramscope.model.marks import ROOT_MODULE, MarkKind, Phase
+from vramscope.model.trace import Action, Trace
+
+NONE = 0
+
+
+class _Known(weakref.ref):  # type: ignore[type-arg]
+    """A module that has a path, or was called as a root."""
+
+    __slots__ = ("calls", "key", "prefix")
+    key: int
+    calls: int
+    """As a root."""
+    prefix: str | None
+
+
+class ModuleLog:
+    """Paths of the modules of one run, and on a clock which of them ran when."""
+
+    __slots__ = (
+        "_changes",
+        "_index",
+        "_inside",
+        "_is_timed",
+        "_known",
+        "_last",
+        "_numbers",
+        "dead",
+        "ids",
+        "names",
+    )
+
+    def __init__(self, *, is_timed: bool) -> None:
+        self.ids: dict[int, int] = {}
+        """id() of a living module → index of its path."""
+        self.names: dict[int, str] = {NONE: ""}
+        """Paths by index; 0 is no module."""
+        self._index: dict[str, int] = {"": NONE}
+        self._numbers = count(1)
+        self._known: dict[int, _Known] = {}
+        self.dead: deque[_Known] = deque()
+        """Modules that are gone, until ``forget``: Python code in a weak reference's callback would lose the
+        user's Ctrl-C."""
+        self._inside: dict[int, int] = {}
+        self._is_timed = is_timed
+        # time, index, time, index …: not tuples, which would make the garbage collector run more often.
+        self._changes = array("q")
+        self._last = NONE
+
+    def learn(self, root: Any) -> None:
+        """Paths of everything in a module that was called as a root.
+
+        Walked again at its 1st, 2nd, 4th, 8th … call: modules grow late.
+        """
+        self.forget()
+        known = self._of(root)
+        known.calls += 1
+        if known.calls & (known.calls - 1):
+            return
+        prefix = self.prefix(root)
+        for path, module in root.named_modules():
+            if id(module) not in self.ids or path == "":
+                self._learn(module, ".".join(filter(None, (prefix, path))) or ROOT_MODULE)
+
+    def prefix(self, root: Any) -> str:
+        """Nothing for the first root; of later ones, a critic beside a generator, the path or the class."""
+        known = self._of(root)
+        if known.prefix is None:
+            known.prefix = ""
+            if id(root) in self.ids:
+                path = self.names[self.ids[id(root)]]
+                known.prefix = "" if path == ROOT_MODULE else path
+            elif self.ids:
+                known.prefix = self._unused(type(root).__name__)
+        return known.prefix
+
+    def changed(self, index: int) -> None:
+        """From now on the module of that path is running on the calling thread.
+
+        Where several threads run modules at once, no time says which of them an event belongs to.
+        """
+        if not self._is_timed:
+            return
+        if index == NONE:
+            self._inside.pop(get_ident(), None)
+        else:
+            self._inside[get_ident()] = index
+        inside = list(self._inside.values())
+        self._changes.extend((time_ns(), inside[0] if len(inside) == 1 else NONE))
+
+    def marks(self, trace: Trace) -> list[MarkRow]:
+        """A mark before every allocation of the trace that another module made than the one before.
+
+        Event times are cut to microseconds; between the hook of a module and its first allocation, and
+        between its last and the next hook, lie several.
+        """
+        # A copy: an array cannot grow while something looks into it.
+        changes = np.frombuffer(self._changes.tobytes(), dtype="i8").reshape(-1, 2)
+        at = np.flatnonzero(trace.action == Action.ALLOC)
+        # Threads that add at once may do so out of order.
+        row = np.searchsorted(np.maximum.accumulate(changes[:, 0]), trace.time_ns[at], side="right")
+        index = np.concatenate([[self._last], changes[:, 1]])[row]
+        new = np.flatnonzero(np.diff(index, prepend=-1))
+        return [
+            (int(MarkKind.MODULE), int(Phase.OTHER), now, event, 0, NONE, self.names[module])
+            for now, event, module in zip(
+                trace.time_ns[at[new]].tolist(), at[new].tolist(), index[new].tolist(), strict=True
+            )
+        ]
+
+    def cut(self) -> None:
+        """Every device has its marks: forget the changes."""
+        n = len(self._changes)
+        if n:
+            self._last = self._changes[n - 1]
+            # In place: another thread may be adding to it.
+            del self._changes[:n]
+
+    def _of(self, module: Any) -> "_Known":
+        known = self._known.get(id(module))
+        if known is None or known() is not module:
+            known = _Known(module, self.dead.append)
+            known.key, known.calls, known.prefix = id(module), 0, None
+            self._known[id(module)] = known
+        return known
+
+    def _learn(self, module: Any, path: str) -> None:
+        index = self._index.get(path)
+        if index is None:
+            # Another thread may be giving names too: a number may go unused, and none is used twice.
+            index = self._index.setdefault(path, next(self._numbers))
+            self.names[index] = path
+        self._of(module)
+        self.ids[id(module)] = index
+
+    def forget(self) -> None:
+        """The ids of modules that are gone may be others' soon."""
+        with suppress(IndexError):  # another thread was faster
+            while self.dead:
+                dead = self.dead.popleft()
+                # A Ctrl-C may have come before it got its key.
+                key = getattr(dead, "key", 0)
+                if self._known.get(key) is dead:
+                    self._known.pop(key, None)
+                    self.ids.pop(key, None)
+
+    def _unused(self, name: str) -> str:
+        taken = {known.prefix for known in list(self._known.values()) if known() is not None}
+        number = 1
+        while (found := name if number == 1 else f"{name}#{number}") in taken:
+            number += 1
+        return found

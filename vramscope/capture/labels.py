@@ -1,0 +1,209 @@
+"""What is this storage? Named by identity at the few moments when the program itself knows."""
+
+import weakref
+from _thread import get_ident
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+import torch
+
+from vramscope.capture.gradients import gradients_now
+from vramscope.capture.hooks.modules import ModuleLog
+from vramscope.capture.storages import storage_of
+from vramscope.model.marks import Category
+
+Tell: TypeAlias = Callable[[Any, Category, str, int], bool]
+"""``tell(storage, category, name, bytes of an element)``: False where the storage is not ours, so that it may
+be asked again."""
+
+Named: TypeAlias = list[tuple[str, "weakref.ref[Any]", Category]]
+
+
+class _Seen(weakref.ref):  # type: ignore[type-arg]
+    """A storage that has its label, by the address of its C++ half."""
+
+    __slots__ = ("cdata",)
+    cdata: int
+
+
+class _Root:
+    """A root module: what it is made of, and who calls it."""
+
+    __slots__ = ("calls", "named", "reference", "threads")
+
+    def __init__(self, reference: "weakref.ref[Any]") -> None:
+        self.reference = reference
+        self.calls = 0
+        self.named: Named = []
+        self.threads: set[int] = set()
+        """All that ran its forward."""
+
+
+class Labeller:
+    """Finds names for storages; each storage is told once, by the first name found for it.
+
+    Safe to use from several threads that train at once: only tensors that belong to the calling thread are
+    looked at. A root module belongs to the threads that ran its forward.
+
+    Measured: 0.3 µs for a tensor whose storage has its label, so 1,000 parameters under Adam cost about
+    1.5 ms a step.
+    """
+
+    __slots__ = ("_dead_roots", "_dead_storages", "_log", "_names", "_roots", "_seen", "_tell")
+
+    def __init__(self, tell: Tell, log: ModuleLog | None = None) -> None:
+        self._tell = tell
+        self._log = log
+        self._seen: dict[int, _Seen] = {}
+        # Not weak dictionaries: Python code in a weak reference's callback loses the user's Ctrl-C.
+        self._roots: dict[int, _Root] = {}
+        self._dead_storages: deque[_Seen] = deque()
+        self._dead_roots: deque[weakref.ref[Any]] = deque()
+        # By id(): a tensor's own hash is its id, but == compares values.
+        self._names: dict[int, str] = {}
+
+    def module(self, module: Any) -> None:
+        """Parameters and buffers of a root module."""
+        for name, reference, category in self._named(module):
+            tensor = reference()
+            if tensor is not None:
+                self._label(tensor, category, name)
+
+    def inputs(self, inputs: Any) -> None:
+        """Tensors among the arguments of a root module, but what another root module made."""
+        for tensor in tensors_in(inputs, depth=3):
+            if tensor.grad_fn is None and not tensor.requires_grad:
+                self._label(tensor, Category.INPUT, "")
+
+    def outputs(self, result: Any) -> None:
+        """What a root module returned: an activation, and no input of the next (a generator's picture)."""
+        for tensor in tensors_in(result, depth=3):
+            self._label(tensor, Category.ACTIVATION, "output of a module")
+
+    def gradients(self) -> None:
+        """At the end of a backward pass: of every parameter that the calling thread ran forward.
+
+        While another thread runs a backward pass nothing is looked at; the optimizer's step does it then.
+        """
+        own = get_ident()
+        parameters: list[Any] = []
+        names: list[str] = []
+        for root in list(self._roots.values()):
+            if own in root.threads:
+                for name, reference, category in root.named:
+                    parameter = reference() if category == Category.PARAMETER else None
+                    if parameter is not None:
+                        parameters.append(parameter)
+                        names.append(name)
+        self._gradients(parameters, names)
+
+    def parameters(self, optimizer: Any) -> None:
+        """At the begin of a step: of an optimizer's parameters, which belong to no module perhaps."""
+        parameters = list(_parameters(optimizer))
+        names = [self._names.get(id(parameter), "") for parameter in parameters]
+        for parameter, name in zip(parameters, names, strict=True):
+            self._label(parameter, Category.PARAMETER, name)
+        # The step itself reads these gradients next, so no other thread may be writing them. Threads that
+        # share a model without a lock (Hogwild) do: there each is read only while no backward pass runs.
+        if any(len(root.threads) > 1 for root in list(self._roots.values())):
+            self._gradients(parameters, names)
+        else:
+            self._label_gradients([parameter.grad for parameter in parameters], names)
+
+    def optimizer_state(self, optimizer: Any) -> None:
+        """Tensors in ``optimizer.state``."""
+        for parameter, state in list(getattr(optimizer, "state", {}).items()):
+            owner = self._names.get(id(parameter), "")
+            if isinstance(state, Mapping):
+                for key, value in list(state.items()):
+                    for tensor in tensors_in(value, depth=2):
+                        self._label(
+                            tensor, Category.OPTIMIZER_STATE, f"{key} of {owner}" if owner else str(key)
+                        )
+
+    def _gradients(self, parameters: Sequence[Any], names: Sequence[str]) -> None:
+        self._label_gradients(gradients_now(parameters), names)
+
+    def _label_gradients(self, gradients: Sequence[Any], names: Sequence[str]) -> None:
+        for gradient, name in zip(gradients, names, strict=False):
+            if gradient is not None:
+                self._label(gradient, Category.GRADIENT, f"gradient of {name}" if name else "")
+
+    def _named(self, module: Any) -> Named:
+        """Walked again at the 1st, 2nd, 4th, 8th … call: modules grow late (lazy layers, adapters)."""
+        root = self._root(module)
+        root.threads.add(get_ident())
+        root.calls += 1
+        if root.calls & (root.calls - 1) == 0 or not root.named:
+            prefix = "" if self._log is None else self._log.prefix(module)
+            named = [
+                *_walk(prefix, module.named_parameters(), Category.PARAMETER),
+                *_walk(prefix, module.named_buffers(), Category.BUFFER),
+            ]
+            root.named = named
+            for name, reference, category in named:
+                if category == Category.PARAMETER:
+                    self._names[id(reference())] = name
+        return root.named
+
+    def _root(self, module: Any) -> _Root:
+        while self._dead_roots:
+            dead = self._dead_roots.popleft()
+            for key, root in list(self._roots.items()):
+                if root.reference is dead:
+                    self._roots.pop(key, None)
+        root = self._roots.get(id(module))
+        if root is None or root.reference() is not module:
+            root = self._roots[id(module)] = _Root(weakref.ref(module, self._dead_roots.append))
+        return root
+
+    def _label(self, tensor: Any, category: Category, name: str) -> None:
+        storage = storage_of(tensor)
+        if storage is None:
+            return
+        seen = self._seen.get(storage._cdata)
+        if seen is not None and seen() is not None:
+            return
+        if self._tell(storage, category, name, _element_bytes(tensor)):
+            self._remember(storage)
+
+    def _remember(self, storage: Any) -> None:
+        seen = _Seen(storage, self._dead_storages.append)
+        seen.cdata = storage._cdata
+        self._seen[seen.cdata] = seen
+        with suppress(IndexError):  # another thread was faster
+            while self._dead_storages:
+                dead = self._dead_storages.popleft()
+                # A Ctrl-C may have come before it got its address.
+                cdata = getattr(dead, "cdata", 0)
+                if self._seen.get(cdata) is dead:
+                    self._seen.pop(cdata, None)
+
+
+def _element_bytes(tensor: Any) -> int:
+    with torch._C.DisableTorchFunction():
+        return int(tensor.element_size())
+
+
+def _walk(prefix: str, found: Iterable[tuple[str, Any]], category: Category) -> Named:
+    before = f"{prefix}." if prefix else ""
+    return [(before + name, weakref.ref(tensor), category) for name, tensor in found]
+
+
+def _parameters(optimizer: Any) -> Iterator[Any]:
+    for group in getattr(optimizer, "param_groups", ()):
+        yield from group.get("params", ())
+
+
+def tensors_in(value: Any, depth: int) -> Iterator[Any]:
+    """Tensors in plain containers; strangers are not looked into."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth and type(value) in (tuple, list):
+        for item in value:
+            yield from tensors_in(item, depth - 1)
+    elif depth and isinstance(value, dict):
+        for item in list(value.values()):
+            yield from tensors_in(item, depth - 1)

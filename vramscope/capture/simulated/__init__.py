@@ -1,0 +1,423 @@
+"""What would CUDA's allocator do with this program? Asked on the CPU, where there is no GPU.
+
+Every storage's birth and death goes through our model of the caching allocator. The program is the CPU's:
+workspaces inside an operator are not seen, and its kernels save other tensors than CUDA's. Always labelled
+*simulated*; not a prediction.
+"""
+
+import math
+import platform
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from time import time_ns
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+
+from vramscope.allocator.settings import Settings
+from vramscope.allocator.simulation import (
+    CachingAllocator,
+    OutOfMemory,
+)
+from vramscope.capture import Failed, Options, Sink, Source, hooks
+from vramscope.capture.allocator_settings import allocator_conf
+from vramscope.capture.holders.growth_watch import Watch
+from vramscope.capture.hooks.modules import NONE, ModuleLog
+from vramscope.capture.labels import Labeller, tensors_in
+from vramscope.capture.log import (
+    LabelRow,
+    MarkRow,
+    labels_table,
+    marks_table,
+)
+from vramscope.capture.simulated.stacks import Path, StackWalker
+from vramscope.capture.storages import Life, Storages
+from vramscope.capture.undisturbed import undisturbed
+from vramscope.errors import CaptureError
+from vramscope.model.device import Device
+from vramscope.model.marks import Category, MarkKind, Note, Phase
+from vramscope.model.stacks import StackBuilder
+from vramscope.model.trace import Action, Trace
+from vramscope.units import format_bytes
+
+_COLUMNS = len(Trace.DTYPES)
+# Events that wait for the writer, 300 bytes each: above the first number the program's own thread writes
+# them, above the second (a disk that hangs) recording gives up.
+_MANY_WAITING = 500_000
+_TOO_MANY_WAITING = 4_000_000
+_MANY_QUEUED = 1_000_000
+"""Entries, seven for an event: a program without steps that makes so many in a flush is held up for them."""
+_LONGEST_WAIT_S = 5.0
+_STATE_INTERVAL_S = 10.0
+_EVENTS = _PLACE, _REPLACE, _MARK, _LABEL = range(4)
+
+
+class Simulated:
+    """The simulated device of this process.
+
+    Events come from any thread and from within anything (a weak reference calls back wherever the garbage
+    collector runs), so nobody may ever wait: everything enters one queue, by one call of C code that no
+    signal handler interrupts. The order of the queue is the order of events. The queue is emptied on threads
+    of our own, where nothing is ever interrupted, at each training step and each flush.
+    """
+
+    def __init__(self, options: Options, failed: Failed) -> None:
+        conf = allocator_conf(str(torch.__version__))
+        settings = Settings.from_conf(conf, torch=torch.__version__)
+        self.failed = failed
+        self.torch = str(torch.__version__)
+        self.settings: Mapping[str, str] = {"PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
+        self.devices: Sequence[Device] = (
+            Device(0, "simulated", f"simulated on {platform.machine()}", options.capacity_bytes or 0),
+        )
+        self._allocator = CachingAllocator(settings, options.capacity_bytes, self._emit)
+        self._queue: deque[Any] = deque()
+        """Of what happened: a Life that died; or a number of _EVENTS, a time and five arguments.
+
+        Not as tuples: Python's garbage collector would count those that wait, and run more often than
+        without us, and free the program's cycles earlier.
+        """
+        self.died = self._queue.append
+        self._storages = Storages(self)
+        self._placed: dict[int, Life] = {}
+        """Every storage with its block, by the address of its C++ half."""
+        self.modules = ModuleLog(is_timed=False)
+        self._module = NONE
+        self._labeller = Labeller(self._tell, self.modules)
+        self.watch = Watch(self.allocated_bytes, self._tell, self._note)
+        self._builder = StackBuilder()
+        self._walker = StackWalker(self._builder, options.stack_depth)
+        self._sink: Sink | None = None
+        self._at_work = threading.RLock()
+        self._writing = threading.Lock()
+        self._is_initial = True
+        self._n_events = 0
+        self._n_stacks = 1
+        self._stated_s = -math.inf
+        self._now = 0
+        self._stack_id = 0
+        # One flat list: tuples would be counted by the garbage collector, which then ran more often than
+        # without us, and freed the program's cycles earlier.
+        self._rows: list[int] = []
+        self._marks: list[MarkRow] = []
+        self._labels: list[LabelRow] = []
+        self._notes: list[Note] = []
+        self._told: set[str] = set()
+        self._threads: set[int] = set()
+        self._other_threads: set[int] = set()
+
+    # ------------------------------------------------------------------------------- as a Capture
+
+    def start(self, sink: Sink) -> None:
+        """Begin; what exists already becomes the initial state."""
+        self._storages.adopt(everything=True)
+        with self._at_work:
+            self._work()
+            self._is_initial = False
+            initial = self._allocator.snapshot(0, self._now)
+        sink.state(initial, 0, reported=False)
+        self._sink = sink
+        self._hook()
+
+    def resume(self) -> None:
+        """The next block was entered.
+
+        The weak references stayed through the pause, so every death was seen; births are taken in where the
+        garbage collector still has the tensors among the young, the rest when an operator shows them.
+        """
+        self._storages.adopt(everything=False)
+        self._hook()
+
+    def _hook(self) -> None:
+        self._storages.wrap_resize()
+        hooks.install(self)
+
+    def pause(self) -> None:
+        """A block was left: take every hook out of the program."""
+        hooks.uninstall()
+        self._storages.unwrap_resize()
+
+    def enter_thread(self) -> None:
+        """See the operators of the calling thread."""
+        self._threads.add(threading.get_ident())
+        self._storages.enter_thread()
+
+    def exit_thread(self) -> None:
+        """The calling thread left its outermost block."""
+        self._threads.discard(threading.get_ident())
+        hooks.forget_thread()
+        self._storages.exit_thread()
+
+    def flush(self) -> None:
+        """Hand over what there is."""
+        with self._writing:
+            self._write()
+
+    def finish(self) -> None:
+        """A block was left: hand over the rest, and the state at its end.
+
+        Of a block per step not every end is worth a state, 40 bytes a block: ``conclude`` writes the last.
+        """
+        with self._writing:
+            self._write(is_end=time.monotonic() - self._stated_s > _STATE_INTERVAL_S)
+
+    def conclude(self) -> None:
+        """The program ends: hand over what happened since, and the state now."""
+        with self._writing:
+            self._write(is_end=True)
+
+    def abandon(self) -> None:
+        """Take every hook out and never touch the sink again; waits for nothing."""
+        self.pause()
+        self._sink = None
+        self._storages.quiet = True
+        self._storages.live.clear()
+        self._placed.clear()
+        self._queue.clear()
+        self._rows.clear()
+
+    def notes(self) -> list[Note]:
+        """What only the end tells."""
+        found = []
+        if not self._storages.n_born:
+            found.append(Note("nothing_seen", "no GPU and no tensor on the CPU: nothing was recorded"))
+        if self._storages.n_late:
+            text = "some storages were first seen after their birth: made outside of the blocks or in C++"
+            found.append(Note("seen_late", text, self._storages.n_late))
+        if self._other_threads:
+            text = (
+                "modules were called on threads that entered no block: what they allocate is seen late or not"
+            )
+            found.append(Note("other_threads", text, len(self._other_threads)))
+        found += hooks.too_deep(self._storages.n_too_deep)
+        self._storages.n_too_deep = 0
+        new = [note for note in found if note.code not in self._told]
+        self._told.update(note.code for note in new)
+        return new
+
+    # ----------------------------------------------------------------------- told by the program
+
+    def mark(self, kind: MarkKind, phase: Phase = Phase.OTHER, value: int = 0, name: str = "") -> None:
+        """A fact about the program, now."""
+        if self._storages.quiet:
+            return
+        if hooks.has_collected():
+            self._queue.extend((_MARK, time_ns(), int(MarkKind.GC), 0, threading.get_ident(), 2, ""))
+        self._queue.extend((_MARK, time_ns(), int(kind), int(phase), threading.get_ident(), value, name))
+        if kind == MarkKind.STEP:
+            self.watch.tick("step", 0, sys._getframe(1))
+
+    def born(self, life: Life, frame: FrameType | None) -> None:
+        """A new storage."""
+        path = None if frame is None else self._walker.path(frame)
+        self._queue.extend((_PLACE, time_ns(), life, life.n_bytes, path, hooks.module_now(), None))
+        if len(self._queue) > _MANY_QUEUED:
+            self._catch_up()
+
+    def resized(self, life: Life, n_bytes: int, frame: FrameType | None) -> None:
+        """It has another size now."""
+        path = None if frame is None else self._walker.path(frame)
+        self._queue.extend((_REPLACE, time_ns(), life.cdata, n_bytes, path, None, None))
+
+    def allocated_bytes(self) -> int:
+        """On the simulated device now; some 50 µs, and a wait for whatever is queued."""
+        self._catch_up()
+        return self._allocator.allocated_bytes
+
+    def address(self, storage: Any) -> int:
+        """Of the block of a storage, now; 0 where it has none."""
+        self._catch_up()
+        life = self._placed.get(storage._cdata)
+        return 0 if life is None else life.address
+
+    def forward_begins(self, module: Any) -> None:
+        """Its parameters and buffers are known by name."""
+        if threading.get_ident() not in self._threads:
+            self._other_threads.add(threading.get_ident())
+        self._labeller.module(module)
+
+    def forward_ends(self, inputs: Any, result: Any) -> None:
+        """Its inputs are known; compiled code returns storages that no operator showed."""
+        self._labeller.inputs(inputs)
+        self._labeller.outputs(result)
+        for tensor in tensors_in(result, depth=3):
+            self._storages.see(tensor, None)
+        self.watch.tick("forward", 0, sys._getframe(1))
+
+    def backward_ends(self) -> None:
+        """Gradients are there."""
+        self._labeller.gradients()
+        self.watch.tick("backward", 0, sys._getframe(1))
+
+    def step_begins(self, optimizer: Any) -> None:
+        """Gradients of parameters that belong to no module seen."""
+        self._labeller.parameters(optimizer)
+
+    def step_ends(self, optimizer: Any) -> None:
+        """Its state is there."""
+        self._labeller.optimizer_state(optimizer)
+        self.watch.tick("optimizer", id(optimizer), sys._getframe(1))
+
+    def _tell(self, storage: Any, category: Category, name: str, element_bytes: int = 0) -> bool:
+        if not self._storages.knows(storage._cdata):
+            self._storages.n_late += self._storages.see_storage(storage, None)
+        if not self._storages.knows(storage._cdata):
+            return False
+        row = (_LABEL, time_ns(), storage._cdata, int(category), element_bytes, name, None)
+        self._queue.extend(row)
+        return True
+
+    def _note(self, note: Note) -> None:
+        self._notes.append(note)
+
+    # -------------------------------------------- under the lock, in queue order, never interrupted
+
+    def _catch_up(self) -> None:
+        """Empty the queue; on any thread. Waits for no disk."""
+        undisturbed(self._work, _LONGEST_WAIT_S)
+
+    def _work(self) -> None:
+        with self._at_work:
+            # In the order of _EVENTS.
+            events = (self._place, self._replace, self._mark, self._label)
+            queue, take = self._queue, self._queue.popleft
+            while queue:
+                kind = take()
+                if type(kind) is Life:
+                    self._release(kind)
+                    continue
+                now = take()
+                if now > self._now:  # noqa: PLR1730 -- max() costs more than the event's row
+                    self._now = now
+                events[kind](take(), take(), take(), take(), take())
+        if len(self._rows) > _MANY_WAITING * _COLUMNS:
+            self._relieve()
+
+    def _place(self, life: Life, n_bytes: int, path: Path | None, module: int, _: None) -> None:
+        if life.cdata in self._placed:
+            return  # seen twice
+        if module != self._module:
+            self._module = module
+            self._mark(int(MarkKind.MODULE), int(Phase.OTHER), 0, NONE, self.modules.names[module])
+        self._placed[life.cdata] = life
+        self._malloc(life, n_bytes, path)
+
+    def _malloc(self, life: Life, n_bytes: int, path: Path | None) -> None:
+        self._stack_id = stack_id = 0 if path is None else self._walker.stack_id(path)
+        try:
+            life.address = self._allocator.malloc(n_bytes, stack_id=stack_id)
+        except OutOfMemory:
+            self._overflow()
+            life.address = self._allocator.malloc(n_bytes, stack_id=stack_id)
+
+    def _release(self, life: Life) -> None:
+        # A Ctrl-C may have come before it got its address.
+        if self._placed.get(getattr(life, "cdata", 0)) is not life:
+            return  # seen twice, or recorded no more
+        del self._placed[life.cdata]
+        if self._storages.live.get(life.cdata) is life:
+            # Another thread may put its successor there just now: that is seen again then.
+            self._storages.live.pop(life.cdata, None)
+        self._stack_id = 0
+        if life.address:
+            self._now = max(self._now, time_ns() if not self._queue else self._now)
+            self._allocator.free(life.address)
+            life.address = 0
+
+    def _replace(self, cdata: int, n_bytes: int, path: Path | None, _: None, __: None) -> None:
+        """As CUDA does it: the new block first, then the content is copied and the old one freed."""
+        life = self._placed.get(cdata)
+        if life is None:
+            return
+        old = life.address
+        life.address = 0
+        if n_bytes:
+            self._malloc(life, n_bytes, path)
+        if old:
+            self._stack_id = 0
+            self._allocator.free(old)
+
+    def _mark(self, kind: int, phase: int, thread: int, value: int, name: str) -> None:
+        self._marks.append((kind, phase, self._now, self._n_events, thread, value, name))
+
+    def _label(self, cdata: int, category: int, element_bytes: int, name: str, _: None) -> None:
+        life = self._placed.get(cdata)
+        if life is not None and life.address:
+            self._labels.append((self._n_events, life.address, category, element_bytes, name))
+
+    def _emit(self, action: Action, address: int, size: int, block_size: int, stream: int, pool: int) -> None:
+        if not self._is_initial:
+            self._n_events += 1
+            self._rows.extend((action, self._now, address, size, block_size, stream, pool, self._stack_id))
+
+    def _overflow(self) -> None:
+        """The program is on the CPU and goes on; so do we, on a device without limit."""
+        capacity, reserved = self._allocator.capacity_bytes or 0, self._allocator.reserved_bytes
+        self._marks.append(
+            (MarkKind.OOM, 0, self._now, self._n_events, threading.get_ident(), capacity - reserved, "")
+        )
+        self._notes.append(
+            Note(
+                "simulated_oom",
+                f"the simulated device of {format_bytes(capacity)} was full; recorded on without a limit",
+                capacity,
+            )
+        )
+        self._allocator.capacity_bytes = None
+
+    # ------------------------------------------------------------------------------------ writing
+
+    def _relieve(self) -> None:
+        """The writer's thread does not keep up."""
+        if len(self._rows) > _TOO_MANY_WAITING * _COLUMNS:
+            self.failed(CaptureError(f"{_TOO_MANY_WAITING} events wait to be written: the disk hangs"))
+        elif self._writing.acquire(blocking=False):
+            try:
+                self._write()
+            finally:
+                self._writing.release()
+
+    def _write(self, *, is_end: bool = False) -> None:
+        """Everything up to now; at an end the state there too."""
+        with self._at_work:
+            self._work()
+            rows, self._rows = self._rows, []
+            marks, self._marks = self._marks, []
+            labels, self._labels = self._labels, []
+            notes, self._notes = self._notes, []
+            state = self._allocator.snapshot(self._n_events, self._now) if is_end else None
+        sink = self._sink
+        if sink is None:
+            return
+        self._write_stacks(sink)
+        if rows:
+            sink.append(_trace(rows), 0)
+        if marks:
+            sink.append(marks_table(marks), 0)
+        if labels:
+            sink.append(labels_table(labels), 0)
+        if state is not None:
+            self._stated_s = time.monotonic()
+            sink.state(state, 0, reported=True)
+        for note in notes:
+            sink.note(note, 0)
+
+    def _write_stacks(self, sink: Sink) -> None:
+        rows = self._builder.rows(self._n_stacks)
+        if rows:
+            sink.stacks(rows)
+            self._n_stacks += len(rows)
+
+
+def _trace(rows: list[int]) -> Trace:
+    table = np.array(rows, dtype=np.int64).reshape(-1, _COLUMNS)
+    columns = zip(Trace.DTYPES.items(), table.T, strict=True)
+    return Trace(**{name: column.astype(dtype) for (name, dtype), column in columns})
+
+
+SOURCE = Source("simulated", available=lambda: True, open=Simulated)

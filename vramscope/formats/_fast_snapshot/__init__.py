@@ -1,0 +1,411 @@
+"""How does a snapshot become columns without a dict per event?
+
+A pickled snapshot of a million events is 150 MB of opcodes that CPython turns into a million dicts and
+ten million references. Here the file is walked once, in windows of some megabytes: runs of events of known
+shape (``_shapes.py``) go straight into columns; everything else, usually one byte in a hundred, is verified
+and built as ever (``_pickle.py``), with a number in place of every run.
+
+Nothing rests on guessing. A run is taken only where reading opcode for opcode from the start of the file
+arrives at its first byte, and every byte of it is compared with a shape; what it refers to is looked up
+among the objects built. Wherever something is not as torch writes it, ``Irregular`` says so, and the file is
+read the slow way, to the same result or the same refusal.
+"""
+
+import io
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.errors import FormatError
+from vramscope.formats._fast_snapshot.decoded import (
+    Decoded,
+    chains,
+    decode,
+)
+from vramscope.formats._fast_snapshot.frame_lists import FrameLists
+from vramscope.formats._fast_snapshot.opcode_blocks import (
+    Body,
+    Irregular,
+    Readable,
+)
+from vramscope.formats._fast_snapshot.opcode_shapes import (
+    LONGEST,
+    Shape,
+    Shapes,
+)
+from vramscope.formats._pickle import PROBLEMS, PlainUnpickler, collector_off, verify
+
+WINDOW = 4 << 20
+_PAD = bytes(LONGEST + 1024)
+_LONGEST_REST = 64 << 20
+"""Bytes that may be carried over as a text or an event that does not end."""
+
+_LONG = 8 << 20
+"""Bytes."""
+
+_SHORTEST_RUN = 4
+"""Events: fewer are read sooner like anything else."""
+
+_TEXT = {0x8C: 1, ord("X"): 4, 0x8D: 8}
+NAMES = ("action", "addr", "device_free", "size", "stream", "time_us", "frames", "pool_id")
+"""Keys of an event that say something."""
+
+_DEFINITION = re.compile(rb"\x8c[\x04-\x0b](" + "|".join(NAMES).encode() + rb")\x94")
+_BEGIN_EVENT = b"}\x94("
+_MOST_DEFINITIONS = 64
+"""Torch has each word once; functions of the same names may be on a stack."""
+
+
+def _sized(opcode: bytes, sizes: Iterable[int]) -> bytes:
+    """A value behind its size in one byte."""
+    return opcode + rb"(?:" + b"|".join(re.escape(bytes([n])) + b"." * n for n in sizes) + rb")"
+
+
+_VALUES = (
+    rb"j....|h.|K.|M..|J....|"
+    + _sized(rb"\x8a", (6, 7, 5, 4, 8, 0, 1, 2, 3, 9))
+    + rb"|"
+    + _sized(rb"\x8c", range(24))
+    + rb"|G........"
+)
+_TOKEN = re.compile(rb"(?:" + _VALUES + rb"|[\x94u}\]eaNs\x88\x89\x86()])", re.DOTALL)
+_TOKENS = re.compile(rb"(?:" + _VALUES + rb"|[\x94u}\]eaNs\x88\x89\x86()]){1,2000}", re.DOTALL)
+_OPCODES = frozenset(b"jhKMJ\x8a\x8cG\x94u}]eaNs\x88\x89\x86()")
+_WITH_VALUE = re.compile(rb"(?:" + _VALUES + rb")+", re.DOTALL)
+_LONGEST_TOKEN = 2 + 255
+
+
+class Run(NamedTuple):
+    """Events that follow one another in the file, as columns; None where a column is 0 throughout."""
+
+    first_memo: int
+    """Objects numbered before."""
+    n_memo: int
+    shape: Shape
+    """Of the first event."""
+    action: NDArray[Any]
+    """Index in the memo."""
+    frames: NDArray[Any]
+    """A list of ``FrameLists``; −1 where there is none, −2 − memo index where it refers to one."""
+    pool: NDArray[Any] | None
+    """Both halves of the id in one number; −1 − memo index where it refers to one."""
+    numbers: Mapping[str, NDArray[Any] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A snapshot as far as it was built, and the runs that were not."""
+
+    whole: Any
+    """As ``pickle.load`` would give it, but with the number of a run in place of its events."""
+    runs: tuple[Run, ...]
+    lists: FrameLists
+    list_of_memo: NDArray[Any]
+    """The list in ``lists`` that each memo index is, −1 where it is none."""
+    objects: Mapping[int, Any]
+    """What the runs refer to, by memo index."""
+    n_trailing: int
+    """Bytes behind the end."""
+
+
+def packed(file: Readable, window: int = WINDOW) -> Packed:
+    """The snapshot pickled in *file*, read by *window* bytes. Raises Irregular."""
+    # glibc returns the free end of its heap to the system and asks for it again, window by window, unless it
+    # has once freed a mapping half as long. Nothing writes to this one, so that it costs nothing.
+    np.empty(4 * window, "u1")
+    walk = _Walk(Body(file), window)
+    walk.read()
+    try:
+        return _built(walk)
+    except (FormatError, *PROBLEMS):
+        raise Irregular from None
+
+
+class _Walk:
+    """From the first opcode to the last."""
+
+    def __init__(self, body: Body, window: int) -> None:
+        self._body, self._window = body, window
+        self._data, self._end, self._at = bytearray(_PAD), 0, 0
+        """One buffer for all windows: a new one each time would cost as much as copying into it."""
+        self._begins: list[bytes] = []
+        """How the dict of an event may begin."""
+        self._stopped = False
+        self.shapes, self.lists, self._shelf = Shapes(), FrameLists(), _Shelf()
+        self.n_memo = 0
+        self.pieces: list[bytes | Run] = []
+        """What is built, and the runs between."""
+        self.opcodes: list[bytes] = []
+        """What is built, without long texts."""
+        self.n_trailing = 0
+
+    def read(self) -> None:
+        """All of it."""
+        while not self._stopped:
+            is_last = not self._more()
+            self._read_window(is_last)
+            if is_last and not self._stopped:
+                raise Irregular
+        self.n_trailing = self._end - self._at
+        self._data = bytearray(_PAD)
+        while pieces := self._body.read(self._window):
+            self.n_trailing += sum(map(len, pieces))
+
+    def _more(self) -> bool:
+        """Go on to the next window, which begins where this one was left; whether there was more."""
+        pieces = self._body.read(self._window)
+        n_rest = self._end - self._at
+        if n_rest > _LONGEST_REST:
+            raise Irregular
+        rest = memoryview(self._data)[self._at : self._end]
+        size = n_rest + sum(map(len, pieces)) + len(_PAD)
+        if size > len(self._data):
+            self._data = bytearray(size + self._window // 8)
+        self._at = self._end = 0
+        for piece in (rest, *pieces, memoryview(_PAD)):
+            memoryview(self._data)[self._end : self._end + len(piece)] = piece
+            self._end += len(piece)
+        self._end -= len(_PAD)
+        return bool(pieces)
+
+    def _read_window(self, is_last: bool) -> None:
+        while not self._begins and self._step(self._end):
+            pass
+        start = self._candidates() if self._begins else np.zeros(0, "i8")
+        if len(start):
+            self._walk(int(start[0]))  # the first event tells the words of all
+            self._take(start)
+        waits = bool(len(start)) and not is_last and self._at <= start[-1]
+        self._walk(int(start[-1]) if waits else self._end)
+
+    def _candidates(self) -> NDArray[Any]:
+        """Where events may begin."""
+        data = np.frombuffer(self._data, "u1")[: self._end]
+        found = np.flatnonzero(data[self._at :] == ord("}")) + self._at
+        anywhere: NDArray[Any] = np.ndarray((len(self._data) - 8,), "<u8", self._data, strides=(1,))
+        words, fits = anywhere[found], np.zeros(len(found), "?")
+        for begin in self._begins:
+            bits = np.uint64(int.from_bytes(begin, "little"))
+            fits |= (words & np.uint64((1 << 8 * len(begin)) - 1)) == bits
+        return found[fits]
+
+    def _take(self, start: NDArray[Any]) -> None:
+        """Walk from run to run."""
+        rows = self.shapes.match(self._data, start, self.n_memo)
+        found = decode(self._data, self._end, rows, self.shapes, self.lists)
+        for first, last in chains(found, self._data):
+            begin = int(start[first])
+            if last - first + 1 >= _SHORTEST_RUN and begin >= self._at:
+                self._walk(begin)
+                if self._at == begin and not self._stopped:
+                    self._append(found, slice(first, last + 1))
+
+    def _append(self, found: Decoded, at: slice) -> None:
+        """One run, whose first byte was arrived at."""
+        counts, shapes = found.n_memo[at], self.shapes.known
+        before = np.cumsum(counts) - counts + self.n_memo
+        keys = [max(shapes[shape].keys) for shape in np.flatnonzero(np.bincount(found.shape[at])).tolist()]
+        if (found.highest[at] >= before).any() or max(keys) >= self.n_memo:
+            raise Irregular  # refers to what comes later
+        holds = found.frames[at] >= 0
+        self.lists.number((before + counts - 1)[holds], found.frames[at][holds])
+        put = self._shelf.put
+        run = Run(
+            first_memo=self.n_memo,
+            n_memo=int(counts.sum()),
+            shape=shapes[found.shape[at.start]],
+            action=put(found.action[at]),
+            frames=put(found.frames[at]),
+            pool=_unless_zero(found.pool[at], put),
+            numbers={name: _unless_zero(column[at], put) for name, column in found.numbers.items()},
+        )
+        self.pieces.append(run)
+        self.n_memo += run.n_memo
+        self._at = int(found.end[at.stop - 1])
+
+    def _walk(self, target: int) -> None:
+        """Opcode for opcode to *target*, or beyond where an opcode reaches over it, or as far as can be."""
+        while self._at < target and self._step(target):
+            pass
+
+    def _step(self, target: int) -> bool:
+        """Some opcodes further; whether it was possible."""
+        if self._stopped or self._at >= self._end:
+            return False
+        found = _TOKENS.match(self._data, self._at, target)
+        found = found or _TOKEN.match(self._data, self._at, self._end)
+        if found:
+            self._keep(found.group())
+            return True
+        opcode = self._data[self._at]
+        if opcode == ord("."):
+            self._stopped = True
+            self._keep(b".")
+            return True
+        if opcode in _TEXT:
+            return self._long_text(opcode)
+        if opcode not in _OPCODES or self._end - self._at > _LONGEST_TOKEN:
+            raise Irregular
+        return False
+
+    def _long_text(self, opcode: int) -> bool:
+        begin = self._at + 1 + _TEXT[opcode]
+        end = begin + int.from_bytes(self._data[self._at + 1 : begin], "little")
+        if end > self._end:
+            return False
+        self.pieces.append(bytes(self._data[self._at : end]))
+        self._at = end
+        return True
+
+    def _keep(self, piece: bytes) -> None:
+        """Opcodes to be built."""
+        for found in _DEFINITION.finditer(piece):
+            self._define(self.n_memo + _n_memoized(piece[: found.start()]), found[1])
+        self.n_memo += _n_memoized(piece)
+        self.pieces.append(piece)
+        self.opcodes.append(piece)
+        self._at += len(piece)
+
+    def _define(self, memo: int, word: bytes) -> None:
+        """This is what the string will be called."""
+        if len(self.shapes.names) >= _MOST_DEFINITIONS:
+            raise Irregular
+        self.shapes.names[memo] = word.decode()
+        if word == b"action":
+            self._begins.append(_BEGIN_EVENT + _get(memo))
+
+
+def _n_memoized(opcodes: bytes) -> int:
+    """How many objects they number."""
+    return _WITH_VALUE.sub(b"", opcodes).count(b"\x94")
+
+
+def _unless_zero(column: NDArray[Any], put: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any] | None:
+    return put(column) if column.any() else None
+
+
+class _Shelf:
+    """Short columns, kept in long arrays: for these the system gives memory 2 MiB at a time, not 4 KiB."""
+
+    __slots__ = ("_at", "_room")
+
+    def __init__(self) -> None:
+        self._room, self._at = np.zeros(0, "u1"), 0
+
+    def put(self, column: NDArray[Any]) -> NDArray[Any]:
+        """A copy."""
+        if self._at + column.nbytes > len(self._room):
+            self._room, self._at = np.empty(max(_LONG, column.nbytes), "u1"), 0
+        found = self._room[self._at : self._at + column.nbytes].view(column.dtype)
+        found[:] = column
+        self._at += -(-column.nbytes // 8) * 8
+        return found
+
+
+def _get(memo: int) -> bytes:
+    """The opcode that takes an object out of the memo."""
+    return b"h" + bytes([memo]) if memo < 256 else b"j" + memo.to_bytes(4, "little")
+
+
+def _built(walk: _Walk) -> Packed:
+    """What was kept, built; and what the runs refer to."""
+    runs = [piece for piece in walk.pieces if isinstance(piece, Run)]
+    kept = b"".join(piece for piece in walk.pieces if isinstance(piece, bytes))
+    if verify(kept) != len(kept):
+        raise Irregular
+    list_of_memo = walk.lists.by_memo(walk.n_memo)
+    wanted = _wanted(walk, runs, list_of_memo)
+    needed = _needed(walk.opcodes, runs, list_of_memo)
+    opcodes = walk.lists.opcodes()
+    pieces, n_runs = [], 0
+    for piece in walk.pieces:
+        if isinstance(piece, Run):
+            pieces.append(
+                b"J" + n_runs.to_bytes(4, "little") + _numbered(piece, needed, list_of_memo, opcodes)
+            )
+            n_runs += 1
+        else:
+            pieces.append(piece)
+    walk.pieces.clear()
+    pieces[-1] = b"](" + b"".join(map(_get, wanted)) + b"e\x86."
+    body = b"".join(pieces)
+    del pieces, kept
+    with collector_off():
+        whole, objects = PlainUnpickler(
+            io.BytesIO(b"\x80\x04\x95" + len(body).to_bytes(8, "little") + body)
+        ).load()
+    found = Packed(
+        whole, tuple(runs), walk.lists, list_of_memo, dict(zip(wanted, objects, strict=True)), walk.n_trailing
+    )
+    _check_keys(found, walk.shapes)
+    return found
+
+
+def _wanted(walk: _Walk, runs: list[Run], list_of_memo: NDArray[Any]) -> list[int]:
+    """Memo indices of what the runs refer to, but the lists that are in runs."""
+    found = {key for shape in walk.shapes.known for key in shape.keys if key < walk.n_memo}
+    is_action = np.zeros(walk.n_memo, "?")
+    for run in runs:
+        is_action[run.action] = True
+        lists = -2 - run.frames[run.frames < -1]
+        found.update(np.unique(lists[list_of_memo[lists] < 0]).tolist())
+        if run.pool is not None:
+            found.update(np.unique(-1 - run.pool[run.pool < 0]).tolist())
+    for frames in walk.lists.frames:
+        found.update(memo for memo in frames if memo < walk.n_memo)
+    found.update(np.flatnonzero(is_action).tolist())
+    return sorted(found)
+
+
+def _needed(pieces: list[bytes], runs: list[Run], list_of_memo: NDArray[Any]) -> frozenset[int]:
+    """Lists in runs that what is built refers to, by memo index. Raises Irregular for anything but lists."""
+    if not runs:
+        return frozenset()
+    found = {memo for piece in pieces for memo in _references(piece)}
+    first = np.array([run.first_memo for run in runs])
+    last = first + np.array([run.n_memo for run in runs])
+    memo = np.array(sorted(found), "i8")
+    row = np.searchsorted(first, memo, side="right") - 1
+    inside = memo[(row >= 0) & (memo < last[row])]
+    if (list_of_memo[inside] < 0).any():
+        raise Irregular
+    return frozenset(inside.tolist())
+
+
+_ONE_VALUE = re.compile(_VALUES, re.DOTALL)
+
+
+def _references(opcodes: bytes) -> set[int]:
+    """Memo indices."""
+    values = _ONE_VALUE.findall(opcodes)
+    return {int.from_bytes(value[1:], "little") for value in values if value[0] in b"jh"}
+
+
+def _numbered(run: Run, needed: frozenset[int], list_of_memo: NDArray[Any], opcodes: list[bytes]) -> bytes:
+    """Opcodes that number as many objects as *run* does, all None but the lists that are needed."""
+    found, at, end = [], run.first_memo, run.first_memo + run.n_memo
+    for memo in sorted(memo for memo in needed if at <= memo < end):
+        found += [_nothing(memo - at), b"]\x94", opcodes[list_of_memo[memo]], b"0"]
+        at = memo + 1
+    return b"".join([*found, _nothing(end - at)])
+
+
+def _nothing(n: int) -> bytes:
+    return b"N" + b"\x94" * n + b"0" if n else b""
+
+
+def _check_keys(found: Packed, shapes: Shapes) -> None:
+    """The keys of events must be the strings for which they were taken."""
+    for shape in shapes.known:
+        if not shape.n_found:
+            continue
+        keys = [found.objects.get(key) for key in shape.keys]
+        taken_for = [shapes.names.get(key, "") for key in shape.keys]
+        if any(type(key) is not str for key in keys) or len(set(keys)) < len(keys):
+            raise Irregular
+        if any(key != name and (name or key in NAMES) for key, name in zip(keys, taken_for, strict=True)):
+            raise Irregular

@@ -1,0 +1,166 @@
+"""What do the events of one window say?"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.formats._fast_snapshot.frame_lists import FrameLists
+from vramscope.formats._fast_snapshot.opcode_shapes import (
+    Rows,
+    Shapes,
+    Value,
+)
+
+NUMBERS = ("addr", "size", "stream", "time_us")
+
+
+@dataclass(slots=True)
+class Decoded:
+    """One row per place where an event may begin; where none does, ``end`` is 0, the others are anything."""
+
+    start: NDArray[Any]
+    shape: NDArray[Any]
+    end: NDArray[Any]
+    """Behind the last byte."""
+    n_memo: NDArray[Any]
+    """Objects that the event numbers."""
+    highest: NDArray[Any]
+    """The highest memo index that it refers to."""
+    action: NDArray[Any]
+    frames: NDArray[Any]
+    """A list of ``FrameLists``; −1 where there is none, −2 − memo index where it refers to one."""
+    pool: NDArray[Any]
+    """Both halves of the id in one number; −1 − memo index where it refers to one."""
+    numbers: dict[str, NDArray[Any]]
+
+    @classmethod
+    def empty(cls, rows: Rows) -> "Decoded":
+        """All 0."""
+        n = len(rows.start)
+        return cls(
+            start=rows.start,
+            shape=rows.shape,
+            end=np.zeros(n, "i8"),
+            n_memo=np.zeros(n, "i8"),
+            highest=np.zeros(n, "i8"),
+            action=np.zeros(n, "i4"),
+            frames=np.full(n, -1, "i4"),
+            pool=np.zeros(n, "i8"),
+            numbers={},
+        )
+
+
+def decode(data: bytes | bytearray, n_bytes: int, rows: Rows, shapes: Shapes, lists: FrameLists) -> Decoded:
+    """The first *n_bytes* of *data* at the places *rows*."""
+    found = Decoded.empty(rows)
+    # Where no shape fits, its number −1 takes the last of each.
+    found.n_memo = np.array([*(shape.n_memo for shape in shapes.known), 0], "i8")[rows.shape]
+    sizes = np.array([*(shape.size for shape in shapes.known), 0], "i8")[rows.shape]
+    found.end = np.where(rows.shape < 0, 0, rows.start + sizes)
+    _fill(found, _Told(rows, shapes))
+    is_open = np.array([*(shape.is_open for shape in shapes.known), False], "?")[rows.shape]
+    _open(found, np.flatnonzero(is_open), np.frombuffer(data, "u1"), (data, lists))
+    found.end[found.end > n_bytes] = 0
+    return found
+
+
+class _Told:
+    """The numbers that stand in events, read for all shapes at once as far as they agree in where."""
+
+    __slots__ = ("_columns", "_rows", "_shape", "shapes")
+
+    def __init__(self, rows: Rows, shapes: Shapes) -> None:
+        met = np.flatnonzero(np.bincount(rows.shape + 1, minlength=1)[1:])
+        self.shapes = [shapes.known[at] for at in met.tolist()]
+        self._rows = rows
+        table = np.full(len(shapes.known) + 1, len(met))
+        table[met] = np.arange(len(met))
+        self._shape = table[rows.shape]
+        """Of each row the place in ``shapes``; behind them where none fits."""
+        self._columns: dict[tuple[Value | None, ...], NDArray[Any]] = {}
+
+    def column(self, values: tuple[Value | None, ...]) -> NDArray[Any]:
+        """What stands there in each event, by its shape: 0 where that has none, anything where none fits."""
+        if values not in self._columns:
+            self._columns[values] = self._column(values)
+        return self._columns[values]
+
+    def _column(self, values: tuple[Value | None, ...]) -> NDArray[Any]:
+        offsets = sorted({value.offset for value in values if value})
+        widest = max((value.width for value in values if value), default=0)
+        masks = np.array([(1 << 8 * value.width) - 1 if value else 0 for value in (*values, None)], "u8")
+        if len(offsets) == 1 and (masks[:-1] == masks[0]).all():
+            whole: NDArray[Any] = self._rows.numbers(offsets[0], widest) & masks[0]
+            return whole
+        found = np.zeros(len(self._shape), "u8")
+        for offset in offsets:
+            here = tuple(value if value and value.offset == offset else None for value in values)
+            np.copyto(found, self._rows.numbers(offset, widest), where=self.has(here))
+        found &= masks.take(self._shape)
+        return found
+
+    def has(self, values: tuple[Value | None, ...]) -> NDArray[Any]:
+        """Mask of the events whose shape has one."""
+        found: NDArray[Any] = np.array([*map(bool, values), False]).take(self._shape)
+        return found
+
+    def values(self, name: str) -> tuple[Value | None, ...]:
+        """Of each shape the one of that name."""
+        return tuple(shape.values.get(name) for shape in self.shapes)
+
+
+def _fill(found: Decoded, told: _Told) -> None:
+    shapes = told.shapes
+    for i in range(max((len(shape.gets) for shape in shapes), default=0)):
+        gets = tuple(shape.gets[i] if i < len(shape.gets) else None for shape in shapes)
+        np.maximum(found.highest, told.column(gets).astype("i8"), out=found.highest)
+    given = {name: told.values(name) for name in ("action", "frames", "pool_id", "pool_id[1]", *NUMBERS)}
+    found.action = told.column(given["action"]).astype("i4")
+    found.numbers = {name: told.column(given[name]) for name in NUMBERS}
+    frames = told.column(given["frames"]).astype("i4")
+    found.frames = np.where(told.has(given["frames"]), -2 - frames, np.int32(-1))
+    if any(given["pool_id"]):
+        first, second = (told.column(given[name]).astype("i8") for name in ("pool_id", "pool_id[1]"))
+        is_get = told.has(tuple(value if value and value.is_get else None for value in given["pool_id"]))
+        found.pool = np.where(is_get, -1 - first, first + (second << 32))
+
+
+def _open(
+    found: Decoded, at: NDArray[Any], data: NDArray[Any], given: tuple[bytes | bytearray, FrameLists]
+) -> None:
+    """Events that hold their list of frames end where the next one begins, perhaps behind ``e(``."""
+    begin = found.end[at]
+    following = np.append(found.start[1:], 0)[at]
+    is_next = data[following - 1] == ord("u")
+    ends = (data[following - 3] == ord("u")) & (data[following - 2] == ord("e"))
+    is_batch = ends & (data[following - 1] == ord("("))
+    close = following - np.where(is_next, 1, 3)
+    is_whole = (is_next | is_batch) & (close >= begin)
+    found.end[at] = 0
+    at, begin, close = at[is_whole], begin[is_whole], close[is_whole]
+    raw, lists = given
+    number = lists.find(raw, begin, close)
+    known = number >= 0
+    found.frames[at[known]] = number[known]
+    found.end[at[known]] = close[known] + 1
+    found.highest[at] = np.maximum(found.highest[at], lists.highest()[number])
+
+
+def chains(found: Decoded, data: bytes | bytearray) -> Iterator[tuple[int, int]]:
+    """First and last row of events that follow one another without a byte between, or with ``e(``.
+
+    (Pickle closes a batch and opens the next one every thousand items.)
+    """
+    if not len(found.start):
+        return
+    raw = np.frombuffer(data, "u1")
+    fits, end, following = found.end > 0, found.end[:-1], found.start[1:]
+    is_batch = (following == end + 2) & (raw[end] == ord("e")) & (raw[end + 1] == ord("("))
+    linked = np.zeros(len(fits) + 1, "?")
+    linked[1:-1] = fits[:-1] & fits[1:] & ((following == end) | is_batch)
+    first = np.flatnonzero(fits & ~linked[:-1])
+    last = np.flatnonzero(fits & ~linked[1:])
+    yield from zip(first.tolist(), last.tolist(), strict=True)

@@ -1,0 +1,186 @@
+"""Which events do a snapshot's runs and its dicts tell together? Columns, in the order of the file."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.allocator.torch_history.events import (
+    DEFAULT_POOL,
+    Events,
+    events_of,
+)
+from vramscope.allocator.torch_history.rows import Rows
+from vramscope.formats._fast_snapshot import Packed, Run
+from vramscope.formats._fast_snapshot.opcode_blocks import Irregular
+
+_COLUMNS = {"addr": "address", "size": "size", "stream": "stream", "time_us": "time_us"}
+_DTYPES = {"addr": "u8", "size": "i8", "stream": "u8", "time_us": "i8"}
+
+
+def snapshot_of(found: Packed) -> Any:
+    """The snapshot, its traces as ``Events``. Raises Irregular, or FormatError as ``histories`` does."""
+    if not found.runs:
+        return found.whole
+    traces = found.whole.get("device_traces") if type(found.whole) is dict else None
+    if type(traces) is not list or not all(type(trace) is list for trace in traces):
+        raise Irregular
+    numbers = [entry for trace in traces for entry in trace if type(entry) is int]
+    if numbers != list(range(len(found.runs))):
+        raise Irregular  # events where torch has none
+    merger = _Merger(found)
+    found.whole["device_traces"] = [merger.events(trace) for trace in traces]
+    return found.whole
+
+
+@dataclass(slots=True)
+class _Layout:
+    """Which rows of a trace are of which run, and which are dicts."""
+
+    runs: list[tuple[int, Run]]
+    """With the first row of each."""
+    rows: NDArray[Any]
+    """Of the dicts."""
+    dicts: list[Any]
+    n_rows: int
+
+
+class _Merger:
+    """Objects that several traces share must stay the same objects: stacks are told apart by them."""
+
+    __slots__ = ("_found", "_lists")
+
+    def __init__(self, found: Packed) -> None:
+        self._found = found
+        objects = found.objects
+        self._lists = [[objects.get(memo) for memo in frames] for frames in found.lists.frames]
+
+    def events(self, trace: list[Any]) -> Events:
+        """One device's."""
+        layout = self._layout(trace)
+        rest = events_of(Rows(layout.dicts, "event {}".format))
+        words, action = self._actions(layout, rest)
+        pool_ids, pool = self._pools(layout, rest)
+        stacks, stack = self._stacks(layout, rest)
+        device_free = np.zeros(layout.n_rows, "i8")
+        device_free[layout.rows] = rest.device_free
+        return Events(
+            words=words,
+            action=action,
+            pool_ids=pool_ids,
+            pool=pool,
+            stacks=stacks,
+            stack=stack,
+            device_free=device_free,
+            tells_pools=_tells_pools(trace, layout),
+            **{_COLUMNS[key]: _numbers(key, layout, rest) for key in _COLUMNS},
+        )
+
+    def _layout(self, trace: list[Any]) -> _Layout:
+        layout, rows = _Layout([], np.zeros(0, "i8"), [], 0), []
+        for entry in trace:
+            if type(entry) is int:
+                run = self._found.runs[entry]
+                layout.runs.append((layout.n_rows, run))
+                layout.n_rows += len(run.action)
+            else:
+                layout.dicts.append(entry)
+                rows.append(layout.n_rows)
+                layout.n_rows += 1
+        layout.rows = np.array(rows, "i8")
+        return layout
+
+    def _actions(self, layout: _Layout, rest: Events) -> tuple[tuple[str, ...], NDArray[Any]]:
+        if not layout.runs:
+            return rest.words, rest.action
+        memo = np.full(layout.n_rows, layout.runs[0][1].action[0], "i4")
+        for at, run in layout.runs:
+            memo[at : at + len(run.action)] = run.action
+        used, place = _used(memo, len(self._found.list_of_memo))
+        words: list[Any] = [self._found.objects.get(i) for i in used]
+        if any(type(word) is not str for word in words):
+            raise Irregular
+        action = place[memo]
+        action[layout.rows] = rest.action + len(words)
+        return (*words, *rest.words), action
+
+    def _pools(self, layout: _Layout, rest: Events) -> tuple[tuple[tuple[int, int], ...], NDArray[Any]]:
+        pool_ids: dict[tuple[int, int], int] = {}
+        pool = np.zeros(layout.n_rows, "i4")
+        places = [pool_ids.setdefault(each, len(pool_ids)) for each in (DEFAULT_POOL, *rest.pool_ids)]
+        for at, run in layout.runs:
+            if run.pool is not None:
+                codes, index = np.unique(run.pool, return_inverse=True)
+                here = [pool_ids.setdefault(self._pool(code), len(pool_ids)) for code in codes.tolist()]
+                pool[at : at + len(run.action)] = np.array(here, "i4")[index]
+        pool[layout.rows] = np.array(places[1:], "i4")[rest.pool]
+        return _in_order(tuple(pool_ids), pool)
+
+    def _pool(self, code: int) -> tuple[int, int]:
+        if code >= 0:
+            return code & 0xFFFFFFFF, code >> 32
+        pool = self._found.objects[-1 - code]
+        if type(pool) is not tuple or list(map(type, pool)) != [int, int]:
+            raise Irregular
+        return pool
+
+    def _stacks(self, layout: _Layout, rest: Events) -> tuple[tuple[list[Any], ...], NDArray[Any]]:
+        """Lists that events hold, lists that they refer to, lists of the dicts."""
+        lists = list(self._lists)
+        stack = np.empty(layout.n_rows, "i4")
+        for at, run in layout.runs:
+            stack[at : at + len(run.action)] = self._resolved(run.frames, lists)
+        stack[layout.rows] = np.where(rest.stack < 0, -1, rest.stack + len(lists))
+        return _in_order((*lists, *rest.stacks), stack)
+
+    def _resolved(self, frames: NDArray[Any], lists: list[list[Any]]) -> NDArray[Any]:
+        """Indices into *lists*, which grows by the lists that were built."""
+        elsewhere = frames < -1
+        memo = -2 - frames[elsewhere]
+        found = frames.copy()
+        known = self._found.list_of_memo[memo]
+        built, index = np.unique(memo[known < 0], return_inverse=True)
+        given = [self._found.objects[i] for i in built.tolist()]
+        if any(type(each) is not list for each in given):
+            raise Irregular
+        known[known < 0] = index + len(lists)
+        lists += given
+        found[elsewhere] = known
+        return found
+
+
+def _numbers(key: str, layout: _Layout, rest: Events) -> NDArray[Any]:
+    column = np.empty(layout.n_rows, _DTYPES[key])
+    for at, run in layout.runs:
+        given = run.numbers[key]
+        column[at : at + len(run.action)] = 0 if given is None else given
+    column[layout.rows] = getattr(rest, _COLUMNS[key])
+    return column
+
+
+def _tells_pools(trace: Sequence[Any], layout: _Layout) -> bool:
+    if not trace:
+        return False
+    return "pool_id" in (layout.runs[0][1].shape.values if type(trace[0]) is int else trace[0])
+
+
+def _used(memo: NDArray[Any], n_memo: int) -> tuple[list[int], NDArray[Any]]:
+    """Which numbers below *n_memo* occur in *memo*, and the place of each among them."""
+    occurs, place = np.zeros(n_memo, "?"), np.zeros(n_memo, "i4")
+    occurs[memo] = True
+    used = np.flatnonzero(occurs)
+    place[used] = np.arange(len(used))
+    return used.tolist(), place
+
+
+def _in_order(values: tuple[Any, ...], index: NDArray[Any]) -> tuple[tuple[Any, ...], NDArray[Any]]:
+    """Those of *values* that *index* names, in the order in which it first does; −1 names none."""
+    first = np.full(len(values) + 1, len(index), "i8")
+    first[index[::-1]] = np.arange(len(index))[::-1]
+    n_used = int(np.count_nonzero(first[:-1] < len(index)))
+    order = np.argsort(first[:-1], kind="stable")[:n_used]
+    place = np.full(len(values) + 1, -1, "i4")
+    place[order] = np.arange(n_used)
+    return tuple(values[i] for i in order.tolist()), place[index]

@@ -1,0 +1,222 @@
+"""Which recordings are at this path? Our own directories, and whatever file torch or others wrote."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vramscope import conversion_cache, formats, registry
+from vramscope.allocator.replay.contradictions import contradictions
+from vramscope.allocator.state_index.checkpoints import checkpoints
+from vramscope.errors import FormatError, StoreError, UnknownNameError, UsageError
+from vramscope.formats import Format
+from vramscope.model.marks import Note
+from vramscope.model.recording import Outcome, Recording, Run
+from vramscope.store.directory import is_rank, is_run
+from vramscope.units import format_bytes
+
+if TYPE_CHECKING:
+    from vramscope.store.read.reader import Reader
+
+HEAD_BYTES = 64 << 10
+"""What a format gets to see of a file before it says whether it is its own."""
+
+_MOST_FILES = 1000
+"""So many files below a directory, the newest, are looked into: a home directory must not take minutes."""
+
+_REFUSES = "unsupported"
+"""The format that only knows why a file cannot be opened, and says so when asked to."""
+
+_CHANGED = Note("changed", "the file changed while it was read: open it again")
+
+_NEVER_INSIDE = frozenset({"node_modules", "site-packages", "__pycache__"})
+
+
+class Follower:
+    """A run that may still grow. Foreign files never do."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises what ``load`` raises."""
+        self._source: Reader | Run = _reader(path) if _is_ours(path) else _load_file(path)
+        self._checked: tuple[Run, Run] | None = None
+        """A run as it was read, and with its contradictions noted."""
+
+    def refresh(self) -> bool:
+        """Read what was written since; whether anything came."""
+        return not isinstance(self._source, Run) and self._source.refresh()
+
+    @property
+    def run(self) -> Run:
+        """What is known so far; the same object until a refresh finds more."""
+        if isinstance(self._source, Run):
+            return self._source
+        run = self._source.run
+        # One pass over all events: a run that still grows is looked at when it has ended.
+        if run.outcome is Outcome.RUNNING:
+            return run
+        if self._checked is None or self._checked[0] is not run:
+            self._checked = run, _with_contradictions(run)
+        return self._checked[1]
+
+
+def load(path: str | Path) -> Run:
+    """The run at *path*: a run's directory, one rank's directory, or a file of another tool.
+
+    A directory that holds exactly one run means that run. Raises UnknownNameError where there is nothing,
+    UsageError where there are several, StoreError or FormatError where it cannot be read.
+    """
+    return follow(path).run
+
+
+def follow(path: str | Path) -> Follower:
+    """Like ``load``, for a run that may still be written."""
+    return Follower(_only_one(Path(path)))
+
+
+def discover(root: str | Path) -> list[Path]:
+    """Run directories and files of known formats at or below *root*, newest first.
+
+    Links are not followed, so nothing outside of *root* is found; hidden directories and installed packages
+    are left out, and of very many files only the newest are looked into.
+    """
+    root = Path(root)
+    if _is_ours(root):
+        return [root]
+    runs, files = _walk(root) if root.is_dir() else ([], [root])
+    candidates = sorted(files, key=_modified, reverse=True)[:_MOST_FILES]
+    offered = {name: known for name, known in _formats().items() if name != _REFUSES}
+    runs += [path for path in candidates if _is_known(path, offered)]
+    return sorted(runs, key=_modified, reverse=True)
+
+
+def _only_one(path: Path) -> Path:
+    """*path* itself, or the one run below it."""
+    if path.is_symlink() and not path.exists():
+        raise UnknownNameError(f"{path}: a link that leads nowhere")
+    if not path.exists():
+        raise UnknownNameError(f"{path}: there is nothing; give a run's directory or a snapshot file")
+    if not path.is_dir() or _is_ours(path):
+        return path
+    found = discover(path)
+    if not found:
+        raise StoreError(f"{path}: no run in it; record one with vramscope.record({str(path / 'run')!r})")
+    if len(found) > 1:
+        shown = ", ".join(str(each) for each in found[:10]) + (", …" if len(found) > 10 else "")
+        raise UsageError(f"{path}: {len(found)} runs in it; say which: {shown}")
+    return found[0]
+
+
+def _is_ours(path: Path) -> bool:
+    return path.is_dir() and (is_rank(path) or is_run(path))
+
+
+def _reader(path: Path) -> "Reader":
+    # Late: a file of another tool opens without loading Arrow.
+    from vramscope.store.read.reader import Reader
+
+    return Reader(path)
+
+
+def _load_file(path: Path) -> Run:
+    """As converted before, or read now and kept for the next time."""
+    source = conversion_cache.identity(path)
+    run = conversion_cache.find(path, source)
+    if run is None:
+        run = _with_contradictions(_read_file(path))
+        if source != conversion_cache.identity(path):
+            run = replace(run, notes=(*run.notes, _CHANGED))
+        if conversion_cache.is_wanted(run, source):
+            run = replace(run, recordings=tuple(map(_with_checkpoints, run.recordings)))
+            conversion_cache.keep(run, path, source)
+    return run
+
+
+def _with_contradictions(run: Run) -> Run:
+    """*run* with a note on every total that cannot be true."""
+    found = [contradictions(recording) for recording in run.recordings]
+    if not any(found):
+        return run
+    pairs = zip(run.recordings, found, strict=True)
+    return replace(
+        run,
+        recordings=tuple(
+            replace(each, notes=(*each.notes, *notes)) if notes else each for each, notes in pairs
+        ),
+    )
+
+
+def _with_checkpoints(recording: Recording) -> Recording:
+    return replace(recording, checkpoints=checkpoints(recording))
+
+
+def _read_file(path: Path) -> Run:
+    try:
+        found = _format_of(path, registry.own_parts(formats, Format)) or _format_of(path, _formats())
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
+    if found is None:
+        raise FormatError(f"{path}{_why_unknown(path)}")
+    return found.read(path)
+
+
+def _why_unknown(path: Path) -> str:
+    if not path.is_file():
+        return ": a pipe or a device; save what comes out of it to a file, and open that"
+    if is_rank(path.parent):
+        return f": a part of a run; open the run: {path.parent.parent}"
+    size = path.stat().st_size
+    if not size:
+        return ": an empty file; whoever wrote it did not finish, or had no room left"
+    known = ", ".join(sorted(_formats().keys() - {_REFUSES}))
+    return f" ({format_bytes(size)}): of no format that vramscope reads ({known})"
+
+
+def _formats() -> dict[str, Format]:
+    # A stranger's broken format must not keep ours from reading.
+    return registry.parts(formats, Format, refused=lambda _name, _error: None)
+
+
+def _format_of(path: Path, offered: Mapping[str, Format]) -> Format | None:
+    """The format that knows this file; None for pipes and devices too. Raises OSError."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+    return next((known for known in offered.values() if known.sniff(head, path)), None)
+
+
+def _is_known(path: Path, offered: Mapping[str, Format]) -> bool:
+    with suppress(OSError):
+        return _format_of(path, offered) is not None
+    return False
+
+
+def _walk(root: Path) -> tuple[list[Path], list[Path]]:
+    """Runs and other files below *root*; a run's own files are not listed."""
+    runs: list[Path] = []
+    files: list[Path] = []
+    for directory, below, names in os.walk(root):
+        here = Path(directory)
+        if is_run(here) or is_rank(here):
+            runs.append(here)
+            below.clear()
+            continue
+        below[:] = [name for name in below if not name.startswith(".") and name not in _NEVER_INSIDE]
+        files.extend(_own_files(here, names))
+    return runs, files
+
+
+def _own_files(directory: Path, names: list[str]) -> Iterator[Path]:
+    paths = (directory / name for name in names if not name.startswith("."))
+    return (path for path in paths if not path.is_symlink())
+
+
+def _modified(path: Path) -> float:
+    """When a file, or any file of a run, last changed; 0 where it is gone."""
+    if path.is_dir():
+        return max(map(_modified, path.glob("*" if is_rank(path) else "rank*/*")), default=0.0)
+    with suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0

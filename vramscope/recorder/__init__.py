@@ -1,0 +1,540 @@
+"""``with vramscope.record("traces/run"):`` around a loop or a step: what used the memory, while it trains.
+
+Whatever goes wrong here is said once, as a warning and as a note in the trace, and training goes on.
+"""
+
+import atexit
+import os
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from vramscope.capture.undisturbed import (
+    is_of_a_signal_handler,
+    undisturbed,
+)
+from vramscope.errors import CaptureError, StoreError, UsageError
+from vramscope.model.marks import MarkKind, Note, Phase
+from vramscope.model.recording import Outcome
+from vramscope.recorder.leak_notifier import Alarm
+from vramscope.recorder.this_process import default_name, this_process
+from vramscope.recorder.wrapping import Function, recorded, untraced
+from vramscope.units import format_bytes, parse_bytes
+
+if TYPE_CHECKING:
+    from vramscope.capture import Capture
+    from vramscope.store.write.writer import Writer
+
+_DEVICES = ("auto", "cuda", "simulated")
+_MODES = ("events", "counters")
+# With the time that writing takes this keeps the promise that a killed process loses two seconds at most.
+_FLUSH_INTERVAL_S = 0.8
+MAX_SIZE = "2 GiB"
+"""Of a rank's directory: some 40 million events. A run that is left on for weeks keeps its last hours in
+full, and of what came before the peaks of every step."""
+_STACK_DEPTH = 64
+_LEAST_SIZE = 16 << 20
+"""What is written at one time must be little against it."""
+_MOST_INTERRUPTIONS = 1000
+"""Of one exit: a program whose signal handlers raise without end gets out nevertheless."""
+_PHASES = {phase.name.lower(): phase for phase in Phase if phase not in (Phase.OTHER, Phase.USER)}
+
+
+@untraced
+def record(  # noqa: PLR0913 -- all but the first by name
+    directory: str | os.PathLike[str] | None = None,
+    *,
+    device: Literal["auto", "cuda", "simulated"] = "auto",
+    mode: Literal["events", "counters"] = "events",
+    capacity: str | int | None = None,
+    stack_depth: int = _STACK_DEPTH,
+    max_size: str | int | None = MAX_SIZE,
+    quiet: bool = False,
+) -> "Recorder":
+    """Record what uses the memory, as a context manager or a decorator.
+
+    *directory* takes the trace; without it ``traces/<script>-<time>``. Entered again, inside of itself or
+    later, it continues the same run; without *directory* it continues whatever runs. *device*: ``cuda``
+    where there is a GPU, else ``simulated``: every tensor on the CPU through a model of CUDA's allocator,
+    with *capacity* (``"20GiB"``) if given; a real device has its own, so there *capacity* is refused, or
+    ignored with a line on stderr where *device* is ``auto``. *mode*: ``events`` is every event with its
+    stack; ``counters`` is torch's counters and the driver's at steps and phases and ten times a second,
+    cheap enough to leave on for ever; without a GPU it records steps alone. *stack_depth*: the innermost so
+    many frames are kept of each call stack; refused with ``counters``, which has none. *max_size*: what a
+    rank's directory may grow to; then the oldest detail goes, and peaks per step, samples and marks stay
+    (None: no limit). *quiet*: nothing on stderr but warnings. Raises UsageError for what cannot be meant.
+    """
+    if device not in _DEVICES:
+        raise UsageError(f"no device {device!r}; there is: {', '.join(_DEVICES)}")
+    if mode not in _MODES:
+        raise UsageError(f"no mode {mode!r}; there is: {', '.join(_MODES)}")
+    if mode == "counters" and device == "simulated":
+        raise UsageError("the simulated device has events only: leave out mode='counters'")
+    if type(stack_depth) is not int or stack_depth < 0:
+        raise UsageError(f"stack_depth: how many frames, not {stack_depth!r}")
+    if mode == "counters" and stack_depth != _STACK_DEPTH:
+        raise UsageError("mode='counters' records no call stacks: leave out stack_depth")
+    if capacity is not None and (mode == "counters" or device == "cuda"):
+        raise UsageError(
+            "capacity is of the simulated device; a real one has its own: leave it out, or limit torch with "
+            "torch.cuda.set_per_process_memory_fraction()"
+        )
+    capacity_bytes, max_bytes = _size("capacity", capacity), _size("max_size", max_size)
+    if max_bytes is not None and max_bytes < _LEAST_SIZE:
+        raise UsageError(f"max_size: at least {format_bytes(_LEAST_SIZE)}, or None for no limit")
+    path = None if directory is None else Path(os.path.abspath(directory))  # noqa: PTH100 -- keeps links
+    if path is None and _runs.active is not None:
+        return _runs.active
+    if path not in _runs.by_directory:
+        source = "counters" if mode == "counters" else device
+        wanted = _Wanted(path, source, capacity_bytes, stack_depth, max_bytes)
+        _runs.by_directory[path] = Recorder(wanted, quiet=quiet)
+    return _runs.by_directory[path]
+
+
+def _import() -> None:
+    """All that recording needs; a module whose import is interrupted stays unusable for good."""
+    # By name: everybody imports this module, and only capture/ knows torch.
+    import_module("torch")
+    import_module("vramscope.capture").sources()
+    import_module("vramscope.store.write.writer")
+
+
+def _size(name: str, text: str | int | None) -> int | None:
+    try:
+        return None if text is None else parse_bytes(text)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from None
+
+
+def _as_text(name: object) -> str:
+    """What a program gives as a name, an epoch's number for example, as a file can take it."""
+    # Of a tensor not its values: that would wait for the device.
+    text = str(name) if isinstance(name, str | int | float) else type(name).__name__
+    return text.encode("utf-8", "replace").decode()
+
+
+class _Wanted(NamedTuple):
+    """What a recorder was asked for."""
+
+    directory: Path | None
+    device: str
+    capacity_bytes: int | None
+    stack_depth: int
+    max_bytes: int | None
+
+
+class Recorder:
+    """One run of this process; made by ``record``."""
+
+    def __init__(self, wanted: _Wanted, *, quiet: bool) -> None:
+        self._wanted = wanted.directory
+        self._device = wanted.device
+        self._options = wanted
+        self._quiet = quiet
+        self._lock = threading.RLock()
+        # Sets, not counts: what a signal handler interrupts is done again, and done once.
+        self._inside: set[_Entry] = set()
+        self._thread = _Inside()
+        self._is_running = False
+        self._n_too_deep = 0
+        self._directory: Path | None = None
+        self._capture: Capture | None = None
+        self._writer: Writer | None = None
+        self._flusher: _Flusher | None = None
+        self._n_blocks = 0
+        self._ended = (Outcome.FINISHED, "")
+        self._has_failed = False
+        self._may_fail = threading.Lock()
+        """Taken by the first failure and never given back."""
+        self._entered: list[_Entry] = []
+        self._alarm = Alarm()
+
+    @property
+    def directory(self) -> Path:
+        """Of the run; before the first entry the one wished for."""
+        if self._directory is None:
+            self._directory = self._wanted or Path.cwd() / "traces" / default_name()
+        return self._directory
+
+    def __repr__(self) -> str:
+        return f"<vramscope.Recorder of {self._wanted or self._directory or 'traces/…'}>"
+
+    @untraced
+    def __enter__(self) -> "Recorder":
+        run = _runs.active or self
+        if run is not self and self._wanted is not None:
+            run._say(f"already recording to {run.directory}; nothing goes to {self._wanted}")
+        entry = _Entry(run)
+        try:
+            run._enter(entry)
+            self._entered.append(entry)
+        except BaseException:
+            # Python leaves no block that it did not enter.
+            run._exit(entry, None)
+            raise
+        return run
+
+    @untraced
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        entry = self._entered.pop()
+        interruption: BaseException | None = None
+        for _ in range(_MOST_INTERRUPTIONS):
+            try:
+                entry.run._exit(entry, error)
+                break
+            except BaseException as raised:
+                if isinstance(raised, Exception) and not is_of_a_signal_handler(raised):
+                    raise
+                interruption = raised
+        if interruption is not None:
+            raise interruption
+
+    def __call__(self, function: Function) -> Function:
+        """As a decorator: every call is recorded."""
+        return recorded(self, function)
+
+    def phase(self, name: str) -> "_NamedPhase":
+        """``with recorder.phase("loss"):`` names a stretch; ``loss``, ``data`` … keep their meaning."""
+        return _NamedPhase(self, name)
+
+    @untraced
+    def step(self) -> None:
+        """A training step ends here; said once, only what is said counts."""
+        self._mark(MarkKind.STEP)
+
+    @untraced
+    def mark(self, name: str) -> None:
+        """Remember this moment."""
+        self._mark(MarkKind.MARK, name=_as_text(name))
+
+    def explain_leaks(self) -> None:
+        """Look now for who holds what is allocated, for 2 s or little more; ``vramscope leaks`` then says so.
+
+        Not needed where memory grows from step to step: then it is looked for without being asked.
+        """
+        frame = sys._getframe(1)
+        self._guarded(lambda capture: None if capture.watch is None else capture.watch.explain(frame))
+
+    # ------------------------------------------------------------------------- entering and leaving
+
+    def _enter(self, entry: "_Entry") -> None:
+        with self._lock:
+            if not self._inside:
+                self._resume()
+            _runs.active = self
+            self._inside.add(entry)
+            self._thread.inside.add(entry)
+            if not self._has_failed:
+                self._guarded(lambda capture: capture.enter_thread())
+            self._mark(MarkKind.ENTER, value=len(self._inside) - 1)
+
+    def _exit(self, entry: "_Entry", error: BaseException | None) -> None:
+        """May be called again where a signal handler interrupted it."""
+        with self._lock:
+            if entry in self._inside and not entry.is_marked:
+                entry.is_marked = True
+                self._mark(MarkKind.EXIT, value=len(self._inside) - 1)
+            self._thread.inside.discard(entry)
+            if not self._thread.inside:
+                self._guarded(lambda capture: capture.exit_thread())
+            self._inside.discard(entry)
+            if not self._inside and self._is_running:
+                if _runs.active is self:
+                    _runs.active = None
+                undisturbed(lambda: self._pause(error))
+
+    def _resume(self) -> None:
+        if self._has_failed:
+            self._is_running = True
+            return
+        try:
+            opened = self._open() if self._capture is None else None
+            undisturbed(lambda: self._begin(opened))
+        except (CaptureError, UsageError):
+            raise
+        except Exception as error:
+            if is_of_a_signal_handler(error):
+                raise
+            self._fail(error)
+
+    def _begin(self, opened: "tuple[str, Capture] | None") -> None:
+        """A source begins, or goes on where the last block was left."""
+        self._is_running = True
+        if opened is not None:
+            self._start(*opened)
+        elif self._writer is not None and self._capture is not None:
+            self._writer.reopen()
+            self._capture.resume()
+        self._flusher = _Flusher(self)
+
+    def _open(self) -> tuple[str, "Capture"]:
+        """The source and what it starts; raises CaptureError where that cannot be: nothing runs yet."""
+        try:
+            undisturbed(_import)
+        except ImportError:
+            raise CaptureError('recording needs torch: pip install "vramscope[torch]"') from None
+        from vramscope.capture import Options, sources
+
+        offered = sources()
+        name = self._device
+        if name == "auto":
+            name = "cuda" if offered["cuda"].available() else "simulated"
+        elif not offered[name].available():
+            raise CaptureError("no CUDA device here; record(device='simulated') needs none")
+        if name == "cuda" and self._options.capacity_bytes is not None:
+            self._say("capacity is of the simulated device: ignored on cuda", always=True)
+        options = Options(self._options.capacity_bytes, self._options.stack_depth)
+        return name, offered[name].open(options, self._fail)
+
+    def _start(self, source: str, capture: "Capture") -> None:
+        self._writer = self._create(source, capture)
+        self._capture = capture
+        capture.start(self._writer)
+        self._say(f"recording to {self.directory} ({source})")
+
+    def _create(self, source: str, capture: "Capture") -> "Writer":
+        """The writer in the wished directory, or in the first free one beside it."""
+        from vramscope.store.write.writer import Writer
+
+        process = this_process(capture.torch, capture.settings)
+        wished = self.directory
+        for number in range(1, 10_000):
+            path = wished if number == 1 else wished.with_name(f"{wished.name}-{number}")
+            rank = path / f"rank{process.rank}"
+            try:
+                writer = Writer(
+                    path,
+                    source=source,
+                    process=process,
+                    devices=capture.devices,
+                    started_ns=time.time_ns(),
+                    max_bytes=self._options.max_bytes,
+                )
+            except StoreError:
+                if not rank.exists():
+                    raise
+                continue
+            if path != wished:
+                self._say(f"{wished} holds another run; recording to {path}", always=True)
+            self._directory = path
+            return writer
+        raise StoreError(f"{wished}: 9,999 runs of that name are there already")
+
+    def _pause(self, error: BaseException | None) -> None:
+        self._is_running = False
+        if self._flusher is not None:
+            self._flusher.stop()
+            self._flusher = None
+        self._guarded(lambda capture: capture.pause())
+        if not self._has_failed:
+            self._guarded(lambda capture: self._close(capture, error))
+            self._tell_leaks(is_end=True)
+
+    def _close(self, capture: "Capture", error: BaseException | None) -> None:
+        capture.finish()
+        if self._writer is None:
+            return
+        for note in capture.notes():
+            self._writer.note(note)
+            if note.code == "nothing_seen":
+                self._say(note.text)
+        if self._n_too_deep:
+            text = "marks of the program had no room below Python's recursion limit, and are missing"
+            self._writer.note(Note("recursion_limit", text, self._n_too_deep))
+            self._n_too_deep = 0
+        self._n_blocks += 1
+        self._ended = _outcome(error)
+        self._writer.close(*self._ended)
+
+    def _leave(self) -> None:
+        """The interpreter ends: close what is open (a notebook, a thread), and write what waited for that."""
+        with self._lock:
+            self._inside.clear()
+            if self._is_running:
+                undisturbed(lambda: self._pause(None))
+            if self._n_blocks > 1 and not self._has_failed:
+                undisturbed(lambda: self._guarded(self._conclude))
+
+    def _conclude(self, capture: "Capture") -> None:
+        if self._writer is not None:
+            self._writer.reopen()
+            capture.conclude()
+            self._writer.close(*self._ended)
+
+    # ----------------------------------------------------------------------------- doing no harm
+
+    def _mark(self, kind: MarkKind, phase: Phase = Phase.OTHER, value: int = 0, name: str = "") -> None:
+        if self._inside:
+            self._guarded(lambda capture: capture.mark(kind, phase, value, name))
+
+    def _guarded(self, do: Callable[["Capture"], None]) -> None:
+        capture = self._capture
+        if capture is None:
+            return
+        try:
+            do(capture)
+        except RecursionError:
+            # The program's depth, not ours. Nothing may be called here: there is no room for that either.
+            self._n_too_deep += 1
+        except Exception as error:
+            if is_of_a_signal_handler(error):
+                raise
+            self._fail(error)
+
+    def _flush(self) -> None:
+        if not self._has_failed:
+            self._guarded(lambda capture: capture.flush())
+            self._tell_leaks()
+
+    def _tell_leaks(self, *, is_end: bool = False) -> None:
+        """In the terminal, once a line of code; looks only where the watch saw something grow."""
+        watch = getattr(self._capture, "watch", None)
+        if watch is not None and self._directory is not None and watch.n_walks:
+            # What it says is not worth a failed recording.
+            with suppress(Exception):
+                for text in self._alarm.look(self._directory, watch.n_walks, is_end=is_end):
+                    self._say(text, always=True)
+
+    def _fail(self, error: Exception) -> None:
+        """Stop recording, say so once, and let the training go on.
+
+        Runs on any thread and waits for none: the one that leaves the block may be waiting for ours.
+        """
+        if not self._may_fail.acquire(blocking=False):
+            return
+        text = f"vramscope stopped recording, training goes on: {type(error).__name__}: {error}"
+        undisturbed(lambda: self._give_up(text))
+        _warn(text)
+
+    def _give_up(self, text: str) -> None:
+        self._has_failed = True
+        capture, writer = self._capture, self._writer
+        if capture is not None:
+            with suppress(Exception):
+                capture.abandon()
+        if writer is not None:
+            # Each by itself: a note that cannot be written must not leave the run looking alive.
+            with suppress(Exception):
+                writer.note(Note("recording_failed", text))
+            with suppress(Exception):
+                writer.close(Outcome.FAILED, text)
+
+    def _disown(self) -> None:
+        """In a forked child: locks may have been copied locked, threads were not copied at all."""
+        self._has_failed = True
+        self._lock = threading.RLock()
+        self._flusher = self._writer = None
+        # It stays: leaving the block takes its dispatch mode off this thread.
+        if self._capture is not None:
+            with suppress(Exception):
+                self._capture.abandon()
+
+    def _say(self, text: str, *, always: bool = False) -> None:
+        if always or not self._quiet:
+            with suppress(OSError, ValueError):
+                sys.stderr.write(f"vramscope: {text}\n")
+
+
+class _NamedPhase:
+    """A stretch of the program that the user named."""
+
+    __slots__ = ("_name", "_phase", "_recorder")
+
+    def __init__(self, recorder: Recorder, name: str) -> None:
+        self._recorder = recorder
+        self._name = _as_text(name)
+        self._phase = _PHASES.get(self._name.lower(), Phase.USER)
+
+    @untraced
+    def __enter__(self) -> None:
+        self._recorder._mark(MarkKind.PHASE_BEGIN, self._phase, name=self._name)
+
+    @untraced
+    def __exit__(self, *_: object) -> None:
+        self._recorder._mark(MarkKind.PHASE_END, self._phase, name=self._name)
+
+
+class _Entry:
+    """One entry into a block of a run."""
+
+    __slots__ = ("is_marked", "run")
+
+    def __init__(self, run: Recorder) -> None:
+        self.run = run
+        self.is_marked = False
+        """Whether the end of the block has its mark."""
+
+
+class _Inside(threading.local):
+    """The blocks of this run that this thread is in."""
+
+    def __init__(self) -> None:
+        self.inside: set[_Entry] = set()
+
+
+class _Flusher:
+    """Hands over what there is, about once a second."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="vramscope-writer", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_over.wait(_FLUSH_INTERVAL_S):
+            self._recorder._flush()
+
+
+class _Runs:
+    """Every run of this process."""
+
+    def __init__(self) -> None:
+        self.active: Recorder | None = None
+        self.by_directory: dict[Path | None, Recorder] = {}
+
+    def forget(self) -> None:
+        """In a forked child: the parent goes on recording, the child records nothing of it."""
+        for recorder in self.by_directory.values():
+            recorder._disown()
+        self.active = None
+        self.by_directory = {}
+
+    def leave(self) -> None:
+        for recorder in self.by_directory.values():
+            recorder._leave()
+
+
+_runs = _Runs()
+atexit.register(_runs.leave)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_runs.forget)
+
+
+def _warn(text: str) -> None:
+    try:
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+    except Warning:  # made an error by the user's filters: not in the middle of their training
+        with suppress(OSError, ValueError):
+            sys.stderr.write(f"{text}\n")
+
+
+def _outcome(error: BaseException | None) -> tuple[Outcome, str]:
+    is_quiet_exit = isinstance(error, SystemExit) and not error.code
+    if error is None or is_quiet_exit or isinstance(error, GeneratorExit):
+        return Outcome.FINISHED, ""
+    return Outcome.FAILED, " ".join(f"{type(error).__name__}: {error}".split())[:2000].removesuffix(":")

@@ -1,0 +1,67 @@
+"""Is a leak sure enough to be told in the terminal, while the training runs?"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+
+from vramscope.units import format_bytes
+
+# What keeps a graph or a frame of every step is never meant, nor is what a hook collects that nobody removed.
+# A list or a dict that grows may be a buffer that fills up: it is told when it has grown for so many steps.
+_NEVER_MEANT = frozenset(
+    {
+        "retain_graph",
+        "loss_with_graph",
+        "undetached_state",
+        "create_graph_cycle",
+        "saved_on_ctx",
+        "traceback",
+        "hook",
+    }
+)
+_SURE_AFTER_STEPS = 60
+# Reading takes a second per million events, of the training's time: 60 bytes each.
+_MOST_BYTES = 100 << 20
+_PAUSE = 20
+
+
+class Alarm:
+    """Reads the recording when capture saw memory grow, with the analysis that everybody reads it with."""
+
+    def __init__(self) -> None:
+        self._n_walks = 0
+        self._next_s = 0.0
+        self._told: set[tuple[str | None, int | None]] = set()
+
+    def look(self, directory: Path, n_walks: int, *, is_end: bool = False) -> list[str]:
+        """One sentence for each line of code that leaks, and was not told before.
+
+        *n_walks*: how often capture looked for holders. Until something is told of what it found the last
+        time, a twentieth of the time is spent on looking.
+        """
+        now = perf_counter()
+        if n_walks == self._n_walks or (now < self._next_s and not is_end):
+            return []
+        found = list(self._new(directory))
+        self._next_s = perf_counter() + _PAUSE * (perf_counter() - now)
+        if found:
+            self._n_walks = n_walks
+        return found
+
+    def _new(self, directory: Path) -> Iterator[str]:
+        if sum(file.stat().st_size for file in directory.glob("rank*/events-*")) > _MOST_BYTES:
+            return
+        from vramscope.analysis.leaks import findings, leaks
+        from vramscope.loading import load
+
+        for recording in load(directory).recordings:
+            result = leaks(recording)
+            is_long = result.n_turns >= _SURE_AFTER_STEPS
+            for finding in findings(result):
+                where = finding.file, finding.line
+                is_sure = finding.kind == "leak" and (is_long or finding.cause in _NEVER_MEANT)
+                if is_sure and where not in self._told:
+                    self._told.add(where)
+                    place = f" ({Path(finding.file).name}:{finding.line})" if finding.file else ""
+                    so_far = format_bytes(finding.n_bytes or 0)
+                    yield f"{finding.claim}{place}; {so_far} so far. {finding.advice}"

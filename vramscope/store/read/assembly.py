@@ -1,0 +1,157 @@
+"""Which recording do the streams of one device make?"""
+
+import re
+from dataclasses import replace
+from datetime import datetime, timezone
+
+import numpy as np
+
+from vramscope.model.counters import UNKNOWN, Counters
+from vramscope.model.device import Device
+from vramscope.model.marks import Labels, Marks, Note
+from vramscope.model.past import Past
+from vramscope.model.program import resolve
+from vramscope.model.recording import Outcome, Recording
+from vramscope.model.snapshot import Snapshot
+from vramscope.model.stacks import Stacks
+from vramscope.store.manifest import Cap, Manifest
+from vramscope.store.read import repair
+from vramscope.store.read.retained_timeline import Resolve, course
+from vramscope.store.read.streams import ColumnStream, DeviceStreams
+from vramscope.units import format_bytes, format_duration, parse_bytes
+
+
+def recording(
+    manifest: Manifest,
+    device: int,
+    streams: DeviceStreams,
+    stacks: Stacks,
+    end_ns: int,
+    found_by: Resolve = resolve,
+) -> Recording:
+    """Everything of one device; what points to rows that are not there is made harmless and noted.
+
+    *found_by*: how its steps are found.
+    """
+    pools = streams.pool_ids()
+    first, end = streams.first_event, streams.first_event + len(streams)
+    limits = {"stack_id": len(stacks), "pool": len(pools)}
+    trace, in_trace = repair.keep_known(streams.table("events"), limits)
+    initial, in_initial = repair.keep_known_state(streams.states.initial or Snapshot(), limits)
+    final, in_final = _final(streams, limits)
+    marks = streams.table("marks")
+    missing = _missing(marks, end, manifest.outcome)
+    marks = repair.marks_within(marks, end)
+    found = course(marks, (streams.stretch_peaks(), streams.settled_steps()), (first, end), end_ns, found_by)
+    return Recording(
+        source=manifest.source,
+        process=manifest.process,
+        device=next((known for known in manifest.devices if known.index == device), Device(device)),
+        trace=trace,
+        stacks=stacks,
+        initial=replace(initial, event=0),
+        final=final,
+        pools=pools,
+        marks=found.marks,
+        steps=found.steps,
+        phases=found.phases,
+        labels=_labels(repair.labels_within(streams.table("labels"), end), first),
+        counters=_counters(repair.counters_within(streams.table("samples"), end), first),
+        past=found.past,
+        notes=(*missing, *stray_notes(in_trace + in_initial + in_final), *_thinned(manifest.cap, found.past)),
+    )
+
+
+def _missing(marks: Marks, end: int, outcome: Outcome) -> list[Note]:
+    """What a run that was closed must have had, and has no more."""
+    n_events = int(marks.event.max(initial=0))
+    if outcome is Outcome.RUNNING or n_events <= end:
+        return []
+    text = (
+        f"{n_events - end:,} of {n_events:,} events or more are missing: a file of this run is gone, or cut"
+    )
+    return [Note("missing_events", text, n_events - end)]
+
+
+_LIMIT = re.compile(
+    r"out of memory\..{0,200}?\bGPU (\d{1,4})\b.{0,400}?(\d{1,7}(?:\.\d{1,4})? (?:bytes|[KMGT]iB)) allowed;",
+    re.DOTALL,
+)
+"""torch's own message, under ``set_per_process_memory_fraction``; no other trace of that call is kept."""
+
+
+def limit_notes(error: str, device: int) -> list[Note]:
+    """Return what the exception that ended a run says that this process may reserve."""
+    found = _LIMIT.search(error)
+    if found is None or int(found[1]) != device:
+        return []
+    n_bytes = parse_bytes(found[2].replace(" bytes", "B"))
+    text = f"{format_bytes(n_bytes)} allowed to this process (set_per_process_memory_fraction)"
+    return [Note("limit", text, n_bytes)]
+
+
+def _final(streams: DeviceStreams, limits: dict[str, int]) -> tuple[Snapshot | None, int]:
+    """The reported state, where it is of the end: a truth about another moment would only mislead."""
+    reported = streams.states.reported
+    if reported is None or reported.event != streams.first_event + len(streams):
+        return None, 0
+    return repair.keep_known_state(replace(reported, event=len(streams)), limits)
+
+
+def _labels(labels: Labels, first: int) -> Labels:
+    """What was known of blocks that live on is told again of the first instant."""
+    if not first:
+        return labels
+    kept = labels.rows(labels.event >= first)
+    return replace(kept, event=kept.event - first)
+
+
+def _counters(counters: Counters, first: int) -> Counters:
+    """All of them; of most of the early ones the instant is gone."""
+    if not first:
+        return counters
+    return replace(counters, event=np.where(counters.event >= first, counters.event - first, UNKNOWN))
+
+
+def _thinned(cap: Cap | None, past: Past) -> list[Note]:
+    """What is not known any more, and what still is."""
+    if not past.n_events or cap is None:
+        return []
+    index = past.steps.index
+    steps = f" of steps {index[0]:,} to {index[-1]:,}" if len(index) else ""
+    phases = f", of phases from step {len(past.settled):,} on" if len(past.settled) else " and phase"
+    text = (
+        f"detail{steps} ({past.n_events:,} events) was thinned to stay below {format_bytes(cap.max_bytes)}: "
+        f"peaks per step{phases} are exact, allocations before are not known"
+    )
+    return [Note("thinned", text, past.n_events)]
+
+
+def stacks_of(stream: ColumnStream) -> tuple[Stacks, list[Note]]:
+    """Every call stack of a rank."""
+    stacks, n_strays = repair.keep_known_parents(Stacks(**stream.columns(), strings=stream.names()))
+    return stacks, stray_notes(n_strays)
+
+
+def stray_notes(n_strays: int) -> list[Note]:
+    """What to say of references to rows that are not there."""
+    if not n_strays:
+        return []
+    text = f"{n_strays} references to call stacks or pools that the trace does not hold; they show as unknown"
+    return [Note("unknown_references", text, n_strays)]
+
+
+def written_notes(stream: ColumnStream, device: int) -> list[Note]:
+    """What the recorder itself had to say of a device."""
+    columns, names = stream.columns(), stream.names()
+    rows = zip(*(columns[name].tolist() for name in ("device", "code", "text", "value")), strict=True)
+    return [Note(names[code], names[text], value) for of, code, text, value in rows if of == device]
+
+
+def obituary(started_ns: int, last_ns: int) -> Note:
+    """Of a process that is gone without a word."""
+    if not last_ns:
+        return Note("died", "the process is gone and never closed the trace; nothing of it carries a time")
+    when = datetime.fromtimestamp(last_ns // 10**9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    after = f", {format_duration(last_ns - started_ns)} after the start" if 0 < started_ns <= last_ns else ""
+    return Note("died", f"the process is gone and never closed the trace; its data reach until {when}{after}")

@@ -1,0 +1,126 @@
+"""Which steps and phases do the marks of a run mean that is still being written?
+
+They are found over all marks, some µs each: a reader that looks every second would soon do nothing else. So
+finished steps are found once, where what is left of the marks leads to the same later steps. That is tried
+out, and done anew whenever the marks are half as many again, or say something that none said before.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.model.marks import Marks, Phase, Phases, Steps
+from vramscope.model.past import SettledSteps
+from vramscope.model.program import resolve
+from vramscope.store.read.retained_timeline import behind
+from vramscope.store.retention.old_steps import rows_behind
+
+LEAST_MARKS = 2000
+"""Fewer are gone through in two milliseconds."""
+_KEPT_STEPS = 6
+"""The last ones may still become longer: a ``zero_grad`` belongs to the step before it."""
+_ATTEMPTS = 4
+_LONGER = 1.5
+
+Found = tuple[Steps, Phases]
+
+
+@dataclass(frozen=True, slots=True)
+class _Finished:
+    """Steps and phases that need not be looked for again."""
+
+    n_whole: int
+    """How many marks there were when all of them were gone through."""
+    n_marks: int
+    """How many there were when these were found."""
+    said: frozenset[Any]
+    rows: NDArray[Any]
+    """Of the marks that the later steps still need."""
+    steps: SettledSteps
+    phases: Phases
+
+
+class CourseSoFar:
+    """``resolve`` for marks that only become more."""
+
+    __slots__ = ("_finished",)
+
+    def __init__(self) -> None:
+        self._finished: _Finished | None = None
+
+    def resolve(self, marks: Marks, n_events: int, end_ns: int) -> Found:
+        """As ``model.program.resolve``."""
+        known = self._finished
+        if known is None or not _still_holds(known, marks):
+            found = resolve(marks, n_events, end_ns)
+            self._finished = _finished(marks, found, (n_events, end_ns), len(marks))
+            return found
+        found = _behind(known, marks, n_events, end_ns)
+        if len(marks) - known.n_marks > LEAST_MARKS:
+            self._finished = _finished(marks, found, (n_events, end_ns), known.n_whole) or known
+        return found
+
+
+def _still_holds(known: _Finished, marks: Marks) -> bool:
+    new = marks.rows(slice(known.n_marks, None))
+    return known.n_marks <= len(marks) <= _LONGER * known.n_whole and _said(new) <= known.said
+
+
+def _said(marks: Marks) -> frozenset[Any]:
+    """The kinds of marks that there are, and which optimizers: they decide by which rule steps are found."""
+    optimizers = marks.rows(marks.phase == Phase.OPTIMIZER)
+    which = set(zip(optimizers.value.tolist(), optimizers.name.tolist(), strict=True))
+    return frozenset(which) | frozenset(np.unique(marks.kind.astype("i8") * 256 + marks.phase).tolist())
+
+
+def _finished(marks: Marks, found: Found, end: tuple[int, int], n_whole: int) -> _Finished | None:
+    """What of *found* will stay; None where there is little, or nothing that is sure."""
+    steps, phases = found
+    last = len(steps) - _KEPT_STEPS
+    if len(marks) < LEAST_MARKS:
+        return None
+    for cut in range(last, max(last - _ATTEMPTS, 1), -1):
+        # Marks may be ahead of their events while a file is written: then their instants are not theirs yet.
+        if steps.end_event[cut - 1] >= end[0]:
+            continue
+        is_past = (phases.step < cut) & (phases.end_ns <= steps.start_ns[cut])
+        n_past = int(is_past.sum())
+        known = _Finished(
+            n_whole,
+            len(marks),
+            _said(marks),
+            np.flatnonzero(rows_behind(marks, steps, phases, cut)),
+            _settled(steps, cut),
+            phases.rows(slice(n_past)),
+        )
+        if is_past[:n_past].all() and _is_same(found, _behind(known, marks, *end)):
+            return known
+    return None
+
+
+def _settled(steps: Steps, cut: int) -> SettledSteps:
+    joined = (steps.start_event[1:] == steps.end_event[:-1]) & (steps.start_ns[1:] == steps.end_ns[:-1])
+    columns = {name: getattr(steps, name)[:cut] for name in Steps.DTYPES if name != "index"}
+    return SettledSteps.of(**columns, is_joined=joined[:cut])
+
+
+def _behind(known: _Finished, marks: Marks, n_events: int, end_ns: int) -> Found:
+    rows = np.concatenate([known.rows, np.arange(known.n_marks, len(marks))])
+    steps, phases = behind(known.steps, *resolve(marks.rows(rows), n_events, end_ns))
+    cut = len(known.steps)
+    began = steps.start_ns[cut] if len(steps) > cut else end_ns
+    phases = phases.rows((phases.step >= cut) | (phases.end_ns > began))
+    columns = {
+        name: np.concatenate([getattr(known.phases, name), getattr(phases, name)]) for name in Phases.DTYPES
+    }
+    return steps, Phases(**columns, names=phases.names)
+
+
+def _is_same(one: Found, other: Found) -> bool:
+    return all(
+        np.array_equal(column, getattr(there, name))
+        for here, there in zip(one, other, strict=True)
+        for name, column in here.columns()
+    )

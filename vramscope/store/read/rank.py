@@ -1,0 +1,204 @@
+"""What did one rank record so far, and does it still?"""
+
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from vramscope.model.marks import Note
+from vramscope.model.program import resolve
+from vramscope.model.recording import Outcome, Recording
+from vramscope.store import manifest as manifests
+from vramscope.store import parts
+from vramscope.store.directory import MANIFEST
+from vramscope.store.framing import StreamFile
+from vramscope.store.integrity import SUMMARY, Owner
+from vramscope.store.liveness import is_alive
+from vramscope.store.read import assembly, completeness
+from vramscope.store.read.incremental_steps import CourseSoFar
+from vramscope.store.read.streams import (
+    ColumnStream,
+    DeviceStreams,
+    FileChain,
+)
+from vramscope.store.schema import EVERY_DEVICE, NOTES, STACKS, device_of, file_name
+
+_STILL_WRITING_S = 10.0
+"""How long after its last growth a trace counts as running, where its process cannot be asked about."""
+
+_MOST_RETRIES = 3
+"""The next refresh is never far."""
+
+
+class RankReader:
+    """The directory of one rank, read as far as it is written."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises StoreError where the manifest cannot be read."""
+        self.directory = directory
+        self._version = self._manifest_version()
+        self.manifest = manifests.read(directory / MANIFEST)
+        self.outcome = self.manifest.outcome
+        self._grew_at = float("-inf")
+        self._is_settled = False
+        """Whether the manifest is still the one by which the files were read."""
+        self._devices: dict[int, DeviceStreams] = {}
+        self._courses: dict[int, CourseSoFar] = {}
+        """Of the devices; asked while more may come."""
+        self._homes: list[Path] = []
+        # Row 0 is the empty stack, and is not written.
+        self._stacks = ColumnStream(self._files_of(STACKS), STACKS, n_rows=1)
+        self._notes = ColumnStream(self._files_of(NOTES), NOTES)
+
+    def refresh(self) -> bool:
+        """Take what was written since; whether anything came or changed."""
+        changed = self._refresh_once()
+        for _ in range(_MOST_RETRIES):
+            # Parts that were taken while they were read look damaged: what replaced them is read instead.
+            if self._manifest_version() == self._version:
+                break
+            changed |= self._refresh_once()
+        self._is_settled = self._manifest_version() == self._version
+        return changed
+
+    def _refresh_once(self) -> bool:
+        # How it ended is asked before the streams are read: then they are read to their end.
+        changed = [
+            self._refresh_manifest(),
+            self._refresh_outcome(),
+            self._find_parts(),
+            self._find_devices(),
+        ]
+        # Stacks last: what refers to them is written after them, so it must be read before them.
+        grew = [stream.refresh() for stream in self._devices.values()]
+        grew += [self._notes.refresh(), self._stacks.refresh()]
+        if any(grew):
+            self._grew_at = time.monotonic()
+        return any(grew) or any(changed)
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether there is a recording at all."""
+        return bool(self._devices)
+
+    def recordings(self) -> list[Recording]:
+        """One per device, by index."""
+        stacks, stack_notes = assembly.stacks_of(self._stacks)
+        of_rank = (*self.notes(), *stack_notes)
+        found = []
+        for device, streams in sorted(self._devices.items()):
+            found_by = self._courses[device].resolve if self.outcome is Outcome.RUNNING else resolve
+            recording = assembly.recording(self.manifest, device, streams, stacks, self.ended_ns(), found_by)
+            own = (
+                *assembly.written_notes(self._notes, device),
+                *completeness.damage_notes(streams.files(), self.outcome),
+                *self._missing(device),
+                *assembly.limit_notes(self.manifest.error, device),
+            )
+            found.append(replace(recording, notes=of_rank + own + recording.notes))
+        return found
+
+    def notes(self) -> list[Note]:
+        """What concerns the whole rank; every recording of it says so."""
+        found = assembly.written_notes(self._notes, EVERY_DEVICE)
+        of_rank = [*self._notes.chain.files, *self._stacks.chain.files]
+        found += completeness.manifest_notes(self.manifest, self.directory)
+        found += completeness.damage_notes(of_rank, self.outcome)
+        found += self._missing(None)
+        if self.outcome is not Outcome.RUNNING:
+            found += completeness.unreachable_note(parts.unreachable(self.directory, self.manifest.cap))
+        if self.outcome is Outcome.DIED:
+            found += completeness.gap_note(self.manifest, list(self._all_files().values()))
+        if self.manifest.stopped:
+            found.append(Note("stopped", f"writing stopped before the end: {self.manifest.stopped}"))
+        if self.outcome is Outcome.DIED:
+            found.append(assembly.obituary(self.manifest.started_ns, self.ended_ns()))
+        return found
+
+    def _missing(self, device: int | None) -> list[Note]:
+        """What the files of a device, or of the whole rank, do not hold any more."""
+        # While it is written, files are ahead of the manifest.
+        if self.outcome is Outcome.RUNNING or not self._is_settled:
+            return []
+        names = [name for name in self.manifest.files if device_of(name.rpartition("/")[2]) == device]
+        return list(completeness.missing_notes(self.manifest, self._all_files(), self.outcome, names))
+
+    def _all_files(self) -> dict[str, StreamFile]:
+        """By path in the rank's directory."""
+        chains = [*self._notes.chain.files, *self._stacks.chain.files]
+        chains += [file for streams in self._devices.values() for file in streams.files()]
+        return {parts.file_of(file.path.parent, self.directory, file.path.name): file for file in chains}
+
+    def _owner_of(self, path: Path) -> Owner:
+        home = path.parent
+        is_summary = home.name.startswith(SUMMARY) and home != self.directory
+        name = f"{SUMMARY}/{path.name}" if is_summary else parts.file_of(home, self.directory, path.name)
+        return Owner(self.manifest.id, name)
+
+    def _files_of(self, stream: str) -> FileChain:
+        return FileChain([self.directory], file_name(stream), self._owner_of)
+
+    def ended_ns(self) -> int:
+        """Time of the last thing written; 0 where there is none."""
+        last = (streams.last_ns() for streams in self._devices.values())
+        return self.manifest.ended_ns or max(last, default=0)
+
+    def _manifest_version(self) -> tuple[int, int, int]:
+        with suppress(OSError):
+            status = (self.directory / MANIFEST).stat()
+            return status.st_ino, status.st_mtime_ns, status.st_size
+        return 0, 0, 0
+
+    def _refresh_manifest(self) -> bool:
+        # The version first: a manifest replaced in between is then read once more, not missed.
+        version = self._manifest_version()
+        if version == self._version:
+            return False
+        self.manifest = manifests.read(self.directory / MANIFEST)
+        self._version = version
+        return True
+
+    def _refresh_outcome(self) -> bool:
+        before, self.outcome = self.outcome, self.manifest.outcome
+        if self.outcome is Outcome.RUNNING and not self._is_written():
+            self.outcome = Outcome.DIED
+        return self.outcome is not before
+
+    def _is_written(self) -> bool:
+        process = self.manifest.process
+        alive = is_alive(process.host, process.pid, self.manifest.incarnation)
+        return self._grew_lately() if alive is None else alive
+
+    def _grew_lately(self) -> bool:
+        last = 0.0
+        for home in {self.directory, *self._homes[-1:]}:
+            with suppress(OSError):
+                last = max(last, *(path.stat().st_mtime for path in home.iterdir()))
+        # Another machine's clock may be ahead of ours, or behind: so what we saw ourselves counts too.
+        age_s = min(abs(time.time() - last), time.monotonic() - self._grew_at)
+        return age_s < _STILL_WRITING_S
+
+    def _find_parts(self) -> bool:
+        """Those that came since; all anew where some were taken."""
+        homes = parts.homes(self.directory, self.manifest.cap)
+        new = homes[len(self._homes) :]
+        if homes[: len(self._homes)] == self._homes:
+            for streams in self._devices.values():
+                for home in new:
+                    streams.go_on_in(home)
+        else:
+            self._devices.clear()
+        is_other, self._homes = homes != self._homes, homes
+        return is_other
+
+    def _find_devices(self) -> bool:
+        with_files = (device_of(path.name) for path in self.directory.iterdir())
+        known = {device.index for device in self.manifest.devices}
+        new = (known | {device for device in with_files if device is not None}) - self._devices.keys()
+        taken = self.manifest.cap.events if self.manifest.cap is not None else {}
+        for device in new:
+            self._devices[device] = DeviceStreams(
+                self.directory, self._homes, device, taken.get(device, 0), self._owner_of
+            )
+            self._courses[device] = CourseSoFar()
+        return bool(new)

@@ -1,0 +1,241 @@
+"""A trace kept below a size while it grows: its oldest parts make room, and a summary of them stays.
+
+The summary is written beside what there is, then the manifest names it in one step, then the parts go. So a
+process killed at any moment leaves the trace as it was before or as it is after.
+"""
+
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from vramscope.model.counters import Counters
+from vramscope.model.marks import Labels, Marks
+from vramscope.model.past import StretchPeaks
+from vramscope.store import parts
+from vramscope.store.batches import arrays, batch, row_of_state, write_compressed
+from vramscope.store.framing import StreamFile
+from vramscope.store.integrity import SUMMARY, FileSum, Owner
+from vramscope.store.manifest import Cap
+from vramscope.store.read.streams import DeviceStreams
+from vramscope.store.retention.carry_over import Leftover, Part, take
+from vramscope.store.retention.old_steps import shorten
+from vramscope.store.schema import PEAKS, STATES, STEPS, TABLES, device_of, file_name
+
+_N_PARTS = 64
+"""Of a full trace: what is taken at once is small enough to be looked at in a second."""
+_FULL, _ROOM = 7 / 8, 3 / 4
+"""Of the cap: above the first the oldest parts go, until the second is reached. Few large steps: a reader
+that follows begins anew after each."""
+_SHARE, _HURRY = 1 / 5, 15 / 16
+"""Of the time, while not so much of the cap is used: the program needs the interpreter too."""
+_RETRY_S = 10.0
+_SMALL = 1 << 20
+_STREAMS = {table: stream for stream, table in TABLES.items()} | {StretchPeaks: PEAKS}
+_GROWING = ("marks", "samples", PEAKS, STEPS)
+"""Streams of the summary that the next summary goes on with."""
+
+
+class Thinner:
+    """Of one rank. A thread of its own works while there is something to do."""
+
+    def __init__(
+        self,
+        home: tuple[Path, Owner],
+        max_bytes: int,
+        size: Callable[[], int],
+        commit: Callable[[Cap, Mapping[str, FileSum], int], None],
+        freed: Callable[[int], None],
+    ) -> None:
+        """*home*: the rank's directory, and the trace it holds. *size* returns the bytes of the directory;
+        *commit* makes a cap and the files of its summary those that count, and takes the summary's bytes;
+        *freed* takes the bytes that were removed."""
+        self.cap = Cap(max_bytes)
+        self.part_bytes = max(max_bytes // _N_PARTS, 1)
+        """A part of that size is whole."""
+        self.error = ""
+        """Why the last attempt failed."""
+        self._rank, self._owner = home
+        self._size = size
+        self._commit = commit
+        self._freed = freed
+        self._sums: dict[str, FileSum] = {}
+        """Of the files of the summary that counts."""
+        self._whole: deque[tuple[int, int]] = deque()
+        self._left: dict[int, Leftover] = {}
+        """Of each device that did anything yet."""
+        self._thread: threading.Thread | None = None
+        self._at_work = threading.Lock()
+        self._is_awaited = threading.Event()
+        self._again_s = float("-inf")
+
+    def whole(self, number: int, n_bytes: int) -> None:
+        """A part will not grow any more."""
+        self._whole.append((number, n_bytes))
+
+    def look(self) -> None:
+        """Begin where it is time to; waits for nothing."""
+        is_busy = self._thread is not None and self._thread.is_alive()
+        is_full = self._size() > self.cap.max_bytes * _FULL and len(self._whole) > 2
+        if is_full and not is_busy and time.monotonic() >= self._again_s:
+            self._thread = threading.Thread(target=self._work, name="vramscope-thinner", daemon=True)
+            # The interpreter may be ending.
+            with suppress(RuntimeError):
+                self._thread.start()
+
+    def thin(self) -> None:
+        """Take the oldest parts until there is room, without a rest; waits for whoever does so already."""
+        self._is_awaited.set()
+        self._work()
+        self._is_awaited.clear()
+
+    def _work(self) -> None:
+        with self._at_work:
+            try:
+                numbers = self._chosen()
+                if numbers:
+                    self._take(numbers)
+                self.error = ""
+            except Exception as error:  # noqa: BLE001 -- the writer's boundary: it asks when it must know
+                self.error = f"{type(error).__name__}: {error}"
+                self._again_s = time.monotonic() + _RETRY_S
+
+    def _chosen(self) -> list[int]:
+        """The parts to take. The newest whole one stays: it may hold marks of the one before it."""
+        size, found = self._size(), []
+        if size <= self.cap.max_bytes * _FULL:
+            return []
+        for number, n_bytes in list(self._whole)[:-1]:
+            if size <= self.cap.max_bytes * _ROOM:
+                break
+            found.append(number)
+            size -= n_bytes
+        return found
+
+    def _take(self, numbers: list[int]) -> None:
+        old = parts.past(self._rank, self.cap.generation)
+        new = parts.past(self._rank, self.cap.generation + 1)
+        try:
+            left, sums = self._summarize(numbers, old, new)
+            n_bytes = sum(path.stat().st_size for path in new.iterdir())
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
+        events = {device: known.state.event for device, known in left.items()}
+        cap = replace(self.cap, generation=self.cap.generation + 1, first_part=numbers[-1] + 1, events=events)
+        self._commit(cap, {f"{new.name}/{name}": known for name, known in sums.items()}, n_bytes)
+        self.cap, self._left, self._sums = cap, left, sums
+        for _ in numbers:
+            self._whole.popleft()
+        # From here on nobody needs them; what cannot be removed is only in the way.
+        taken = 0
+        for home in [old] * (cap.generation > 1) + [parts.part(self._rank, number) for number in numbers]:
+            with suppress(OSError):
+                taken += parts.remove(home)
+        self._freed(taken)
+
+    def _summarize(
+        self, numbers: list[int], old: Path, new: Path
+    ) -> tuple[dict[int, Leftover], dict[str, FileSum]]:
+        """Write what stays of the parts into *new*; what there is then of each device, and of each file."""
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir()
+        known_files = (old, self._sums) if self.cap.generation else None
+        summary = _Summary(known_files, new, self._owner)
+        left = dict(self._left)
+        for number in numbers:
+            began = time.monotonic()
+            home, following = (parts.part(self._rank, at) for at in (number, number + 1))
+            for device in _devices(home):
+                known = _taken((home, following), device, left.get(device), summary)
+                left |= {device: known} if known is not None else {}
+            if self._size() < self.cap.max_bytes * _HURRY:
+                self._is_awaited.wait((time.monotonic() - began) * (1 / _SHARE - 1))
+        for device, known in left.items():
+            summary.add(STATES, device, row_of_state(known.state, reported=False))
+            summary.table(known.labels, device)
+        summary.write()
+        sums = summary.sums
+        for device, known in left.items():
+            sums |= shorten((new, self._owner), device, known.state.event, self.cap.max_bytes)
+        return left, sums
+
+
+class _Summary:
+    """The directory of a summary while it is made: what the last one said, and more."""
+
+    def __init__(self, known: tuple[Path, Mapping[str, FileSum]] | None, new: Path, owner: Owner) -> None:
+        self._old: Path | None = known[0] if known else None
+        self._old_sums: Mapping[str, FileSum] = known[1] if known else {}
+        self._new = new
+        self._owner = owner
+        self.sums: dict[str, FileSum] = {}
+        """Of the files written, by name."""
+        self._rows: dict[str, list[pa.RecordBatch]] = {}
+
+    def table(self, table: Marks | Labels | Counters | StretchPeaks, device: int) -> None:
+        if len(table):
+            stream = _STREAMS[type(table)]
+            self.add(stream, device, batch(stream, arrays(table)))
+
+    def add(self, stream: str, device: int, rows: pa.RecordBatch) -> None:
+        self._rows.setdefault(file_name(stream, device), []).append(rows)
+
+    def write(self) -> None:
+        """Wait for the disk. Raises OSError."""
+        old = [] if self._old is None else [path.name for path in self._old.iterdir()]
+        for name in {*self._rows, *(name for name in old if name.startswith(_GROWING))}:
+            self._write(name, None if self._old is None else self._old / name)
+
+    def _write(self, name: str, old: Path | None) -> None:
+        """What was small becomes one batch: each has some 500 bytes of its own."""
+        known = StreamFile(old) if old is not None and name.startswith(_GROWING) else None
+        rows = self._rows.get(name, [])
+        if known is not None and known.size() < _SMALL:
+            rows, known = [*known.read(lambda batch: batch), *rows], None
+        there = None
+        if known is not None:
+            shutil.copyfile(known.path, self._new / name)
+            there = self._old_sums.get(name)
+        owner = replace(self._owner, file=f"{SUMMARY}/{name}")
+        self.sums[name] = write_compressed(self._new / name, rows, owner, there)
+
+
+def _devices(home: Path) -> set[int]:
+    found = (device_of(path.name) for path in home.iterdir() if parts.is_in_part(path.name))
+    return {device for device in found if device is not None}
+
+
+def _taken(
+    homes: tuple[Path, Path], device: int, before: Leftover | None, summary: _Summary
+) -> Leftover | None:
+    """Take one device's share of a part; what is worth keeping goes to the summary."""
+    mine, following = (_read(home, device) for home in homes)
+    if before is None and mine.states.initial is not None:
+        before = Leftover(mine.states.initial)
+    left, peaks, marks = take(before or Leftover(), _part(mine), _part(following))
+    summary.table(peaks, device)
+    summary.table(marks, device)
+    summary.table(mine.table("samples"), device)
+    # A device that is not used yet will tell what was there first.
+    return None if before is None and not len(mine) else left
+
+
+def _read(home: Path, device: int) -> DeviceStreams:
+    streams = DeviceStreams(home, [home], device)
+    streams.refresh()
+    damaged = next((file for file in streams.files() if file.damage or file.unfinished_bytes), None)
+    if damaged is not None:
+        # A summary of less than was written would pass for all of it.
+        raise ValueError(f"{damaged.path.name}: {damaged.damage or 'its end is missing'}")
+    return streams
+
+
+def _part(streams: DeviceStreams) -> Part:
+    return Part(streams.table("events"), streams.table("marks"), streams.table("labels"))

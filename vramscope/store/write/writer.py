@@ -1,0 +1,354 @@
+"""Where a recorder puts what it finds: a directory that only ever grows.
+
+Every call hands one complete record batch to the operating system before it returns. A process killed at any
+moment has therefore lost only what it had not handed over; nothing waits in a buffer of ours.
+"""
+
+import errno
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+
+import pyarrow as pa
+
+from vramscope.errors import StoreError
+from vramscope.model.device import Device, Process
+from vramscope.model.marks import Note
+from vramscope.model.recording import Outcome
+from vramscope.model.snapshot import Snapshot
+from vramscope.model.table import Table
+from vramscope.store import manifest as manifests
+from vramscope.store import parts
+from vramscope.store.batches import SealedFile, array, arrays, batch, row_of_state
+from vramscope.store.columns import string_array
+from vramscope.store.directory import MANIFEST
+from vramscope.store.integrity import FileSum, Owner
+from vramscope.store.liveness import here
+from vramscope.store.manifest import Cap, Manifest
+from vramscope.store.retention.compactor import Thinner
+from vramscope.store.schema import (
+    EVERY_DEVICE,
+    IN_EACH_PART,
+    NOTES,
+    POOLS,
+    STACKS,
+    STATES,
+    TABLES,
+    file_name,
+)
+from vramscope.store.write.launcher_frames import LaunchFrames
+from vramscope.units import format_bytes
+
+_SYNC_EVERY_S = 30.0
+"""Some milliseconds per file: too much after every step of a loop that re-enters the recorder. The kernel
+writes what is older than this by itself."""
+
+_BEGIN_PARTS = ("events", "samples")
+
+_STREAMS = {table: stream for stream, table in TABLES.items()}
+
+_ADVICE = {
+    errno.ENOSPC: "the disk is full: free some space, or record to another one",
+    errno.EDQUOT: "your quota is used up: free some space, or record elsewhere",
+    errno.EROFS: "the file system is read-only: record to another directory",
+    errno.EACCES: "no permission: record to a directory of your own",
+    errno.EPERM: "no permission: record to a directory of your own",
+    errno.EMFILE: "too many open files: raise `ulimit -n`",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ENOTDIR: "a file is in the way: record to another directory",
+}
+
+
+class Writer:
+    """One rank's part of a run directory: ``directory/rank0/``. Safe to use from several threads.
+
+    The first error stops it for good, with StoreError now and at each later call: a batch left out would
+    shift every later instant. What was written before stays readable.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        source: str,
+        process: Process,
+        devices: Sequence[Device],
+        started_ns: int,
+        max_bytes: int | None = None,
+    ) -> None:
+        """*max_bytes*: what the directory may grow to; then the detail of its beginning is taken.
+
+        Raises StoreError where the directory holds this rank of a run already, or cannot be written.
+        """
+        self.path = Path(directory) / f"rank{process.rank}"
+        self.written_bytes = 0
+        """Of everything in the directory, for a cap."""
+        self._lock = Lock()
+        self._pid = os.getpid()
+        self._files: dict[str, SealedFile] = {}
+        """Open ones, by their path in the rank's directory."""
+        self._sums: dict[str, FileSum] = {}
+        """Of those that are not open."""
+        self._n_batches = 0
+        """Of all files: the number of the last one."""
+        self._n_pools: dict[int, int] = {}
+        self._launch = LaunchFrames()
+        self._stopped = ""
+        self._is_open = True
+        self._synced_s = float("-inf")
+        incarnation = here()
+        self._manifest = Manifest(
+            source=source,
+            process=process,
+            devices=tuple(devices),
+            incarnation=incarnation,
+            started_ns=started_ns,
+            id=manifests.new_id(process, incarnation, started_ns),
+        )
+        self._saved = self._manifest
+        self._manifest_bytes = 0
+        self._part = self._part_bytes = 0
+        """The number of the part that grows, and how large it is."""
+        self._thinner = None
+        if max_bytes is not None:
+            owner = Owner(self._manifest.id)
+            self._thinner = Thinner((self.path, owner), max_bytes, self._size, self._commit, self._freed)
+        self._claim()
+
+    def stacks(self, rows: Iterable[tuple[int, str, str, int]]) -> None:
+        """Append nodes as ``StackBuilder.rows`` gives them; before whatever refers to them."""
+        columns = list(zip(*self._launch.without(rows), strict=True))
+        if columns:
+            parent, function, file, line = columns
+            names = string_array(function), string_array(file)
+            self._write(STACKS, None, batch(STACKS, [array(parent, "i4"), *names, array(line, "i4")]))
+
+    def append(self, table: Table, device: int) -> None:
+        """Append rows of a Trace, Marks, Labels or Counters; names are stored as strings."""
+        if len(table):
+            stream = _STREAMS[type(table)]
+            self._begin_part_if_full(stream)
+            self._write(stream, device, batch(stream, arrays(table)))
+
+    def state(self, snapshot: Snapshot, device: int, *, reported: bool) -> None:
+        """Append the allocator's state at an instant.
+
+        *reported*: as the source itself told it. Else reconstructed; of event 0, the state before the trace.
+        """
+        self._write(STATES, device, row_of_state(snapshot, reported=reported))
+
+    def pools(self, pools: Sequence[tuple[int, int]], device: int) -> None:
+        """All pool ids so far, by index; only those that are new are written."""
+        new = pools[self._n_pools.get(device, 0) :]
+        if new:
+            self._n_pools[device] = len(pools)
+            columns = [array(column, "u8") for column in zip(*new, strict=True)]
+            self._write(POOLS, device, batch(POOLS, columns))
+
+    def device(self, device: Device) -> None:
+        """One more than the manifest says so far."""
+        with self._mine():
+            self._manifest = replace(self._manifest, devices=(*self._manifest.devices, device))
+            if self._is_open:
+                self._save(self._manifest, durable=False)
+
+    def note(self, note: Note, device: int | None = None) -> None:
+        """Append something missing, doubtful or repaired; without *device* it concerns the whole rank."""
+        of = array([EVERY_DEVICE if device is None else device], "i4")
+        columns = [of, string_array([note.code]), string_array([note.text]), array([note.value], "i8")]
+        self._write(NOTES, None, batch(NOTES, columns))
+
+    def close(self, outcome: Outcome, error: str = "") -> None:
+        """Say how it ended, and let go of the files; nothing happens where that was done already.
+
+        Waits for the disk, so that a power failure loses nothing either, but at most every 30 seconds.
+        """
+        with self._mine():
+            if self._is_open:
+                self._is_open = False
+                durable = time.monotonic() - self._synced_s >= _SYNC_EVERY_S
+                self._let_go(list(self._files), durable=durable)
+                ended = replace(
+                    self._manifest,
+                    outcome=outcome,
+                    ended_ns=time.time_ns(),
+                    error=error,
+                    stopped=self._stopped,
+                )
+                self._save(ended, durable=durable)
+                if durable:
+                    self._synced_s = time.monotonic()
+
+    def reopen(self) -> None:
+        """Continue the same run: what comes is appended to what is there."""
+        with self._mine():
+            if not self._is_open:
+                self._save(self._manifest, durable=False)
+                self._is_open = True
+
+    def thin(self) -> None:
+        """Where a cap is reached, take the detail of the beginning now, and wait for that."""
+        if self._thinner is not None:
+            self._thinner.thin()
+
+    def _size(self) -> int:
+        return self.written_bytes
+
+    def _claim(self) -> None:
+        try:
+            # mkdir decides between two processes that want the same place.
+            self.path.mkdir(parents=True)
+        except FileExistsError:
+            raise StoreError(
+                f"{self.path}: there is a run already, and none is overwritten: record to another directory"
+            ) from None
+        except OSError as error:
+            raise StoreError(_complaint(self.path, error)) from error
+        try:
+            self._save(self._manifest, durable=False)
+        except StoreError:
+            _remove(self.path)
+            raise
+
+    @contextmanager
+    def _mine(self) -> Iterator[None]:
+        # Before the lock: a fork may have copied it locked.
+        if os.getpid() != self._pid:
+            raise StoreError(f"{self.path}: belongs to process {self._pid}; a fork of it cannot write there")
+        with self._lock:
+            yield
+
+    def _write(self, stream: str, device: int | None, rows: pa.RecordBatch) -> None:
+        with self._mine():
+            if self._stopped:
+                raise StoreError(self._stopped)
+            if not self._is_open:
+                raise StoreError(f"{self.path}: closed; reopen() continues it")
+            self._stop_if_too_large()
+            name = parts.file_of(self._home(stream), self.path, file_name(stream, device))
+            # Counted first: readers miss a batch that an exception of the program kept from the disk.
+            self._n_batches += 1
+            try:
+                n_bytes = self._file(name, stream).append(rows, self._n_batches)
+            except OSError as error:
+                self._stopped = _complaint(self.path / name, error)
+                raise StoreError(self._stopped) from error
+            self._grew(stream, n_bytes)
+
+    def _stop_if_too_large(self) -> None:
+        thinner = self._thinner
+        if thinner is not None and thinner.error and self.written_bytes > thinner.cap.max_bytes:
+            size = format_bytes(thinner.cap.max_bytes)
+            self._stopped = f"{self.path}: reached {size}, and older detail could not go: {thinner.error}"
+            raise StoreError(self._stopped)
+
+    def _home(self, stream: str) -> Path:
+        return parts.part(self.path, self._part) if stream in IN_EACH_PART else self.path
+
+    def _grew(self, stream: str, n_bytes: int) -> None:
+        self.written_bytes += n_bytes
+        if self._thinner is None:
+            return
+        if stream in IN_EACH_PART:
+            self._part_bytes += n_bytes
+        self._thinner.look()
+
+    def _begin_part_if_full(self, stream: str) -> None:
+        """Only before events or samples: what is said of them is not cut off from them."""
+        if self._thinner is None or stream not in _BEGIN_PARTS:
+            return
+        with self._mine():
+            if self._is_open and not self._stopped and self._part_bytes >= self._thinner.part_bytes:
+                self._begin_part(self._thinner)
+
+    def _begin_part(self, thinner: Thinner) -> None:
+        path = parts.part(self.path, self._part + 1)
+        try:
+            path.mkdir()
+        except OSError as error:
+            self._stopped = _complaint(path, error)
+            raise StoreError(self._stopped) from error
+        if not self._part:
+            # Before anything is in it: an older reader must not take the first part for all.
+            self._manifest = replace(self._manifest, cap=thinner.cap)
+            self._save(self._manifest, durable=False)
+        ended = [name for name in self._files if parts.is_in_part(Path(name).name)]
+        self._let_go(ended, durable=False)
+        thinner.whole(self._part, self._part_bytes)
+        self._part, self._part_bytes = self._part + 1, 0
+
+    def _commit(self, cap: Cap, summary: Mapping[str, FileSum], n_bytes: int) -> None:
+        """From now on this is what is there; the parts before it are removed next."""
+        with self._mine():
+            self.written_bytes += n_bytes
+            gone = {name for name in self._sums if _is_before(name, cap.first_part)}
+            messages = sum(self._sums[name].messages for name in gone)
+            known = self._manifest.cap.messages if self._manifest.cap is not None else 0
+            kept = {name: found for name, found in self._sums.items() if name not in gone}
+            self._sums = {
+                **{name: found for name, found in kept.items() if not parts.is_of_summary(name)},
+                **summary,
+            }
+            self._manifest = replace(self._manifest, cap=replace(cap, messages=known + messages))
+            self._save(replace(self._saved, cap=self._manifest.cap), durable=False)
+
+    def _freed(self, n_bytes: int) -> None:
+        with self._mine():
+            self.written_bytes -= n_bytes
+
+    def _file(self, name: str, stream: str) -> SealedFile:
+        file = self._files.get(name)
+        if file is None:
+            known, owner = self._sums.get(name), Owner(self._manifest.id, name)
+            file = self._files[name] = SealedFile(self.path / name, owner, stream, known)
+            self._sums.pop(name, None)
+            if known is None:
+                self._grew(stream, file.size)
+        return file
+
+    def _let_go(self, names: Sequence[str], *, durable: bool) -> None:
+        for name in names:
+            file = self._files.pop(name)
+            self._sums[name] = file.sum
+            error = _close(file, durable=durable)
+            if error is not None and not self._stopped:
+                self._stopped = _complaint(self.path / name, error)
+
+    def _save(self, manifest: Manifest, *, durable: bool) -> None:
+        path = self.path / MANIFEST
+        sums = self._sums | {name: file.sum for name, file in self._files.items()}
+        try:
+            n_bytes = manifests.write(path, replace(manifest, files=sums), durable=durable)
+        except OSError as error:
+            raise StoreError(_complaint(path, error)) from error
+        self.written_bytes += n_bytes - self._manifest_bytes
+        self._saved, self._manifest_bytes = manifest, n_bytes
+
+
+def _is_before(file: str, first_part: int) -> bool:
+    number = parts.number_of(file)
+    return number is not None and number < first_part
+
+
+def _close(file: SealedFile, *, durable: bool) -> OSError | None:
+    try:
+        file.close(durable=durable)
+    except OSError as error:
+        return error
+    return None
+
+
+def _complaint(path: Path, error: OSError) -> str:
+    advice = _ADVICE.get(error.errno or 0, "record to another directory")
+    return f"{path}: cannot write ({error.strerror}); {advice}"
+
+
+def _remove(directory: Path) -> None:
+    with suppress(OSError):
+        for path in directory.iterdir():
+            path.unlink()
+        directory.rmdir()
