@@ -68,12 +68,11 @@ def _bound(args: Namespace, allowed: Any) -> Any:
 
 def _first_page(path: Path) -> str:
     """The run itself where there is but one to show, else the list of runs."""
-    from importlib import import_module
+    from vramscope.loading import discover
 
     from .data import run_id
 
-    # By name: the attribute ``vramscope.load`` is the function.
-    found = import_module("vramscope.loading").discover(path)
+    found = discover(path)
     return f"overview?run={run_id(path, path)}" if found == [path] else ""
 
 

@@ -9,13 +9,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2s
-from importlib import import_module
 from pathlib import Path
 from threading import RLock
 from time import monotonic, thread_time, time
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from vramscope import analysis
+from vramscope import analysis, loading
 from vramscope.errors import UnknownNameError, VramscopeError
 from vramscope.model.recording import Outcome, Recording, Run
 
@@ -127,7 +126,7 @@ class Data:
     def __init__(self, root: Path, library: Library | None = None, pace: Pace | None = None) -> None:
         self.root = root
         self.pace = pace or Pace()
-        self._library = library or _vramscope_load()
+        self._library = library or cast("Library", loading)
         self._lock = RLock()
         self._paths: dict[str, Path] = {}
         self._scanned_s = float("-inf")
@@ -417,11 +416,6 @@ def changed_ns(path: Path) -> int:
         return max(entry.stat().st_mtime_ns for entry in inside)
     except OSError:
         return 0
-
-
-def _vramscope_load() -> Library:
-    # By name: the attribute ``vramscope.load`` is the function.
-    return import_module("vramscope.loading")
 
 
 def _choose(run: Run, rank: int | None, device: int | None) -> Recording:

@@ -5,9 +5,7 @@ was recorded, or any snapshot that torch wrote. Names are resolved on first use:
 loads neither torch nor NumPy nor Arrow.
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from vramscope._version import __version__
@@ -27,17 +25,6 @@ _HOME = {
     "load": "vramscope.loading",
     "record": "vramscope.recorder",
 }
-
-
-class _Package(ModuleType):
-    """Keeps ``vramscope.load`` the function: importing ``vramscope/loading.py`` would make it the module."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOME and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

@@ -28,6 +28,11 @@ def analyses() -> dict[str, Analysis]:
     return registry.parts(sys.modules[__name__], Analysis)
 
 
+def own_analyses() -> dict[str, Analysis]:
+    """The analyses of this distribution by name: those that ``Recording`` has as typed methods."""
+    return registry.own_parts(sys.modules[__name__], Analysis)
+
+
 @cache
 def find(name: str) -> Analysis | None:
     """The analysis called *name*, or None."""

@@ -20,7 +20,7 @@ def window(recording: Recording, start_event: int = 0, end_event: int | None = N
     """The events ``[start_event, end_event)`` after the exact state at their start.
 
     Instants count from *start_event*. Columns are parts of the whole's; of a trace that is mapped from a file
-    (``conversion_cache/__init__.py``), only what the window and the way from the checkpoint before it need is read.
+    (``conversion_cache``), only what the window and the way from the checkpoint before it need is read.
     Raises UsageError where there is no such interval.
     """
     n_events = len(recording.trace)

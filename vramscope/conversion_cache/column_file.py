@@ -174,7 +174,8 @@ class _Reader:
             name: self._column(given["columns"][name], np.dtype(dtype), given["rows"])
             for name, dtype in kind.DTYPES.items()
         }
-        return kind(**columns, **rest)
+        table: Table = kind(**columns, **rest)
+        return table
 
     def _column(self, given: Any, dtype: np.dtype[Any], n_rows: int) -> NDArray[Any]:
         if "all" in given:

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import Labels, Marks, Note, Phases, Steps
 from vramscope.model.past import Past
+from vramscope.model.questions import Questions
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import Stacks, stacks_of
 from vramscope.model.trace import Action, Trace
@@ -32,7 +32,7 @@ class Outcome(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(Questions):
     """Everything of one rank on one device.
 
     Every analysis is a method: ``recording.peak()``, ``recording.timeline()`` (see ``vramscope.analysis``).
@@ -77,15 +77,19 @@ class Recording:
 
     def _repr_html_(self) -> str:
         """At a glance, in a notebook."""
-        shown: str = import_module("vramscope.export.notebook").html(self)
-        return shown
+        # Late: what formats a recording for a notebook depends on the analyses.
+        from vramscope.export.notebook import html
+
+        return html(self)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """The analysis of that name, bound to this recording."""
         if name.startswith("_"):
             raise AttributeError(name)
-        # By name: the model must not depend on the analyses that depend on it.
-        analysis = import_module("vramscope.analysis").find(name)
+        # Late: the analyses depend on the model. Ours are methods (Questions); this finds those of others.
+        from vramscope.analysis import find
+
+        analysis = find(name)
         if analysis is None:
             raise AttributeError(f"Recording has no field and no analysis {name!r}")
         return partial(analysis.run, self)

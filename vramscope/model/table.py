@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -70,9 +69,9 @@ class Table:
 
 
 def data_frame(columns: Mapping[str, Any]) -> Any:
-    """Columns as a ``pandas.DataFrame``. By name, so that the core does not depend on pandas."""
+    """The columns as a ``pandas.DataFrame``; raises MissingExtraError where pandas is not installed."""
     try:
-        pandas = import_module("pandas")
+        import pandas as pd  # late: the core itself needs no pandas
     except ImportError as error:
         raise MissingExtraError("pandas", "pandas") from error
-    return pandas.DataFrame(columns)
+    return pd.DataFrame(columns)

@@ -11,7 +11,6 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -100,11 +99,13 @@ def record(  # noqa: PLR0913 -- all but the first by name
 
 
 def _import() -> None:
-    """All that recording needs; a module whose import is interrupted stays unusable for good."""
-    # By name: everybody imports this module, and only capture/ knows torch.
-    import_module("torch")
-    import_module("vramscope.capture").sources()
-    import_module("vramscope.store.write.writer")
+    """Import all that recording needs; a module whose import is interrupted stays unusable for good."""
+    import torch  # noqa: F401 -- whether it is installed; only capture/ uses it
+
+    import vramscope.store.write.writer  # noqa: F401
+    from vramscope.capture import sources
+
+    sources()
 
 
 def _size(name: str, text: str | int | None) -> int | None:
