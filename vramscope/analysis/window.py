@@ -16,18 +16,46 @@ from vramscope.model.recording import Recording
 from vramscope.model.trace import Action
 
 
-def window(recording: Recording, start_event: int = 0, end_event: int | None = None) -> Recording:
-    """The events ``[start_event, end_event)`` after the exact state at their start.
+def window(
+    recording: Recording,
+    start_event: int = 0,
+    end_event: int | None = None,
+    *,
+    steps: tuple[int, int] | None = None,
+    time_ns: tuple[int, int] | None = None,
+) -> Recording:
+    """A part of the recording as a recording of its own, which begins with the exact state at its start.
 
-    Instants count from *start_event*. Columns are parts of the whole's; of a trace that is mapped from a file
-    (``conversion_cache``), only what the window and the way from the checkpoint before it need is read.
-    Raises UsageError where there is no such interval.
+    Parameters
+    ----------
+    start_event, end_event
+        The events ``[start_event, end_event)``; to the end of the recording where *end_event* is None.
+    steps
+        The steps ``[start, end)`` by their index, instead of events.
+    time_ns
+        The events of ``[start, end)`` in Unix nanoseconds, instead of event numbers.
+
+    Returns
+    -------
+    Recording
+        Its instants count from the first event of the window. Columns are views of the whole's; from a file
+        that is mapped, only the window and the way from the checkpoint before it are read.
+
+    Raises
+    ------
+    UsageError
+        There is no such interval, more than one kind of interval is given, or the recording has no clock.
     """
+    if steps is not None or time_ns is not None:
+        if (start_event, end_event) != (0, None) or (steps is not None and time_ns is not None):
+            raise UsageError("give events, steps or times, and only one of them")
+        chosen = _of_steps(recording, *steps) if steps else _of_times(recording, *(time_ns or (0, 0)))
+        start_event, end_event = chosen
     n_events = len(recording.trace)
     end_event = n_events if end_event is None else end_event
     if not 0 <= start_event <= end_event <= n_events:
         raise UsageError(f"no events [{start_event}, {end_event}): the recording has {n_events}")
-    steps, kept = _clipped(recording.steps, start_event, end_event)
+    kept_steps, kept = _clipped(recording.steps, start_event, end_event)
     final = recording.final if end_event == n_events else None
     return replace(
         recording,
@@ -42,10 +70,31 @@ def window(recording: Recording, start_event: int = 0, end_event: int | None = N
         marks=_shifted(recording.marks, start_event, end_event),
         counters=_shifted(recording.counters, start_event, end_event),
         labels=_labels(recording, start_event, end_event),
-        steps=steps,
+        steps=kept_steps,
         phases=_phases(recording.phases, kept, start_event, end_event),
         notes=(*recording.notes, _note(start_event, end_event, n_events)),
     )
+
+
+def _of_steps(recording: Recording, start: int, end: int) -> tuple[int, int]:
+    """The events of the steps with an index in ``[start, end)``."""
+    rows = np.flatnonzero((recording.steps.index >= start) & (recording.steps.index < end))
+    if not len(rows):
+        index = recording.steps.index
+        known = f"{index[0]} to {index[-1]}" if len(index) else "none"
+        raise UsageError(f"no steps [{start}, {end}): the recording has {known}")
+    return int(recording.steps.start_event[rows[0]]), int(recording.steps.end_event[rows[-1]])
+
+
+def _of_times(recording: Recording, start_ns: int, end_ns: int) -> tuple[int, int]:
+    """The events with a time in ``[start_ns, end_ns)``."""
+    times = recording.trace.time_ns
+    if not recording.trace.has_clock:
+        raise UsageError("no window by time: the recording has no clock")
+    if start_ns > end_ns:
+        raise UsageError(f"no window [{start_ns}, {end_ns}) ns: it ends before it starts")
+    start, end = np.searchsorted(times, [start_ns, end_ns])
+    return int(start), int(end)
 
 
 def _note(start: int, end: int, n_events: int) -> Note:

@@ -252,14 +252,39 @@ class Questions:
         )
         return answer
 
-    def window(self, start_event: int = 0, end_event: int | None = None) -> Recording:
-        """The events ``[start_event, end_event)`` after the exact state at their start.
+    def window(
+        self,
+        start_event: int = 0,
+        end_event: int | None = None,
+        *,
+        steps: tuple[int, int] | None = None,
+        time_ns: tuple[int, int] | None = None,
+    ) -> Recording:
+        """A part of the recording as a recording of its own, which begins with the exact state at its start.
 
-        Instants count from *start_event*. Columns are parts of the whole's; of a trace that is mapped from a file
-        (``conversion_cache``), only what the window and the way from the checkpoint before it need is read.
-        Raises UsageError where there is no such interval.
+        Parameters
+        ----------
+        start_event, end_event
+            The events ``[start_event, end_event)``; to the end of the recording where *end_event* is None.
+        steps
+            The steps ``[start, end)`` by their index, instead of events.
+        time_ns
+            The events of ``[start, end)`` in Unix nanoseconds, instead of event numbers.
+
+        Returns
+        -------
+        Recording
+            Its instants count from the first event of the window. Columns are views of the whole's; from a file
+            that is mapped, only the window and the way from the checkpoint before it are read.
+
+        Raises
+        ------
+        UsageError
+            There is no such interval, more than one kind of interval is given, or the recording has no clock.
         """
-        answer: Recording = self._ask("window", start_event=start_event, end_event=end_event)
+        answer: Recording = self._ask(
+            "window", start_event=start_event, end_event=end_event, steps=steps, time_ns=time_ns
+        )
         return answer
 
     def would_fit(

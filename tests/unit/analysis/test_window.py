@@ -124,3 +124,56 @@ def test_labels_stay_with_their_blocks() -> None:
 def test_an_interval_that_is_not_there_is_refused(interval: tuple[int, int]) -> None:
     with pytest.raises(UsageError, match="no events"):
         made().window(start_event=interval[0], end_event=interval[1])
+
+
+def three_steps() -> Recording:
+    """Twelve events a microsecond apart; steps of four events each, numbered from 5."""
+    trace = Trace.of(
+        action=[Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED, Action.ALLOC] * 3,
+        address=[0x1000 * (1 + row) for row in range(12)],
+        block_size=[512] * 12,
+        time_ns=[1_000 * row for row in range(1, 13)],
+    )
+    bounds = [0, 4, 8, 12]
+    steps = Steps.of(
+        index=[5, 6, 7],
+        start_event=bounds[:-1],
+        end_event=bounds[1:],
+        start_ns=[1_000 * (1 + bound) for bound in bounds[:-1]],
+        end_ns=[1_000 * (1 + bound) for bound in bounds[1:]],
+    )
+    return Recording(trace=trace, steps=steps)
+
+
+def test_a_window_of_steps_has_the_events_of_these_steps() -> None:
+    part = three_steps().window(steps=(6, 8))
+
+    assert part.trace.time_ns.tolist() == [1_000 * row for row in range(5, 13)]
+    assert part.steps.index.tolist() == [6, 7]
+
+
+def test_a_window_of_times_has_the_events_from_the_first_moment_up_to_but_without_the_last() -> None:
+    part = three_steps().window(time_ns=(3_000, 6_000))
+
+    assert part.trace.time_ns.tolist() == [3_000, 4_000, 5_000]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"steps": (1, 3)},
+        {"time_ns": (9, 3)},
+        {"steps": (5, 6), "time_ns": (0, 1)},
+        {"start_event": 1, "steps": (5, 6)},
+    ],
+)
+def test_a_window_that_is_none_is_refused(wrong) -> None:
+    with pytest.raises(UsageError):
+        three_steps().window(**wrong)
+
+
+def test_times_of_a_recording_without_a_clock_are_refused() -> None:
+    recording = replace(three_steps(), trace=replace(three_steps().trace, time_ns=np.zeros(12, "i8")))
+
+    with pytest.raises(UsageError, match="no clock"):
+        recording.window(time_ns=(0, 5))
