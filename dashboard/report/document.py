@@ -110,7 +110,7 @@ def _plotly() -> bytes:
 
 
 def _css() -> str:
-    return files(__package__).joinpath("assets", "style.css").read_text(encoding="utf-8")
+    return files(__package__.rpartition(".")[0]).joinpath("assets", "style.css").read_text(encoding="utf-8")
 
 
 def _alone(figure: dict[str, Any]) -> dict[str, Any]:

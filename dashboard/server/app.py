@@ -43,7 +43,7 @@ _INDEX = """<!doctype html>
 def build_app(data: Data, allowed: Access) -> Dash:
     """The whole dashboard over *data*."""
     app = Dash(
-        __package__,
+        __package__.rpartition(".")[0],  # the folder with assets/
         title="vramscope",
         update_title=None,
         assets_ignore=r"theme\.js",

@@ -85,12 +85,11 @@ def test_the_public_names_are_what_all_says():
 
 
 def test_a_public_name_is_no_module_whoever_imported_the_module_first():
-    """``vramscope.load`` is the function, though ``vramscope/loading.py`` is imported under the same name."""
     code = (
-        "import vramscope.load, vramscope.record\n"
-        "from vramscope.load import load\n"
+        "import vramscope.loading, vramscope.recorder\n"
+        "from vramscope.loading import load\n"
         "assert vramscope.load is load, vramscope.load\n"
-        "from vramscope.record import record\n"
+        "from vramscope.recorder import record\n"
         "assert vramscope.record is record, vramscope.record\n"
     )
 

@@ -202,7 +202,7 @@ def test_without_torch_it_says_what_to_install(tmp_path, monkeypatch):
 
 
 def test_importing_the_recorder_does_not_import_torch():
-    code = "import sys, vramscope.record; sys.exit('torch' in sys.modules)"
+    code = "import sys, vramscope.recorder; sys.exit('torch' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

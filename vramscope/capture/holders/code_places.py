@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-_HERE = str(Path(__file__).parent.parent) + os.sep
+_HERE = str(Path(__file__).parents[2]) + os.sep
 _PURE = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
 _STANDARD = str(sysconfig.get_path("stdlib")) + os.sep
 _TORCH = str(Path(torch.__file__).parent) + os.sep

@@ -6,9 +6,9 @@ from types import CodeType, FrameType
 
 from vramscope.model.stacks import StackBuilder
 
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).parents[1]
 # Not all of vramscope: the demo trains from inside of it.
-_OURS = (f"{_HERE}{os.sep}", str(_HERE.parent / "record.py"))
+_OURS = (f"{_HERE}{os.sep}", f"{_HERE.parent / 'recorder'}{os.sep}")
 # Distinct ways through a program: some thousands; each cached one costs about 2 KB.
 _MOST_PATHS = 20_000
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-_PACKAGE = Path(__file__).parents[1]
+_PACKAGE = Path(__file__).parents[2]
 _OURS = frozenset(
     str(_PACKAGE / name) for name in ("__main__.py", "cli.py", "commands/run.py", "commands/_script.py")
 )
