@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from vramscope.analysis.accumulation import Accumulation
     from vramscope.analysis.batch_fit import BatchFit
     from vramscope.analysis.by_module import ModuleBytes
     from vramscope.analysis.by_rank import RankBytes
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from vramscope.analysis.churn import ChurnOverTime
     from vramscope.analysis.compare import Comparison
     from vramscope.analysis.composition import Shares
+    from vramscope.analysis.empty_cache import EmptyCache
+    from vramscope.analysis.evaluation_peak import EvaluationPeak
+    from vramscope.analysis.fit import FitAnswer, Progress, Question
     from vramscope.analysis.fragmentation import Fragmentation
     from vramscope.analysis.identity import Identity
     from vramscope.analysis.largest_free import LargestFree
@@ -30,14 +34,18 @@ if TYPE_CHECKING:
     from vramscope.analysis.own_peaks import OwnPeaks
     from vramscope.analysis.peak import Peak
     from vramscope.analysis.pins import Pins
+    from vramscope.analysis.retained_graphs import RetainedGraphs
     from vramscope.analysis.sampled_peaks import SampledPeaks
+    from vramscope.analysis.scaling import Scaling
     from vramscope.analysis.settings_advice import Play, SettingsAdvice
+    from vramscope.analysis.small_allocations import SmallAllocations
     from vramscope.analysis.step_peaks import StepPeaks
     from vramscope.analysis.strategies import Strategies
     from vramscope.analysis.timeline import Totals
     from vramscope.analysis.tree import Tree
     from vramscope.analysis.waterfall import Waterfall
     from vramscope.analysis.what_if import Outcome
+    from vramscope.analysis.wide_numbers import WideNumbers
     from vramscope.analysis.would_fit import Fit
     from vramscope.model.recording import Recording
 
@@ -55,6 +63,11 @@ class Questions:
         if analysis is None:
             raise AttributeError(f"there is no analysis {name!r}")
         return analysis.run(self, **options)
+
+    def accumulation(self) -> Accumulation:
+        """By the phases that were recorded; evaluations and recomputes do not count."""
+        answer: Accumulation = self._ask("accumulation")
+        return answer
 
     def batch_fit(
         self, others: Sequence[Recording] = (), sizes: Sequence[Sequence[int]] | None = None
@@ -121,6 +134,36 @@ class Questions:
         answer: Shares = self._ask("composition", by=by, instant=instant, window=window)
         return answer
 
+    def empty_cache(self) -> EmptyCache:
+        """Calls told by the stacks of what they release, so a recording without stacks has none."""
+        answer: EmptyCache = self._ask("empty_cache")
+        return answer
+
+    def evaluation_peak(self) -> EvaluationPeak:
+        """Peaks of the two, by the phases that were recorded."""
+        answer: EvaluationPeak = self._ask("evaluation_peak")
+        return answer
+
+    def fit(self, question: Question | None = None, progress: Progress | None = None) -> FitAnswer:
+        """Answer *question* for one recording: some ten replays of 2 to 3 s per million events.
+
+        Parameters
+        ----------
+        recording
+            One device of one rank.
+        question
+            What to ask; every usual question where None.
+        progress
+            Callbacks for somebody who waits.
+
+        Raises
+        ------
+        UsageError
+            Where a size, a setting or a number of devices cannot be meant.
+        """
+        answer: FitAnswer = self._ask("fit", question=question, progress=progress)
+        return answer
+
     def fragmentation(self) -> Fragmentation:
         """Exact at every instant: at each, ``parts`` are those of ``identity``; 1 s per million events."""
         answer: Fragmentation = self._ask("fragmentation")
@@ -179,9 +222,19 @@ class Questions:
         answer: Pins = self._ask("pins", instant=instant)
         return answer
 
+    def retained_graphs(self) -> RetainedGraphs:
+        """By the marks of backward. Outputs that the program itself holds count as well, and stay in any case."""
+        answer: RetainedGraphs = self._ask("retained_graphs")
+        return answer
+
     def sampled_peaks(self) -> SampledPeaks:
         """For recordings without events; where there are events, ``step_peaks`` is exact."""
         answer: SampledPeaks = self._ask("sampled_peaks")
+        return answer
+
+    def scaling(self) -> Scaling:
+        """Asked of the steps that make the same calls as most do; needs three sizes."""
+        answer: Scaling = self._ask("scaling")
         return answer
 
     def settings_advice(
@@ -194,6 +247,11 @@ class Questions:
         answer: SettingsAdvice = self._ask(
             "settings_advice", capacity_bytes=capacity_bytes, play=play, total_bytes=total_bytes
         )
+        return answer
+
+    def small_allocations(self) -> SmallAllocations:
+        """Counted by line and step."""
+        answer: SmallAllocations = self._ask("small_allocations")
         return answer
 
     def step_peaks(self) -> StepPeaks:
@@ -250,6 +308,11 @@ class Questions:
             total_bytes=total_bytes,
             memory_fraction=memory_fraction,
         )
+        return answer
+
+    def wide_numbers(self, instant: int | None = None) -> WideNumbers:
+        """At *instant*, or at the peak where None; by the labels that capture gave to tensors."""
+        answer: WideNumbers = self._ask("wide_numbers", instant=instant)
         return answer
 
     def window(
