@@ -45,9 +45,10 @@ _RUNTIME = re.compile(
 # vramscope in a checkout (an editable install): its folders and modules, but for the demo's training script.
 _OURSELVES = re.compile(
     r"(?:^|/)vramscope/(?!commands/_demo_train\.py$)"
-    r"(?:(?:allocator|analysis|capture|commands|export|formats|integrations|model|predict|store)/"
+    r"(?:(?:allocator|analysis|capture|commands|conversion_cache|export|formats|integrations|model|predict"
+    r"|recorder|store)/"
     r"|(?:__init__|__main__|_version|alarm|cli|errors|load|loading|predict|record|recorder|registry"
-    r"|this_process|units|wrapping)\.py$)"
+    r"|this_process|undisturbed|units|wrapping)\.py$)"
 )
 _TORCH = re.compile(
     r"(?:^|/)(?:site-packages|dist-packages|pytorch[^/]*)/(?:torch|torchgen|functorch|triton)/|/torchinductor_"

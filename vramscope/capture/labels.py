@@ -154,9 +154,10 @@ class Labeller:
             for key, root in list(self._roots.items()):
                 if root.reference is dead:
                     self._roots.pop(key, None)
-        root = self._roots.get(id(module))
-        if root is None or root.reference() is not module:
-            root = self._roots[id(module)] = _Root(weakref.ref(module, self._dead_roots.append))
+        known = self._roots.get(id(module))
+        if known is not None and known.reference() is module:
+            return known
+        root = self._roots[id(module)] = _Root(weakref.ref(module, self._dead_roots.append))
         return root
 
     def _label(self, tensor: Any, category: Category, name: str) -> None:

@@ -111,8 +111,9 @@ def _edited(code: str, wrapper: str) -> str | None:
         value = node.value
     else:
         return None
-    is_done = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
-    if isinstance(value, ast.Starred) or (is_done and value.func.attr in _DETACHED):
+    method = value.func if isinstance(value, ast.Call) else None
+    is_done = isinstance(method, ast.Attribute) and method.attr in _DETACHED
+    if isinstance(value, ast.Starred) or is_done:
         return None
     if isinstance(value, ast.Tuple | ast.List | ast.Dict | ast.Set | ast.ListComp | ast.GeneratorExp):
         return None
