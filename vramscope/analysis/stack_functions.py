@@ -10,7 +10,7 @@ from vramscope.model.stacks import Stacks
 
 def passes_through(stacks: Stacks, function: str) -> NDArray[Any]:
     """By stack: whether any of its frames is of a function called *function*. 0.1 µs a stack."""
-    found = np.array([text == function for text in stacks.strings], bool)[stacks.function]
+    found: NDArray[Any] = np.array([text == function for text in stacks.strings], bool)[stacks.function]
     if not found.any():
         return found
     # Parents precede their children.

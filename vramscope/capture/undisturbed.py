@@ -77,11 +77,11 @@ class _Task:
                     self._run()  # the interpreter ends, or the process may start no more threads
                 else:
                     interruption = error
-        error, self._error = self._error, None
+        failure, self._error = self._error, None
         if interruption is not None:
             raise interruption
-        if error is not None:
-            raise error
+        if failure is not None:
+            raise failure
         return self._is_over
 
     def _run(self) -> None:

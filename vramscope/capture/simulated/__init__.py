@@ -35,7 +35,7 @@ from vramscope.capture.log import (
     labels_table,
     marks_table,
 )
-from vramscope.capture.simulated.stacks import Path, StackWalker
+from vramscope.capture.simulated.stacks import CallPath, StackWalker
 from vramscope.capture.storages import Life, Storages
 from vramscope.capture.undisturbed import undisturbed
 from vramscope.errors import CaptureError
@@ -298,7 +298,7 @@ class Simulated:
         if len(self._rows) > _MANY_WAITING * _COLUMNS:
             self._relieve()
 
-    def _place(self, life: Life, n_bytes: int, path: Path | None, module: int, _: None) -> None:
+    def _place(self, life: Life, n_bytes: int, path: CallPath | None, module: int, _: None) -> None:
         if life.cdata in self._placed:
             return  # seen twice
         if module != self._module:
@@ -307,7 +307,7 @@ class Simulated:
         self._placed[life.cdata] = life
         self._malloc(life, n_bytes, path)
 
-    def _malloc(self, life: Life, n_bytes: int, path: Path | None) -> None:
+    def _malloc(self, life: Life, n_bytes: int, path: CallPath | None) -> None:
         self._stack_id = stack_id = 0 if path is None else self._walker.stack_id(path)
         try:
             life.address = self._allocator.malloc(n_bytes, stack_id=stack_id)
@@ -329,7 +329,7 @@ class Simulated:
             self._allocator.free(life.address)
             life.address = 0
 
-    def _replace(self, cdata: int, n_bytes: int, path: Path | None, _: None, __: None) -> None:
+    def _replace(self, cdata: int, n_bytes: int, path: CallPath | None, _: None, __: None) -> None:
         """As CUDA does it: the new block first, then the content is copied and the old one freed."""
         life = self._placed.get(cdata)
         if life is None:

@@ -13,7 +13,7 @@ _OURS = (f"{_HERE}{os.sep}", str(_HERE.parent / "record.py"))
 _MOST_PATHS = 20_000
 
 
-class Path:
+class CallPath:
     """One way through a program, from its innermost frame outwards."""
 
     __slots__ = ("_codes", "frames", "stack_id")
@@ -39,9 +39,9 @@ class StackWalker:
     def __init__(self, builder: StackBuilder, depth: int) -> None:
         self._builder = builder
         self._depth = depth
-        self._paths: dict[tuple[int, ...], Path] = {}
+        self._paths: dict[tuple[int, ...], CallPath] = {}
 
-    def path(self, frame: FrameType | None) -> Path:
+    def path(self, frame: FrameType | None) -> CallPath:
         """From *frame* to the outermost of its callers, our own left out."""
         steps = []
         caller = frame
@@ -53,13 +53,13 @@ class StackWalker:
         found = self._paths.get(key)
         return self._walk(key, frame) if found is None else found
 
-    def stack_id(self, path: Path) -> int:
+    def stack_id(self, path: CallPath) -> int:
         """The id of a path, in the builder."""
         if path.frames:
             path.stack_id, path.frames = self._builder.add(path.frames), []
         return path.stack_id
 
-    def _walk(self, key: tuple[int, ...], frame: FrameType | None) -> Path:
+    def _walk(self, key: tuple[int, ...], frame: FrameType | None) -> CallPath:
         if len(self._paths) >= _MOST_PATHS:
             self._paths.clear()
         frames: list[tuple[str, str, int]] = []
@@ -70,5 +70,5 @@ class StackWalker:
             if len(frames) < self._depth and not code.co_filename.startswith(_OURS):
                 frames.append((code.co_name, code.co_filename, frame.f_lineno or 0))
             frame = frame.f_back
-        found = self._paths[key] = Path(frames, codes)
+        found = self._paths[key] = CallPath(frames, codes)
         return found
