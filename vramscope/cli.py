@@ -23,13 +23,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str] | None) -> int:
     parser = _parser()
-    strict = _on_unknown_letters("replace")
+    strict = _set_stdout_errors("replace")
     args = parser.parse_args(argv)
     if "command" not in args:
         parser.print_help(sys.stderr)
         return 2
     if args.command.name == "run":  # whose output is the script's
-        _on_unknown_letters(strict)
+        _set_stdout_errors(strict)
     if "no_cache" in args:
         os.environ["VRAMSCOPE_CACHE"] = "off"
     try:
@@ -44,7 +44,7 @@ def _main(argv: Sequence[str] | None) -> int:
         return _failed(error, args)
 
 
-def _on_unknown_letters(errors: str | None) -> str | None:
+def _set_stdout_errors(errors: str | None) -> str | None:
     """What stdout does with letters that it has not (``LANG=C``) and names that are no text; what it did."""
     if not isinstance(sys.stdout, TextIOWrapper):
         return None
@@ -65,16 +65,16 @@ def _parser() -> ArgumentParser:
             default=SUPPRESS,
             help="read files anew, and keep no conversion",
         )
-    words = parser.add_subparsers(title="commands", metavar="COMMAND")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, command in registry.parts(commands, commands.Command, refused=_warn).items():
-        word = words.add_parser(name, help=command.help, description=command.help, parents=[debug])
-        command.arguments(word)
-        word.set_defaults(command=command)
+        subparser = subparsers.add_parser(name, help=command.help, description=command.help, parents=[debug])
+        command.arguments(subparser)
+        subparser.set_defaults(command=command)
     return parser
 
 
 def _warn(where: str, error: Exception) -> None:
-    _complain(f"left out the command {where}: {type(error).__name__}: {error}")
+    _print_error(f"left out the command {where}: {type(error).__name__}: {error}")
 
 
 def _failed(error: Exception, args: Namespace) -> int:
@@ -82,16 +82,16 @@ def _failed(error: Exception, args: Namespace) -> int:
         for line in "".join(traceback.format_exception(error)).splitlines():
             print(printable(line), file=sys.stderr)
     else:
-        _complain(_told(error))
+        _print_error(_error_text(error))
     return 2 if isinstance(error, UsageError | UnknownNameError) else 1
 
 
-def _complain(text: str) -> None:
+def _print_error(text: str) -> None:
     """One line on stderr. Names in it may come from files and folders of others."""
     print(f"vramscope: {printable(' '.join(text.split()))}", file=sys.stderr)
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """The system's errors in our order: which file, and what of it."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"

@@ -46,7 +46,7 @@ def own_parts(package: ModuleType, kind: type[Part]) -> dict[str, Part]:
     return found
 
 
-def of_its_file(package: ModuleType, kind: type[Part], name: str) -> Part | None:
+def part_in_own_file(package: ModuleType, kind: type[Part], name: str) -> Part | None:
     """The part called *name* where the file of that name declares it: found without loading any other."""
     if name.startswith("_") or all(module.name != name for module in pkgutil.iter_modules(package.__path__)):
         return None

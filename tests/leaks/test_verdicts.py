@@ -16,7 +16,7 @@ from vramscope.analysis.leaks import findings
 from vramscope.capture.holders.growth_watch import Watch
 from vramscope.capture.holders.statement import carried
 from vramscope.model.marks import Labels, Marks, Phases, Steps
-from vramscope.recorder.leak_notifier import Alarm
+from vramscope.recorder.leak_notifier import LeakNotifier
 
 N_LAYERS = 24
 
@@ -175,7 +175,7 @@ def test_a_level_that_only_varies_is_not_looked_at():
 
 
 def test_what_an_unremoved_hook_collects_is_told_in_the_terminal_within_20_steps(recorded_corpus):
-    (told,) = Alarm().look(recorded_corpus["field/leak_activation_probe"], 1)
+    (told,) = LeakNotifier().check(recorded_corpus["field/leak_activation_probe"], 1)
 
     assert "a hook puts tensors into activations" in told
 

@@ -47,8 +47,8 @@ def test_a_part_in_a_file_of_its_name_is_found_without_loading_the_others(folder
     folder("broken.py", "raise ValueError")
     module = folder("hello.py", "WORD = Word('hello')")
 
-    assert registry.of_its_file(module, Word, "hello") == Word("hello")
-    assert registry.of_its_file(module, Word, "nothing") is None
+    assert registry.part_in_own_file(module, Word, "hello") == Word("hello")
+    assert registry.part_in_own_file(module, Word, "nothing") is None
 
 
 def test_a_part_in_a_file_of_another_name_is_not_found_by_its_file(folder):
@@ -57,7 +57,7 @@ def test_a_part_in_a_file_of_another_name_is_not_found_by_its_file(folder):
     module = folder("greeting.py", "WORD = Word('hello')")
 
     names = ("greeting", "hello", "_hidden", "wrong", "../greeting")
-    assert [registry.of_its_file(module, Word, name) for name in names] == [None] * 5
+    assert [registry.part_in_own_file(module, Word, name) for name in names] == [None] * 5
 
 
 def test_helpers_and_files_without_the_constant_are_not_parts(folder):

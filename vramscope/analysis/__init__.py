@@ -37,4 +37,4 @@ def own_analyses() -> dict[str, Analysis]:
 def find(name: str) -> Analysis | None:
     """The analysis called *name*, or None."""
     # One question loads one answer: all of them take 0.1 s.
-    return registry.of_its_file(sys.modules[__name__], Analysis, name) or analyses().get(name)
+    return registry.part_in_own_file(sys.modules[__name__], Analysis, name) or analyses().get(name)

@@ -45,7 +45,7 @@ class CountersOnly:
         self._sink: Sink | None = None
         self._lock = threading.Lock()
         self._marks: list[MarkRow] = []
-        self._is_said = False
+        self._has_noted_mode = False
 
     # ------------------------------------------------------------------------------- as a Capture
 
@@ -96,11 +96,15 @@ class CountersOnly:
 
     def notes(self) -> Sequence[Note]:
         """What this mode cannot tell, and what the driver does not."""
-        notes = [] if self._is_said else [_MODE]
-        if self._sampler is None and not self._is_said:
+        notes = [] if self._has_noted_mode else [_MODE]
+        if self._sampler is None and not self._has_noted_mode:
             notes.append(Note("no_device", "there is no CUDA device here: steps were recorded, no memory"))
-        self._is_said = True
-        return [*notes, *hooks.too_deep(0), *(self._sampler.notes() if self._sampler is not None else ())]
+        self._has_noted_mode = True
+        return [
+            *notes,
+            *hooks.recursion_notes(0),
+            *(self._sampler.notes() if self._sampler is not None else ()),
+        ]
 
     def abandon(self) -> None:
         """Take every hook out and never touch the sink again; waits for nothing."""
@@ -119,7 +123,7 @@ class CountersOnly:
             self.mark(MarkKind.GC, value=2)
         now = time_ns()
         if self._sampler is not None and kind != MarkKind.GC:
-            self._sampler.glance(now)
+            self._sampler.sample_counters(now)
         row = (int(kind), int(phase), now, 0, threading.get_ident(), value, name)
         with self._lock:
             self._marks.append(row)

@@ -14,21 +14,21 @@ from vramscope.capture.hooks.modules import ModuleLog
 from vramscope.capture.storages import storage_of
 from vramscope.model.marks import Category
 
-Tell: TypeAlias = Callable[[Any, Category, str, int], bool]
-"""``tell(storage, category, name, bytes of an element)``: False where the storage is not ours, so that it may
-be asked again."""
+AddLabel: TypeAlias = Callable[[Any, Category, str, int], bool]
+"""``add_label(storage, category, name, element_bytes)``. It returns False for a storage that is not recorded
+(yet), so the labeler offers that storage again later."""
 
 Named: TypeAlias = list[tuple[str, "weakref.ref[Any]", Category]]
 
 
-class _Seen(weakref.ref):  # type: ignore[type-arg]
+class _LabeledStorage(weakref.ref):  # type: ignore[type-arg]
     """A storage that has its label, by the address of its C++ half."""
 
     __slots__ = ("cdata",)
     cdata: int
 
 
-class _Root:
+class _RootModule:
     """A root module: what it is made of, and who calls it."""
 
     __slots__ = ("calls", "named", "reference", "threads")
@@ -41,7 +41,7 @@ class _Root:
         """All that ran its forward."""
 
 
-class Labeller:
+class Labeler:
     """Finds names for storages; each storage is told once, by the first name found for it.
 
     Safe to use from several threads that train at once: only tensors that belong to the calling thread are
@@ -51,15 +51,15 @@ class Labeller:
     1.5 ms a step.
     """
 
-    __slots__ = ("_dead_roots", "_dead_storages", "_log", "_names", "_roots", "_seen", "_tell")
+    __slots__ = ("_add_label", "_dead_roots", "_dead_storages", "_log", "_names", "_roots", "_seen")
 
-    def __init__(self, tell: Tell, log: ModuleLog | None = None) -> None:
-        self._tell = tell
+    def __init__(self, add_label: AddLabel, log: ModuleLog | None = None) -> None:
+        self._add_label = add_label
         self._log = log
-        self._seen: dict[int, _Seen] = {}
+        self._seen: dict[int, _LabeledStorage] = {}
         # Not weak dictionaries: Python code in a weak reference's callback loses the user's Ctrl-C.
-        self._roots: dict[int, _Root] = {}
-        self._dead_storages: deque[_Seen] = deque()
+        self._roots: dict[int, _RootModule] = {}
+        self._dead_storages: deque[_LabeledStorage] = deque()
         self._dead_roots: deque[weakref.ref[Any]] = deque()
         # By id(): a tensor's own hash is its id, but == compares values.
         self._names: dict[int, str] = {}
@@ -148,7 +148,7 @@ class Labeller:
                     self._names[id(reference())] = name
         return root.named
 
-    def _root(self, module: Any) -> _Root:
+    def _root(self, module: Any) -> _RootModule:
         while self._dead_roots:
             dead = self._dead_roots.popleft()
             for key, gone in list(self._roots.items()):
@@ -157,7 +157,7 @@ class Labeller:
         known = self._roots.get(id(module))
         if known is not None and known.reference() is module:
             return known
-        root = self._roots[id(module)] = _Root(weakref.ref(module, self._dead_roots.append))
+        root = self._roots[id(module)] = _RootModule(weakref.ref(module, self._dead_roots.append))
         return root
 
     def _label(self, tensor: Any, category: Category, name: str) -> None:
@@ -167,11 +167,11 @@ class Labeller:
         seen = self._seen.get(storage._cdata)
         if seen is not None and seen() is not None:
             return
-        if self._tell(storage, category, name, _element_bytes(tensor)):
+        if self._add_label(storage, category, name, _element_bytes(tensor)):
             self._remember(storage)
 
     def _remember(self, storage: Any) -> None:
-        seen = _Seen(storage, self._dead_storages.append)
+        seen = _LabeledStorage(storage, self._dead_storages.append)
         seen.cdata = storage._cdata
         self._seen[seen.cdata] = seen
         with suppress(IndexError):  # another thread was faster

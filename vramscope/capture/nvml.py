@@ -27,7 +27,7 @@ class Memory(NamedTuple):
     """Used, free and the driver's reserve."""
 
 
-class Shares(NamedTuple):
+class ProcessMemory(NamedTuple):
     """Of what is used, in bytes; −1 where the driver does not tell."""
 
     ours: int = UNKNOWN
@@ -69,9 +69,9 @@ class DeviceMemory:
         """How full the device is."""
         return self._attempt("memory", self._memory, Memory())
 
-    def shares(self) -> Shares:
+    def shares(self) -> ProcessMemory:
         """Whose it is; a container may hide it."""
-        return self._attempt("process memory", self._shares, Shares())
+        return self._attempt("process memory", self._shares, ProcessMemory())
 
     def utilization(self) -> int:
         """Percent of the last moments in which a kernel ran; a MIG slice has none."""
@@ -91,7 +91,7 @@ class DeviceMemory:
         self._note("nvml_memory", "the driver is older than R510: its device used counts its own reserve too")
         return Memory(int(info.used), int(info.free), int(info.total))
 
-    def _shares(self) -> Shares:
+    def _shares(self) -> ProcessMemory:
         holds = self._processes()
         ours = os.getpid()
         if ours not in holds:
@@ -99,7 +99,7 @@ class DeviceMemory:
             self._note(
                 "nvml_process", "the driver does not list this process (a container?): its share is unknown"
             )
-            return Shares()
+            return ProcessMemory()
         self._take_back("nvml_process")
         others = [n_bytes for pid, n_bytes in holds.items() if pid != ours]
         if UNKNOWN in holds.values():
@@ -107,7 +107,7 @@ class DeviceMemory:
                 "nvml_process_memory",
                 "the driver lists processes without their memory (WDDM, a virtual GPU?): shares are unknown",
             )
-        return Shares(holds[ours], UNKNOWN if UNKNOWN in others else sum(others))
+        return ProcessMemory(holds[ours], UNKNOWN if UNKNOWN in others else sum(others))
 
     def _processes(self) -> dict[int, int]:
         """By pid; one that computes and draws is in both lists with the same figure."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from vramscope.capture.nvml import Clockwork, DeviceMemory, Memory, Shares
+from vramscope.capture.nvml import Clockwork, DeviceMemory, Memory, ProcessMemory
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.marks import Note
 
@@ -23,13 +23,13 @@ Row = tuple[int, ...]
 """In the order of ``Counters.DTYPES``."""
 
 
-class Said(NamedTuple):
+class DriverReading(NamedTuple):
     """The driver's part of a sample."""
 
     memory: Memory
-    shares: Shares
+    shares: ProcessMemory
     utilization: int
-    drift: int
+    drift_bytes: int
     """Of torch's reserved bytes while the driver was asked."""
 
 
@@ -89,59 +89,61 @@ class Sampler:
         notes, self._memory.notes = self._memory.notes, []
         return notes
 
-    def glance(self, now: int) -> None:
+    def sample_counters(self, now: int) -> None:
         """torch's counters alone, at *now*: cheap enough for the program's own thread."""
         if torch.cuda.is_initialized():
             stats = torch_counters(self._device)
-            self._keep(now, stats, Said(Memory(), Shares(), UNKNOWN, UNKNOWN))
+            self._keep(now, stats, DriverReading(Memory(), ProcessMemory(), UNKNOWN, UNKNOWN))
 
     def _on_time(self) -> None:
         try:
             if torch.cuda.is_initialized():
-                self._look()
+                self._sample()
         except Exception as error:  # noqa: BLE001 -- the recorder's boundary
             self._failed(error)
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         stats = torch_counters(self._device)
         for _ in range(_MOST_TRIES):
             memory, shares = self._memory.memory(), self._memory.shares()
             before, stats = stats, torch_counters(self._device)
-            drift = _moved(before) - _moved(stats)
-            if not drift:
+            drift_bytes = _moved_bytes(before) - _moved_bytes(stats)
+            if not drift_bytes:
                 break
-        self._keep(time_ns(), stats, Said(memory, shares, self._memory.utilization(), abs(drift)))
+        self._keep(
+            time_ns(), stats, DriverReading(memory, shares, self._memory.utilization(), abs(drift_bytes))
+        )
 
-    def _keep(self, now: int, stats: dict[str, Any], said: Said) -> None:
-        memory, shares = said.memory, said.shares
+    def _keep(self, now: int, stats: dict[str, Any], driver: DriverReading) -> None:
+        memory, shares = driver.memory, driver.shares
         row = (
             now,
             UNKNOWN,
-            _now(stats, "allocated_bytes"),
-            _now(stats, "reserved_bytes"),
+            _current(stats, "allocated_bytes"),
+            _current(stats, "reserved_bytes"),
             memory.used,
             memory.total,
             shares.ours,
-            said.utilization,
+            driver.utilization,
             # torch 2.0 and older count no requests.
-            _now(stats, "requested_bytes") if "requested_bytes" in stats else UNKNOWN,
-            _now(stats, "active_bytes"),
-            _now(stats, "inactive_split_bytes"),
+            _current(stats, "requested_bytes") if "requested_bytes" in stats else UNKNOWN,
+            _current(stats, "active_bytes"),
+            _current(stats, "inactive_split_bytes"),
             int(stats["allocated_bytes"]["all"]["peak"]),
             int(stats["reserved_bytes"]["all"]["peak"]),
             memory.free,
             shares.others,
-            said.drift,
+            driver.drift_bytes,
         )
         with self._lock:
             self._rows.append(row)
 
 
-def _now(stats: dict[str, Any], name: str) -> int:
+def _current(stats: dict[str, Any], name: str) -> int:
     return int(stats[name]["all"]["current"])
 
 
-def _moved(stats: dict[str, Any]) -> int:
+def _moved_bytes(stats: dict[str, Any]) -> int:
     """All that ever came from the driver or went back: it also tells a release and a request of one size."""
     reserved = stats["reserved_bytes"]["all"]
     return int(reserved["allocated"]) + int(reserved["freed"])

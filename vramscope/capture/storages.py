@@ -38,7 +38,7 @@ class Life(weakref.ref):  # type: ignore[type-arg]
     """Of its block on the simulated device; 0 until it was placed there."""
 
 
-class Listener(Protocol):
+class StorageListener(Protocol):
     """Told about storages, in the order of events."""
 
     @property
@@ -68,7 +68,7 @@ class Storages:
 
     __slots__ = ("_modes", "_resize", "listener", "live", "n_born", "n_late", "n_too_deep", "quiet")
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: StorageListener) -> None:
         self.live: dict[int, Life] = {}
         """Also storages that died, until another has their address or the listener takes them out."""
         self.n_born = 0
@@ -127,7 +127,7 @@ class Storages:
             for thing in gc.get_objects(generation):
                 kind = type(thing)
                 if kind not in wanted:
-                    wanted[kind] = issubclass(kind, torch.Tensor) and not is_stranger(kind)
+                    wanted[kind] = issubclass(kind, torch.Tensor) and not is_wrapper(kind)
                 if wanted[kind]:
                     tensors.append(thing)
         for tensor in tensors:
@@ -209,7 +209,7 @@ def storage_of(tensor: Any) -> Any:
             return None  # asked for its memory, it warns
         try:
             storage = tensor.untyped_storage()
-            return None if is_stranger(kind) and not storage.data_ptr() else storage
+            return None if is_wrapper(kind) and not storage.data_ptr() else storage
         except (NotImplementedError, RuntimeError):  # sparse tensors, wrapper subclasses
             return None
 
@@ -223,7 +223,7 @@ def storages_of(tensor: Any) -> list[Any]:
     return [part for part in parts if part is not None]
 
 
-def is_stranger(kind: type) -> bool:
+def is_wrapper(kind: type) -> bool:
     """A tensor class that dispatches by itself and only wraps others: DTensor, FakeTensor …"""
     return getattr(kind, "__torch_dispatch__", None) is not torch.Tensor.__torch_dispatch__
 
@@ -291,7 +291,7 @@ class _Mode(TorchDispatchMode):
         super().__init__()
         self._storages = storages
         self._live = storages.live
-        self._strangers: dict[type, bool] = {}
+        self._wrappers: dict[type, bool] = {}
         self._operators: dict[Any, _Operator] = {}
         self._below: list[Any] = []
 
@@ -352,7 +352,7 @@ class _Mode(TorchDispatchMode):
             _pop_mode()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if types and any(self._is_stranger(kind) for kind in types):
+        if types and any(self._is_wrapper(kind) for kind in types):
             if any(kind.__module__.startswith(_TRACERS) for kind in types):
                 # No memory; and they count on being called, where others take their turn.
                 return func(*args, **(kwargs or {}))
@@ -376,10 +376,10 @@ class _Mode(TorchDispatchMode):
             except (NotImplementedError, RuntimeError):  # sparse: it has two storages
                 pass
         if not self._storages.quiet:
-            self._look(operator, out)
+            self._take_in(operator, out)
         return out
 
-    def _look(self, operator: _Operator, out: Any) -> None:
+    def _take_in(self, operator: _Operator, out: Any) -> None:
         storages = self._storages
         try:
             see = storages.see_again if operator.resizes else storages.see
@@ -394,8 +394,8 @@ class _Mode(TorchDispatchMode):
                 raise
             storages.listener.failed(error)
 
-    def _is_stranger(self, kind: type) -> bool:
-        found = self._strangers.get(kind)
+    def _is_wrapper(self, kind: type) -> bool:
+        found = self._wrappers.get(kind)
         if found is None:
-            found = self._strangers[kind] = is_stranger(kind)
+            found = self._wrappers[kind] = is_wrapper(kind)
         return found

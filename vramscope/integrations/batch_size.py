@@ -11,7 +11,7 @@ import numpy as np
 
 from vramscope.errors import UsageError
 
-_SIGNS = (
+_OUT_OF_MEMORY_TEXTS = (
     "out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
@@ -48,35 +48,35 @@ def find_batch_size(
     """
     if not 1 <= start <= limit:
         raise UsageError(f"start {start}: at least 1 and at most the limit, {limit}")
-    kept = _Kept(tuple(restore))
-    hooks = _hooks(kept)
+    saved = _SavedState(tuple(restore))
+    hooks = _hooks(saved)
     try:
-        fits, fails = _doubled(step, kept, start, limit)
+        fits, fails = _doubled(step, saved, start, limit)
         while fails - fits > 1:
             middle = (fits + fails) // 2
-            fits, fails = (middle, fails) if _is_fitting(step, kept, middle) else (fits, middle)
+            fits, fails = (middle, fails) if _is_fitting(step, saved, middle) else (fits, middle)
         return fits
     finally:
         for hook in hooks:
             hook.remove()
-        kept.put_back()
+        saved.restore_all()
 
 
-def _hooks(kept: "_Kept") -> list[Any]:
-    """Tell *kept* of each module before it runs and each optimizer before it steps, until removed."""
+def _hooks(saved: "_SavedState") -> list[Any]:
+    """Tell *saved* of each module before it runs and each optimizer before it steps, until removed."""
     from torch.nn.modules.module import register_module_forward_pre_hook
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     return [
-        register_module_forward_pre_hook(lambda module, _: kept.module(module)),
-        register_optimizer_step_pre_hook(lambda optimizer, *_: kept.optimizer(optimizer)),
+        register_module_forward_pre_hook(lambda module, _: saved.module(module)),
+        register_optimizer_step_pre_hook(lambda optimizer, *_: saved.optimizer(optimizer)),
     ]
 
 
-def _doubled(step: Callable[[int], object], kept: "_Kept", start: int, limit: int) -> tuple[int, int]:
+def _doubled(step: Callable[[int], object], saved: "_SavedState", start: int, limit: int) -> tuple[int, int]:
     """A size that fits (0 for none), and a larger one that does not."""
     fits, size = 0, start
-    while _is_fitting(step, kept, size):
+    while _is_fitting(step, saved, size):
         fits = size
         if fits == limit:
             return limit, limit + 1
@@ -84,23 +84,23 @@ def _doubled(step: Callable[[int], object], kept: "_Kept", start: int, limit: in
     return fits, size
 
 
-def _is_fitting(step: Callable[[int], object], kept: "_Kept", size: int) -> bool:
+def _is_fitting(step: Callable[[int], object], saved: "_SavedState", size: int) -> bool:
     try:
         for _ in range(2):
             step(size)
     except (RuntimeError, MemoryError) as error:
         if not _is_out_of_memory(error):
             raise
-        _let_go(error)
+        _release_frames(error)
         fits = False
     else:
         fits = True
-    kept.put_back()
+    saved.restore_all()
     gc.collect()
     return fits
 
 
-def _let_go(error: BaseException) -> None:
+def _release_frames(error: BaseException) -> None:
     """The frames of a failed step hold its tensors for as long as a traceback does; that of what was being
     handled then, too."""
     seen: set[int] = set()
@@ -115,17 +115,17 @@ def _is_out_of_memory(error: BaseException) -> bool:
     import torch
 
     known = getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError)
-    return isinstance(error, known | MemoryError) or any(sign in str(error) for sign in _SIGNS)
+    return isinstance(error, known | MemoryError) or any(sign in str(error) for sign in _OUT_OF_MEMORY_TEXTS)
 
 
-class _Kept:
+class _SavedState:
     """States, gradients and random numbers as they were."""
 
     def __init__(self, objects: tuple[Stateful, ...]) -> None:
         import torch
 
         self._objects: dict[int, Any] = {}
-        """By identity, all that is kept, with the parts of modules and the parameters of optimizers."""
+        """By identity, all that is saved, with the parts of modules and the parameters of optimizers."""
         self._states: list[tuple[Stateful, Any]] = []
         self._gradients: list[tuple[Any, Any]] = []
         self._values: list[tuple[Any, Any]] = []
@@ -142,7 +142,7 @@ class _Kept:
         self._random_cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
 
     def module(self, module: Any) -> None:
-        """It runs next; a part of one that is kept is kept already."""
+        """It runs next; a part of one that is saved is saved already."""
         if id(module) in self._objects:
             return
         parts = list(module.modules())
@@ -164,11 +164,11 @@ class _Kept:
                 # What it is now was made by this very step.
                 self._gradients.append((parameter, None))
 
-    def put_back(self) -> None:
+    def restore_all(self) -> None:
         import torch
 
         for each, state in self._states:
-            # A copy: what is loaded may be kept, and changed by the next step.
+            # A copy: what is loaded may be saved, and changed by the next step.
             each.load_state_dict(copy.deepcopy(state))
         for parameter, gradient in self._gradients:
             parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)

@@ -22,7 +22,7 @@ from vramscope.capture.undisturbed import (
 from vramscope.errors import CaptureError, StoreError, UsageError
 from vramscope.model.marks import MarkKind, Note, Phase
 from vramscope.model.recording import Outcome
-from vramscope.recorder.leak_notifier import Alarm
+from vramscope.recorder.leak_notifier import LeakNotifier
 from vramscope.recorder.this_process import default_name, this_process
 from vramscope.recorder.wrapping import Function, recorded, untraced
 from vramscope.units import format_bytes, parse_bytes
@@ -93,8 +93,8 @@ def record(  # noqa: PLR0913 -- all but the first by name
         return _runs.active
     if path not in _runs.by_directory:
         source = "counters" if mode == "counters" else device
-        wanted = _Wanted(path, source, capacity_bytes, stack_depth, max_bytes)
-        _runs.by_directory[path] = Recorder(wanted, quiet=quiet)
+        options = _RecorderOptions(path, source, capacity_bytes, stack_depth, max_bytes)
+        _runs.by_directory[path] = Recorder(options, quiet=quiet)
     return _runs.by_directory[path]
 
 
@@ -122,7 +122,7 @@ def _as_text(name: object) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-class _Wanted(NamedTuple):
+class _RecorderOptions(NamedTuple):
     """What a recorder was asked for."""
 
     directory: Path | None
@@ -135,10 +135,10 @@ class _Wanted(NamedTuple):
 class Recorder:
     """One run of this process; made by ``record``."""
 
-    def __init__(self, wanted: _Wanted, *, quiet: bool) -> None:
-        self._wanted = wanted.directory
-        self._device = wanted.device
-        self._options = wanted
+    def __init__(self, options: _RecorderOptions, *, quiet: bool) -> None:
+        self._requested_dir = options.directory
+        self._device = options.device
+        self._options = options
         self._quiet = quiet
         self._lock = threading.RLock()
         # Sets, not counts: what a signal handler interrupts is done again, and done once.
@@ -153,26 +153,26 @@ class Recorder:
         self._n_blocks = 0
         self._ended = (Outcome.FINISHED, "")
         self._has_failed = False
-        self._may_fail = threading.Lock()
+        self._failure_claim = threading.Lock()
         """Taken by the first failure and never given back."""
         self._entered: list[_Entry] = []
-        self._alarm = Alarm()
+        self._leak_notifier = LeakNotifier()
 
     @property
     def directory(self) -> Path:
-        """Of the run; before the first entry the one wished for."""
+        """Of the run; before the first entry the one requested for."""
         if self._directory is None:
-            self._directory = self._wanted or Path.cwd() / "traces" / default_name()
+            self._directory = self._requested_dir or Path.cwd() / "traces" / default_name()
         return self._directory
 
     def __repr__(self) -> str:
-        return f"<vramscope.Recorder of {self._wanted or self._directory or 'traces/…'}>"
+        return f"<vramscope.Recorder of {self._requested_dir or self._directory or 'traces/…'}>"
 
     @untraced
     def __enter__(self) -> "Recorder":
         run = _runs.active or self
-        if run is not self and self._wanted is not None:
-            run._say(f"already recording to {run.directory}; nothing goes to {self._wanted}")
+        if run is not self and self._requested_dir is not None:
+            run._print(f"already recording to {run.directory}; nothing goes to {self._requested_dir}")
         entry = _Entry(run)
         try:
             run._enter(entry)
@@ -293,7 +293,7 @@ class Recorder:
         elif not offered[name].available():
             raise CaptureError("no CUDA device here; record(device='simulated') needs none")
         if name == "cuda" and self._options.capacity_bytes is not None:
-            self._say("capacity is of the simulated device: ignored on cuda", always=True)
+            self._print("capacity is of the simulated device: ignored on cuda", always=True)
         options = Options(self._options.capacity_bytes, self._options.stack_depth)
         return name, offered[name].open(options, self._fail)
 
@@ -301,16 +301,16 @@ class Recorder:
         self._writer = self._create(source, capture)
         self._capture = capture
         capture.start(self._writer)
-        self._say(f"recording to {self.directory} ({source})")
+        self._print(f"recording to {self.directory} ({source})")
 
     def _create(self, source: str, capture: "Capture") -> "Writer":
-        """The writer in the wished directory, or in the first free one beside it."""
+        """The writer in the requested directory, or in the first free one beside it."""
         from vramscope.store.write.writer import Writer
 
         process = this_process(capture.torch, capture.settings)
-        wished = self.directory
+        requested = self.directory
         for number in range(1, 10_000):
-            path = wished if number == 1 else wished.with_name(f"{wished.name}-{number}")
+            path = requested if number == 1 else requested.with_name(f"{requested.name}-{number}")
             rank = path / f"rank{process.rank}"
             try:
                 writer = Writer(
@@ -325,11 +325,11 @@ class Recorder:
                 if not rank.exists():
                     raise
                 continue
-            if path != wished:
-                self._say(f"{wished} holds another run; recording to {path}", always=True)
+            if path != requested:
+                self._print(f"{requested} holds another run; recording to {path}", always=True)
             self._directory = path
             return writer
-        raise StoreError(f"{wished}: 9,999 runs of that name are there already")
+        raise StoreError(f"{requested}: 9,999 runs of that name are there already")
 
     def _pause(self, error: BaseException | None) -> None:
         self._is_running = False
@@ -339,7 +339,7 @@ class Recorder:
         self._guarded(lambda capture: capture.pause())
         if not self._has_failed:
             self._guarded(lambda capture: self._close(capture, error))
-            self._tell_leaks(is_end=True)
+            self._report_leaks(is_end=True)
 
     def _close(self, capture: "Capture", error: BaseException | None) -> None:
         capture.finish()
@@ -348,7 +348,7 @@ class Recorder:
         for note in capture.notes():
             self._writer.note(note)
             if note.code == "nothing_seen":
-                self._say(note.text)
+                self._print(note.text)
         if self._n_too_deep:
             text = "marks of the program had no room below Python's recursion limit, and are missing"
             self._writer.note(Note("recursion_limit", text, self._n_too_deep))
@@ -395,23 +395,23 @@ class Recorder:
     def _flush(self) -> None:
         if not self._has_failed:
             self._guarded(lambda capture: capture.flush())
-            self._tell_leaks()
+            self._report_leaks()
 
-    def _tell_leaks(self, *, is_end: bool = False) -> None:
+    def _report_leaks(self, *, is_end: bool = False) -> None:
         """In the terminal, once a line of code; looks only where the watch saw something grow."""
         watch = getattr(self._capture, "watch", None)
         if watch is not None and self._directory is not None and watch.n_walks:
             # What it says is not worth a failed recording.
             with suppress(Exception):
-                for text in self._alarm.look(self._directory, watch.n_walks, is_end=is_end):
-                    self._say(text, always=True)
+                for text in self._leak_notifier.check(self._directory, watch.n_walks, is_end=is_end):
+                    self._print(text, always=True)
 
     def _fail(self, error: Exception) -> None:
         """Stop recording, say so once, and let the training go on.
 
         Runs on any thread and waits for none: the one that leaves the block may be waiting for ours.
         """
-        if not self._may_fail.acquire(blocking=False):
+        if not self._failure_claim.acquire(blocking=False):
             return
         text = f"vramscope stopped recording, training goes on: {type(error).__name__}: {error}"
         undisturbed(lambda: self._give_up(text))
@@ -440,7 +440,7 @@ class Recorder:
             with suppress(Exception):
                 self._capture.abandon()
 
-    def _say(self, text: str, *, always: bool = False) -> None:
+    def _print(self, text: str, *, always: bool = False) -> None:
         if always or not self._quiet:
             with suppress(OSError, ValueError):
                 sys.stderr.write(f"vramscope: {text}\n")
@@ -501,7 +501,7 @@ class _Flusher:
             self._recorder._flush()
 
 
-class _Runs:
+class _RunRegistry:
     """Every run of this process."""
 
     def __init__(self) -> None:
@@ -520,7 +520,7 @@ class _Runs:
             recorder._leave()
 
 
-_runs = _Runs()
+_runs = _RunRegistry()
 atexit.register(_runs.leave)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_runs.forget)

@@ -25,15 +25,15 @@ _MOST_BYTES = 100 << 20
 _PAUSE = 20
 
 
-class Alarm:
+class LeakNotifier:
     """Reads the recording when capture saw memory grow, with the analysis that everybody reads it with."""
 
     def __init__(self) -> None:
         self._n_walks = 0
         self._next_s = 0.0
-        self._told: set[tuple[str | None, int | None]] = set()
+        self._reported: set[tuple[str | None, int | None]] = set()
 
-    def look(self, directory: Path, n_walks: int, *, is_end: bool = False) -> list[str]:
+    def check(self, directory: Path, n_walks: int, *, is_end: bool = False) -> list[str]:
         """One sentence for each line of code that leaks, and was not told before.
 
         *n_walks*: how often capture looked for holders. Until something is told of what it found the last
@@ -60,8 +60,8 @@ class Alarm:
             for finding in findings(result):
                 where = finding.file, finding.line
                 is_sure = finding.kind == "leak" and (is_long or finding.cause in _NEVER_MEANT)
-                if is_sure and where not in self._told:
-                    self._told.add(where)
+                if is_sure and where not in self._reported:
+                    self._reported.add(where)
                     place = f" ({Path(finding.file).name}:{finding.line})" if finding.file else ""
                     so_far = format_bytes(finding.n_bytes or 0)
                     yield f"{finding.claim}{place}; {so_far} so far. {finding.advice}"

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from vramscope.capture.cuda.counts import COUNTED, Counts, counted
+from vramscope.capture.cuda.counts import COUNTED, EntryCounts, counted
 from vramscope.capture.cuda.ring import TAIL, first_new, lost
 
 ACTIONS = ("alloc", "free_requested", "free_completed", "segment_alloc", "segment_map", "snapshot")
@@ -84,7 +84,7 @@ def test_a_gap_is_sized_by_what_was_made_and_not_seen(gone, seen):
 
 
 def test_statistics_that_were_set_back_tell_nothing():
-    now, before = Counts(1, 1, 1, 1, 1, 0), Counts(2, 1, 1, 1, 1, 0)
+    now, before = EntryCounts(1, 1, 1, 1, 1, 0), EntryCounts(2, 1, 1, 1, 1, 0)
 
     assert now.since(before) is None
     assert lost(None, now) == 0

@@ -16,7 +16,7 @@ from torch import nn
 
 from vramscope.capture import gradients
 from vramscope.capture.cuda import history
-from vramscope.capture.labels import Labeller
+from vramscope.capture.labels import Labeler
 from vramscope.model.marks import Category
 from vramscope.model.trace import Action
 
@@ -92,7 +92,7 @@ def test_a_backward_pass_of_another_thread_is_seen_without_a_hook():
 
 def test_the_end_of_a_backward_pass_looks_at_the_models_of_its_own_thread_only():
     told = []
-    labeller = Labeller(lambda _, category, name, __: told.append((category, name)) or True)
+    labeller = Labeler(lambda _, category, name, __: told.append((category, name)) or True)
     mine, theirs = nn.Linear(2, 2), nn.Linear(3, 3)
     for model in (mine, theirs):
         model(torch.ones(1, model.in_features)).sum().backward()

@@ -17,15 +17,15 @@ import torch
 from vramscope.capture import Failed, Options, Sink, Source, hooks
 from vramscope.capture.allocator_settings import allocator_conf
 from vramscope.capture.cuda import history, oom
-from vramscope.capture.cuda.device_log import DeviceLog, Told
-from vramscope.capture.cuda.history import Taken
+from vramscope.capture.cuda.device_log import DeviceLog, HookRecords
+from vramscope.capture.cuda.history import RawReading
 from vramscope.capture.cuda.instants import UNCOUNTED
 from vramscope.capture.cuda.reading import Reading, StackLog
-from vramscope.capture.cuda.shared_history import Calls
+from vramscope.capture.cuda.shared_history import HistoryInterceptor
 from vramscope.capture.devices import device_at, ordinal
 from vramscope.capture.holders.growth_watch import Watch
 from vramscope.capture.hooks.modules import ModuleLog
-from vramscope.capture.labels import Labeller
+from vramscope.capture.labels import Labeler
 from vramscope.capture.log import LabelRow, MarkRow
 from vramscope.capture.nvml import Clockwork
 from vramscope.capture.samples import Sampler
@@ -46,7 +46,7 @@ _OOM_S = 1.0
 """A program that tries batch sizes runs out of memory again and again: read at most once in this time."""
 _STATE_S = 5.0
 """A loop with a block per step does not write its whole state each time; the last is written by conclude."""
-_DEAREST = 0.05
+_MOST_TIME_SHARE = 0.05
 """Of the time, where each reading takes the whole ring again."""
 _LONGEST_WAIT_S = 10.0
 
@@ -65,13 +65,13 @@ class Cuda:
         self.settings: Mapping[str, str] = {"PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
         self._device = self.devices[0].index
         self.modules = ModuleLog(is_timed=True)
-        self.watch = Watch(self._allocated_bytes, self._tell, self._tell_once)
-        self._labeller = Labeller(self._tell, self.modules)
+        self.watch = Watch(self._allocated_bytes, self._add_label, self._note_once)
+        self._labeler = Labeler(self._add_label, self.modules)
         self._sink: Sink | None = None
         self._samplers: dict[int, Sampler] = {}
-        self._guard: Clockwork | None = None
-        self._calls: Calls | None = None
-        self._is_theirs = False
+        self._ring_guard: Clockwork | None = None
+        self._interceptor: HistoryInterceptor | None = None
+        self._is_shared = False
         self._can_empty = True
         self._is_emptied = True
         """Whether the last reading left the ring empty, so that the next costs what is new alone."""
@@ -84,7 +84,7 @@ class Cuda:
         self._annotated_us = 0
         self._read_at = self._read_s = 0.0
         self._stated_at = self._oom_at = float("-inf")
-        self._unstated: Reading | None = None
+        self._unwritten_state: Reading | None = None
         """What the allocator held at the end of the last block, if that is not written."""
         self._marks: list[tuple[MarkRow, tuple[int, ...]]] = []
         self._labels: list[tuple[int, int, LabelRow]] = []
@@ -92,7 +92,7 @@ class Cuda:
         self._lock = threading.RLock()
         """Of the reading: one at a time, whichever thread."""
         self._notes: list[Note] = []
-        self._told: set[str] = set()
+        self._noted: set[str] = set()
 
     # ------------------------------------------------------------------------------- as a Capture
 
@@ -103,32 +103,32 @@ class Cuda:
 
     def resume(self) -> None:
         """The next block was entered."""
-        self._is_theirs = history.is_on()
-        if self._is_theirs:
-            self._tell_once(
+        self._is_shared = history.is_on()
+        if self._is_shared:
+            self._note_once(
                 Note("shared_history", "the program records its history itself: it was only read")
             )
         else:
             with torch.cuda.device(self._device):
                 history.start(self._n_entries)
         self._begin_or_bridge()
-        self._calls = Calls(self._before_theirs, self._after_theirs)
+        self._interceptor = HistoryInterceptor(self._before_program_call, self._after_program_call)
         hooks.install(self)
         oom.listen(self._out_of_memory)
         for device in self.devices:
             self._sample(device)
-        self._guard = Clockwork(self._on_guard)
+        self._ring_guard = Clockwork(self._check_ring)
 
     def pause(self) -> None:
         """A block was left: take every hook out of the program."""
         hooks.uninstall()
         oom.ignore()
-        if self._calls is not None:
-            self._calls.remove()
-            self._calls = None
-        if self._guard is not None:
-            self._guard.stop()
-            self._guard = None
+        if self._interceptor is not None:
+            self._interceptor.remove()
+            self._interceptor = None
+        if self._ring_guard is not None:
+            self._ring_guard.stop()
+            self._ring_guard = None
         for sampler in self._samplers.values():
             sampler.stop()
 
@@ -153,17 +153,17 @@ class Cuda:
             # A loop with a block per step would write its state each time: the last is left to conclude.
             self._read(with_state=monotonic() - self._stated_at > _STATE_S)
         finally:
-            if not self._is_theirs:
+            if not self._is_shared:
                 history.stop()
         self.flush()
         for log in self._logs.values():
-            log.tell_rest()
-        self._tell_blind()
+            log.flush_gap_notes()
+        self._note_missing_stacks()
 
     def conclude(self) -> None:
         """The program ends: the state at the end of the last block was not written yet perhaps."""
-        if self._unstated is not None and self._sink is not None:
-            self._write_states(self._sink, self._unstated)
+        if self._unwritten_state is not None and self._sink is not None:
+            self._write_states(self._sink, self._unwritten_state)
         for sampler in self._samplers.values():
             sampler.close()
 
@@ -171,13 +171,13 @@ class Cuda:
         """Take every hook out and never touch the sink again; waits for nothing."""
         hooks.uninstall()
         oom.ignore()
-        if self._calls is not None:
-            self._calls.remove()
-        if self._guard is not None:
-            self._guard.retire()
+        if self._interceptor is not None:
+            self._interceptor.remove()
+        if self._ring_guard is not None:
+            self._ring_guard.retire()
         for sampler in self._samplers.values():
             sampler.retire()
-        is_ours = self._sink is not None and not self._is_theirs
+        is_ours = self._sink is not None and not self._is_shared
         self._sink = None
         self._marks.clear()
         self._labels.clear()
@@ -190,7 +190,7 @@ class Cuda:
         notes, self._notes = self._notes, []
         return [
             *notes,
-            *hooks.too_deep(0),
+            *hooks.recursion_notes(0),
             *(note for sampler in self._samplers.values() for note in sampler.notes()),
         ]
 
@@ -212,35 +212,35 @@ class Cuda:
 
     def forward_begins(self, module: Any) -> None:
         """Its parameters and buffers are known by name."""
-        with self._one_moment():
-            self._labeller.module(module)
+        with self._counts_once():
+            self._labeler.module(module)
 
     def forward_ends(self, inputs: Any, result: Any) -> None:
         """Its inputs are known."""
-        with self._one_moment():
-            self._labeller.inputs(inputs)
-            self._labeller.outputs(result)
+        with self._counts_once():
+            self._labeler.inputs(inputs)
+            self._labeler.outputs(result)
         self.watch.tick("forward", 0, sys._getframe(1))
 
     def backward_ends(self) -> None:
         """Gradients are there."""
-        with self._one_moment():
-            self._labeller.gradients()
+        with self._counts_once():
+            self._labeler.gradients()
         self.watch.tick("backward", 0, sys._getframe(1))
 
     def step_begins(self, optimizer: Any) -> None:
         """Gradients of parameters that belong to no module seen."""
-        with self._one_moment():
-            self._labeller.parameters(optimizer)
+        with self._counts_once():
+            self._labeler.parameters(optimizer)
 
     def step_ends(self, optimizer: Any) -> None:
         """Its state is there."""
-        with self._one_moment():
-            self._labeller.optimizer_state(optimizer)
+        with self._counts_once():
+            self._labeler.optimizer_state(optimizer)
         self.watch.tick("optimizer", id(optimizer), sys._getframe(1))
 
     @contextmanager
-    def _one_moment(self) -> Iterator[None]:
+    def _counts_once(self) -> Iterator[None]:
         """Labelling allocates nothing: the counts are asked once for a thousand gradients."""
         self._moment.counts = self._counts()
         try:
@@ -248,7 +248,7 @@ class Cuda:
         finally:
             self._moment.counts = None
 
-    def _tell(self, storage: Any, category: Category, name: str, element_bytes: int = 0) -> bool:
+    def _add_label(self, storage: Any, category: Category, name: str, element_bytes: int = 0) -> bool:
         device = storage.device
         if device.type == "cuda" and self._sink is not None:
             counts = getattr(self._moment, "counts", None) or self._counts()
@@ -275,7 +275,7 @@ class Cuda:
             self._samplers[device.index] = Sampler(device.index, device.uuid, self.failed)
         self._samplers[device.index].start()
 
-    def _on_guard(self) -> None:
+    def _check_ring(self) -> None:
         """Ten times a second: a ring that fills is read before it is overwritten."""
         try:
             if self._sink is not None and self._n_new() > self._n_entries // 2:
@@ -296,13 +296,13 @@ class Cuda:
         if self._sink is None:
             return False
         # Where the ring cannot be emptied a reading costs all of it, however little is new.
-        least = age_s if self._is_emptied else max(age_s, self._read_s / _DEAREST)
-        return monotonic() - self._read_at > least and self._is_behind()
+        least = age_s if self._is_emptied else max(age_s, self._read_s / _MOST_TIME_SHARE)
+        return monotonic() - self._read_at > least and self._has_unread()
 
-    def _is_behind(self) -> bool:
+    def _has_unread(self) -> bool:
         if self._marks or self._labels:
             return True
-        return any(log.is_behind(history.stats(log.device)) for log in self._logs.values())
+        return any(log.has_unread(history.stats(log.device)) for log in self._logs.values())
 
     def _n_new(self) -> int:
         """Entries that are not read yet."""
@@ -319,7 +319,7 @@ class Cuda:
                     raise
                 self.failed(error)
 
-    def _before_theirs(self) -> None:
+    def _before_program_call(self) -> None:
         try:
             undisturbed(self._read)
         except Exception as error:
@@ -327,10 +327,10 @@ class Cuda:
                 raise
             self.failed(error)
 
-    def _after_theirs(self, is_on: bool) -> None:
-        self._is_theirs = is_on
+    def _after_program_call(self, is_on: bool) -> None:
+        self._is_shared = is_on
         if is_on:
-            self._tell_once(
+            self._note_once(
                 Note("shared_history", "the program records its history itself: it was only read")
             )
         elif self._sink is not None:
@@ -344,36 +344,36 @@ class Cuda:
         if not self._logs:
             self._logs = {i: DeviceLog(i, self._note) for i in range(torch.cuda.device_count())}
         logs = list(self._logs.values())
-        if not self._is_theirs and not any(log.is_behind(history.stats(log.device)) for log in logs):
+        if not self._is_shared and not any(log.has_unread(history.stats(log.device)) for log in logs):
             for log in logs:
                 log.forget_ring()
             self._read_at = monotonic()
             return
-        taken = self._take_still()
-        reading = self._reading(taken, {})
+        raw = self._take_consistent()
+        reading = self._reading(raw, {})
         sink = self._sink
         for log in logs:
-            if sink is None or log.is_idle(taken):
-                log.start_at(taken)
+            if sink is None or log.is_idle(raw):
+                log.start_at(raw)
             elif log.is_begun:
-                log.start_at(taken)
+                log.start_at(raw)
                 if log.bridge_pause(sink, reading):
-                    self._tell_once(
+                    self._note_once(
                         Note("gap", "memory changed between two recorded blocks: shown as one moment")
                     )
             else:
                 log.begin(sink, reading)
-        self._see_devices(taken)
-        self._n_read = taken.counts(self._device)[1].alloc
+        self._add_used_devices(raw)
+        self._n_read = raw.counts(self._device)[1].alloc
         self._read_at = monotonic()
 
-    def _take_still(self) -> Taken:
+    def _take_consistent(self) -> RawReading:
         """Other threads may be allocating: a moment is looked for in which they do not."""
         for _ in range(5):
-            taken = history.take(list(self._logs))
-            if taken.is_still:
+            raw = history.take(list(self._logs))
+            if raw.is_consistent:
                 break
-        return taken
+        return raw
 
     def _read(self, *, with_state: bool = False, wait_s: float = _LONGEST_WAIT_S) -> None:
         """Everything that is new, as tables."""
@@ -393,25 +393,25 @@ class Cuda:
         if not history.is_on():
             self._restart_history()
         # Before the entries: what is told later waits for the next reading.
-        told = self._take_told()
-        wants_empty = self._can_empty and not self._is_theirs
-        taken = history.take(list(self._logs), self._n_entries if wants_empty else 0)
-        stretches = {device: log.find(taken) for device, log in self._logs.items()}
-        reading = self._reading(taken, {device: found.start for device, found in stretches.items()})
-        self._see_devices(taken)
+        records_of = self._take_hook_records()
+        wants_empty = self._can_empty and not self._is_shared
+        raw = history.take(list(self._logs), self._n_entries if wants_empty else 0)
+        new_entries = {device: log.find(raw) for device, log in self._logs.items()}
+        reading = self._reading(raw, {device: found.start for device, found in new_entries.items()})
+        self._add_used_devices(raw)
         for device, log in self._logs.items():
-            if not log.is_idle(taken):
-                log.write(sink, reading, stretches[device], told(device))
-            log.begin_ring(taken)
-            self._can_empty &= not log.is_adrift
-        self._is_emptied = taken.begun is not None
+            if not log.is_idle(raw):
+                log.write(sink, reading, new_entries[device], records_of(device))
+            log.begin_ring(raw)
+            self._can_empty &= not log.needs_bridge
+        self._is_emptied = raw.after_restart is not None
         self.modules.cut()
         reading.forget_events()
         if with_state:
             self._write_states(sink, reading)
         else:
-            self._unstated = reading
-        self._n_read = taken.counts(self._device)[1].alloc
+            self._unwritten_state = reading
+        self._n_read = raw.counts(self._device)[1].alloc
         self._read_at = monotonic()
         self._read_s = self._read_at - began
 
@@ -419,16 +419,16 @@ class Cuda:
         for log in self._logs.values():
             log.write_state(sink, reading)
         self._stated_at = monotonic()
-        self._unstated = None
+        self._unwritten_state = None
 
-    def _reading(self, taken: Taken, starts: Mapping[int, int]) -> Reading:
-        reading = Reading(taken, starts, self._stacks, (self.torch, self._annotated_us))
+    def _reading(self, raw: RawReading, starts: Mapping[int, int]) -> Reading:
+        reading = Reading(raw, starts, self._stacks, (self.torch, self._annotated_us))
         self._annotated_us = reading.annotated_us
         return reading
 
     def _restart_history(self) -> None:
-        self._is_theirs = False
-        self._tell_once(
+        self._is_shared = False
+        self._note_once(
             Note(
                 "history_stopped",
                 "the program switched the history off inside the recording: it was begun again",
@@ -436,22 +436,24 @@ class Cuda:
         )
         history.start(self._n_entries)
 
-    def _take_told(self) -> Any:
-        marks, labels = _taken_out(self._marks), _taken_out(self._labels)
+    def _take_hook_records(self) -> Any:
+        marks, labels = _drained(self._marks), _drained(self._labels)
         counted = self._counted
 
-        def told(device: int) -> Told:
+        def records_of(device: int) -> HookRecords:
             at = counted.index(device) if device in counted else len(counted)
             mine = [
                 (*row[:3], counts[at] if at < len(counts) else UNCOUNTED, *row[4:]) for row, counts in marks
             ]
-            return Told(mine, [(now, row) for i, now, row in labels if i == device], self.modules.marks)
+            return HookRecords(
+                mine, [(now, row) for i, now, row in labels if i == device], self.modules.marks
+            )
 
-        return told
+        return records_of
 
-    def _see_devices(self, taken: Taken) -> None:
+    def _add_used_devices(self, raw: RawReading) -> None:
         """Marks count the allocations of each device that is used, from when it is."""
-        new = [i for i in self._logs if i not in self._counted and any(taken.counts(i)[1])]
+        new = [i for i in self._logs if i not in self._counted and any(raw.counts(i)[1])]
         for index in new:
             self._counted = (*self._counted, index)
             self.devices = (*self.devices, device_at(index))
@@ -466,28 +468,29 @@ class Cuda:
         if self._sink is not None:
             self._sink.note(note, device)
 
-    def _tell_once(self, note: Note) -> None:
-        if note.code not in self._told:
-            self._told.add(note.code)
+    def _note_once(self, note: Note) -> None:
+        if note.code not in self._noted:
+            self._noted.add(note.code)
             self._notes.append(note)
 
-    def _tell_blind(self) -> None:
-        n_blind, n_moves = (
-            sum(getattr(log, name) for log in self._logs.values()) for name in ("n_blind", "n_moves")
+    def _note_missing_stacks(self) -> None:
+        n_without_stack, n_allocs_and_frees = (
+            sum(getattr(log, name) for log in self._logs.values())
+            for name in ("n_without_stack", "n_allocs_and_frees")
         )
-        if n_blind:
-            share = f"{n_blind / n_moves:.0%}"
-            moves_were = "allocation or free was" if n_blind == 1 else "allocations and frees were"
-            text = f"{n_blind:,} {moves_were} recorded without a call stack ({share})"
-            self._tell_once(Note("no_stack", text, n_blind))
+        if n_without_stack:
+            share = f"{n_without_stack / n_allocs_and_frees:.0%}"
+            moves_were = "allocation or free was" if n_without_stack == 1 else "allocations and frees were"
+            text = f"{n_without_stack:,} {moves_were} recorded without a call stack ({share})"
+            self._note_once(Note("no_stack", text, n_without_stack))
 
 
-def _taken_out(rows: list[Any]) -> list[Any]:
+def _drained(rows: list[Any]) -> list[Any]:
     """What *rows* holds now; in place, as other threads may be adding to it."""
     n = len(rows)
-    taken = rows[:n]
+    raw = rows[:n]
     del rows[:n]
-    return taken
+    return raw
 
 
 SOURCE = Source("cuda", available=torch.cuda.is_available, open=Cuda)

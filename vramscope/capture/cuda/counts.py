@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 
-class Counts(NamedTuple):
+class EntryCounts(NamedTuple):
     """Entries of each kind since the process began, by torch's names of their actions."""
 
     alloc: int
@@ -19,17 +19,17 @@ class Counts(NamedTuple):
     segment_free: int
     oom: int
 
-    def since(self, before: "Counts") -> "Counts | None":
+    def since(self, before: "EntryCounts") -> "EntryCounts | None":
         """What came after *before*; None where the program reset the statistics in between."""
-        made = Counts(*(now - then for now, then in zip(self, before, strict=True)))
+        made = EntryCounts(*(now - then for now, then in zip(self, before, strict=True)))
         return made if min(made) >= 0 else None
 
-    def plus(self, made: "Counts") -> "Counts":
+    def plus(self, made: "EntryCounts") -> "EntryCounts":
         """After *made* more."""
-        return Counts(*(one + other for one, other in zip(self, made, strict=True)))
+        return EntryCounts(*(one + other for one, other in zip(self, made, strict=True)))
 
 
-class Totals(NamedTuple):
+class BytesInUse(NamedTuple):
     """Bytes in use now, in torch's four senses."""
 
     requested: int
@@ -38,14 +38,14 @@ class Totals(NamedTuple):
     reserved: int
 
 
-COUNTED = frozenset(Counts._fields)
+COUNTED = frozenset(EntryCounts._fields)
 """The actions whose entries are counted."""
 
 
-def counts_of(stats: Mapping[str, Any]) -> Counts:
+def counts_of(stats: Mapping[str, Any]) -> EntryCounts:
     """Out of the nested statistics of one device, as ``torch._C._cuda_memoryStats`` gives them."""
     allocation, active, segment = (stats[name]["all"] for name in ("allocation", "active", "segment"))
-    return Counts(
+    return EntryCounts(
         alloc=allocation["allocated"],
         free_requested=allocation["freed"],
         free_completed=active["freed"],
@@ -55,11 +55,11 @@ def counts_of(stats: Mapping[str, Any]) -> Counts:
     )
 
 
-def totals_of(stats: Mapping[str, Any]) -> Totals:
+def totals_of(stats: Mapping[str, Any]) -> BytesInUse:
     """Out of the same statistics."""
-    return Totals(*(stats[f"{name}_bytes"]["all"]["current"] for name in Totals._fields))
+    return BytesInUse(*(stats[f"{name}_bytes"]["all"]["current"] for name in BytesInUse._fields))
 
 
-def counted(actions: Mapping[str, int]) -> Counts:
+def counted(actions: Mapping[str, int]) -> EntryCounts:
     """How many of each kind there are in a stretch of the history."""
-    return Counts(*(actions.get(name, 0) for name in Counts._fields))
+    return EntryCounts(*(actions.get(name, 0) for name in EntryCounts._fields))

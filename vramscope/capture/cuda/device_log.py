@@ -12,9 +12,9 @@ from vramscope.allocator.ledger import Ledger
 from vramscope.allocator.replay import reconstruct
 from vramscope.allocator.torch_history import DeviceHistory
 from vramscope.capture import Sink
-from vramscope.capture.cuda.counts import Counts, counted, counts_of
+from vramscope.capture.cuda.counts import EntryCounts, counted, counts_of
 from vramscope.capture.cuda.gap import bridge
-from vramscope.capture.cuda.history import Taken
+from vramscope.capture.cuda.history import RawReading
 from vramscope.capture.cuda.instants import UNCOUNTED, instants
 from vramscope.capture.cuda.reading import Reading
 from vramscope.capture.cuda.ring import TAIL, Key, first_new, lost
@@ -33,7 +33,7 @@ _MANY_GAPS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class NewEntries:
     """The entries of the ring that are new."""
 
     start: int
@@ -47,7 +47,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class HookRecords:
     """What the program's hooks knew of this device since the last reading."""
 
     marks: Sequence[MarkRow]
@@ -61,19 +61,19 @@ class Told:
 class DeviceLog:
     """What was seen of one device so far, and where it goes."""
 
-    def __init__(self, device: int, tell: Callable[[Note, int], None]) -> None:
+    def __init__(self, device: int, add_note: Callable[[Note, int], None]) -> None:
         self.device = device
         self.n_events = 0
-        self.n_blind = self.n_moves = 0
+        self.n_without_stack = self.n_allocs_and_frees = 0
         """Allocations and frees so far, and those of them without a stack."""
-        self._tell = tell
-        self._counts: Counts | None = None
+        self._add_note = add_note
+        self._counts: EntryCounts | None = None
         self._tail: list[Key] = []
         self._ledger: Ledger | None = None
         self._pools: list[tuple[int, int]] = [(0, 0)]
         self._time_ns = 0
         self._n_gaps = self._n_lost_more = 0
-        self.is_adrift = False
+        self.needs_bridge = False
         """Whether entries were lost that nobody has bridged yet."""
 
     @property
@@ -81,7 +81,7 @@ class DeviceLog:
         """Whether its first state is written."""
         return self._ledger is not None
 
-    def is_behind(self, stats: Any) -> bool:
+    def has_unread(self, stats: Any) -> bool:
         """Whether the allocator did anything that was not read."""
         return self._counts != counts_of(stats)
 
@@ -96,25 +96,25 @@ class DeviceLog:
 
     def begin(self, sink: Sink, reading: Reading) -> None:
         """What there is now is the first state."""
-        self.start_at(reading.taken)
+        self.start_at(reading.raw)
         self._begin_with(sink, reading, self._state(reading))
 
-    def start_at(self, taken: Taken) -> None:
+    def start_at(self, raw: RawReading) -> None:
         """Whatever is in the ring is no part of the recording; what comes now is."""
-        ring = taken.ring(self.device)
-        self._counts = taken.counts(self.device)[1]
+        ring = raw.ring(self.device)
+        self._counts = raw.counts(self.device)[1]
         self._tail = [_key(row) for row in ring[-TAIL:]]
 
-    def is_idle(self, taken: Taken) -> bool:
+    def is_idle(self, raw: RawReading) -> bool:
         """Whether the device was never used: then there is nothing to write."""
-        return not self.is_begun and not any(taken.counts(self.device)[1])
+        return not self.is_begun and not any(raw.counts(self.device)[1])
 
     # ------------------------------------------------------------------------- what is new
 
-    def find(self, taken: Taken) -> Stretch:
+    def find(self, raw: RawReading) -> NewEntries:
         """The new entries, and how many are missing before them; they count as seen from here on."""
-        ring = taken.ring(self.device)
-        before, after = taken.counts(self.device)
+        ring = raw.ring(self.device)
+        before, after = raw.counts(self.device)
         known = self._counts if self._counts is not None else before
         made = before.since(known), after.since(known)
         bounds = (0, _MANY) if made[0] is None or made[1] is None else (sum(made[0]), sum(made[1]))
@@ -123,45 +123,45 @@ class DeviceLog:
         seen = counted(Counter(actions[start or 0 :]))
         is_whole = start is not None
         is_reset = made[1] is None
-        n_lost = 0 if is_whole else lost(made[1] if taken.is_still else made[0], seen)
-        self._counts = after if taken.is_still or is_reset else known.plus(seen) if is_whole else before
+        n_lost = 0 if is_whole else lost(made[1] if raw.is_consistent else made[0], seen)
+        self._counts = after if raw.is_consistent or is_reset else known.plus(seen) if is_whole else before
         kept = self._tail if is_whole and ring else []
         self._tail = [*kept, *(_key(row) for row in ring[max(start or 0, len(ring) - TAIL) :])][-TAIL:]
-        return Stretch(start or 0, is_whole, n_lost, UNCOUNTED if is_reset else self._counts.alloc)
+        return NewEntries(start or 0, is_whole, n_lost, UNCOUNTED if is_reset else self._counts.alloc)
 
-    def begin_ring(self, taken: Taken) -> None:
+    def begin_ring(self, raw: RawReading) -> None:
         """The ring was emptied after this reading."""
-        if taken.begun is None:
+        if raw.after_restart is None:
             return
-        now = counts_of(taken.begun[self.device])
+        now = counts_of(raw.after_restart[self.device])
         made = now.since(self._counts) if self._counts is not None else None
         self._tail = []
         self._counts = now
         if made is not None and any(made):
-            self.is_adrift = True
-            self._tell_gap(sum(made))
+            self.needs_bridge = True
+            self._note_gap(sum(made))
 
     # ------------------------------------------------------------------------------ out with it
 
-    def write(self, sink: Sink, reading: Reading, stretch: Stretch, told: Told) -> None:
-        """The new events with the sizes of their blocks, and what was told of them."""
+    def write(self, sink: Sink, reading: Reading, entries: NewEntries, records: HookRecords) -> None:
+        """The new events with the sizes of their blocks, and what was records of them."""
         history = reading.events(self.device)
-        trace = self._own(history)
-        self._settle(sink, reading, (stretch, trace))
-        if not stretch.is_whole:
-            self._tell_gap(stretch.n_lost)
-        assert self._ledger is not None  # noqa: S101 -- for the type checker: _settle sets it
+        trace = self._normalized(history)
+        self._ensure_initial_state(sink, reading, (entries, trace))
+        if not entries.is_whole:
+            self._note_gap(entries.n_lost)
+        assert self._ledger is not None  # noqa: S101 -- for the type checker: _ensure_initial_state sets it
         trace = replace(trace, block_size=self._ledger.advance(trace))
         n_before = self.n_events
         self._append(sink, reading, trace)
-        self._append_marks(sink, (stretch, trace, n_before), told, history.marks)
-        if reading.taken.is_still and self._ledger.totals != reading.taken.totals(self.device):
+        self._append_marks(sink, (entries, trace, n_before), records, history.marks)
+        if reading.raw.is_consistent and self._ledger.totals != reading.raw.totals(self.device):
             self._resync(sink, reading)
-        self._count_blind(trace)
+        self._count_missing_stacks(trace)
 
     def write_state(self, sink: Sink, reading: Reading) -> None:
         """What the allocator itself says it holds now; checked block by block."""
-        if not reading.taken.is_still or self._ledger is None:
+        if not reading.raw.is_consistent or self._ledger is None:
             return
         state = self._state(reading)
         held = Ledger(state, reading.settings(self.device))
@@ -174,14 +174,14 @@ class DeviceLog:
         sink.pools(self._pools, self.device)
         sink.state(_at(state, self.n_events, self._time_ns), self.device, reported=True)
 
-    def _settle(self, sink: Sink, reading: Reading, new: tuple[Stretch, Trace]) -> None:
+    def _ensure_initial_state(self, sink: Sink, reading: Reading, new: tuple[NewEntries, Trace]) -> None:
         """The state before the new events: known, or found by undoing them from what there is after them."""
-        stretch, trace = new
-        if self._ledger is not None and stretch.is_whole and not self.is_adrift:
+        entries, trace = new
+        if self._ledger is not None and entries.is_whole and not self.needs_bridge:
             return
         settings = reading.settings(self.device)
         initial = reconstruct(trace, self._state(reading), settings, tuple(self._pools)).initial
-        self.is_adrift = False
+        self.needs_bridge = False
         if self._ledger is None:
             self._begin_with(sink, reading, initial)
             return
@@ -203,7 +203,7 @@ class DeviceLog:
         n_moved = self.n_events - before
         if n_moved:
             text = f"events and allocator disagreed: {n_moved} events were added at one moment, so they agree"
-            self._tell(Note("replay_differs", text, n_moved), self.device)
+            self._add_note(Note("replay_differs", text, n_moved), self.device)
 
     def bridge_pause(self, sink: Sink, reading: Reading) -> bool:
         """Nobody recorded for a while: events that lead to what is there now; whether there were any."""
@@ -230,14 +230,14 @@ class DeviceLog:
             self._time_ns = int(trace.time_ns[-1])
 
     def _append_marks(
-        self, sink: Sink, new: tuple[Stretch, Trace, int], told: Told, annotations: Marks
+        self, sink: Sink, new: tuple[NewEntries, Trace, int], records: HookRecords, annotations: Marks
     ) -> None:
-        stretch, trace, n_before = new
-        n, marks, labels = stretch.n_allocations, told.marks, told.labels
+        entries, trace, n_before = new
+        n, marks, labels = entries.n_allocations, records.marks, records.labels
         counts = [UNCOUNTED if n == UNCOUNTED else row[3] for row in marks]
         at = n_before + instants(trace, n, counts, [row[2] for row in marks])
         rows = [(*row[:3], int(k), *row[4:]) for row, k in zip(marks, at, strict=True)]
-        rows += [(*row[:3], n_before + row[3], *row[4:]) for row in told.switches(trace)]
+        rows += [(*row[:3], n_before + row[3], *row[4:]) for row in records.switches(trace)]
         rows += _annotated(annotations, n_before)
         if rows:
             rows.sort(key=lambda row: row[2])
@@ -250,7 +250,7 @@ class DeviceLog:
 
     # ---------------------------------------------------------------------------- of torch's words
 
-    def _own(self, history: DeviceHistory) -> Trace:
+    def _normalized(self, history: DeviceHistory) -> Trace:
         """Without snapshots, with our pools, and never back in time: torch fits its clock anew each time."""
         trace = history.trace
         if (trace.action == Action.SNAPSHOT).any():
@@ -275,25 +275,25 @@ class DeviceLog:
                 self._pools.append(pool)
         return np.array([self._pools.index(pool) for pool in history.pools], dtype="i4")
 
-    def tell_rest(self) -> None:
-        """The gaps that were too many to be told one by one."""
+    def flush_gap_notes(self) -> None:
+        """The gaps that were too many to be records one by one."""
         if self._n_gaps > _MANY_GAPS:
             n_more = self._n_gaps - _MANY_GAPS
             text = f"{self._n_lost_more} events are missing in {n_more} more gaps"
-            self._tell(Note("gap", text, self._n_lost_more), self.device)
+            self._add_note(Note("gap", text, self._n_lost_more), self.device)
             self._n_gaps, self._n_lost_more = _MANY_GAPS, 0
 
-    def _tell_gap(self, n_lost: int) -> None:
+    def _note_gap(self, n_lost: int) -> None:
         self._n_gaps += 1
         if self._n_gaps <= _MANY_GAPS:
-            self._tell(_gap(n_lost), self.device)
+            self._add_note(_gap(n_lost), self.device)
         else:
             self._n_lost_more += n_lost
 
-    def _count_blind(self, trace: Trace) -> None:
+    def _count_missing_stacks(self, trace: Trace) -> None:
         moves = trace.stack_id[trace.action <= Action.FREE_COMPLETED]
-        self.n_moves += len(moves)
-        self.n_blind += int(np.count_nonzero(moves == 0))
+        self.n_allocs_and_frees += len(moves)
+        self.n_without_stack += int(np.count_nonzero(moves == 0))
 
 
 def _key(row: dict[str, Any]) -> Key:

@@ -8,7 +8,7 @@ from vramscope.allocator.ledger import Block, Ledger, Segment, runs
 from vramscope.model.trace import Action, Trace
 
 
-class _Row(NamedTuple):
+class _EventRow(NamedTuple):
     action: int
     address: int
     size: int
@@ -76,19 +76,19 @@ def _kept(before: Ledger, after: Ledger, changed: tuple[dict[int, Segment], dict
     }
 
 
-def _row(action: int, address: int, block: Block) -> _Row:
+def _row(action: int, address: int, block: Block) -> _EventRow:
     size, requested, stream, pool, stack = block
-    return _Row(action, address, requested, size, stream, pool, stack if action == Action.ALLOC else 0)
+    return _EventRow(action, address, requested, size, stream, pool, stack if action == Action.ALLOC else 0)
 
 
-def _moved(action: int, address: int, segment: Segment) -> _Row:
+def _moved(action: int, address: int, segment: Segment) -> _EventRow:
     came = action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
     size, stream, pool, stack = segment
-    return _Row(action, address, size, size, stream, pool, stack if came else 0)
+    return _EventRow(action, address, size, size, stream, pool, stack if came else 0)
 
 
-def _trace(rows: list[_Row], time_ns: int) -> Trace:
+def _trace(rows: list[_EventRow], time_ns: int) -> Trace:
     if not rows:
         return Trace.of()
-    columns = dict(zip(_Row._fields, zip(*rows, strict=True), strict=True))
+    columns = dict(zip(_EventRow._fields, zip(*rows, strict=True), strict=True))
     return Trace.of(time_ns=[time_ns] * len(rows), stack_id=columns.pop("stack"), **columns)

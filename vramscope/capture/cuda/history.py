@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from vramscope.capture.cuda.counts import (
-    Counts,
-    Totals,
+    BytesInUse,
+    EntryCounts,
     counts_of,
     totals_of,
 )
@@ -32,7 +32,7 @@ _call = operator.methodcaller("__call__")
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class RawReading:
     """One reading of the history."""
 
     snapshot: dict[str, Any]
@@ -41,11 +41,11 @@ class Taken:
     """The statistics of each device at its beginning, …"""
     after: Mapping[int, Any]
     """… and at its end: the same where nothing happened meanwhile."""
-    begun: Mapping[int, Any] | None
+    after_restart: Mapping[int, Any] | None
     """The statistics after the ring was emptied; None where it was not."""
 
     @property
-    def is_still(self) -> bool:
+    def is_consistent(self) -> bool:
         """Whether nothing happened while it was read: then entries, segments and statistics agree."""
         return self.before == self.after
 
@@ -55,11 +55,11 @@ class Taken:
         found: list[Any] = traces[device] if device < len(traces) else []
         return found
 
-    def counts(self, device: int) -> tuple[Counts, Counts]:
+    def counts(self, device: int) -> tuple[EntryCounts, EntryCounts]:
         """Before and after."""
         return counts_of(self.before[device]), counts_of(self.after[device])
 
-    def totals(self, device: int) -> Totals:
+    def totals(self, device: int) -> BytesInUse:
         """At the end."""
         return totals_of(self.after[device])
 
@@ -100,7 +100,7 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def take(devices: Sequence[int], restart_with: int = 0) -> Taken:
+def take(devices: Sequence[int], restart_with: int = 0) -> RawReading:
     """Read all; and where *restart_with* entries are wanted and nothing happens meanwhile, empty the ring.
 
     From the first look at the statistics to the last no other Python thread runs: the calls are chained in C,
@@ -118,10 +118,13 @@ def take(devices: Sequence[int], restart_with: int = 0) -> Taken:
             lazy.add("_inductor")
     n = len(ask)
     before, snapshot, after = found[:n], found[n + 1], found[n + 3 :]
-    begun = _restart(ask, after, restart_with) if restart_with and before == after else None
-    started = None if begun is None else dict(zip(devices, begun, strict=True))
-    return Taken(
-        snapshot, dict(zip(devices, before, strict=True)), dict(zip(devices, after, strict=True)), started
+    restarted = _restart(ask, after, restart_with) if restart_with and before == after else None
+    after_restart = None if restarted is None else dict(zip(devices, restarted, strict=True))
+    return RawReading(
+        snapshot,
+        dict(zip(devices, before, strict=True)),
+        dict(zip(devices, after, strict=True)),
+        after_restart,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from vramscope.allocator.settings import Settings
 from vramscope.allocator.torch_history import DeviceHistory, histories
 from vramscope.capture import Sink
-from vramscope.capture.cuda.history import Taken
+from vramscope.capture.cuda.history import RawReading
 from vramscope.model.stacks import StackBuilder
 
 
@@ -33,11 +33,11 @@ class Reading:
     """The new events of every device now; segments and blocks where they are needed, which is rarely."""
 
     def __init__(
-        self, taken: Taken, starts: Mapping[int, int], stacks: StackLog, given: tuple[str, int]
+        self, raw: RawReading, starts: Mapping[int, int], stacks: StackLog, given: tuple[str, int]
     ) -> None:
         """*starts*: where the new entries of each device begin. *given*: torch's version, and the time of the
         last annotation (in µs) that an earlier reading had."""
-        self.taken = taken
+        self.raw = raw
         self.time_ns = time_ns()
         self._stacks = stacks
         self._torch, self._annotated_us = given
@@ -47,7 +47,7 @@ class Reading:
     @property
     def annotated_us(self) -> int:
         """The time of the last annotation of this or an earlier reading."""
-        marks = self.taken.snapshot.get("external_annotations", [])
+        marks = self.raw.snapshot.get("external_annotations", [])
         return max((mark["time_us"] for mark in marks), default=self._annotated_us)
 
     def events(self, device: int) -> DeviceHistory:
@@ -57,7 +57,7 @@ class Reading:
     def state(self, device: int) -> DeviceHistory:
         """``final`` is what the allocator holds; takes some µs a block."""
         if self._states is None:
-            snapshot = self.taken.snapshot | {"device_traces": [], "external_annotations": []}
+            snapshot = self.raw.snapshot | {"device_traces": [], "external_annotations": []}
             found, _ = histories(snapshot, self._stacks.builder, torch=self._torch)
             self._states = {history.device: history for history in found}
         return self._states.get(device) or self._nothing(device)
@@ -68,7 +68,7 @@ class Reading:
 
     def forget_events(self) -> None:
         """They are written; what the allocator held may be asked later."""
-        self.taken = replace(self.taken, snapshot=self.taken.snapshot | {"device_traces": []})
+        self.raw = replace(self.raw, snapshot=self.raw.snapshot | {"device_traces": []})
         self._events = {}
 
     def write_stacks(self, sink: Sink) -> None:
@@ -76,7 +76,7 @@ class Reading:
         self._stacks.write(sink)
 
     def _read(self, starts: Mapping[int, int]) -> dict[int, DeviceHistory]:
-        snapshot = self.taken.snapshot
+        snapshot = self.raw.snapshot
         traces = [
             _with_forward(trace[starts.get(i, len(trace)) :])
             for i, trace in enumerate(snapshot["device_traces"])
@@ -96,14 +96,14 @@ class Reading:
         """Up to torch 2.11 only the segments tell which pool an event belongs to."""
         if any(trace and "pool_id" in trace[0] for trace in traces):
             return []
-        segments = self.taken.snapshot["segments"]
+        segments = self.raw.snapshot["segments"]
         if all(segment.get("segment_pool_id", (0, 0)) == (0, 0) for segment in segments):
             return []
         return [segment | {"blocks": []} for segment in segments]
 
     def _nothing(self, device: int) -> DeviceHistory:
         empty = {"segments": [], "device_traces": []} | {
-            "allocator_settings": self.taken.snapshot.get("allocator_settings", {})
+            "allocator_settings": self.raw.snapshot.get("allocator_settings", {})
         }
         found, _ = histories(empty, StackBuilder(), torch=self._torch)
         return DeviceHistory(device, *_fields(found[0]))

@@ -7,7 +7,7 @@ read occurs once a step. The allocator's own counts say how many are new; the en
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from vramscope.capture.cuda.counts import COUNTED, Counts
+from vramscope.capture.cuda.counts import COUNTED, EntryCounts
 
 Key: TypeAlias = tuple[str, int, int]
 """Action, address and size of an entry. Its time is no part of it: torch computes that anew each time."""
@@ -43,7 +43,7 @@ def _follows(start: int, key: Callable[[int], Key], tail: Sequence[Key]) -> bool
     return all(key(start - i) == tail[-i] for i in range(1, min(start, len(tail)) + 1))
 
 
-def lost(made: Counts | None, seen: Counts) -> int:
+def lost(made: EntryCounts | None, seen: EntryCounts) -> int:
     """How many entries were made but not seen; 0 where the statistics do not tell."""
     if made is None:
         return 0

@@ -13,7 +13,7 @@ import torch
 _NAME = "_record_memory_history"
 
 
-class Calls:
+class HistoryInterceptor:
     """Stands in front of ``torch.cuda.memory._record_memory_history`` until it is taken away."""
 
     def __init__(self, before: Callable[[], None], after: Callable[[bool], None]) -> None:

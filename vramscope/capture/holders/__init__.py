@@ -67,7 +67,7 @@ class Way(NamedTuple):
     words: tuple[Word, ...]
 
 
-class Search(NamedTuple):
+class SearchResult(NamedTuple):
     """What a walk found."""
 
     ways: list[Way]
@@ -75,7 +75,7 @@ class Search(NamedTuple):
     """Whether it came to its end: before its deadline, and before another thread began a backward pass."""
 
 
-def search(seconds: float, frame: types.FrameType | None = None) -> Search:
+def search(seconds: float, frame: types.FrameType | None = None) -> SearchResult:
     """The shortest way to every storage that the program's names lead to.
 
     Within so many *seconds* of this thread's own time, and no more than four times as many by the clock.
@@ -86,13 +86,13 @@ def search(seconds: float, frame: types.FrameType | None = None) -> Search:
     collects = gc.isenabled()
     try:
         gc.disable()
-        return _search(_Walk(seconds), frame)
+        return _search(_HolderWalk(seconds), frame)
     finally:
         if collects:
             gc.enable()
 
 
-def _search(walk: "_Walk", frame: types.FrameType | None) -> Search:
+def _search(walk: "_HolderWalk", frame: types.FrameType | None) -> SearchResult:
     try:
         with torch._C.DisableTorchFunction():
             walk.run(named(frame))
@@ -100,7 +100,7 @@ def _search(walk: "_Walk", frame: types.FrameType | None) -> Search:
             if not walk.is_late:
                 for roots in walk.unreached():
                     walk.run(roots)
-            return Search(walk.ways(), not walk.is_late)
+            return SearchResult(walk.ways(), not walk.is_late)
     finally:
         walk.forget()
 
@@ -110,7 +110,7 @@ def as_text(words: Iterable[Word]) -> str:
     return json.dumps([list(word) for word in words], separators=(",", ":"), ensure_ascii=False)
 
 
-class _Walk:
+class _HolderWalk:
     """Objects met so far, each with the way to it: the one before, and a word."""
 
     def __init__(self, seconds: float) -> None:
@@ -143,7 +143,7 @@ class _Walk:
         # What a loop carries on is gone through to the end before what it makes again in each turn.
         for is_own in (False, True):
             for node, before, word in later:
-                if self._is_the_step_s_own(before) == is_own:
+                if self._is_local_to_step(before) == is_own:
                     self._meet(node, before, word)
             self._work_off(defer=False)
 
@@ -241,7 +241,7 @@ class _Walk:
             return self._node
         module = getattr(kind, "__module__", "")
         if str(module).startswith("vramscope.") or kind.__name__ in ("ReferenceType", "weakref"):
-            return _pass_by
+            return _skip
         slots = slots_of(kind)
         return partial(self._slotted, slots) if slots else self._anything
 
@@ -369,7 +369,7 @@ class _Walk:
             at = self._before[at]
         return at
 
-    def _is_the_step_s_own(self, at: int) -> bool:
+    def _is_local_to_step(self, at: int) -> bool:
         """Whether the variable is made again in each turn of its loop, not carried from one to the next."""
         kind, name, *place = self._words[self._variable_of(at)]
         function, file = place[:2] if kind == "local" else ("<module>", place[0])
@@ -400,7 +400,7 @@ class _Walk:
         return (*_short(words), *([hook] if hook else []))
 
 
-def _pass_by(thing: Any, at: int) -> None:
+def _skip(thing: Any, at: int) -> None:
     """Weak references, and what is ours."""
 
 

@@ -24,7 +24,7 @@ _BLOCK = 16
 _MOST_UNEVEN = 1.5
 _WALK_S, _ASKED_WALK_S = 0.5, 2.0
 _MOST_WALKS, _BACKOFF = 6, 3
-_MOST_TOLD = 5000
+_MOST_REPORTED = 5000
 
 # What ends a step, best knowledge first: once one was seen, those after it no longer count.
 _RANKS = {"step": 0, "optimizer": 1, "backward": 2, "forward": 3}
@@ -34,6 +34,7 @@ class Watch:
     """The allocated bytes at the end of each step, and the search that they lead to."""
 
     __slots__ = (
+        "_add_label",
         "_blocks",
         "_floors",
         "_key",
@@ -44,18 +45,17 @@ class Watch:
         "_note",
         "_noted",
         "_rises",
-        "_tell",
         "n_walks",
     )
 
     def __init__(
         self,
         level: Callable[[], int],
-        tell: Callable[[Any, Category, str], bool],
+        add_label: Callable[[Any, Category, str], bool],
         note: Callable[[Note], None] | None = None,
     ) -> None:
         self._level = level
-        self._tell = tell
+        self._add_label = add_label
         self._note = note
         self._noted: set[str] = set()
         self._key: tuple[int, int] = (len(_RANKS), 0)
@@ -89,15 +89,15 @@ class Watch:
             )
             return
         found = search(seconds, frame)
-        if not found.is_complete or len(found.ways) > _MOST_TOLD:
+        if not found.is_complete or len(found.ways) > _MOST_REPORTED:
             self._note_once(
                 "holders_incomplete",
-                f"the search for what holds the memory ended after {seconds:g} s or {_MOST_TOLD} storages: "
-                "of others the holder is unknown",
+                f"the search for what holds the memory ended after {seconds:g} s or {_MOST_REPORTED} "
+                "storages: the holders of the others are unknown",
             )
-        for way in found.ways[:_MOST_TOLD]:
+        for way in found.ways[:_MOST_REPORTED]:
             words = (*way.words, *kept_at(way.words))
-            self._tell(way.storage, Category.UNKNOWN, PREFIX + as_text(words))
+            self._add_label(way.storage, Category.UNKNOWN, PREFIX + as_text(words))
 
     def _note_once(self, code: str, text: str) -> None:
         if code not in self._noted and self._note is not None:

@@ -16,8 +16,8 @@ from vramscope.capture.hooks.open_phases import (
     has_collected,
     module_now,
     other_threads,
+    recursion_notes,
     state,
-    too_deep,
 )
 
 __all__ = [
@@ -27,7 +27,7 @@ __all__ = [
     "install",
     "module_now",
     "other_threads",
-    "too_deep",
+    "recursion_notes",
     "uninstall",
 ]
 

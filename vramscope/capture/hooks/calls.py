@@ -57,18 +57,18 @@ def _watched_backward(run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def run_backward(*args: Any, **kwargs: Any) -> Any:
         if state.listener is None or is_compiling():
-            return _noticed(run, args, kwargs)
+            return _run_registered(run, args, kwargs)
         if in_backward():
             # A reentrant checkpoint has run its forward again and goes backward through it.
             guarded(_end_recompute)
-            return _noticed(run, args, kwargs)
-        keeps = _what_it_keeps(run, args, kwargs)
+            return _run_registered(run, args, kwargs)
+        keeps = _graph_kept(run, args, kwargs)
         guarded(_begin_backward, keeps, sys._getframe())
         # Module calls inside of backward count from nothing: they are recomputations.
         calls, modules = thread.calls, thread.modules
         thread.calls, thread.modules = 0, []
         try:
-            return _noticed(run, args, kwargs)
+            return _run_registered(run, args, kwargs)
         finally:
             thread.calls, thread.modules = calls, modules
             guarded(_end_backward, keeps)
@@ -76,7 +76,7 @@ def _watched_backward(run: Callable[..., Any]) -> Callable[..., Any]:
     return run_backward
 
 
-def _noticed(run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _run_registered(run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Run backward so that no other thread reads gradients meanwhile."""
     own = get_ident()
     if own in backwards:
@@ -88,7 +88,7 @@ def _noticed(run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str
         backwards.pop(own, None)
 
 
-def _what_it_keeps(run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+def _graph_kept(run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
     """The mark's value: whether the program asked to retain the graph, or to create one of the gradients."""
     # autograd.grad, wrapped where torch has no engine by that name, takes the inputs before them.
     at = 3 if run.__name__ == "grad" else 2

@@ -23,7 +23,7 @@ from vramscope.model.trace import Action, Trace
 NONE = 0
 
 
-class _Known(weakref.ref):  # type: ignore[type-arg]
+class _ModuleRef(weakref.ref):  # type: ignore[type-arg]
     """A module that has a path, or was called as a root."""
 
     __slots__ = ("calls", "key", "prefix")
@@ -56,8 +56,8 @@ class ModuleLog:
         """Paths by index; 0 is no module."""
         self._index: dict[str, int] = {"": NONE}
         self._numbers = count(1)
-        self._known: dict[int, _Known] = {}
-        self.dead: deque[_Known] = deque()
+        self._known: dict[int, _ModuleRef] = {}
+        self.dead: deque[_ModuleRef] = deque()
         """Modules that are gone, until ``forget``: Python code in a weak reference's callback would lose the
         user's Ctrl-C."""
         self._inside: dict[int, int] = {}
@@ -135,10 +135,10 @@ class ModuleLog:
             # In place: another thread may be adding to it.
             del self._changes[:n]
 
-    def _of(self, module: Any) -> "_Known":
+    def _of(self, module: Any) -> "_ModuleRef":
         known = self._known.get(id(module))
         if known is None or known() is not module:
-            known = _Known(module, self.dead.append)
+            known = _ModuleRef(module, self.dead.append)
             known.key, known.calls, known.prefix = id(module), 0, None
             self._known[id(module)] = known
         return known

@@ -47,7 +47,7 @@ class Listener(Protocol):
         """Something of ours went wrong."""
 
 
-class _Open(NamedTuple):
+class _OpenPhase(NamedTuple):
     """A phase that began on this thread."""
 
     phase: Phase
@@ -65,10 +65,10 @@ class _Thread(threading.local):
         """Module calls under way, inside each other."""
         self.modules: list[int] = []
         """Of these calls the index of the module's path."""
-        self.open: list[_Open] = []
+        self.open: list[_OpenPhase] = []
 
 
-class _State:
+class _HookState:
     """Of the process; an object, as the hooks that read it must stay the same functions for ever."""
 
     __slots__ = ("collections", "leave_root", "listener", "log", "n_too_deep", "threads", "undo_all")
@@ -87,7 +87,7 @@ class _State:
         """Whole collections of garbage so far."""
 
 
-state = _State()
+state = _HookState()
 thread = _Thread()
 
 
@@ -100,7 +100,7 @@ def begin(phase: Phase, value: int, name: str, owner: FrameType | None) -> None:
     stack = _frame_ids(owner) if owner is not None else []
     if owner is not None:
         _drop_stale(state.listener, stack)
-    thread.open.append(_Open(phase, value, name, len(stack), stack[0] if stack else 0))
+    thread.open.append(_OpenPhase(phase, value, name, len(stack), stack[0] if stack else 0))
     state.listener.mark(MarkKind.PHASE_BEGIN, phase, value, name)
 
 
@@ -177,7 +177,7 @@ def has_collected() -> bool:
     return True
 
 
-def too_deep(n_more: int) -> list[Note]:
+def recursion_notes(n_more: int) -> list[Note]:
     """A note where hooks, and *n_more* others, had no room below Python's recursion limit; told once."""
     n, state.n_too_deep = state.n_too_deep + n_more, 0
     text = (
@@ -202,18 +202,18 @@ def during(phase: Phase, owner: Any, frame: FrameType, run: Callable[[], Any]) -
     if state.listener is None or is_compiling():
         return run()
     value, name = id(owner), type(owner).__name__
-    guarded(_begin_of, phase, value, name, frame)
+    guarded(_begin_call, phase, value, name, frame)
     try:
         return run()
     finally:
-        guarded(_end_of, phase, value, name)
+        guarded(_end_call, phase, value, name)
 
 
-def _begin_of(_listener: Listener, phase: Phase, value: int, name: str, frame: FrameType) -> None:
+def _begin_call(_listener: Listener, phase: Phase, value: int, name: str, frame: FrameType) -> None:
     begin(phase, value, name, frame)
 
 
-def _end_of(_listener: Listener, phase: Phase, value: int, name: str) -> None:
+def _end_call(_listener: Listener, phase: Phase, value: int, name: str) -> None:
     end(phase, value, name)
 
 

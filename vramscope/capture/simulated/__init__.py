@@ -28,7 +28,7 @@ from vramscope.capture import Failed, Options, Sink, Source, hooks
 from vramscope.capture.allocator_settings import allocator_conf
 from vramscope.capture.holders.growth_watch import Watch
 from vramscope.capture.hooks.modules import NONE, ModuleLog
-from vramscope.capture.labels import Labeller, tensors_in
+from vramscope.capture.labels import Labeler, tensors_in
 from vramscope.capture.log import (
     LabelRow,
     MarkRow,
@@ -88,8 +88,8 @@ class Simulated:
         """Every storage with its block, by the address of its C++ half."""
         self.modules = ModuleLog(is_timed=False)
         self._module = NONE
-        self._labeller = Labeller(self._tell, self.modules)
-        self.watch = Watch(self.allocated_bytes, self._tell, self._note)
+        self._labeler = Labeler(self._add_label, self.modules)
+        self.watch = Watch(self.allocated_bytes, self._add_label, self._note)
         self._builder = StackBuilder()
         self._walker = StackWalker(self._builder, options.stack_depth)
         self._sink: Sink | None = None
@@ -107,7 +107,7 @@ class Simulated:
         self._marks: list[MarkRow] = []
         self._labels: list[LabelRow] = []
         self._notes: list[Note] = []
-        self._told: set[str] = set()
+        self._noted: set[str] = set()
         self._threads: set[int] = set()
         self._other_threads: set[int] = set()
 
@@ -194,10 +194,10 @@ class Simulated:
                 "modules were called on threads that entered no block: what they allocate is seen late or not"
             )
             found.append(Note("other_threads", text, len(self._other_threads)))
-        found += hooks.too_deep(self._storages.n_too_deep)
+        found += hooks.recursion_notes(self._storages.n_too_deep)
         self._storages.n_too_deep = 0
-        new = [note for note in found if note.code not in self._told]
-        self._told.update(note.code for note in new)
+        new = [note for note in found if note.code not in self._noted]
+        self._noted.update(note.code for note in new)
         return new
 
     # ----------------------------------------------------------------------- told by the program
@@ -239,31 +239,31 @@ class Simulated:
         """Its parameters and buffers are known by name."""
         if threading.get_ident() not in self._threads:
             self._other_threads.add(threading.get_ident())
-        self._labeller.module(module)
+        self._labeler.module(module)
 
     def forward_ends(self, inputs: Any, result: Any) -> None:
         """Its inputs are known; compiled code returns storages that no operator showed."""
-        self._labeller.inputs(inputs)
-        self._labeller.outputs(result)
+        self._labeler.inputs(inputs)
+        self._labeler.outputs(result)
         for tensor in tensors_in(result, depth=3):
             self._storages.see(tensor, None)
         self.watch.tick("forward", 0, sys._getframe(1))
 
     def backward_ends(self) -> None:
         """Gradients are there."""
-        self._labeller.gradients()
+        self._labeler.gradients()
         self.watch.tick("backward", 0, sys._getframe(1))
 
     def step_begins(self, optimizer: Any) -> None:
         """Gradients of parameters that belong to no module seen."""
-        self._labeller.parameters(optimizer)
+        self._labeler.parameters(optimizer)
 
     def step_ends(self, optimizer: Any) -> None:
         """Its state is there."""
-        self._labeller.optimizer_state(optimizer)
+        self._labeler.optimizer_state(optimizer)
         self.watch.tick("optimizer", id(optimizer), sys._getframe(1))
 
-    def _tell(self, storage: Any, category: Category, name: str, element_bytes: int = 0) -> bool:
+    def _add_label(self, storage: Any, category: Category, name: str, element_bytes: int = 0) -> bool:
         if not self._storages.knows(storage._cdata):
             self._storages.n_late += self._storages.see_storage(storage, None)
         if not self._storages.knows(storage._cdata):
