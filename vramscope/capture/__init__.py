@@ -1,7 +1,7 @@
-"""Out of a live process, one source a file, ``SOURCE = Source(...)``; with integrations/ the only folder that
-knows torch.
+"""Sources read memory out of a live process: one source a file, declared as ``SOURCE = Source(...)``.
 
-Importing a source imports torch: look for sources only when recording starts.
+Only this folder and integrations/ import torch. Importing a source imports torch, so sources are looked up
+only when recording starts.
 """
 
 import sys
@@ -23,34 +23,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a source may be asked for."""
+    """The options that every source takes."""
 
     capacity_bytes: int | None = None
-    """Of the simulated device; None = unlimited."""
+    """Capacity of the simulated device; None means unlimited."""
     stack_depth: int = 64
-    """The innermost so many frames of a stack are kept."""
+    """Number of frames kept of each call stack, counted from the innermost."""
 
 
 class Sink(Protocol):
-    """Where a source puts what it has: the writer of a trace directory, or a test's list."""
+    """The receiver of a source's data: the writer of a trace directory, or a list in a test."""
 
     def stacks(self, rows: Sequence[tuple[int, str, str, int]]) -> None:
-        """Rows of ``StackBuilder.rows``, before the tables that use them."""
+        """Append rows of ``StackBuilder.rows``; this comes before the tables that refer to them."""
 
     def append(self, table: Trace | Marks | Labels | Counters, device: int) -> None:
-        """The next rows."""
+        """Append the next rows of one stream of *device*."""
 
     def state(self, snapshot: Snapshot, device: int, *, reported: bool) -> None:
-        """The initial state (event 0, not reported), or what the allocator itself said."""
+        """Write a state: the initial one (event 0, not *reported*), or one that the allocator reported."""
 
     def pools(self, pools: Sequence[tuple[int, int]], device: int) -> None:
-        """torch's pool ids, by the index that columns carry."""
+        """Write torch's pool ids in the order of the index that the columns carry."""
 
     def device(self, device: Device) -> None:
-        """One more is recorded than ``Capture.devices`` said at first."""
+        """Add a device that was not yet in ``Capture.devices`` when the recording began."""
 
     def note(self, note: Note, device: int | None = None) -> None:
-        """Something missing or doubtful."""
+        """Record that something is missing or doubtful."""
 
 
 class Capture(Protocol):
@@ -61,69 +61,69 @@ class Capture(Protocol):
 
     @property
     def devices(self) -> Sequence[Device]:
-        """What is recorded."""
+        """The devices that are recorded."""
 
     @property
     def torch(self) -> str:
-        """Its version."""
+        """The version of torch."""
 
     @property
     def watch(self) -> "Watch | None":
-        """Looks whether memory grows; None where the source cannot tell storages apart."""
+        """The watch for growing memory; None where the source cannot tell storages apart."""
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """The allocator's, by torch's names."""
+        """The allocator's settings, by torch's names."""
 
     def start(self, sink: Sink) -> None:
-        """Begin; what exists already becomes the initial state."""
+        """Begin recording; memory that is allocated already becomes the initial state."""
 
     def pause(self) -> None:
-        """A ``with record():`` block was left: take every hook out of the program."""
+        """Take every hook out of the program: a ``with record():`` block was left."""
 
     def resume(self) -> None:
-        """The next block was entered."""
+        """Continue recording: the next block was entered."""
 
     def enter_thread(self) -> None:
-        """The calling thread entered its outermost block."""
+        """Begin to record the calling thread, which entered its outermost block."""
 
     def exit_thread(self) -> None:
-        """The calling thread left its outermost block."""
+        """Stop recording the calling thread, which left its outermost block."""
 
     def mark(self, kind: MarkKind, phase: Phase = Phase.OTHER, value: int = 0, name: str = "") -> None:
-        """A fact about the program, now."""
+        """Record an event of the program at this moment: a phase, a step, a named mark."""
 
     def flush(self) -> None:
-        """Hand over what there is; called by a thread of ours about once a second, and on leaving a block."""
+        """Write everything recorded so far; a background thread calls this about once a second."""
 
     def finish(self) -> None:
-        """A block was left: hand over the rest, and the state at its end."""
+        """Write the rest of a block that was left, and the state at its end."""
 
     def conclude(self) -> None:
-        """The program ends, long after the last block perhaps: hand over what waited for that."""
+        """Write what waits for the end of the program, perhaps long after the last block."""
 
     def notes(self) -> Sequence[Note]:
-        """What only the end tells."""
+        """The notes that only the end of a block can give."""
 
     def abandon(self) -> None:
         """Take every hook out and never touch the sink again: writing failed, or this is a forked child.
 
-        Waits for nothing.
+        This call waits for nothing.
         """
 
 
 Failed: TypeAlias = Callable[[Exception], None]
-"""Told, once or often, that something of ours went wrong; training goes on."""
+"""Receives each error of vramscope itself, possibly several; the training goes on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One way to see memory."""
+    """One way of recording memory."""
 
     name: str
-    """Also the word in the manifest: ``cuda``, ``simulated``."""
+    """The source's name in the manifest: ``cuda``, ``simulated``, ``counters``."""
     available: Callable[[], bool]
-    """Whether this machine has it."""
+    """Whether this machine has such a device."""
     open: Callable[[Options, Failed], Capture]
 
 

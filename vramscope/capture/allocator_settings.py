@@ -1,4 +1,4 @@
-"""How was the allocator configured?"""
+"""The configuration string of the CUDA allocator, read from the environment."""
 
 import os
 import re
@@ -7,8 +7,8 @@ import re
 def allocator_conf(torch: str) -> str:
     """The configuration string that the CUDA allocator of this version of torch reads; '' where none is set.
 
-    With both variables set the CUDA one counts. Up to 2.9, which asks for the other in a warning, it is the
-    only one that is read for CUDA (seen in 2.6, 2.9, 2.11 to 2.13).
+    If both variables are set, ``PYTORCH_CUDA_ALLOC_CONF`` wins. Up to torch 2.9 it is the only one that CUDA
+    reads, although 2.9 warns that the other one should be used (seen in 2.6, 2.9, 2.11 to 2.13).
     """
     conf = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
     if conf or _version(torch) <= (2, 9):

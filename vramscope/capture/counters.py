@@ -1,8 +1,8 @@
-"""How full was CUDA's memory while the program ran? Counters alone: no history, no stacks, for ever.
+"""The source for ``mode="counters"``: torch's and the driver's counters, without history or stacks.
 
-torch's own counters are read where steps and phases begin and end (20 µs, on the program's thread), and with
-the driver's ten times a second on a thread of ours. Where there is no CUDA device there is nothing to count:
-steps and phases are recorded, and a note says so.
+It is cheap enough to stay on for a whole training. torch's counters are read where steps and phases begin and
+end (20 µs, on the program's thread), and together with the driver's ten times a second on a background
+thread. Without a CUDA device only steps and phases are recorded, and a note reports it.
 """
 
 import threading
@@ -28,7 +28,7 @@ _MODE = Note(
 
 
 class CountersOnly:
-    """torch's counters and the driver's, of this process' device."""
+    """Records torch's and the driver's counters of this process's device."""
 
     def __init__(self, options: Options, failed: Failed) -> None:  # noqa: ARG002
         self.failed = failed
@@ -50,31 +50,31 @@ class CountersOnly:
     # ------------------------------------------------------------------------------- as a Capture
 
     def start(self, sink: Sink) -> None:
-        """Begin."""
+        """Begin recording to *sink*."""
         self._sink = sink
         self.resume()
 
     def resume(self) -> None:
-        """The next block was entered."""
+        """Continue recording: the next block was entered."""
         hooks.install(self)
         if self._sampler is not None:
             self._sampler.start()
 
     def pause(self) -> None:
-        """A block was left: take every hook out of the program."""
+        """Take every hook out of the program: a block was left."""
         hooks.uninstall()
         if self._sampler is not None:
             self._sampler.stop()
 
     def enter_thread(self) -> None:
-        """Nothing: counters are of every thread."""
+        """No-op: the counters cover every thread."""
 
     def exit_thread(self) -> None:
-        """The calling thread left its outermost block."""
+        """Forget the open phases of the calling thread, which left its outermost block."""
         hooks.forget_thread()
 
     def flush(self) -> None:
-        """What there is since the last time."""
+        """Write the marks and samples since the last call."""
         sink = self._sink
         if sink is None:
             return
@@ -86,16 +86,16 @@ class CountersOnly:
             sink.append(self._sampler.take(), self._device)
 
     def finish(self) -> None:
-        """A block was left: hand over the rest."""
+        """Write the rest of a block that was left."""
         self.flush()
 
     def conclude(self) -> None:
-        """The program ends."""
+        """Close the driver's library when the program ends."""
         if self._sampler is not None:
             self._sampler.close()
 
     def notes(self) -> Sequence[Note]:
-        """What this mode cannot tell, and what the driver does not."""
+        """The notes on what this mode and the driver cannot report."""
         notes = [] if self._has_noted_mode else [_MODE]
         if self._sampler is None and not self._has_noted_mode:
             notes.append(Note("no_device", "there is no CUDA device here: steps were recorded, no memory"))
@@ -113,10 +113,10 @@ class CountersOnly:
             self._sampler.retire()
         self._sink = None
 
-    # ----------------------------------------------------------------------- told by the program
+    # ------------------------------------------------------------------------- as a hooks.Listener
 
     def mark(self, kind: MarkKind, phase: Phase = Phase.OTHER, value: int = 0, name: str = "") -> None:
-        """A fact about the program, with torch's counters at that very time."""
+        """Record an event of the program together with torch's counters at the same time."""
         if self._sink is None:
             return
         if hooks.has_collected():
@@ -129,19 +129,19 @@ class CountersOnly:
             self._marks.append(row)
 
     def forward_begins(self, module: Any) -> None:
-        """Nothing: modules are not told apart."""
+        """No-op: counters mode does not record modules."""
 
     def forward_ends(self, inputs: Any, result: Any) -> None:
-        """Nothing."""
+        """No-op: counters mode does not label tensors."""
 
     def backward_ends(self) -> None:
-        """Nothing."""
+        """No-op: counters mode does not label tensors."""
 
     def step_begins(self, optimizer: Any) -> None:
-        """Nothing."""
+        """No-op: counters mode does not label tensors."""
 
     def step_ends(self, optimizer: Any) -> None:
-        """Nothing."""
+        """No-op: counters mode does not label tensors."""
 
 
 def _always() -> bool:

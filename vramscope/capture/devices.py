@@ -1,4 +1,4 @@
-"""Which CUDA device is this process's, and what is it?"""
+"""The CUDA device that this process uses, and its properties."""
 
 import os
 
@@ -8,7 +8,10 @@ from vramscope.model.device import Device
 
 
 def ordinal() -> int:
-    """The device of this process; before it chose one, torchrun's word for it."""
+    """The index of this process's CUDA device.
+
+    Before CUDA is initialized it is ``LOCAL_RANK``, which torchrun sets.
+    """
     local = os.environ.get("LOCAL_RANK", "")
     if not torch.cuda.is_initialized() and local.isdigit() and int(local) < torch.cuda.device_count():
         return int(local)
@@ -16,7 +19,7 @@ def ordinal() -> int:
 
 
 def device_at(index: int) -> Device:
-    """What torch tells of it."""
+    """Describe the CUDA device at *index* from torch's properties."""
     properties = torch.cuda.get_device_properties(index)
     uuid = str(getattr(properties, "uuid", ""))  # torch ≥ 2.5
     return Device(

@@ -1,10 +1,10 @@
-"""When may ``.grad`` of a tensor be read?
+"""Reads ``.grad`` of tensors only while no other thread can be writing it.
 
-Autograd's C++ code puts gradients into tensors without Python's lock (the GIL). Who reads ``.grad`` of a
-tensor in that moment reads a pointer that is being freed: the process dies (8 of 8 programs that trained in
-two threads did). So gradients are read only where no other thread runs a backward pass, and between asking
-for that and the last gradient no other thread runs Python: the calls are chained in C, where the interpreter
-has no occasion to switch.
+Autograd's C++ code writes gradients into tensors without Python's lock (the GIL). A thread that reads
+``.grad`` at that moment reads a pointer that is being freed, and the process crashes (8 of 8 programs that
+trained in two threads did). So gradients are read only where no other thread runs a backward pass. Between
+that check and the last gradient no other thread runs Python: the calls are chained in C, where the
+interpreter cannot switch threads.
 """
 
 import operator
@@ -18,17 +18,18 @@ from typing import Any
 import torch
 
 backwards: dict[int, int] = {}
-"""Threads that run a backward pass now, as far as our hooks saw it begin."""
+"""The threads that run a backward pass now, by the hooks that saw it begin."""
 
 _GRADIENT = operator.attrgetter("grad")
 _AT_ONCE = 500
-"""So many gradients are read in 0.1 ms, in which the interpreter switches between no two threads."""
+"""Reading this many gradients takes 0.1 ms, too short for the interpreter to switch threads."""
 
 
 def gradients_now(tensors: Sequence[Any]) -> list[Any]:
-    """The gradient of each leaf tensor, None where it has none; nothing where another thread runs backward.
+    """The gradient of each leaf tensor (None if it has none); empty if another thread runs backward.
 
-    For tensors of the calling thread, while our hooks see every backward pass begin.
+    The tensors must belong to the calling thread, and the hooks must be installed, so that every backward
+    pass is seen.
     """
     alone = [{get_ident(): 0}.keys(), {}.keys()]
     choice = {True: tensors, False: ()}
@@ -39,12 +40,12 @@ def gradients_now(tensors: Sequence[Any]) -> list[Any]:
 
 
 def gradients_of(tensors: Sequence[Any]) -> list[Any]:
-    """Gradients that exist now, of any tensors; for the begin of a recording, when nothing is hooked yet."""
+    """The gradients of any tensors; for the beginning of a recording, before hooks are installed."""
     found: list[Any] = []
     with torch._C.DisableTorchFunction():
         leaves = [tensor for tensor in tensors if tensor.is_leaf]
         for first in range(0, len(leaves), _AT_ONCE):
-            # After this the interpreter does not switch to another thread for 5 ms.
+            # After sleep(0) the interpreter does not switch to another thread for 5 ms.
             sleep(0)
             if is_backward_elsewhere():
                 continue
@@ -53,7 +54,7 @@ def gradients_of(tensors: Sequence[Any]) -> list[Any]:
 
 
 def is_backward_elsewhere() -> bool:
-    """Whether another Python thread is in a backward pass, as its call stack tells."""
+    """Whether the call stack of another Python thread shows a backward pass."""
     own = get_ident()
     return any(_is_in_backward(frame) for thread, frame in sys._current_frames().items() if thread != own)
 
@@ -67,5 +68,5 @@ def _is_in_backward(frame: Any) -> bool:
 
 
 _TORCH = torch.__path__[0]
-# The first since torch 2.4; before it the call into C++ is made by the others.
+# The first is torch ≥ 2.4; in older versions the other two call into C++.
 _ENGINES = frozenset({"_engine_run_backward", "backward", "grad"})

@@ -1,4 +1,8 @@
-"""What is this storage? Named by identity at the few moments when the program itself knows."""
+"""Labels storages with category and name at the moments when the program itself knows them.
+
+Parameters, buffers, inputs and outputs are known when a root module is called, gradients at the end of a
+backward pass, optimizer state at the end of a step.
+"""
 
 import weakref
 from _thread import get_ident
@@ -22,14 +26,14 @@ Named: TypeAlias = list[tuple[str, "weakref.ref[Any]", Category]]
 
 
 class _LabeledStorage(weakref.ref):  # type: ignore[type-arg]
-    """A storage that has its label, by the address of its C++ half."""
+    """A weak reference to a labeled storage; *cdata* is the address of its C++ object."""
 
     __slots__ = ("cdata",)
     cdata: int
 
 
 class _RootModule:
-    """A root module: what it is made of, and who calls it."""
+    """A root module with its parameters and buffers and the threads that call it."""
 
     __slots__ = ("calls", "named", "reference", "threads")
 
@@ -38,16 +42,16 @@ class _RootModule:
         self.calls = 0
         self.named: Named = []
         self.threads: set[int] = set()
-        """All that ran its forward."""
+        """The ids of the threads that ran its forward."""
 
 
 class Labeler:
-    """Finds names for storages; each storage is told once, by the first name found for it.
+    """Finds names for storages; each storage is labeled once, with the first name found for it.
 
-    Safe to use from several threads that train at once: only tensors that belong to the calling thread are
-    looked at. A root module belongs to the threads that ran its forward.
+    Several threads that train at once may use it: it looks only at tensors that belong to the calling thread.
+    A root module belongs to the threads that ran its forward.
 
-    Measured: 0.3 µs for a tensor whose storage has its label, so 1,000 parameters under Adam cost about
+    Measured: 0.3 µs for a tensor whose storage is labeled already, so 1,000 parameters under Adam cost about
     1.5 ms a step.
     """
 
@@ -57,35 +61,39 @@ class Labeler:
         self._add_label = add_label
         self._log = log
         self._seen: dict[int, _LabeledStorage] = {}
-        # Not weak dictionaries: Python code in a weak reference's callback loses the user's Ctrl-C.
+        # Not weak dictionaries: a Ctrl-C is lost if it arrives in Python code of a weak reference's callback.
         self._roots: dict[int, _RootModule] = {}
         self._dead_storages: deque[_LabeledStorage] = deque()
         self._dead_roots: deque[weakref.ref[Any]] = deque()
-        # By id(): a tensor's own hash is its id, but == compares values.
+        # Keyed by id(): a tensor's hash is its id, but == compares values.
         self._names: dict[int, str] = {}
 
     def module(self, module: Any) -> None:
-        """Parameters and buffers of a root module."""
+        """Label the parameters and buffers of a root module."""
         for name, reference, category in self._named(module):
             tensor = reference()
             if tensor is not None:
                 self._label(tensor, category, name)
 
     def inputs(self, inputs: Any) -> None:
-        """Tensors among the arguments of a root module, but what another root module made."""
+        """Label the tensors among the arguments of a root module, except outputs of another root module."""
         for tensor in tensors_in(inputs, depth=3):
             if tensor.grad_fn is None and not tensor.requires_grad:
                 self._label(tensor, Category.INPUT, "")
 
     def outputs(self, result: Any) -> None:
-        """What a root module returned: an activation, and no input of the next (a generator's picture)."""
+        """Label what a root module returned as activations, so that it is no input of the next module.
+
+        A generator's image that a discriminator receives is such a tensor.
+        """
         for tensor in tensors_in(result, depth=3):
             self._label(tensor, Category.ACTIVATION, "output of a module")
 
     def gradients(self) -> None:
-        """At the end of a backward pass: of every parameter that the calling thread ran forward.
+        """Label the gradients of every parameter that the calling thread ran forward, after a backward pass.
 
-        While another thread runs a backward pass nothing is looked at; the optimizer's step does it then.
+        While another thread runs a backward pass, nothing is labeled here; the optimizer's step does it
+        later.
         """
         own = get_ident()
         parameters: list[Any] = []
@@ -100,20 +108,23 @@ class Labeler:
         self._gradients(parameters, names)
 
     def parameters(self, optimizer: Any) -> None:
-        """At the begin of a step: of an optimizer's parameters, which belong to no module perhaps."""
+        """Label an optimizer's parameters and their gradients when a step begins.
+
+        Some of these parameters may belong to no module.
+        """
         parameters = list(_parameters(optimizer))
         names = [self._names.get(id(parameter), "") for parameter in parameters]
         for parameter, name in zip(parameters, names, strict=True):
             self._label(parameter, Category.PARAMETER, name)
-        # The step itself reads these gradients next, so no other thread may be writing them. Threads that
-        # share a model without a lock (Hogwild) do: there each is read only while no backward pass runs.
+        # The step reads these gradients next, so usually no other thread can be writing them. Threads that
+        # share a model without a lock (Hogwild) can: their gradients are read only while no backward runs.
         if any(len(root.threads) > 1 for root in list(self._roots.values())):
             self._gradients(parameters, names)
         else:
             self._label_gradients([parameter.grad for parameter in parameters], names)
 
     def optimizer_state(self, optimizer: Any) -> None:
-        """Tensors in ``optimizer.state``."""
+        """Label the tensors in ``optimizer.state``."""
         for parameter, state in list(getattr(optimizer, "state", {}).items()):
             owner = self._names.get(id(parameter), "")
             if isinstance(state, Mapping):
@@ -132,7 +143,11 @@ class Labeler:
                 self._label(gradient, Category.GRADIENT, f"gradient of {name}" if name else "")
 
     def _named(self, module: Any) -> Named:
-        """Walked again at the 1st, 2nd, 4th, 8th … call: modules grow late (lazy layers, adapters)."""
+        """The parameters and buffers of a root module by name.
+
+        They are collected again at the 1st, 2nd, 4th, 8th … call, as modules may grow (lazy layers,
+        adapters).
+        """
         root = self._root(module)
         root.threads.add(get_ident())
         root.calls += 1
@@ -174,10 +189,10 @@ class Labeler:
         seen = _LabeledStorage(storage, self._dead_storages.append)
         seen.cdata = storage._cdata
         self._seen[seen.cdata] = seen
-        with suppress(IndexError):  # another thread was faster
+        with suppress(IndexError):  # another thread removed it first
             while self._dead_storages:
                 dead = self._dead_storages.popleft()
-                # A Ctrl-C may have come before it got its address.
+                # A Ctrl-C may have come before its address was set.
                 cdata = getattr(dead, "cdata", 0)
                 if self._seen.get(cdata) is dead:
                     self._seen.pop(cdata, None)
@@ -199,7 +214,7 @@ def _parameters(optimizer: Any) -> Iterator[Any]:
 
 
 def tensors_in(value: Any, depth: int) -> Iterator[Any]:
-    """Tensors in plain containers; strangers are not looked into."""
+    """The tensors in tuples, lists and dicts nested up to *depth*; other objects are not opened."""
     if isinstance(value, torch.Tensor):
         yield value
     elif depth and type(value) in (tuple, list):

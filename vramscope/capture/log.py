@@ -1,18 +1,18 @@
-"""Marks and labels on their way to the file, with their names still as text."""
+"""Rows of marks and labels before they are written, with their names as text, and their tables."""
 
 from collections.abc import Sequence
 
 from vramscope.model.marks import Labels, Marks
 
 MarkRow = tuple[int, int, int, int, int, int, str]
-"""kind, phase, time_ns, event, thread, value, name"""
+"""Kind, phase, time_ns, event, thread, value, name."""
 
 LabelRow = tuple[int, int, int, int, str]
-"""event, address, category, bytes of an element, name"""
+"""Event, address, category, element_bytes, name."""
 
 
 def marks_table(rows: Sequence[MarkRow]) -> Marks:
-    """The rows as columns; names are indexed for this table alone."""
+    """Convert the rows to columns; the index of names belongs to this table alone."""
     *columns, texts = zip(*rows, strict=True)
     names, index = _indexed(texts)
     keys = list(Marks.DTYPES)[:-1]
@@ -20,7 +20,7 @@ def marks_table(rows: Sequence[MarkRow]) -> Marks:
 
 
 def labels_table(rows: Sequence[LabelRow]) -> Labels:
-    """The rows as columns; names are indexed for this table alone."""
+    """Convert the rows to columns; the index of names belongs to this table alone."""
     *columns, texts = zip(*rows, strict=True)
     names, index = _indexed(texts)
     keys = list(Labels.DTYPES)[:-1]

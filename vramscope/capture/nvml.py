@@ -1,6 +1,6 @@
-"""How full is the device as the driver counts it: context, libraries and other processes included?
+"""Device memory as the driver counts it through NVML, including contexts, libraries and other processes.
 
-What the driver does not tell is −1 in the samples, and one note says why.
+A value that the driver does not report is −1 in the samples, and one note gives the reason.
 """
 
 import os
@@ -18,29 +18,29 @@ Value = TypeVar("Value")
 
 
 class Memory(NamedTuple):
-    """Of one device, in bytes; −1 where the driver does not tell."""
+    """Memory of one device in bytes; −1 where the driver does not report it."""
 
     used: int = UNKNOWN
-    """Without the driver's own reserve, where the driver can tell (R510 and later)."""
+    """Used bytes, without the driver's own reserve if the driver reports it (R510 and later)."""
     free: int = UNKNOWN
     total: int = UNKNOWN
-    """Used, free and the driver's reserve."""
+    """The sum of used, free and the driver's reserve."""
 
 
 class ProcessMemory(NamedTuple):
-    """Of what is used, in bytes; −1 where the driver does not tell."""
+    """Used memory by process in bytes; −1 where the driver does not report it."""
 
     ours: int = UNKNOWN
-    """This process, CUDA's context included."""
+    """Bytes of this process, including its CUDA context."""
     others: int = UNKNOWN
-    """All other processes."""
+    """Bytes of all other processes."""
 
 
 class DeviceMemory:
-    """One device through NVML; never raises.
+    """Reads one device through NVML; never raises.
 
-    CUDA's numbering is not NVML's, so the device is found by *uuid* (``GPU-…``, ``MIG-…``), or by *bus_id*
-    where torch does not tell one.
+    CUDA and NVML number devices differently, so the device is found by *uuid* (``GPU-…``, ``MIG-…``), or by
+    *bus_id* where torch reports no uuid.
     """
 
     def __init__(self, uuid: str, bus_id: str) -> None:
@@ -58,7 +58,7 @@ class DeviceMemory:
         self._handle = _handle(uuid) if uuid else pynvml.nvmlDeviceGetHandleByPciBusId(bus_id)
 
     def close(self) -> None:
-        """NVML counts its users."""
+        """Close NVML, which counts its users."""
         self._handle = None
         if self._is_started:
             self._is_started = False
@@ -66,15 +66,15 @@ class DeviceMemory:
                 pynvml.nvmlShutdown()
 
     def memory(self) -> Memory:
-        """How full the device is."""
+        """The used, free and total memory of the device."""
         return self._attempt("memory", self._memory, Memory())
 
     def shares(self) -> ProcessMemory:
-        """Whose it is; a container may hide it."""
+        """The used memory by process; unknown if a container hides this process."""
         return self._attempt("process memory", self._shares, ProcessMemory())
 
     def utilization(self) -> int:
-        """Percent of the last moments in which a kernel ran; a MIG slice has none."""
+        """Percent of the last sampling period in which a kernel ran; −1 for a MIG slice."""
         return self._attempt(
             "utilization", lambda: int(pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu), UNKNOWN
         )
@@ -95,7 +95,7 @@ class DeviceMemory:
         holds = self._processes()
         ours = os.getpid()
         if ours not in holds:
-            # In a container the driver's pids are the host's. The only one listed may be ours, or not.
+            # In a container the driver lists the host's pids. Even a single listed process may not be ours.
             self._note(
                 "nvml_process", "the driver does not list this process (a container?): its share is unknown"
             )
@@ -110,7 +110,7 @@ class DeviceMemory:
         return ProcessMemory(holds[ours], UNKNOWN if UNKNOWN in others else sum(others))
 
     def _processes(self) -> dict[int, int]:
-        """By pid; one that computes and draws is in both lists with the same figure."""
+        """Used bytes by pid; a process that both computes and draws is in both lists with the same value."""
         listed = list(pynvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
         if self._has_graphics:
             try:
@@ -120,7 +120,7 @@ class DeviceMemory:
         return {row.pid: UNKNOWN if row.usedGpuMemory is None else int(row.usedGpuMemory) for row in listed}
 
     def _take_back(self, code: str) -> None:
-        """Before CUDA has its context no driver lists the process: that is no container."""
+        """Withdraw a note: before CUDA has its context, no driver lists the process, container or not."""
         if code in self._complained:
             self._complained.discard(code)
             self.notes[:] = [note for note in self.notes if note.code != code]
@@ -141,7 +141,7 @@ class DeviceMemory:
 
 
 def _handle(uuid: str) -> Any:
-    """torch tells the UUID of a MIG slice like that of a whole GPU."""
+    """The NVML handle for *uuid*; torch reports the UUID of a MIG slice with the prefix of a whole GPU."""
     try:
         return pynvml.nvmlDeviceGetHandleByUUID(uuid)
     except pynvml.NVMLError_NotFound:
@@ -151,7 +151,7 @@ def _handle(uuid: str) -> Any:
 
 
 class Clockwork:
-    """Calls *sample* ten times a second on a thread of its own, until stopped."""
+    """Calls *sample* every *interval_s* seconds on a background thread until stopped."""
 
     def __init__(self, sample: Callable[[], None], interval_s: float = 0.1) -> None:
         self._sample = sample
@@ -162,12 +162,15 @@ class Clockwork:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when the last sample is in."""
+        """Stop, and return after the last sample is taken."""
         self._is_over.set()
         self._thread.join()
 
     def retire(self) -> None:
-        """Stop soon, without waiting: the thread may be the one that asks, or be left behind by a fork."""
+        """Stop soon without waiting.
+
+        The caller may be this very thread, and after a fork the thread does not exist.
+        """
         self._is_retired = True
 
     def _run(self) -> None:

@@ -1,8 +1,8 @@
-"""What do torch's counters and the driver say of one device at a moment?
+"""Samples torch's counters and the driver's counters of one device.
 
-Both are asked one after the other, so a sample is of a stretch of time, some 0.1 to 5 ms. torch is therefore
-asked before and after the driver, and again where its reserved bytes moved in between; where they still
-moved at the last try, the sample says by how much (``reserved_drift_bytes``).
+The two are read one after the other, so a sample covers an interval of about 0.1 to 5 ms. torch's counters
+are therefore read before and after the driver's, and again if the reserved bytes changed in between. If they
+still changed during the last try, the sample records by how much (``reserved_drift_bytes``).
 """
 
 import threading
@@ -20,33 +20,33 @@ _MOST_TRIES = 3
 _INTERVAL_S = 0.1
 
 Row = tuple[int, ...]
-"""In the order of ``Counters.DTYPES``."""
+"""One sample, its values in the order of ``Counters.DTYPES``."""
 
 
 class DriverReading(NamedTuple):
-    """The driver's part of a sample."""
+    """The part of a sample that comes from the driver."""
 
     memory: Memory
     shares: ProcessMemory
     utilization: int
     drift_bytes: int
-    """Of torch's reserved bytes while the driver was asked."""
+    """Change of torch's reserved bytes while the driver was read; −1 if the driver was not read."""
 
 
 def torch_counters(device: int) -> dict[str, Any]:
-    """20 µs, without synchronizing."""
+    """torch's nested allocator statistics of *device*; takes 20 µs and does not synchronize."""
     return torch._C._cuda_memoryStats(device)
 
 
 def bus_id(device: int) -> str:
-    """As NVML writes it."""
+    """The PCI bus id of *device* in the form that NVML uses."""
     properties = torch.cuda.get_device_properties(device)
     domain, bus, slot = (getattr(properties, f"pci_{part}_id", 0) for part in ("domain", "bus", "device"))
     return f"{domain:08x}:{bus:02x}:{slot:02x}.0"
 
 
 class Sampler:
-    """One device, ten times a second on a thread of its own, and whenever asked; never raises."""
+    """Samples one device ten times a second on a background thread, and on request; never raises."""
 
     def __init__(self, device: int, uuid: str, failed: Callable[[Exception], None]) -> None:
         self._device = device
@@ -57,22 +57,22 @@ class Sampler:
         self._clockwork: Clockwork | None = None
 
     def start(self) -> None:
-        """The first sample is taken at once."""
+        """Start sampling; the first sample is taken immediately."""
         self._clockwork = Clockwork(self._on_time, _INTERVAL_S)
 
     def stop(self) -> None:
-        """After a last sample."""
+        """Take a last sample and stop."""
         if self._clockwork is not None:
             self._clockwork.stop()
             self._clockwork = None
 
     def retire(self) -> None:
-        """Stop soon, without waiting."""
+        """Stop soon without waiting for the thread."""
         if self._clockwork is not None:
             self._clockwork.retire()
 
     def close(self) -> None:
-        """NVML counts its users."""
+        """Close NVML, which counts its users."""
         self._memory.close()
 
     def take(self) -> Counters:
@@ -85,12 +85,12 @@ class Sampler:
         return Counters.of(**dict(zip(Counters.DTYPES, zip(*rows, strict=True), strict=True)))
 
     def notes(self) -> list[Note]:
-        """What the driver does not tell; each once."""
+        """Notes on what the driver does not report; each is returned once."""
         notes, self._memory.notes = self._memory.notes, []
         return notes
 
     def sample_counters(self, now: int) -> None:
-        """torch's counters alone, at *now*: cheap enough for the program's own thread."""
+        """Sample torch's counters alone at *now* (ns): cheap enough for the program's own thread."""
         if torch.cuda.is_initialized():
             stats = torch_counters(self._device)
             self._keep(now, stats, DriverReading(Memory(), ProcessMemory(), UNKNOWN, UNKNOWN))
@@ -125,7 +125,7 @@ class Sampler:
             memory.total,
             shares.ours,
             driver.utilization,
-            # torch 2.0 and older count no requests.
+            # torch 2.0 and older do not count requested bytes.
             _current(stats, "requested_bytes") if "requested_bytes" in stats else UNKNOWN,
             _current(stats, "active_bytes"),
             _current(stats, "inactive_split_bytes"),
@@ -144,6 +144,9 @@ def _current(stats: dict[str, Any], name: str) -> int:
 
 
 def _moved_bytes(stats: dict[str, Any]) -> int:
-    """All that ever came from the driver or went back: it also tells a release and a request of one size."""
+    """Bytes ever reserved plus bytes ever released.
+
+    The sum also changes when a release and a reservation of the same size cancel each other.
+    """
     reserved = stats["reserved_bytes"]["all"]
     return int(reserved["allocated"]) + int(reserved["freed"])

@@ -1,8 +1,8 @@
-"""Where does our own work run, so that a signal handler of the program never interrupts it?
+"""Runs vramscope's own work where a signal handler of the program never interrupts it.
 
 Python runs signal handlers on the main thread, between any two instructions. An exception that a handler
-raises (Ctrl-C) would leave our work half done there: a lock taken, a file half closed, an event lost. Work
-on another thread is never interrupted.
+raises (Ctrl-C) would leave our work unfinished there: a lock held, a file half closed, an event lost. Work on
+another thread is never interrupted.
 """
 
 import signal
@@ -14,17 +14,18 @@ from typing import Any
 
 
 def undisturbed(do: Callable[[], None], wait_s: float = -1) -> bool:
-    """Run *do* where nothing interrupts it, and wait for its end.
+    """Run *do* where no signal handler interrupts it, and wait for its end.
 
-    On the main thread it runs on a thread of its own (some 50 µs); elsewhere it runs at once. An exception
-    that a signal handler raises during the wait is raised after *do* has ended.
+    Called on the main thread, *do* runs on a new thread (about 50 µs); on other threads it runs directly. An
+    exception that a signal handler raises during the wait is raised after *do* has ended.
 
     Parameters
     ----------
     do
         The work. Its exceptions are raised here.
     wait_s
-        Longest wait in seconds; −1 waits without limit. After it *do* goes on alone.
+        Longest wait in seconds; −1 waits without limit. After that time *do* continues without being waited
+        for.
 
     Returns
     -------
@@ -43,7 +44,7 @@ def undisturbed(do: Callable[[], None], wait_s: float = -1) -> bool:
 
 
 class _Task:
-    """One piece of work, on its way through another thread."""
+    """One piece of work that another thread runs."""
 
     __slots__ = ("_claim", "_do", "_end", "_error", "_is_over")
 
@@ -51,20 +52,23 @@ class _Task:
         self._do: Callable[[], None] | None = do
         self._error: BaseException | None = None
         self._claim = allocate_lock()
-        """Taken by the thread that does it, and never given back."""
+        """The thread that does the work acquires this lock and never releases it."""
         self._end = allocate_lock()
         self._end.acquire()
         self._is_over = False
 
     def wait(self, wait_s: float) -> bool:
-        """Begin it and wait for its end; raises what it raised, or else a signal handler meanwhile."""
+        """Begin the work and wait for its end.
+
+        Raises the exception of a signal handler that ran during the wait, or else that of the work.
+        """
         interruption: BaseException | None = None
         thread: threading.Thread | None = None
         is_waiting = True
         while is_waiting:
             try:
                 if thread is None and not self._is_over:
-                    # Interrupted within start(), a thread may run or not: another one is started, and one
+                    # If start() is interrupted, the thread may run or not. So another one is started, and one
                     # of the two does the work.
                     new = threading.Thread(target=self._run, name="vramscope-undisturbed", daemon=True)
                     new.start()
@@ -74,7 +78,7 @@ class _Task:
                     thread.join()
             except BaseException as error:  # noqa: BLE001, PERF203 -- raised again after the wait
                 if isinstance(error, RuntimeError) and not is_of_a_signal_handler(error):
-                    self._run()  # the interpreter ends, or the process may start no more threads
+                    self._run()  # the interpreter is ending, or no more threads can be started
                 else:
                     interruption = error
         failure, self._error = self._error, None
@@ -90,18 +94,18 @@ class _Task:
         try:
             if self._do is not None:
                 self._do()
-        except BaseException as error:  # noqa: BLE001 -- raised again on the thread that asked
+        except BaseException as error:  # noqa: BLE001 -- raised again on the waiting thread
             self._error = error
-        # What it refers to goes before the waiting thread goes on.
+        # Objects that the work refers to are released before the waiting thread continues.
         self._do = None
         self._is_over = True
         self._end.release()
 
 
 def is_of_a_signal_handler(error: BaseException) -> bool:
-    """Whether a signal handler of the program raised *error*: then it belongs to the program.
+    """Whether a signal handler of the program raised *error*, so that it belongs to the program.
 
-    A handler runs between any two instructions, so also within our own code.
+    A handler runs between any two instructions, so it can also raise within our own code.
     """
     handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
     trace: TracebackType | None = error.__traceback__
