@@ -1,4 +1,4 @@
-"""The command line: a parser from the commands there are, errors to one line and an exit code."""
+"""The command line: builds the parser from the registered commands and turns errors into one line."""
 
 import os
 import sys
@@ -14,7 +14,19 @@ from vramscope.units import printable
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; 0 fine, 1 failed, 2 asked wrongly, 3 a check found what it forbids."""
+    """Run one command and return its exit code.
+
+    Parameters
+    ----------
+    argv
+        The arguments after the program's name; None takes those of the process.
+
+    Returns
+    -------
+    int
+        0 success, 1 failure, 2 usage error, 3 a check found what it forbids, 130 interrupted, 141 the reader
+        of the output closed the pipe.
+    """
     try:
         return _main(argv)
     except KeyboardInterrupt:
@@ -37,7 +49,7 @@ def _main(argv: Sequence[str] | None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # The reader of a pipe went away (| head). Python flushes again at exit: let it flush into nothing.
+        # The reader of the pipe is gone (| head). Python flushes again at exit, so stdout becomes /dev/null.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (VramscopeError, OSError) as error:
@@ -45,7 +57,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
 
 def _set_stdout_errors(errors: str | None) -> str | None:
-    """What stdout does with letters that it has not (``LANG=C``) and names that are no text; what it did."""
+    """Set how stdout handles characters it cannot encode (``LANG=C``); returns the previous setting."""
     if not isinstance(sys.stdout, TextIOWrapper):
         return None
     before = sys.stdout.errors
@@ -87,12 +99,12 @@ def _failed(error: Exception, args: Namespace) -> int:
 
 
 def _print_error(text: str) -> None:
-    """One line on stderr. Names in it may come from files and folders of others."""
+    """Print one line on stderr; it is escaped, since names in it may come from others' files."""
     print(f"vramscope: {printable(' '.join(text.split()))}", file=sys.stderr)
 
 
 def _error_text(error: Exception) -> str:
-    """The system's errors in our order: which file, and what of it."""
+    """The text of an error; for the system's errors the file comes first."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
     return str(error)

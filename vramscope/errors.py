@@ -5,19 +5,19 @@ VramscopeError
 ├── FormatError         a file is not what it claims, is damaged, or is not safe to read
 ├── StoreError          a trace directory cannot be written or read
 ├── UnknownNameError    a command, export, analysis, run, rank or device of that name does not exist
-├── MissingExtraError   an optional package is needed; says the command that installs it
-└── UsageError          asked wrongly (exit code 2)
+├── MissingExtraError   an optional package is needed; the message gives the command that installs it
+└── UsageError          an option or argument is wrong (exit code 2)
 
-A message says what happened, where (file, offset, event, rank), and what to do.
+Each message states what happened, where (file, offset, event, rank), and what to do.
 """
 
 
 class VramscopeError(Exception):
-    """Anything that vramscope reports as one line instead of a traceback."""
+    """Base class of the errors that vramscope reports as one line instead of a traceback."""
 
 
 class CaptureError(VramscopeError):
-    """Recording could not start."""
+    """Recording could not start on this machine."""
 
 
 class FormatError(VramscopeError):
@@ -33,11 +33,11 @@ class UnknownNameError(VramscopeError):
 
 
 class MissingExtraError(VramscopeError):
-    """An optional package is needed."""
+    """An optional package is needed, and not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f'this needs {package}, which is not installed: pip install "vramscope[{extra}]"')
 
 
 class UsageError(VramscopeError):
-    """The user asked wrongly."""
+    """An option or argument that the user gave is wrong."""

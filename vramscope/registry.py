@@ -1,4 +1,4 @@
-"""What a folder offers: every file's constant of one kind, plus other distributions' entry points."""
+"""Finds the parts of a package: one constant a file, plus the entry points of other distributions."""
 
 import pkgutil
 from collections.abc import Callable
@@ -17,15 +17,33 @@ Part = TypeVar("Part")
 def parts(
     package: ModuleType, kind: type[Part], refused: Callable[[str, Exception], None] | None = None
 ) -> dict[str, Part]:
-    """Name → part for each module of *package* that declares ``KIND = Kind(...)``.
+    """Collect the part of every module of *package* that declares ``KIND = Kind(...)``.
 
     A file adds a part by defining one constant named after the kind in capitals; modules with a leading
     underscore are helpers. Entry points in the group ``<package>`` (``vramscope.commands``) add parts of
-    other distributions in the same way. Raises TypeError on a wrong type or a name taken twice; with
-    *refused*, a broken entry point is told to it instead (where, error), so that a stranger's mistake does
-    not stop us.
+    other distributions in the same way.
+
+    Parameters
+    ----------
+    package
+        The package whose modules declare the parts.
+    kind
+        The class of the parts.
+    refused
+        Receives the name and the error of each broken entry point, which is then left out. Without it the
+        error is raised.
+
+    Returns
+    -------
+    dict
+        The parts by name.
+
+    Raises
+    ------
+    TypeError
+        If a constant has a wrong type, or two parts have the same name.
     """
-    # Late: it takes 20 ms, which a file of a format of ours need not wait for.
+    # Late: this import takes 20 ms, which looking up one of vramscope's own formats does not need.
     from importlib.metadata import entry_points
 
     found = own_parts(package, kind)
@@ -35,7 +53,7 @@ def parts(
 
 
 def own_parts(package: ModuleType, kind: type[Part]) -> dict[str, Part]:
-    """``parts`` without those of other distributions."""
+    """Collect the parts of *package* itself, without those of other distributions."""
     constant = kind.__name__.upper()
     found: dict[str, Part] = {}
     for module in pkgutil.iter_modules(package.__path__):
@@ -47,7 +65,7 @@ def own_parts(package: ModuleType, kind: type[Part]) -> dict[str, Part]:
 
 
 def part_in_own_file(package: ModuleType, kind: type[Part], name: str) -> Part | None:
-    """The part called *name* where the file of that name declares it: found without loading any other."""
+    """The part called *name* if the file of that name declares it, else None; loads no other file."""
     if name.startswith("_") or all(module.name != name for module in pkgutil.iter_modules(package.__path__)):
         return None
     found = getattr(import_module(f"{package.__name__}.{name}"), kind.__name__.upper(), None)
@@ -55,9 +73,9 @@ def part_in_own_file(package: ModuleType, kind: type[Part], name: str) -> Part |
 
 
 def part(package: ModuleType, kind: type[Part], name: str) -> Part:
-    """The one part called *name*; raises UnknownNameError that lists the others.
+    """Return the part called *name*; raises UnknownNameError that lists the others.
 
-    A stranger's part that is broken stands in the way of nobody who asked for another.
+    A broken part of another distribution raises its error only if it is the one requested.
     """
     own = own_parts(package, kind)
     if name in own:
@@ -81,7 +99,7 @@ def _add_foreign(
 ) -> None:
     try:
         _add(found, point.load(), kind, point.value)
-    except Exception as error:  # loading runs a stranger's module: anything can come out
+    except Exception as error:  # loading runs another distribution's module, which can raise anything
         if refused is None:
             raise
         refused(point.name, error)

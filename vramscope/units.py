@@ -1,6 +1,6 @@
-"""Bytes, times, counts, shares and foreign names to text and back: the only formatter.
+"""Formats bytes, times, counts, shares and foreign names as text, and parses sizes.
 
-GiB means 2³⁰ bytes everywhere, and says so.
+This is the only formatter. GiB means 2³⁰ bytes everywhere.
 """
 
 import re
@@ -14,7 +14,7 @@ _BYTE_SCALE = {"": 1, "B": 1} | {
 
 
 def format_bytes(n_bytes: int | float) -> str:
-    """``1536`` → ``'1.50 KiB'``; whole bytes below 1 KiB, three significant digits above."""
+    """Format a size: ``1536`` → ``'1.50 KiB'``; whole bytes below 1 KiB, else three significant digits."""
     sign, value = ("-", -float(n_bytes)) if n_bytes < 0 else ("", float(n_bytes))
     for power, unit in enumerate(_BYTE_UNITS):
         scaled = value / 1024**power
@@ -25,7 +25,10 @@ def format_bytes(n_bytes: int | float) -> str:
 
 
 def parse_bytes(text: str | int) -> int:
-    """``'20GiB'``, ``'1.5 G'``, ``'512'`` → bytes. Units are powers of 1024; raises ValueError."""
+    """Parse a size in bytes: ``'20GiB'``, ``'1.5 G'``, ``'512'``; raises ValueError.
+
+    Units are powers of 1024; a number without a unit is bytes.
+    """
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", str(text))
     if match is None or match[2].upper() not in _BYTE_SCALE:
         raise ValueError(f"not a size: {text!r}; write for example 512MiB or 20GiB")
@@ -33,7 +36,7 @@ def parse_bytes(text: str | int) -> int:
 
 
 def format_duration(n_ns: int | float) -> str:
-    """``1_500_000`` → ``'1.50 ms'``; minutes and hours above 120 s."""
+    """Format a duration in ns: ``1_500_000`` → ``'1.5 ms'``; minutes and hours above 120 s."""
     seconds = float(n_ns) / 1e9
     if seconds >= 7200:
         return f"{seconds / 3600:.1f} h"
@@ -46,12 +49,15 @@ def format_duration(n_ns: int | float) -> str:
 
 
 def format_count(number: int, noun: str) -> str:
-    """``'1 block'``, ``'1,024 blocks'``."""
+    """Format a count with its noun: ``'1 block'``, ``'1,024 blocks'``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def format_share(part: int | float, whole: int | float, digits: int = 1) -> str:
-    """``'12.5 %'``; what is there but rounds to nothing is ``'<0.1 %'``; ``''`` of nothing."""
+    """Format *part* as a percentage of *whole*: ``'12.5 %'``.
+
+    A share that is above zero but rounds to zero is ``'<0.1 %'``; the text is empty if *whole* is zero.
+    """
     if whole <= 0:
         return ""
     share, least = 100 * part / whole, 10**-digits
@@ -59,5 +65,5 @@ def format_share(part: int | float, whole: int | float, digits: int = 1) -> str:
 
 
 def printable(text: str) -> str:
-    """Text without anything that moves a terminal's cursor or breaks a line: names come from files."""
+    """Escape every character that moves a terminal's cursor or breaks a line: names come from files."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

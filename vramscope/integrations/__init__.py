@@ -1,1 +1,1 @@
-"""Frameworks that call us: one a file, late imports."""
+"""Integrations with other frameworks: one a file, each imports its framework late."""

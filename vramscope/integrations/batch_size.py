@@ -1,4 +1,4 @@
-"""Which batch still fits? Found by trying, for those who prefer that to ``batch_fit``."""
+"""Finds the largest batch that fits by trying; ``batch_fit`` answers it from a recording instead."""
 
 import copy
 import gc
@@ -17,34 +17,57 @@ _OUT_OF_MEMORY_TEXTS = (
     "CUDNN_STATUS_ALLOC_FAILED",
     "can't allocate memory",
 )
-"""What torch and its libraries say when memory is short; not all of them raise OutOfMemoryError."""
+"""Texts of errors for a lack of memory; not all libraries raise OutOfMemoryError."""
 
 
 class Stateful(Protocol):
-    """A module, an optimizer, a scaler, a scheduler."""
+    """Any object with a state dict: a module, an optimizer, a scaler, a scheduler."""
 
-    def state_dict(self) -> Any: ...
+    def state_dict(self) -> Any:
+        """Return the state, as torch's objects do."""
 
-    def load_state_dict(self, state: Any) -> Any: ...
+    def load_state_dict(self, state: Any) -> Any:
+        """Load a state that ``state_dict`` returned."""
 
 
 def find_batch_size(
     step: Callable[[int], object], start: int = 1, *, limit: int = 1 << 20, restore: Iterable[Stateful] = ()
 ) -> int:
-    """The largest batch for which *step* runs twice in a row with the memory there is; 0 where none does.
+    """Find the largest batch for which *step* runs twice in a row in the available memory.
 
-    ``step(batch)`` makes a batch of that size and trains on it: forward, backward, optimizer. It is tried
-    from *start*, doubled until it fails or *limit* is reached, then halved in between. Twice, since an
-    optimizer has its state only in the second step. Errors other than a lack of memory come through.
+    The size starts at *start*, is doubled until *step* fails or *limit* is reached, and is then bisected.
+    Each size is tried twice, since an optimizer has its state only in the second step.
 
     Afterwards every module that *step* calls and every optimizer that it steps is as before the first try:
-    weights, buffers, gradients, optimizer state; so are the random numbers of Python, NumPy and torch, of CPU
-    and GPU. They are found while *step* runs, and copied to host memory before it changes them. Name what
-    else it changes in *restore*: a gradient scaler, a scheduler, a second copy of the weights. What *step*
-    keeps elsewhere (a list of losses, the position in a data set) stays there.
+    weights, buffers, gradients, optimizer state; so are the random states of Python, NumPy and torch, on CPU
+    and GPU. These objects are found while *step* runs, and copied to host memory before it changes them.
+    Whatever *step* stores elsewhere (a list of losses, the position in a data set) is not restored.
 
-    torch itself logs a line to stderr for each allocation that the device refuses. Without a GPU it is the
-    host's memory that is filled, and Linux ends a process rather than refuse it memory: give a *limit* there.
+    torch itself logs a line to stderr for each allocation that the device refuses. Without a GPU the host's
+    memory is filled, and Linux ends a process rather than refuse it memory: give a *limit* there.
+
+    Parameters
+    ----------
+    step
+        ``step(batch)`` makes a batch of that size and trains on it: forward, backward, optimizer.
+    start
+        The first size to try, at least 1.
+    limit
+        The largest size to try.
+    restore
+        Other objects that *step* changes: a gradient scaler, a scheduler, a second copy of the weights.
+
+    Returns
+    -------
+    int
+        The largest size that fits; 0 if none does.
+
+    Raises
+    ------
+    UsageError
+        If *start* is below 1 or above *limit*.
+    Exception
+        Any error of *step* other than a lack of memory.
     """
     if not 1 <= start <= limit:
         raise UsageError(f"start {start}: at least 1 and at most the limit, {limit}")
@@ -63,7 +86,7 @@ def find_batch_size(
 
 
 def _hooks(saved: "_SavedState") -> list[Any]:
-    """Tell *saved* of each module before it runs and each optimizer before it steps, until removed."""
+    """Hooks that save each module before it runs and each optimizer before it steps."""
     from torch.nn.modules.module import register_module_forward_pre_hook
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -74,7 +97,7 @@ def _hooks(saved: "_SavedState") -> list[Any]:
 
 
 def _doubled(step: Callable[[int], object], saved: "_SavedState", start: int, limit: int) -> tuple[int, int]:
-    """A size that fits (0 for none), and a larger one that does not."""
+    """Return a size that fits (0 for none), and a larger one that does not."""
     fits, size = 0, start
     while _is_fitting(step, saved, size):
         fits = size
@@ -101,8 +124,10 @@ def _is_fitting(step: Callable[[int], object], saved: "_SavedState", size: int) 
 
 
 def _release_frames(error: BaseException) -> None:
-    """The frames of a failed step hold its tensors for as long as a traceback does; that of what was being
-    handled then, too."""
+    """Clear the frames of a failed step, whose traceback keeps its tensors alive.
+
+    The same goes for the exceptions that were being handled when it was raised.
+    """
     seen: set[int] = set()
     following: BaseException | None = error
     while following is not None and id(following) not in seen:
@@ -119,17 +144,17 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 class _SavedState:
-    """States, gradients and random numbers as they were."""
+    """Saved states, gradients and random states, and what restores them."""
 
     def __init__(self, objects: tuple[Stateful, ...]) -> None:
         import torch
 
         self._objects: dict[int, Any] = {}
-        """By identity, all that is saved, with the parts of modules and the parameters of optimizers."""
+        """Every saved object by id, including the parts of modules and the parameters of optimizers."""
         self._states: list[tuple[Stateful, Any]] = []
         self._gradients: list[tuple[Any, Any]] = []
         self._values: list[tuple[Any, Any]] = []
-        """Tensors that no state tells: buffers that a state_dict leaves out, parameters of no module."""
+        """Tensors that no state dict contains: non-persistent buffers, parameters of no module."""
         for each in objects:
             if isinstance(each, torch.nn.Module):
                 self.module(each)
@@ -142,7 +167,7 @@ class _SavedState:
         self._random_cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
 
     def module(self, module: Any) -> None:
-        """It runs next; a part of one that is saved is saved already."""
+        """Save a module before it runs, unless it is part of a saved one."""
         if id(module) in self._objects:
             return
         parts = list(module.modules())
@@ -152,7 +177,7 @@ class _SavedState:
         self._values += [(buffer, _on_cpu(buffer)) for buffer in module.buffers()]
 
     def optimizer(self, optimizer: Any) -> None:
-        """It steps next."""
+        """Save an optimizer and its parameters before it steps."""
         if id(optimizer) in self._objects:
             return
         self._objects[id(optimizer)] = optimizer
@@ -161,14 +186,15 @@ class _SavedState:
             if id(parameter) not in self._objects:
                 self._objects[id(parameter)] = parameter
                 self._values.append((parameter, _on_cpu(parameter)))
-                # What it is now was made by this very step.
+                # Its current gradient was made by this very step.
                 self._gradients.append((parameter, None))
 
     def restore_all(self) -> None:
+        """Load every saved state, gradient and random state again."""
         import torch
 
         for each, state in self._states:
-            # A copy: what is loaded may be saved, and changed by the next step.
+            # A copy: an object may keep the state that it loads, and change it in the next step.
             each.load_state_dict(copy.deepcopy(state))
         for parameter, gradient in self._gradients:
             parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
@@ -182,7 +208,7 @@ class _SavedState:
 
 
 def _on_cpu(state: Any) -> Any:
-    """A copy that takes nothing of the GPU."""
+    """Copy a state to host memory."""
     import torch
 
     if isinstance(state, torch.Tensor):

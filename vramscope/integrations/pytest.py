@@ -1,7 +1,7 @@
 """Markers for tests: ``@pytest.mark.vram_limit("2 GiB")`` and ``@pytest.mark.vram_no_leak(steps=20)``.
 
-On CUDA where there is a GPU, else on the simulated device. Where no test is marked this costs nothing:
-neither torch nor NumPy is imported.
+Marked tests are recorded on CUDA if there is a GPU, else on the simulated device. If no test is marked the
+plugin costs nothing: it imports neither torch nor NumPy.
 """
 
 from collections.abc import Callable
@@ -25,14 +25,14 @@ _MARKERS = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the markers known."""
+    """Register the markers with pytest."""
     for marker in _MARKERS:
         config.addinivalue_line("markers", marker)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Call a marked test, recorded; others as ever."""
+    """Record the call of a marked test; other tests run as usual."""
     limit = pyfuncitem.get_closest_marker("vram_limit")
     no_leak = pyfuncitem.get_closest_marker("vram_no_leak")
     if limit is None and no_leak is None:
@@ -69,7 +69,7 @@ def _steps(steps: int = 20) -> int:
 
 
 def _recorded(call: Callable[[], None], n_calls: int) -> "tuple[Recording, ...]":
-    """What so many calls did; of several, each is a step."""
+    """Record *n_calls* calls; if there are several, each one is a step."""
     from vramscope.loading import load
     from vramscope.recorder import record
 
@@ -94,8 +94,10 @@ def _check_limit(recordings: "tuple[Recording, ...]", limit: int) -> None:
 
 
 def _own_peak(recording: "Recording") -> int:
-    """The most that the test had allocated of what it allocated itself: what was there before, and may die
-    meanwhile, is another test's."""
+    """The peak in bytes of what the test itself allocated.
+
+    Blocks from before the test belong to other tests, and may be freed while it runs.
+    """
     import numpy as np
 
     found = recording.lifetimes()
@@ -124,7 +126,7 @@ def _largest(recording: "Recording") -> str:
 def _check_leaks(recordings: "tuple[Recording, ...]", call: Callable[[], None], steps: int) -> None:
     from vramscope.analysis.leaks.growth import LEAST_LEVELS
 
-    # One call without a loop in it is a step of its own.
+    # A test without a loop counts as one step a call.
     if all(len(recording.steps) < LEAST_LEVELS for recording in recordings):
         recordings = _recorded(call, steps)
     found = [finding for recording in recordings for finding in _leaks(recording)]

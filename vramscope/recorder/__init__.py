@@ -1,6 +1,6 @@
-"""``with vramscope.record("traces/run"):`` around a loop or a step: what used the memory, while it trains.
+"""``with vramscope.record("traces/run"):`` around a loop or a step records what uses the memory.
 
-Whatever goes wrong here is said once, as a warning and as a note in the trace, and training goes on.
+If anything fails here, one warning and one note in the trace report it, and the training goes on.
 """
 
 import atexit
@@ -33,16 +33,17 @@ if TYPE_CHECKING:
 
 _DEVICES = ("auto", "cuda", "simulated")
 _MODES = ("events", "counters")
-# With the time that writing takes this keeps the promise that a killed process loses two seconds at most.
+# Together with the time for writing, this bounds what a killed process loses to two seconds.
 _FLUSH_INTERVAL_S = 0.8
 MAX_SIZE = "2 GiB"
-"""Of a rank's directory: some 40 million events. A run that is left on for weeks keeps its last hours in
-full, and of what came before the peaks of every step."""
+"""Default size cap of a rank's directory, about 40 million events.
+
+A run that records for weeks keeps its last hours in full, and the peaks of every earlier step."""
 _STACK_DEPTH = 64
 _LEAST_SIZE = 16 << 20
-"""What is written at one time must be little against it."""
+"""Smallest size cap: a single write must be small compared with it."""
 _MOST_INTERRUPTIONS = 1000
-"""Of one exit: a program whose signal handlers raise without end gets out nevertheless."""
+"""Bound for one exit, so that a program whose signal handlers keep raising still leaves the block."""
 _PHASES = {phase.name.lower(): phase for phase in Phase if phase not in (Phase.OTHER, Phase.USER)}
 
 
@@ -59,16 +60,41 @@ def record(  # noqa: PLR0913 -- all but the first by name
 ) -> "Recorder":
     """Record what uses the memory, as a context manager or a decorator.
 
-    *directory* takes the trace; without it ``traces/<script>-<time>``. Entered again, inside of itself or
-    later, it continues the same run; without *directory* it continues whatever runs. *device*: ``cuda``
-    where there is a GPU, else ``simulated``: every tensor on the CPU through a model of CUDA's allocator,
-    with *capacity* (``"20GiB"``) if given; a real device has its own, so there *capacity* is refused, or
-    ignored with a line on stderr where *device* is ``auto``. *mode*: ``events`` is every event with its
-    stack; ``counters`` is torch's counters and the driver's at steps and phases and ten times a second,
-    cheap enough to leave on for ever; without a GPU it records steps alone. *stack_depth*: the innermost so
-    many frames are kept of each call stack; refused with ``counters``, which has none. *max_size*: what a
-    rank's directory may grow to; then the oldest detail goes, and peaks per step, samples and marks stay
-    (None: no limit). *quiet*: nothing on stderr but warnings. Raises UsageError for what cannot be meant.
+    A recorder that is entered again, inside itself or later, continues the same run.
+
+    Parameters
+    ----------
+    directory
+        The trace directory. Without it the recording goes to ``traces/<script>-<time>``, or continues the run
+        that is being recorded.
+    device
+        ``cuda`` records the CUDA device. ``simulated`` runs every CPU tensor through a model of CUDA's
+        allocator. ``auto`` takes ``cuda`` if there is a GPU, else ``simulated``.
+    mode
+        ``events`` records every event with its stack. ``counters`` records torch's and the driver's counters
+        at steps and phases and ten times a second, cheap enough to stay on; without a GPU it records steps
+        alone.
+    capacity
+        Capacity of the simulated device (``"20GiB"`` or a number of bytes). A real device has its own: there
+        *capacity* is refused, or ignored with a line on stderr if *device* is ``auto``.
+    stack_depth
+        Number of frames kept of each call stack, from the innermost. Refused with ``counters``, which records
+        no stacks.
+    max_size
+        Size cap of a rank's directory (``"2 GiB"`` or a number of bytes). Beyond it the oldest details are
+        dropped; peaks per step, samples and marks stay. None means no limit.
+    quiet
+        Print nothing on stderr but warnings.
+
+    Returns
+    -------
+    Recorder
+        The recorder of the run; recording begins when it is entered.
+
+    Raises
+    ------
+    UsageError
+        If an option is invalid or contradicts another one.
     """
     if device not in _DEVICES:
         raise UsageError(f"no device {device!r}; there is: {', '.join(_DEVICES)}")
@@ -99,7 +125,10 @@ def record(  # noqa: PLR0913 -- all but the first by name
 
 
 def _import() -> None:
-    """Import all that recording needs; a module whose import is interrupted stays unusable for good."""
+    """Import everything that recording needs.
+
+    This must not be interrupted: a module whose import is interrupted stays unusable.
+    """
     import torch  # noqa: F401 -- whether it is installed; only capture/ uses it
 
     import vramscope.store.write.writer  # noqa: F401
@@ -116,14 +145,14 @@ def _size(name: str, text: str | int | None) -> int | None:
 
 
 def _as_text(name: object) -> str:
-    """What a program gives as a name, an epoch's number for example, as a file can take it."""
-    # Of a tensor not its values: that would wait for the device.
+    """The text for a name that the program passes, such as the number of an epoch."""
+    # Never a tensor's values: reading them would wait for the device.
     text = str(name) if isinstance(name, str | int | float) else type(name).__name__
     return text.encode("utf-8", "replace").decode()
 
 
 class _RecorderOptions(NamedTuple):
-    """What a recorder was asked for."""
+    """The checked options of one recorder."""
 
     directory: Path | None
     device: str
@@ -133,7 +162,7 @@ class _RecorderOptions(NamedTuple):
 
 
 class Recorder:
-    """One run of this process; made by ``record``."""
+    """One run of this process, created by ``record``."""
 
     def __init__(self, options: _RecorderOptions, *, quiet: bool) -> None:
         self._requested_dir = options.directory
@@ -141,7 +170,7 @@ class Recorder:
         self._options = options
         self._quiet = quiet
         self._lock = threading.RLock()
-        # Sets, not counts: what a signal handler interrupts is done again, and done once.
+        # Sets, not counts: an operation that a signal handler interrupts is repeated and still counts once.
         self._inside: set[_Entry] = set()
         self._thread = _Inside()
         self._is_running = False
@@ -154,13 +183,13 @@ class Recorder:
         self._ended = (Outcome.FINISHED, "")
         self._has_failed = False
         self._failure_claim = threading.Lock()
-        """Taken by the first failure and never given back."""
+        """The first failure acquires this lock and never releases it."""
         self._entered: list[_Entry] = []
         self._leak_notifier = LeakNotifier()
 
     @property
     def directory(self) -> Path:
-        """Of the run; before the first entry the one requested for."""
+        """The run's directory; before the first entry, the requested one."""
         if self._directory is None:
             self._directory = self._requested_dir or Path.cwd() / "traces" / default_name()
         return self._directory
@@ -178,7 +207,7 @@ class Recorder:
             run._enter(entry)
             self._entered.append(entry)
         except BaseException:
-            # Python leaves no block that it did not enter.
+            # Python calls no __exit__ if __enter__ raises.
             run._exit(entry, None)
             raise
         return run
@@ -201,27 +230,34 @@ class Recorder:
             raise interruption
 
     def __call__(self, function: Function) -> Function:
-        """As a decorator: every call is recorded."""
+        """Decorate *function* so that every call of it is recorded."""
         return recorded(self, function)
 
     def phase(self, name: str) -> "_NamedPhase":
-        """``with recorder.phase("loss"):`` names a stretch; ``loss``, ``data`` … keep their meaning."""
+        """Name a part of the program: ``with recorder.phase("loss"):``.
+
+        Parameters
+        ----------
+        name
+            Any text. The names of vramscope's own phases (``forward``, ``loss``, ``data`` …) keep their
+            meaning.
+        """
         return _NamedPhase(self, name)
 
     @untraced
     def step(self) -> None:
-        """A training step ends here; said once, only what is said counts."""
+        """Mark the end of a training step; once it is called, only these marks count as steps."""
         self._mark(MarkKind.STEP)
 
     @untraced
     def mark(self, name: str) -> None:
-        """Remember this moment."""
+        """Mark this moment of the recording with *name*."""
         self._mark(MarkKind.MARK, name=_as_text(name))
 
     def explain_leaks(self) -> None:
-        """Look now for who holds what is allocated, for 2 s or little more; ``vramscope leaks`` then says so.
+        """Search now for what holds the allocated memory, for about 2 s; ``vramscope leaks`` reports it.
 
-        Not needed where memory grows from step to step: then it is looked for without being asked.
+        Where memory grows from step to step the search starts by itself, so this call is not needed.
         """
         frame = sys._getframe(1)
         self._guarded(lambda capture: None if capture.watch is None else capture.watch.explain(frame))
@@ -240,7 +276,7 @@ class Recorder:
             self._mark(MarkKind.ENTER, value=len(self._inside) - 1)
 
     def _exit(self, entry: "_Entry", error: BaseException | None) -> None:
-        """May be called again where a signal handler interrupted it."""
+        """Leave a block; may be called again if a signal handler interrupted it."""
         with self._lock:
             if entry in self._inside and not entry.is_marked:
                 entry.is_marked = True
@@ -269,7 +305,7 @@ class Recorder:
             self._fail(error)
 
     def _begin(self, opened: "tuple[str, Capture] | None") -> None:
-        """A source begins, or goes on where the last block was left."""
+        """Start the source, or continue it after the last block."""
         self._is_running = True
         if opened is not None:
             self._start(*opened)
@@ -279,7 +315,10 @@ class Recorder:
         self._flusher = _Flusher(self)
 
     def _open(self) -> tuple[str, "Capture"]:
-        """The source and what it starts; raises CaptureError where that cannot be: nothing runs yet."""
+        """Open the source and return its name with it.
+
+        Raises CaptureError if there is no torch or no such device; at this point nothing runs yet.
+        """
         try:
             undisturbed(_import)
         except ImportError:
@@ -304,7 +343,7 @@ class Recorder:
         self._print(f"recording to {self.directory} ({source})")
 
     def _create(self, source: str, capture: "Capture") -> "Writer":
-        """The writer in the requested directory, or in the first free one beside it."""
+        """Create the writer in the requested directory, or in the first free one next to it."""
         from vramscope.store.write.writer import Writer
 
         process = this_process(capture.torch, capture.settings)
@@ -358,7 +397,7 @@ class Recorder:
         self._writer.close(*self._ended)
 
     def _leave(self) -> None:
-        """The interpreter ends: close what is open (a notebook, a thread), and write what waited for that."""
+        """Close an open block (a notebook's, a thread's) when the interpreter ends, and write the rest."""
         with self._lock:
             self._inside.clear()
             if self._is_running:
@@ -372,7 +411,7 @@ class Recorder:
             capture.conclude()
             self._writer.close(*self._ended)
 
-    # ----------------------------------------------------------------------------- doing no harm
+    # ------------------------------------------------------------------------- failures, messages
 
     def _mark(self, kind: MarkKind, phase: Phase = Phase.OTHER, value: int = 0, name: str = "") -> None:
         if self._inside:
@@ -385,7 +424,7 @@ class Recorder:
         try:
             do(capture)
         except RecursionError:
-            # The program's depth, not ours. Nothing may be called here: there is no room for that either.
+            # The program caused the depth, not vramscope. Any call made here could exceed the limit again.
             self._n_too_deep += 1
         except Exception as error:
             if is_of_a_signal_handler(error):
@@ -398,18 +437,18 @@ class Recorder:
             self._report_leaks()
 
     def _report_leaks(self, *, is_end: bool = False) -> None:
-        """In the terminal, once a line of code; looks only where the watch saw something grow."""
+        """Print each leaking line of code once; looks only after the watch has seen memory grow."""
         watch = getattr(self._capture, "watch", None)
         if watch is not None and self._directory is not None and watch.n_walks:
-            # What it says is not worth a failed recording.
+            # A failure of the analysis must not end the recording.
             with suppress(Exception):
                 for text in self._leak_notifier.check(self._directory, watch.n_walks, is_end=is_end):
                     self._print(text, always=True)
 
     def _fail(self, error: Exception) -> None:
-        """Stop recording, say so once, and let the training go on.
+        """Stop recording, warn once, and let the training go on.
 
-        Runs on any thread and waits for none: the one that leaves the block may be waiting for ours.
+        This runs on any thread and waits for no other: a thread that leaves the block may be waiting for it.
         """
         if not self._failure_claim.acquire(blocking=False):
             return
@@ -424,18 +463,18 @@ class Recorder:
             with suppress(Exception):
                 capture.abandon()
         if writer is not None:
-            # Each by itself: a note that cannot be written must not leave the run looking alive.
+            # Separately: if the note cannot be written, the run must still be closed.
             with suppress(Exception):
                 writer.note(Note("recording_failed", text))
             with suppress(Exception):
                 writer.close(Outcome.FAILED, text)
 
     def _disown(self) -> None:
-        """In a forked child: locks may have been copied locked, threads were not copied at all."""
+        """Detach from the run in a forked child, which copies locks as they are and no threads."""
         self._has_failed = True
         self._lock = threading.RLock()
         self._flusher = self._writer = None
-        # It stays: leaving the block takes its dispatch mode off this thread.
+        # The capture stays: leaving the block removes its dispatch mode from this thread.
         if self._capture is not None:
             with suppress(Exception):
                 self._capture.abandon()
@@ -447,7 +486,7 @@ class Recorder:
 
 
 class _NamedPhase:
-    """A stretch of the program that the user named."""
+    """A part of the program that the user named."""
 
     __slots__ = ("_name", "_phase", "_recorder")
 
@@ -466,25 +505,25 @@ class _NamedPhase:
 
 
 class _Entry:
-    """One entry into a block of a run."""
+    """One entry into a recorded block of a run."""
 
     __slots__ = ("is_marked", "run")
 
     def __init__(self, run: Recorder) -> None:
         self.run = run
         self.is_marked = False
-        """Whether the end of the block has its mark."""
+        """Whether the end of the block is marked."""
 
 
 class _Inside(threading.local):
-    """The blocks of this run that this thread is in."""
+    """The blocks of this run that the current thread is in."""
 
     def __init__(self) -> None:
         self.inside: set[_Entry] = set()
 
 
 class _Flusher:
-    """Hands over what there is, about once a second."""
+    """Flushes the recorder about once a second on a background thread."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -502,14 +541,14 @@ class _Flusher:
 
 
 class _RunRegistry:
-    """Every run of this process."""
+    """Every recorder of this process, by directory."""
 
     def __init__(self) -> None:
         self.active: Recorder | None = None
         self.by_directory: dict[Path | None, Recorder] = {}
 
     def forget(self) -> None:
-        """In a forked child: the parent goes on recording, the child records nothing of it."""
+        """Forget every run in a forked child: only the parent continues recording them."""
         for recorder in self.by_directory.values():
             recorder._disown()
         self.active = None
@@ -529,7 +568,7 @@ if hasattr(os, "register_at_fork"):
 def _warn(text: str) -> None:
     try:
         warnings.warn(text, RuntimeWarning, stacklevel=2)
-    except Warning:  # made an error by the user's filters: not in the middle of their training
+    except Warning:  # the user's filters turn it into an error, which must not end the training
         with suppress(OSError, ValueError):
             sys.stderr.write(f"{text}\n")
 

@@ -1,4 +1,4 @@
-"""Is a leak sure enough to be told in the terminal, while the training runs?"""
+"""Reports certain leaks in the terminal while the training runs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,8 +6,8 @@ from time import perf_counter
 
 from vramscope.units import format_bytes
 
-# What keeps a graph or a frame of every step is never meant, nor is what a hook collects that nobody removed.
-# A list or a dict that grows may be a buffer that fills up: it is told when it has grown for so many steps.
+# Nobody keeps the graph or a frame of every step on purpose, nor what a hook collects that was never removed.
+# A list or a dict that grows may be a buffer that fills up: it is reported after it has grown for 60 steps.
 _NEVER_MEANT = frozenset(
     {
         "retain_graph",
@@ -20,13 +20,13 @@ _NEVER_MEANT = frozenset(
     }
 )
 _SURE_AFTER_STEPS = 60
-# Reading takes a second per million events, of the training's time: 60 bytes each.
+# Reading takes a second of the training's time per million events of 60 bytes each.
 _MOST_BYTES = 100 << 20
 _PAUSE = 20
 
 
 class LeakNotifier:
-    """Reads the recording when capture saw memory grow, with the analysis that everybody reads it with."""
+    """Runs the leak analysis on the recording once capture has seen memory grow."""
 
     def __init__(self) -> None:
         self._n_walks = 0
@@ -34,10 +34,10 @@ class LeakNotifier:
         self._reported: set[tuple[str | None, int | None]] = set()
 
     def check(self, directory: Path, n_walks: int, *, is_end: bool = False) -> list[str]:
-        """One sentence for each line of code that leaks, and was not told before.
+        """Return one sentence for each leaking line of code that was not reported before.
 
-        *n_walks*: how often capture looked for holders. Until something is told of what it found the last
-        time, a twentieth of the time is spent on looking.
+        *n_walks* is the number of searches for holders so far. Until the last search leads to a report, at
+        most a twentieth of the time is spent on this check.
         """
         now = perf_counter()
         if n_walks == self._n_walks or (now < self._next_s and not is_end):

@@ -1,4 +1,4 @@
-"""Functions around functions: recorded while they run, whatever their kind; never compiled with a caller."""
+"""Wrappers of functions: one records every call, one keeps torch.compile away."""
 
 import functools
 import inspect
@@ -11,7 +11,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def recorded(block: AbstractContextManager[Any], function: Function) -> Function:
-    """*function*, each call within *block*: of a coroutine or a generator also what comes after the call."""
+    """Wrap *function* so that each call runs inside *block*.
+
+    For coroutines and generators the block lasts until they end, not only until the call returns.
+    """
     wrapper: Any
     if inspect.iscoroutinefunction(function):
 
@@ -42,11 +45,11 @@ def recorded(block: AbstractContextManager[Any], function: Function) -> Function
 
 
 def untraced(method: Function) -> Function:
-    """*method*, left alone by ``torch.compile`` where a compiled function calls it."""
+    """Wrap *method* so that ``torch.compile`` does not compile it into a function that calls it."""
 
     @functools.wraps(method)
     def outside(*args: Any, **kwargs: Any) -> Any:
-        # Not imported for this: without it nothing is compiled.
+        # Not imported here: as long as the program has not imported it, nothing is compiled.
         disable = getattr(sys.modules.get("torch._dynamo"), "disable", None)
         return method(*args, **kwargs) if disable is None else disable(method)(*args, **kwargs)
 
