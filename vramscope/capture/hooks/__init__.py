@@ -1,8 +1,8 @@
-"""What is the program doing? Marks out of torch's own hooks, with no change to the loop.
+"""Marks the program's phases through torch's own hooks, with no change to the training loop.
 
-The hooks are functions of this module's neighbours and stay the same objects for the life of the process:
-torch.compile guards on their identity, and would compile again after every ``with record():`` otherwise. They
-return at once while torch.compile traces them.
+The hooks are module-level functions of this package and stay the same objects for the life of the process:
+torch.compile guards on their identity, and would otherwise compile again after every ``with record():``. They
+return immediately while torch.compile traces them.
 """
 
 import warnings
@@ -33,7 +33,10 @@ __all__ = [
 
 
 def install(listener: Listener) -> None:
-    """Tell *listener* what happens, until ``uninstall``; its ``modules``, if any, learn which module runs."""
+    """Report the program's events to *listener* until ``uninstall``.
+
+    If the listener has a module log (``modules``), the running module is recorded there.
+    """
     state.listener = listener
     state.log = getattr(listener, "modules", None)
     if state.log is None:
@@ -46,10 +49,10 @@ def install(listener: Listener) -> None:
 
 
 def uninstall() -> None:
-    """Take every hook out again; harmless when there is none."""
+    """Remove every hook; harmless if none is installed."""
     state.listener = state.log = None
     while state.leave_root:
-        with suppress(KeyError):  # its thread was faster
+        with suppress(KeyError):  # its thread removed it first
             state.leave_root.popitem()[1]()
     while state.undo_all:
         state.undo_all.pop()()
@@ -57,7 +60,7 @@ def uninstall() -> None:
 
 
 def _silence_compile() -> None:
-    """torch warns that global hooks fire once more for a compiled module; with ours nobody need care."""
+    """Silence torch's warning that global hooks fire again for a compiled module; here it is harmless."""
     warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
     entry = warnings.filters[0]
 

@@ -1,4 +1,4 @@
-"""Which calls of torch itself are phases of a program: backward, checkpoints, optimizers, loaders."""
+"""Hooks on torch's own calls that are phases: backward, checkpoints, optimizers, data loaders."""
 
 import functools
 import sys
@@ -29,12 +29,12 @@ from vramscope.capture.hooks.open_phases import (
 )
 from vramscope.model.marks import BackwardKeeps, Phase
 
-# The name that torch ≥ 2.4 runs every backward through, bound in two modules; torch 2.1 has neither.
+# torch ≥ 2.4 runs every backward through this function, bound in two modules; torch 2.1 does not have it.
 _ENGINE = "_engine_run_backward"
 
 
 def hook_calls() -> None:
-    """Until everything is undone."""
+    """Hook backward, checkpoints, optimizers and data loaders until ``uninstall``."""
     _hook_backward()
     _hook_checkpoints()
     _hook_optimizers()
@@ -59,12 +59,12 @@ def _watched_backward(run: Callable[..., Any]) -> Callable[..., Any]:
         if state.listener is None or is_compiling():
             return _run_registered(run, args, kwargs)
         if in_backward():
-            # A reentrant checkpoint has run its forward again and goes backward through it.
+            # A reentrant checkpoint has repeated its forward and now runs backward through it.
             guarded(_end_recompute)
             return _run_registered(run, args, kwargs)
         keeps = _graph_kept(run, args, kwargs)
         guarded(_begin_backward, keeps, sys._getframe())
-        # Module calls inside of backward count from nothing: they are recomputations.
+        # Module calls inside backward are counted from zero: they are recomputations.
         calls, modules = thread.calls, thread.modules
         thread.calls, thread.modules = 0, []
         try:
@@ -77,7 +77,7 @@ def _watched_backward(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _run_registered(run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Run backward so that no other thread reads gradients meanwhile."""
+    """Run backward with this thread registered, so that no other thread reads gradients meanwhile."""
     own = get_ident()
     if own in backwards:
         return run(*args, **kwargs)
@@ -89,21 +89,21 @@ def _run_registered(run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapp
 
 
 def _graph_kept(run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-    """The mark's value: whether the program asked to retain the graph, or to create one of the gradients."""
-    # autograd.grad, wrapped where torch has no engine by that name, takes the inputs before them.
+    """The mark's value: whether this backward retains its graph, or creates one of the gradients."""
+    # autograd.grad, wrapped in a torch without that engine function, takes the inputs before these two.
     at = 3 if run.__name__ == "grad" else 2
     retains, creates = (
         bool(kwargs.get(name, args[i] if len(args) > i else False))
         for i, name in ((at, "retain_graph"), (at + 1, "create_graph"))
     )
-    # Without a word about it, creating a graph retains the old one.
+    # If retain_graph is not given, creating a graph retains the old one.
     return BackwardKeeps.A_NEW_GRAPH if creates else BackwardKeeps.ITS_GRAPH if retains else 0
 
 
 def _begin_backward(_listener: Listener, keeps: int, owner: FrameType) -> None:
     begin(Phase.BACKWARD, keeps, "", owner)
     if not any(opened.phase in FORWARDS for opened in thread.open):
-        # A Ctrl-C left a forward before its phase had begun.
+        # A Ctrl-C interrupted a forward before its phase had begun.
         thread.calls = 0
 
 
@@ -116,7 +116,7 @@ def _end_backward(listener: Listener, keeps: int) -> None:
 
 
 def _hook_checkpoints() -> None:
-    """torch.utils.checkpoint runs any function again inside backward, a module or not."""
+    """Hook torch.utils.checkpoint, which repeats any function inside backward, not only modules."""
     if hasattr(_checkpoint, "_recomputation_hook"):
         replace(_checkpoint, "_recomputation_hook", _watched_recomputation)
     replace(_checkpoint.CheckpointFunction, "backward", _watched_reentrant)
@@ -124,7 +124,7 @@ def _hook_checkpoints() -> None:
 
 def _watched_recomputation(original: Any) -> Any:
     class Recomputation(original):
-        """What torch enters around the second run."""
+        """The context that torch enters around the repeated run."""
 
         def __enter__(self) -> Any:
             guarded(_begin_recompute)
@@ -140,7 +140,7 @@ def _watched_recomputation(original: Any) -> Any:
 
 
 def _watched_reentrant(run: Callable[..., Any]) -> Callable[..., Any]:
-    """The second run lasts from here to the backward through it, which ``_watched_backward`` sees."""
+    """Mark the repeated run, which ends at the backward through it that ``_watched_backward`` sees."""
 
     @functools.wraps(run)
     def backward(*args: Any) -> Any:
@@ -173,7 +173,7 @@ def _hook_optimizers() -> None:
     state.undo_all.extend(handle.remove for handle in handles)
     for home in (torch.optim.Optimizer, torch.nn.Module):
         replace(home, "zero_grad", _watched_zero_grad)
-    # A step that it skips calls no optimizer: only here is it seen.
+    # A step that the scaler skips calls no optimizer, so it is seen only here.
     replace(_GRAD_SCALER, "step", _watched_scaler)
 
 
@@ -216,7 +216,7 @@ def _watched_scaler(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _grad_scaler() -> Any:
-    """The class that defines ``GradScaler.step``: torch.amp's since 2.3, torch.cuda.amp's before."""
+    """The class that defines ``GradScaler.step``: in torch.amp since 2.3, in torch.cuda.amp before."""
     return next(kind for kind in torch.cuda.amp.GradScaler.__mro__ if "step" in kind.__dict__)
 
 
@@ -227,7 +227,7 @@ _GRAD_SCALER = _grad_scaler()
 
 
 def _hook_data() -> None:
-    """torch annotates it as well, on CUDA and since 2.5; ours is there always."""
+    """Hook data loaders; torch's own annotation exists only on CUDA since 2.5."""
     replace(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", _watched_next)
 
 

@@ -1,4 +1,4 @@
-"""When does a model run forward? By hooks of torch on every module, or on the outermost alone."""
+"""Hooks on forward calls: of every module, or of the outermost modules alone."""
 
 import inspect
 import sys
@@ -29,7 +29,7 @@ from vramscope.model.marks import Phase
 
 
 def hook_modules() -> None:
-    """Every call of a module, until everything is undone: 2.4 µs each, most of it torch's own."""
+    """Hook every call of a module until ``uninstall``: 2.4 µs a call, most of it torch's own."""
     after = _modules.register_module_forward_hook(_after_module, always_call=True, **_WITH_KWARGS)
     _keep_key(_modules.register_module_forward_pre_hook(_before_module), _before_module)
     _keep_key(after, _after_module)
@@ -44,8 +44,8 @@ _keys: dict[Any, int] = {}
 
 
 def _keep_key(handle: Any, hook: Any) -> None:
-    """Register under the same key as the last time: torch.compile guards on the keys as well."""
-    # torch forgets to take the last of these away with its handle.
+    """Register the hook under the same key as last time: torch.compile guards on the keys as well."""
+    # torch does not remove this last entry together with the handle.
     loose = getattr(_modules, "_global_forward_hooks_with_kwargs", {})
     homes = [reference() for reference in (handle.hooks_dict_ref, *handle.extra_dict_ref)]
     key = _keys.setdefault(hook, handle.id)
@@ -72,7 +72,7 @@ def _before_module(module: Any, args: Any) -> None:  # noqa: ARG001
 
 
 def _after_module(module: Any, args: Any, *rest: Any) -> None:
-    """*rest*: kwargs and result; without kwargs in old torch, and where forward raised."""
+    """End a forward; *rest* is kwargs and result, without kwargs in old torch and if forward raised."""
     if is_compiling() or not thread.calls:
         return
     thread.calls -= 1
@@ -85,7 +85,7 @@ def _after_module(module: Any, args: Any, *rest: Any) -> None:
 def _enter_module(log: ModuleLog, modules: list[int], calls: int, module: Any) -> None:
     if log.dead:
         log.forget()
-    del modules[calls - 1 :]  # left there by an exception
+    del modules[calls - 1 :]  # an exception left them
     around = modules[-1] if modules else 0
     index = log.ids.get(id(module), around)
     modules.append(index)
@@ -101,14 +101,14 @@ def _leave_module(log: ModuleLog, modules: list[int], calls: int) -> None:
         log.changed(around)
 
 
-# ------------------------------------------------------------------------------------ roots alone
+# ------------------------------------------------------------------------------------ roots only
 
 
 def hook_roots() -> None:
-    """Outermost calls alone, where nobody asks which part of a model runs.
+    """Hook the outermost calls alone, for a listener without a module log.
 
-    A global hook sends every call of every module through torch's slow path. So ours is out while a root
-    runs, and a hook on that root says when it returns. Where several threads run modules it stays in.
+    A global hook sends every call of every module through torch's slow path. So the hook is removed while a
+    root runs, and a hook on that root reports its return. If several threads run modules it stays installed.
     """
     _keep_key(_modules.register_module_forward_pre_hook(_before_root), _before_root)
 
@@ -128,7 +128,7 @@ def _step_aside(_listener: Listener, root: Any) -> None:
 
     def leave() -> None:
         handle.remove()
-        # torch forgets to take it out of these.
+        # torch does not remove the hook from these.
         for name in ("_forward_hooks_with_kwargs", "_forward_hooks_always_called"):
             getattr(root, name, {}).pop(handle.id, None)
         if state.listener is not None:
@@ -147,7 +147,7 @@ def _after_root(module: Any, args: Any, *rest: Any) -> None:
     guarded(_end_forward, module, (args, *rest[:-1]), rest[-1])
 
 
-# -------------------------------------------------------------------------- what is told of a call
+# ------------------------------------------------------------------------- reports to the listener
 
 
 def _begin_forward(listener: Listener, module: Any, owner: FrameType) -> None:
@@ -159,7 +159,7 @@ def _begin_forward(listener: Listener, module: Any, owner: FrameType) -> None:
         state.log.learn(module)
     begin(phase, 0, type(module).__name__, owner)
     thread.calls = calls
-    # A part of a model that is run again has its names, inputs and outputs from the first run.
+    # A recomputed part of a model has its names, inputs and outputs from the first run.
     if phase != Phase.RECOMPUTE:
         listener.forward_begins(module)
 

@@ -1,8 +1,8 @@
-"""Which module of the model is running? By its path from the root: ``blocks.0.mlp``.
+"""Records which module of the model is running, by its path from the root: ``blocks.0.mlp``.
 
-A path is looked up by the identity of the module, so a call costs two small operations. On CUDA, where events
-are read long after they happened, every change is kept with its time: two integers. What has a path is
-learnt when a root module is called.
+Paths are looked up by the identity of the module, so a call costs two small operations. On CUDA, where events
+are read long after they happened, every change is stored with its time, as two integers. The paths are
+collected when a root module is called.
 """
 
 import weakref
@@ -24,17 +24,17 @@ NONE = 0
 
 
 class _ModuleRef(weakref.ref):  # type: ignore[type-arg]
-    """A module that has a path, or was called as a root."""
+    """A weak reference to a module that has a path or was called as a root."""
 
     __slots__ = ("calls", "key", "prefix")
     key: int
     calls: int
-    """As a root."""
+    """Number of calls as a root."""
     prefix: str | None
 
 
 class ModuleLog:
-    """Paths of the modules of one run, and on a clock which of them ran when."""
+    """Paths of the modules of one run, and the times at which the running module changed."""
 
     __slots__ = (
         "_changes",
@@ -51,25 +51,27 @@ class ModuleLog:
 
     def __init__(self, *, is_timed: bool) -> None:
         self.ids: dict[int, int] = {}
-        """id() of a living module → index of its path."""
+        """The index of a module's path by the id() of the living module."""
         self.names: dict[int, str] = {NONE: ""}
-        """Paths by index; 0 is no module."""
+        """Paths by index; index 0 means no module."""
         self._index: dict[str, int] = {"": NONE}
         self._numbers = count(1)
         self._known: dict[int, _ModuleRef] = {}
         self.dead: deque[_ModuleRef] = deque()
-        """Modules that are gone, until ``forget``: Python code in a weak reference's callback would lose the
-        user's Ctrl-C."""
+        """Modules that are gone, until ``forget`` removes them.
+
+        The weak reference's callback does no more: a Ctrl-C within Python code there would be lost.
+        """
         self._inside: dict[int, int] = {}
         self._is_timed = is_timed
-        # time, index, time, index …: not tuples, which would make the garbage collector run more often.
+        # Time, index, time, index …; not tuples, which would make the garbage collector run more often.
         self._changes = array("q")
         self._last = NONE
 
     def learn(self, root: Any) -> None:
-        """Paths of everything in a module that was called as a root.
+        """Collect the paths of every module below *root*, which was called as a root.
 
-        Walked again at its 1st, 2nd, 4th, 8th … call: modules grow late.
+        This is repeated at its 1st, 2nd, 4th, 8th … call, as modules may grow.
         """
         self.forget()
         known = self._of(root)
@@ -82,7 +84,10 @@ class ModuleLog:
                 self._learn(module, ".".join(filter(None, (prefix, path))) or ROOT_MODULE)
 
     def prefix(self, root: Any) -> str:
-        """Nothing for the first root; of later ones, a critic beside a generator, the path or the class."""
+        """The prefix of paths below *root*: empty for the first root, else its path or its class.
+
+        A later root is, for example, a critic beside a generator.
+        """
         known = self._of(root)
         if known.prefix is None:
             known.prefix = ""
@@ -94,9 +99,10 @@ class ModuleLog:
         return known.prefix
 
     def changed(self, index: int) -> None:
-        """From now on the module of that path is running on the calling thread.
+        """Record that from now on the module of path *index* is running on the calling thread.
 
-        Where several threads run modules at once, no time says which of them an event belongs to.
+        If several threads run modules at once, times cannot tell which module an event belongs to: then the
+        running module is recorded as none.
         """
         if not self._is_timed:
             return
@@ -108,15 +114,15 @@ class ModuleLog:
         self._changes.extend((time_ns(), inside[0] if len(inside) == 1 else NONE))
 
     def marks(self, trace: Trace) -> list[MarkRow]:
-        """A mark before every allocation of the trace that another module made than the one before.
+        """A mark before every allocation that another module made than the previous allocation.
 
-        Event times are cut to microseconds; between the hook of a module and its first allocation, and
-        between its last and the next hook, lie several.
+        Event times are truncated to microseconds. That is exact enough: several microseconds lie between the
+        hook of a module and its first allocation, and between its last allocation and the next hook.
         """
-        # A copy: an array cannot grow while something looks into it.
+        # A copy: an array cannot grow while a NumPy view of it exists.
         changes = np.frombuffer(self._changes.tobytes(), dtype="i8").reshape(-1, 2)
         at = np.flatnonzero(trace.action == Action.ALLOC)
-        # Threads that add at once may do so out of order.
+        # Threads that append at the same time may do so out of order.
         row = np.searchsorted(np.maximum.accumulate(changes[:, 0]), trace.time_ns[at], side="right")
         index = np.concatenate([[self._last], changes[:, 1]])[row]
         new = np.flatnonzero(np.diff(index, prepend=-1))
@@ -128,11 +134,11 @@ class ModuleLog:
         ]
 
     def cut(self) -> None:
-        """Every device has its marks: forget the changes."""
+        """Drop the recorded changes once every device has its marks."""
         n = len(self._changes)
         if n:
             self._last = self._changes[n - 1]
-            # In place: another thread may be adding to it.
+            # In place: another thread may be appending to it.
             del self._changes[:n]
 
     def _of(self, module: Any) -> "_ModuleRef":
@@ -146,18 +152,18 @@ class ModuleLog:
     def _learn(self, module: Any, path: str) -> None:
         index = self._index.get(path)
         if index is None:
-            # Another thread may be giving names too: a number may go unused, and none is used twice.
+            # Another thread may be adding paths too: a number may stay unused, and none is used twice.
             index = self._index.setdefault(path, next(self._numbers))
             self.names[index] = path
         self._of(module)
         self.ids[id(module)] = index
 
     def forget(self) -> None:
-        """The ids of modules that are gone may be others' soon."""
-        with suppress(IndexError):  # another thread was faster
+        """Drop the ids of modules that are gone, as new objects may get the same ids."""
+        with suppress(IndexError):  # another thread removed it first
             while self.dead:
                 dead = self.dead.popleft()
-                # A Ctrl-C may have come before it got its key.
+                # A Ctrl-C may have come before its key was set.
                 key = getattr(dead, "key", 0)
                 if self._known.get(key) is dead:
                     self._known.pop(key, None)

@@ -1,4 +1,4 @@
-"""Which phases are open on this thread, and who is told about it?"""
+"""The phases open on each thread, and the listener that their beginnings and ends are reported to."""
 
 import gc
 import sys
@@ -17,59 +17,65 @@ from vramscope.model.marks import MarkKind, Note, Phase
 
 FORWARDS = frozenset({Phase.FORWARD, Phase.EVAL, Phase.RECOMPUTE, Phase.LOSS})
 CHECKPOINT = "checkpoint"
-"""The name of a recompute that torch.utils.checkpoint began."""
+"""Name of the recompute phases that torch.utils.checkpoint begins."""
 
 _graph_task: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
 
 
 class Listener(Protocol):
-    """Told what the program does; may raise, ``failed`` then gets the error and training goes on."""
+    """Receives what the program does.
+
+    Its methods may raise: ``failed`` then receives the error and the training goes on.
+    """
 
     def mark(self, kind: MarkKind, phase: Phase = Phase.OTHER, value: int = 0, name: str = "") -> None:
-        """A fact about the program, now."""
+        """An event of the program at this moment."""
 
     def forward_begins(self, module: Any) -> None:
-        """An outermost call of a module."""
+        """An outermost call of a module begins."""
 
     def forward_ends(self, inputs: Any, result: Any) -> None:
-        """It returned."""
+        """The outermost call of a module returned."""
 
     def backward_ends(self) -> None:
-        """An outermost backward returned: gradients are there."""
+        """An outermost backward returned, so the gradients exist."""
 
     def step_begins(self, optimizer: Any) -> None:
-        """``optimizer.step()`` was called."""
+        """A call of ``optimizer.step()`` begins."""
 
     def step_ends(self, optimizer: Any) -> None:
-        """It returned: its state is there."""
+        """A call of ``optimizer.step()`` returned, so the optimizer's state exists."""
 
     def failed(self, error: Exception) -> None:
-        """Something of ours went wrong."""
+        """An error of vramscope itself occurred."""
 
 
 class _OpenPhase(NamedTuple):
-    """A phase that began on this thread."""
+    """A phase that is open on a thread."""
 
     phase: Phase
     value: int
     name: str
     position: int
-    """Frames from the bottom of the thread up to the one whose return ends the phase; 0 = ends by itself."""
+    """Depth of the frame whose return ends the phase, from the thread's bottom; 0 if no frame ends it."""
     frame: int
-    """id() of that frame: a reference would keep its locals, so tensors, alive."""
+    """The id() of that frame; a reference would keep its locals and so tensors alive."""
 
 
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.calls = 0
-        """Module calls under way, inside each other."""
+        """Number of nested module calls in progress."""
         self.modules: list[int] = []
-        """Of these calls the index of the module's path."""
+        """The index of the module's path for each of these calls."""
         self.open: list[_OpenPhase] = []
 
 
 class _HookState:
-    """Of the process; an object, as the hooks that read it must stay the same functions for ever."""
+    """State of the hooks, one for the process.
+
+    It is an object because the hooks that read it must stay the same functions for the life of the process.
+    """
 
     __slots__ = ("collections", "leave_root", "listener", "log", "n_too_deep", "threads", "undo_all")
 
@@ -78,13 +84,13 @@ class _HookState:
         self.log: ModuleLog | None = None
         self.undo_all: list[Callable[[], None]] = []
         self.leave_root: dict[int, Callable[[], None]] = {}
-        """Of each thread that runs a root module, what undoes the changes made for that time."""
+        """Functions that undo the changes made for the root module that a thread runs, by thread."""
         self.threads: set[int] = set()
-        """All that began a phase, but those that autograd made for itself."""
+        """The threads that began a phase, except autograd's own threads."""
         self.n_too_deep = 0
-        """Calls of hooks that found no room below Python's recursion limit."""
+        """Number of hook calls that failed at Python's recursion limit."""
         self.collections = 0
-        """Whole collections of garbage so far."""
+        """Number of full garbage collections so far."""
 
 
 state = _HookState()
@@ -92,7 +98,7 @@ thread = _Thread()
 
 
 def begin(phase: Phase, value: int, name: str, owner: FrameType | None) -> None:
-    """A phase begins on this thread; ``end`` ends it, or the loss of its frame *owner* (None = never)."""
+    """Begin a phase on this thread; ``end`` ends it, or the return of the frame *owner* if one is given."""
     if state.listener is None:
         return
     if _graph_task is None or _graph_task() == -1:
@@ -105,7 +111,7 @@ def begin(phase: Phase, value: int, name: str, owner: FrameType | None) -> None:
 
 
 def end(phase: Phase, value: int, name: str) -> None:
-    """The innermost phase like this ends, with all that an exception left open above it."""
+    """End the innermost such phase, and every phase that an exception left open inside it."""
     if state.listener is None:
         return
     stack = thread.open
@@ -117,14 +123,14 @@ def end(phase: Phase, value: int, name: str) -> None:
 
 
 def forget_thread() -> None:
-    """The thread left the recorded block: nothing is open."""
+    """Forget the open phases of the calling thread, which left the recorded block."""
     thread.open.clear()
     thread.calls = 0
     thread.modules.clear()
 
 
 def module_now() -> int:
-    """Index of the path of the module that the calling thread is in; 0 for none."""
+    """Index of the path of the module that the calling thread runs; 0 for none."""
     modules = thread.modules
     return modules[-1] if modules else 0
 
@@ -138,11 +144,11 @@ def _frame_ids(frame: FrameType | None) -> list[int]:
 
 
 def _drop_stale(listener: Listener, stack: list[int]) -> None:
-    """End the phases whose frames are gone: an exception passed that their hooks never saw."""
+    """End the phases whose frames are gone because an exception left them without a hook."""
     opened = thread.open
     while opened and opened[-1].position:
         at = len(stack) - opened[-1].position
-        # An owner begins one phase only, so one that begins a second is another frame at the same address.
+        # A frame owns at most one phase, so a match at the top of *stack* is a new frame at the same address.
         if at > 0 and stack[at] == opened[-1].frame:
             return
         lost = opened.pop()
@@ -153,22 +159,22 @@ def _drop_stale(listener: Listener, stack: list[int]) -> None:
 
 
 def leave_root() -> None:
-    """The root module that the calling thread ran is left."""
+    """Undo what was changed for the root module that the calling thread has left."""
     leave = state.leave_root.pop(get_ident(), None)
     if leave is not None:
         leave()
 
 
 def other_threads() -> bool:
-    """Whether another thread that lives began a phase: it may be at work on its tensors now."""
+    """Whether another living thread began a phase, so that it may be using its tensors now."""
     return bool((state.threads - {get_ident()}) & sys._current_frames().keys())
 
 
 def has_collected() -> bool:
-    """Whether Python's garbage collector went through the whole heap since this was last asked.
+    """Whether Python's garbage collector ran a full collection since the last call.
 
-    Not by ``gc.callbacks``: Python discards what a callback raises, also the user's Ctrl-C. Not asked of
-    the young generations: they are collected hundreds of times a second.
+    ``gc.callbacks`` is not used: Python discards what a callback raises, including the user's Ctrl-C. Young
+    generations are not counted: they are collected hundreds of times a second.
     """
     n = gc.get_stats()[-1]["collections"]
     if n == state.collections:
@@ -178,7 +184,10 @@ def has_collected() -> bool:
 
 
 def recursion_notes(n_more: int) -> list[Note]:
-    """A note where hooks, and *n_more* others, had no room below Python's recursion limit; told once."""
+    """A note on the hook calls, and *n_more* others, that failed at Python's recursion limit.
+
+    The count starts again from zero.
+    """
     n, state.n_too_deep = state.n_too_deep + n_more, 0
     text = (
         "the program was so near Python's recursion limit that what it did there was not recorded: blocks "
@@ -188,17 +197,19 @@ def recursion_notes(n_more: int) -> list[Note]:
 
 
 def in_backward() -> bool:
+    """Whether the calling thread runs a backward pass."""
     if _graph_task is not None and _graph_task() != -1:
         return True
     return any(opened.phase == Phase.BACKWARD for opened in thread.open)
 
 
 def is_open(phase: Phase, name: str) -> bool:
+    """Whether such a phase is open on the calling thread."""
     return any(opened.phase == phase and opened.name == name for opened in thread.open)
 
 
 def during(phase: Phase, owner: Any, frame: FrameType, run: Callable[[], Any]) -> Any:
-    """Run it as a phase that is known by its *owner*, an optimizer or a loader."""
+    """Run *run* as a phase identified by its *owner*, an optimizer or a data loader."""
     if state.listener is None or is_compiling():
         return run()
     value, name = id(owner), type(owner).__name__
@@ -218,14 +229,14 @@ def _end_call(_listener: Listener, phase: Phase, value: int, name: str) -> None:
 
 
 def guarded(do: Callable[..., None], *args: Any) -> None:
-    """Our own mistakes never reach the training: the listener is told instead."""
+    """Call *do* so that an error of vramscope goes to the listener and never into the training."""
     listener = state.listener
     if listener is None:
         return
     try:
         do(listener, *args)
     except RecursionError:
-        # Nothing may be called here: there is no room for that either.
+        # No call here: it could exceed the recursion limit again.
         state.n_too_deep += 1
     except Exception as error:
         if is_of_a_signal_handler(error):
@@ -234,7 +245,7 @@ def guarded(do: Callable[..., None], *args: Any) -> None:
 
 
 def replace(home: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Put our wrapper round an attribute until it is undone; stays where somebody has wrapped ours since."""
+    """Wrap an attribute until ``uninstall``; the wrapper stays if someone else has wrapped it since."""
     original = vars(home)[name]
     ours = wrap(getattr(home, name))
     setattr(home, name, staticmethod(ours) if isinstance(original, staticmethod) else ours)
