@@ -277,7 +277,7 @@ def test_a_history_that_the_program_starts_and_stops_inside_costs_no_event(run_o
 def test_a_history_switched_off_behind_our_back_is_noticed(run_on_cuda, tmp_path):
     *_, expected = run_on_cuda(
         """
-        from vramscope.capture import _history
+        from vramscope.capture.cuda import history as _history
         with vramscope.record("run"):
             step()
             _history.stop()
@@ -389,7 +389,7 @@ def test_reading_the_history_imports_no_compiler(standin, tmp_path):
     """torch would import torch._inductor with the first snapshot that has Python frames: 4 s, 800 modules."""
     program = """
 import sys, torch, vramscope
-from vramscope.capture import _history
+from vramscope.capture.cuda import history as _history
 _history.start(1000)
 kept = torch.ones(10, device="cuda")
 (entry, *_) = _history.take([0]).ring(0)

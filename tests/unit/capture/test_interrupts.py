@@ -114,7 +114,7 @@ def test_a_timeout_of_the_program_within_our_hook_reaches_it(tmp_path, monkeypat
         with run:
             model = nn.Linear(2, 2)
             monkeypatch.setattr(
-                type(run._capture._labeller), "module", lambda *_: signal.raise_signal(signal.SIGALRM)
+                type(run._capture._labeler), "module", lambda *_: signal.raise_signal(signal.SIGALRM)
             )
             with pytest.raises(TimeoutError):
                 model(torch.ones(1, 2))

@@ -1,8 +1,9 @@
-"""What did CUDA's allocator do? Its own history, torch's ``_record_memory_history``, read while it runs.
+"""Records CUDA's allocator: reads torch's own history (``_record_memory_history``) while the program runs.
 
-torch can only hand over the whole history at once, 1.1 µs an entry with the GIL held. So each reading also
-empties it where the allocator's own counts prove that nothing happened meanwhile, and the next costs what is
-new. Where it cannot be emptied (the program keeps it itself), new entries are told from old ones by count.
+torch can only return the whole history at once, which takes 1.1 µs an entry with the GIL held. So each
+reading also empties it if the allocator's own counts prove that nothing happened meanwhile; the next reading
+then costs only its new entries. If the history cannot be emptied (the program keeps it itself), new entries
+are distinguished from old ones by count.
 """
 
 import sys
@@ -38,21 +39,24 @@ from vramscope.model.device import Device
 from vramscope.model.marks import Category, MarkKind, Note, Phase
 
 _BOUNDARY_S, _FLUSH_S = 0.7, 1.0
-"""So old must the last reading be at a boundary of the program, or for the flusher, which comes every 0.8 s:
-with the time that it takes itself this keeps the promise of two seconds."""
+"""Age of the last reading at which a boundary of the program, or the flusher, reads again.
+
+The flusher runs every 0.8 s; together with its own time this bounds what a killed process loses to two
+seconds.
+"""
 _MANY_NEW = 50_000
-"""So many new entries are read at a boundary in any case: 60 ms."""
+"""Number of new entries that a boundary of the program reads at any age: 60 ms."""
 _OOM_S = 1.0
-"""A program that tries batch sizes runs out of memory again and again: read at most once in this time."""
+"""Minimum time between readings for running out of memory, as a search for a batch size repeats it."""
 _STATE_S = 5.0
-"""A loop with a block per step does not write its whole state each time; the last is written by conclude."""
+"""Minimum time between two written states in a loop with a block per step; conclude writes the last."""
 _MOST_TIME_SHARE = 0.05
-"""Of the time, where each reading takes the whole ring again."""
+"""Largest share of time spent on reading if each reading takes the whole ring again."""
 _LONGEST_WAIT_S = 10.0
 
 
 class Cuda:
-    """The allocator's history of this process, on every device that it uses."""
+    """Records the allocator's history of this process on every device that it uses."""
 
     def __init__(self, options: Options, failed: Failed) -> None:
         backend = torch.cuda.get_allocator_backend()
@@ -74,10 +78,10 @@ class Cuda:
         self._is_shared = False
         self._can_empty = True
         self._is_emptied = True
-        """Whether the last reading left the ring empty, so that the next costs what is new alone."""
+        """Whether the last reading left the ring empty, so that the next one costs only its new entries."""
         self._n_entries = history.MAX_ENTRIES
         self._n_read = 0
-        """The count of allocations up to which the history was read."""
+        """The allocation count up to which the history has been read."""
         self._logs: dict[int, DeviceLog] = {}
         self._counted: tuple[int, ...] = (self._device,)
         self._stacks = StackLog(options.stack_depth)
@@ -85,24 +89,24 @@ class Cuda:
         self._read_at = self._read_s = 0.0
         self._stated_at = self._oom_at = float("-inf")
         self._unwritten_state: Reading | None = None
-        """What the allocator held at the end of the last block, if that is not written."""
+        """The reading at the end of the last block, if its state is not written yet."""
         self._marks: list[tuple[MarkRow, tuple[int, ...]]] = []
         self._labels: list[tuple[int, int, LabelRow]] = []
         self._moment = threading.local()
         self._lock = threading.RLock()
-        """Of the reading: one at a time, whichever thread."""
+        """Guards the reading: one thread at a time."""
         self._notes: list[Note] = []
         self._noted: set[str] = set()
 
     # ------------------------------------------------------------------------------- as a Capture
 
     def start(self, sink: Sink) -> None:
-        """Begin; what exists already becomes the initial state."""
+        """Begin recording; memory that is allocated already becomes the initial state."""
         self._sink = sink
         self.resume()
 
     def resume(self) -> None:
-        """The next block was entered."""
+        """Continue recording: the next block was entered."""
         self._is_shared = history.is_on()
         if self._is_shared:
             self._note_once(
@@ -120,7 +124,7 @@ class Cuda:
         self._ring_guard = Clockwork(self._check_ring)
 
     def pause(self) -> None:
-        """A block was left: take every hook out of the program."""
+        """Take every hook out of the program: a block was left."""
         hooks.uninstall()
         oom.ignore()
         if self._interceptor is not None:
@@ -133,14 +137,14 @@ class Cuda:
             sampler.stop()
 
     def enter_thread(self) -> None:
-        """Nothing: the allocator sees every thread."""
+        """No-op: the allocator's history covers every thread."""
 
     def exit_thread(self) -> None:
-        """The calling thread left its outermost block."""
+        """Forget the open phases of the calling thread, which left its outermost block."""
         hooks.forget_thread()
 
     def flush(self) -> None:
-        """Samples; and the events, where the program came by no boundary for a while."""
+        """Write the samples, and the events if the program has passed no boundary for a while."""
         for device, sampler in list(self._samplers.items()):
             if self._sink is not None:
                 self._sink.append(sampler.take(), device)
@@ -148,9 +152,9 @@ class Cuda:
             self._read()
 
     def finish(self) -> None:
-        """A block was left: hand over everything, and stop the history."""
+        """Write the rest of a block that was left, and stop the history."""
         try:
-            # A loop with a block per step would write its state each time: the last is left to conclude.
+            # A loop with a block per step would write its state each time; conclude writes the last one.
             self._read(with_state=monotonic() - self._stated_at > _STATE_S)
         finally:
             if not self._is_shared:
@@ -161,7 +165,7 @@ class Cuda:
         self._note_missing_stacks()
 
     def conclude(self) -> None:
-        """The program ends: the state at the end of the last block was not written yet perhaps."""
+        """Write the state at the end of the last block if it is not written yet."""
         if self._unwritten_state is not None and self._sink is not None:
             self._write_states(self._sink, self._unwritten_state)
         for sampler in self._samplers.values():
@@ -186,7 +190,7 @@ class Cuda:
             history.stop()
 
     def notes(self) -> Sequence[Note]:
-        """What only the end tells."""
+        """The notes that only the end of a block can give."""
         notes, self._notes = self._notes, []
         return [
             *notes,
@@ -194,10 +198,10 @@ class Cuda:
             *(note for sampler in self._samplers.values() for note in sampler.notes()),
         ]
 
-    # ----------------------------------------------------------------------- told by the program
+    # ------------------------------------------------------------------------- as a hooks.Listener
 
     def mark(self, kind: MarkKind, phase: Phase = Phase.OTHER, value: int = 0, name: str = "") -> None:
-        """A fact about the program, now; where ``event`` belongs stands the number of allocations."""
+        """Record an event of the program; ``event`` holds the allocation count until the history is read."""
         if self._sink is None:
             return
         if hooks.has_collected():
@@ -211,37 +215,37 @@ class Cuda:
             self._at_boundary(counts[0])
 
     def forward_begins(self, module: Any) -> None:
-        """Its parameters and buffers are known by name."""
+        """Label the parameters and buffers of a root module by name."""
         with self._counts_once():
             self._labeler.module(module)
 
     def forward_ends(self, inputs: Any, result: Any) -> None:
-        """Its inputs are known."""
+        """Label the inputs and outputs of a root module."""
         with self._counts_once():
             self._labeler.inputs(inputs)
             self._labeler.outputs(result)
         self.watch.tick("forward", 0, sys._getframe(1))
 
     def backward_ends(self) -> None:
-        """Gradients are there."""
+        """Label the gradients after a backward pass."""
         with self._counts_once():
             self._labeler.gradients()
         self.watch.tick("backward", 0, sys._getframe(1))
 
     def step_begins(self, optimizer: Any) -> None:
-        """Gradients of parameters that belong to no module seen."""
+        """Label an optimizer's parameters and gradients, including those of no recorded module."""
         with self._counts_once():
             self._labeler.parameters(optimizer)
 
     def step_ends(self, optimizer: Any) -> None:
-        """Its state is there."""
+        """Label the optimizer's state."""
         with self._counts_once():
             self._labeler.optimizer_state(optimizer)
         self.watch.tick("optimizer", id(optimizer), sys._getframe(1))
 
     @contextmanager
     def _counts_once(self) -> Iterator[None]:
-        """Labelling allocates nothing: the counts are asked once for a thousand gradients."""
+        """Read the allocation counts once for many labels: labeling allocates nothing."""
         self._moment.counts = self._counts()
         try:
             yield
@@ -258,7 +262,7 @@ class Cuda:
         return True
 
     def _counts(self) -> tuple[int, ...]:
-        """Allocations so far on each device in use: 10 to 20 µs each, without synchronizing."""
+        """Allocations so far on each device in use; 10 to 20 µs a device, without synchronizing."""
         if not torch.cuda.is_initialized():
             return (UNCOUNTED,) * len(self._counted)
         return tuple(history.stats(device)["allocation"]["all"]["allocated"] for device in self._counted)
@@ -268,7 +272,7 @@ class Cuda:
             return 0
         return int(history.stats(self._device)["allocated_bytes"]["all"]["current"])
 
-    # -------------------------------------------------------------------------- threads of our own
+    # ------------------------------------------------------------------------- background threads
 
     def _sample(self, device: Device) -> None:
         if device.index not in self._samplers:
@@ -276,7 +280,7 @@ class Cuda:
         self._samplers[device.index].start()
 
     def _check_ring(self) -> None:
-        """Ten times a second: a ring that fills is read before it is overwritten."""
+        """Read a ring that is filling up before it is overwritten; called ten times a second."""
         try:
             if self._sink is not None and self._n_new() > self._n_entries // 2:
                 self._read()
@@ -286,7 +290,7 @@ class Cuda:
     # ------------------------------------------------------------------------------ when to read
 
     def _at_boundary(self, n_allocations: int) -> None:
-        # An allocation makes about three entries: itself and two for its free.
+        # An allocation makes about three entries: one for itself and two for its free.
         n_new = 3 * (n_allocations - self._n_read)
         many = min(_MANY_NEW, self._n_entries // 2) if self._is_emptied else self._n_entries // 2
         if self._is_due(_BOUNDARY_S) or n_new > many:
@@ -295,7 +299,7 @@ class Cuda:
     def _is_due(self, age_s: float) -> bool:
         if self._sink is None:
             return False
-        # Where the ring cannot be emptied a reading costs all of it, however little is new.
+        # If the ring cannot be emptied, a reading costs all of it, however little is new.
         least = age_s if self._is_emptied else max(age_s, self._read_s / _MOST_TIME_SHARE)
         return monotonic() - self._read_at > least and self._has_unread()
 
@@ -305,11 +309,11 @@ class Cuda:
         return any(log.has_unread(history.stats(log.device)) for log in self._logs.values())
 
     def _n_new(self) -> int:
-        """Entries that are not read yet."""
+        """Number of entries that are not read yet."""
         return sum(self._logs[device].n_new(history.stats(device)) for device in self._counted)
 
     def _out_of_memory(self, _device: int) -> None:
-        """What happened is on disk before the program hears of it."""
+        """Write the events to disk before the program sees its OutOfMemoryError."""
         if monotonic() - self._oom_at > _OOM_S:
             self._oom_at = monotonic()
             try:
@@ -340,7 +344,7 @@ class Cuda:
     # ------------------------------------------------------------------------------------ reading
 
     def _begin_or_bridge(self) -> None:
-        """A block begins: the state is what there is, and only what comes now is new."""
+        """Begin a block: write the initial state, or events that lead from the last block's end to now."""
         if not self._logs:
             self._logs = {i: DeviceLog(i, self._note) for i in range(torch.cuda.device_count())}
         logs = list(self._logs.values())
@@ -368,7 +372,7 @@ class Cuda:
         self._read_at = monotonic()
 
     def _take_consistent(self) -> RawReading:
-        """Other threads may be allocating: a moment is looked for in which they do not."""
+        """Take a reading during which nothing happened; other threads may allocate, so at most 5 tries."""
         for _ in range(5):
             raw = history.take(list(self._logs))
             if raw.is_consistent:
@@ -376,7 +380,7 @@ class Cuda:
         return raw
 
     def _read(self, *, with_state: bool = False, wait_s: float = _LONGEST_WAIT_S) -> None:
-        """Everything that is new, as tables."""
+        """Read everything new and write it as tables."""
         if not self._lock.acquire(timeout=wait_s):
             return
         try:
@@ -392,7 +396,7 @@ class Cuda:
         began = monotonic()
         if not history.is_on():
             self._restart_history()
-        # Before the entries: what is told later waits for the next reading.
+        # Before the entries: marks and labels that come later wait for the next reading.
         records_of = self._take_hook_records()
         wants_empty = self._can_empty and not self._is_shared
         raw = history.take(list(self._logs), self._n_entries if wants_empty else 0)
@@ -452,7 +456,7 @@ class Cuda:
         return records_of
 
     def _add_used_devices(self, raw: RawReading) -> None:
-        """Marks count the allocations of each device that is used, from when it is."""
+        """Add devices once the program uses them: marks count the allocations of each used device."""
         new = [i for i in self._logs if i not in self._counted and any(raw.counts(i)[1])]
         for index in new:
             self._counted = (*self._counted, index)
@@ -464,7 +468,7 @@ class Cuda:
     # -------------------------------------------------------------------------------------- notes
 
     def _note(self, note: Note, device: int) -> None:
-        """At once: who dies next cannot say it later."""
+        """Write a note immediately: a process that is killed could not write it later."""
         if self._sink is not None:
             self._sink.note(note, device)
 
@@ -486,7 +490,7 @@ class Cuda:
 
 
 def _drained(rows: list[Any]) -> list[Any]:
-    """What *rows* holds now; in place, as other threads may be adding to it."""
+    """Remove and return all current rows; in place, as other threads may be appending."""
     n = len(rows)
     raw = rows[:n]
     del rows[:n]

@@ -1,8 +1,8 @@
-"""How many entries has the allocator made so far? Its own statistics, exact and never lost.
+"""The number of history entries the allocator has made so far, from its own exact statistics.
 
-torch.cuda.memory_stats counts, per device, what its history may have forgotten: each of the counts below is
-the number of entries of one kind. SEGMENT_MAP and SEGMENT_UNMAP are counted in bytes only, snapshots not at
-all.
+torch.cuda.memory_stats counts, for each device, the entries that the history may have overwritten: each of
+the counts below is the number of entries of one kind. SEGMENT_MAP and SEGMENT_UNMAP are counted in bytes
+only, snapshots not at all.
 """
 
 from collections.abc import Mapping
@@ -20,17 +20,17 @@ class EntryCounts(NamedTuple):
     oom: int
 
     def since(self, before: "EntryCounts") -> "EntryCounts | None":
-        """What came after *before*; None where the program reset the statistics in between."""
+        """The entries made after *before*; None if the program reset the statistics in between."""
         made = EntryCounts(*(now - then for now, then in zip(self, before, strict=True)))
         return made if min(made) >= 0 else None
 
     def plus(self, made: "EntryCounts") -> "EntryCounts":
-        """After *made* more."""
+        """The counts after *made* more entries."""
         return EntryCounts(*(one + other for one, other in zip(self, made, strict=True)))
 
 
 class BytesInUse(NamedTuple):
-    """Bytes in use now, in torch's four senses."""
+    """Bytes in use now, by each of torch's four definitions."""
 
     requested: int
     allocated: int
@@ -43,7 +43,7 @@ COUNTED = frozenset(EntryCounts._fields)
 
 
 def counts_of(stats: Mapping[str, Any]) -> EntryCounts:
-    """Out of the nested statistics of one device, as ``torch._C._cuda_memoryStats`` gives them."""
+    """The counts in the nested statistics of one device that ``torch._C._cuda_memoryStats`` returns."""
     allocation, active, segment = (stats[name]["all"] for name in ("allocation", "active", "segment"))
     return EntryCounts(
         alloc=allocation["allocated"],
@@ -56,10 +56,10 @@ def counts_of(stats: Mapping[str, Any]) -> EntryCounts:
 
 
 def totals_of(stats: Mapping[str, Any]) -> BytesInUse:
-    """Out of the same statistics."""
+    """The bytes in use in the same statistics."""
     return BytesInUse(*(stats[f"{name}_bytes"]["all"]["current"] for name in BytesInUse._fields))
 
 
 def counted(actions: Mapping[str, int]) -> EntryCounts:
-    """How many of each kind there are in a stretch of the history."""
+    """Convert a count of actions in a part of the history to counts by kind."""
     return EntryCounts(*(actions.get(name, 0) for name in EntryCounts._fields))

@@ -1,4 +1,4 @@
-"""One device's part of a recording: which entries of the ring are new, what they mean, and out with them."""
+"""One device's part of a recording: finds the ring's new entries, checks them and writes them."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -37,35 +37,35 @@ class NewEntries:
     """The entries of the ring that are new."""
 
     start: int
-    """Where they begin."""
+    """Index of the first new entry in the ring."""
     is_whole: bool
-    """Whether they follow what was read last."""
+    """Whether they directly follow the last entry read."""
     n_lost: int
-    """Entries between, made and overwritten; 0 also where that is not known."""
+    """Number of entries overwritten before they were read; 0 also if the number is unknown."""
     n_allocations: int
-    """The allocator's count at the end of them; UNCOUNTED where the program set it back meanwhile."""
+    """The allocation count at their end; UNCOUNTED if the program reset the statistics meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class HookRecords:
-    """What the program's hooks knew of this device since the last reading."""
+    """Marks and labels that the hooks recorded for one device since the last reading."""
 
     marks: Sequence[MarkRow]
-    """Where ``event`` belongs stands the count of allocations, or UNCOUNTED."""
+    """Marks with the allocation count (or UNCOUNTED) in place of ``event``."""
     labels: Sequence[tuple[int, LabelRow]]
-    """Time, and the same."""
+    """Labels, each with its time in ns, and the allocation count in place of ``event``."""
     switches: Callable[[Trace], list[MarkRow]]
-    """Marks that are placed by time in the trace given."""
+    """Returns the marks that are placed in a given trace by time."""
 
 
 class DeviceLog:
-    """What was seen of one device so far, and where it goes."""
+    """Follows the allocator of one device and writes its events, marks, labels and states."""
 
     def __init__(self, device: int, add_note: Callable[[Note, int], None]) -> None:
         self.device = device
         self.n_events = 0
         self.n_without_stack = self.n_allocs_and_frees = 0
-        """Allocations and frees so far, and those of them without a stack."""
+        """Number of allocations and frees so far, first those without a stack, then all."""
         self._add_note = add_note
         self._counts: EntryCounts | None = None
         self._tail: list[Key] = []
@@ -74,45 +74,45 @@ class DeviceLog:
         self._time_ns = 0
         self._n_gaps = self._n_lost_more = 0
         self.needs_bridge = False
-        """Whether entries were lost that nobody has bridged yet."""
+        """Whether entries were lost, and no events bridge the gap yet."""
 
     @property
     def is_begun(self) -> bool:
-        """Whether its first state is written."""
+        """Whether the initial state is written."""
         return self._ledger is not None
 
     def has_unread(self, stats: Any) -> bool:
-        """Whether the allocator did anything that was not read."""
+        """Whether the allocator has made entries that are not read yet."""
         return self._counts != counts_of(stats)
 
     def n_new(self, stats: Any) -> int:
-        """How many entries of the counted kinds are not read yet."""
+        """Number of entries of the counted kinds that are not read yet."""
         made = counts_of(stats).since(self._counts) if self._counts is not None else None
         return sum(made) if made is not None else 0
 
     def forget_ring(self) -> None:
-        """The ring is another one, and empty; nothing happened since the last reading."""
+        """Forget the last entries read: an empty ring replaced theirs, and nothing happened meanwhile."""
         self._tail = []
 
     def begin(self, sink: Sink, reading: Reading) -> None:
-        """What there is now is the first state."""
+        """Write the current state as the initial state."""
         self.start_at(reading.raw)
         self._begin_with(sink, reading, self._state(reading))
 
     def start_at(self, raw: RawReading) -> None:
-        """Whatever is in the ring is no part of the recording; what comes now is."""
+        """Skip the entries that are in the ring now: the recording begins after them."""
         ring = raw.ring(self.device)
         self._counts = raw.counts(self.device)[1]
         self._tail = [_key(row) for row in ring[-TAIL:]]
 
     def is_idle(self, raw: RawReading) -> bool:
-        """Whether the device was never used: then there is nothing to write."""
+        """Whether the device was never used, so that there is nothing to write."""
         return not self.is_begun and not any(raw.counts(self.device)[1])
 
     # ------------------------------------------------------------------------- what is new
 
     def find(self, raw: RawReading) -> NewEntries:
-        """The new entries, and how many are missing before them; they count as seen from here on."""
+        """Find the new entries and how many are missing before them; from here on they count as read."""
         ring = raw.ring(self.device)
         before, after = raw.counts(self.device)
         known = self._counts if self._counts is not None else before
@@ -130,7 +130,7 @@ class DeviceLog:
         return NewEntries(start or 0, is_whole, n_lost, UNCOUNTED if is_reset else self._counts.alloc)
 
     def begin_ring(self, raw: RawReading) -> None:
-        """The ring was emptied after this reading."""
+        """Continue with the empty ring if it was emptied after this reading."""
         if raw.after_restart is None:
             return
         now = counts_of(raw.after_restart[self.device])
@@ -141,10 +141,10 @@ class DeviceLog:
             self.needs_bridge = True
             self._note_gap(sum(made))
 
-    # ------------------------------------------------------------------------------ out with it
+    # ----------------------------------------------------------------------------------- writing
 
     def write(self, sink: Sink, reading: Reading, entries: NewEntries, records: HookRecords) -> None:
-        """The new events with the sizes of their blocks, and what was records of them."""
+        """Write the new events with their block sizes, and the marks and labels that belong to them."""
         history = reading.events(self.device)
         trace = self._normalized(history)
         self._ensure_initial_state(sink, reading, (entries, trace))
@@ -160,7 +160,7 @@ class DeviceLog:
         self._count_missing_stacks(trace)
 
     def write_state(self, sink: Sink, reading: Reading) -> None:
-        """What the allocator itself says it holds now; checked block by block."""
+        """Write the allocator's own current state, after comparing it with ours block by block."""
         if not reading.raw.is_consistent or self._ledger is None:
             return
         state = self._state(reading)
@@ -175,7 +175,10 @@ class DeviceLog:
         sink.state(_at(state, self.n_events, self._time_ns), self.device, reported=True)
 
     def _ensure_initial_state(self, sink: Sink, reading: Reading, new: tuple[NewEntries, Trace]) -> None:
-        """The state before the new events: known, or found by undoing them from what there is after them."""
+        """Make sure that the state before the new events is known.
+
+        If it is not, it is reconstructed by undoing the new events from the state after them.
+        """
         entries, trace = new
         if self._ledger is not None and entries.is_whole and not self.needs_bridge:
             return
@@ -195,7 +198,7 @@ class DeviceLog:
         sink.state(_at(initial, 0, 0), self.device, reported=False)
 
     def _resync(self, sink: Sink, reading: Reading) -> None:
-        """Events and allocator disagree: what the allocator says counts."""
+        """Add events that lead to the allocator's own state, which wins where the events disagree with it."""
         before = self.n_events
         self._move_to(
             sink, reading, (Ledger(self._state(reading), reading.settings(self.device)), reading.time_ns)
@@ -206,7 +209,7 @@ class DeviceLog:
             self._add_note(Note("replay_differs", text, n_moved), self.device)
 
     def bridge_pause(self, sink: Sink, reading: Reading) -> bool:
-        """Nobody recorded for a while: events that lead to what is there now; whether there were any."""
+        """Write events that lead to the current state after a pause; returns whether there were any."""
         if self._ledger is None:
             return False
         before = self.n_events
@@ -248,10 +251,13 @@ class DeviceLog:
             found = [(int(k), *row[1:]) for k, (_, row) in zip(at, labels, strict=True)]
             sink.append(labels_table(found), self.device)
 
-    # ---------------------------------------------------------------------------- of torch's words
+    # ------------------------------------------------------------------------------- conversions
 
     def _normalized(self, history: DeviceHistory) -> Trace:
-        """Without snapshots, with our pools, and never back in time: torch fits its clock anew each time."""
+        """Convert a trace: no snapshots, pools in our numbering, and times that never decrease.
+
+        torch calibrates its clock again for each reading, so times may step back slightly.
+        """
         trace = history.trace
         if (trace.action == Action.SNAPSHOT).any():
             trace = trace.rows(trace.action != Action.SNAPSHOT)
@@ -269,14 +275,14 @@ class DeviceLog:
         return Snapshot(history.final.event, history.final.time_ns, segments, history.final.blocks)
 
     def _pool_index(self, history: DeviceHistory) -> NDArray[Any]:
-        """Ours of each of its pools: a reading numbers them as it meets them."""
+        """The index in our numbering for each pool of a reading, which numbers pools as it meets them."""
         for pool in history.pools:
             if pool not in self._pools:
                 self._pools.append(pool)
         return np.array([self._pools.index(pool) for pool in history.pools], dtype="i4")
 
     def flush_gap_notes(self) -> None:
-        """The gaps that were too many to be records one by one."""
+        """Write one note for all gaps beyond the number that have a note each."""
         if self._n_gaps > _MANY_GAPS:
             n_more = self._n_gaps - _MANY_GAPS
             text = f"{self._n_lost_more} events are missing in {n_more} more gaps"
@@ -314,7 +320,7 @@ def _gap(n_lost: int) -> Note:
 
 
 def _annotated(theirs: Marks, n_before: int) -> list[MarkRow]:
-    """torch's own annotations, but for those that say again what our hooks said."""
+    """torch's own annotations, except those that repeat what our hooks recorded."""
     again = (Phase.OPTIMIZER, Phase.ZERO_GRAD, Phase.DATA)
     rows = zip(*(column.tolist() for _, column in theirs.columns()), strict=True)
     return [

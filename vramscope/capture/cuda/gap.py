@@ -1,4 +1,4 @@
-"""What happened while nobody saw it? Events that lead from one state of the allocator to a later one."""
+"""Bridges a gap with events that lead from one state of the allocator to a later one."""
 
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -19,9 +19,10 @@ class _EventRow(NamedTuple):
 
 
 def bridge(before: Ledger, after: Ledger, time_ns: int) -> Trace:
-    """Frees and segment frees, then segments and allocations: as few as explain the difference.
+    """Return the fewest events that explain the difference: first frees, then allocations.
 
-    A block freed and made again alike in between is not told apart from one that stayed.
+    All events have the time *time_ns*. A block that was freed and allocated again identically in the gap
+    cannot be distinguished from one that stayed.
     """
     lost_segments = _without(before.segments, after.segments)
     new_segments = _without(after.segments, before.segments)
@@ -46,7 +47,7 @@ def bridge(before: Ledger, after: Ledger, time_ns: int) -> Trace:
 
 
 def _without(one: Mapping[int, Segment], other: Mapping[int, Segment]) -> dict[int, Segment]:
-    """Those of *one* that *other* has not; who made them is no part of what they are."""
+    """The segments of *one* that *other* does not have; the stacks that made them are not compared."""
     return {
         address: segment
         for address, segment in one.items()
@@ -55,7 +56,7 @@ def _without(one: Mapping[int, Segment], other: Mapping[int, Segment]) -> dict[i
 
 
 def _kept(before: Ledger, after: Ledger, changed: tuple[dict[int, Segment], dict[int, Segment]]) -> set[int]:
-    """Addresses of the blocks that may have stayed: alike, in segments that stayed, and not freed before."""
+    """Addresses of the blocks that may have stayed: equal, in segments that stayed, not freed before."""
     alike = {
         address
         for address, block in before.blocks.items()

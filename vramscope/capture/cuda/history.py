@@ -1,8 +1,8 @@
-"""torch's memory history of this process: switched on and off, read, and begun anew without losing an entry.
+"""Starts, stops, reads and restarts torch's memory history of this process without losing an entry.
 
-Reading it makes hundreds of thousands of Python objects at once. Python's garbage collector would walk
-through all of them several times meanwhile, so it is held: 1.1 µs an entry instead of 3 to 5 (measured, torch
-2.6 and 2.13).
+Reading it creates hundreds of thousands of Python objects at once. Python's garbage collector would traverse
+all of them several times meanwhile, so it is disabled: 1.1 µs an entry instead of 3 to 5 (measured, torch 2.6
+and 2.13).
 """
 
 import gc
@@ -26,27 +26,27 @@ from vramscope.capture.cuda.counts import (
 from vramscope.capture.gradients import backwards
 
 MAX_ENTRIES = 250_000
-"""Of 450 bytes each with Python stacks, so at most 107 MiB of host memory."""
+"""Size of the ring; an entry with Python stacks takes 450 bytes, so at most 107 MiB of host memory."""
 
 _call = operator.methodcaller("__call__")
 
 
 @dataclass(frozen=True, slots=True)
 class RawReading:
-    """One reading of the history."""
+    """One reading of the history as torch returns it."""
 
     snapshot: dict[str, Any]
-    """As torch gives it, of all devices."""
+    """torch's snapshot of all devices."""
     before: Mapping[int, Any]
-    """The statistics of each device at its beginning, …"""
+    """The statistics of each device before the snapshot."""
     after: Mapping[int, Any]
-    """… and at its end: the same where nothing happened meanwhile."""
+    """The statistics of each device after the snapshot; equal to *before* if nothing happened."""
     after_restart: Mapping[int, Any] | None
-    """The statistics after the ring was emptied; None where it was not."""
+    """The statistics of each device after the ring was emptied; None if it was not."""
 
     @property
     def is_consistent(self) -> bool:
-        """Whether nothing happened while it was read: then entries, segments and statistics agree."""
+        """Whether nothing happened during the reading, so that entries, segments and statistics agree."""
         return self.before == self.after
 
     def ring(self, device: int) -> list[Any]:
@@ -56,41 +56,41 @@ class RawReading:
         return found
 
     def counts(self, device: int) -> tuple[EntryCounts, EntryCounts]:
-        """Before and after."""
+        """The entry counts of one device before and after the snapshot."""
         return counts_of(self.before[device]), counts_of(self.after[device])
 
     def totals(self, device: int) -> BytesInUse:
-        """At the end."""
+        """The bytes in use on one device after the snapshot."""
         return totals_of(self.after[device])
 
 
 def is_on() -> bool:
-    """Whether a history is kept, ours or the program's."""
+    """Whether torch keeps a history, started by vramscope or by the program."""
     ask = getattr(torch._C, "_cuda_isHistoryEnabled", None)
     return bool(torch.cuda.is_initialized() and ask is not None and ask())
 
 
 def start(max_entries: int) -> None:
-    """From here on, with Python stacks and an empty ring; initializes CUDA."""
+    """Start the history with Python stacks and an empty ring; initializes CUDA."""
     torch.cuda.init()
     for do in _beginnings(max_entries):
         do()
 
 
 def stop() -> None:
-    """Keep none; what was kept is gone at once."""
+    """Stop the history; its entries are discarded."""
     if torch.cuda.is_initialized():
         _record()(*_arguments(None, 1))
 
 
 def stats(device: int) -> Any:
-    """The allocator's statistics of one device: 10 to 20 µs, without synchronizing."""
+    """The allocator's statistics of one device; takes 10 to 20 µs and does not synchronize."""
     return torch._C._cuda_memoryStats(device)
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Without Python's cyclic garbage collector, which would walk through every entry several times."""
+    """Disable Python's cyclic garbage collector, which would traverse every entry several times."""
     collects = gc.isenabled()
     try:
         gc.disable()
@@ -101,17 +101,25 @@ def uncollected() -> Iterator[None]:
 
 
 def take(devices: Sequence[int], restart_with: int = 0) -> RawReading:
-    """Read all; and where *restart_with* entries are wanted and nothing happens meanwhile, empty the ring.
+    """Read the whole history, and empty the ring if requested and nothing happened meanwhile.
 
-    From the first look at the statistics to the last no other Python thread runs: the calls are chained in C,
-    where the interpreter has no occasion to switch. Threads of C++ may allocate; the statistics tell.
+    Between the first and the last reading of the statistics no other Python thread runs: the calls are
+    chained in C, where the interpreter cannot switch threads. C++ threads may allocate, which the statistics
+    show.
+
+    Parameters
+    ----------
+    devices
+        The devices whose statistics are read.
+    restart_with
+        Size of the new, empty ring in entries; 0 leaves the ring as it is.
     """
     ask = [partial(torch._C._cuda_memoryStats, device) for device in devices]
     lazy = _lazy_modules()
     with uncollected():
         try:
-            # With the first snapshot that has Python frames torch looks for torch._inductor and imports it:
-            # 4 s and 800 modules, in the middle of a step. Where nobody imported it, it made no code to show.
+            # For the first snapshot with Python frames torch imports torch._inductor: 4 s and 800 modules in
+            # the middle of a step. If it was not imported before, it generated no code to show.
             chain = [*ask, partial(lazy.discard, "_inductor"), _snapshot()]
             found = list(map(_call, [*chain, partial(lazy.add, "_inductor"), *ask]))
         finally:
@@ -129,10 +137,11 @@ def take(devices: Sequence[int], restart_with: int = 0) -> RawReading:
 
 
 def _restart(ask: Sequence[Callable[[], Any]], expected: list[Any], max_entries: int) -> list[Any] | None:
-    """Empty the ring if the statistics are still as *expected*; those afterwards, None where they were not.
+    """Empty the ring if the statistics still equal *expected*; returns those afterwards, else None.
 
-    Asking, comparing and emptying are one chain of C calls again, of some microseconds. In these a thread
-    that runs Python allocates nothing, as it waits for the interpreter; one in a backward pass does.
+    Reading, comparing and emptying are one chain of C calls that takes some microseconds. Meanwhile a thread
+    that runs Python allocates nothing, as it waits for the interpreter; a thread in a backward pass may. So
+    the ring is emptied only while no backward pass runs.
     """
     statistics = map(_call, [partial(list, map(_call, [*ask, backwards.copy]))])
     same = map(operator.methodcaller("__eq__", [*expected, {}]), statistics)
@@ -145,7 +154,7 @@ def _restart(ask: Sequence[Callable[[], Any]], expected: list[Any], max_entries:
 
 
 def _beginnings(max_entries: int) -> list[Callable[[], Any]]:
-    """The calls that begin an empty ring: before torch 2.8 nothing but switching off empties it."""
+    """The calls that start an empty ring: before torch 2.8 only switching the history off empties it."""
     begin = partial(_record(), *_arguments("all", max_entries))
     if _n_arguments() >= 5:
         return [begin]
@@ -158,7 +167,7 @@ def _record() -> Callable[..., Any]:
 
 
 def _arguments(enabled: str | None, max_entries: int) -> list[Any]:
-    """What torch's own ``_record_memory_history`` passes on: it grew from version to version."""
+    """The arguments that torch's own ``_record_memory_history`` passes; later versions have more."""
     # enabled, context, stacks, max_entries,
     # clear_history, compile_context, global_record_annotations, skip_actions
     every = [enabled, "all", "python", max_entries, True, False, True, ["snapshot"]]
@@ -173,16 +182,16 @@ def _n_arguments() -> int:
 
 @cache
 def _snapshot() -> Callable[[], Any]:
-    """torch's C function itself; newer ones take a memory pool."""
+    """torch's C function for a snapshot; newer versions take a memory pool."""
     takes_pool = "_cuda_memorySnapshot(None)" in inspect.getsource(torch.cuda.memory._snapshot)
     ask: Callable[..., Any] = torch._C._cuda_memorySnapshot
     return partial(ask, None) if takes_pool else ask
 
 
 def _lazy_modules() -> set[str]:
-    """The names that ``torch.__getattr__`` imports when asked for them; a set of ours where it has none."""
+    """The names that ``torch.__getattr__`` imports on first use; a placeholder if torch has no such set."""
     found = getattr(torch, "_lazy_modules", None)
-    # Another thread may be importing it: it would not find what it has begun.
+    # If another thread is importing it now, hiding the name would break that import.
     if "torch._inductor" in sys.modules or not isinstance(found, set) or "_inductor" not in found:
         return {"_inductor"}
     return found

@@ -1,8 +1,8 @@
-"""Between which two events of the trace did a mark fall, when the events come only later?
+"""Places marks between the events of a trace that is read only later.
 
-A mark brings the time and the number of allocations that the allocator had made by then. The number places
-it between two allocations for certain; the time, on the allocator's own clock but cut to microseconds, places
-it among the few frees and segments between those two.
+A mark carries its time and the allocator's allocation count. The count places it between two allocations
+exactly. The time, on the allocator's own clock but truncated to microseconds, places it among the few frees
+and segment events between those two.
 """
 
 from collections.abc import Sequence
@@ -19,15 +19,25 @@ UNCOUNTED = -1
 def instants(
     trace: Trace, n_allocations: int, counts: Sequence[int], times_ns: Sequence[int]
 ) -> NDArray[Any]:
-    """The instant of *trace* for each mark, in order.
+    """Return the instant of *trace* for each mark, in order.
 
-    *n_allocations* is the allocator's count at the end of the trace, *counts* what it was at each mark
-    (UNCOUNTED where it was not asked). Counted from the end, so a trace that lost its beginning is fine.
+    Counts are compared from the end of the trace, so a trace that lost its beginning works too.
+
+    Parameters
+    ----------
+    trace
+        The events, in order.
+    n_allocations
+        The allocator's allocation count at the end of the trace.
+    counts
+        The allocation count at each mark; UNCOUNTED if it was not read.
+    times_ns
+        The time of each mark.
     """
     at = np.flatnonzero(trace.action == Action.ALLOC)
     before = np.array(counts, dtype="i8") - (n_allocations - len(at))
     edges = np.concatenate([[-1], at, [len(trace)]])
-    # A count that cannot be (the program reset the statistics): the time alone decides.
+    # If a count is impossible (the program reset the statistics), the time alone decides.
     known = (np.array(counts, dtype="i8") != UNCOUNTED) & (before <= len(at))
     index = np.clip(before, 0, len(at))
     low = np.where(known, edges[index] + 1, 0)

@@ -1,7 +1,8 @@
-"""Callback when CUDA runs out of memory, before the program is.
+"""Calls back when CUDA runs out of memory, before the program sees the error.
 
-torch keeps an observer for the life of the process, so there is one, which does nothing while nobody records.
-It runs where the allocation failed, perhaps on autograd's thread, and without the allocator's lock.
+torch keeps an observer for the life of the process, so only one is attached; it does nothing while no
+recording runs. It runs on the thread whose allocation failed, perhaps one of autograd's, without the
+allocator's lock.
 """
 
 from collections.abc import Callable
@@ -11,14 +12,14 @@ from typing import TypeAlias
 import torch
 
 Callback: TypeAlias = Callable[[int], None]
-"""The device; must not raise."""
+"""Receives the index of the device; must not raise."""
 
 _callback: Callback | None = None
 _is_attached = False
 
 
 def listen(callback: Callback) -> None:
-    """From now on call *callback*; needs CUDA to be initialized."""
+    """Call *callback* from now on; CUDA must be initialized."""
     global _callback, _is_attached  # noqa: PLW0603 -- torch can attach an observer, and never detach it
     _callback = callback
     attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
@@ -28,7 +29,7 @@ def listen(callback: Callback) -> None:
 
 
 def ignore() -> None:
-    """No longer."""
+    """Stop calling the callback."""
     global _callback  # noqa: PLW0603
     _callback = None
 
@@ -36,6 +37,6 @@ def ignore() -> None:
 def _observe(device: int, _size: int, _total: int, _free: int) -> None:
     callback = _callback
     if callback is not None:
-        # Whatever is raised here would replace the error that the program waits for.
+        # An exception raised here would replace the OutOfMemoryError that the program expects.
         with suppress(Exception):
             callback(device)

@@ -1,4 +1,4 @@
-"""One reading of the history in our columns, as far as somebody asks."""
+"""One reading of the history, converted to columns as far as needed."""
 
 import re
 from collections.abc import Mapping
@@ -14,15 +14,15 @@ from vramscope.model.stacks import StackBuilder
 
 
 class StackLog:
-    """Every stack once, and how far they are written."""
+    """The distinct stacks, and how many of them are written."""
 
     def __init__(self, depth: int | None = None) -> None:
-        """*depth*: the innermost so many frames are kept."""
+        """Keep the innermost *depth* frames of each stack."""
         self.builder = StackBuilder(depth)
         self._n_written = 1
 
     def write(self, sink: Sink) -> None:
-        """Those that are new."""
+        """Write the stacks that are not written yet."""
         rows = self.builder.rows(self._n_written)
         if rows:
             sink.stacks(rows)
@@ -30,13 +30,24 @@ class StackLog:
 
 
 class Reading:
-    """The new events of every device now; segments and blocks where they are needed, which is rarely."""
+    """Holds the new events of every device; segments and blocks are converted only when needed (rarely)."""
 
     def __init__(
         self, raw: RawReading, starts: Mapping[int, int], stacks: StackLog, given: tuple[str, int]
     ) -> None:
-        """*starts*: where the new entries of each device begin. *given*: torch's version, and the time of the
-        last annotation (in µs) that an earlier reading had."""
+        """Convert the new entries of *raw*.
+
+        Parameters
+        ----------
+        raw
+            The reading.
+        starts
+            Index of the first new entry of each device; a device that is missing has none.
+        stacks
+            The log that the stacks are added to.
+        given
+            torch's version, and the time of the last annotation of earlier readings in µs.
+        """
         self.raw = raw
         self.time_ns = time_ns()
         self._stacks = stacks
@@ -51,11 +62,11 @@ class Reading:
         return max((mark["time_us"] for mark in marks), default=self._annotated_us)
 
     def events(self, device: int) -> DeviceHistory:
-        """What is new."""
+        """The new events of *device*."""
         return self._events.get(device) or self._nothing(device)
 
     def state(self, device: int) -> DeviceHistory:
-        """``final`` is what the allocator holds; takes some µs a block."""
+        """The state of *device*: ``final`` is what the allocator holds; takes some µs a block."""
         if self._states is None:
             snapshot = self.raw.snapshot | {"device_traces": [], "external_annotations": []}
             found, _ = histories(snapshot, self._stacks.builder, torch=self._torch)
@@ -63,16 +74,16 @@ class Reading:
         return self._states.get(device) or self._nothing(device)
 
     def settings(self, device: int) -> Settings:
-        """The allocator's, as it said in this reading."""
+        """The allocator's settings as this reading reports them."""
         return self.events(device).settings
 
     def forget_events(self) -> None:
-        """They are written; what the allocator held may be asked later."""
+        """Release the events after they are written; the state can still be converted."""
         self.raw = replace(self.raw, snapshot=self.raw.snapshot | {"device_traces": []})
         self._events = {}
 
     def write_stacks(self, sink: Sink) -> None:
-        """Before the tables that use them."""
+        """Write the new stacks, before the tables that refer to them."""
         self._stacks.write(sink)
 
     def _read(self, starts: Mapping[int, int]) -> dict[int, DeviceHistory]:
@@ -93,7 +104,7 @@ class Reading:
         return {history.device: history for history in found}
 
     def _pool_segments(self, traces: list[list[Any]]) -> list[Any]:
-        """Up to torch 2.11 only the segments tell which pool an event belongs to."""
+        """The segments without blocks if the pools of events need them (up to torch 2.11), else none."""
         if any(trace and "pool_id" in trace[0] for trace in traces):
             return []
         segments = self.raw.snapshot["segments"]
@@ -118,7 +129,10 @@ _BACKWARD = {"name": "backward", "filename": "", "line": 0}
 
 
 def _with_forward(trace: list[Any]) -> list[Any]:
-    """Under anomaly mode torch ≥ 2.11 tells the forward's stack of what backward does: better than none."""
+    """Use the forward's stack for entries of backward that have none of their own.
+
+    torch ≥ 2.11 reports it under anomaly mode.
+    """
     if not any("forward_frames" in row for row in trace):
         return trace
     known: dict[int, list[Any]] = {}
@@ -128,12 +142,12 @@ def _with_forward(trace: list[Any]) -> list[Any]:
         if lines and not row.get("frames"):
             if id(lines) not in known:
                 known[id(lines)] = [_BACKWARD, *_frames(lines)]
-            row = row | {"frames": known[id(lines)]}  # noqa: PLW2901 -- torch's own stay as they are
+            row = row | {"frames": known[id(lines)]}  # noqa: PLW2901 -- torch's own rows stay unchanged
         found.append(row)
     return found
 
 
 def _frames(lines: list[str]) -> list[Any]:
-    """Of formatted lines, outermost first, the frames, innermost first."""
+    """Parse formatted lines, outermost first, into frames, innermost first."""
     matches = [_LINE.match(line) for line in reversed(lines)]
     return [{"filename": m[1], "line": int(m[2]), "name": m[3]} for m in matches if m is not None]

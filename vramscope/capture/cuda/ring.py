@@ -1,7 +1,7 @@
-"""Which entries of torch's ring are new, and how many were overwritten before they were read?
+"""Finds the new entries of torch's ring, and how many were overwritten before they were read.
 
-Training repeats itself, address for address, so the entries alone cannot tell: a stretch like the last one
-read occurs once a step. The allocator's own counts say how many are new; the entries say that this is so.
+Training repeats itself, address for address, so the entries alone do not suffice: the last entries read occur
+again in every step. The allocator's own counts give the number of new entries; the entries confirm it.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,19 +10,29 @@ from typing import TypeAlias
 from vramscope.capture.cuda.counts import COUNTED, EntryCounts
 
 Key: TypeAlias = tuple[str, int, int]
-"""Action, address and size of an entry. Its time is no part of it: torch computes that anew each time."""
+"""Action, address and size of an entry, without its time, which torch computes again for each reading."""
 
 TAIL = 32
-"""So many entries are remembered to know the place again."""
+"""Number of last entries that are remembered to find the place again."""
 
 
 def first_new(
     actions: Sequence[str], key: Callable[[int], Key], tail: Sequence[Key], made: tuple[int, int]
 ) -> int | None:
-    """Where the entries begin that follow *tail*; None where they do not follow it: some are lost.
+    """Index of the first entry that follows *tail*; None if none does, as some entries are lost.
 
-    *actions* are those of the whole ring, oldest first, *key* gives the entry of an index. *made*: at least
-    and at most so many entries of the counted kinds came after the tail. 0.1 µs per new entry.
+    This takes 0.1 µs per new entry.
+
+    Parameters
+    ----------
+    actions
+        The actions of the whole ring, oldest first.
+    key
+        Returns the key of the entry at an index.
+    tail
+        The keys of the last entries read.
+    made
+        The least and the largest possible number of entries of the counted kinds after the tail.
     """
     least, most = made
     n_new = 0
@@ -37,14 +47,14 @@ def first_new(
 
 
 def _follows(start: int, key: Callable[[int], Key], tail: Sequence[Key]) -> bool:
-    """Whether as much of *tail* as the ring still holds stands before *start*."""
-    if not tail:  # a ring just begun
+    """Whether the part of *tail* that the ring still holds ends right before *start*."""
+    if not tail:  # a new ring
         return start == 0
     return all(key(start - i) == tail[-i] for i in range(1, min(start, len(tail)) + 1))
 
 
 def lost(made: EntryCounts | None, seen: EntryCounts) -> int:
-    """How many entries were made but not seen; 0 where the statistics do not tell."""
+    """Number of entries that were made but not seen; 0 if the statistics cannot tell."""
     if made is None:
         return 0
     return sum(max(0, count - found) for count, found in zip(made, seen, strict=True))

@@ -1,7 +1,8 @@
-"""The program may keep a history too: torch has one for everybody.
+"""Shares torch's memory history with the program, since torch has only one per process.
 
-While it does, ours is only read. What it asks of torch is let through unchanged; we are told before, to read
-what it may be about to throw away, and after, to know whose history it is now.
+While the program keeps a history, vramscope only reads it. The program's calls reach torch unchanged.
+vramscope is called before each of them, to read entries that the call may discard, and after it, to know
+whether the program keeps a history now.
 """
 
 import functools
@@ -14,10 +15,13 @@ _NAME = "_record_memory_history"
 
 
 class HistoryInterceptor:
-    """Stands in front of ``torch.cuda.memory._record_memory_history`` until it is taken away."""
+    """Wraps ``torch.cuda.memory._record_memory_history`` until ``remove``."""
 
     def __init__(self, before: Callable[[], None], after: Callable[[bool], None]) -> None:
-        """*after* gets whether a history is kept now. Neither may raise."""
+        """Call *before* and *after* around each call; *after* receives whether a history is kept now.
+
+        Neither may raise.
+        """
         original = getattr(torch.cuda.memory, _NAME)
 
         @functools.wraps(original)
@@ -32,6 +36,6 @@ class HistoryInterceptor:
         setattr(torch.cuda.memory, _NAME, watched)
 
     def remove(self) -> None:
-        """Stays where somebody has wrapped it since."""
+        """Restore the original, unless someone else has wrapped it since."""
         if getattr(torch.cuda.memory, _NAME) is self._ours:
             setattr(torch.cuda.memory, _NAME, self._original)
