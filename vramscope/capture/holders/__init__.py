@@ -1,8 +1,8 @@
-"""Who keeps these tensors alive? A walk from the program's names to every storage that they lead to.
+"""Finds what keeps tensors alive: walks from the program's names to every storage that they reach.
 
-Breadth first from the locals of live frames and the globals of the program's modules, through Python's
-objects and through autograd's graph. It asks strangers nothing (no ``getattr`` on them, no unpacking of
-saved tensors), ends at its deadline, and lets go of everything before it returns.
+The walk is breadth first, from the locals of live frames and the globals of the program's modules, through
+Python's objects and autograd's graph. It runs no code of other objects (no ``getattr`` on them, no unpacking
+of saved tensors), ends at its deadline, and releases every reference before it returns.
 """
 
 import gc
@@ -55,34 +55,37 @@ _ATOMS = frozenset(
 )
 _FIRST = (torch.Tensor, torch.nn.Module)
 _WORDS = (str, int, float, bool, type(None))
-# By the type's own descriptor: a stranger's exception may have made a property of it.
+# The type's own descriptor: a subclass of an exception may define a property of that name.
 _TRACEBACK: Any = BaseException.__dict__["__traceback__"]
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Way(NamedTuple):
-    """How a storage is reached, from a name of the program."""
+    """A storage and the steps that lead to it from a name of the program."""
 
     storage: Any
     words: tuple[Word, ...]
 
 
 class SearchResult(NamedTuple):
-    """What a walk found."""
+    """The storages that a search reached."""
 
     ways: list[Way]
     is_complete: bool
-    """Whether it came to its end: before its deadline, and before another thread began a backward pass."""
+    """Whether the search finished before its deadline and before another thread began a backward pass."""
 
 
 def search(seconds: float, frame: types.FrameType | None = None) -> SearchResult:
-    """The shortest way to every storage that the program's names lead to.
+    """Find the shortest way to every storage that the program's names reach.
 
-    Within so many *seconds* of this thread's own time, and no more than four times as many by the clock.
-
-    *frame*: the innermost of the calling thread that may be looked into.
+    Parameters
+    ----------
+    seconds
+        Longest CPU time of this thread; by the clock the search may take four times as long.
+    frame
+        The innermost frame of the calling thread whose locals are searched.
     """
-    # What a walk makes would set off collections, each of which goes through the whole heap.
+    # The objects that a walk creates would trigger collections, each of which traverses the whole heap.
     collects = gc.isenabled()
     try:
         gc.disable()
@@ -106,12 +109,12 @@ def _search(walk: "_HolderWalk", frame: types.FrameType | None) -> SearchResult:
 
 
 def as_text(words: Iterable[Word]) -> str:
-    """For the file."""
+    """Encode the steps of a way as JSON for the trace."""
     return json.dumps([list(word) for word in words], separators=(",", ":"), ensure_ascii=False)
 
 
 class _HolderWalk:
-    """Objects met so far, each with the way to it: the one before, and a word."""
+    """The objects reached so far, each with its predecessor and the step that leads from there."""
 
     def __init__(self, seconds: float) -> None:
         self.is_late = False
@@ -121,8 +124,9 @@ class _HolderWalk:
         self._objects: list[Any] = []
         self._before: list[int] = []
         self._words: list[Word] = []
-        # Tensors do not wait for what else was met: a data set in memory may take all the time there is. Nor
-        # do modules, whose hooks say what put a tensor into a list: a trainer may take all of it too.
+        # Tensors come before other objects, since a data set in memory could take all of the time. So do
+        # modules, whose hooks show what put a tensor into a list, since a trainer object could take all of it
+        # too.
         self._first: deque[int] = deque()
         self._queue: deque[int] = deque()
         self._found: dict[int, tuple[Any, int]] = {}
@@ -133,14 +137,14 @@ class _HolderWalk:
         self._backwards = set(backwards)
 
     def run(self, roots: Iterable[tuple[Any, Word]]) -> None:
-        """From *roots* as far as it goes."""
+        """Walk from *roots* to everything that they reach."""
         for thing, word in roots:
             self._meet(thing, -1, word)
         self._work_off()
-        # A local variable may be the step's own, and hold the graph of earlier steps by the way only: what an
-        # attribute or a container holds too is theirs.
+        # A local variable may belong to the current step and hold the graph of earlier steps only
+        # incidentally: whatever an attribute or a container holds as well is attributed to these.
         later, self._later = self._later, []
-        # What a loop carries on is gone through to the end before what it makes again in each turn.
+        # Variables that a loop carries from turn to turn come before those that it assigns in each turn.
         for is_own in (False, True):
             for node, before, word in later:
                 if self._is_local_to_step(before) == is_own:
@@ -153,7 +157,7 @@ class _HolderWalk:
         count = 0
         while (first or queue) and not self.is_late:
             if backwards.keys() != self._backwards:
-                # A thread that has just come; its tensors are its own.
+                # A thread has begun a backward pass, and its tensors may not be touched.
                 self.is_late = True
                 return
             at = first.popleft() if first else queue.popleft()
@@ -171,9 +175,10 @@ class _HolderWalk:
         return self.is_late
 
     def unreached(self) -> Iterator[list[tuple[Any, Word]]]:
-        """What no name leads to, and is alive nevertheless: cycles, of Python and of autograd.
+        """Living objects that no name reaches: reference cycles of Python and of autograd.
 
-        The program's own objects first, then parameters (they lead to their gradients), then other tensors.
+        The program's own objects come first, then parameters (which lead to their gradients), then other
+        tensors.
         """
         wanted: dict[type, bool] = {}
         ranks: tuple[list[tuple[Any, Word]], ...] = ([], [], [])
@@ -190,12 +195,12 @@ class _HolderWalk:
         yield from ranks
 
     def ways(self) -> list[Way]:
-        """The way to every storage met."""
+        """Return the way to every storage reached."""
         hooks = kept_by_hooks(self._hooks)
         return [Way(storage, self._way(at, hooks)) for storage, at in self._found.values()]
 
     def forget(self) -> None:
-        """Let go of everything; the newest first, as a stack would."""
+        """Release every reference, the newest first, as a stack would."""
         self._found.clear()
         self._hooks.clear()
         self._later.clear()
@@ -214,7 +219,7 @@ class _HolderWalk:
         self._objects.append(thing)
         self._before.append(before)
         self._words.append(word)
-        # Not isinstance: it asks a stranger for its __class__.
+        # Not isinstance, which reads the object's __class__ and so may run its code.
         (self._first if issubclass(type(thing), _FIRST) else self._queue).append(at)
 
     def _expander(self, kind: type) -> Callable[[Any, int], None]:
@@ -259,7 +264,7 @@ class _HolderWalk:
                 self._meet(part, at, ("part", type(thing).__name__))
 
     def _attributes(self, own: dict[str, Any], at: int, owner: str, kind: str = "attribute") -> None:
-        # Once as a whole: the dict itself must not become another way.
+        # The dict itself counts as met, so that it does not become another way.
         self._met.setdefault(id(own), at)
         for name, value in list(own.items()):
             self._meet(value, at, (kind, str(name), owner))
@@ -270,7 +275,7 @@ class _HolderWalk:
             hooks = own.get(name)
             if isinstance(hooks, dict):
                 self._hooks.extend(hooks.values())
-        # What the module has is nearer than the dict torch keeps it in.
+        # A module's own members are nearer than the dicts that torch keeps them in.
         for held in ("_parameters", "_buffers", "_modules"):
             if isinstance(own.get(held), dict):
                 self._attributes(own[held], at, type(module).__name__)
@@ -282,7 +287,7 @@ class _HolderWalk:
     def _dict(self, items: dict[Any, Any], at: int) -> None:
         for key, value in ends_of_dict(items):
             word = ("key", _key(key), type(items).__name__)
-            # What cannot be told by its words is told apart by its identity.
+            # A key whose text is only its type is distinguished by its identity.
             self._meet(value, at, (*word, id(key)) if word[1].startswith("<") else word)
 
     def _items(self, items: Any, at: int) -> None:
@@ -356,7 +361,7 @@ class _HolderWalk:
                 self._later.append((tensor.grad_fn, at, word))
             else:
                 self._meet(tensor.grad_fn, at, word)
-        if tensor.is_leaf or tensor.retains_grad:  # torch warns where there can be none
+        if tensor.is_leaf or tensor.retains_grad:  # torch warns for tensors that have none
             self._meet(tensor.grad, at, ("grad", "grad"))
         self._meet(tensor._base, at, ("part", "view"))
         own = dict_of(tensor)
@@ -364,19 +369,19 @@ class _HolderWalk:
             self._attributes(own, at, type(tensor).__name__)
 
     def _variable_of(self, at: int) -> int:
-        """The variable that a tensor is the value of: also of a view of it, or of one of a tuple."""
+        """The variable that holds a tensor, a view of it, or a tuple that contains it."""
         while self._words[at][:2] == ("part", "view") or self._words[at][::2] == ("item", "tuple"):
             at = self._before[at]
         return at
 
     def _is_local_to_step(self, at: int) -> bool:
-        """Whether the variable is made again in each turn of its loop, not carried from one to the next."""
+        """Whether the loop assigns the variable in each turn and does not carry it to the next one."""
         kind, name, *place = self._words[self._variable_of(at)]
         function, file = place[:2] if kind == "local" else ("<module>", place[0])
         return name not in carried(str(file), str(function))
 
     def _node(self, node: Any, at: int) -> None:
-        """Of autograd's graph."""
+        """Expand a node of autograd's graph."""
         name = node_name(node)
         for following, _ in node.next_functions:
             self._meet(following, at, ("node", name))
@@ -401,18 +406,18 @@ class _HolderWalk:
 
 
 def _skip(thing: Any, at: int) -> None:
-    """Weak references, and what is ours."""
+    """Skip weak references and objects of vramscope."""
 
 
 def _key(key: Any) -> str:
-    """Strangers' keys are not asked for their words."""
+    """The text of a dict's key; for objects of other types only the type, as their repr may run code."""
     if type(key) is tuple and all(type(part) in _WORDS for part in key[:8]):
         return repr(key[:8])[:60]
     return repr(key)[:60] if type(key) in _WORDS else f"<{type(key).__name__}>"
 
 
 def _may_be_in_cycle(kind: type) -> bool:
-    """Exceptions, tensors, and instances of the program's own classes."""
+    """Whether the kind is an exception, a tensor or a class of the program itself."""
     if issubclass(kind, torch.Tensor | BaseException):
         return True
     if issubclass(kind, type) or kind.__module__ in ("builtins", "types"):
@@ -422,7 +427,7 @@ def _may_be_in_cycle(kind: type) -> bool:
 
 
 def _short(words: list[Word]) -> list[Word]:
-    """Steps from node to node become one: their names, each with how often it comes in a row."""
+    """Merge consecutive steps between nodes into one: their names with the number of repetitions."""
     found: list[Word] = []
     for word in words:
         if word[0] != "node":

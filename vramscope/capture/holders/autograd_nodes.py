@@ -1,4 +1,4 @@
-"""What does a node of autograd's graph hold? Read as it is, nothing unpacked."""
+"""Reads what a node of autograd's graph holds, without unpacking saved tensors."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -6,16 +6,18 @@ from typing import Any
 
 
 def node_name(node: Any) -> str:
+    """The class name of a node, such as ``MulBackward0``."""
     return type(node).__name__
 
 
 @cache
 def saved_names(kind: type) -> tuple[str, ...]:
+    """The attributes in which nodes of this class hold raw saved tensors."""
     return tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
 
 
 def saved(node: Any, attribute: str) -> Iterator[Any]:
-    """What a node saved, as it is: unpacking would run hooks and make tensors."""
+    """The tensors a node saved, not unpacked: unpacking would run hooks and create tensors."""
     try:
         raw = getattr(node, attribute)
     except RuntimeError:  # backward freed it
@@ -27,6 +29,7 @@ def saved(node: Any, attribute: str) -> Iterator[Any]:
 
 
 def variable(node: Any) -> Any:
+    """The tensor that an AccumulateGrad node accumulates into; None for other nodes."""
     try:
         return getattr(node, "variable", None)
     except RuntimeError:

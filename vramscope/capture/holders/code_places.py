@@ -1,4 +1,4 @@
-"""Whose code is in this file: the program's, a library's, or ours?"""
+"""Decides whether a source file belongs to the program, to a library or to vramscope."""
 
 import os
 import sysconfig
@@ -11,19 +11,22 @@ _HERE = str(Path(__file__).parents[2]) + os.sep
 _PURE = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
 _STANDARD = str(sysconfig.get_path("stdlib")) + os.sep
 _TORCH = str(Path(torch.__file__).parent) + os.sep
-# The demo trains from inside of vramscope.
+# The demo's training script lies inside vramscope, but counts as a program.
 _NOT_OURS = "_demo_train.py"
 
 
 @lru_cache(4096)
 def is_ours(file: str) -> bool:
-    """A file of vramscope."""
+    """Whether *file* belongs to vramscope itself."""
     return file.startswith(_HERE) and not file.endswith(_NOT_OURS)
 
 
 @lru_cache(4096)
 def is_program(file: str | None) -> bool:
-    """The user's own: not torch's, Python's, an installed package's or ours. A notebook has no files."""
+    """Whether *file* is the user's own: not of torch, Python, an installed package or vramscope.
+
+    A notebook's cells have no file.
+    """
     if file is None or is_ours(file):
         return False
     if file.startswith((_TORCH, "<frozen")) or file.endswith(".so"):

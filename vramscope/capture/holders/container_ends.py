@@ -1,6 +1,7 @@
-"""The items of a container, or of a large one those at its ends: what leaks is at the new end.
+"""Reads the items of a container, or for a large one those at its ends: leaked items are at the new end.
 
-By the built-in types' own methods: a stranger's subclass is not asked, and a million items are not copied.
+It uses the methods of the built-in types, so that no code of a subclass runs and a million items are not
+copied.
 """
 
 from collections import deque
@@ -12,7 +13,7 @@ _MOST, _FIRST = 4000, 200
 
 
 def ends_of_dict(items: dict[Any, Any]) -> list[tuple[Any, Any]]:
-    """Keys and values."""
+    """The keys and values of a dict, at most 4,000 of them."""
     if dict.__len__(items) <= _MOST:
         return list(dict.items(items))
     found: list[tuple[Any, Any]] = []
@@ -23,7 +24,7 @@ def ends_of_dict(items: dict[Any, Any]) -> list[tuple[Any, Any]]:
 
 
 def ends_of_sequence(items: Any) -> list[tuple[int, Any]]:
-    """Of a list, tuple or deque: numbers and values."""
+    """The indices and values of a list, tuple or deque, at most 4,000 of them."""
     base: Any = next(kind for kind in (list, tuple, deque) if isinstance(items, kind))
     n = base.__len__(items)
     with suppress(RuntimeError):  # another thread changed it meanwhile: a deque says so
@@ -42,7 +43,7 @@ def _last(items: Any, base: Any, n: int) -> list[Any]:
 
 
 def some_of_set(items: Any) -> list[Any]:
-    """There is no order: any of them."""
+    """Any 4,000 values of a set, which has no order."""
     base: Any = set if isinstance(items, set) else frozenset
     with suppress(RuntimeError):
         return list(islice(base.__iter__(items), _MOST))

@@ -1,4 +1,4 @@
-"""Which containers does a hook put things into?"""
+"""Finds the containers that hooks put values into, and reads attributes without running code."""
 
 import dis
 import functools
@@ -23,12 +23,12 @@ _GLOBAL_HOOKS = (
 
 
 def global_hooks() -> list[Any]:
-    """Of all modules there are: torch keeps them beside its modules, not in them."""
+    """The hooks that apply to all modules, which torch keeps outside of them."""
     return [hook for name in _GLOBAL_HOOKS for hook in dict(getattr(_modules, name, {})).values()]
 
 
 def kept_by_hooks(hooks: Iterable[Any]) -> dict[int, Word]:
-    """By id of a container: the hook that puts things into it."""
+    """The hook that puts values into a container, by the id of the container."""
     found: dict[int, Word] = {}
     for hook in hooks:
         function = hook
@@ -46,13 +46,13 @@ def kept_by_hooks(hooks: Iterable[Any]) -> dict[int, Word]:
 
 
 def _puts(code: types.CodeType) -> bool:
-    """Whether it appends, adds or assigns items."""
+    """Whether the code appends, adds or assigns items."""
     names = KEEPING.intersection(code.co_names)
     return bool(names) or any(op.opname == "STORE_SUBSCR" for op in dis.get_instructions(code))
 
 
 def _containers(hook: Any, function: Any, owner: Any) -> Iterator[Any]:
-    """Lists, dicts, sets and objects that the function names."""
+    """The lists, dicts, sets and deques that the function refers to."""
     values = [contents_of(cell) for cell in function.__closure__ or ()]
     values += [function.__globals__.get(name) for name in function.__code__.co_names]
     own = None if owner is None else dict_of(owner)
@@ -63,12 +63,13 @@ def _containers(hook: Any, function: Any, owner: Any) -> Iterator[Any]:
     for value in values:
         if isinstance(value, list | dict | set | deque):
             yield value
-            # A dict of lists, by layer: the usual way.
+            # A dict of lists by layer is common.
             if isinstance(value, dict):
                 yield from (item for item in value.values() if isinstance(item, list | dict | set | deque))
 
 
 def contents_of(cell: Any) -> Any:
+    """The value of a closure's cell; None if it is empty."""
     try:
         return cell.cell_contents
     except ValueError:  # empty
@@ -76,6 +77,7 @@ def contents_of(cell: Any) -> Any:
 
 
 def dict_of(thing: Any) -> dict[str, Any] | None:
+    """The object's ``__dict__``, read without running its code; None if it has none."""
     try:
         own = object.__getattribute__(thing, "__dict__")
     except (AttributeError, TypeError):
@@ -84,7 +86,7 @@ def dict_of(thing: Any) -> dict[str, Any] | None:
 
 
 def slots_of(kind: type) -> tuple[tuple[str, Any], ...]:
-    """Names and descriptors of what a class of Python's with ``__slots__`` keeps in them."""
+    """The names and descriptors of a Python class's ``__slots__``."""
     return tuple(
         (name, value)
         for base in kind.__mro__
@@ -95,6 +97,7 @@ def slots_of(kind: type) -> tuple[tuple[str, Any], ...]:
 
 
 def slot_of(thing: Any, slot: Any) -> Any:
+    """The value of a slot; None if it is empty."""
     try:
         return slot.__get__(thing)
     except AttributeError:  # empty

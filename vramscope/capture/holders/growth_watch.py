@@ -1,8 +1,8 @@
-"""Does memory grow from step to step? Asked at every step, for the price of a subtraction; only when it does
-are the holders looked for.
+"""Watches whether memory grows from step to step, and only then searches for what holds it.
 
-The bound: a walk ends after 0.5 s of the thread's own time, 2 s by the clock (four times that if the program
-asks for it itself), and the next comes when three times as many steps have passed, 6 walks at most.
+The check at each step costs a subtraction. A search ends after 0.5 s of the thread's own time or 2 s by the
+clock (four times that if the program requests it itself). The next search comes when three times as many
+steps have passed, and there are at most 6.
 """
 
 from collections import deque
@@ -20,18 +20,18 @@ from vramscope.model.marks import Category, Note
 _RISES = 6
 _LEAST_BYTES = 16 << 10
 _BLOCK = 16
-# Of the distances between rises the longest over the shortest: evaluations come every so many steps.
+# Longest over shortest distance between rises: an evaluation comes every so many steps.
 _MOST_UNEVEN = 1.5
 _WALK_S, _ASKED_WALK_S = 0.5, 2.0
 _MOST_WALKS, _BACKOFF = 6, 3
 _MOST_REPORTED = 5000
 
-# What ends a step, best knowledge first: once one was seen, those after it no longer count.
+# The events that end a step, the most reliable first: once one is seen, those after it no longer count.
 _RANKS = {"step": 0, "optimizer": 1, "backward": 2, "forward": 3}
 
 
 class Watch:
-    """The allocated bytes at the end of each step, and the search that they lead to."""
+    """Watches the allocated bytes at the end of each step and starts the search when they grow."""
 
     __slots__ = (
         "_add_label",
@@ -68,7 +68,7 @@ class Watch:
         self.n_walks = 0
 
     def tick(self, kind: str, identity: int, frame: FrameType | None) -> None:
-        """A step of this *kind* ended; of several optimizers the first one counts."""
+        """Check the level after a step of this *kind*; of several optimizers only the first one counts."""
         key = (_RANKS[kind], identity)
         if key[0] < self._key[0]:
             self._begin(key)
@@ -79,7 +79,7 @@ class Watch:
             self.explain(frame, _WALK_S)
 
     def explain(self, frame: FrameType | None, seconds: float = _ASKED_WALK_S) -> None:
-        """Say of every storage who holds it; a note says where that stays unknown."""
+        """Label every storage with its holder; a note reports where holders stay unknown."""
         self.n_walks += 1
         if other_threads():
             self._note_once(
@@ -112,8 +112,10 @@ class Watch:
         self._rises = self._n_ticks = 0
 
     def _is_growing(self, level: int) -> bool:
-        """Six rises, in a row or at even distances; or, of what grows in jumps, two rises of the lowest of 16
-        steps."""
+        """Whether memory grows: six rises in a row or at even distances, or a minimum that rises twice.
+
+        The minimum is that of 16 steps; it shows growth in jumps.
+        """
         self._n_ticks += 1
         before = self._last[-1] if self._last else level
         self._rises = self._rises + 1 if level >= before + _LEAST_BYTES else 0
@@ -126,7 +128,7 @@ class Watch:
         return self._rises >= _RISES or self._rises_evenly(level)
 
     def _rises_evenly(self, level: int) -> bool:
-        """Six rises that were never undone, as far apart as evaluations are."""
+        """Whether there were six rises at even distances, as evaluations make, that were never undone."""
         floors = self._floors
         while floors and floors[-1][1] > level:
             floors.pop()

@@ -1,5 +1,7 @@
-"""From which names does the program reach its objects? Locals of live frames, globals of its modules,
-context variables."""
+"""Lists the names from which the program reaches its objects.
+
+These are the locals of live frames, the globals of its modules and context variables.
+"""
 
 import contextvars
 import sys
@@ -10,12 +12,18 @@ from typing import Any
 from vramscope.capture.holders.code_places import is_program
 
 Word = tuple[Any, ...]
-"""One step of a way: its kind, a name, and what the kind needs; ``vramscope.model.holders`` reads them."""
+"""One step of a way: its kind, a name, and further fields of that kind.
+
+``vramscope.model.holders`` reads these steps.
+"""
 
 
 def named(frame: types.FrameType | None) -> Iterator[tuple[Any, Word]]:
-    """Locals of live frames, the innermost first, then the globals of the program's modules
-    and the context variables of the calling thread."""
+    """Yield the roots of the program, each with its first step.
+
+    The locals of live frames come first, the innermost before its callers, then the globals of the program's
+    modules, then the context variables of the calling thread.
+    """
     own = sys._getframe()
     for top in [frame, *(other for other in sys._current_frames().values() if other is not own)]:
         yield from _of_frames(top)
@@ -39,6 +47,7 @@ def _of_frames(frame: types.FrameType | None) -> Iterator[tuple[Any, Word]]:
 
 
 def of_modules(*, are_program: bool) -> Iterator[tuple[Any, Word]]:
+    """Yield the globals of the program's modules, or else of the libraries that may hold its tensors."""
     for name, module in list(sys.modules.items()):
         if type(module) is not types.ModuleType or name.partition(".")[0] == "vramscope":
             continue
@@ -52,15 +61,15 @@ def of_modules(*, are_program: bool) -> Iterator[tuple[Any, Word]]:
                     yield value, ("global", variable, file or name)
 
 
-# What keeps no tensors of the program, and would take the time.
+# Libraries that hold no tensors of the program, and would take too much time.
 _QUIET = frozenset({*sys.stdlib_module_names, "numpy", "torch", "pyarrow", "pandas", "sympy", "scipy"})
 
 
 def locals_of(frame: Any) -> dict[str, Any]:
-    """Of a function's frame, leaving nothing behind.
+    """Copy the locals of a function's frame without keeping them alive afterwards.
 
-    Up to Python 3.12 ``f_locals`` is a dict that the frame keeps, and with it tensors that the function
-    lets go of later. Where nobody else has that dict, it is emptied again.
+    Up to Python 3.12 ``f_locals`` is a dict that the frame keeps, and so it keeps tensors that the function
+    releases later. If nobody else refers to that dict, it is cleared again.
     """
     found = frame.f_locals
     copy = dict(found)

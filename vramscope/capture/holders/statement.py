@@ -1,4 +1,4 @@
-"""Which statement of the program puts things into this variable? Read from its source, once a walk."""
+"""Finds the statements that put values into a variable, in the program's source."""
 
 import ast
 import linecache
@@ -15,22 +15,23 @@ _CONTAINERS = ("item", "key")
 _LONGEST = 120
 
 _Name = tuple[str, bool]
-"""And whether it is an attribute's."""
+"""A name, and whether it is an attribute's."""
 
 _Place = tuple[int, int, int, int]
-"""Line and column of its begin and of its end, as ``ast`` counts."""
+"""Line and column of a statement's beginning and end, as ``ast`` counts them."""
 
 
 def kept_at(words: Iterable[Word]) -> Iterator[Word]:
-    """``("kept_at", file, line, text, at)`` for each container on the way, ``words[at]`` being its item, that
-    has just one such statement in the file of the first name; which of them gets longer is told later.
+    """Yield ``("kept_at", file, line, text, at)`` for each container on a way that one statement fills.
 
-    *at* is −1 for a variable without a container, that leads into the graph.
+    The step ``words[at]`` is an item of the container; *at* is −1 for a variable without a container that
+    leads into the graph. A container is left out unless exactly one statement fills it in the file of the
+    way's first name. The analysis decides later which of the containers grows.
     """
     words = tuple(words)
     first = words[0]
     place = {"local": 3, "global": 2}.get(first[0])
-    # What is wrong with an attribute of ctx is elsewhere: in the Function.
+    # The cause of a leak through ctx is elsewhere, in the autograd Function.
     if place is None or len(first) <= place or any(word[0] == "ctx" for word in words):
         return
     file = str(first[place])
@@ -41,8 +42,7 @@ def kept_at(words: Iterable[Word]) -> Iterator[Word]:
 
 
 def _names(words: tuple[Word, ...]) -> Iterator[tuple[int, _Name]]:
-    """Of each container the index of its item's word, and the last name before it: of a variable, or of an
-    attribute."""
+    """Yield the index of each container's item, and the last name before it (variable or attribute)."""
     name: _Name | None = None
     for at, word in enumerate(words):
         if word[0] in _CONTAINERS and name is not None:
@@ -54,13 +54,13 @@ def _names(words: tuple[Word, ...]) -> Iterator[tuple[int, _Name]]:
         elif word[0] in ("local", "global", "attribute"):
             name = (str(word[1]), word[0] == "attribute")
         elif at:
-            name = None  # of another function, that has its own file
+            name = None  # a name of another function, in another file
 
 
 def carried(file: str, function: str) -> frozenset[str]:
-    """Variables that a loop of the *function* reads before it assigns them: they live on from turn to turn.
+    """Variables that a loop of *function* reads before it assigns them, so they live from turn to turn.
 
-    *function*: its name, ``<module>`` for the file's own code.
+    *function* is a name, or ``<module>`` for the file's own code.
     """
     return _carried(file).get(function, frozenset())
 
@@ -74,20 +74,20 @@ def _carried(file: str) -> dict[str, frozenset[str]]:
     found: dict[str, frozenset[str]] = {}
     for name, body in [("<module>", tree.body), *((each.name, each.body) for each in functions)]:
         loops = [node for node in _own_nodes(body) if isinstance(node, ast.For | ast.While)]
-        # Functions of one name in one file are taken together.
+        # Functions of the same name in one file are combined.
         found[name] = found.get(name, frozenset()).union(*map(_read_first, loops))
     return found
 
 
 def _own_nodes(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Nodes in the order they are evaluated, those of inner functions and classes left out."""
+    """Yield nodes in the order of their evaluation, without those of inner functions and classes."""
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
             continue
         yield node
         parts = list(ast.iter_child_nodes(node))
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
-            # What is assigned comes first in the tree, and last in time.
+            # The target of an assignment comes first in the tree, but is evaluated last.
             parts = (
                 [*parts[1:], parts[0]] if not isinstance(node, ast.Assign) else [node.value, *node.targets]
             )
@@ -109,7 +109,7 @@ def _read_first(loop: ast.For | ast.While) -> frozenset[str]:
 
 
 def _tree(file: str) -> ast.Module | None:
-    """None where the source is not at hand, or not what runs: a notebook's magic, another version."""
+    """Parse a file; None if its source is missing or cannot be parsed (a notebook's magic commands)."""
     source = "".join(linecache.getlines(file))
     if not 0 < len(source) <= _MOST_BYTES:
         return None
@@ -121,7 +121,7 @@ def _tree(file: str) -> ast.Module | None:
 
 @lru_cache(64)
 def _statements(file: str) -> dict[_Name, tuple[_Place, ...]]:
-    """Name → what appends to it, assigns an item of it, or adds to it; the first of each line."""
+    """The statements that append, add or assign items to each name; the first one of each line."""
     found: dict[_Name, dict[int, _Place]] = {}
     tree = _tree(file)
     for node in ast.walk(tree) if tree is not None else ():
@@ -135,7 +135,7 @@ def _place(node: Any) -> _Place:
 
 
 def _text(file: str, place: _Place) -> str:
-    """Of its first line, without what stands beside it."""
+    """The first line of a statement, without other code on the same line."""
     first, start, last, end = place
     # Columns count bytes.
     line = linecache.getline(file, first).encode()
@@ -145,7 +145,7 @@ def _text(file: str, place: _Place) -> str:
 
 
 def _kept_by(node: ast.AST) -> Iterator[_Name]:
-    """The variables that a statement or call puts something into."""
+    """Yield the variables that a statement or call puts values into."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in KEEPING:
         yield from _name(node.func.value)
     elif isinstance(node, ast.Assign):
