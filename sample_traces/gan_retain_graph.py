@@ -42,7 +42,7 @@ def train(generator: nn.Module, discriminator: nn.Module, history: list[torch.Te
 
 
 def kept_bytes_per_step() -> int:
-    """What a step leaves behind, by hand: what the discriminator's graph saved, for both batches.
+    """Bytes that a step keeps, counted by hand: what the discriminator's graph saved for both batches.
 
     Its first layer saves its input, the activation its input, the last layer its input (the activation's
     output), the loss the logits; plus the loss itself. The targets are shared by all steps. Float32, and

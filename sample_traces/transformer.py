@@ -19,7 +19,7 @@ VOCABULARY, WIDTH, HEADS, LAYERS, BATCH, LENGTH, STEPS = 512, 128, 4, 3, 8, 64, 
 
 
 class Block(nn.Module):
-    """Attention and a perceptron, each behind a norm."""
+    """Attention and a perceptron, each after a norm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Tokens to logits."""
+    """A small transformer from tokens to logits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Transformer(nn.Module):
 
 
 def train(model: nn.Module, device: str) -> None:
-    """Next-token prediction on random tokens."""
+    """Train next-token prediction on random tokens."""
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(STEPS):
         tokens = torch.randint(VOCABULARY, (BATCH, LENGTH + 1)).to(device)
@@ -60,7 +60,7 @@ def train(model: nn.Module, device: str) -> None:
 
 
 def expected(model: nn.Module) -> dict[str, object]:
-    """Figures that follow from the model alone."""
+    """Return the figures that follow from the model alone."""
     sizes = [4 * parameter.numel() for parameter in model.parameters()]
     return {
         "source": "simulated",

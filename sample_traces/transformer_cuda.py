@@ -2,7 +2,7 @@
 
 On a GPU, or on a CUDA build of torch over a stand-in for the CUDA runtime (as the committed recording
 was): ``python sample_traces/transformer_cuda.py``. No counter is reset: the expected peak is what
-``max_memory_allocated()`` says of the whole process.
+``max_memory_allocated()`` reports for the whole process.
 """
 
 import json

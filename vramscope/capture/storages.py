@@ -1,8 +1,8 @@
-"""When is a tensor's storage born, and when does it die? On the CPU, where no allocator tells.
+"""Observes the creation and release of tensor storages on the CPU, which has no allocator history.
 
-A dispatch mode sees every operator of its thread, also inside backward and inside the optimizer, and looks
-at the storages of what is returned: an unknown one is a birth. A weak reference tells the death. What cannot
-be seen: temporaries inside one operator, operators of other threads, the buffers of compiled code.
+A dispatch mode sees every operator of its thread, including those inside backward and the optimizer, and
+checks the storages of the results: an unknown one is new. A weak reference reports its release. Three things
+are not seen: temporaries inside one operator, operators of other threads, the buffers of compiled code.
 """
 
 import functools
@@ -28,75 +28,75 @@ from vramscope.capture.undisturbed import is_of_a_signal_handler
 
 
 class Life(weakref.ref):  # type: ignore[type-arg]
-    """A storage's weak reference with what we know of it; dead as soon as the storage is."""
+    """A weak reference to a storage with its size and addresses; it is dead once the storage is released."""
 
     __slots__ = ("address", "cdata", "n_bytes")
     cdata: int
-    """Address of the C++ half: dead storages' are used again, data pointers are shared and change."""
+    """Address of the C++ object. It is reused after release; data pointers are shared and change."""
     n_bytes: int
     address: int
-    """Of its block on the simulated device; 0 until it was placed there."""
+    """Address of its block on the simulated device; 0 until it has one."""
 
 
 class StorageListener(Protocol):
-    """Told about storages, in the order of events."""
+    """Receives the events of storages in their order."""
 
     @property
     def died(self) -> Callable[[Life], None]:
-        """Called when the last tensor on a storage is gone: at any time, on any thread, within anything.
+        """A callback for a storage whose last tensor is gone: at any time, on any thread, within any code.
 
-        It must be a function written in C. Python discards what a weak reference's callback raises, so a
-        signal handler that runs within one of Python code loses the user's Ctrl-C, and us the event.
+        It must be a C function. Python discards what a weak reference's callback raises, so if a signal
+        handler ran within a callback in Python code, both the user's Ctrl-C and the event would be lost.
         """
 
     def born(self, life: Life, frame: FrameType | None) -> None:
-        """A new storage; *frame* of the caller, None where unknown. May come twice for one storage."""
+        """A storage is new; *frame* is the caller's or None. This may be called twice for one storage."""
 
     def resized(self, life: Life, n_bytes: int, frame: FrameType | None) -> None:
-        """It has another size now, and 0 bytes is a size."""
+        """A storage has changed its size, possibly to 0 bytes."""
 
     def failed(self, error: Exception) -> None:
-        """Something of ours went wrong."""
+        """An error of vramscope itself occurred."""
 
 
 class Storages:
-    """Every storage on the CPU that we know, by the address of its C++ half.
+    """Tracks every known storage on the CPU by the address of its C++ object.
 
-    Several threads may see one storage for the first time at once, and a signal handler may interrupt
-    anything here: then it is born twice for the listener, never forgotten.
+    If several threads see a storage for the first time at once, or a signal handler interrupts this code, the
+    listener may receive the new storage twice, but it never misses one.
     """
 
     __slots__ = ("_modes", "_resize", "listener", "live", "n_born", "n_late", "n_too_deep", "quiet")
 
     def __init__(self, listener: StorageListener) -> None:
         self.live: dict[int, Life] = {}
-        """Also storages that died, until another has their address or the listener takes them out."""
+        """The known storages; a released one stays until its address is reused or the listener removes it."""
         self.n_born = 0
         self.n_late = 0
-        """Storages that some operator returned a view of, though their birth was not seen."""
+        """Number of storages that were first seen when an operator returned a view of them."""
         self.n_too_deep = 0
-        """Operators that were not looked at: there was no room below Python's recursion limit."""
+        """Number of operators whose results were not checked because Python's recursion limit was reached."""
         self.quiet = False
-        """Look at nothing any more."""
+        """Whether to ignore all further operators."""
         self.listener = listener
         self._modes: dict[int, _Mode] = {}
         self._resize: Callable[..., Any] | None = None
 
     def enter_thread(self) -> None:
-        """See the operators of the calling thread."""
+        """Observe the operators of the calling thread."""
         mode = self._modes.get(threading.get_ident())
         if mode is None:
             mode = self._modes[threading.get_ident()] = _Mode(self)
         mode.join()
 
     def exit_thread(self) -> None:
-        """No longer see the operators of the calling thread."""
+        """Stop observing the operators of the calling thread."""
         mode = self._modes.pop(threading.get_ident(), None)
         if mode is not None:
             mode.leave()
 
     def wrap_resize(self) -> None:
-        """``UntypedStorage.resize_`` passes no operator (FSDP frees parameters with it)."""
+        """Wrap ``UntypedStorage.resize_``, which is no operator (FSDP frees parameters with it)."""
         original = torch.UntypedStorage.resize_
         see = self.see_storage
 
@@ -110,19 +110,19 @@ class Storages:
         torch.UntypedStorage.resize_ = resize_
 
     def unwrap_resize(self) -> None:
-        """Restore it, unless somebody wrapped ours since."""
+        """Restore ``UntypedStorage.resize_``, unless someone else has wrapped it since."""
         if self._resize is not None and torch.UntypedStorage.__dict__.get("resize_") is self._resize:
             del torch.UntypedStorage.resize_
         self._resize = None
 
     def adopt(self, *, everything: bool) -> None:
-        """Take in the tensors that Python can reach; else only the young ones.
+        """Take in the tensors that the garbage collector tracks; only the young ones unless *everything*.
 
-        Looks at objects by their exact type: asking a stranger's object anything may run its code.
+        Objects are selected by their exact type, as any other question may run their code.
         """
         wanted: dict[type, bool] = {}
         tensors = []
-        # One list after the other: a list that is being built would find itself in the next, and live on.
+        # One list after the other: a list under construction would find itself in the next, and stay alive.
         for generation in (None,) if everything else (0, 1):
             for thing in gc.get_objects(generation):
                 kind = type(thing)
@@ -136,12 +136,12 @@ class Storages:
             self.see(gradient, None)
 
     def knows(self, cdata: int) -> bool:
-        """Whether the storage that has its C++ half there now is known."""
+        """Whether the storage whose C++ object is at *cdata* now is known."""
         life = self.live.get(cdata)
         return life is not None and life() is not None
 
     def see(self, out: Any, frame: FrameType | None) -> int:
-        """A tensor, or what an operator returned; how many of its storages are new."""
+        """Take in a tensor or the result of an operator; returns the number of new storages."""
         if isinstance(out, torch.Tensor):
             try:
                 known = self.knows(_storage_id(out))
@@ -154,7 +154,7 @@ class Storages:
         return 0
 
     def see_again(self, out: Any, frame: FrameType | None) -> int:
-        """What an operator returned that may have changed the size of a storage; how many are new."""
+        """Take in the result of an operator that may resize storages; returns the number of new ones."""
         if isinstance(out, torch.Tensor):
             storage = storage_of(out)
             return 0 if storage is None else self._see_storage(storage, frame)
@@ -163,7 +163,10 @@ class Storages:
         return 0
 
     def see_storage(self, storage: Any, frame: FrameType | None) -> bool:
-        """A storage that may be new, or have a new size; whether it is new. Never raises an error of ours."""
+        """Take in a storage that may be new or resized; returns whether it is new.
+
+        Errors of vramscope go to the listener.
+        """
         if self.quiet:
             return False
         try:
@@ -178,7 +181,7 @@ class Storages:
             return False
 
     def _see_storage(self, storage: Any, frame: FrameType | None) -> bool:
-        """Whether it is new."""
+        """Take in a storage; returns whether it is new."""
         cdata, n_bytes = storage._cdata, storage.nbytes()
         life = self.live.get(cdata)
         if life is not None and life() is not None:
@@ -188,7 +191,7 @@ class Storages:
         elif n_bytes and storage.device.type == "cpu":
             life = Life(storage, self.listener.died)
             life.cdata, life.n_bytes, life.address = cdata, n_bytes, 0
-            # In this order: interrupted in between, it is seen again, and born twice.
+            # In this order: if interrupted in between, the storage is seen again and reported twice.
             self.listener.born(life, frame)
             self.live[cdata] = life
             self.n_born += 1
@@ -197,16 +200,16 @@ class Storages:
 
 
 def storage_of(tensor: Any) -> Any:
-    """The tensor's storage, None where it has none of its own; runs no ``__torch_function__``.
+    """The tensor's storage, or None if it has none of its own; runs no ``__torch_function__``.
 
-    A DTensor's is that of the part which lies here: it has another in its own name, without memory.
+    For a DTensor it is the storage of the local shard: the DTensor's own storage has no memory.
     """
     with torch._C.DisableTorchFunction():
         kind = type(tensor)
         if hasattr(kind, "_local_tensor"):
             return storage_of(tensor._local_tensor)
         if kind.__module__.startswith(_TRACERS):
-            return None  # asked for its memory, it warns
+            return None  # accessing its memory would warn
         try:
             storage = tensor.untyped_storage()
             return None if is_wrapper(kind) and not storage.data_ptr() else storage
@@ -215,7 +218,7 @@ def storage_of(tensor: Any) -> Any:
 
 
 def storages_of(tensor: Any) -> list[Any]:
-    """The tensor's storage, or those of its parts where it has none of its own."""
+    """The tensor's storage, or those of its parts if it has none of its own."""
     storage = storage_of(tensor)
     if storage is not None:
         return [storage]
@@ -224,7 +227,7 @@ def storages_of(tensor: Any) -> list[Any]:
 
 
 def is_wrapper(kind: type) -> bool:
-    """A tensor class that dispatches by itself and only wraps others: DTensor, FakeTensor …"""
+    """Whether a tensor class has its own dispatch and only wraps others: DTensor, FakeTensor …"""
     return getattr(kind, "__torch_dispatch__", None) is not torch.Tensor.__torch_dispatch__
 
 
@@ -243,15 +246,18 @@ def _parts(tensor: Any) -> list[Any]:
 
 
 class _Operator(NamedTuple):
-    """What an operator's schema tells about the storages that it returns."""
+    """Properties of an operator that its schema shows, about the storages that it returns."""
 
     views: bool
-    """It returns what it was given: an unknown storage is older than this call."""
+    """Whether it returns an argument's storage: an unknown storage is then older than this call."""
     resizes: bool
-    """It may give another size to the storage of what it returns."""
+    """Whether it may resize the storage of its result."""
     is_composite: bool
-    """Autograd takes it apart before we see it, but in inference mode the CPU runs it whole: take it apart
-    there as well, or what it allocates inside is lost."""
+    """Whether autograd decomposes it before the mode sees it.
+
+    In inference mode the CPU runs it whole, so it is decomposed there as well; otherwise the allocations
+    inside it would be missed.
+    """
 
 
 # FakeTensor and FunctionalTensor: what torch.export and torch.compile trace with.
@@ -259,7 +265,7 @@ _TRACERS = "torch._subclasses."
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
-# torch.tensor, from_numpy …: the tensor was made in C++ just before.
+# torch.tensor, from_numpy …: the tensor was created in C++ just before.
 _FRESH = frozenset({"aten::lift_fresh", "aten::lift_fresh_copy"})
 
 
@@ -274,7 +280,7 @@ def _operator(func: Any) -> _Operator:
     )
 
 
-# What torch's mode remembers of the time before it: torch ≥ 2.4 has the first, newer ones all.
+# Where torch's mode stores the state from before it: torch ≥ 2.4 has the first, newer versions all.
 _FLAGS = (
     "old_dispatch_mode_flags",
     "old_non_infra_dispatch_mode_flags",
@@ -283,7 +289,7 @@ _FLAGS = (
 
 
 class _Mode(TorchDispatchMode):
-    """Runs every operator as it is, then looks at what it returned. Each thread has one of its own."""
+    """Runs every operator unchanged, then checks its result; each thread has its own mode."""
 
     supports_higher_order_operators = True
 
@@ -297,26 +303,26 @@ class _Mode(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Compiled regions stay compiled; under other modes torch.compile falls back to eager."""
+        """Keep compiled regions compiled; under other modes torch.compile falls back to eager."""
         return True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Not by torch's wrapper: it imports torch._dynamo, and costs 1 µs a call."""
+        """Avoid torch's wrapper, which imports torch._dynamo and costs 1 µs a call."""
         return False
 
     def is_on_stack(self) -> bool:
-        """Whether it sees the operators of the calling thread."""
+        """Whether the mode observes the operators of the calling thread."""
         return any(mode is self for mode in _get_current_dispatch_mode_stack())
 
     def join(self) -> None:
-        """See the operators of the calling thread from here on."""
+        """Observe the operators of the calling thread from here on."""
         if not self.is_on_stack():
             self._below = list(_get_current_dispatch_mode_stack())
             self.__enter__()
 
     def leave(self) -> None:
-        """No longer see them, in whatever order the program leaves our block and its own modes."""
+        """Stop observing, in whatever order the program leaves the block and its own modes."""
         stack = _get_current_dispatch_mode_stack()
         if stack and stack[-1] is self:
             self.__exit__(None, None, None)
@@ -326,12 +332,12 @@ class _Mode(TorchDispatchMode):
             self._leave_for_another()
 
     def _leave_from_below(self) -> None:
-        """Modes that the program entered within our block, and leaves after it, stay."""
+        """Remove only this mode; the modes that the program entered within the block stay."""
         above: list[Any] = []
         try:
             while (mode := _pop_mode()) is not self:
                 above.append(mode)
-            # What was so before us is what the next one above has to restore, not what was so with us.
+            # The next mode above must restore the state from before this mode, not the state with it.
             for name in _FLAGS:
                 mine, theirs = getattr(self, name, None), getattr(above[-1], name, None)
                 if mine and theirs:
@@ -341,8 +347,10 @@ class _Mode(TorchDispatchMode):
                 _push_mode(above.pop())
 
     def _leave_for_another(self) -> None:
-        """A mode from before our block was left within it, and torch took the top one, ours, off in its
-        place: now it takes ours."""
+        """Correct the stack after the program left, within the block, a mode from before it.
+
+        torch removed the top mode, this one, in its place; now that other mode is removed.
+        """
         for name in _FLAGS:
             flags = getattr(self, name, None)
             if flags:
@@ -354,26 +362,28 @@ class _Mode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if types and any(self._is_wrapper(kind) for kind in types):
             if any(kind.__module__.startswith(_TRACERS) for kind in types):
-                # No memory; and they count on being called, where others take their turn.
+                # These have no memory, and must be called directly; other wrappers handle the call
+                # themselves.
                 return func(*args, **(kwargs or {}))
-            # They take themselves apart, and the inner tensors come back to us.
+            # These unwrap themselves, and the operators on the inner tensors come back to this mode.
             return NotImplemented
         operator = self._operators.get(func)
         if operator is None:
             operator = self._operators[func] = _operator(func)
         if operator.is_composite and torch.is_inference_mode_enabled():
-            # With the dispatch state of the call, or views lose their bases, and matmul then takes another
-            # way; the C++ kernel, as func.decompose() may take one written in Python with other rounding.
+            # The dispatch state of the call is restored, or views lose their bases and matmul takes another
+            # path. The C++ kernel is called, as func.decompose() may take a Python one that rounds
+            # differently.
             with enable_reentrant_dispatch(), self:
                 return func._op_dk(_COMPOSITE, *args, **(kwargs or {}))
         out = func(*args, **kwargs) if kwargs else func(*args)
-        # Most operators return a storage that is known; this way out saves a fifth of our time.
+        # Most operators return a known storage; this early return saves a fifth of the mode's time.
         if type(out) is torch.Tensor and not operator.resizes:
             try:
                 life = self._live.get(_storage_id(out))
                 if life is not None and life() is not None:
                     return out
-            except (NotImplementedError, RuntimeError):  # sparse: it has two storages
+            except (NotImplementedError, RuntimeError):  # a sparse tensor has two storages
                 pass
         if not self._storages.quiet:
             self._take_in(operator, out)
@@ -387,7 +397,7 @@ class _Mode(TorchDispatchMode):
             if operator.views:
                 storages.n_late += n_new
         except RecursionError:
-            # Nothing may be called here: there is no room for that either.
+            # No call here: it could exceed the recursion limit again.
             storages.n_too_deep += 1
         except Exception as error:
             if is_of_a_signal_handler(error):

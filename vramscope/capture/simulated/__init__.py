@@ -1,8 +1,8 @@
-"""What would CUDA's allocator do with this program? Asked on the CPU, where there is no GPU.
+"""Records a program on the CPU as if CUDA's allocator served it, for machines without a GPU.
 
-Every storage's birth and death goes through our model of the caching allocator. The program is the CPU's:
-workspaces inside an operator are not seen, and its kernels save other tensors than CUDA's. Always labelled
-*simulated*; not a prediction.
+The creation and release of every storage goes through a model of the caching allocator. The program still
+runs on the CPU: workspaces inside an operator are not seen, and CPU kernels save other tensors than CUDA
+kernels. The result is always labeled *simulated*; it is not a prediction.
 """
 
 import math
@@ -46,24 +46,24 @@ from vramscope.model.trace import Action, Trace
 from vramscope.units import format_bytes
 
 _COLUMNS = len(Trace.DTYPES)
-# Events that wait for the writer, 300 bytes each: above the first number the program's own thread writes
-# them, above the second (a disk that hangs) recording gives up.
+# Events waiting for the writer, 300 bytes each: above the first number the program's own thread writes them,
+# above the second (a disk that hangs) recording stops.
 _MANY_WAITING = 500_000
 _TOO_MANY_WAITING = 4_000_000
 _MANY_QUEUED = 1_000_000
-"""Entries, seven for an event: a program without steps that makes so many in a flush is held up for them."""
+"""Queue entries, seven per event, above which the program waits for the queue to be emptied."""
 _LONGEST_WAIT_S = 5.0
 _STATE_INTERVAL_S = 10.0
 _EVENTS = _PLACE, _REPLACE, _MARK, _LABEL = range(4)
 
 
 class Simulated:
-    """The simulated device of this process.
+    """Records the simulated device of this process.
 
-    Events come from any thread and from within anything (a weak reference calls back wherever the garbage
-    collector runs), so nobody may ever wait: everything enters one queue, by one call of C code that no
-    signal handler interrupts. The order of the queue is the order of events. The queue is emptied on threads
-    of our own, where nothing is ever interrupted, at each training step and each flush.
+    Events come from any thread and from within any code (a weak reference calls back wherever the garbage
+    collector runs), so no event may wait: each enters one queue by a single call of C code, which no signal
+    handler interrupts. The order of the queue is the order of events. The queue is emptied on background
+    threads, which no signal handler interrupts, at each training step and each flush.
     """
 
     def __init__(self, options: Options, failed: Failed) -> None:
@@ -77,15 +77,15 @@ class Simulated:
         )
         self._allocator = CachingAllocator(settings, options.capacity_bytes, self._emit)
         self._queue: deque[Any] = deque()
-        """Of what happened: a Life that died; or a number of _EVENTS, a time and five arguments.
+        """Queued events: a Life whose storage is gone; or a number of _EVENTS, a time and five arguments.
 
-        Not as tuples: Python's garbage collector would count those that wait, and run more often than
-        without us, and free the program's cycles earlier.
+        The entries are not tuples: Python's garbage collector would count waiting tuples, run more often than
+        without vramscope, and free the program's cycles earlier.
         """
         self.died = self._queue.append
         self._storages = Storages(self)
         self._placed: dict[int, Life] = {}
-        """Every storage with its block, by the address of its C++ half."""
+        """Every storage with a block, by the address of its C++ object."""
         self.modules = ModuleLog(is_timed=False)
         self._module = NONE
         self._labeler = Labeler(self._add_label, self.modules)
@@ -101,8 +101,8 @@ class Simulated:
         self._stated_s = -math.inf
         self._now = 0
         self._stack_id = 0
-        # One flat list: tuples would be counted by the garbage collector, which then ran more often than
-        # without us, and freed the program's cycles earlier.
+        # One flat list: the garbage collector would count tuples, run more often than without vramscope, and
+        # free the program's cycles earlier.
         self._rows: list[int] = []
         self._marks: list[MarkRow] = []
         self._labels: list[LabelRow] = []
@@ -114,7 +114,7 @@ class Simulated:
     # ------------------------------------------------------------------------------- as a Capture
 
     def start(self, sink: Sink) -> None:
-        """Begin; what exists already becomes the initial state."""
+        """Begin recording; storages that exist already become the initial state."""
         self._storages.adopt(everything=True)
         with self._at_work:
             self._work()
@@ -125,10 +125,10 @@ class Simulated:
         self._hook()
 
     def resume(self) -> None:
-        """The next block was entered.
+        """Continue recording: the next block was entered.
 
-        The weak references stayed through the pause, so every death was seen; births are taken in where the
-        garbage collector still has the tensors among the young, the rest when an operator shows them.
+        The weak references stayed during the pause, so every release was seen. New storages are taken in if
+        the garbage collector still counts their tensors as young, the rest once an operator returns them.
         """
         self._storages.adopt(everything=False)
         self._hook()
@@ -138,36 +138,37 @@ class Simulated:
         hooks.install(self)
 
     def pause(self) -> None:
-        """A block was left: take every hook out of the program."""
+        """Take every hook out of the program: a block was left."""
         hooks.uninstall()
         self._storages.unwrap_resize()
 
     def enter_thread(self) -> None:
-        """See the operators of the calling thread."""
+        """Observe the operators of the calling thread."""
         self._threads.add(threading.get_ident())
         self._storages.enter_thread()
 
     def exit_thread(self) -> None:
-        """The calling thread left its outermost block."""
+        """Stop observing the calling thread, which left its outermost block."""
         self._threads.discard(threading.get_ident())
         hooks.forget_thread()
         self._storages.exit_thread()
 
     def flush(self) -> None:
-        """Hand over what there is."""
+        """Write everything recorded so far."""
         with self._writing:
             self._write()
 
     def finish(self) -> None:
-        """A block was left: hand over the rest, and the state at its end.
+        """Write the rest of a block that was left, and the state at its end.
 
-        Of a block per step not every end is worth a state, 40 bytes a block: ``conclude`` writes the last.
+        With a block per step not every end gets a state (40 bytes per memory block): ``conclude`` writes the
+        last.
         """
         with self._writing:
             self._write(is_end=time.monotonic() - self._stated_s > _STATE_INTERVAL_S)
 
     def conclude(self) -> None:
-        """The program ends: hand over what happened since, and the state now."""
+        """Write the events since the last block and the state at the program's end."""
         with self._writing:
             self._write(is_end=True)
 
@@ -182,7 +183,7 @@ class Simulated:
         self._rows.clear()
 
     def notes(self) -> list[Note]:
-        """What only the end tells."""
+        """The notes that only the end of a block can give."""
         found = []
         if not self._storages.n_born:
             found.append(Note("nothing_seen", "no GPU and no tensor on the CPU: nothing was recorded"))
@@ -200,10 +201,10 @@ class Simulated:
         self._noted.update(note.code for note in new)
         return new
 
-    # ----------------------------------------------------------------------- told by the program
+    # ------------------------------------------------- as a hooks.Listener and a StorageListener
 
     def mark(self, kind: MarkKind, phase: Phase = Phase.OTHER, value: int = 0, name: str = "") -> None:
-        """A fact about the program, now."""
+        """Record an event of the program at this moment."""
         if self._storages.quiet:
             return
         if hooks.has_collected():
@@ -213,36 +214,36 @@ class Simulated:
             self.watch.tick("step", 0, sys._getframe(1))
 
     def born(self, life: Life, frame: FrameType | None) -> None:
-        """A new storage."""
+        """Queue the allocation of a new storage."""
         path = None if frame is None else self._walker.path(frame)
         self._queue.extend((_PLACE, time_ns(), life, life.n_bytes, path, hooks.module_now(), None))
         if len(self._queue) > _MANY_QUEUED:
             self._catch_up()
 
     def resized(self, life: Life, n_bytes: int, frame: FrameType | None) -> None:
-        """It has another size now."""
+        """Queue the new size of a storage."""
         path = None if frame is None else self._walker.path(frame)
         self._queue.extend((_REPLACE, time_ns(), life.cdata, n_bytes, path, None, None))
 
     def allocated_bytes(self) -> int:
-        """On the simulated device now; some 50 µs, and a wait for whatever is queued."""
+        """Allocated bytes on the simulated device now; takes about 50 µs after emptying the queue."""
         self._catch_up()
         return self._allocator.allocated_bytes
 
     def address(self, storage: Any) -> int:
-        """Of the block of a storage, now; 0 where it has none."""
+        """The current address of a storage's block; 0 if it has none."""
         self._catch_up()
         life = self._placed.get(storage._cdata)
         return 0 if life is None else life.address
 
     def forward_begins(self, module: Any) -> None:
-        """Its parameters and buffers are known by name."""
+        """Label the parameters and buffers of a root module by name."""
         if threading.get_ident() not in self._threads:
             self._other_threads.add(threading.get_ident())
         self._labeler.module(module)
 
     def forward_ends(self, inputs: Any, result: Any) -> None:
-        """Its inputs are known; compiled code returns storages that no operator showed."""
+        """Label the inputs and outputs of a root module; compiled code returns storages not seen before."""
         self._labeler.inputs(inputs)
         self._labeler.outputs(result)
         for tensor in tensors_in(result, depth=3):
@@ -250,16 +251,16 @@ class Simulated:
         self.watch.tick("forward", 0, sys._getframe(1))
 
     def backward_ends(self) -> None:
-        """Gradients are there."""
+        """Label the gradients after a backward pass."""
         self._labeler.gradients()
         self.watch.tick("backward", 0, sys._getframe(1))
 
     def step_begins(self, optimizer: Any) -> None:
-        """Gradients of parameters that belong to no module seen."""
+        """Label an optimizer's parameters and gradients, including those of no recorded module."""
         self._labeler.parameters(optimizer)
 
     def step_ends(self, optimizer: Any) -> None:
-        """Its state is there."""
+        """Label the optimizer's state."""
         self._labeler.optimizer_state(optimizer)
         self.watch.tick("optimizer", id(optimizer), sys._getframe(1))
 
@@ -275,10 +276,10 @@ class Simulated:
     def _note(self, note: Note) -> None:
         self._notes.append(note)
 
-    # -------------------------------------------- under the lock, in queue order, never interrupted
+    # ---------------------------- emptying the queue: under the lock, in order, never interrupted
 
     def _catch_up(self) -> None:
-        """Empty the queue; on any thread. Waits for no disk."""
+        """Empty the queue, on any thread; this never waits for the disk."""
         undisturbed(self._work, _LONGEST_WAIT_S)
 
     def _work(self) -> None:
@@ -316,12 +317,12 @@ class Simulated:
             life.address = self._allocator.malloc(n_bytes, stack_id=stack_id)
 
     def _release(self, life: Life) -> None:
-        # A Ctrl-C may have come before it got its address.
+        # A Ctrl-C may have come before its address was set.
         if self._placed.get(getattr(life, "cdata", 0)) is not life:
-            return  # seen twice, or recorded no more
+            return  # seen twice, or no longer recorded
         del self._placed[life.cdata]
         if self._storages.live.get(life.cdata) is life:
-            # Another thread may put its successor there just now: that is seen again then.
+            # Another thread may be adding its successor right now, which is then seen again.
             self._storages.live.pop(life.cdata, None)
         self._stack_id = 0
         if life.address:
@@ -330,7 +331,7 @@ class Simulated:
             life.address = 0
 
     def _replace(self, cdata: int, n_bytes: int, path: CallPath | None, _: None, __: None) -> None:
-        """As CUDA does it: the new block first, then the content is copied and the old one freed."""
+        """Resize a storage like CUDA: allocate the new block, copy the content, free the old block."""
         life = self._placed.get(cdata)
         if life is None:
             return
@@ -356,7 +357,7 @@ class Simulated:
             self._rows.extend((action, self._now, address, size, block_size, stream, pool, self._stack_id))
 
     def _overflow(self) -> None:
-        """The program is on the CPU and goes on; so do we, on a device without limit."""
+        """Remove the capacity of the full simulated device, as the program on the CPU continues."""
         capacity, reserved = self._allocator.capacity_bytes or 0, self._allocator.reserved_bytes
         self._marks.append(
             (MarkKind.OOM, 0, self._now, self._n_events, threading.get_ident(), capacity - reserved, "")
@@ -373,7 +374,7 @@ class Simulated:
     # ------------------------------------------------------------------------------------ writing
 
     def _relieve(self) -> None:
-        """The writer's thread does not keep up."""
+        """Write on this thread because the writer's thread does not keep up."""
         if len(self._rows) > _TOO_MANY_WAITING * _COLUMNS:
             self.failed(CaptureError(f"{_TOO_MANY_WAITING} events wait to be written: the disk hangs"))
         elif self._writing.acquire(blocking=False):
@@ -383,7 +384,7 @@ class Simulated:
                 self._writing.release()
 
     def _write(self, *, is_end: bool = False) -> None:
-        """Everything up to now; at an end the state there too."""
+        """Write everything recorded so far, and at an end also the state."""
         with self._at_work:
             self._work()
             rows, self._rows = self._rows, []

@@ -1,4 +1,4 @@
-"""Which Python lines asked for this memory?"""
+"""Call stacks of allocations: live frames become paths, and paths become stack ids."""
 
 import os
 from pathlib import Path
@@ -7,31 +7,31 @@ from types import CodeType, FrameType
 from vramscope.model.stacks import StackBuilder
 
 _HERE = Path(__file__).parents[1]
-# Not all of vramscope: the demo trains from inside of it.
+# Only these folders of vramscope: the demo's training script lies in another one.
 _OURS = (f"{_HERE}{os.sep}", f"{_HERE.parent / 'recorder'}{os.sep}")
-# Distinct ways through a program: some thousands; each cached one costs about 2 KB.
+# A program has some thousands of distinct paths; a cached path takes about 2 KB.
 _MOST_PATHS = 20_000
 
 
 class CallPath:
-    """One way through a program, from its innermost frame outwards."""
+    """One call stack of a program, from its innermost frame outwards."""
 
     __slots__ = ("_codes", "frames", "stack_id")
 
     def __init__(self, frames: list[tuple[str, str, int]], codes: list[CodeType]) -> None:
         self.frames = frames
-        """Until it has its id."""
+        """The frames (function, file, line); emptied once the path has its id."""
         self.stack_id = 0
-        # Keeps every code object of a known path alive, so that its id stays its own.
+        # Keeps the code objects of a known path alive, so that no other object gets their ids.
         self._codes = codes
 
 
 class StackWalker:
-    """Turns live frames into paths, quickly where the way was walked before, and paths into stack ids.
+    """Converts live frames to paths, fast for paths seen before, and paths to stack ids.
 
-    A path is known by the identity of its code objects and the instruction each is at: no line numbers, no
-    strings. Measured: 3.4 µs for a known path of 27 frames, most of it the walk. Any thread may ask for a
-    path; only one, that no signal handler interrupts, for stack ids.
+    A path is identified by its code objects and the instruction each of them is at, without line numbers or
+    strings. Measured: 3.4 µs for a known path of 27 frames, most of it for the walk. Any thread may request
+    paths; only one thread, which no signal handler interrupts, may request stack ids.
     """
 
     __slots__ = ("_builder", "_depth", "_paths")
@@ -42,7 +42,7 @@ class StackWalker:
         self._paths: dict[tuple[int, ...], CallPath] = {}
 
     def path(self, frame: FrameType | None) -> CallPath:
-        """From *frame* to the outermost of its callers, our own left out."""
+        """The path from *frame* to the outermost of its callers, without frames of vramscope."""
         steps = []
         caller = frame
         while caller is not None:
@@ -54,7 +54,7 @@ class StackWalker:
         return self._walk(key, frame) if found is None else found
 
     def stack_id(self, path: CallPath) -> int:
-        """The id of a path, in the builder."""
+        """The id of a path in the stack builder."""
         if path.frames:
             path.stack_id, path.frames = self._builder.add(path.frames), []
         return path.stack_id
