@@ -98,7 +98,10 @@ def circles(modules: dict[str, Module], listed: dict[str, str]) -> Measure:
 
 
 def imported(module: Module, modules: dict[str, Module], *, late: bool | None = None) -> Iterator[str]:
-    """The modules of ours that *module* imports; *late*: only those inside of functions, or none of them."""
+    """The modules of both packages that *module* imports.
+
+    *late* selects the imports inside functions (True), those outside (False) or all (None).
+    """
     for node, is_late in imports(module.tree):
         if late is None or late == is_late:
             yield from targets(node, module, modules)
@@ -116,7 +119,7 @@ def imports(tree: ast.AST, is_late: bool = False) -> Iterator[tuple[ast.stmt, bo
 
 
 def targets(node: ast.stmt, module: Module, modules: dict[str, Module]) -> Iterator[str]:
-    """The modules of ours that one import statement names."""
+    """The modules of both packages that one import statement names."""
     if isinstance(node, ast.Import):
         names = [alias.name for alias in node.names]
     else:
@@ -279,7 +282,7 @@ def place(module: Module, node: ast.AST) -> str:
 
 
 def figures(modules: dict[str, Module]) -> list[str]:
-    """Sizes and densities beside those of pyinstrument, memray and harlequin (read in 2026-11)."""
+    """Sizes and densities next to those of pyinstrument, memray and harlequin (read in 2026-11)."""
     lines = [module.path.read_text().splitlines() for module in modules.values()]
     sizes = sorted(len(text) for text in lines)
     total = sum(sizes)

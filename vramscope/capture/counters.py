@@ -22,8 +22,8 @@ from vramscope.model.marks import MarkKind, Note, Phase
 
 _MODE = Note(
     "counters_only",
-    "recorded with mode='counters': levels at moments, and no events. It cannot tell which line or tensor "
-    "holds the memory, nor fragmentation; record(mode='events') does, for as few steps as wished",
+    "recorded with mode='counters': samples of levels, and no events. It cannot show which line or tensor "
+    "holds the memory, nor fragmentation; record(mode='events') does, and a few steps are enough",
 )
 
 

@@ -131,7 +131,7 @@ class DeviceMemory:
         try:
             return ask()
         except pynvml.NVMLError as error:
-            self._note(f"nvml_{what.replace(' ', '_')}", f"NVML does not tell the {what}: {error}")
+            self._note(f"nvml_{what.replace(' ', '_')}", f"NVML does not report the {what}: {error}")
             return default
 
     def _note(self, code: str, text: str) -> None:

@@ -103,7 +103,7 @@ def record(  # noqa: PLR0913 -- all but the first by name
     if mode == "counters" and device == "simulated":
         raise UsageError("the simulated device has events only: leave out mode='counters'")
     if type(stack_depth) is not int or stack_depth < 0:
-        raise UsageError(f"stack_depth: how many frames, not {stack_depth!r}")
+        raise UsageError(f"stack_depth: a number of frames from 0 on, not {stack_depth!r}")
     if mode == "counters" and stack_depth != _STACK_DEPTH:
         raise UsageError("mode='counters' records no call stacks: leave out stack_depth")
     if capacity is not None and (mode == "counters" or device == "cuda"):
@@ -368,7 +368,7 @@ class Recorder:
                 self._print(f"{requested} holds another run; recording to {path}", always=True)
             self._directory = path
             return writer
-        raise StoreError(f"{requested}: 9,999 runs of that name are there already")
+        raise StoreError(f"{requested}: 9,999 runs of that name exist already")
 
     def _pause(self, error: BaseException | None) -> None:
         self._is_running = False

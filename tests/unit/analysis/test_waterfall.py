@@ -82,7 +82,7 @@ def test_without_a_driver_torchs_part_is_there_and_nothing_else_is_zero():
         "device_free_bytes",
         "others_used_bytes",
     )
-    note = Note("nvml_device", "NVML does not tell the device: no library")
+    note = Note("nvml_device", "NVML does not report the device: no library")
     found = waterfall(Recording(counters=samples(**dict.fromkeys(names, unknown)), notes=(note,)))
     bars = {bar.name: bar for bar in found.bars(found.fullest)}
 

@@ -137,7 +137,7 @@ def test_a_slice_has_no_utilization(driver):
     memory = nvml.DeviceMemory("MIG-1", "")
 
     assert everything(memory) == (2 * GIB, 77 * GIB, 80 * GIB, GIB, 0, -1)
-    assert memory.notes[0].text == "NVML does not tell the utilization: Not Supported"
+    assert memory.notes[0].text == "NVML does not report the utilization: Not Supported"
 
 
 def test_without_a_driver_all_is_unknown_and_said_once(monkeypatch):

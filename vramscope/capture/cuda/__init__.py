@@ -435,7 +435,7 @@ class Cuda:
         self._note_once(
             Note(
                 "history_stopped",
-                "the program switched the history off inside the recording: it was begun again",
+                "the program switched the history off inside the recording: it was started again",
             )
         )
         history.start(self._n_entries)

@@ -84,8 +84,8 @@ class Watch:
         if other_threads():
             self._note_once(
                 "holders_unknown",
-                "several threads use torch at once, so nobody looked for what holds the memory: tensors of "
-                "another thread may not be touched",
+                "several threads use torch at once, so there was no search for what holds the memory: "
+                "tensors of another thread may not be touched",
             )
             return
         found = search(seconds, frame)

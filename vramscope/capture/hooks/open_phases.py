@@ -190,7 +190,7 @@ def recursion_notes(n_more: int) -> list[Note]:
     """
     n, state.n_too_deep = state.n_too_deep + n_more, 0
     text = (
-        "the program was so near Python's recursion limit that what it did there was not recorded: blocks "
+        "the program was so near Python's recursion limit that its actions there were not recorded: blocks "
         "and phases may be missing. sys.setrecursionlimit() makes room"
     )
     return [Note("recursion_limit", text, n)] if n else []

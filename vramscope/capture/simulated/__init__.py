@@ -188,7 +188,9 @@ class Simulated:
         if not self._storages.n_born:
             found.append(Note("nothing_seen", "no GPU and no tensor on the CPU: nothing was recorded"))
         if self._storages.n_late:
-            text = "some storages were first seen after their birth: made outside of the blocks or in C++"
+            text = (
+                "some storages were first seen after their creation: created outside of the blocks or in C++"
+            )
             found.append(Note("seen_late", text, self._storages.n_late))
         if self._other_threads:
             text = (
