@@ -1,4 +1,4 @@
-"""Is ``empty_cache()`` called again and again, and what does it cost?"""
+"""Detects repeated calls of ``empty_cache()`` and measures what they cost."""
 
 from dataclasses import dataclass
 
@@ -14,35 +14,37 @@ from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes
 
 _LEAST_CALLS = 3
-"""Once before and once after an evaluation is no loop."""
+"""Fewer calls, such as one before and one after an evaluation, are no loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmptyCache:
-    """Calls that gave something back to the driver, and what was asked of it again."""
+    """Calls that returned memory to the driver, and the memory requested again afterwards."""
 
     n_calls: int = 0
-    """Calls that released at least one segment; one that found nothing to release leaves no event."""
+    """Calls that released at least one segment; a call without anything to release leaves no event."""
     released_bytes: int = 0
-    """Given back to the driver by all of them."""
+    """Bytes that all calls returned to the driver."""
     n_releases: int = 0
-    """Driver calls that it took."""
+    """Driver calls that released memory."""
     regained_bytes: int = 0
-    """Asked of the driver again, up to what each call had released, before the next call."""
+    """Bytes requested from the driver again before the next call, up to what each call released."""
     n_regains: int = 0
-    """Driver calls (cudaMalloc, or mappings) that it took."""
+    """Driver calls (cudaMalloc, or mappings) that requested memory again."""
     frame: Frame | None = None
     """The line that released most; None where no stack was recorded."""
 
 
 def empty_cache(recording: Recording) -> EmptyCache:
-    """Calls told by the stacks of what they release, so a recording without stacks has none."""
+    """Find calls of ``empty_cache()`` by the stacks of the segments they release; without stacks there are
+    none.
+    """
     trace = recording.trace
     of_call = passes_through(recording.stacks, "empty_cache")[trace.stack_id]
     releases = np.flatnonzero(of_call & np.isin(trace.action, LOSSES))
     if not len(releases):
         return EmptyCache()
-    # One call releases segment after segment, with nothing in between.
+    # One call releases several segments with no other event in between.
     last = np.append(np.diff(releases) > 1, True)
     call = np.append(0, np.cumsum(last)[:-1])
     released = np.zeros(int(call[-1]) + 1, "i8")
@@ -76,7 +78,7 @@ def _line(recording: Recording, releases: "np.ndarray[tuple[int], np.dtype[np.in
 
 
 def findings(found: EmptyCache) -> list[Finding]:
-    """Told where it is called again and again, and the memory is asked for again."""
+    """A finding where the function is called repeatedly and the memory is requested again."""
     if found.n_calls < _LEAST_CALLS or not found.n_regains:
         return []
     frame = found.frame

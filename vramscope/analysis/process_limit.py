@@ -1,11 +1,11 @@
-"""How much may this process reserve, by what the recording says?"""
+"""Reads the memory limit of the process from a recording."""
 
 from vramscope.model.recording import Recording
 
 
 def recorded_limit(recording: Recording) -> int | None:
-    """Return what ``set_per_process_memory_fraction`` allowed, in bytes; None where nothing says so.
+    """The bytes that ``set_per_process_memory_fraction`` allowed; None where the recording has no such note.
 
-    The last note counts: a message of torch gives it to two decimals.
+    The last note counts: a message of torch gives the limit to two decimals only.
     """
     return next((note.value for note in reversed(recording.notes) if note.code == "limit"), None)

@@ -1,4 +1,4 @@
-"""How much does ``backward(retain_graph=True)`` keep until the next step?"""
+"""Measures the memory that ``backward(retain_graph=True)`` keeps until the next step."""
 
 from dataclasses import dataclass
 
@@ -16,16 +16,16 @@ from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes
 
 _LEAST_SHARE = 0.5
-"""Of the steps: so many must ask for it."""
+"""The least share of steps that must retain their graph."""
 _LEAST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class RetainedGraphs:
-    """What autograd saved in a step and has not let go of when the next one is under way."""
+    """Memory that autograd saved in a step and still holds while the next step runs."""
 
     n_steps: int = 0
-    """Steps whose last backward was asked to retain its graph; 0 where fewer than half of them are."""
+    """Steps whose last backward retained its graph; 0 where fewer than half of them did."""
     kept_bytes: int = 0
     """Activations of a step that are allocated at its end: the median of those steps."""
     frame: Frame | None = None
@@ -33,11 +33,14 @@ class RetainedGraphs:
 
 
 def retained_graphs(recording: Recording) -> RetainedGraphs:
-    """By the marks of backward. Outputs that the program itself holds count as well, and stay in any case."""
+    """Find steps that retain their graph, from the marks of backward, and the activations kept.
+
+    Outputs that the program itself holds count as well, and stay allocated in any case.
+    """
     marks, steps = recording.marks, recording.steps
     asked = (marks.kind == MarkKind.PHASE_BEGIN) & (marks.phase == Phase.BACKWARD)
     event, keeps = marks.event[asked], marks.value[asked] == BackwardKeeps.ITS_GRAPH
-    # Of several in a step the last decides: it is the one that could let go of the graph.
+    # The last backward of a step decides: it is the one that could release the graph.
     last_of = dict(zip(steps_of(steps, event).tolist(), keeps.tolist(), strict=True))
     retaining = [step for step, kept in last_of.items() if step >= 0 and kept and step < len(steps) - 1]
     if not retaining or len(retaining) < _LEAST_SHARE * (len(steps) - 1):
@@ -60,7 +63,7 @@ def retained_graphs(recording: Recording) -> RetainedGraphs:
 
 
 def findings(found: RetainedGraphs) -> list[Finding]:
-    """Told where it keeps a mebibyte or more."""
+    """A finding where a mebibyte or more is kept."""
     if found.kept_bytes < _LEAST_BYTES:
         return []
     frame = found.frame

@@ -1,7 +1,7 @@
-"""How do the bytes of each line follow the size of what a step is given: as it, or as its square?
+"""Determines which lines' bytes grow linearly, and which quadratically, with the input size of a step.
 
-Requested bytes say it exactly: of two steps that do the same, a call that is given twice as much asks for
-twice as much, and a matrix of scores over a length for four times.
+Requested bytes show it exactly: between two steps that make the same calls, doubling the input doubles a
+linear request, and quadruples a matrix of attention scores over a sequence length.
 """
 
 from dataclasses import dataclass
@@ -22,19 +22,20 @@ from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes
 
 _LEAST_SIZES = 3
-"""Different sizes: through two of them a straight line goes as well."""
+"""Least number of different sizes: a straight line always fits two of them."""
 _LEAST_RATIO = 1.2
-"""The largest over the smallest: below it a square and a line are too near to each other."""
+"""Least ratio of the largest to the smallest size: below it a square and a line are too close to each other.
+"""
 _TOLERANCE = 0.01
 _LEAST_SHARE = 0.05
-"""Of the peak: less is not worth a word."""
+"""Share of the peak below which nothing is reported."""
 _LEAST_DOMINATING = 0.5
 _MOST_STEPS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A line and how much of the largest step's peak it holds."""
+class ScalingLine:
+    """A line and the bytes of the largest step's peak that it holds."""
 
     frame: Frame | None
     n_bytes: int
@@ -42,33 +43,33 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """Of the peak of the largest step, what follows the size and what its square."""
+    """The parts of the largest step's peak that grow linearly and quadratically."""
 
     n_sizes: int = 0
-    """Different sizes among the steps that do the same; 0 where they are too few to tell anything."""
+    """Different sizes among the steps that make the same calls; 0 where they are too few to decide."""
     ratio: float = 1.0
-    """The largest size over the smallest."""
+    """The ratio of the largest size to the smallest."""
     peak_bytes: int = 0
-    """The most allocated in the largest step."""
+    """The most allocated bytes in the largest step."""
     linear_bytes: int = 0
-    """Of it, in blocks that follow the size."""
-    linear: tuple[Line, ...] = ()
+    """Bytes of the peak in blocks that grow linearly with the size."""
+    linear: tuple[ScalingLine, ...] = ()
     quadratic_bytes: int = 0
-    """Of it, in blocks that follow its square."""
-    quadratic: tuple[Line, ...] = ()
+    """Bytes of the peak in blocks that grow with the square of the size."""
+    quadratic: tuple[ScalingLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class _Calls:
+class _RepeatedCalls:
     """Allocations of steps that make the same calls equally often."""
 
     rows: NDArray[Any]
-    """Of ``lifetimes``, by call (each time that a stack comes in a step) and step."""
+    """Rows of ``lifetimes``, shape (calls, steps): a call is one occurrence of a stack in a step."""
     steps: NDArray[Any]
 
 
 def scaling(recording: Recording) -> Scaling:
-    """Asked of the steps that make the same calls as most do; needs three sizes."""
+    """Compare the steps that make the most common sequence of calls; needs three different sizes."""
     found = lifetimes(recording)
     calls = _calls(recording, found)
     if calls is None:
@@ -95,8 +96,8 @@ def scaling(recording: Recording) -> Scaling:
     )
 
 
-def _calls(recording: Recording, found: Allocations) -> _Calls | None:
-    """None where too few steps do the same."""
+def _calls(recording: Recording, found: Allocations) -> _RepeatedCalls | None:
+    """The repeated calls; None where too few steps make the same calls."""
     step = steps_of(recording.steps, np.maximum(found.alloc_event, 0))
     first = max(len(recording.steps) - _MOST_STEPS, 0)
     rows = np.flatnonzero((step >= first) & (found.alloc_event >= 0))
@@ -111,13 +112,14 @@ def _calls(recording: Recording, found: Allocations) -> _Calls | None:
     same = [at for at, each in enumerate(made) if each == usual]
     if len(same) < _LEAST_SIZES or not usual:
         return None
-    return _Calls(np.stack([parts[at] for at in same], axis=1), first + np.array(same))
+    return _RepeatedCalls(np.stack([parts[at] for at in same], axis=1), first + np.array(same))
 
 
 def _powers(size: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """By call: 1 follows the size, 2 its square, 0 neither; and by step its size over the smallest one.
+    """The power of growth by call, and the relative size by step.
 
-    The size is what most calls that vary follow exactly, step for step, unless that is the square of another.
+    A power of 1 means linear growth, 2 quadratic, 0 neither. The size is what most varying calls follow
+    exactly, step for step, unless that is the square of another.
     """
     smallest = int(size.sum(axis=0).argmin())
     ratio = size / np.maximum(size[:, [smallest]], 1)
@@ -134,8 +136,8 @@ def _powers(size: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     return power, base
 
 
-def _lines(recording: Recording, live: Allocations) -> tuple[Line, ...]:
-    """Those of forward first: what backward allocates follows from them."""
+def _lines(recording: Recording, live: Allocations) -> tuple[ScalingLine, ...]:
+    """Bytes by line, those of forward first: what backward allocates follows from them."""
     folded, n_events = fold(recording.stacks), len(recording.trace)
     phase = np.append(recording.phases.phase, Phase.OTHER)[phases_of(recording.phases, n_events)]
     weight: dict[tuple[bool, Frame | None], int] = {}
@@ -145,12 +147,12 @@ def _lines(recording: Recording, live: Allocations) -> tuple[Line, ...]:
         place = (later, folded.stacks.frame(own) if own else None)
         weight[place] = weight.get(place, 0) + n_bytes
     ordered = sorted(weight.items(), key=lambda item: (item[0][0], item[0][1] is None, -item[1]))
-    return tuple(Line(frame, n_bytes) for (_, frame), n_bytes in ordered)
+    return tuple(ScalingLine(frame, n_bytes) for (_, frame), n_bytes in ordered)
 
 
 def findings(found: Scaling) -> list[Finding]:
-    """Lines that follow the square; and a peak that mostly follows the batch."""
-    told = []
+    """Lines that grow quadratically, and a peak that mostly grows with the batch."""
+    reported = []
     if found.quadratic_bytes >= _LEAST_SHARE * found.peak_bytes > 0:
         share = 100 * found.quadratic_bytes / found.peak_bytes
         what = (
@@ -161,7 +163,9 @@ def findings(found: Scaling) -> list[Finding]:
             "twice the length needs four times these bytes. If it is attention: "
             "torch.nn.functional.scaled_dot_product_attention does not keep its scores"
         )
-        told.append(_finding("quadratic_memory", what, found, found.quadratic, found.quadratic_bytes, advice))
+        reported.append(
+            _finding("quadratic_memory", what, found, found.quadratic, found.quadratic_bytes, advice)
+        )
     if found.linear_bytes >= _LEAST_DOMINATING * found.peak_bytes > 0:
         share = 100 * found.linear_bytes / found.peak_bytes
         what = (
@@ -169,12 +173,12 @@ def findings(found: Scaling) -> list[Finding]:
             f"step is given does"
         )
         advice = "smaller batches with gradient accumulation, or activation checkpointing: see vramscope fit"
-        told.append(_finding("batch_dominates", what, found, found.linear, found.linear_bytes, advice))
-    return told
+        reported.append(_finding("batch_dominates", what, found, found.linear, found.linear_bytes, advice))
+    return reported
 
 
 def _finding(
-    kind: str, what: str, found: Scaling, lines: tuple[Line, ...], n_bytes: int, advice: str
+    kind: str, what: str, found: Scaling, lines: tuple[ScalingLine, ...], n_bytes: int, advice: str
 ) -> Finding:
     frame = lines[0].frame if lines else None
     return Finding(

@@ -1,4 +1,4 @@
-"""Which line makes thousands of small allocations in every step?"""
+"""Finds the line that makes thousands of small allocations in every step."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from vramscope.units import format_bytes
 
 _SMALL_BYTES = 64 << 10
 _LEAST_PER_STEP = 5_000
-"""By one line, in the median step."""
+"""Least number of allocations by one line in the median step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +23,14 @@ class SmallAllocations:
     """The line that makes most allocations of at most 64 KiB."""
 
     per_step: int = 0
-    """The median over all steps; 0 where no steps are known."""
+    """The median number of allocations over all steps; 0 where no steps are known."""
     median_bytes: int = 0
-    """Requested by one of them."""
+    """The median of their requested bytes."""
     frame: Frame | None = None
 
 
 def small_allocations(recording: Recording) -> SmallAllocations:
-    """Counted by line and step."""
+    """Count small allocations by line and step, and return the line with most of them."""
     steps = recording.steps
     if not len(steps):
         return SmallAllocations()
@@ -52,7 +52,7 @@ def small_allocations(recording: Recording) -> SmallAllocations:
 
 
 def findings(found: SmallAllocations) -> list[Finding]:
-    """Told where a step spends thousands of calls of the allocator on one line."""
+    """A finding where one line makes thousands of allocator calls per step."""
     if found.per_step < _LEAST_PER_STEP:
         return []
     frame = found.frame

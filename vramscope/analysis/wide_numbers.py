@@ -1,4 +1,4 @@
-"""Which parameters, gradients and optimizer states are 64-bit?"""
+"""Finds parameters, gradients and optimizer states with 64-bit elements."""
 
 from dataclasses import dataclass
 
@@ -19,16 +19,28 @@ _LEAST_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class WideNumbers:
-    """What the model holds in numbers of eight bytes at the peak."""
+    """Bytes of the model at the peak in tensors with 64-bit elements."""
 
     n_bytes: int = 0
     n_tensors: int = 0
     example: str = ""
-    """The name of the largest, as ``layers.0.weight``."""
+    """The name of the largest tensor, such as ``layers.0.weight``."""
 
 
 def wide_numbers(recording: Recording, instant: int | None = None) -> WideNumbers:
-    """At *instant*, or at the peak where None; by the labels that capture gave to tensors."""
+    """The 64-bit tensors of the model at one instant, from the labels that capture gave to tensors.
+
+    Parameters
+    ----------
+    recording
+        The recording.
+    instant
+        Number of events before the moment; None means the peak of allocated bytes.
+
+    Returns
+    -------
+    Their bytes and number, and the name of the largest.
+    """
     labels = recording.labels
     if not (labels.element_bytes == 8).any():
         return WideNumbers()
@@ -46,7 +58,7 @@ def wide_numbers(recording: Recording, instant: int | None = None) -> WideNumber
 
 
 def findings(found: WideNumbers) -> list[Finding]:
-    """Told from a mebibyte on."""
+    """A finding from one mebibyte on."""
     if found.n_bytes < _LEAST_BYTES:
         return []
     example = f", as {found.example}" if found.example else ""

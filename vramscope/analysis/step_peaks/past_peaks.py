@@ -1,4 +1,4 @@
-"""The most that was in use in intervals that reach before the trace: of events that a size cap took."""
+"""Computes the peaks of intervals that reach into the removed part of a recording."""
 
 from typing import Any
 
@@ -10,8 +10,10 @@ from vramscope.model.past import Past, most_of
 
 
 def past_peaks(past: Past, totals: Totals, start: NDArray[Any], end: NDArray[Any]) -> dict[str, NDArray[Any]]:
-    """The maximum of each quantity over the instants *start* to *end*, both included, counted from the first
-    event ever. They begin and end at marks, as the stretches do of which it is known; −1 where they do not.
+    """The maximum of each quantity over the instants *start* to *end*, both included.
+
+    Instants count from the first event ever, and must be those of marks, where the stored peaks begin and
+    end; −1 where they are not.
     """
     low, high = (np.clip(at - past.n_events, 0, len(totals)) for at in (start, end + 1))
     return {
