@@ -88,14 +88,13 @@ def by_module(recording: Recording, instant: int | None = None) -> ModuleBytes:
 
     Parameters
     ----------
-    recording
-        The recording.
     instant
         Number of events before the moment; None means the peak of allocated bytes.
 
     Returns
     -------
-    One row per module and kind of evidence, in bytes and blocks, largest first.
+    ModuleBytes
+        One row per module and kind of evidence, in bytes and blocks, largest first.
 
     Raises
     ------

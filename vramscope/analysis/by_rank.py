@@ -90,8 +90,6 @@ def by_rank(
 
     Parameters
     ----------
-    recording
-        The first recording.
     others
         The other recordings of its run.
     time_ns
@@ -103,7 +101,8 @@ def by_rank(
 
     Returns
     -------
-    One row per recording, in bytes.
+    RankBytes
+        One row per recording, in bytes.
 
     Raises
     ------

@@ -46,14 +46,13 @@ def by_stack(recording: Recording, instant: int | None = None) -> StackBytes:
 
     Parameters
     ----------
-    recording
-        The recording.
     instant
         Number of events before the moment; None means the peak of allocated bytes.
 
     Returns
     -------
-    One row per stack, in bytes and blocks, largest first.
+    StackBytes
+        One row per stack, in bytes and blocks, largest first.
 
     Raises
     ------

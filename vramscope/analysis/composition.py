@@ -61,8 +61,6 @@ def composition(
 
     Parameters
     ----------
-    recording
-        The recording.
     by
         The property, one of ``BY``.
     instant
@@ -72,7 +70,8 @@ def composition(
 
     Returns
     -------
-    One row per group, in bytes and blocks, largest first.
+    Shares
+        One row per group, in bytes and blocks, largest first.
 
     Raises
     ------

@@ -212,7 +212,7 @@ def _retries(known: Churn) -> Finding:
 
 ANALYSIS = Analysis(
     "fragmentation",
-    "How much of the reserved memory was of no use, when, and what kept it so?",
+    "How much reserved memory was unusable, when, and which blocks caused it?",
     fragmentation,
     findings,
 )

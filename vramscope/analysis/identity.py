@@ -46,14 +46,13 @@ def identity(recording: Recording, instant: int | None = None) -> Identity:
 
     Parameters
     ----------
-    recording
-        The recording.
     instant
         Number of events before the moment; None means the peak of allocated bytes.
 
     Returns
     -------
-    The parts, in bytes.
+    Identity
+        The parts, in bytes.
 
     Raises
     ------

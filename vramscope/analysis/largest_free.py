@@ -59,15 +59,14 @@ def largest_free(recording: Recording, instants: list[int] | None = None) -> Lar
 
     Parameters
     ----------
-    recording
-        The recording.
     instants
         Numbers of events before each moment; None chooses up to 128: the last 64 at which the driver was
         asked for memory or an allocation failed, the others evenly spread.
 
     Returns
     -------
-    One row per instant and kind of memory, in bytes.
+    LargestFree
+        One row per instant and kind of memory, in bytes.
 
     Raises
     ------

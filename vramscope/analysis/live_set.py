@@ -16,14 +16,13 @@ def live_set(recording: Recording, instant: int | None = None) -> NDArray[Any]:
 
     Parameters
     ----------
-    recording
-        The recording.
     instant
         Number of events before the moment; None means the peak of allocated bytes.
 
     Returns
     -------
-    Indices into the rows of ``recording.lifetimes()``, int64.
+    NDArray[Any]
+        Indices into the rows of ``recording.lifetimes()``, int64.
 
     Raises
     ------

@@ -55,8 +55,6 @@ def own_peaks(recording: Recording, by: str = "phase", window: tuple[int, int] |
 
     Parameters
     ----------
-    recording
-        The recording.
     by
         The property that forms groups, as in ``composition``.
     window
@@ -64,7 +62,8 @@ def own_peaks(recording: Recording, by: str = "phase", window: tuple[int, int] |
 
     Returns
     -------
-    One row per group, in bytes.
+    OwnPeaks
+        One row per group, in bytes.
 
     Raises
     ------
@@ -175,5 +174,5 @@ def _sums(group: NDArray[Any], n_bytes: NDArray[Any], n_groups: int) -> NDArray[
 
 
 ANALYSIS = Analysis(
-    "own_peaks", "What is the most that each group of allocations held at once, whenever that was?", own_peaks
+    "own_peaks", "What is the most that each group of allocations held at once, at any time?", own_peaks
 )

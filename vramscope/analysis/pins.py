@@ -81,14 +81,13 @@ def pins(recording: Recording, instant: int | None = None) -> Pins:
 
     Parameters
     ----------
-    recording
-        The recording.
     instant
         Number of events before the moment; None means the peak of allocated bytes.
 
     Returns
     -------
-    One row per block, the most kept bytes first.
+    Pins
+        One row per block, the most kept bytes first.
 
     Raises
     ------

@@ -125,5 +125,5 @@ def _highest(
 
 
 ANALYSIS = Analysis(
-    "sampled_peaks", "What do samples alone say of each step's and phase's peak?", sampled_peaks
+    "sampled_peaks", "What do samples alone show of each step's and phase's peak?", sampled_peaks
 )

@@ -157,7 +157,7 @@ def findings(found: Scaling) -> list[Finding]:
         share = 100 * found.quadratic_bytes / found.peak_bytes
         what = (
             f"{format_bytes(found.quadratic_bytes)} ({share:.0f} %) of the largest step's peak grow with the "
-            f"square of what a step is given"
+            f"square of the input of a step"
         )
         advice = (
             "twice the length needs four times these bytes. If it is attention: "
@@ -169,8 +169,8 @@ def findings(found: Scaling) -> list[Finding]:
     if found.linear_bytes >= _LEAST_DOMINATING * found.peak_bytes > 0:
         share = 100 * found.linear_bytes / found.peak_bytes
         what = (
-            f"{format_bytes(found.linear_bytes)} ({share:.0f} %) of the largest step's peak grow as what a "
-            f"step is given does"
+            f"{format_bytes(found.linear_bytes)} ({share:.0f} %) of the largest step's peak grow with the "
+            f"input of a step"
         )
         advice = "smaller batches with gradient accumulation, or activation checkpointing: see vramscope fit"
         reported.append(_finding("batch_dominates", what, found, found.linear, found.linear_bytes, advice))
@@ -205,7 +205,7 @@ def _finding(
 
 ANALYSIS = Analysis(
     "scaling",
-    "Which lines' bytes grow as what a step is given does, and which with its square?",
+    "Which lines' bytes grow with the input of a step, and which with its square?",
     scaling,
     findings,
 )

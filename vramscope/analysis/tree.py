@@ -72,8 +72,6 @@ def tree(recording: Recording, instant: int | None = None, *, folded: bool = Tru
 
     Parameters
     ----------
-    recording
-        The recording.
     instant
         Number of events before the moment; None means the peak of allocated bytes.
     folded
@@ -81,7 +79,8 @@ def tree(recording: Recording, instant: int | None = None, *, folded: bool = Tru
 
     Returns
     -------
-    One row per call, in bytes and blocks.
+    Tree
+        One row per call, in bytes and blocks.
 
     Raises
     ------

@@ -32,14 +32,13 @@ def wide_numbers(recording: Recording, instant: int | None = None) -> WideNumber
 
     Parameters
     ----------
-    recording
-        The recording.
     instant
         Number of events before the moment; None means the peak of allocated bytes.
 
     Returns
     -------
-    Their bytes and number, and the name of the largest.
+    WideNumbers
+        Their bytes and number, and the name of the largest.
     """
     labels = recording.labels
     if not (labels.element_bytes == 8).any():

@@ -61,7 +61,8 @@ class StretchPeaks(Table):
 
         Returns
         -------
-        Quantity name → bytes per pair; −1 where no row lies in between.
+        dict[str, NDArray[Any]]
+            Quantity name → bytes per pair; −1 where no row lies in between.
         """
         if not len(self):
             return {name: np.full(len(start), NONE) for name in self.DTYPES if name != "event"}

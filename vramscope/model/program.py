@@ -79,7 +79,8 @@ def resolve(marks: Marks, n_events: int, end_ns: int) -> tuple[Steps, Phases]:
 
     Returns
     -------
-    The steps in order, and the phases ordered by start.
+    tuple[Steps, Phases]
+        The steps in order, and the phases ordered by start.
     """
     marks = marks.rows(marks.kind != MarkKind.MODULE)
     rows = [_Mark(*row) for row in zip(*(column.tolist() for _, column in marks.columns()), strict=True)]

@@ -89,14 +89,13 @@ class Questions:
 
         Parameters
         ----------
-        recording
-            The recording.
         instant
             Number of events before the moment; None means the peak of allocated bytes.
 
         Returns
         -------
-        One row per module and kind of evidence, in bytes and blocks, largest first.
+        ModuleBytes
+            One row per module and kind of evidence, in bytes and blocks, largest first.
 
         Raises
         ------
@@ -120,8 +119,6 @@ class Questions:
 
         Parameters
         ----------
-        recording
-            The first recording.
         others
             The other recordings of its run.
         time_ns
@@ -133,7 +130,8 @@ class Questions:
 
         Returns
         -------
-        One row per recording, in bytes.
+        RankBytes
+            One row per recording, in bytes.
 
         Raises
         ------
@@ -149,14 +147,13 @@ class Questions:
 
         Parameters
         ----------
-        recording
-            The recording.
         instant
             Number of events before the moment; None means the peak of allocated bytes.
 
         Returns
         -------
-        One row per stack, in bytes and blocks, largest first.
+        StackBytes
+            One row per stack, in bytes and blocks, largest first.
 
         Raises
         ------
@@ -171,14 +168,13 @@ class Questions:
 
         Parameters
         ----------
-        recording
-            The recording.
         instant
             Number of events before the moment; None means the peak of allocated bytes.
 
         Returns
         -------
-        The category of every allocation, and the bytes by category.
+        Categories
+            The category of every allocation, and the bytes by category.
 
         Raises
         ------
@@ -197,12 +193,10 @@ class Questions:
         return answer
 
     def compare(self, other: Recording | None = None, tolerance: float = 0.001) -> Comparison:
-        """The changes from one recording to another; about 1 s per million events of each.
+        """The changes from *recording* to *other*; about 1 s per million events of each.
 
         Parameters
         ----------
-        recording
-            The earlier recording.
         other
             The later recording; None compares with an empty one.
         tolerance
@@ -210,7 +204,8 @@ class Questions:
 
         Returns
         -------
-        The aligned steps and all changes, in bytes.
+        Comparison
+            The aligned steps and all changes, in bytes.
         """
         answer: Comparison = self._ask("compare", other=other, tolerance=tolerance)
         return answer
@@ -222,8 +217,6 @@ class Questions:
 
         Parameters
         ----------
-        recording
-            The recording.
         by
             The property, one of ``BY``.
         instant
@@ -233,7 +226,8 @@ class Questions:
 
         Returns
         -------
-        One row per group, in bytes and blocks, largest first.
+        Shares
+            One row per group, in bytes and blocks, largest first.
 
         Raises
         ------
@@ -287,14 +281,13 @@ class Questions:
 
         Parameters
         ----------
-        recording
-            The recording.
         instant
             Number of events before the moment; None means the peak of allocated bytes.
 
         Returns
         -------
-        The parts, in bytes.
+        Identity
+            The parts, in bytes.
 
         Raises
         ------
@@ -311,15 +304,14 @@ class Questions:
 
         Parameters
         ----------
-        recording
-            The recording.
         instants
             Numbers of events before each moment; None chooses up to 128: the last 64 at which the driver was
             asked for memory or an allocation failed, the others evenly spread.
 
         Returns
         -------
-        One row per instant and kind of memory, in bytes.
+        LargestFree
+            One row per instant and kind of memory, in bytes.
 
         Raises
         ------
@@ -344,14 +336,13 @@ class Questions:
 
         Parameters
         ----------
-        recording
-            The recording.
         instant
             Number of events before the moment; None means the peak of allocated bytes.
 
         Returns
         -------
-        Indices into the rows of ``recording.lifetimes()``, int64.
+        NDArray[Any]
+            Indices into the rows of ``recording.lifetimes()``, int64.
 
         Raises
         ------
@@ -373,8 +364,6 @@ class Questions:
 
         Parameters
         ----------
-        recording
-            The recording.
         by
             The property that forms groups, as in ``composition``.
         window
@@ -382,7 +371,8 @@ class Questions:
 
         Returns
         -------
-        One row per group, in bytes.
+        OwnPeaks
+            One row per group, in bytes.
 
         Raises
         ------
@@ -402,14 +392,13 @@ class Questions:
 
         Parameters
         ----------
-        recording
-            The recording.
         instant
             Number of events before the moment; None means the peak of allocated bytes.
 
         Returns
         -------
-        One row per block, the most kept bytes first.
+        Pins
+            One row per block, the most kept bytes first.
 
         Raises
         ------
@@ -480,8 +469,6 @@ class Questions:
 
         Parameters
         ----------
-        recording
-            The recording.
         instant
             Number of events before the moment; None means the peak of allocated bytes.
         folded
@@ -489,7 +476,8 @@ class Questions:
 
         Returns
         -------
-        One row per call, in bytes and blocks.
+        Tree
+            One row per call, in bytes and blocks.
 
         Raises
         ------
@@ -534,14 +522,13 @@ class Questions:
 
         Parameters
         ----------
-        recording
-            The recording.
         instant
             Number of events before the moment; None means the peak of allocated bytes.
 
         Returns
         -------
-        Their bytes and number, and the name of the largest.
+        WideNumbers
+            Their bytes and number, and the name of the largest.
         """
         answer: WideNumbers = self._ask("wide_numbers", instant=instant)
         return answer

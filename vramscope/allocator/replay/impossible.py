@@ -43,8 +43,8 @@ def _with_completions(trace: Trace, found: BlockLives) -> tuple[Trace, BlockLive
     action = trace.action.copy()
     action[events] = Action.FREE_COMPLETED
     text = (
-        f"{len(events)} blocks were handed out again though nothing tells that they had come back: "
-        "counted as back when they were freed"
+        f"{len(events)} blocks were allocated again although no event completes their free: "
+        "counted as complete when they were freed"
     )
     note = Note("no_completion", text, len(events))
     return replace(trace, action=action), replace(found, end=end), [note]

@@ -81,7 +81,8 @@ def histories(
 
     Returns
     -------
-    The histories in order of device, and notes about the whole snapshot.
+    tuple[list[DeviceHistory], list[Note]]
+        The histories in order of device, and notes about the whole snapshot.
 
     Raises
     ------
@@ -221,7 +222,7 @@ def _missing(trace: Trace, n_annotations: int) -> list[Note]:
 
 
 def _segments(segments: _SegmentRows, pools: dict[tuple[int, int], int], reader: StackReader) -> Segments:
-    """One row per block, in the order of the file."""
+    """One row per segment, in the order of the file."""
     rows = segments.rows
     kinds = rows.column("segment_type", (str,), "large")
     address, size = rows.integers("address", "u8"), rows.integers("total_size", "i8")
@@ -307,9 +308,9 @@ def _times(events: Events) -> NDArray[Any]:
 
 
 def _order(trace: Trace, notes: list[Note]) -> NDArray[Any] | None:
-    """Rows of known events by time. A ring whose size was changed while it ran is not in order.
+    """Rows of known events, ordered by time; None where all are known and in order, as nearly always.
 
-    None where all are known and in order, as nearly always.
+    A ring whose size was changed while it ran is not in order.
     """
     is_known = trace.action != _UNKNOWN
     time = trace.time_ns if is_known.all() else trace.time_ns[is_known]

@@ -83,14 +83,13 @@ def categories(recording: Recording, instant: int | None = None) -> Categories:
 
     Parameters
     ----------
-    recording
-        The recording.
     instant
         Number of events before the moment; None means the peak of allocated bytes.
 
     Returns
     -------
-    The category of every allocation, and the bytes by category.
+    Categories
+        The category of every allocation, and the bytes by category.
 
     Raises
     ------

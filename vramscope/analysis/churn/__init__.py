@@ -150,6 +150,6 @@ def _gave_up_all(recording: Recording, losses: NDArray[Any], last: NDArray[Any])
 
 ANALYSIS = Analysis(
     "churn",
-    "How often did memory come from the driver and go back, step by step, and when was the cache given up?",
+    "How often did memory come from the driver and go back, step by step, and when was the cache released?",
     churn,
 )

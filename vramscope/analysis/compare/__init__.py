@@ -117,12 +117,10 @@ class _Side(NamedTuple):
 
 
 def compare(recording: Recording, other: Recording | None = None, tolerance: float = TOLERANCE) -> Comparison:
-    """The changes from one recording to another; about 1 s per million events of each.
+    """The changes from *recording* to *other*; about 1 s per million events of each.
 
     Parameters
     ----------
-    recording
-        The earlier recording.
     other
         The later recording; None compares with an empty one.
     tolerance
@@ -130,7 +128,8 @@ def compare(recording: Recording, other: Recording | None = None, tolerance: flo
 
     Returns
     -------
-    The aligned steps and all changes, in bytes.
+    Comparison
+        The aligned steps and all changes, in bytes.
     """
     other = Recording() if other is None else other
     index, rows, other_rows = np.intersect1d(recording.steps.index, other.steps.index, return_indices=True)
@@ -139,8 +138,8 @@ def compare(recording: Recording, other: Recording | None = None, tolerance: flo
     least = max(int(tolerance * before.highs["allocated"]), 1)
     changed_totals = _total_changes(before, after, totals, least)
     phases = _paired(_by_phase(before), _by_phase(after))
-    telling = _telling(totals[0][0], totals[1][0])
-    before, after = _chosen(before, telling), _chosen(after, telling)
+    chosen = _steps_compared(totals[0][0], totals[1][0])
+    before, after = _chosen(before, chosen), _chosen(after, chosen)
     changes = [
         *changed_totals,
         *_changes("phase", *phases, least),
@@ -272,7 +271,7 @@ def _chosen(side: _Side, stretches: NDArray[Any]) -> _Side:
     return side._replace(start=side.start[stretches], end=side.end[stretches])
 
 
-def _telling(before: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
+def _steps_compared(before: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
     """The intervals in which lines and categories are compared."""
     spread = np.linspace(0, len(before) - 1, min(len(before), _MOST_STEPS)).astype("i8")
     return np.unique(np.append(spread, [before.argmax(), after.argmax()]))
@@ -403,4 +402,4 @@ def _words(place: CodeLine) -> str:
     return f"{library}{frame_words(Frame(place.function, place.file, place.line))}{via}"
 
 
-ANALYSIS = Analysis("compare", "What became different from one run to another, step by step?", compare)
+ANALYSIS = Analysis("compare", "What changed from one run to another, step by step?", compare)

@@ -29,7 +29,8 @@ def group_peaks(
 
     Returns
     -------
-    Bytes, shape (intervals, groups).
+    NDArray[Any]
+        Bytes, shape (intervals, groups).
     """
     instant, owner, level = _levels(allocations, group)
     span = int(max(end.max(initial=0), instant.max(initial=0))) + 1

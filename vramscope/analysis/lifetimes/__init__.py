@@ -115,4 +115,4 @@ def _time_of(time_ns: NDArray[Any], event: NDArray[Any]) -> NDArray[Any]:
     return found
 
 
-ANALYSIS = Analysis("lifetimes", "Which blocks were handed out, from when to when?", lifetimes)
+ANALYSIS = Analysis("lifetimes", "Which blocks were allocated, from when to when?", lifetimes)

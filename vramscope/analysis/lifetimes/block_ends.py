@@ -28,7 +28,9 @@ def ends(trace: Trace, older: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]
 
     Returns
     -------
-    Two arrays with one event per life: first the older lives, then those that the trace begins, in its order.
+    tuple[NDArray[Any], NDArray[Any]]
+        Two arrays with one event per life: first the older lives, then those that the trace begins, in its
+        order.
     """
     n_lives = len(older) + _n_births(trace)
     found = np.full(n_lives, _NONE, dtype="i8"), np.full(n_lives, _NONE, dtype="i8")
