@@ -112,7 +112,7 @@ class _Side(NamedTuple):
     assigned: Assigned
     outside: IntervalPeaks
     """The intervals outside of every step; empty where whole recordings are compared."""
-    highs: dict[str, int]
+    run_peaks: dict[str, int]
     """Peaks of the whole run by quantity."""
 
 
@@ -135,7 +135,7 @@ def compare(recording: Recording, other: Recording | None = None, tolerance: flo
     index, rows, other_rows = np.intersect1d(recording.steps.index, other.steps.index, return_indices=True)
     before, after = _side(recording, rows), _side(other, other_rows)
     totals = _totals(before), _totals(after)
-    least = max(int(tolerance * before.highs["allocated"]), 1)
+    least = max(int(tolerance * before.run_peaks["allocated"]), 1)
     changed_totals = _total_changes(before, after, totals, least)
     phases = _paired(_by_phase(before), _by_phase(after))
     chosen = _steps_compared(totals[0][0], totals[1][0])
@@ -154,8 +154,8 @@ def compare(recording: Recording, other: Recording | None = None, tolerance: flo
         only_after=len(other.steps) - len(index),
         tolerance_bytes=least,
         changes=tuple(changes),
-        peak_before=before.highs["allocated"],
-        peak_after=after.highs["allocated"],
+        peak_before=before.run_peaks["allocated"],
+        peak_after=after.run_peaks["allocated"],
     )
 
 
@@ -181,7 +181,7 @@ def _side(recording: Recording, rows: NDArray[Any]) -> _Side:
         rows=rows,
         assigned=assign(recording, allocations),
         outside=outside.rows(np.argsort(-outside.allocated, kind="stable")[:_MOST_STEPS]),
-        highs={quantity: high.highest(quantity).n_bytes for quantity in _TOTALS},
+        run_peaks={quantity: high.highest(quantity).n_bytes for quantity in _TOTALS},
     )
 
 
@@ -202,7 +202,7 @@ def _total_changes(before: _Side, after: _Side, totals: tuple[Any, Any], least: 
             np.append(steps[number], getattr(side.outside, quantity).max(initial=0))
             for side, steps in zip((before, after), totals, strict=True)
         )
-        most = before.highs[quantity], after.highs[quantity]
+        most = before.run_peaks[quantity], after.run_peaks[quantity]
         change = _change("total", quantity, old, new, least, most)
         if change is not None:
             found.append(change)

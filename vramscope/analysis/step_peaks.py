@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.step_and_phase import steps_of
-from vramscope.analysis.step_peaks.past_peaks import past_peaks
 from vramscope.analysis.timeline import Totals, timeline
 from vramscope.model.marks import Phase, Phases, Steps
-from vramscope.model.past import Past
+from vramscope.model.past import Past, most_of
 from vramscope.model.recording import Recording
 from vramscope.model.table import Table
 
@@ -96,7 +95,7 @@ def _of_past(past: Past, totals: Totals) -> tuple[IntervalPeaks, IntervalPeaks]:
     n_settled, end = len(past.settled), past.n_events + len(totals) - 1
     phases = replace(past.phases, step=np.where(past.phases.step < 0, -1, past.phases.step - n_settled))
     later = past.steps.rows(slice(n_settled, None))
-    per_step, per_phase = _both(later, phases, end, partial(past_peaks, past, totals))
+    per_step, per_phase = _both(later, phases, end, partial(_past_peaks, past, totals))
     joined = {
         name: np.concatenate([getattr(past.settled, name), getattr(per_step, name)])
         for name in ("start_event", "end_event", *_QUANTITIES)
@@ -104,6 +103,21 @@ def _of_past(past: Past, totals: Totals) -> tuple[IntervalPeaks, IntervalPeaks]:
     steps = IntervalPeaks.of(step=np.arange(len(past.steps)), **joined)
     step = np.where(per_phase.step < 0, -1, per_phase.step + n_settled)
     return steps, replace(per_phase, step=step)
+
+
+def _past_peaks(
+    past: Past, totals: Totals, start: NDArray[Any], end: NDArray[Any]
+) -> dict[str, NDArray[Any]]:
+    """The maximum of each quantity over the instants *start* to *end*, both included.
+
+    Instants count from the first event ever, and must be those of marks, where the stored peaks begin and
+    end; −1 where they are not.
+    """
+    low, high = (np.clip(at - past.n_events, 0, len(totals)) for at in (start, end + 1))
+    return {
+        name: np.maximum(before, most_of(getattr(totals, name), low, high))
+        for name, before in past.peaks.between(start, end, past.n_events).items()
+    }
 
 
 def _both(
