@@ -250,7 +250,7 @@ def _before_steps(steps: Steps, born: NDArray[Any]) -> NDArray[Any]:
 
 
 def _first_forward(steps: Steps, phases: Phases) -> NDArray[Any]:
-    """Compute ``_ProgramTimeline.first_forward``."""
+    """The event of the first forward of each step; see ``_ProgramTimeline.first_forward``."""
     first = np.full(len(steps) + 1, -1)
     # In reverse order, so that the first is written last.
     start = phases.start_event[phases.phase == Phase.FORWARD][::-1]
