@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from vramscope.analysis.by_module import Owners, owners_of
 from vramscope.analysis.by_stack import StackBytes, stack_bytes
-from vramscope.analysis.folding import Folded, LineHolders, fold, holders
+from vramscope.analysis.folding import Folded, Holders, fold, holders
 from vramscope.analysis.step_and_phase import (
     number_of_step,
     phase_words,
@@ -129,17 +129,17 @@ def _named(stacks: Stacks) -> Folded:
     return replace(code, via=via, strings=(*code.strings, ""))
 
 
-def held(data: Data, view: View, at: int) -> LineHolders:
+def held(data: Data, view: View, at: int) -> Holders:
     """Who holds what is live at an instant, by the user's line."""
     code, growing = folded(data, view), data.growing(view)
 
-    def make() -> LineHolders:
+    def make() -> Holders:
         rows = stacks_at(data, view, at)
         return holders(code, rows.stack_id, rows.bytes, rows.count)
 
     if growing is None:
         return data.derive(view, ("held", at), lambda _: make())
-    made: LineHolders = growing.kept(("held", at, len(view.recording.stacks)), make)
+    made: Holders = growing.kept(("held", at, len(view.recording.stacks)), make)
     return made
 
 

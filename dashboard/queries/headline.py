@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vramscope.analysis.findings import collect
-from vramscope.analysis.peak import PeakPoint, peaks_before_trace
+from vramscope.analysis.peak import PeakPoint, past_highs
 from vramscope.model.finding import Finding
 from vramscope.model.past import Past
 from vramscope.model.trace import Action
@@ -38,7 +38,7 @@ def claim(data: Data, view: View) -> str:
 
 def past_peak(past: Past, quantity: str) -> PeakPoint | None:
     """The most of one quantity in the part whose events a size cap took; None where none were."""
-    return peaks_before_trace(past).get(quantity) if past.n_events else None
+    return past_highs(past).get(quantity) if past.n_events else None
 
 
 def past_words(high: PeakPoint) -> str:

@@ -25,7 +25,7 @@ _Row: TypeAlias = tuple[int, int, int, int, int, int, int]
 """An event: action, address, size, rounded size, stream, pool, stack."""
 
 
-class HeldSegment(NamedTuple):
+class Segment(NamedTuple):
     """A segment from cudaMalloc, or a page of an expandable segment."""
 
     size: int
@@ -34,7 +34,7 @@ class HeldSegment(NamedTuple):
     stack: int
 
 
-class AllocatorState:
+class Ledger:
     """Segments and blocks at one moment, by address; ``advance`` applies further events."""
 
     __slots__ = (
@@ -56,9 +56,9 @@ class AllocatorState:
 
     def __init__(self, state: Snapshot, settings: Settings) -> None:
         self._settings = settings
-        self.segments: dict[int, HeldSegment] = {}
+        self.segments: dict[int, Segment] = {}
         """Segments from cudaMalloc, by address."""
-        self.pages: dict[int, HeldSegment] = {}
+        self.pages: dict[int, Segment] = {}
         """Pages of expandable segments, by address."""
         self.blocks: dict[int, Block] = {}
         self.pending: set[int] = set()
@@ -124,9 +124,9 @@ class AllocatorState:
         for address, size, stream, pool, stack, is_expandable in rows:
             self.reserved += size
             if is_expandable:
-                self._add_pages(address, HeldSegment(size, stream, pool, stack))
+                self._add_pages(address, Segment(size, stream, pool, stack))
             else:
-                self.segments[address] = HeldSegment(size, stream, pool, stack)
+                self.segments[address] = Segment(size, stream, pool, stack)
 
     def _add_blocks(self, state: Snapshot) -> None:
         blocks, held = state.blocks, state.segments
@@ -153,7 +153,7 @@ class AllocatorState:
         self.requested += int(used.requested_size.sum())
         self.allocated += int(used.size[~is_pending].sum())
 
-    def _add_pages(self, address: int, segment: HeldSegment) -> None:
+    def _add_pages(self, address: int, segment: Segment) -> None:
         for page in range(address, address + segment.size, PAGE):
             self.pages[page] = segment._replace(size=min(PAGE, address + segment.size - page))
 
@@ -194,7 +194,7 @@ class AllocatorState:
         _, address, size, _, stream, pool, stack = row
         if address in self.segments:
             return self._contradiction()
-        self.segments[address] = HeldSegment(size, stream, pool, stack)
+        self.segments[address] = Segment(size, stream, pool, stack)
         if size > SMALL_SEGMENT:
             self._add_free(address, address + size)
         return size
@@ -208,7 +208,7 @@ class AllocatorState:
 
     def _segment_map(self, row: _Row) -> int:
         _, address, size, _, stream, pool, stack = row
-        self._add_pages(address, HeldSegment(size, stream, pool, stack))
+        self._add_pages(address, Segment(size, stream, pool, stack))
         return size
 
     def _segment_unmap(self, row: _Row) -> int:
@@ -261,7 +261,7 @@ def _nothing(_: _Row) -> int:
     return 0
 
 
-def runs(pages: dict[int, HeldSegment]) -> Iterator[tuple[int, HeldSegment]]:
+def runs(pages: dict[int, Segment]) -> Iterator[tuple[int, Segment]]:
     """Merge consecutive pages of the same stream and pool."""
     start, whole = 0, None
     for address in sorted(pages):

@@ -1,4 +1,4 @@
-"""Counts the graphs that a step keeps until its backward."""
+"""Counts the autograd graphs that a step keeps until its backward."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,9 +16,9 @@ from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes
 
 _LEAST_FORWARDS = 3
-"""Fewer forwards, such as the two of a compared pair, are intended."""
+"""Fewest forwards that count: two, for example to compare a pair, are intended."""
 _LEAST_SHARE = 0.5
-"""The least share of steps that must accumulate; a single backward is no habit."""
+"""Share of the steps that must do it: a single backward is no pattern."""
 _LEAST_BYTES = 1 << 20
 
 
@@ -27,21 +27,21 @@ class Accumulation:
     """Forwards of one line whose graphs are all kept until one backward, in the last step that does it."""
 
     n_forwards: int = 0
-    """Forwards with the same calls from the same lines; 0 where no step has three such forwards in a row."""
+    """Forwards that make the same calls from the same lines; 0 if no step has three of them in a row."""
     n_steps: int = 0
-    """Number of steps that accumulate."""
+    """Number of steps that do it."""
     kept_bytes: int = 0
-    """Bytes that the forwards allocated and that are still allocated when backward begins."""
+    """Bytes that the forwards allocated and that remain when backward begins."""
     most_bytes: int = 0
-    """Bytes kept by the forward that keeps most."""
+    """Bytes of the forward that keeps most."""
     frame: Frame | None = None
-    """The line that keeps most; None where no stack was recorded."""
+    """The line that keeps most; None if no stack was recorded."""
 
 
 def accumulation(recording: Recording) -> Accumulation:
-    """Find forwards of the same line whose graphs all stay allocated until one backward.
+    """Find forwards whose graphs are kept until one backward, from the recorded phases.
 
-    Relies on the recorded phases; evaluations and recomputes do not count.
+    Evaluations and recomputes do not count.
     """
     groups = _forwards(recording.phases)
     counted = [group for group in groups if len(group.rows) >= _LEAST_FORWARDS]
@@ -53,7 +53,7 @@ def accumulation(recording: Recording) -> Accumulation:
     for row in last.rows:
         start, end = phases.start_event[row], phases.end_event[row]
         parts.append(np.flatnonzero(is_kept & (found.alloc_event >= start) & (found.alloc_event < end)))
-    # Different calls, such as two towers or a discriminator that sees both kinds, are no accumulation.
+    # Different calls are no accumulation: two towers, or a discriminator that sees both kinds.
     if len({tuple(np.unique(found.stack_id[part]).tolist()) for part in parts}) > 1:
         return Accumulation()
     kept = [int(found.block_size[part].sum()) for part in parts]
@@ -62,7 +62,7 @@ def accumulation(recording: Recording) -> Accumulation:
 
 
 class _Group(NamedTuple):
-    """Forwards in a row before a backward, as rows of the phases."""
+    """Consecutive forwards before a backward, as rows of the phases."""
 
     rows: list[int]
     backward: int
@@ -70,7 +70,7 @@ class _Group(NamedTuple):
 
 
 def _forwards(phases: Phases) -> list[_Group]:
-    """The largest group of each step."""
+    """Return the largest group of each step."""
     outermost = np.flatnonzero((phases.depth == 0) & np.isin(phases.phase, (Phase.FORWARD, Phase.BACKWARD)))
     found: dict[int, _Group] = {}
     rows: list[int] = []
@@ -87,7 +87,7 @@ def _forwards(phases: Phases) -> list[_Group]:
 
 
 def _line(recording: Recording, found: Allocations, rows: NDArray[Any]) -> Frame | None:
-    """The line that keeps most bytes."""
+    """Return the line that keeps most bytes."""
     folded = fold(recording.stacks)
     weight = np.bincount(folded.of[found.stack_id[rows]], weights=found.block_size[rows], minlength=1)
     weight[0] = 0
@@ -95,7 +95,7 @@ def _line(recording: Recording, found: Allocations, rows: NDArray[Any]) -> Frame
 
 
 def findings(found: Accumulation) -> list[Finding]:
-    """What is kept, and what a backward after each forward would keep."""
+    """Return a finding with the bytes kept, and what a backward after each forward would keep."""
     if found.kept_bytes - found.most_bytes < _LEAST_BYTES:
         return []
     frame = found.frame

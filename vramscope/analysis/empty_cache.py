@@ -1,51 +1,51 @@
-"""Detects repeated calls of ``empty_cache()`` and measures what they cost."""
+"""Counts repeated calls of ``empty_cache()`` and the driver calls that they cost."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.churn import GAINS, LOSSES
 from vramscope.analysis.folding import fold
+from vramscope.analysis.stack_functions import passes_through
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
-from vramscope.model.stacks import Frame, Stacks
+from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes
 
 _LEAST_CALLS = 3
-"""Fewer calls, such as one before and one after an evaluation, are no loop."""
+"""Fewest calls that count as a loop: one before and one after an evaluation do not."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmptyCache:
-    """Calls that returned memory to the driver, and the memory requested again afterwards."""
+    """Calls that returned memory to the driver, and what was allocated from it again."""
 
     n_calls: int = 0
-    """Calls that released at least one segment; a call without anything to release leaves no event."""
+    """Calls that released at least one segment; a call that finds nothing to release leaves no event."""
     released_bytes: int = 0
-    """Bytes that all calls returned to the driver."""
+    """Bytes that all of them returned to the driver."""
     n_releases: int = 0
-    """Driver calls that released memory."""
+    """Driver calls that returned them."""
     regained_bytes: int = 0
-    """Bytes requested from the driver again before the next call, up to what each call released."""
+    """Bytes allocated from the driver again before the next call, up to what each call had released."""
     n_regains: int = 0
-    """Driver calls (cudaMalloc, or mappings) that requested memory again."""
+    """Driver calls (cudaMalloc, or mappings) that allocated them."""
     frame: Frame | None = None
-    """The line that released most; None where no stack was recorded."""
+    """The line that released most; None if no stack was recorded."""
 
 
 def empty_cache(recording: Recording) -> EmptyCache:
-    """Find calls of ``empty_cache()`` by the stacks of the segments they release; without stacks there are
-    none.
+    """Count calls of ``empty_cache()``, found by the stacks of the releases.
+
+    A recording without stacks has none.
     """
     trace = recording.trace
-    of_call = _passes_through(recording.stacks, "empty_cache")[trace.stack_id]
+    of_call = passes_through(recording.stacks, "empty_cache")[trace.stack_id]
     releases = np.flatnonzero(of_call & np.isin(trace.action, LOSSES))
     if not len(releases):
         return EmptyCache()
-    # One call releases several segments with no other event in between.
+    # One call releases segment after segment, with nothing in between.
     last = np.append(np.diff(releases) > 1, True)
     call = np.append(0, np.cumsum(last)[:-1])
     released = np.zeros(int(call[-1]) + 1, "i8")
@@ -70,19 +70,7 @@ def empty_cache(recording: Recording) -> EmptyCache:
     )
 
 
-def _passes_through(stacks: Stacks, function: str) -> NDArray[Any]:
-    """Whether each stack contains a frame of a function called *function*. Takes 0.1 µs per stack."""
-    found: NDArray[Any] = np.array([text == function for text in stacks.strings], bool)[stacks.function]
-    if not found.any():
-        return found
-    # Parents precede their children.
-    for row, parent in enumerate(stacks.parent.tolist()):
-        if row:
-            found[row] |= found[parent]
-    return found
-
-
-def _line(recording: Recording, releases: NDArray[Any]) -> Frame | None:
+def _line(recording: Recording, releases: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> Frame | None:
     folded = fold(recording.stacks)
     own = folded.of[recording.trace.stack_id[releases]]
     weight = np.bincount(own, weights=recording.trace.size[releases])
@@ -91,7 +79,7 @@ def _line(recording: Recording, releases: NDArray[Any]) -> Frame | None:
 
 
 def findings(found: EmptyCache) -> list[Finding]:
-    """A finding where the function is called repeatedly and the memory is requested again."""
+    """Return a finding if it is called repeatedly and the memory is allocated again."""
     if found.n_calls < _LEAST_CALLS or not found.n_regains:
         return []
     frame = found.frame

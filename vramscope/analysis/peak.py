@@ -77,10 +77,10 @@ def peak_of(recording: Recording, totals: Totals) -> Peak:
         return PeakPoint(int(values[instant]), instant, int(totals.time_ns[instant]), step, phase, words)
 
     here = high("requested"), high("allocated"), high("active"), high("reserved")
-    return Peak(*here, peaks_before_trace(recording.past))
+    return Peak(*here, past_highs(recording.past))
 
 
-def peaks_before_trace(past: Past) -> dict[str, PeakPoint]:
+def past_highs(past: Past) -> dict[str, PeakPoint]:
     """The maxima by quantity before the trace; empty where the size cap removed no events."""
     event = np.concatenate([past.settled.start_event, past.peaks.event])
     found = {}

@@ -1,11 +1,11 @@
-"""Reads the memory limit of the process from a recording."""
+"""The limit of reserved bytes that the recorded process had set for itself."""
 
 from vramscope.model.recording import Recording
 
 
 def recorded_limit(recording: Recording) -> int | None:
-    """The bytes that ``set_per_process_memory_fraction`` allowed; None where the recording has no such note.
+    """Return the bytes that ``set_per_process_memory_fraction`` allowed; None if no limit is recorded.
 
-    The last note counts: a message of torch gives the limit to two decimals only.
+    The last note counts. A limit from torch's message is rounded to two decimals.
     """
     return next((note.value for note in reversed(recording.notes) if note.code == "limit"), None)

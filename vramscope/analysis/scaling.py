@@ -1,7 +1,7 @@
-"""Determines which lines' bytes grow linearly, and which quadratically, with the input size of a step.
+"""Finds which lines' bytes grow linearly with the size of a step's input, and which quadratically.
 
-Requested bytes show it exactly: between two steps that make the same calls, doubling the input doubles a
-linear request, and quadruples a matrix of attention scores over a sequence length.
+Requested bytes decide it exactly: between two steps that make the same calls, a call whose input doubles
+requests twice as much, and a matrix of attention scores four times as much.
 """
 
 from dataclasses import dataclass
@@ -22,20 +22,19 @@ from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes
 
 _LEAST_SIZES = 3
-"""Least number of different sizes: a straight line always fits two of them."""
+"""Fewest different sizes: a straight line passes through any two."""
 _LEAST_RATIO = 1.2
-"""Least ratio of the largest to the smallest size: below it a square and a line are too close to each other.
-"""
+"""Ratio of the largest to the smallest size: below it a square and a line are too close to tell apart."""
 _TOLERANCE = 0.01
 _LEAST_SHARE = 0.05
-"""Share of the peak below which nothing is reported."""
+"""Share of the peak below which quadratic bytes make no finding."""
 _LEAST_DOMINATING = 0.5
 _MOST_STEPS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingLine:
-    """A line and the bytes of the largest step's peak that it holds."""
+    """A line of the program and the bytes of the largest step's peak that it holds."""
 
     frame: Frame | None
     n_bytes: int
@@ -43,33 +42,39 @@ class ScalingLine:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """The parts of the largest step's peak that grow linearly and quadratically."""
+    """The parts of the largest step's peak that grow linearly and quadratically with the input's size."""
 
     n_sizes: int = 0
-    """Different sizes among the steps that make the same calls; 0 where they are too few to decide."""
+    """Different sizes among the steps that make the same calls; 0 if these are too few for an answer."""
     ratio: float = 1.0
-    """The ratio of the largest size to the smallest."""
+    """Ratio of the largest size to the smallest."""
     peak_bytes: int = 0
-    """The most allocated bytes in the largest step."""
+    """The most bytes allocated in the largest step."""
     linear_bytes: int = 0
-    """Bytes of the peak in blocks that grow linearly with the size."""
+    """Bytes of that peak in blocks that grow linearly."""
     linear: tuple[ScalingLine, ...] = ()
+    """The lines that allocated these blocks, forward's first."""
     quadratic_bytes: int = 0
-    """Bytes of the peak in blocks that grow with the square of the size."""
+    """Bytes of that peak in blocks that grow quadratically."""
     quadratic: tuple[ScalingLine, ...] = ()
+    """The lines that allocated these blocks, forward's first."""
 
 
 @dataclass(frozen=True, slots=True)
-class _RepeatedCalls:
-    """Allocations of steps that make the same calls equally often."""
+class _MatchedCalls:
+    """Allocations of the steps that make the same calls equally often."""
 
     rows: NDArray[Any]
-    """Rows of ``lifetimes``, shape (calls, steps): a call is one occurrence of a stack in a step."""
+    """Rows of ``lifetimes``, shape ``(n_calls, n_steps)``; a call is one occurrence of a stack in a step."""
     steps: NDArray[Any]
+    """Index of each step."""
 
 
 def scaling(recording: Recording) -> Scaling:
-    """Compare the steps that make the most common sequence of calls; needs three different sizes."""
+    """Find how each line's bytes grow with the size of a step's input.
+
+    Only steps that make the same calls as most steps count. An answer needs three different sizes.
+    """
     found = lifetimes(recording)
     calls = _calls(recording, found)
     if calls is None:
@@ -96,8 +101,8 @@ def scaling(recording: Recording) -> Scaling:
     )
 
 
-def _calls(recording: Recording, found: Allocations) -> _RepeatedCalls | None:
-    """The repeated calls; None where too few steps make the same calls."""
+def _calls(recording: Recording, found: Allocations) -> _MatchedCalls | None:
+    """Return the matched calls; None if too few steps make the same ones."""
     step = steps_of(recording.steps, np.maximum(found.alloc_event, 0))
     first = max(len(recording.steps) - _MOST_STEPS, 0)
     rows = np.flatnonzero((step >= first) & (found.alloc_event >= 0))
@@ -112,14 +117,14 @@ def _calls(recording: Recording, found: Allocations) -> _RepeatedCalls | None:
     same = [at for at, each in enumerate(made) if each == usual]
     if len(same) < _LEAST_SIZES or not usual:
         return None
-    return _RepeatedCalls(np.stack([parts[at] for at in same], axis=1), first + np.array(same))
+    return _MatchedCalls(np.stack([parts[at] for at in same], axis=1), first + np.array(same))
 
 
 def _powers(size: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The power of growth by call, and the relative size by step.
+    """Return the power of each call (1 linear, 2 quadratic, 0 neither) and the relative size of each step.
 
-    A power of 1 means linear growth, 2 quadratic, 0 neither. The size is what most varying calls follow
-    exactly, step for step, unless that is the square of another.
+    The size of a step is the ratio that most varying calls follow exactly, unless that ratio is the square of
+    another one.
     """
     smallest = int(size.sum(axis=0).argmin())
     ratio = size / np.maximum(size[:, [smallest]], 1)
@@ -137,7 +142,7 @@ def _powers(size: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def _lines(recording: Recording, live: Allocations) -> tuple[ScalingLine, ...]:
-    """Bytes by line, those of forward first: what backward allocates follows from them."""
+    """Return the lines by bytes, forward's first: what backward allocates follows from them."""
     folded, n_events = fold(recording.stacks), len(recording.trace)
     phase = np.append(recording.phases.phase, Phase.OTHER)[phases_of(recording.phases, n_events)]
     weight: dict[tuple[bool, Frame | None], int] = {}
@@ -151,30 +156,28 @@ def _lines(recording: Recording, live: Allocations) -> tuple[ScalingLine, ...]:
 
 
 def findings(found: Scaling) -> list[Finding]:
-    """Lines that grow quadratically, and a peak that mostly grows with the batch."""
-    reported = []
+    """Return findings for lines that grow quadratically, and for a peak that mostly grows linearly."""
+    told = []
     if found.quadratic_bytes >= _LEAST_SHARE * found.peak_bytes > 0:
         share = 100 * found.quadratic_bytes / found.peak_bytes
         what = (
             f"{format_bytes(found.quadratic_bytes)} ({share:.0f} %) of the largest step's peak grow with the "
-            f"square of the input of a step"
+            f"square of what a step is given"
         )
         advice = (
             "twice the length needs four times these bytes. If it is attention: "
             "torch.nn.functional.scaled_dot_product_attention does not keep its scores"
         )
-        reported.append(
-            _finding("quadratic_memory", what, found, found.quadratic, found.quadratic_bytes, advice)
-        )
+        told.append(_finding("quadratic_memory", what, found, found.quadratic, found.quadratic_bytes, advice))
     if found.linear_bytes >= _LEAST_DOMINATING * found.peak_bytes > 0:
         share = 100 * found.linear_bytes / found.peak_bytes
         what = (
-            f"{format_bytes(found.linear_bytes)} ({share:.0f} %) of the largest step's peak grow with the "
-            f"input of a step"
+            f"{format_bytes(found.linear_bytes)} ({share:.0f} %) of the largest step's peak grow as what a "
+            f"step is given does"
         )
         advice = "smaller batches with gradient accumulation, or activation checkpointing: see vramscope fit"
-        reported.append(_finding("batch_dominates", what, found, found.linear, found.linear_bytes, advice))
-    return reported
+        told.append(_finding("batch_dominates", what, found, found.linear, found.linear_bytes, advice))
+    return told
 
 
 def _finding(
@@ -205,7 +208,7 @@ def _finding(
 
 ANALYSIS = Analysis(
     "scaling",
-    "Which lines' bytes grow with the input of a step, and which with its square?",
+    "Which lines' bytes grow as what a step is given does, and which with its square?",
     scaling,
     findings,
 )

@@ -1,4 +1,4 @@
-"""Finds parameters, gradients and optimizer states with 64-bit elements."""
+"""Finds parameters, gradients and optimizer states that are 64-bit."""
 
 from dataclasses import dataclass
 
@@ -19,26 +19,23 @@ _LEAST_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class WideNumbers:
-    """Bytes of the model at the peak in tensors with 64-bit elements."""
+    """Tensors of the model with elements of eight bytes at the peak."""
 
     n_bytes: int = 0
+    """Bytes of their blocks."""
     n_tensors: int = 0
+    """Number of such tensors."""
     example: str = ""
-    """The name of the largest tensor, such as ``layers.0.weight``."""
+    """Name of the largest one, such as ``layers.0.weight``."""
 
 
 def wide_numbers(recording: Recording, instant: int | None = None) -> WideNumbers:
-    """The 64-bit tensors of the model at one instant, from the labels that capture gave to tensors.
+    """Find 64-bit tensors of the model, from the labels that the recorder gave to tensors.
 
     Parameters
     ----------
     instant
-        Number of events before the moment; None means the peak of allocated bytes.
-
-    Returns
-    -------
-    WideNumbers
-        Their bytes and number, and the name of the largest.
+        Instant to look at; the peak of allocated bytes if None.
     """
     labels = recording.labels
     if not (labels.element_bytes == 8).any():
@@ -57,7 +54,7 @@ def wide_numbers(recording: Recording, instant: int | None = None) -> WideNumber
 
 
 def findings(found: WideNumbers) -> list[Finding]:
-    """A finding from one mebibyte on."""
+    """Return a finding if 64-bit tensors hold 1 MiB or more."""
     if found.n_bytes < _LEAST_BYTES:
         return []
     example = f", as {found.example}" if found.example else ""

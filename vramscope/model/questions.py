@@ -65,9 +65,9 @@ class Questions:
         return analysis.run(self, **options)
 
     def accumulation(self) -> Accumulation:
-        """Find forwards of the same line whose graphs all stay allocated until one backward.
+        """Find forwards whose graphs are kept until one backward, from the recorded phases.
 
-        Relies on the recorded phases; evaluations and recomputes do not count.
+        Evaluations and recomputes do not count.
         """
         answer: Accumulation = self._ask("accumulation")
         return answer
@@ -238,14 +238,15 @@ class Questions:
         return answer
 
     def empty_cache(self) -> EmptyCache:
-        """Find calls of ``empty_cache()`` by the stacks of the segments they release; without stacks there are
-        none.
+        """Count calls of ``empty_cache()``, found by the stacks of the releases.
+
+        A recording without stacks has none.
         """
         answer: EmptyCache = self._ask("empty_cache")
         return answer
 
     def evaluation_peak(self) -> EvaluationPeak:
-        """The peaks of evaluation and training, according to the recorded phases."""
+        """Return the peaks of evaluation and training, from the recorded phases."""
         answer: EvaluationPeak = self._ask("evaluation_peak")
         return answer
 
@@ -409,9 +410,9 @@ class Questions:
         return answer
 
     def retained_graphs(self) -> RetainedGraphs:
-        """Find steps that retain their graph, from the marks of backward, and the activations kept.
+        """Measure what retained graphs keep, from the recorded calls of backward.
 
-        Outputs that the program itself holds count as well, and stay allocated in any case.
+        Outputs that the program itself holds count too; they stay allocated in any case.
         """
         answer: RetainedGraphs = self._ask("retained_graphs")
         return answer
@@ -422,7 +423,10 @@ class Questions:
         return answer
 
     def scaling(self) -> Scaling:
-        """Compare the steps that make the most common sequence of calls; needs three different sizes."""
+        """Find how each line's bytes grow with the size of a step's input.
+
+        Only steps that make the same calls as most steps count. An answer needs three different sizes.
+        """
         answer: Scaling = self._ask("scaling")
         return answer
 
@@ -439,7 +443,7 @@ class Questions:
         return answer
 
     def small_allocations(self) -> SmallAllocations:
-        """Count small allocations by line and step, and return the line with most of them."""
+        """Count the small allocations of each line in each step."""
         answer: SmallAllocations = self._ask("small_allocations")
         return answer
 
@@ -518,17 +522,12 @@ class Questions:
         return answer
 
     def wide_numbers(self, instant: int | None = None) -> WideNumbers:
-        """The 64-bit tensors of the model at one instant, from the labels that capture gave to tensors.
+        """Find 64-bit tensors of the model, from the labels that the recorder gave to tensors.
 
         Parameters
         ----------
         instant
-            Number of events before the moment; None means the peak of allocated bytes.
-
-        Returns
-        -------
-        WideNumbers
-            Their bytes and number, and the name of the largest.
+            Instant to look at; the peak of allocated bytes if None.
         """
         answer: WideNumbers = self._ask("wide_numbers", instant=instant)
         return answer

@@ -5,7 +5,7 @@ from typing import Any
 import dash_ag_grid as dag
 from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update
 
-from vramscope.analysis.folding import Folded, LineHolders, user_files
+from vramscope.analysis.folding import Folded, Holders, user_files
 from vramscope.errors import VramscopeError
 from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes
@@ -95,7 +95,7 @@ def register(app: Any, data: Data, prefix: str) -> None:
     )
 
 
-def rows(folded: Folded, held: LineHolders) -> list[dict[str, Any]]:
+def rows(folded: Folded, held: Holders) -> list[dict[str, Any]]:
     """The largest MAX_ROWS − 1 rows; what is left is one row that says so."""
     whole = max(held.total_bytes, 1)
     shown = len(held.n_bytes) if len(held.n_bytes) <= MAX_ROWS else MAX_ROWS - 1
@@ -107,7 +107,7 @@ def rows(folded: Folded, held: LineHolders) -> list[dict[str, Any]]:
     return found
 
 
-def _row(folded: Folded, held: LineHolders, i: int, whole: int) -> dict[str, Any]:
+def _row(folded: Folded, held: Holders, i: int, whole: int) -> dict[str, Any]:
     node, stack = int(held.folded_id[i]), int(held.example[i])
     frame = folded.stacks.frame(node) if node else None
     n_bytes = int(held.n_bytes[i])
@@ -208,7 +208,7 @@ def _folded_item(run: list[Frame]) -> html.Li:
     )
 
 
-def summary(held: LineHolders) -> str:
+def summary(held: Holders) -> str:
     """``3.21 GiB in 812 blocks from 64 lines``."""
     lines, blocks = len(held.n_bytes), held.total_count
     return (

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramscope.allocator.ledger import AllocatorState
+from vramscope.allocator.ledger import Ledger
 from vramscope.allocator.settings import MIB, Settings
 from vramscope.capture.cuda.gap import bridge
 from vramscope.formats.torch_snapshot import read
@@ -34,7 +34,7 @@ def test_genuine_histories_in_pieces_end_at_their_snapshots(path):
     for recording in read(path).recordings:
         settings = settings_of(recording)
         # Late starts: sizes that rewinding had to guess are no matter of the ledger's.
-        ledger, end = AllocatorState(recording.initial, settings), AllocatorState(recording.final, settings)
+        ledger, end = Ledger(recording.initial, settings), Ledger(recording.final, settings)
         bare = replace(recording.trace, block_size=np.zeros(len(recording.trace), "i8"))
 
         sizes = np.concatenate([ledger.advance(piece) for piece in pieces(bare, 7)])
@@ -53,7 +53,7 @@ def test_genuine_histories_in_pieces_end_at_their_snapshots(path):
 
 
 def test_what_cannot_be_counts_for_nothing(trace_of):
-    ledger = AllocatorState(Snapshot(), Settings())
+    ledger = Ledger(Snapshot(), Settings())
 
     sizes = ledger.advance(
         trace_of(
@@ -67,7 +67,7 @@ def test_what_cannot_be_counts_for_nothing(trace_of):
 
 
 def test_a_record_without_free_requested_gives_the_bytes_back(trace_of):
-    ledger = AllocatorState(Snapshot(), Settings())
+    ledger = Ledger(Snapshot(), Settings())
 
     ledger.advance(trace_of((A, BASE, 100), (C, BASE, 100)))
 
@@ -77,7 +77,7 @@ def test_a_record_without_free_requested_gives_the_bytes_back(trace_of):
 # States in which blocks, pending or not, lie in segments and mapped pages.
 @st.composite
 def ledgers(draw):
-    ledger = AllocatorState(Snapshot(), Settings())
+    ledger = Ledger(Snapshot(), Settings())
     rows = []
     for segment in range(3):
         base, size = BASE + 64 * MIB * segment, draw(st.sampled_from([0, 2, 20, 40])) * MIB

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vramscope.allocator.ledger import AllocatorState
+from vramscope.allocator.ledger import Ledger
 from vramscope.allocator.settings import Settings
 from vramscope.capture.cuda.gap import bridge
 from vramscope.capture.cuda.instants import UNCOUNTED, instants
@@ -66,7 +66,7 @@ def state(*blocks, segments=((0, 1000),)):
             state=[status for _, _, status in used],
         ),
     )
-    return AllocatorState(snapshot, Settings())
+    return Ledger(snapshot, Settings())
 
 
 HELD, PENDING, FREE = BlockState.ALLOCATED, BlockState.PENDING_FREE, BlockState.INACTIVE

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.allocator.ledger import AllocatorState
+from vramscope.allocator.ledger import Ledger
 from vramscope.allocator.replay import reconstruct
 from vramscope.allocator.torch_history import DeviceHistory
 from vramscope.capture import Sink
@@ -69,7 +69,7 @@ class DeviceLog:
         self._tell = tell
         self._counts: Counts | None = None
         self._tail: list[Key] = []
-        self._ledger: AllocatorState | None = None
+        self._ledger: Ledger | None = None
         self._pools: list[tuple[int, int]] = [(0, 0)]
         self._time_ns = 0
         self._n_gaps = self._n_lost_more = 0
@@ -164,7 +164,7 @@ class DeviceLog:
         if not reading.taken.is_still or self._ledger is None:
             return
         state = self._state(reading)
-        held = AllocatorState(state, reading.settings(self.device))
+        held = Ledger(state, reading.settings(self.device))
         if (
             held.blocks.keys() != self._ledger.blocks.keys()
             or held.segments.keys() != self._ledger.segments.keys()
@@ -186,10 +186,10 @@ class DeviceLog:
             self._begin_with(sink, reading, initial)
             return
         time_ns = int(trace.time_ns[0]) if len(trace) else reading.time_ns
-        self._move_to(sink, reading, (AllocatorState(initial, settings), time_ns))
+        self._move_to(sink, reading, (Ledger(initial, settings), time_ns))
 
     def _begin_with(self, sink: Sink, reading: Reading, initial: Snapshot) -> None:
-        self._ledger = AllocatorState(initial, reading.settings(self.device))
+        self._ledger = Ledger(initial, reading.settings(self.device))
         reading.write_stacks(sink)
         sink.pools(self._pools, self.device)
         sink.state(_at(initial, 0, 0), self.device, reported=False)
@@ -200,7 +200,7 @@ class DeviceLog:
         self._move_to(
             sink,
             reading,
-            (AllocatorState(self._state(reading), reading.settings(self.device)), reading.time_ns),
+            (Ledger(self._state(reading), reading.settings(self.device)), reading.time_ns),
         )
         n_moved = self.n_events - before
         if n_moved:
@@ -213,10 +213,10 @@ class DeviceLog:
             return False
         before = self.n_events
         state = self._state(reading)
-        self._move_to(sink, reading, (AllocatorState(state, reading.settings(self.device)), reading.time_ns))
+        self._move_to(sink, reading, (Ledger(state, reading.settings(self.device)), reading.time_ns))
         return self.n_events > before
 
-    def _move_to(self, sink: Sink, reading: Reading, target: tuple[AllocatorState, int]) -> None:
+    def _move_to(self, sink: Sink, reading: Reading, target: tuple[Ledger, int]) -> None:
         ledger, time_ns = target
         if self._ledger is not None:
             missing = bridge(self._ledger, ledger, max(time_ns, self._time_ns))

@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from vramscope.allocator.ledger import AllocatorState, Block, HeldSegment, runs
+from vramscope.allocator.ledger import Block, Ledger, Segment, runs
 from vramscope.model.trace import Action, Trace
 
 
@@ -18,7 +18,7 @@ class _Row(NamedTuple):
     stack: int
 
 
-def bridge(before: AllocatorState, after: AllocatorState, time_ns: int) -> Trace:
+def bridge(before: Ledger, after: Ledger, time_ns: int) -> Trace:
     """Frees and segment frees, then segments and allocations: as few as explain the difference.
 
     A block freed and made again alike in between is not told apart from one that stayed.
@@ -45,7 +45,7 @@ def bridge(before: AllocatorState, after: AllocatorState, time_ns: int) -> Trace
     return _trace(rows, time_ns)
 
 
-def _without(one: Mapping[int, HeldSegment], other: Mapping[int, HeldSegment]) -> dict[int, HeldSegment]:
+def _without(one: Mapping[int, Segment], other: Mapping[int, Segment]) -> dict[int, Segment]:
     """Those of *one* that *other* has not; who made them is no part of what they are."""
     return {
         address: segment
@@ -55,9 +55,9 @@ def _without(one: Mapping[int, HeldSegment], other: Mapping[int, HeldSegment]) -
 
 
 def _kept(
-    before: AllocatorState,
-    after: AllocatorState,
-    changed: tuple[dict[int, HeldSegment], dict[int, HeldSegment]],
+    before: Ledger,
+    after: Ledger,
+    changed: tuple[dict[int, Segment], dict[int, Segment]],
 ) -> set[int]:
     """Addresses of the blocks that may have stayed: alike, in segments that stayed, and not freed before."""
     alike = {
@@ -85,7 +85,7 @@ def _row(action: int, address: int, block: Block) -> _Row:
     return _Row(action, address, requested, size, stream, pool, stack if action == Action.ALLOC else 0)
 
 
-def _moved(action: int, address: int, segment: HeldSegment) -> _Row:
+def _moved(action: int, address: int, segment: Segment) -> _Row:
     came = action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
     size, stream, pool, stack = segment
     return _Row(action, address, size, size, stream, pool, stack if came else 0)
