@@ -198,9 +198,7 @@ class DeviceLog:
         """Events and allocator disagree: what the allocator says counts."""
         before = self.n_events
         self._move_to(
-            sink,
-            reading,
-            (Ledger(self._state(reading), reading.settings(self.device)), reading.time_ns),
+            sink, reading, (Ledger(self._state(reading), reading.settings(self.device)), reading.time_ns)
         )
         n_moved = self.n_events - before
         if n_moved:

@@ -54,11 +54,7 @@ def _without(one: Mapping[int, Segment], other: Mapping[int, Segment]) -> dict[i
     }
 
 
-def _kept(
-    before: Ledger,
-    after: Ledger,
-    changed: tuple[dict[int, Segment], dict[int, Segment]],
-) -> set[int]:
+def _kept(before: Ledger, after: Ledger, changed: tuple[dict[int, Segment], dict[int, Segment]]) -> set[int]:
     """Addresses of the blocks that may have stayed: alike, in segments that stayed, and not freed before."""
     alike = {
         address
