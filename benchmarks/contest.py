@@ -43,8 +43,8 @@ _PICKLE = "import pickle, sys; pickle.load(open(sys.argv[1], 'rb'))"
 _OPEN = "import sys, vramscope; run = vramscope.load(sys.argv[1])"
 _PEAK = "; [recording.peak() for recording in run.recordings]"
 _ALL = f"""
-from vramscope.analysis.shared_results import together
-with together():
+from vramscope.analysis.shared_results import shared_results
+with shared_results():
     for recording in run.recordings:
         for name in {growth.ANALYSES}:
             getattr(recording, name)()

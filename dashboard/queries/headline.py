@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vramscope.analysis.findings import collect
-from vramscope.analysis.peak import High, past_highs
+from vramscope.analysis.peak import PeakPoint, past_highs
 from vramscope.model.finding import Finding
 from vramscope.model.past import Past
 from vramscope.model.trace import Action
@@ -36,12 +36,12 @@ def claim(data: Data, view: View) -> str:
     return _out_of_memory(data, view) or said
 
 
-def past_peak(past: Past, quantity: str) -> High | None:
+def past_peak(past: Past, quantity: str) -> PeakPoint | None:
     """The most of one quantity in the part whose events a size cap took; None where none were."""
     return past_highs(past).get(quantity) if past.n_events else None
 
 
-def past_words(high: High) -> str:
+def past_words(high: PeakPoint) -> str:
     """``step 8``."""
     return high.where or "an early part"
 

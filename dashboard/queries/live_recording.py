@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.allocator.levels import levels
-from vramscope.allocator.state_index.appendable import GrowingIndex
+from vramscope.allocator.state_index.appendable import AppendableStateIndex
 from vramscope.analysis.by_stack import StackBytes, stack_bytes
 from vramscope.analysis.churn import retry_events
 from vramscope.analysis.lifetimes import lifetimes
@@ -131,7 +131,7 @@ class Growing:
     def _begin(self, recording: Recording) -> None:
         self._initial = recording.initial
         self._n_past = recording.past.n_events
-        self._index = GrowingIndex(recording.initial)
+        self._index = AppendableStateIndex(recording.initial)
         self._n_events = 0
         start = levels(recording.trace.rows(slice(0)), recording.initial)
         self._levels = {name: GrowingColumn("i8") for name in QUANTITIES}

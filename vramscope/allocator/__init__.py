@@ -1,1 +1,1 @@
-"""The model of the CUDA caching allocator: pure, no torch."""
+"""A model of the CUDA caching allocator in pure Python and NumPy, without torch."""

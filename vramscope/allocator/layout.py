@@ -1,8 +1,8 @@
-"""What do the allocator's segments look like, given what happened and what is in use?
+"""The layout of the allocator's segments, computed from the events and the blocks in use.
 
-Two facts make this a matter of sorting instead of simulating. Free neighbours in a segment are always
-merged, so the blocks in use determine the free ones. And a segment is there or not whoever put it there, so
-undoing events from the end is the same as doing them from the beginning, with the signs changed.
+Two facts make this a matter of sorting instead of simulating. Free neighbors in a segment are always
+merged, so the blocks in use determine the free ones. A segment exists or not whatever created it, so undoing
+events from the end is the same as applying them from the beginning with the signs changed.
 """
 
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ def segments_before(after: Segments, trace: Trace) -> Segments:
 
 
 def segments_ever(before: Segments, trace: Trace) -> Segments:
-    """Every range that was a segment at some time of *trace*, those that overlap or touch made one."""
+    """Every range that was a segment at some time of *trace*, ranges that overlap or touch are merged."""
     came = np.flatnonzero((trace.action == Action.SEGMENT_ALLOC) | (trace.action == Action.SEGMENT_MAP))
     start = np.concatenate([before.address, trace.address[came]]).astype("i8")
     size = np.concatenate([before.size, trace.size[came]])
@@ -74,14 +74,14 @@ def _moved(known: Segments, trace: Trace, *, backward: bool) -> Segments:
 
 
 def _joined(*tables: Segments) -> Segments:
-    """All rows of several tables, by address."""
+    """All rows of several tables, ordered by address."""
     columns = {name: np.concatenate([getattr(table, name) for table in tables]) for name in Segments.DTYPES}
     order = np.argsort(columns["address"], kind="stable")
     return Segments(**{name: column[order] for name, column in columns.items()})
 
 
 def _apart(segments: Segments) -> Segments:
-    """Without those that overlap an earlier one (only a record that contradicts itself has such)."""
+    """Drop segments that overlap an earlier one (only a contradictory record has such)."""
     return segments.rows(not_overlapping(segments.address, segments.size))
 
 
@@ -95,7 +95,9 @@ def not_overlapping(address: NDArray[Any], size: NDArray[Any]) -> NDArray[Any]:
 
 
 def _cuda_malloced(known: Segments, trace: Trace, *, backward: bool) -> Segments:
-    """Segments by cudaMalloc: the event next in time decides whether the segment of its address is there."""
+    """Segments from cudaMalloc: the nearest event in time decides whether the segment at its address
+    exists.
+    """
     events = np.flatnonzero((trace.action == Action.SEGMENT_ALLOC) | (trace.action == Action.SEGMENT_FREE))
     nearest = events if backward else events[::-1]
     nearest = nearest[np.unique(trace.address[nearest], return_index=True)[1]]
@@ -106,7 +108,7 @@ def _cuda_malloced(known: Segments, trace: Trace, *, backward: bool) -> Segments
 
 
 def _mapped(known: Segments, trace: Trace, *, backward: bool) -> Segments:
-    """Runs of mapped memory: how often each address was mapped, less how often unmapped, counted at once."""
+    """Ranges of mapped memory: counts how often each address was mapped minus how often it was unmapped."""
     known = known.rows(known.is_expandable)
     events = np.flatnonzero((trace.action == Action.SEGMENT_MAP) | (trace.action == Action.SEGMENT_UNMAP))
     if not len(known) and not len(events):
@@ -124,21 +126,23 @@ def _mapped(known: Segments, trace: Trace, *, backward: bool) -> Segments:
     was_mapped = np.r_[False, is_mapped[:-1]]
     begin = edge[np.flatnonzero(is_mapped & ~was_mapped)]
     size = edge[np.flatnonzero(was_mapped & ~is_mapped)] - begin
-    # Whatever begins or ends where a run begins is of the same reservation: it tells stream and pool.
+    # Whatever begins or ends where a range begins is in the same reservation: it has its stream and pool.
     first = np.unique(np.concatenate([start, end]), return_index=True)[1]
     witness = first[np.searchsorted(edge, begin)] % max(len(start), 1)
-    told = {
+    properties = {
         name: np.concatenate([getattr(known, name), getattr(moved, name)])[witness]
         for name in ("stream", "pool", "is_large", "stack_id")
     }
-    return Segments(address=begin.astype("u8"), size=size, is_expandable=np.ones(len(begin), "?"), **told)
+    return Segments(
+        address=begin.astype("u8"), size=size, is_expandable=np.ones(len(begin), "?"), **properties
+    )
 
 
 def _from_events(trace: Trace, events: NDArray[Any]) -> Segments:
-    """What SEGMENT_* events say of their segments."""
+    """Segments as SEGMENT_* events describe them."""
     size, action = trace.size[events], trace.action[events]
     is_born = (action == Action.SEGMENT_ALLOC) | (action == Action.SEGMENT_MAP)
-    # Several small units may be unmapped at once; large ones have another measure.
+    # Several small units may be unmapped at once; large ones are multiples of another size.
     is_small_unmap = (action == Action.SEGMENT_UNMAP) & (size % LARGE_SEGMENT != 0)
     return Segments(
         address=trace.address[events],

@@ -1,7 +1,7 @@
-"""What is in use now? Segments and blocks, led forward by the events as they come.
+"""The allocator state of a live run: segments and blocks, updated with each event.
 
-``replay`` explains a whole record from its end. A program that still runs has no end: here each stretch of
-events is added to what was there before, at 1 µs an event, however long the run.
+``replay`` explains a whole record from its end. A running program has no end yet: here each batch of new
+events is applied to the current state, at 1 µs per event, however long the run.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,14 +19,14 @@ PAGE = SMALL_SEGMENT
 
 
 Block: TypeAlias = tuple[int, int, int, int, int]
-"""A block in use: its size, the requested size, stream, pool and stack. Plain, because millions are made."""
+"""A block in use: size, requested size, stream, pool and stack. A plain tuple, because there are millions."""
 
 _Row: TypeAlias = tuple[int, int, int, int, int, int, int]
-"""Of an event: action, address, size, size of the block it needs, stream, pool, stack."""
+"""An event: action, address, size, rounded size, stream, pool, stack."""
 
 
 class Segment(NamedTuple):
-    """A segment by cudaMalloc, or a page of an expandable one."""
+    """A segment from cudaMalloc, or a page of an expandable segment."""
 
     size: int
     stream: int
@@ -35,7 +35,7 @@ class Segment(NamedTuple):
 
 
 class Ledger:
-    """Segments and blocks at one moment, by address; ``advance`` leads it on."""
+    """Segments and blocks at one moment, by address; ``advance`` applies further events."""
 
     __slots__ = (
         "_begin_of",
@@ -57,16 +57,16 @@ class Ledger:
     def __init__(self, state: Snapshot, settings: Settings) -> None:
         self._settings = settings
         self.segments: dict[int, Segment] = {}
-        """By cudaMalloc."""
+        """Segments from cudaMalloc, by address."""
         self.pages: dict[int, Segment] = {}
-        """Of expandable segments."""
+        """Pages of expandable segments, by address."""
         self.blocks: dict[int, Block] = {}
         self.pending: set[int] = set()
-        """Blocks that the program freed, but that are not free yet."""
+        """Blocks that the program freed but that are not free yet."""
         self.requested = self.allocated = self.active = self.reserved = 0
         self.n_contradictions = 0
-        """Events that could not be: they count for nothing."""
-        # Free pieces of large segments by both ends; they tell how much of a remainder a block absorbed.
+        """Events that contradict the state; they are not counted."""
+        # Free pieces of large segments by both ends; they show how much of a remainder a block absorbed.
         self._end_of: dict[int, int] = {}
         self._begin_of: dict[int, int] = {}
         self._large: set[int] = set()
@@ -83,7 +83,7 @@ class Ledger:
         self._add_blocks(state)
 
     def advance(self, trace: Trace) -> NDArray[Any]:
-        """The next events; gives their ``block_size``, 0 for those that cannot be."""
+        """Apply the next events and return their ``block_size``, 0 for contradictory ones."""
         columns = (
             trace.action,
             trace.address,
@@ -100,7 +100,7 @@ class Ledger:
         return sizes
 
     def _add_up(self, trace: Trace, sizes: NDArray[Any]) -> None:
-        """All events at once: sums one by one would take as long as all the rest."""
+        """Update the totals for all events at once: summing one by one would double the time."""
         total = np.bincount(trace.action, weights=sizes, minlength=len(Action)).astype("i8").tolist()
         asked = np.where(sizes > 0, trace.size, 0)
         asked = np.bincount(trace.action, weights=asked, minlength=len(Action)).astype("i8").tolist()
@@ -230,7 +230,7 @@ class Ledger:
         self._begin_of[end] = start
 
     def _take(self, address: int, need: int) -> int:
-        """The front of the free piece that begins there; a small remainder goes with it."""
+        """Take the front of the free piece that begins at *address*; a small remainder is absorbed."""
         end = self._end_of.pop(address)
         del self._begin_of[end]
         self._large.add(address)
@@ -243,7 +243,7 @@ class Ledger:
         return need
 
     def _give_back(self, address: int, size: int) -> None:
-        """It is free again, one with its free neighbours of the same segment."""
+        """Mark the range free again and merge it with its free neighbors in the same segment."""
         self._large.discard(address)
         start, end = address, address + size
         if start not in self.segments and start in self._begin_of:
@@ -257,12 +257,12 @@ class Ledger:
 
 
 def _nothing(_: _Row) -> int:
-    """OOM, SNAPSHOT: no memory moves."""
+    """OOM and SNAPSHOT move no memory."""
     return 0
 
 
 def runs(pages: dict[int, Segment]) -> Iterator[tuple[int, Segment]]:
-    """Pages that follow one another, of the same stream and pool, as one."""
+    """Merge consecutive pages of the same stream and pool."""
     start, whole = 0, None
     for address in sorted(pages):
         page = pages[address]

@@ -1,4 +1,4 @@
-"""How many bytes were in use after every event? Sums of what each one changes."""
+"""Bytes in use after every event, as sums of each event's change."""
 
 from typing import Any
 
@@ -10,13 +10,23 @@ from vramscope.model.snapshot import Blocks, BlockState, Snapshot
 from vramscope.model.trace import Action, Trace
 
 _STRETCH = 1 << 13
-"""Events at a time: what is needed in between stays in the processor's cache, and is never fresh memory."""
+"""Events per pass: intermediate arrays stay in the processor's cache and never need fresh memory."""
 _N_SLOTS = 1 << 12
 
 
 def levels(trace: Trace, initial: Snapshot) -> tuple[NDArray[Any], ...]:
-    """Bytes at every instant of *trace*, which begins in the state *initial*: requested, allocated, active,
-    reserved; and requested of the blocks that serve tensors. One pass over it, a stretch at a time."""
+    """Bytes at every instant of *trace*, in one pass over it.
+
+    Parameters
+    ----------
+    trace
+        Events with ``block_size`` filled in.
+    initial
+        The state before the first event.
+
+    Returns ------- Five arrays of ``len(trace) + 1`` int64: requested, allocated, active and reserved bytes,
+    and the requested bytes of the blocks that serve tensors.
+    """
     start = levels_of_state(initial)
     found = tuple(np.empty(len(trace) + 1, dtype="i8") for _ in start)
     late = unannounced(trace, initial.blocks)
@@ -42,7 +52,9 @@ def levels(trace: Trace, initial: Snapshot) -> tuple[NDArray[Any], ...]:
 
 
 def most_allocated(trace: Trace, initial: Snapshot) -> int:
-    """The first instant at which most was allocated: as by ``levels``, in a third of the time."""
+    """The first instant with the most allocated bytes: the same as from ``levels``, in a third of the
+    time.
+    """
     level = most = levels_of_state(initial)[1]
     instant = 0
     late = unannounced(trace, initial.blocks)
@@ -74,9 +86,10 @@ def levels_of_state(state: Snapshot) -> tuple[int, ...]:
 
 
 def unannounced(trace: Trace, initial: Blocks) -> NDArray[Any]:
-    """Where FREE_COMPLETED was not preceded by FREE_REQUESTED of its block: it then frees the memory itself.
+    """Mask of FREE_COMPLETED events without a FREE_REQUESTED of their block: these free the memory
+    themselves.
 
-    torch's ``skip_actions`` can leave the requests out; a request can also stand before the first event.
+    torch's ``skip_actions`` can leave the requests out; a request can also precede the first event.
     """
     found = np.zeros(len(trace), dtype="?")
     late = _without_request_before(trace)
@@ -96,7 +109,7 @@ def unannounced(trace: Trace, initial: Blocks) -> NDArray[Any]:
 
 
 def _without_request_before(trace: Trace) -> NDArray[Any]:
-    """FREE_COMPLETED that do not stand right behind their FREE_REQUESTED, as nearly all do."""
+    """FREE_COMPLETED events that do not directly follow their FREE_REQUESTED, as nearly all do."""
     found = []
     for first in range(0, len(trace), _STRETCH):
         part = slice(max(first - 1, 0), first + _STRETCH)
@@ -105,14 +118,14 @@ def _without_request_before(trace: Trace) -> NDArray[Any]:
         is_request = (action == Action.FREE_REQUESTED) & counts
         is_late = (action == Action.FREE_COMPLETED) & counts
         is_late[1:] &= ~(is_request[:-1] & (address[1:] == address[:-1]))
-        is_late[: first - part.start] = False  # of the stretch before
+        is_late[: first - part.start] = False  # belongs to the previous pass
         found.append(np.flatnonzero(is_late) + part.start)
     return np.concatenate(found) if found else np.zeros(0, dtype="i8")
 
 
 def _moves_at(trace: Trace, few: NDArray[Any]) -> NDArray[Any]:
     """The events of blocks at these addresses (sorted), in order."""
-    # Of most addresses some bits say that they are none of the few: a look-up, where a search takes long.
+    # Some bits of most addresses show that they are none of the few: a look-up instead of a slow search.
     may_be = np.zeros(_N_SLOTS, dtype="?")
     may_be[_slot(few)] = True
     found = []
@@ -127,7 +140,9 @@ def _moves_at(trace: Trace, few: NDArray[Any]) -> NDArray[Any]:
 
 
 def _slot(address: NDArray[Any]) -> NDArray[Any]:
-    """Some bits of an address: where in a segment (blocks begin at multiples of 512), and in which."""
+    """Some bits of an address: the offset in its segment (blocks begin at multiples of 512), mixed with the
+    segment.
+    """
     mixed = (address >> np.uint64(9)) ^ (address >> np.uint64(21))
     slot: NDArray[Any] = (mixed & np.uint64(_N_SLOTS - 1)).astype("i8")
     return slot

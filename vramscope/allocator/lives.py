@@ -1,4 +1,4 @@
-"""Which events belong to one block, from its allocation until it is back in the free lists?"""
+"""The events of each block, from its allocation until it returns to the free lists."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,19 +10,19 @@ from vramscope.model.table import Table
 from vramscope.model.trace import Action, Trace
 
 _DIGIT = 16
-"""Bits."""
+"""Bits sorted at a time."""
 _DIGITS = 3
-"""More take as long as comparing does."""
+"""Largest number of digits; with more, this sort takes as long as comparing."""
 _STRETCH = 1 << 14
-"""Events that are sorted at a time: what is needed for that stays in the processor's cache."""
+"""Events sorted at a time: intermediate arrays stay in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lives(Table):
-    """One row per block that was handed out, by address, then time.
+class BlockLives(Table):
+    """One row per allocated block, ordered by address, then time.
 
-    A record that contradicts itself yields fewer lives than it has events: an ALLOC where a block lives
-    (its free is missing) and a free where none lives (its ALLOC is missing) belong to no life.
+    A contradictory record yields fewer lives than it has events: an ALLOC where a block lives (its free is
+    missing) and a free where none lives (its ALLOC is missing) belong to no life.
     """
 
     DTYPES: ClassVar = {"address": "u8", "requested_size": "i8", "alloc": "i8", "request": "i8", "end": "i8"}
@@ -30,28 +30,30 @@ class Lives(Table):
     address: NDArray[Any]
     requested_size: NDArray[Any]
     alloc: NDArray[Any]
-    """The event ALLOC; −1 for a block that was there before the first event."""
+    """The ALLOC event; −1 for a block that existed before the first event."""
     request: NDArray[Any]
-    """The event FREE_REQUESTED; −1 where there is none."""
+    """The FREE_REQUESTED event; −1 where there is none."""
     end: NDArray[Any]
-    """The event FREE_COMPLETED, or what tells that it is missing: the next ALLOC there. −1 where neither."""
+    """The FREE_COMPLETED event, or the next ALLOC at the address, which shows that it is missing. −1 where
+    neither exists.
+    """
 
 
-def lives(trace: Trace) -> Lives:
+def lives(trace: Trace) -> BlockLives:
     """The lives of all blocks in *trace*; one stable sort, 0.1 s per million events."""
     return _lives_of(trace, np.flatnonzero(trace.action <= Action.FREE_COMPLETED))
 
 
-def lives_by_birth(trace: Trace) -> Lives:
-    """The same in another order: first those that were there before, by address, then by ALLOC.
+def lives_by_birth(trace: Trace) -> BlockLives:
+    """The same lives in another order: first blocks that existed before the trace, by address, then by ALLOC.
 
-    A stretch at a time, with the events of what is still alive carried on to the next: 50 ns an event,
-    however many there are.
+    Works on one batch of events at a time and carries the events of live blocks on to the next: 50 ns per
+    event, however many there are.
     """
-    found, alive, carried = [], Lives.of(), np.zeros(0, dtype="i8")
+    found, alive, carried = [], BlockLives.of(), np.zeros(0, dtype="i8")
     first = 0
     while first < len(trace):
-        # No shorter than what it carries along: so each event is carried once, on average.
+        # At least twice as long as what it carries along: each event is then carried once, on average.
         part = slice(first, first + max(_STRETCH, 2 * len(carried)))
         moves = np.flatnonzero(trace.action[part] <= Action.FREE_COMPLETED) + part.start
         here = _lives_of(trace, np.concatenate([carried, moves]))
@@ -60,13 +62,14 @@ def lives_by_birth(trace: Trace) -> Lives:
         carried = np.concatenate([alive.alloc[alive.alloc >= 0], alive.request[alive.request >= 0]])
         carried.sort()
         first = part.stop
-    columns = {name: [getattr(part, name) for part in (*found, alive)] for name in Lives.DTYPES}
-    return _by_birth(Lives(**{name: np.concatenate(parts) for name, parts in columns.items()}))
+    columns = {name: [getattr(part, name) for part in (*found, alive)] for name in BlockLives.DTYPES}
+    return _by_birth(BlockLives(**{name: np.concatenate(parts) for name, parts in columns.items()}))
 
 
-def _by_birth(found: Lives) -> Lives:
-    """In order; without the frees that a stretch took for those of blocks from before: another life at their
-    address came first."""
+def _by_birth(found: BlockLives) -> BlockLives:
+    """Order the lives by birth and drop frees that a batch wrongly attributed to blocks from before the
+    trace: another life at their address came first.
+    """
     older = np.flatnonzero(found.alloc < 0)
     suspect = np.flatnonzero(is_among(found.address, np.unique(found.address[older])))
     start = np.where(found.alloc < 0, np.where(found.request < 0, found.end, found.request), found.alloc)
@@ -79,15 +82,15 @@ def _by_birth(found: Lives) -> Lives:
 
 
 def is_among(address: NDArray[Any], known: NDArray[Any]) -> NDArray[Any]:
-    """Mask of the addresses that are one of *known*, which are sorted. ``np.isin`` would sort them all."""
+    """Mask of the addresses that are in *known*, which is sorted. ``np.isin`` would sort all addresses."""
     if not len(known):
         return np.zeros(len(address), dtype="?")
     found: NDArray[Any] = known[np.minimum(np.searchsorted(known, address), len(known) - 1)] == address
     return found
 
 
-def _lives_of(trace: Trace, rows: NDArray[Any]) -> Lives:
-    """The lives that these events tell of."""
+def _lives_of(trace: Trace, rows: NDArray[Any]) -> BlockLives:
+    """The lives that these events belong to."""
     rows = rows[stable_order(trace.address[rows])]
     address, action = trace.address[rows], trace.action[rows]
     is_first = np.ones(len(rows), dtype="?")
@@ -103,7 +106,7 @@ def _lives_of(trace: Trace, rows: NDArray[Any]) -> Lives:
     alloc = np.where(is_alloc[start], rows[start], -1)
     _end_at_next(end, address[start], alloc)
     known = is_alloc[start] | is_first[start]
-    return Lives(
+    return BlockLives(
         address=address[start],
         requested_size=trace.size[rows[start]],
         alloc=alloc,
@@ -113,8 +116,11 @@ def _lives_of(trace: Trace, rows: NDArray[Any]) -> Lives:
 
 
 def stable_order(address: NDArray[Any]) -> NDArray[Any]:
-    """As ``argsort(kind="stable")``, up to four times as fast: digit by digit, where NumPy counts instead of
-    comparing. Addresses of one device differ in few bits."""
+    """The order of ``argsort(kind="stable")``, up to four times as fast: digit by digit, where NumPy counts
+    instead of comparing.
+
+    Addresses of one device differ in few bits.
+    """
     distance = address - (address.min() if len(address) else np.uint64(0))
     bits = int(np.bitwise_or.reduce(distance)) if len(distance) else 0
     least = (bits & -bits).bit_length() - 1 if bits else 0
@@ -137,6 +143,6 @@ def _event_of(
 
 
 def _end_at_next(end: NDArray[Any], address: NDArray[Any], alloc: NDArray[Any]) -> None:
-    """A life that never ended is over where its address is handed out again."""
+    """End a life that has no end where its address is allocated again."""
     again = np.flatnonzero((end[:-1] < 0) & (address[1:] == address[:-1]) & (alloc[1:] >= 0))
     end[again] = alloc[again + 1]

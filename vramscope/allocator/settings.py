@@ -1,4 +1,4 @@
-"""By which rules does torch's CUDA caching allocator round, split and search?
+"""The rules by which torch's CUDA caching allocator rounds, splits and searches, and their settings.
 
 The rules are those of c10/cuda/CUDACachingAllocator.cpp (torch 2.1 to 2.13); the settings have the names of
 ``PYTORCH_CUDA_ALLOC_CONF``. All sizes are bytes.
@@ -18,9 +18,9 @@ from vramscope.errors import UsageError
 KIB = 1024
 MIB = 1024 * KIB
 GRANULE = 512
-"""Every block is a multiple of this."""
+"""Every block size is a multiple of this."""
 SMALL_LIMIT = MIB
-"""Rounded requests up to here live in the small pool; a large block keeps a remainder up to here."""
+"""Rounded requests up to this size use the small pool; a large block keeps a remainder up to this size."""
 SMALL_SEGMENT = 2 * MIB
 LARGE_SEGMENT = 20 * MIB
 UNLIMITED = 2**63 - 1
@@ -28,12 +28,13 @@ _N_INTERVALS = 16
 
 
 class TieBreak(Enum):
-    """Which of several equally large free blocks is taken; it changed twice."""
+    """Which of several equally large free blocks is used; torch changed this twice."""
 
     ADDRESS = "address"
     """torch ≤ 2.11: the lowest address."""
     BLOCK = "block"
-    """torch 2.12: the oldest block (a split numbers its front anew, the remainder keeps its number)."""
+    """torch 2.12: the oldest block (a split gives its front a new number, the remainder keeps the old one).
+    """
     SEGMENT = "segment"
     """torch ≥ 2.13: the oldest segment, then the lowest address."""
 
@@ -53,7 +54,7 @@ def _tie_break(torch: str) -> TieBreak:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What can be set, at torch's defaults."""
+    """The allocator settings, with torch's defaults."""
 
     max_split_size: int = UNLIMITED
     """Blocks at least this large are never split."""
@@ -65,16 +66,26 @@ class Settings:
     """Part of the allowed memory above which old cached segments are freed; needs ``memory_fraction``."""
     expandable_segments: bool = False
     large_segment_size: int = LARGE_SEGMENT
-    """Of segments for requests of 1 to 10 MiB; the unit in which large expandable segments grow."""
+    """Size of segments for requests of 1 to 10 MiB; the unit in which large expandable segments grow."""
     memory_fraction: float | None = None
-    """Of the device's total that this process may reserve."""
+    """Fraction of the device's total that this process may reserve."""
     tie_break: TieBreak = TieBreak.SEGMENT
 
     @classmethod
     def from_conf(cls, conf: str, torch: str = "") -> "Settings":
-        """From the text of ``PYTORCH_CUDA_ALLOC_CONF``, as the given version of torch reads it ('' = newest).
+        """Parse the text of ``PYTORCH_CUDA_ALLOC_CONF`` as the given version of torch reads it.
 
-        Keys that move no block are ignored; raises UsageError on a value that torch would refuse.
+        Parameters
+        ----------
+        conf
+            The text; keys that move no block are ignored.
+        torch
+            Torch's version; '' means the newest.
+
+        Raises
+        ------
+        UsageError
+            If torch would refuse a value.
         """
         changes: dict[str, Any] = {"tie_break": _tie_break(torch)}
         for key, value in _pairs(conf):
@@ -83,10 +94,10 @@ class Settings:
 
     @classmethod
     def from_snapshot(cls, mapping: Mapping[str, Any], torch: str = "") -> "Settings":
-        """From the ``allocator_settings`` of a snapshot (torch ≥ 2.3; empty = defaults). Never raises.
+        """Read the ``allocator_settings`` of a snapshot (torch ≥ 2.3; empty = defaults). Never raises.
 
-        The numbers count more than the text beside them: with two environment variables set, torch 2.13
-        shows the text of the one that it does not use. Only the text has ``max_non_split_rounding_mb`` and
+        The numbers override the text beside them: with two environment variables set, torch 2.13 shows the
+        text of the one that it does not use. Only the text has ``max_non_split_rounding_mb`` and
         ``large_segment_size_mb``.
         """
         changes: dict[str, Any] = {"tie_break": _tie_break(torch)}
@@ -97,7 +108,7 @@ class Settings:
         return cls(**changes)
 
     def rounded(self, size: int) -> int:
-        """The block that a request needs."""
+        """The block size that a request of *size* bytes needs."""
         divisions = self.roundup_power2_divisions[min(max(size.bit_length() - 21, 0), _N_INTERVALS - 1)]
         if divisions > 1 and size > GRANULE * divisions:
             step = (1 << (size.bit_length() - 1)) // divisions
@@ -105,7 +116,7 @@ class Settings:
         return -(-size // GRANULE) * GRANULE
 
     def rounded_all(self, sizes: NDArray[Any]) -> NDArray[Any]:
-        """``rounded`` of each size (int64)."""
+        """The rounded size of each of *sizes* (int64 bytes)."""
         if not any(self.roundup_power2_divisions):
             whole: NDArray[Any] = -(-sizes // GRANULE) * GRANULE
             return whole
@@ -114,7 +125,7 @@ class Settings:
         return rounded[place]
 
     def segment_size(self, need: int) -> int:
-        """What is asked from the driver for a rounded request (without expandable segments)."""
+        """Bytes requested from the driver for a rounded request (without expandable segments)."""
         if need <= SMALL_LIMIT:
             return SMALL_SEGMENT
         if need < LARGE_SEGMENT // 2:
@@ -122,13 +133,13 @@ class Settings:
         return -(-need // SMALL_SEGMENT) * SMALL_SEGMENT
 
     def splits(self, need: int, remainder: int) -> bool:
-        """Whether the remainder of a block goes back to the free list, or to the caller."""
+        """Whether the remainder of a block returns to the free list instead of to the caller."""
         if need <= SMALL_LIMIT or self.expandable_segments:
             return remainder >= GRANULE
         return need < self.max_split_size and remainder > SMALL_LIMIT
 
     def fits(self, need: int, size: int) -> bool:
-        """Whether the smallest large-enough free block may serve, or would waste too much."""
+        """Whether the smallest sufficient free block may serve the request instead of wasting too much."""
         if need < self.max_split_size:
             return size < self.max_split_size
         return size < need + self.max_non_split_rounding
@@ -147,12 +158,12 @@ def _divisions(text: str, torch: str = "") -> tuple[int, ...]:
     for name, value in re.findall(r"([^\[\]:,\s]+)\s*:\s*([^\[\]:,\s]+)", text):
         divisions = _power_of_two(value)
         if name == ">":
-            # Up to 2.8 the interval named last was overwritten too.
+            # Up to 2.8 the last named interval was overwritten too.
             start = last + 1 if _version(torch) >= (2, 9) else max(last, 0)
             found[start:] = [divisions] * (_N_INTERVALS - start)
             continue
         index = min(_power_of_two(name).bit_length() - 1, _N_INTERVALS - 1)
-        if last < 0:  # all smaller ones are like the first that is named
+        if last < 0:  # all smaller intervals are like the first named one
             found[:index] = [divisions] * index
         found[index] = divisions
         last = index
@@ -191,7 +202,7 @@ _CONF: Mapping[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def _pairs(conf: str) -> list[tuple[str, str]]:
-    """The keys that change where blocks go, with their values."""
+    """The keys that affect where blocks go, with their values."""
     found = re.findall(r"(\w+)\s*:\s*(\[[^\]]*\]|[^,]*)", conf)
     return [(key, value.strip()) for key, value in found if key in _CONF]
 
@@ -209,7 +220,7 @@ def _exported(key: str, value: Any) -> dict[str, Any]:
 
 
 def _lenient(read: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
-    """What *read* makes of a stranger's value; nothing where it makes no sense."""
+    """The result of *read* on untrusted values; nothing where they make no sense."""
     try:
         return read(*arguments)
     except (UsageError, ValueError, TypeError, OverflowError):

@@ -1,4 +1,6 @@
-"""Questions about a recording, one a file: pure functions over columns, ``ANALYSIS = Analysis(...)``."""
+"""Analyses: one question about a recording per module, as pure functions over columns, registered as
+``ANALYSIS``.
+"""
 
 import sys
 from collections.abc import Callable
@@ -12,14 +14,14 @@ from vramscope.model.finding import Finding
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """One question about a recording."""
+    """One question about a recording, with the function that answers it."""
 
     name: str
     question: str
     run: Callable[..., Any]
-    """``run(recording, **options)`` → a frozen result; deterministic, no I/O."""
+    """``run(recording, **options)`` returns a frozen result; it is deterministic and does no I/O."""
     findings: Callable[[Any], list[Finding]] | None = None
-    """What of the result is worth saying unasked."""
+    """Derives findings from the result: what to report without being asked."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Which modules of the model hold what was allocated at one instant?"""
+"""Assigns what was allocated at one instant to the modules of the model."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -23,77 +23,95 @@ from vramscope.model.table import Table
 NO_MODULE = ""
 
 
-class Known(IntEnum):
-    """How it is known which module an allocation belongs to."""
+class ModuleEvidence(IntEnum):
+    """The evidence that an allocation belongs to a module."""
 
     NOT = 0
     CALL = 1
-    """The module was running: its forward, or a checkpoint's second run."""
+    """The module was running: its forward, or the recompute of a checkpoint."""
     NAME = 2
-    """A parameter or buffer of the module, its gradient or its optimizer state."""
+    """The allocation is a parameter or buffer of the module, its gradient or its optimizer state."""
     NEXT_FREED = 3
-    """An inference, for backward: of the saved activations the next to be freed is that module's. A node
-    of autograd frees what it saved as soon as it has run."""
+    """An inference for backward: the saved activation that is freed next belongs to that module. A node of
+    autograd frees what it saved as soon as it has run.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Owners(Table):
-    """One row per row of ``lifetimes``."""
+    """The module of each allocation: one row per row of ``lifetimes``."""
 
     DTYPES: ClassVar = {"module": "i4", "known": "u1", "forward": "i8"}
 
     module: NDArray[Any]
     """Index into ``paths``; 0 for none."""
     known: NDArray[Any]
-    """A ``Known``."""
+    """A ``ModuleEvidence``."""
     forward: NDArray[Any]
-    """For what backward made: row of the saved activation that says so, whose stack is the line of the
-    forward; −1 for none."""
+    """Row of the saved activation that supports the inference for an allocation of backward (its stack is the
+    line of the forward); −1 for none.
+    """
     paths: tuple[str, ...] = (NO_MODULE,)
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleBytes(Table):
-    """One row per module and way of knowing it, largest first; the bytes sum up to what was allocated."""
+    """One row per module and kind of evidence, largest first; the bytes sum up to the allocated bytes."""
 
     DTYPES: ClassVar = {"module": "i4", "known": "u1", "bytes": "i8", "count": "i8"}
 
     module: NDArray[Any]
-    """Index into ``paths``; 0: no module's."""
+    """Index into ``paths``; 0 for bytes of no module."""
     known: NDArray[Any]
-    """A ``Known``."""
+    """A ``ModuleEvidence``."""
     bytes: NDArray[Any]
     count: NDArray[Any]
-    """Blocks."""
+    """The number of blocks."""
     paths: tuple[str, ...] = (NO_MODULE,)
     instant: int = 0
 
     @property
     def totals(self) -> dict[str, int]:
-        """Bytes by path, largest first; '' for what is no module's."""
+        """Bytes by path, largest first; '' for bytes of no module."""
         found: dict[str, int] = {}
         for module, n_bytes in zip(self.module.tolist(), self.bytes.tolist(), strict=True):
             found[self.paths[module]] = found.get(self.paths[module], 0) + n_bytes
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     def under(self, path: str) -> int:
-        """Bytes of a module and of all within it."""
+        """Bytes of a module and of all modules within it."""
         return sum(n for name, n in self.totals.items() if name == path or name.startswith(f"{path}."))
 
 
 def by_module(recording: Recording, instant: int | None = None) -> ModuleBytes:
-    """At *instant*, or at the peak where None."""
+    """Allocated bytes by module at one instant.
+
+    Parameters
+    ----------
+    instant
+        Number of events before the moment; None means the peak of allocated bytes.
+
+    Returns
+    -------
+    ModuleBytes
+        One row per module and kind of evidence, in bytes and blocks, largest first.
+
+    Raises
+    ------
+    UsageError
+        If the instant lies outside of the recording.
+    """
     found, at = lifetimes(recording), instant_of(recording, instant)
     owners = owners_of(recording, found, assign(recording, found))
     live = found.allocated_at(at)
-    key = owners.module[live].astype("i8") * len(Known) + owners.known[live]
+    key = owners.module[live].astype("i8") * len(ModuleEvidence) + owners.known[live]
     group, row, count = np.unique(key, return_inverse=True, return_counts=True)
     n_bytes = np.zeros(len(group), dtype="i8")
     np.add.at(n_bytes, row.reshape(-1), found.block_size[live])
     order = np.argsort(-n_bytes, kind="stable")
     return ModuleBytes.of(
-        module=group[order] // len(Known),
-        known=group[order] % len(Known),
+        module=group[order] // len(ModuleEvidence),
+        known=group[order] % len(ModuleEvidence),
         bytes=n_bytes[order],
         count=count[order],
         paths=owners.paths,
@@ -102,15 +120,19 @@ def by_module(recording: Recording, instant: int | None = None) -> ModuleBytes:
 
 
 def owners_of(recording: Recording, found: Allocations, assigned: Assigned) -> Owners:
-    """The module of every allocation; best knowledge first: its name, the call, the next one freed."""
+    """The module of every allocation, from the best evidence: its name, the running call, the next freed
+    activation.
+    """
     names, called = _called(recording.marks, found)
-    # The first module that multiplies gets it; all use it.
+    # The first module that multiplies allocates the workspace, but all modules use it.
     called = np.where(assigned.reason == Reason.WORKSPACE, 0, called)
     paths, named = _named(recording.labels, assigned, names)
     lives = lives_of(recording, found)
     forward = _next_freed(lives, found, called)
     known = np.select(
-        [named > 0, called > 0, forward >= 0], [Known.NAME, Known.CALL, Known.NEXT_FREED], Known.NOT
+        [named > 0, called > 0, forward >= 0],
+        [ModuleEvidence.NAME, ModuleEvidence.CALL, ModuleEvidence.NEXT_FREED],
+        ModuleEvidence.NOT,
     )
     module = np.select(
         [named > 0, called > 0, forward >= 0], [named, called, np.append(called, 0)[forward]], 0
@@ -126,7 +148,7 @@ def _called(marks: Marks, found: Allocations) -> tuple[tuple[str, ...], NDArray[
 
 
 def modules_at(marks: Marks, events: NDArray[Any]) -> tuple[str, ...]:
-    """The path of the module that ran at each event; '' where none did, or none is known."""
+    """The path of the module that ran at each event; '' where none ran or none is known."""
     names = (NO_MODULE, *marks.names[1:])
     return tuple(names[index] for index in _running(marks, events).tolist())
 
@@ -148,7 +170,7 @@ _OWNED = (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIM
 def _named(
     labels: Labels, assigned: Assigned, names: tuple[str, ...]
 ) -> tuple[tuple[str, ...], NDArray[Any]]:
-    """Of each allocation the module that its label names, as an index into *names* and some more."""
+    """The module that each allocation's label names, as an index into *names* extended by further paths."""
     paths = {NO_MODULE: 0}
     for at, name in enumerate(names):
         paths.setdefault(name, at)
@@ -174,7 +196,9 @@ def _module_of(label: str) -> str:
 
 
 def _next_freed(lives: Lives, found: Allocations, called: NDArray[Any]) -> NDArray[Any]:
-    """For what a backward made: the row that a module's forward made and that this backward frees next."""
+    """The row that each allocation of backward is attributed to: made by a module's forward and freed next by
+    this backward.
+    """
     phase = np.append(lives.phases.phase, Phase.OTHER)
     saved = np.flatnonzero((called > 0) & (lives.freed_in >= 0) & (phase[lives.freed_in] == Phase.BACKWARD))
     saved = saved[np.argsort(lives.dies[saved], kind="stable")]

@@ -1,4 +1,4 @@
-"""Which rank holds how much, at one moment of all of them, or in the same step?"""
+"""Compares the memory of ranks at one common moment or in the same step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ from vramscope.model.recording import Recording
 from vramscope.model.table import Table
 
 NONE = -1
-"""What is not known."""
+"""Marks an unknown value."""
 _QUANTITIES = ("requested", "allocated", "active", "reserved")
 
 
 @dataclass(frozen=True, slots=True)
 class RankBytes(Table):
-    """One row per recording, in the order given: a rank on a device.
+    """One row per recording (a rank on a device), in the given order.
 
-    Aligned by time, ``allocated`` sums up to what all held at that moment. Aligned by step, each row is at a
-    moment of its own. Own peaks are always that, and sum up to nothing.
+    Aligned by time, ``allocated`` sums up to what all ranks held at that moment. Aligned by step, each row is
+    at a moment of its own. Own peaks always are, so their sum means nothing.
     """
 
     DTYPES: ClassVar = {
@@ -44,32 +44,33 @@ class RankBytes(Table):
     rank: NDArray[Any]
     device: NDArray[Any]
     instant: NDArray[Any]
-    """Of this recording; so every other question can be put to it there. −1 where it has none."""
+    """Instant of this recording, for use with every other analysis; −1 where there is none."""
     time_ns: NDArray[Any]
-    """Of the event that led to the instant."""
+    """Time of the last event before the instant, in nanoseconds of Unix time."""
     is_within: NDArray[Any]
-    """Whether the process was recorded at the moment; else the row is what it held at its nearer end. All
-    devices of a rank are recorded together: one whose last event came earlier still holds what it held."""
+    """Whether the process was recorded at the moment; otherwise the row shows its nearer end. All devices of
+    a rank are recorded together: a device whose last event came earlier still holds its memory.
+    """
     requested: NDArray[Any]
     allocated: NDArray[Any]
     active: NDArray[Any]
     reserved: NDArray[Any]
     own_peak: NDArray[Any]
-    """The most that was allocated here: in the window, in the step, or in all events that are there."""
+    """The most allocated bytes of this row: in the window, in the step, or in all retained events."""
     own_instant: NDArray[Any]
     aligned: str = "time"
-    """``time`` or ``step``."""
+    """How the rows are aligned: ``time`` or ``step``."""
     moment_ns: int = 0
-    """Of all rows, where they are aligned by time and there is a clock."""
+    """The common moment of all rows, in nanoseconds, where they are aligned by time and have a clock."""
 
     @property
     def total_bytes(self) -> int:
-        """Allocated by all whose bytes are known."""
+        """Allocated bytes of all rows whose bytes are known."""
         return int(self.allocated[self.allocated != NONE].sum())
 
     @property
     def names(self) -> tuple[str, ...]:
-        """``rank 0``; with the device where a rank has several."""
+        """Names such as ``rank 0``; with the device where a rank has several."""
         several = len(set(self.rank.tolist())) < len(self)
         rows = zip(self.rank.tolist(), self.device.tolist(), strict=True)
         return tuple(f"rank {rank}, device {device}" if several else f"rank {rank}" for rank, device in rows)
@@ -82,12 +83,32 @@ def by_rank(
     step: int | None = None,
     window: tuple[int, int] | None = None,
 ) -> RankBytes:
-    """Of *recording* and the *others* of its run: at *time_ns*; or each at its own peak in the *step* that
-    people know by that number; or when all together held most, within the *window* of Unix nanoseconds (both
-    ends included) or ever.
+    """Memory of each rank at one common moment, or at its own peak in one step.
 
-    What happened at the same nanosecond is taken in the order of the recordings. Clocks of several hosts are
-    taken as they are. Raises UsageError for a moment or a step of none of them, and where there is no clock.
+    Without *time_ns*, *step* and *window* the moment is when all ranks together held most. Events of the same
+    nanosecond are applied in the order of the recordings. Clocks of several hosts are not adjusted.
+
+    Parameters
+    ----------
+    others
+        The other recordings of its run.
+    time_ns
+        The moment, in nanoseconds of Unix time.
+    step
+        Compare each rank at its own peak in the step with this number.
+    window
+        Search the moment within these nanoseconds of Unix time, both ends included.
+
+    Returns
+    -------
+    RankBytes
+        One row per recording, in bytes.
+
+    Raises
+    ------
+    UsageError
+        If no recording has the moment or step, if a clock is missing, or if more than one of time_ns, step
+        and window is given.
     """
     if (time_ns, step, window).count(None) < 2:
         raise UsageError("by_rank: one of time_ns, step and window")
@@ -96,23 +117,23 @@ def by_rank(
         return _by_step(recordings, step)
     if others or time_ns is not None or window is not None:
         _check_clocks(recordings)
-    courses = [_course(each, window) for each in recordings]
+    timelines = [_rank_timeline(each, window) for each in recordings]
     asked = (time_ns, time_ns) if time_ns is not None else window
-    if asked is not None and not any(_reaches(course, *asked) for course in courses):
+    if asked is not None and not any(_reaches(member, *asked) for member in timelines):
         raise UsageError("by_rank: none of the recordings reaches to that time")
-    return _by_time(courses, time_ns, window[0] if window is not None else 0)
+    return _by_time(timelines, time_ns, window[0] if window is not None else 0)
 
 
 # ------------------------------------------------------------------------------------------ by time
 
 
-class _Course(NamedTuple):
-    """One recording, and the instants of it that are looked at: *first* to *last*, both included."""
+class _RankTimeline(NamedTuple):
+    """One recording and its range of instants to search: *first* to *last*, both included."""
 
     recording: Recording
     totals: Totals
     times: NDArray[Any]
-    """Of the events, never falling."""
+    """Times of the events, made non-decreasing."""
     first: int
     last: int
 
@@ -124,73 +145,73 @@ def _check_clocks(recordings: Sequence[Recording]) -> None:
             raise UsageError(f"by_rank: {name} has no clock (torch before 2.2): ask for a step")
 
 
-def _course(recording: Recording, window: tuple[int, int] | None) -> _Course:
+def _rank_timeline(recording: Recording, window: tuple[int, int] | None) -> _RankTimeline:
     times = np.maximum.accumulate(recording.trace.time_ns)
     first, last = 0, len(times)
     if window is not None:
-        # On entry, what was before the first nanosecond of it.
+        # The window starts in the state before its first nanosecond.
         first = int(np.searchsorted(times, window[0], side="left"))
         last = max(first, int(np.searchsorted(times, window[1], side="right")))
-    return _Course(recording, timeline(recording), times, first, last)
+    return _RankTimeline(recording, timeline(recording), times, first, last)
 
 
-def _reaches(course: _Course, start: int, end: int) -> bool:
-    times = course.totals.time_ns
+def _reaches(member: _RankTimeline, start: int, end: int) -> bool:
+    times = member.totals.time_ns
     return bool(times[0] <= end and start <= times.max())
 
 
-def _by_time(courses: Sequence[_Course], moment_ns: int | None, earliest_ns: int) -> RankBytes:
+def _by_time(timelines: Sequence[_RankTimeline], moment_ns: int | None, earliest_ns: int) -> RankBytes:
     if moment_ns is None:
-        instants, at_ns = _fullest(courses)
+        instants, at_ns = _fullest(timelines)
         moment_ns = max(at_ns, earliest_ns)
     else:
-        instants = [int(np.searchsorted(course.times, moment_ns, side="right")) for course in courses]
-    spans = _spans(courses)
+        instants = [int(np.searchsorted(member.times, moment_ns, side="right")) for member in timelines]
+    spans = _spans(timelines)
     rows = [
-        _row(course, instant, spans[course.recording.process.rank], moment_ns)
-        for course, instant in zip(courses, instants, strict=True)
+        _row(member, instant, spans[member.recording.process.rank], moment_ns)
+        for member, instant in zip(timelines, instants, strict=True)
     ]
     return _table(rows, aligned="time", moment_ns=moment_ns)
 
 
-def _fullest(courses: Sequence[_Course]) -> tuple[list[int], int]:
-    """Of each the instant at which all together held most, first; and when that was."""
-    times = np.concatenate([course.times[course.first : course.last] for course in courses])
-    owner = np.repeat(np.arange(len(courses)), [course.last - course.first for course in courses])
+def _fullest(timelines: Sequence[_RankTimeline]) -> tuple[list[int], int]:
+    """The instant of each recording at which all together first held most, and the time of that moment."""
+    times = np.concatenate([member.times[member.first : member.last] for member in timelines])
+    owner = np.repeat(np.arange(len(timelines)), [member.last - member.first for member in timelines])
     change = np.concatenate(
-        [np.diff(course.totals.allocated[course.first : course.last + 1]) for course in courses]
+        [np.diff(member.totals.allocated[member.first : member.last + 1]) for member in timelines]
     )
     order = np.argsort(times, kind="stable")
     total = np.append(0, np.cumsum(change[order]))
     happened = order[: int(total.argmax())]
-    passed = np.bincount(owner[happened], minlength=len(courses)).tolist()
-    began = min(_time_of(course, course.first) for course in courses)
-    instants = [course.first + n for course, n in zip(courses, passed, strict=True)]
+    passed = np.bincount(owner[happened], minlength=len(timelines)).tolist()
+    began = min(_time_of(member, member.first) for member in timelines)
+    instants = [member.first + n for member, n in zip(timelines, passed, strict=True)]
     return instants, int(times[happened[-1]]) if len(happened) else began
 
 
-def _time_of(course: _Course, instant: int) -> int:
-    return int(course.times[instant - 1]) if instant else int(course.totals.time_ns[0])
+def _time_of(member: _RankTimeline, instant: int) -> int:
+    return int(member.times[instant - 1]) if instant else int(member.totals.time_ns[0])
 
 
-def _spans(courses: Sequence[_Course]) -> dict[int, tuple[int, int]]:
-    """By rank the first and last nanosecond of any of its devices."""
+def _spans(timelines: Sequence[_RankTimeline]) -> dict[int, tuple[int, int]]:
+    """The first and last nanosecond of any device, by rank."""
     found: dict[int, tuple[int, int]] = {}
-    for course in courses:
-        rank, times = course.recording.process.rank, course.totals.time_ns
+    for member in timelines:
+        rank, times = member.recording.process.rank, member.totals.time_ns
         first, last = found.get(rank, (int(times[0]), int(times.max())))
         found[rank] = min(first, int(times[0])), max(last, int(times.max()))
     return found
 
 
-def _row(course: _Course, instant: int, span: tuple[int, int], moment_ns: int) -> dict[str, int]:
-    peak = course.first + int(course.totals.allocated[course.first : course.last + 1].argmax())
+def _row(member: _RankTimeline, instant: int, span: tuple[int, int], moment_ns: int) -> dict[str, int]:
+    peak = member.first + int(member.totals.allocated[member.first : member.last + 1].argmax())
     return {
-        **_identity(course.recording),
-        **_levels(course.totals, instant),
-        "time_ns": _time_of(course, instant),
+        **_identity(member.recording),
+        **_levels(member.totals, instant),
+        "time_ns": _time_of(member, instant),
         "is_within": span[0] <= moment_ns <= span[1],
-        "own_peak": int(course.totals.allocated[peak]),
+        "own_peak": int(member.totals.allocated[peak]),
         "own_instant": peak,
     }
 
@@ -206,7 +227,9 @@ def _by_step(recordings: Sequence[Recording], step: int) -> RankBytes:
 
 
 def _row_of_step(recording: Recording, step: int) -> dict[str, int]:
-    """At its own peak in the step; a step that a size cap took has that peak and nothing else."""
+    """The row at the recording's own peak in the step; only that peak remains of a step removed by the size
+    cap.
+    """
     past = np.flatnonzero(recording.past.steps.index == step)
     here = np.flatnonzero(recording.steps.index == step)
     unknown = {**_identity(recording), **dict.fromkeys(RankBytes.DTYPES.keys() - {"rank", "device"}, NONE)}

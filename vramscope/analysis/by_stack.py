@@ -1,4 +1,4 @@
-"""Which call stacks hold what was allocated at one instant?"""
+"""Sums what was allocated at one instant by call stack."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,38 +16,54 @@ from vramscope.model.table import Table
 
 @dataclass(frozen=True, slots=True)
 class StackBytes(Table):
-    """One row per stack, largest first; the bytes sum up to what was allocated."""
+    """One row per stack, largest first; the bytes sum up to the allocated bytes."""
 
     DTYPES: ClassVar = {"stack_id": "i4", "bytes": "i8", "count": "i8", "requested": "i8"}
 
     stack_id: NDArray[Any]
-    """0: nobody recorded who asked for these."""
+    """The allocating stack; 0 where no stack was recorded."""
     bytes: NDArray[Any]
-    """Of the blocks: what counts as allocated."""
+    """Bytes of the blocks, which count as allocated."""
     count: NDArray[Any]
-    """Blocks."""
+    """The number of blocks."""
     requested: NDArray[Any]
-    """Bytes that the program asked for."""
+    """Bytes that the program requested."""
     instant: int = 0
 
     @property
     def total_bytes(self) -> int:
-        """All that was allocated."""
+        """All allocated bytes, in sum."""
         return int(self.bytes.sum())
 
     @property
     def no_stack_fraction(self) -> float:
-        """Share of the bytes whose stack is not known."""
+        """Share of the bytes whose stack is unknown."""
         return int(self.bytes[self.stack_id == 0].sum()) / max(self.total_bytes, 1)
 
 
 def by_stack(recording: Recording, instant: int | None = None) -> StackBytes:
-    """At *instant*, or at the peak where None."""
+    """Allocated bytes by call stack at one instant.
+
+    Parameters
+    ----------
+    instant
+        Number of events before the moment; None means the peak of allocated bytes.
+
+    Returns
+    -------
+    StackBytes
+        One row per stack, in bytes and blocks, largest first.
+
+    Raises
+    ------
+    UsageError
+        If the instant lies outside of the recording.
+    """
     return stack_bytes(lifetimes(recording), instant_of(recording, instant))
 
 
 def stack_bytes(allocations: Allocations, instant: int) -> StackBytes:
-    """The same for somebody who has the lifetimes already."""
+    """The same result as ``by_stack`` from lifetimes that are known already."""
     live = allocations.rows(live_rows(allocations, instant))
     stack_id, group, count = np.unique(live.stack_id, return_inverse=True, return_counts=True)
     n_bytes, requested = _sums(group, live.block_size, len(stack_id)), _sums(group, live.size, len(stack_id))
@@ -62,7 +78,7 @@ def stack_bytes(allocations: Allocations, instant: int) -> StackBytes:
 
 
 def _sums(group: NDArray[Any], values: NDArray[Any], n_groups: int) -> NDArray[Any]:
-    """Exact in integers: ``bincount`` with weights counts in floats."""
+    """Sum *values* by group, exactly in integers: ``bincount`` with weights sums in floats."""
     sums = np.zeros(n_groups, dtype="i8")
     np.add.at(sums, group.reshape(-1), values)
     return sums

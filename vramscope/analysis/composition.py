@@ -1,4 +1,4 @@
-"""Who holds what was allocated at one instant, or at the peak of a window: by any property of the blocks?"""
+"""Groups what was allocated at one instant, or at the peak of a window, by any property of the blocks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,23 +24,23 @@ BEFORE = "before the recording"
 NONE = "none"
 
 _Groups = tuple[NDArray[Any], tuple[str, ...]]
-"""For each allocation its group, as an index into the names."""
+"""The group of each allocation as an index into the names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shares(Table):
-    """One row per group, largest first; the bytes sum up to what was allocated."""
+    """One row per group, largest first; the bytes sum up to the allocated bytes."""
 
     DTYPES: ClassVar = {"group": "i8", "bytes": "i8", "count": "i8", "requested": "i8"}
 
     group: NDArray[Any]
     """Index into ``names``."""
     bytes: NDArray[Any]
-    """Of the blocks: what counts as allocated."""
+    """Bytes of the blocks, which count as allocated."""
     count: NDArray[Any]
-    """Blocks."""
+    """The number of blocks."""
     requested: NDArray[Any]
-    """Bytes that the program asked for."""
+    """Bytes that the program requested."""
     names: tuple[str, ...] = ()
     by: str = ""
     instant: int = 0
@@ -57,10 +57,26 @@ class Shares(Table):
 def composition(
     recording: Recording, by: str = "phase", instant: int | None = None, window: tuple[int, int] | None = None
 ) -> Shares:
-    """*by* one of ``BY``; at *instant*, else at the peak of the *window* ``[start_event, end_event)``, else
-    at the peak of all.
+    """Allocated bytes by one property of the blocks, at one instant.
 
-    Raises UsageError for another word, an instant outside of the recording, or a window that is none.
+    Parameters
+    ----------
+    by
+        The property, one of ``BY``.
+    instant
+        Number of events before the moment; None means the peak of the window.
+    window
+        Instants ``(start_event, end_event)``, both included, in which to find the peak; None means all.
+
+    Returns
+    -------
+    Shares
+        One row per group, in bytes and blocks, largest first.
+
+    Raises
+    ------
+    UsageError
+        For an unknown property, an instant outside of the recording or an invalid window.
     """
     if instant is None and window is not None:
         at = peak_within(recording, window)
@@ -79,17 +95,17 @@ def composition(
 
 
 def peak_within(recording: Recording, window: tuple[int, int]) -> int:
-    """The first instant of *window*, both ends included, at which most was allocated."""
+    """The first instant of *window*, both ends included, with the most allocated bytes."""
     start, end = window
     if not 0 <= start <= end <= len(recording.trace):
         raise UsageError(f"window {start} to {end}: this recording has instants 0 to {len(recording.trace)}")
     if end - start == len(recording.trace):
-        return instant_of(recording, None)  # a third of the time
+        return instant_of(recording, None)  # takes a third of the time
     return start + int(timeline(recording).allocated[start : end + 1].argmax())
 
 
 def grouped(recording: Recording, by: str, found: Allocations, rows: NDArray[Any]) -> _Groups:
-    """These rows of *found* told apart."""
+    """Assign the given rows of *found* to groups by the property *by*."""
     if by not in BY:
         raise UsageError(f"composition by {by!r}: known are {', '.join(BY)}")
     return BY[by](recording, found, rows)
@@ -99,19 +115,19 @@ def grouped(recording: Recording, by: str, found: Allocations, rows: NDArray[Any
 
 
 def _phase(recording: Recording, found: Allocations, rows: NDArray[Any]) -> _Groups:
-    """In which it was allocated; innermost."""
+    """Groups by the innermost phase of the allocation."""
     names = (*(phase.name.lower() for phase in Phase), NONE, BEFORE)
     born = found.alloc_event[rows]
     row = np.append(phases_of(recording.phases, len(recording.trace)), -1)[born]
     place = {phase: i for i, phase in enumerate(Phase)}
     of = [place[Phase(value)] for value in recording.phases.phase.tolist()]
-    index = np.array([*of, len(Phase)])[row]  # the last for −1: in none
+    index = np.array([*of, len(Phase)])[row]  # the last entry is for −1: outside of every phase
     index[born < 0] = len(Phase) + 1
     return index, names
 
 
 def _step(recording: Recording, found: Allocations, rows: NDArray[Any]) -> _Groups:
-    """In which it was allocated."""
+    """Groups by the step of the allocation."""
     born = found.alloc_event[rows]
     step = steps_of(recording.steps, born)
     names = (BEFORE, NONE, *(f"step {index}" for index in recording.steps.index.tolist()))
@@ -129,7 +145,7 @@ def _module(recording: Recording, found: Allocations, rows: NDArray[Any]) -> _Gr
 
 
 def _stack(recording: Recording, found: Allocations, rows: NDArray[Any]) -> _Groups:
-    """The innermost frame names it; stacks apart."""
+    """Groups by stack, named by the innermost frame."""
     stacks, group = np.unique(found.stack_id[rows], return_inverse=True)
     return group.reshape(-1), tuple(_frame(recording, stack) for stack in stacks.tolist())
 
@@ -142,8 +158,8 @@ def _frame(recording: Recording, stack_id: int) -> str:
 
 
 def _size_class(_: Recording, found: Allocations, rows: NDArray[Any]) -> _Groups:
-    """Blocks up to each power of two."""
-    # Of a power of two frexp gives the exponent of the next, hence one byte less.
+    """Groups by block size, up to each power of two."""
+    # For a power of two frexp gives the exponent of the next one, hence one byte less.
     exponent = np.frexp((found.block_size[rows] - 1).astype("f8"))[1].astype("i8")
     exponent = np.maximum(exponent, 0)
     top = int(exponent.max(initial=0))
@@ -158,7 +174,7 @@ def _pool(recording: Recording, found: Allocations, rows: NDArray[Any]) -> _Grou
 
 
 def _stream(_: Recording, found: Allocations, rows: NDArray[Any]) -> _Groups:
-    """Numbered in order of their handles, which mean nothing: the default stream is 0."""
+    """Groups by stream, numbered in order of their meaningless handles; the default stream is 0."""
     streams = np.unique(np.append(found.stream, np.uint64(0)))
     group = np.searchsorted(streams, found.stream[rows])
     return group, tuple(f"stream {number}" for number in range(len(streams)))
@@ -174,7 +190,7 @@ BY: dict[str, Callable[[Recording, Allocations, NDArray[Any]], _Groups]] = {
     "pool": _pool,
     "stream": _stream,
 }
-"""What ``composition`` can tell apart."""
+"""The properties that ``composition`` can group by."""
 
 ANALYSIS = Analysis(
     "composition", "Who holds what was allocated at one instant, or at the peak of a window?", composition

@@ -1,4 +1,4 @@
-"""What do the analyses find, the gravest first? One ranking for terminal, JSON and pages."""
+"""Collects and ranks the findings of all analyses, in one ranking for terminal, JSON and pages."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +20,7 @@ _NUMBERS = re.compile(r"\d[\d,.]*(?: ?[KMGTP]i?B| B| %)?")
 
 
 class Located(NamedTuple):
-    """A finding, and the recording that it is about."""
+    """A finding and the recording that it is about."""
 
     finding: Finding
     rank: int
@@ -31,19 +31,19 @@ class Shared(NamedTuple):
     """A finding that several recordings have in common."""
 
     finding: Finding
-    """That of the recording with the most bytes: ``rank`` and ``device``."""
+    """The finding of the recording with the most bytes, given by ``rank`` and ``device``."""
     rank: int
     device: int
     of: tuple[tuple[int, int], ...]
-    """Rank and device of each, ascending."""
+    """Rank and device of each recording, ascending."""
     differs: bool
-    """Whether the claims of the others have other figures."""
+    """Whether the claims of the others have other numbers."""
 
 
 def collect(ask: Callable[[str], Any]) -> list[Finding]:
-    """All findings of one recording, ranked; *ask* gives the answer of an analysis by its name.
+    """All findings of one recording, ranked; *ask* returns the result of an analysis by its name.
 
-    The peak is no finding here: every view states it anyway.
+    The peak is left out, because every view shows it anyway.
     """
     found = [
         finding
@@ -55,7 +55,9 @@ def collect(ask: Callable[[str], Any]) -> list[Finding]:
 
 
 def with_modules(recording: Recording, findings: Sequence[Finding]) -> list[Finding]:
-    """*findings* with the module of their line, or what several modules of it have in common, where known."""
+    """Add to *findings* the module of their line, or the common part of several modules' paths, where
+    known.
+    """
     lines = {(each.file, each.line): number for number, each in enumerate(findings) if each.file}
     if all(each.module or not each.file for each in findings):
         return list(findings)
@@ -76,7 +78,7 @@ def with_modules(recording: Recording, findings: Sequence[Finding]) -> list[Find
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
-    """The gravest first: errors, warnings, then the rest; within each the most bytes first."""
+    """The most severe first: errors, warnings, then the rest; within each the most bytes first."""
     return sorted(findings, key=_gravity)
 
 
@@ -91,11 +93,11 @@ def located(found: Iterable[tuple[Recording, Sequence[Finding]]]) -> list[Locate
 
 
 def shared(rows: Sequence[Located]) -> list[Shared]:
-    """Each finding once: those that differ in their numbers alone become one, with its ranks and devices."""
+    """Merge findings that differ only in their numbers into one, with its ranks and devices."""
     groups: dict[Any, list[Located]] = {}
     for row in rows:
         groups.setdefault(_sameness(row.finding), []).append(row)
-    # Ranked rows stay ranked: the first of a group is its gravest.
+    # Ranked rows stay ranked: the first of a group is its most severe.
     return [
         Shared(
             *group[0],
@@ -121,7 +123,7 @@ def ranks_words(pairs: Sequence[tuple[int, int]]) -> str:
     ranks = sorted({rank for rank, _ in pairs})
     devices = sorted({device for _, device in pairs})
     words = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {_ranges(ranks)}"
-    # On one node every rank has a device of its own: then the rank says all.
+    # On one node every rank has a device of its own, so the rank is sufficient.
     if len(devices) == 1 and devices != [0]:
         return f"{words}, device {devices[0]}"
     if len(ranks) < len(pairs):

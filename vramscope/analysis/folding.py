@@ -1,10 +1,10 @@
-"""Which lines of the user's own code do stacks come from? Frames of libraries, Python and C++ are folded.
+"""Folds stacks to the lines of the user's own code: frames of libraries, Python and C++ are hidden.
 
-One rule for every view. A file is the user's unless its path says otherwise: installed packages lie in
+One rule serves every view. A file is the user's unless its path says otherwise: installed packages lie in
 ``site-packages`` or ``dist-packages``, Python's library in ``lib/python3.x``, C and C++ have their suffixes.
-A path may come from another machine, so nothing is looked up on this one. Libraries that are run from a
-checkout (an editable install of transformers, torch built from source) are known by their layout, and folded
-only where another file is the user's: to somebody who works on transformers these files are the program.
+A path may come from another machine, so nothing is looked up on this one. Libraries that run from a
+checkout (an editable install of transformers, torch built from source) are recognized by their layout, and
+folded only where another file is the user's: if somebody works on transformers, these files are the program.
 """
 
 import re
@@ -19,13 +19,13 @@ from vramscope.model.stacks import Frame, StackBuilder, Stacks
 
 
 class Origin(IntEnum):
-    """Who wrote a file."""
+    """The author of a file, as far as its path shows."""
 
     USER = 0
     PACKAGE = 1
     """An installed package, or the checkout of one."""
     TORCH = 2
-    """torch, and what it is made of: functorch, torchgen, triton."""
+    """torch and its parts: functorch, torchgen, triton."""
     RUNTIME = 3
     """Python, C++, notebooks and debuggers, vramscope itself: no view names them as a culprit."""
 
@@ -38,11 +38,11 @@ _RUNTIME = re.compile(
     r"|\.(?:cpp|cxx|cc|c|h|hpp|cu|cuh|hip|inl|rs|pyx|pxi|so|dll|pyd|S|o)(?:\.[0-9.]+)?$"
     r"|(?:^|/)(?:site-packages|dist-packages)/(?:vramscope|ipykernel|IPython|traitlets|tornado|debugpy|pydevd"
     r"|_pytest|pluggy)(?:/|_launcher\.py|\.py)|/(?:debugpy|pydevd?|pycharm_helpers|\.pycharm_helpers)/"
-    # Console scripts: `.venv/bin/vramscope` runs the program, and is not it.
+    # Console scripts: `.venv/bin/vramscope` starts the program but is not part of it.
     r"|/bin/[^/.]+$",
     re.IGNORECASE,
 )
-# vramscope in a checkout (an editable install): its folders and modules, but for the demo's training script.
+# vramscope in a checkout (an editable install): its folders and modules, except the demo's training script.
 _OURSELVES = re.compile(
     r"(?:^|/)vramscope/(?!commands/_demo_train\.py$)"
     r"(?:(?:allocator|analysis|capture|commands|conversion_cache|export|formats|integrations|model|predict"
@@ -55,7 +55,7 @@ _TORCH = re.compile(
     r"|(?:^|/)triton/(?:runtime|compiler|backends|language)/",
     re.IGNORECASE,
 )
-# Where torch's root is not in sight. A folder of the user's may be called torch, too: see `origins`.
+# Paths without torch's root. A folder of the user's may be called torch, too: see `origins`.
 _LOOSE_TORCH = re.compile(
     r"(?:^|/)torch/(?:nn|autograd|optim|utils|cuda|distributed|amp|func|fx|_\w+|\w+\.py)", re.IGNORECASE
 )
@@ -82,7 +82,7 @@ _PLUMBING = frozenset(
         "wrapper",
     }
 )
-"""Functions of libraries that only pass a call on: their names do not say which function was called."""
+"""Functions of libraries that only pass a call on: their names do not show which function was called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,25 +92,27 @@ class Folded:
     stacks: Stacks
     """The user's frames; from node ``first_library`` on frames of libraries."""
     of: NDArray[Any]
-    """By original stack_id: the node of its innermost frame of the user; 0 where it has none."""
+    """The node of the user's innermost frame, by original stack_id; 0 where there is none."""
     via: NDArray[Any]
-    """By original stack_id: index into ``strings`` of the library's function called last that is more than
-    plumbing, 0 where none."""
+    """Index into ``strings`` of the library function called last that is more than plumbing, by original
+    stack_id; 0 where there is none.
+    """
     strings: tuple[str, ...]
     library: NDArray[Any]
-    """By original stack_id: where no frame is the user's, the node of the outermost frame of a library; else
-    0."""
+    """The node of the outermost library frame where no frame is the user's, by original stack_id; else 0."""
     first_library: int
     reads_as: NDArray[Any]
-    """By node of ``stacks`` a number that it shares with nodes of the same frame and calling frame."""
+    """A number, by node of ``stacks``, that nodes with the same frame and calling frame share."""
 
     @property
     def place(self) -> NDArray[Any]:
-        """By original stack_id the node to name: the user's frame, else the library's; 0 where neither is."""
+        """The node to name, by original stack_id: the user's frame, else the library's; 0 where there is
+        neither.
+        """
         return np.where(self.of > 0, self.of, self.library)
 
     def is_library(self, node: int) -> bool:
-        """Whether a node of ``stacks`` is a library's frame, named because none is the user's."""
+        """Whether a node of ``stacks`` is a library's frame, named because no frame is the user's."""
         return node >= self.first_library
 
     def frame(self, stack_id: int) -> Frame | None:
@@ -134,17 +136,17 @@ class Holders:
 
     @property
     def total_bytes(self) -> int:
-        """All that is live."""
+        """All live bytes, in sum."""
         return int(self.n_bytes.sum())
 
     @property
     def total_count(self) -> int:
-        """Allocations that are live."""
+        """The number of live allocations."""
         return int(self.count.sum())
 
 
 def origin(file: str) -> Origin:
-    """Who wrote a file, as far as its path alone tells."""
+    """The author of a file, as far as its path alone shows."""
     path = file.replace("\\", "/")
     if _RUNTIME.search(path) or _OURSELVES.search(path):
         return Origin.RUNTIME
@@ -154,7 +156,9 @@ def origin(file: str) -> Origin:
 
 
 def origins(stacks: Stacks) -> NDArray[Any]:
-    """The ``Origin`` of every string of *stacks* that is a file; of other strings it means nothing."""
+    """The ``Origin`` of every string of *stacks* that is a file; for other strings the value has no
+    meaning.
+    """
     found = np.array([origin(text) for text in stacks.strings] or [Origin.RUNTIME])
     is_file = np.zeros(len(found), "?")
     is_file[stacks.file] = True
@@ -165,7 +169,7 @@ def origins(stacks: Stacks) -> NDArray[Any]:
 
 
 def user_files(stacks: Stacks) -> frozenset[str]:
-    """The files of the user among those that *stacks* name."""
+    """The user's files among those that *stacks* name."""
     files = np.unique(stacks.file)
     who = origins(stacks)[files]
     return frozenset(stacks.strings[i] for i in files[who == Origin.USER].tolist())
@@ -178,7 +182,9 @@ def _refine(
     pattern: re.Pattern[str],
     new: Origin,
 ) -> None:
-    """Files of the user that match *pattern* become *new*, unless all files of the user match it."""
+    """Set the origin of the user's files that match *pattern* to *new*, unless all files of the user match
+    it.
+    """
     user = np.flatnonzero(is_file & (found == Origin.USER))
     matches = np.array([pattern.search(strings[i].replace("\\", "/")) is not None for i in user], "?")
     if not matches.all() or new is Origin.TORCH:
@@ -186,14 +192,14 @@ def _refine(
 
 
 def fold(stacks: Stacks) -> Folded:
-    """One pass over the frames, about 1 µs each: parents precede their children."""
+    """Fold all stacks in one pass over the frames, about 1 µs each: parents precede their children."""
     who = origins(stacks)
     has_user = bool((who[stacks.file[1:]] == Origin.USER).any())
-    # Where no file is the user's, the model library's line says more than the launcher's.
+    # Where no file is the user's, the model library's line is more informative than the launcher's.
     ours = (who == (Origin.USER if has_user else Origin.PACKAGE)).tolist()
     python = [text.endswith(".py") for text in stacks.strings]
     speaks = [text not in _PLUMBING for text in stacks.strings]
-    # `forward` alone does not tell a linear layer from a norm: the file's name does.
+    # `forward` alone does not distinguish a linear layer from a norm: the file's name does.
     forwards: dict[str, int] = {}
     builder = StackBuilder()
     of, via = [0], [0]
@@ -222,7 +228,7 @@ def fold(stacks: Stacks) -> Folded:
 def _outermost_library(
     stacks: Stacks, who: NDArray[Any], own: NDArray[Any], builder: StackBuilder
 ) -> NDArray[Any]:
-    """See ``Folded.library``: of a package, else of torch. Pushes these frames."""
+    """Compute ``Folded.library`` and add its frames to *builder*: a package's frame, else torch's."""
     outermost = {which: _outermost(stacks, who == which) for which in (Origin.TORCH, Origin.PACKAGE)}
     chosen = np.where(outermost[Origin.PACKAGE] > 0, outermost[Origin.PACKAGE], outermost[Origin.TORCH])
     chosen[own > 0] = 0
@@ -232,7 +238,7 @@ def _outermost_library(
 
 
 def _outermost(stacks: Stacks, is_meant: NDArray[Any]) -> NDArray[Any]:
-    """Of every stack the node of its outermost frame in a file that is meant; 0 where none is."""
+    """The node of each stack's outermost frame in a matching file; 0 where none matches."""
     found = [0]
     meant = is_meant[stacks.file].tolist()
     for node, parent in enumerate(stacks.parent[1:].tolist(), start=1):
@@ -241,7 +247,7 @@ def _outermost(stacks: Stacks, is_meant: NDArray[Any]) -> NDArray[Any]:
 
 
 def holders(folded: Folded, stack_id: NDArray[Any], n_bytes: NDArray[Any], count: NDArray[Any]) -> Holders:
-    """Rows by original stack, joined where they read the same: line, caller, and function called there."""
+    """Join the rows of original stacks that read the same: line, caller, and function called there."""
     place = folded.place
     pairs = np.stack([folded.reads_as[place[stack_id]], folded.via[stack_id]], axis=1).reshape(-1, 2)
     unique, group = np.unique(pairs, axis=0, return_inverse=True)
@@ -258,7 +264,7 @@ def holders(folded: Folded, stack_id: NDArray[Any], n_bytes: NDArray[Any], count
 
 
 def _reads_as(stacks: Stacks) -> NDArray[Any]:
-    """By node a number that nodes of the same frame and the same calling frame share; 0 for no node."""
+    """A number, by node, that nodes of the same frame and the same calling frame share; 0 for no node."""
     frames = np.stack([stacks.function, stacks.file, stacks.line], axis=1)
     both = np.concatenate([frames, frames[stacks.parent], np.arange(len(stacks))[:, None] > 0], axis=1)
     number: NDArray[Any] = np.unique(both, axis=0, return_inverse=True)[1].reshape(-1)

@@ -1,4 +1,4 @@
-"""How much of the reserved memory was of no use, when, and what kept it so?"""
+"""Measures how much reserved memory was unusable, when, and which blocks caused it."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
@@ -12,7 +12,7 @@ from vramscope.analysis.churn.free_segments import free_segment_bytes
 from vramscope.analysis.folding import fold
 from vramscope.analysis.lines import place_words
 from vramscope.analysis.pins import Pins, pins
-from vramscope.analysis.step_and_phase import place
+from vramscope.analysis.step_and_phase import step_and_phase_at
 from vramscope.analysis.timeline import levels, times
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
@@ -23,7 +23,7 @@ from vramscope.units import format_bytes
 
 _WORTH_SAYING = 0.1
 _LEAST_BYTES = 64 << 20
-"""Below that it is not worth a word, whatever share it is."""
+"""Findings below this many bytes are not reported, whatever their share."""
 _ADVICE = (
     "`vramscope fit` replays this recording under other allocator settings (expandable_segments:True, "
     "max_split_size_mb, …): it names the one that helps, with the bytes it saves, or says that none does."
@@ -32,7 +32,7 @@ _ADVICE = (
 
 @dataclass(frozen=True, slots=True)
 class Parts(Table):
-    """What the reserved bytes consist of; row k is instant k. The first five sum up to ``reserved``."""
+    """The parts of the reserved bytes; row k is instant k. The first five sum up to ``reserved``."""
 
     DTYPES: ClassVar = {
         "requested": "i8",
@@ -45,55 +45,58 @@ class Parts(Table):
     }
 
     requested: NDArray[Any]
-    """What the program asked for and still uses."""
+    """Bytes that the program requested and still uses."""
     rounding: NDArray[Any]
-    """What the blocks in use are larger: internal fragmentation."""
+    """Bytes of blocks in use beyond the requests: internal fragmentation."""
     pending: NDArray[Any]
-    """Freed, but waiting for another stream."""
+    """Bytes freed by the program but waiting for another stream."""
     inactive_split: NDArray[Any]
     """Free pieces of segments that are in use elsewhere: external fragmentation."""
     releasable: NDArray[Any]
-    """Segments wholly free."""
+    """Bytes of segments that are entirely free."""
     reserved: NDArray[Any]
     time_ns: NDArray[Any]
 
 
 class PinnedBy(NamedTuple):
-    """Where the block that keeps a segment was allocated."""
+    """The line that allocated the block that keeps a segment."""
 
     frame: Frame
     is_library: bool
-    """Whether the frame is a library's because none of the stack is the user's."""
+    """Whether the frame is a library's because no frame of the stack is the user's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fragmentation:
-    """Over time, and at its worst."""
+    """Fragmentation over time, and at its worst instant."""
 
     parts: Parts
     churn: Churn
     worst: int = 0
-    """The instant before a call of cudaMalloc at which most bytes were free pieces of segments in use;
-    without any such call the instant of the most such bytes."""
+    """The instant before a call of cudaMalloc with the most bytes in free pieces of used segments; without
+    any such call the instant with the most such bytes.
+    """
     was_asked: bool = False
     """Whether cudaMalloc was called at the worst instant."""
     step: int | None = None
-    """Of the worst instant."""
+    """The step of the worst instant."""
     pinned: Pins = field(default_factory=Pins.of)
-    """What kept the mostly free segments then."""
+    """The blocks that kept the mostly free segments then."""
     pinned_by: PinnedBy | None = None
-    """Where the first of these was allocated; None where that is not known."""
+    """Where the first of these was allocated; None where that is unknown."""
     is_expandable: bool = False
-    """Whether the allocator used expandable segments already."""
+    """Whether the allocator already used expandable segments."""
 
     @property
     def unusable_bytes(self) -> int:
-        """Free pieces at the worst instant."""
+        """Bytes in free pieces at the worst instant."""
         return int(self.parts.inactive_split[self.worst])
 
 
 def fragmentation(recording: Recording) -> Fragmentation:
-    """Exact at every instant: at each, ``parts`` are those of ``identity``; 1 s per million events."""
+    """Measure fragmentation exactly at every instant: ``parts`` equal those of ``identity``; 1 s per million
+    events.
+    """
     parts = parts_over_time(recording)
     worst, was_asked = _worst(recording, parts)
     pinned = pins(recording, worst)
@@ -102,7 +105,7 @@ def fragmentation(recording: Recording) -> Fragmentation:
         churn=churn_of(recording),
         worst=worst,
         was_asked=was_asked,
-        step=place(recording, worst)[0],
+        step=step_and_phase_at(recording, worst)[0],
         pinned=pinned,
         pinned_by=_allocated_at(recording, int(pinned.stack_id[0])) if len(pinned) else None,
         is_expandable=bool(
@@ -113,13 +116,13 @@ def fragmentation(recording: Recording) -> Fragmentation:
 
 
 def parts_over_time(recording: Recording) -> Parts:
-    """The parts alone."""
+    """The parts of the reserved bytes at every instant."""
     allocated, active, reserved, requested = levels(recording)[1:]
     unused = reserved - active
-    # Only a record that contradicts itself has free segments without free bytes.
+    # Only a contradictory record has free segments without free bytes.
     free = free_segment_bytes(recording)
     releasable = np.minimum(free, unused, out=free)
-    # In place: fresh memory costs more than the subtraction.
+    # In place: allocating fresh memory costs more than the subtraction.
     return Parts(
         requested=requested,
         pending=np.subtract(active, allocated, out=active),
@@ -132,7 +135,7 @@ def parts_over_time(recording: Recording) -> Parts:
 
 
 def _worst(recording: Recording, parts: Parts) -> tuple[int, bool]:
-    """See ``Fragmentation.worst``."""
+    """Compute ``Fragmentation.worst`` and whether cudaMalloc was called there."""
     asked = np.flatnonzero(np.isin(recording.trace.action, (*GAINS, Action.OOM)))
     if not len(asked):
         return int(parts.inactive_split.argmax()), False
@@ -140,21 +143,21 @@ def _worst(recording: Recording, parts: Parts) -> tuple[int, bool]:
 
 
 def _allocated_at(recording: Recording, stack_id: int) -> PinnedBy | None:
-    """The line to name for a stack; None where the stack has neither a line of the user nor of a library."""
+    """The line to name for a stack; None where no frame is the user's or a library's."""
     folded = fold(recording.stacks)
     frame = folded.frame(stack_id)
     return PinnedBy(frame, folded.is_library(int(folded.place[stack_id]))) if frame else None
 
 
 def findings(found: Fragmentation) -> list[Finding]:
-    """Memory that could not be used, with what pinned it; and retries."""
-    said = []
+    """Unusable memory with what pinned it, and retries."""
+    reported = []
     reserved = int(found.parts.reserved[found.worst])
     if found.unusable_bytes >= max(_WORTH_SAYING * reserved, _LEAST_BYTES):
-        said.append(_unusable(found, reserved))
+        reported.append(_unusable(found, reserved))
     if found.churn.n_retries:
-        said.append(_retries(found.churn))
-    return said
+        reported.append(_retries(found.churn))
+    return reported
 
 
 def _unusable(found: Fragmentation, reserved: int) -> Finding:
@@ -183,7 +186,7 @@ def _unusable(found: Fragmentation, reserved: int) -> Finding:
 
 
 def _pinned(found: Fragmentation) -> str:
-    """The worst segment, in words."""
+    """Describe the worst segment in words."""
     if not len(found.pinned):
         return ""
     kept, size = (
@@ -209,7 +212,7 @@ def _retries(known: Churn) -> Finding:
 
 ANALYSIS = Analysis(
     "fragmentation",
-    "How much of the reserved memory was of no use, when, and what kept it so?",
+    "How much reserved memory was unusable, when, and which blocks caused it?",
     fragmentation,
     findings,
 )

@@ -1,4 +1,4 @@
-"""What do the reserved bytes consist of at one instant?"""
+"""Splits the reserved bytes at one instant into five parts."""
 
 from dataclasses import dataclass
 
@@ -15,40 +15,56 @@ from vramscope.model.snapshot import BlockState, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Five parts in bytes; each block falls into one, so they sum up to what is reserved."""
+    """Five parts in bytes; each byte falls into one, so they sum up to the reserved bytes."""
 
     instant: int
     requested: int
-    """What the program asked for and still uses."""
+    """Bytes that the program requested and still uses."""
     rounding: int
-    """What the blocks in use are larger: internal fragmentation."""
+    """Bytes of blocks in use beyond the requests: internal fragmentation."""
     pending: int
-    """Freed, but waiting for another stream."""
+    """Bytes freed by the program but waiting for another stream."""
     inactive_split: int
     """Free pieces of segments that are in use elsewhere: external fragmentation."""
     releasable: int
-    """Segments wholly free: ``empty_cache()`` gives them back."""
+    """Segments that are entirely free: ``empty_cache()`` returns them."""
 
     @property
     def reserved(self) -> int:
-        """All segments together."""
+        """Bytes of all segments, the sum of the five parts."""
         return self.requested + self.rounding + self.pending + self.inactive_split + self.releasable
 
     @property
     def parts(self) -> dict[str, int]:
-        """The five by name."""
+        """The five parts by name."""
         names = ("requested", "rounding", "pending", "inactive_split", "releasable")
         return {name: getattr(self, name) for name in names}
 
 
 def identity(recording: Recording, instant: int | None = None) -> Identity:
-    """At *instant*, or at the peak where None. Replays nothing: what lives then is where it was put."""
+    """The five parts of the reserved bytes at one instant.
+
+    Parameters
+    ----------
+    instant
+        Number of events before the moment; None means the peak of allocated bytes.
+
+    Returns
+    -------
+    Identity
+        The parts, in bytes.
+
+    Raises
+    ------
+    UsageError
+        If the instant lies outside of the recording.
+    """
     at = instant_of(recording, instant)
     return identity_of(state_from_nearest(recording, at))
 
 
 def identity_of(state: Snapshot) -> Identity:
-    """The parts of a known state."""
+    """The parts of a known allocator state."""
     blocks = state.blocks
     in_use = blocks.state == BlockState.ALLOCATED
     is_free = blocks.state == BlockState.INACTIVE

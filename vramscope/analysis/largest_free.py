@@ -1,4 +1,4 @@
-"""How large was the largest free block of each pool and stream, over time?"""
+"""Tracks the largest free block of each pool and stream over time."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -20,9 +20,9 @@ _ASKS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM)
 
 @dataclass(frozen=True, slots=True)
 class LargestFree(Table):
-    """One row per instant and kind of memory that was reserved then, in order of the instants.
+    """One row per instant and kind of reserved memory, in order of the instants.
 
-    Each row is exact. Between two instants that were looked at the largest block may have been any.
+    Each row is exact. Between two sampled instants the largest block may have had any size.
     """
 
     DTYPES: ClassVar = {
@@ -42,20 +42,36 @@ class LargestFree(Table):
     """Index into ``Recording.pools``."""
     stream: NDArray[Any]
     is_large: NDArray[Any]
-    """Blocks for requests above 1 MiB, and those up to it, never serve one another."""
+    """Whether the blocks serve requests above 1 MiB; these and smaller ones never serve one another."""
     largest: NDArray[Any]
     """Bytes of the largest free block: a longer request of this kind must go to the driver. 0 where all is in
-    use."""
+    use.
+    """
     free: NDArray[Any]
     """Bytes of all free blocks together."""
     n_free: NDArray[Any]
 
 
 def largest_free(recording: Recording, instants: list[int] | None = None) -> LargestFree:
-    """At *instants*, in their order; where None, at up to 128: the last half of these moments at which the
-    driver was asked for more or an allocation failed, the others evenly spread.
+    """The largest free block of each pool, stream and size class at several instants.
 
-    0.1 s per million events, and 1 ms per instant. Raises UsageError for an instant outside of the recording.
+    Takes 0.1 s per million events, and 1 ms per instant.
+
+    Parameters
+    ----------
+    instants
+        Numbers of events before each moment; None chooses up to 128: the last 64 at which the driver was
+        asked for memory or an allocation failed, the others evenly spread.
+
+    Returns
+    -------
+    LargestFree
+        One row per instant and kind of memory, in bytes.
+
+    Raises
+    ------
+    UsageError
+        If an instant lies outside of the recording.
     """
     n_events = len(recording.trace)
     chosen = _moments(recording) if instants is None else instants
@@ -74,13 +90,13 @@ def _moments(recording: Recording) -> list[int]:
     n_events = len(recording.trace)
     asked = np.flatnonzero(np.isin(recording.trace.action, _ASKS))[-_MOST_INSTANTS // 2 :]
     even = np.linspace(0, n_events, _MOST_INSTANTS - len(asked)).astype("i8")
-    # The event as an instant: the state that the request met.
+    # The event number as an instant: the state that the request found.
     found: list[int] = np.unique(np.concatenate([asked, even])).tolist()
     return found
 
 
 def of_state(state: Snapshot) -> LargestFree:
-    """The same for somebody who has the state already."""
+    """The same rows for one allocator state that is known already."""
     segments, blocks = state.segments, state.blocks
     kinds = np.stack([segments.pool, segments.stream, segments.is_large], axis=1)
     known, kind = np.unique(kinds.astype("u8"), axis=0, return_inverse=True)

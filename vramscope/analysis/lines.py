@@ -1,6 +1,6 @@
-"""Which lines of the program hold the memory, of which module, and how is a line written?
+"""Sums live bytes by line and module, and formats lines as words.
 
-The one formatter of places: report, diff, check and pages name a line by the same words.
+The only formatter of source locations: report, diff, check and pages name a line by the same words.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,42 +26,42 @@ NO_STACK = "no stack recorded"
 
 @dataclass(frozen=True, slots=True)
 class LiveBytes:
-    """Live bytes of one stack, category and module: every field is true of each of these bytes."""
+    """Live bytes of one stack, category and module: every field holds for each of these bytes."""
 
     n_bytes: int
     n_blocks: int
     category: Category
     module: str
-    """Path of the module, ``transformer.h.3.mlp``; '' where it is not known."""
+    """Path of the module, ``transformer.h.3.mlp``; '' where it is unknown."""
     frames: tuple[Frame, ...]
     """The user's frames, innermost first; where there are none, the outermost of a library; may be empty."""
     is_library: bool
-    """Whether ``frames`` are a library's, because none is the user's."""
+    """Whether ``frames`` are a library's, because no frame is the user's."""
     via: str
-    """The library's function that the program called there; '' where it called none."""
+    """The library function that the program called there; '' where it called none."""
     n_folded: int
-    """How many frames of libraries, Python and C++ are not among ``frames``."""
+    """Number of frames of libraries, Python and C++ that are not among ``frames``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Live bytes of one place, as a person reads it: rows that read the same are one."""
+    """Live bytes of one line as a reader sees it: rows that read the same are merged."""
 
     n_bytes: int
     n_blocks: int
     frames: tuple[Frame, ...]
-    """As in ``LiveBytes``, of the stack that holds most."""
+    """The frames as in ``LiveBytes``, from the stack that holds most."""
     via: str
     n_folded: int
     is_library: bool = False
     module: str = ""
-    """Of one module its path; of several what they have in common, ``transformer.h.*.mlp``."""
+    """Path of the one module; for several modules their common part, ``transformer.h.*.mlp``."""
 
 
 def live_bytes(
     recording: Recording, allocations: Allocations, assigned: Assigned, instant: int
 ) -> tuple[LiveBytes, ...]:
-    """What was allocated at *instant*, largest first; the bytes sum up to the allocated bytes."""
+    """The allocated bytes at *instant*, largest row first; they sum up to all allocated bytes."""
     owners = owners_of(recording, allocations, assigned)
     live = live_rows(allocations, instant)
     folded = fold(recording.stacks)
@@ -91,7 +91,7 @@ def live_bytes(
 
 
 def lines(rows: Iterable[LiveBytes]) -> tuple[Line, ...]:
-    """*rows* joined where they read the same: line, function called there, and caller. Largest first."""
+    """Merge *rows* that read the same: line, function called there, and caller. Largest first."""
     groups: dict[Any, list[LiveBytes]] = {}
     for row in rows:
         groups.setdefault((row.frames[: 1 + CALLERS_SHOWN], row.via, row.n_folded > 0), []).append(row)
@@ -115,7 +115,7 @@ def _joined(group: Sequence[LiveBytes]) -> Line:
 def modules_by_place(
     recording: Recording, allocations: Allocations, assigned: Assigned, group: NDArray[Any]
 ) -> dict[int, str]:
-    """By *group* of each allocation: the module that all with a known one have in common."""
+    """The common module path of each *group*, over its allocations with a known module."""
     owners = owners_of(recording, allocations, assigned)
     pairs = np.unique(np.stack([np.asarray(group, "i8"), owners.module.astype("i8")], axis=1), axis=0)
     paths: dict[int, list[str]] = {}
@@ -147,17 +147,17 @@ def short_file(file: str) -> str:
 
 
 def place_words(file: str, line: int) -> str:
-    """``net/model.py:31``."""
+    """Format a location as ``net/model.py:31``."""
     return f"{short_file(file)}:{line}"
 
 
 def frame_words(frame: Frame) -> str:
-    """``net/model.py:31 forward``."""
+    """Format a frame as ``net/model.py:31 forward``."""
     return f"{place_words(frame.file, frame.line)} {frame.function}"
 
 
 def line_words(line: Line) -> str:
-    """``net/model.py:31 forward: linear ← net/train.py:60 train  [h.3.mlp]  +7 frames``, innermost first."""
+    """Format a line as ``net/model.py:31 forward: linear ← net/train.py:60 train  [h.3.mlp]  +7 frames``."""
     calls = [frame_words(frame) for frame in line.frames[: 1 + CALLERS_SHOWN]]
     if line.is_library and calls:
         calls[0] = f"(library) {calls[0]}"

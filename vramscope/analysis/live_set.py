@@ -1,4 +1,4 @@
-"""What was allocated at one instant?"""
+"""Lists the allocations that were live at one instant."""
 
 from typing import Any
 
@@ -12,12 +12,28 @@ from vramscope.model.recording import Recording
 
 
 def live_set(recording: Recording, instant: int | None = None) -> NDArray[Any]:
-    """Rows of ``lifetimes`` that served tensors at *instant* (the peak where None), largest block first."""
+    """Rows of ``lifetimes`` that were live at one instant, largest block first.
+
+    Parameters
+    ----------
+    instant
+        Number of events before the moment; None means the peak of allocated bytes.
+
+    Returns
+    -------
+    NDArray[Any]
+        Indices into the rows of ``recording.lifetimes()``, int64.
+
+    Raises
+    ------
+    UsageError
+        If the instant lies outside of the recording.
+    """
     return live_rows(lifetimes(recording), instant_of(recording, instant))
 
 
 def live_rows(allocations: Allocations, instant: int) -> NDArray[Any]:
-    """The same for somebody who has the lifetimes already."""
+    """The same rows from lifetimes that are known already."""
     rows = np.flatnonzero(allocations.allocated_at(instant))
     return rows[np.argsort(-allocations.block_size[rows], kind="stable")]
 

@@ -1,4 +1,4 @@
-"""What is the most that each group of allocations held at once, whenever that was?"""
+"""Finds each group's own peak: the most that it held at once, at any time."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -13,16 +13,16 @@ from vramscope.model.recording import Recording
 from vramscope.model.table import Table
 
 _STRETCH = 1 << 14
-"""Events at a time: what is needed in between stays in the processor's cache, and is never fresh memory."""
+"""Events per pass: intermediate arrays stay in the processor's cache and never need fresh memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnPeaks(Table):
     """One row per group that held anything within the window, the largest own peak first.
 
-    Two numbers that answer two questions. *At the peak*: what a group held when all of them together held
-    most; these sum up to that peak, and to lower it one of these has to become less. *Own peak*: the most
-    that the group ever held; these are at instants of their own and sum up to nothing.
+    The two columns answer two questions. *At the peak*: what a group held when all of them together held
+    most; these sum up to that peak, and one of them has to shrink to lower it. *Own peak*: the most
+    that the group ever held; these are at instants of their own, so their sum means nothing.
     """
 
     DTYPES: ClassVar = {"group": "i8", "at_peak": "i8", "own_peak": "i8", "own_instant": "i8"}
@@ -34,32 +34,48 @@ class OwnPeaks(Table):
     own_peak: NDArray[Any]
     """Bytes at ``own_instant``."""
     own_instant: NDArray[Any]
-    """The first at which the group held so much."""
+    """The first instant at which the group held that much."""
     names: tuple[str, ...] = ()
     by: str = ""
     instant: int = 0
-    """The first of the window at which all together held most."""
+    """The first instant of the window at which all groups together held most."""
     window: tuple[int, int] = (0, 0)
 
     @property
     def by_name(self) -> dict[str, tuple[int, int]]:
-        """Bytes at the peak, and of the own peak."""
+        """Bytes at the peak and bytes of the own peak, by group name."""
         columns = self.group.tolist(), self.at_peak.tolist(), self.own_peak.tolist()
         return {self.names[group]: (at_peak, own) for group, at_peak, own in zip(*columns, strict=True)}
 
 
 def own_peaks(recording: Recording, by: str = "phase", window: tuple[int, int] | None = None) -> OwnPeaks:
-    """*by* as in ``composition``, over the instants of the *window* ``[start_event, end_event]``, both
-    included; over all where None. 0.1 s per million events more than ``composition``.
+    """The own peak of each group of allocations within a window.
 
-    Raises UsageError for another word, or a window that is none.
+    Takes 0.1 s per million events more than ``composition``.
+
+    Parameters
+    ----------
+    by
+        The property that forms groups, as in ``composition``.
+    window
+        Instants ``(start_event, end_event)``, both included; None means all.
+
+    Returns
+    -------
+    OwnPeaks
+        One row per group, in bytes.
+
+    Raises
+    ------
+    UsageError
+        For an unknown property or an invalid window.
     """
     span = (0, len(recording.trace)) if window is None else window
     instant = peak_within(recording, span)
     found = lifetimes(recording)
     rows = _seen(found, span)
     group, names = grouped(recording, by, found, rows)
-    lives = _Lives(group, found.alloc_event[rows], found.free_event[rows], found.block_size[rows])
+    lives = _GroupedLives(group, found.alloc_event[rows], found.free_event[rows], found.block_size[rows])
     own_peak, own_instant = _highest(lives, len(names), span)
     order = np.argsort(-own_peak, kind="stable")
     order = order[own_peak[order] > 0]
@@ -75,17 +91,17 @@ def own_peaks(recording: Recording, by: str = "phase", window: tuple[int, int] |
     )
 
 
-class _Lives(NamedTuple):
-    """One value per allocation that the window sees."""
+class _GroupedLives(NamedTuple):
+    """One value per allocation that is live within the window."""
 
     group: NDArray[Any]
     born: NDArray[Any]
-    """The event; one before the window for what is older."""
+    """The event of the allocation; one before the window for older ones."""
     dies: NDArray[Any]
     n_bytes: NDArray[Any]
 
     def held_at(self, instant: int, n_groups: int) -> NDArray[Any]:
-        """Bytes of each group."""
+        """Bytes of each group at *instant*."""
         live = (self.born < instant) & ((self.dies == ALIVE) | (self.dies >= instant))
         return _sums(self.group[live], self.n_bytes[live], n_groups)
 
@@ -97,8 +113,8 @@ def _seen(found: Allocations, span: tuple[int, int]) -> NDArray[Any]:
     return np.flatnonzero(lasts & (found.alloc_event < end))
 
 
-def _highest(lives: _Lives, n_groups: int, span: tuple[int, int]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The most of each group, and the first instant at which it held so much."""
+def _highest(lives: _GroupedLives, n_groups: int, span: tuple[int, int]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The most bytes of each group, and the first instant at which it held them."""
     level = lives.held_at(span[0], n_groups)
     most, instant = level.copy(), np.full(n_groups, span[0], "i8")
     moves = _moves(lives, span)
@@ -106,7 +122,7 @@ def _highest(lives: _Lives, n_groups: int, span: tuple[int, int]) -> tuple[NDArr
         part = moves[first : first + _STRETCH]
         events = np.flatnonzero(part)
         row = np.abs(part[events]) - 1
-        # NumPy sorts words of 16 bits by counting, which takes a fifth of the time.
+        # NumPy sorts 16-bit integers by counting, which takes a fifth of the time.
         owner = lives.group[row].astype("u2" if n_groups <= 1 << 16 else "i8")
         order = np.argsort(owner, kind="stable")
         change = (np.sign(part[events]) * lives.n_bytes[row])[order]
@@ -114,10 +130,11 @@ def _highest(lives: _Lives, n_groups: int, span: tuple[int, int]) -> tuple[NDArr
     return most, instant
 
 
-def _moves(lives: _Lives, span: tuple[int, int]) -> NDArray[Any]:
-    """For each event of the window the row born, counted from 1, or the row that dies, negative; 0 for none.
+def _moves(lives: _GroupedLives, span: tuple[int, int]) -> NDArray[Any]:
+    """For each event of the window the row that is allocated, counted from 1, or the row that is freed,
+    negative; 0 for none.
 
-    No event is of two blocks, so what happens needs no sorting by time: each has its place.
+    No event belongs to two blocks, so no sorting by time is needed: each event has its place.
     """
     start, end = span
     found = np.zeros(end - start, "i4")
@@ -130,8 +147,10 @@ def _moves(lives: _Lives, span: tuple[int, int]) -> NDArray[Any]:
 def _raise(
     level: NDArray[Any], highest: tuple[NDArray[Any], NDArray[Any]], changes: tuple[NDArray[Any], ...]
 ) -> None:
-    """Bring *level* and *highest* up to the end of a stretch. *changes*: group, bytes and instant of each, by
-    group, then time."""
+    """Update *level* and *highest* to the end of a batch.
+
+    *changes* holds group, bytes and instant of each change, ordered by group, then time.
+    """
     most, instant = highest
     owner, change, at = changes
     first = np.flatnonzero(np.append(True, owner[1:] != owner[:-1])[: len(owner)])
@@ -148,12 +167,12 @@ def _raise(
 
 
 def _sums(group: NDArray[Any], n_bytes: NDArray[Any], n_groups: int) -> NDArray[Any]:
-    """Exact in integers: ``bincount`` with weights counts in floats."""
+    """Sum bytes by group, exactly in integers: ``bincount`` with weights sums in floats."""
     sums = np.zeros(n_groups, dtype="i8")
     np.add.at(sums, group, n_bytes)
     return sums
 
 
 ANALYSIS = Analysis(
-    "own_peaks", "What is the most that each group of allocations held at once, whenever that was?", own_peaks
+    "own_peaks", "What is the most that each group of allocations held at once, at any time?", own_peaks
 )

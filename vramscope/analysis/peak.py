@@ -1,4 +1,4 @@
-"""When was most memory in use, and how much was it?"""
+"""Finds the maximum of each quantity, and when it was reached."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.step_and_phase import (
     number_of_step,
     phase_words,
-    place,
+    step_and_phase_at,
 )
 from vramscope.analysis.timeline import Totals, timeline
 from vramscope.model.finding import Finding
@@ -20,72 +20,74 @@ from vramscope.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class High:
-    """The maximum of one quantity, and where it was reached first."""
+class PeakPoint:
+    """The maximum of one quantity, and where it was first reached."""
 
     n_bytes: int
     instant: int
-    """−1 where a size cap took the events (``Recording.past``)."""
+    """The instant; −1 where the size cap removed the events (``Recording.past``)."""
     time_ns: int
-    """0 without a clock, and where the events were taken."""
+    """The time in nanoseconds; 0 without a clock, and where the events were removed."""
     step: int | None
-    """None outside of every step."""
+    """The step number; None outside of every step."""
     phase: Phase | None
-    """None outside of every phase."""
+    """The phase; None outside of every phase."""
     phase_words: str = ""
     """The phase in words, an annotation by its own name; '' outside of every phase."""
 
     @property
     def where(self) -> str:
-        """``step 3 backward``; '' outside of both."""
+        """Step and phase in words, ``step 3 backward``; '' outside of both."""
         return " ".join(filter(None, ["" if self.step is None else f"step {self.step}", self.phase_words]))
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """Each quantity's own maximum: they need not fall on the same instant."""
+    """The maximum of each quantity; the maxima need not fall on the same instant."""
 
-    requested: High
-    allocated: High
-    active: High
-    reserved: High
-    past: Mapping[str, High] = field(default_factory=dict)
-    """By quantity, those before the trace, where a size cap took events."""
+    requested: PeakPoint
+    allocated: PeakPoint
+    active: PeakPoint
+    reserved: PeakPoint
+    past: Mapping[str, PeakPoint] = field(default_factory=dict)
+    """The maxima before the trace, by quantity, where the size cap removed events."""
 
-    def highest(self, quantity: str) -> High:
-        """Of the whole recording; of the events that are there where these reached as much."""
-        here: High = getattr(self, quantity)
+    def highest(self, quantity: str) -> PeakPoint:
+        """The maximum including the part removed by the size cap; on a tie the one whose events still
+        exist.
+        """
+        here: PeakPoint = getattr(self, quantity)
         before = self.past.get(quantity, here)
         return before if before.n_bytes > here.n_bytes else here
 
 
 def peak(recording: Recording) -> Peak:
-    """The maxima over all instants, that before the first event included."""
+    """The maximum of each quantity over all instants, including the one before the first event."""
     return peak_of(recording, timeline(recording))
 
 
 def peak_of(recording: Recording, totals: Totals) -> Peak:
-    """The same where the timeline is known."""
+    """The same result from a timeline that is known already."""
 
-    def high(quantity: str) -> High:
+    def high(quantity: str) -> PeakPoint:
         values = getattr(totals, quantity)
         instant = int(values.argmax())
-        step, phase = place(recording, instant)
+        step, phase = step_and_phase_at(recording, instant)
         words = phase_words(recording, instant)
-        return High(int(values[instant]), instant, int(totals.time_ns[instant]), step, phase, words)
+        return PeakPoint(int(values[instant]), instant, int(totals.time_ns[instant]), step, phase, words)
 
     here = high("requested"), high("allocated"), high("active"), high("reserved")
     return Peak(*here, past_highs(recording.past))
 
 
-def past_highs(past: Past) -> dict[str, High]:
-    """The maxima by quantity before the trace; empty where no size cap took events."""
+def past_highs(past: Past) -> dict[str, PeakPoint]:
+    """The maxima by quantity before the trace; empty where the size cap removed no events."""
     event = np.concatenate([past.settled.start_event, past.peaks.event])
     found = {}
     for quantity in ("requested", "allocated", "active", "reserved") if len(event) else ():
         most = np.concatenate([getattr(past.settled, quantity), getattr(past.peaks, quantity)])
         row = int(most.argmax())
-        found[quantity] = High(int(most[row]), -1, 0, number_of_step(past.steps, int(event[row])), None)
+        found[quantity] = PeakPoint(int(most[row]), -1, 0, number_of_step(past.steps, int(event[row])), None)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Which blocks keep mostly free segments from going back to the driver?"""
+"""Lists the blocks that keep mostly free segments from returning to the driver."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -21,9 +21,10 @@ from vramscope.model.trace import Action, Trace
 
 @dataclass(frozen=True, slots=True)
 class Pins(Table):
-    """One row per block that keeps a segment which is more than half free; the most bytes kept first.
+    """One row per block that keeps a segment which is more than half free; the most kept bytes first.
 
-    A segment with several such blocks has them in a row, the largest first; all must go to release it.
+    Several such blocks of one segment are consecutive rows, the largest first; all must be freed to release
+    it.
     """
 
     DTYPES: ClassVar = {
@@ -44,45 +45,61 @@ class Pins(Table):
     }
 
     segment: NDArray[Any]
-    """Address."""
+    """The segment's address."""
     segment_size: NDArray[Any]
     kept_bytes: NDArray[Any]
-    """Free bytes of the segment: nobody else can have them while a block of it is in use."""
+    """Free bytes of the segment, which the driver cannot get back while a block of the segment is in use."""
     n_blocks: NDArray[Any]
-    """In use in the segment."""
+    """The number of blocks in use in the segment."""
     address: NDArray[Any]
-    """Of the block."""
+    """The block's address."""
     block_size: NDArray[Any]
     requested: NDArray[Any]
     state: NDArray[Any]
     """A ``BlockState``: a pending block waits for another stream."""
     stack_id: NDArray[Any]
     alloc_event: NDArray[Any]
-    """−1: pre-dates the trace."""
+    """The event that allocated the block; −1 if it predates the trace."""
     age_events: NDArray[Any]
-    """Since it was handed out; since the first event where it pre-dates the trace."""
+    """Events since the allocation; since the first event if the block predates the trace."""
     age_ns: NDArray[Any]
-    """The same in time; 0 without a clock."""
+    """Nanoseconds since the allocation; 0 without a clock."""
     step: NDArray[Any]
-    """In which it was handed out; −1 outside, and where that is not known."""
+    """The step of the allocation; −1 outside of steps and where it is unknown."""
     phase: NDArray[Any]
-    """A ``Phase``; OTHER outside of each, and where that is not known."""
+    """The ``Phase`` of the allocation; OTHER outside of phases and where it is unknown."""
     instant: int = 0
 
     @property
     def total_bytes(self) -> int:
-        """Free bytes kept in all."""
+        """Free bytes of all pinned segments together."""
         return int(self.kept_bytes[np.unique(self.segment, return_index=True)[1]].sum())
 
 
 def pins(recording: Recording, instant: int | None = None) -> Pins:
-    """At *instant*, or at the peak where None; 0.1 s per million events."""
+    """Blocks that keep mostly free segments at one instant. Takes 0.1 s per million events.
+
+    Parameters
+    ----------
+    instant
+        Number of events before the moment; None means the peak of allocated bytes.
+
+    Returns
+    -------
+    Pins
+        One row per block, the most kept bytes first.
+
+    Raises
+    ------
+    UsageError
+        If the instant lies outside of the recording.
+    """
     at = instant_of(recording, instant)
     return pins_of(recording, state_from_nearest(recording, at))
 
 
 def pins_of(recording: Recording, state: Snapshot) -> Pins:
-    """The same for somebody who has the state already."""
+    """The same rows for one allocator state that is known already."""
     segments, blocks = state.segments, state.blocks
     in_use = blocks.state != BlockState.INACTIVE
     n_blocks = np.bincount(blocks.segment[in_use], minlength=len(segments))
@@ -121,7 +138,7 @@ def _allocated(trace: Trace, address: NDArray[Any], instant: int) -> NDArray[Any
 
 
 def _origin(recording: Recording, event: NDArray[Any], instant: int) -> dict[str, NDArray[Any]]:
-    """When that was, and in which step and phase."""
+    """The time, step and phase of these allocations."""
     trace, phases = recording.trace, recording.phases
     is_known = event >= 0
     since = np.maximum(event, 0)

@@ -1,6 +1,6 @@
-"""What do samples alone say of the most that each step and phase allocated?
+"""Bounds the peak of each step and phase from samples alone.
 
-At least so much; exactly so much where torch's own peak rose meanwhile.
+The peak is at least the largest sample; it is exact where torch's own peak rose in the interval.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from vramscope.model.table import Table
 
 @dataclass(frozen=True, slots=True)
 class SampledIntervals(Table):
-    """One row per step or phase, in bytes; −1 where there is no sample in it."""
+    """One row per step or phase, in bytes; −1 where it contains no sample."""
 
     DTYPES: ClassVar = {
         "allocated": "i8",
@@ -29,34 +29,36 @@ class SampledIntervals(Table):
     }
 
     allocated: NDArray[Any]
-    """The peak is at least this."""
+    """A lower bound of the peak of allocated bytes."""
     reserved: NDArray[Any]
-    """The same of reserved."""
+    """A lower bound of the peak of reserved bytes."""
     at_most: NDArray[Any]
-    """The peak of allocated is at most this: torch's own peak until then; −1 where the program resets it."""
+    """An upper bound of the peak of allocated bytes: torch's own peak until then; −1 where the program resets
+    it.
+    """
     is_exact: NDArray[Any]
-    """Whether ``allocated`` is the peak itself: torch's own rose meanwhile, or a sample met it."""
+    """Whether ``allocated`` is the peak itself: torch's own peak rose in the interval, or equals a sample."""
     n_samples: NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class SampledPeaks:
-    """Per step and per phase, and of the whole recording."""
+    """Peaks per step, per phase and of the whole recording."""
 
     per_step: SampledIntervals = field(default_factory=SampledIntervals.of)
-    """Row i is row i of ``Recording.steps``."""
+    """Row i belongs to row i of ``Recording.steps``."""
     per_phase: SampledIntervals = field(default_factory=SampledIntervals.of)
-    """Row i is row i of ``Recording.phases``."""
+    """Row i belongs to row i of ``Recording.phases``."""
     allocated: int = UNKNOWN
-    """The most since the recording began; at least, unless ``is_exact``."""
+    """The most allocated bytes since the recording began; a lower bound unless ``is_exact``."""
     reserved: int = UNKNOWN
     is_exact: bool = False
     is_reset: bool = False
-    """Whether the program resets torch's peaks itself: then every figure is a lower bound."""
+    """Whether the program resets torch's peaks itself: then every number is a lower bound."""
 
 
 def sampled_peaks(recording: Recording) -> SampledPeaks:
-    """For recordings without events; where there are events, ``step_peaks`` is exact."""
+    """Bound the peaks of recordings without events; with events, ``step_peaks`` is exact."""
     counters = recording.counters
     counters = counters.rows(counters.allocated_bytes >= 0)
     if not len(counters):
@@ -82,17 +84,17 @@ def _of(counters: Counters, known: Steps | Phases, *, is_reset: bool) -> Sampled
 def _intervals(
     counters: Counters, start_ns: NDArray[Any], end_ns: NDArray[Any], *, is_reset: bool
 ) -> SampledIntervals:
-    """Samples at both ends included: the recorder reads the counters exactly there."""
+    """Peaks over intervals, both ends included: the recorder reads the counters exactly there."""
     first = np.searchsorted(counters.time_ns, start_ns, side="left")
     last = np.searchsorted(counters.time_ns, end_ns, side="right") - 1
     has_any = last >= first
-    # Empty intervals get some row, and are unknown afterwards.
+    # Empty intervals get an arbitrary row, and become unknown afterwards.
     at = np.minimum(first, len(counters) - 1)
     to = np.maximum(np.where(has_any, last, at), at)
     tops = counters.allocated_peak_bytes
     has_ends = (counters.time_ns[at] == start_ns) & (counters.time_ns[to] == end_ns) & (tops[at] >= 0)
     level = _highest(counters.allocated_bytes, at, to)
-    # A peak that rose between two samples of the interval is one of the interval.
+    # A peak that rose between two samples of the interval belongs to the interval.
     allocated = np.maximum(level, _highest(_risen(tops), np.minimum(at + 1, to), to, at < to))
     reserved = np.maximum(
         _highest(counters.reserved_bytes, at, to),
@@ -109,19 +111,19 @@ def _intervals(
 
 
 def _risen(tops: NDArray[Any]) -> NDArray[Any]:
-    """torch's peak where it is higher than at the sample before; else −1."""
+    """torch's peak where it is higher than at the previous sample; else −1."""
     return np.where(np.diff(tops, prepend=tops[:1]) > 0, tops, UNKNOWN)
 
 
 def _highest(
     values: NDArray[Any], first: NDArray[Any], last: NDArray[Any], wanted: NDArray[Any] | None = None
 ) -> NDArray[Any]:
-    """Of the rows *first* to *last*, both included; −1 where not *wanted*."""
+    """The maximum of the rows *first* to *last*, both included; −1 where not *wanted*."""
     edges = np.stack([first, last + 1], axis=1).ravel()
     found = np.maximum.reduceat(np.append(values, UNKNOWN), edges)[::2] if len(edges) else values[:0]
     return found if wanted is None else np.where(wanted, found, UNKNOWN)
 
 
 ANALYSIS = Analysis(
-    "sampled_peaks", "What do samples alone say of each step's and phase's peak?", sampled_peaks
+    "sampled_peaks", "What do samples alone show of each step's and phase's peak?", sampled_peaks
 )

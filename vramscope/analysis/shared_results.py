@@ -1,4 +1,4 @@
-"""Several questions at once: what they all need is computed once, and forgotten when they are answered."""
+"""Shares intermediate results between several analyses of one recording."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,12 +11,12 @@ from vramscope.model.recording import Recording
 Found = TypeVar("Found")
 
 _KNOWN: ContextVar[dict[Any, tuple[Recording, Any]] | None] = ContextVar("known", default=None)
-"""By function and recording, which is kept: else another one might come to lie where it was."""
+"""Results by function and recording. The recording is kept as well, so that no other gets the same ``id``."""
 
 
 @contextmanager
-def together() -> Iterator[None]:
-    """What is asked within shares the results of functions that are ``shared``."""
+def shared_results() -> Iterator[None]:
+    """Within the block, intermediate results that several analyses need are computed once."""
     token = _KNOWN.set({})
     try:
         yield
@@ -24,8 +24,8 @@ def together() -> Iterator[None]:
         _KNOWN.reset(token)
 
 
-def shared(function: Callable[[Recording], Found]) -> Callable[[Recording], Found]:
-    """A pure function whose frozen result several analyses need."""
+def memoized(function: Callable[[Recording], Found]) -> Callable[[Recording], Found]:
+    """Mark a pure function with a frozen result, which ``shared_results`` computes once per recording."""
 
     @wraps(function)
     def asked(recording: Recording) -> Found:

@@ -1,6 +1,6 @@
-"""What does a frame's line say, and is the file at hand still the one that ran?
+"""Shows the source lines of a frame, and whether the file may have changed since the recording.
 
-Text in, lines out: no file is opened here.
+Works on text: no file is opened here.
 """
 
 import ast
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from vramscope.model.stacks import Frame
 
 _LONGEST = 400
-"""Characters of a line that are kept."""
+"""Characters kept per line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,21 +24,33 @@ class SourceLine:
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """The lines around a frame's."""
+    """The lines around a frame's line."""
 
     lines: tuple[SourceLine, ...] = ()
-    """Empty where the file has no such line."""
+    """The lines; empty where the file has no such line."""
     doubt: str = ""
-    """Why the file is not, or may not be, the one that ran; '' where nothing speaks against it."""
+    """Why the file is not, or may not be, the one that ran; '' without such a reason."""
 
 
 def excerpt(
     text: str, frame: Frame, *, context: int = 2, modified_ns: int = 0, recorded_ns: int = 0
 ) -> Excerpt:
-    """The frame's line in the *text* of its file, with *context* lines before and behind it.
+    """The frame's line in the *text* of its file, with *context* lines before and after it.
 
-    *modified_ns*: when the file was last changed; *recorded_ns*: when the recording began (Unix; 0 = not
-    known). A file that changed since may show another line than the one that ran: that is said, never hidden.
+    A file that changed since the recording may show another line than the one that ran: the result says so.
+
+    Parameters
+    ----------
+    text
+        The content of the file.
+    frame
+        The frame.
+    context
+        Number of lines before and after.
+    modified_ns
+        When the file was last changed, in Unix nanoseconds; 0 where unknown.
+    recorded_ns
+        When the recording began, in Unix nanoseconds; 0 where unknown.
     """
     lines = text.splitlines()
     if not 1 <= frame.line <= len(lines):
@@ -60,7 +72,7 @@ def _doubt(text: str, frame: Frame, is_newer: bool) -> str:
 
 
 def _may_hold(text: str, frame: Frame) -> bool:
-    """Whether the line lies in a function or class of the frame's name; True where that cannot be told."""
+    """Whether the line lies in a function or class of the frame's name; True where that cannot be decided."""
     if not frame.function.isidentifier():  # <module>, <lambda>, <listcomp> …
         return True
     try:

@@ -1,4 +1,4 @@
-"""In which step and phase was the program?"""
+"""Maps instants and events to the step and phase that they belong to."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ from vramscope.model.marks import Phase, Phases, Steps
 from vramscope.model.recording import Recording
 
 
-def place(recording: Recording, instant: int) -> tuple[int | None, Phase | None]:
-    """Number of the step, and innermost phase, of the event that led to *instant*; None outside of any."""
+def step_and_phase_at(recording: Recording, instant: int) -> tuple[int | None, Phase | None]:
+    """The step number and the innermost phase of the event before *instant*; None outside of any."""
     step = number_of_step(recording.steps, max(instant - 1, 0))
     innermost = _innermost(recording.phases, instant)
     return step, None if innermost is None else Phase(int(recording.phases.phase[innermost]))
@@ -35,7 +35,7 @@ def _innermost(phases: Phases, instant: int) -> int | None:
 
 
 def number_of_step(steps: Steps, event: int) -> int | None:
-    """By which people know the step of *event*; None outside of every step."""
+    """The user-visible number of the step that contains *event*; None outside of every step."""
     row = int(steps_of(steps, np.array([event]))[0])
     return None if row < 0 else int(steps.index[row])
 
@@ -51,15 +51,16 @@ def steps_of(steps: Steps, events: NDArray[Any]) -> NDArray[Any]:
 def phases_of(phases: Phases, n_events: int) -> NDArray[Any]:
     """Row of ``Phases`` that is innermost at each event, −1 outside. A loop over phases, not over events."""
     found = np.full(n_events, -1, dtype="i4")
-    # Outer ones first, equal ones in order: the inner and the later paint over.
+    # Outer phases first, equal ones in order: inner and later ones overwrite.
     for row in np.argsort(_rank(phases), kind="stable").tolist():
         found[phases.start_event[row] : phases.end_event[row]] = row
     return found
 
 
 def _rank(phases: Phases) -> NDArray[Any]:
-    """Depth; but ``record_function`` regions, which torch notes without a thread, say only what a line is
-    called: DDP's whole forward is one."""
+    """The depth, or −1 for ``record_function`` regions, which torch records without a thread: they only name
+    lines, and DDP's whole forward is one.
+    """
     is_region = (phases.phase == Phase.USER) & (phases.thread == 0)
     rank: NDArray[Any] = np.where(is_region, -1, phases.depth)
     return rank

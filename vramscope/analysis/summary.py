@@ -1,4 +1,4 @@
-"""What is there to say about a recording? Every figure once; commands print them, pages draw them."""
+"""Computes all figures of a recording once; commands print them and pages draw them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,9 +15,9 @@ from vramscope.analysis.findings import collect, with_modules
 from vramscope.analysis.identity import identity_of
 from vramscope.analysis.lines import LiveBytes, live_bytes
 from vramscope.analysis.own_peaks import own_peaks
-from vramscope.analysis.peak import High, Peak, peak_of
+from vramscope.analysis.peak import Peak, PeakPoint, peak_of
 from vramscope.analysis.sampled_peaks import SampledPeaks, sampled_peaks
-from vramscope.analysis.shared_results import together
+from vramscope.analysis.shared_results import shared_results
 from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks, step_peaks
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.waterfall import Waterfall, waterfall
@@ -33,17 +33,17 @@ QUANTITIES = ("requested", "allocated", "active", "reserved")
 
 @dataclass(frozen=True, slots=True)
 class StepPeak:
-    """The most that was allocated during one step, and during each phase in it."""
+    """The most allocated bytes during one step, and during each of its phases."""
 
     index: int | None
-    """By which people know the step; None for all that lies outside of every step."""
+    """The user-visible number of the step; None for everything outside of steps."""
     allocated_bytes: int | None
-    """None where nothing was sampled in it."""
+    """The peak in bytes; None where the step contains no sample."""
     phases: Mapping[str, int]
     is_exact: bool = True
-    """False where only samples are known: then the peak was at least so much."""
+    """False where only samples are known: then the peak was at least this much."""
     has_detail: bool = True
-    """Else a size cap took its events."""
+    """False where the size cap removed the events of the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +52,32 @@ class Summary:
 
     recording: Recording
     end: Mapping[str, int]
-    """Bytes by quantity."""
-    peak: Mapping[str, High]
-    """Each the maximum of its own quantity; also of events that a size cap took."""
+    """Bytes at the end, by quantity."""
+    peak: Mapping[str, PeakPoint]
+    """The maximum of each quantity, including events that the size cap removed."""
     identity: Mapping[str, int]
-    """What the reserved bytes consist of when most is allocated; empty where the source does not tell."""
+    """The parts of the reserved bytes at the peak of allocated bytes; empty where the source does not contain
+    them.
+    """
     private_pools: tuple[tuple[tuple[int, int], int, int], ...]
-    """Of each private pool in use when most was allocated: torch's id, reserved and allocated bytes."""
+    """Each private pool in use at the peak of allocated bytes: torch's id, reserved and allocated bytes."""
     live: tuple[LiveBytes, ...]
-    """What was live when most was allocated, as far as there are events, largest first."""
+    """Live bytes at the peak of allocated bytes, as far as there are events, largest first."""
     steps: tuple[StepPeak, ...]
     outside: StepPeak | None
-    """The most outside of every step: model setup, evaluation; None without steps, and without events."""
+    """The peak outside of every step: model setup, evaluation; None without steps, and without events."""
     categories: Mapping[str, int] | None
-    """Bytes by category when most is allocated; None where nothing is known."""
+    """Bytes by category at the peak of allocated bytes; None where nothing is known."""
     category_peaks: Mapping[str, int] | None
-    """The most that each category held by itself, at any instant."""
+    """The own peak of each category, at any instant."""
     findings: tuple[Finding, ...]
-    """What the analyses find, the gravest first; without the peak, which has fields of its own."""
+    """The findings of all analyses, the most severe first, without the peak, which has fields of its own."""
     samples: Mapping[str, int]
-    """The most that counters said of each quantity, where they said anything."""
+    """The maximum of each quantity that counters sampled."""
     waterfall: Waterfall
-    """Where all bytes of the device were, at each sample."""
+    """The distribution of all bytes of the device, at each sample."""
     sampled: SampledPeaks | None
-    """Where there are no events: what samples alone say of peaks."""
+    """Bounds of the peaks from samples, for recordings without events."""
 
     @property
     def starts_late(self) -> bool:
@@ -84,13 +86,13 @@ class Summary:
 
     @property
     def gaps(self) -> int:
-        """How many stretches of events are missing."""
+        """The number of gaps in which events are missing."""
         return sum(note.code == "gap" for note in self.recording.notes)
 
 
 def summarize(recording: Recording) -> Summary:
-    """All figures of *recording*; seconds per million events."""
-    with together():
+    """All figures of *recording*; takes seconds per million events."""
+    with shared_results():
         return _summary(recording)
 
 
@@ -124,7 +126,7 @@ def _summary(recording: Recording) -> Summary:
 
 
 def _end_and_peak(recording: Recording) -> tuple[dict[str, int], Peak]:
-    """The timeline, 40 MB per million events, is let go before other questions are asked."""
+    """Compute both at once: the timeline, 40 MB per million events, is released before further analyses."""
     totals = timeline(recording)
     end = {quantity: int(getattr(totals, quantity)[-1]) for quantity in QUANTITIES}
     return end, peak_of(recording, totals)
@@ -135,7 +137,7 @@ def _category_peaks(recording: Recording) -> dict[str, int]:
 
 
 def has_allocator(recording: Recording) -> bool:
-    """Whether anything says what the allocator did: a log of the driver does not, and zeros would mislead."""
+    """Whether the source contains allocator data: a log of the driver does not, and zeros would mislead."""
     if recording.source == "counters":
         return False
     return bool(len(recording.trace) or len(recording.initial.segments) or not len(recording.counters))
@@ -160,18 +162,18 @@ def _private_pools(recording: Recording, state: Snapshot) -> tuple[tuple[tuple[i
 
 
 def _samples(counters: Counters) -> dict[str, int]:
-    """By the column's name; −1 means that it could not be had."""
+    """The maximum of each column by name; a column of −1 only is unknown and left out."""
     most = {name: int(column.max(initial=-1)) for name, column in counters.columns()}
     return {name: value for name, value in most.items() if value >= 0 and name not in _NO_LEVELS}
 
 
 def phase_word(phase: Phase | int) -> str:
-    """``zero_grad``: the word for machines; people read it without the underscore."""
+    """The machine-readable name of a phase, such as ``zero_grad``; text for people has no underscore."""
     return Phase(phase).name.lower()
 
 
 def _outside(recording: Recording, found: StepPeaks) -> StepPeak | None:
-    """The stretches before, between and after the steps, taken together."""
+    """The intervals before, between and after the steps, taken together."""
     if not len(found.outside) or not len(recording.steps):
         return None
     rows = found.per_phase.rows(found.per_phase.step < 0)
@@ -199,7 +201,7 @@ def _listed(steps: Steps, per_step: IntervalPeaks, rows: IntervalPeaks) -> tuple
 
 
 def _sampled_steps(recording: Recording, found: SampledPeaks) -> tuple[StepPeak, ...]:
-    """At least so much; of a phase that came several times in a step, the most of any."""
+    """Lower bounds per step; for a phase that occurs several times in a step, the largest."""
     if not len(found.per_step):
         return ()
     steps, rows = recording.phases, found.per_phase

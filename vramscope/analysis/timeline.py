@@ -1,4 +1,4 @@
-"""How much memory was in use at every instant?"""
+"""Computes the bytes in use at every instant."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -27,34 +27,37 @@ class Totals(Table):
     }
 
     requested: NDArray[Any]
-    """What the program asked for, of the blocks in use or pending; as torch counts it."""
+    """Bytes that the program requested, over blocks in use or pending, as torch counts them."""
     allocated: NDArray[Any]
-    """Blocks that serve tensors."""
+    """Bytes of blocks that serve tensors."""
     active: NDArray[Any]
-    """Allocated, and freed but waiting for another stream."""
+    """Bytes of allocated blocks and of freed blocks that wait for another stream."""
     reserved: NDArray[Any]
-    """Segments held from the driver."""
+    """Bytes of the segments held from the driver."""
     time_ns: NDArray[Any]
-    """When the event before the instant happened; of instant 0, when recording began, as far as known."""
+    """Time of the event before the instant, in nanoseconds; for instant 0 the start of the recording, as far
+    as known.
+    """
 
 
 def timeline(recording: Recording) -> Totals:
-    """Exact at every instant; 0.1 s per million events.
+    """torch's four totals, exact at every instant; 0.1 s per million events.
 
-    Events whose ``block_size`` is 0 contradict the others and count for nothing (``allocator.replay``).
+    Events whose ``block_size`` is 0 contradict the others and are not counted (``allocator.replay``).
     """
     requested, allocated, active, reserved, _ = levels(recording)
     return Totals(requested, allocated, active, reserved, times(recording))
 
 
 def levels(recording: Recording) -> tuple[NDArray[Any], ...]:
-    """Bytes at every instant: requested, allocated, active, reserved as in ``Totals``; and requested of the
-    blocks that serve tensors."""
+    """Bytes at every instant: the four quantities of ``Totals``, and the requested bytes of blocks that serve
+    tensors.
+    """
     return levels_of(recording.trace, recording.initial)
 
 
 def times(recording: Recording) -> NDArray[Any]:
-    """Of every instant; see ``Totals.time_ns``."""
+    """The time of every instant; see ``Totals.time_ns``."""
     events = recording.trace.time_ns
     began = recording.initial.time_ns
     first = int(events[0]) if len(events) else began
@@ -65,7 +68,7 @@ def times(recording: Recording) -> NDArray[Any]:
 
 
 def instant_of(recording: Recording, instant: int | None) -> int:
-    """*instant*, checked; the first at which most was allocated where None."""
+    """*instant*, checked; the first instant with the most allocated bytes where None."""
     if instant is None:
         return most_allocated(recording.trace, recording.initial)
     if not 0 <= instant <= len(recording.trace):

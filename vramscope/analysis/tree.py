@@ -1,4 +1,4 @@
-"""Which calls led to what was allocated at one instant?"""
+"""Builds a flame graph of the calls that led to what was allocated at one instant."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -24,7 +24,7 @@ _SPECIAL = (ROOT, NO_STACK, FRAMEWORK, OTHER)
 class Tree(Table):
     """A flame graph of bytes: one row per call that leads to live memory, callers before callees.
 
-    Row 0 is the root: everything live. The bytes of a row are those of its children and its own, exactly.
+    Row 0 is the root with everything live. The bytes of a row are exactly those of its children plus its own.
     """
 
     DTYPES: ClassVar = {
@@ -43,44 +43,62 @@ class Tree(Table):
     function: NDArray[Any]
     """Index into ``strings``."""
     file: NDArray[Any]
-    """Index into ``strings``; the empty one for rows that are no call, like ``(other)``."""
+    """Index into ``strings``; the empty string for rows that are no call, like ``(other)``."""
     line: NDArray[Any]
     self_bytes: NDArray[Any]
-    """Allocated by this call itself."""
+    """Bytes allocated by this call itself."""
     total_bytes: NDArray[Any]
-    """By it and by all it called."""
+    """Bytes allocated by this call and all calls below it."""
     count: NDArray[Any]
-    """Live blocks of it and of all it called."""
+    """Live blocks of this call and all calls below it."""
     node: NDArray[Any]
-    """Row in the tree that this one was pruned from, to ask for it as the next root; −1 for ``(other)``."""
+    """Row in the tree that this one was pruned from, for use as the next root; −1 for ``(other)``."""
     strings: tuple[str, ...] = ("",)
     no_stack_bytes: int = 0
-    """Live bytes of which no call is known; part of the root's total."""
+    """Live bytes without a known call; part of the root's total."""
 
     def frame(self, row: int) -> Frame:
-        """The call of a row; rows that are none have a word in brackets for a function."""
+        """The call of a row; rows that are no call have a word in brackets as their function."""
         return Frame(self.strings[self.function[row]], self.strings[self.file[row]], int(self.line[row]))
 
     @property
     def no_stack_fraction(self) -> float:
-        """Share of the live bytes of which no call is known."""
+        """Share of the live bytes without a known call."""
         return self.no_stack_bytes / max(int(self.total_bytes[0]), 1)
 
 
 def tree(recording: Recording, instant: int | None = None, *, folded: bool = True) -> Tree:
-    """At *instant*, or at the peak where None. *folded* leaves out the frames of torch, Python and C++."""
+    """The flame graph of allocated bytes at one instant.
+
+    Parameters
+    ----------
+    instant
+        Number of events before the moment; None means the peak of allocated bytes.
+    folded
+        Leave out the frames of libraries, Python and C++.
+
+    Returns
+    -------
+    Tree
+        One row per call, in bytes and blocks.
+
+    Raises
+    ------
+    UsageError
+        If the instant lies outside of the recording.
+    """
     return tree_of(recording.stacks, by_stack(recording, instant), folded=folded)
 
 
 def tree_of(stacks: Stacks, live: StackBytes, *, folded: bool = True) -> Tree:
-    """The tree of somebody who has the bytes by stack already."""
+    """The same tree from bytes by stack that are known already."""
     leaf = live.stack_id.astype("i8")
     shown = stacks
     if folded:
         own = fold(stacks)
         shown, leaf = own.stacks, np.asarray(own.of)[leaf]
     own_bytes, own_count = np.zeros(len(shown) + 2, "i8"), np.zeros(len(shown) + 2, "i8")
-    # Two more rows for what has no call to hang on: nobody recorded one, or the framework made all of them.
+    # Two more rows for bytes without a call: no stack recorded, or only framework frames.
     leaf = np.where(leaf > 0, leaf, len(shown) + (live.stack_id > 0))
     np.add.at(own_bytes, leaf, live.bytes)
     np.add.at(own_count, leaf, live.count)
@@ -93,7 +111,7 @@ def _grown(stacks: Stacks, own_bytes: NDArray[Any], own_count: NDArray[Any]) -> 
     function = np.concatenate([stacks.function, [n_strings + 1, n_strings + 2]])
     function[0] = n_strings
     total, count = _summed(parent, own_bytes), _summed(parent, own_count)
-    # A node without live memory is not of this instant; the root stays even if nothing is.
+    # A node without live memory is left out; the root stays even if nothing is live.
     kept = np.flatnonzero((count > 0) | (np.arange(n_nodes + 2) == 0))
     place = np.zeros(n_nodes + 2, dtype="i4")
     place[kept] = np.arange(len(kept))
@@ -127,7 +145,7 @@ def _summed(parent: NDArray[Any], own: NDArray[Any]) -> NDArray[Any]:
 
 
 def depths(parent: NDArray[Any]) -> NDArray[Any]:
-    """Steps from each node to the root, by jumping twice as far each time."""
+    """Steps from each node to the root, by doubling the jump distance each time."""
     depth = (np.arange(len(parent)) > 0).astype("i8")
     ancestor = parent.astype("i8")
     while ancestor.any():
@@ -137,9 +155,10 @@ def depths(parent: NDArray[Any]) -> NDArray[Any]:
 
 
 def prune(whole: Tree, root: int = 0, max_nodes: int = 250) -> Tree:
-    """At most *max_nodes* (≥ 2) rows from *root* down: the biggest, and ``(other)`` for the rest beside them.
+    """Cut the tree to at most *max_nodes* (≥ 2) rows from *root* down: the largest, and ``(other)`` for the
+    rest.
 
-    Every total stays exact. Row 0 of the result is *root*; ``node`` says which rows these are in *whole*.
+    Every total stays exact. Row 0 of the result is *root*; ``node`` gives the rows in *whole*.
     """
     rows = np.flatnonzero(_below(whole, root))
     # Parents hold at least as much as children and precede them: any number of first rows is connected.
@@ -156,7 +175,9 @@ def prune(whole: Tree, root: int = 0, max_nodes: int = 250) -> Tree:
 
 
 def _below(whole: Tree, root: int) -> NDArray[Any]:
-    """Which rows are *root* or below it: follow the callers, twice as far each time, stopping at *root*."""
+    """Mask of *root* and its descendants: follow the callers, doubling the distance each time, up to
+    *root*.
+    """
     ancestor = whole.parent.astype("i8")
     ancestor[root] = root
     while True:
@@ -167,7 +188,7 @@ def _below(whole: Tree, root: int) -> NDArray[Any]:
 
 
 def _others(whole: Tree, kept: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Of the rows *kept* those with children that are not, and the bytes and blocks these hold."""
+    """The rows of *kept* with children outside of *kept*, and the bytes and blocks of these children."""
     place = np.full(len(whole), -1, dtype="i8")
     place[kept] = np.arange(len(kept))
     inner = place[whole.parent[kept]]

@@ -1,4 +1,4 @@
-"""What happened between two instants? A recording of its own, to which every other question can be put."""
+"""Cuts a part out of a recording as a recording of its own, which every analysis accepts."""
 
 from dataclasses import replace
 from typing import Any
@@ -108,7 +108,7 @@ def _shifted(table: Any, start: int, end: int) -> Any:
 
 
 def _clipped(table: Any, start: int, end: int) -> tuple[Any, NDArray[Any]]:
-    """Intervals that reach into the window, cut at its ends; and which they were."""
+    """Intervals that reach into the window, clipped at its ends, and their original rows."""
     reaches = (table.start_event < end) & (table.end_event > start)
     kept = np.flatnonzero(reaches | ((table.start_event >= start) & (table.end_event <= end)))
     rows = table.rows(kept)
@@ -123,7 +123,7 @@ def _clipped(table: Any, start: int, end: int) -> tuple[Any, NDArray[Any]]:
 
 
 def _phases(phases: Phases, kept_steps: NDArray[Any], start: int, end: int) -> Phases:
-    """Their steps are rows of the steps that are left."""
+    """Clipped phases, whose steps are rows of the remaining steps."""
     rows, _ = _clipped(phases, start, end)
     place = np.searchsorted(kept_steps, rows.step)
     is_kept = np.isin(rows.step, kept_steps)
@@ -132,13 +132,13 @@ def _phases(phases: Phases, kept_steps: NDArray[Any], start: int, end: int) -> P
 
 
 def _labels(recording: Recording, start: int, end: int) -> Labels:
-    """What was known of blocks in the window; of one from before it, at its first instant."""
+    """Labels of blocks in the window; a label from before the window moves to its first instant."""
     labels = recording.labels
     if not len(labels):
         return labels
     early = np.flatnonzero(labels.event < start)
     again = _last_handed_out(recording, start, labels.address[early]) >= labels.event[early]
-    # Of a block that is gone by now, a label says nothing: nothing lives at its address, or another block.
+    # A label of a block that is gone by now means nothing: its address is free or holds another block.
     early = early[~again]
     inside = np.flatnonzero((labels.event >= start) & (labels.event <= end))
     rows = labels.rows(np.concatenate([early, inside]))
@@ -146,7 +146,7 @@ def _labels(recording: Recording, start: int, end: int) -> Labels:
 
 
 def _last_handed_out(recording: Recording, before: int, address: NDArray[Any]) -> NDArray[Any]:
-    """The last event before *before* that handed out each address; −1 where none did."""
+    """The last event before *before* that allocated each address; −1 where none did."""
     trace = recording.trace
     events = np.flatnonzero(trace.action[:before] == Action.ALLOC)
     distinct, last = np.unique(trace.address[events][::-1], return_index=True)

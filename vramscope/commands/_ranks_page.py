@@ -5,7 +5,7 @@ from statistics import median
 from typing import Any
 
 from vramscope.analysis.by_rank import RankBytes, by_rank
-from vramscope.analysis.peak import High
+from vramscope.analysis.peak import PeakPoint
 from vramscope.analysis.summary import Summary, has_allocator
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.units import format_bytes, format_count, format_share
@@ -84,7 +84,7 @@ def _listed(found: RankBytes) -> list[dict[str, int]]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _row(name: str, high: High, row: dict[str, int], total: int) -> tuple[str, ...]:
+def _row(name: str, high: PeakPoint, row: dict[str, int], total: int) -> tuple[str, ...]:
     held = format_bytes(row["allocated"]) + ("" if row["is_within"] else " (not recorded then)")
     share = format_share(row["allocated"], total)
     return name, held, share, format_bytes(row["reserved"]), format_bytes(high.n_bytes), high.where

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from vramscope.analysis.findings import Shared, located, ranks_words, shared
 from vramscope.analysis.lines import Line, line_words, lines, place_words
-from vramscope.analysis.peak import High
+from vramscope.analysis.peak import PeakPoint
 from vramscope.analysis.summary import QUANTITIES, StepPeak, Summary, has_allocator
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.commands._ranks_page import by_fullness, ranks
@@ -205,7 +205,7 @@ def _quantities(summary: Summary) -> Grid:
     return Grid(("", *QUANTITIES), rows, "lrrrr")
 
 
-def _when(high: High) -> str:
+def _when(high: PeakPoint) -> str:
     return high.where or (f"event {high.instant:,}" if high.instant > 0 else "the start")
 
 

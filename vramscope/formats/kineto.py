@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from vramscope.allocator.torch_history.annotations import (
-    Mark,
+    PendingMark,
     annotation_marks,
     marks_of,
 )
@@ -260,7 +260,7 @@ def _contradictions(events: Sequence[_Event]) -> list[Note]:
 def _marks(regions: Sequence[dict[str, Any]], header: dict[str, Any], trace: Trace) -> Marks:
     """Steps and optimizers that the profiler noted on the host."""
     base_ns = header.get("baseTimeNanoseconds", 0)
-    steps: list[Mark] = []
+    steps: list[PendingMark] = []
     rows: list[dict[str, Any]] = []
     for region in regions:
         if str(region.get("cat", "")).startswith("gpu"):
@@ -276,12 +276,12 @@ def _marks(regions: Sequence[dict[str, Any]], header: dict[str, Any], trace: Tra
     return marks_of([*steps, *annotation_marks(Rows(rows, "region {}".format), 0, trace)])
 
 
-def _step(trace: Trace, start: int, end: int) -> list[Mark]:
+def _step(trace: Trace, start: int, end: int) -> list[PendingMark]:
     """A step that says when it began, as a block of its own inside of the recording."""
     first, last = np.searchsorted(trace.time_ns, start), np.searchsorted(trace.time_ns, end, side="right")
     return [
-        Mark(MarkKind.ENTER, start, int(first), value=1),
-        Mark(MarkKind.EXIT, end, int(last), value=1),
+        PendingMark(MarkKind.ENTER, start, int(first), value=1),
+        PendingMark(MarkKind.EXIT, end, int(last), value=1),
     ]
 
 

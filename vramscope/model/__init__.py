@@ -1,1 +1,1 @@
-"""What was recorded: frozen columns that know nobody."""
+"""The data of a recording as frozen tables of columns."""

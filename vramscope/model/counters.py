@@ -1,4 +1,4 @@
-"""Sampled totals: what counters said at moments, without events."""
+"""Samples of memory counters at single moments, without allocator events."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 UNKNOWN = -1
-"""Where a number could not be had."""
+"""Marks a number that the source did not report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counters(Table):
-    """One row per sample; −1 where a quantity could not be had (a note says why)."""
+    """One row per sample; −1 where a quantity is unknown (a note gives the reason)."""
 
     DTYPES: ClassVar = {
         "time_ns": "i8",
@@ -40,42 +40,47 @@ class Counters(Table):
 
     time_ns: NDArray[Any]
     event: NDArray[Any]
-    """The instant of the trace, −1 where unknown (find it by time)."""
+    """The instant of the trace; −1 where unknown (the time then locates the sample)."""
     allocated_bytes: NDArray[Any]
-    """torch's own counter."""
+    """torch's own counter of allocated bytes."""
     reserved_bytes: NDArray[Any]
-    """torch's own counter."""
+    """torch's own counter of reserved bytes."""
     device_used_bytes: NDArray[Any]
-    """NVML: what the driver counts on the device, its own reserve excluded where it can."""
+    """NVML: bytes that the driver counts as used on the device, without its own reserve where it can tell."""
     device_total_bytes: NDArray[Any]
     process_used_bytes: NDArray[Any]
-    """NVML: of this process, context and libraries included."""
+    """NVML: bytes that this process uses, including its CUDA context and libraries."""
     utilization_percent: NDArray[Any]
     requested_bytes: NDArray[Any]
-    """torch's own counter; requests of blocks that wait for another stream count."""
+    """torch's own counter; includes requests of blocks that wait for another stream."""
     active_bytes: NDArray[Any]
-    """torch's own counter."""
+    """torch's own counter of active bytes."""
     inactive_split_bytes: NDArray[Any]
-    """torch's own counter."""
+    """torch's own counter of free bytes in split blocks."""
     allocated_peak_bytes: NDArray[Any]
-    """torch's ``max_memory_allocated()``, as the program would see it: since it last reset it, if ever."""
+    """torch's ``max_memory_allocated()`` as the program would see it: since the program last reset it, if
+    ever.
+    """
     reserved_peak_bytes: NDArray[Any]
     device_free_bytes: NDArray[Any]
-    """NVML: used, free and the driver's own reserve are the device's total."""
+    """NVML: free bytes. Used bytes, free bytes and the driver's own reserve add up to the device's total."""
     others_used_bytes: NDArray[Any]
-    """NVML: what other processes hold by the driver's list of them."""
+    """NVML: bytes that other processes hold, according to the driver's list of processes."""
     reserved_drift_bytes: NDArray[Any]
-    """By how much torch's reserved bytes went up or down while the driver was asked; 0: all is of one
-    moment."""
+    """The change of torch's reserved bytes while the driver was queried; 0 means that the whole row is of one
+    moment.
+    """
 
     @classmethod
     def of(cls, **columns: Any) -> "Self":
-        """As of every table, but a column that is not given is unknown, not zero."""
+        """Build a table from any sequences; unlike in other tables, a missing column becomes unknown, not
+        zero.
+        """
         n_rows = next((len(column) for name, column in columns.items() if name in cls.DTYPES), 0)
         unknown = {
             name: np.full(n_rows, UNKNOWN) for name in cls.DTYPES if name not in columns and name != "time_ns"
         }
-        # Not super(): a dataclass with slots is another class than the one that this function saw.
+        # Not super(): a dataclass with slots is a new class, not the one that this method was defined in.
         return cls(
             **{
                 name: np.array(columns.get(name, unknown.get(name, np.zeros(n_rows))), dtype=dtype)

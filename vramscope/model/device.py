@@ -1,4 +1,4 @@
-"""Where it ran."""
+"""The device and the process that a recording comes from."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,20 +6,20 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device, as the program numbers it."""
+    """One device, with the index that the program uses."""
 
     index: int = 0
     kind: str = "cuda"
-    """``cuda``, ``simulated``, or what else a file names; ``unknown`` where it names nothing."""
+    """``cuda``, ``simulated``, or another kind that a file names; ``unknown`` where it names none."""
     name: str = ""
     total_bytes: int = 0
-    """Capacity; 0 where unknown or unlimited."""
+    """Capacity of the device; 0 where unknown or unlimited."""
     uuid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One rank of a job; '' and 0 where unknown."""
+    """One rank of a job; '' and 0 mark unknown values."""
 
     rank: int = 0
     world_size: int = 1
@@ -30,4 +30,4 @@ class Process:
     torch: str = ""
     driver: str = ""
     allocator: Mapping[str, str] = field(default_factory=dict)
-    """Allocator settings by torch's names, as text (``PYTORCH_CUDA_ALLOC_CONF``, ``max_split_size`` …)."""
+    """Allocator settings under torch's names, as text (``PYTORCH_CUDA_ALLOC_CONF``, ``max_split_size`` …)."""

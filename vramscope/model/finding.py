@@ -1,4 +1,4 @@
-"""One thing worth saying: the words every view shares."""
+"""The finding: one claim with its evidence, in the form that every view shares."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Severity(str, Enum):
-    """How grave a finding is, the gravest first."""
+    """How severe a finding is, the most severe first."""
 
     ERROR = "error"
     """The program failed because of it."""
@@ -32,7 +32,7 @@ class FindingKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A claim with its evidence. None means: not known."""
+    """One claim with its evidence; None marks what is unknown."""
 
     kind: str
     """The value of a ``FindingKind``."""

@@ -1,4 +1,6 @@
-"""What the program was doing: raw marks, the steps and phases they mean, notes of what is missing."""
+"""The activity of the program: raw marks, the steps and phases they mean, labels, and notes on what is
+missing.
+"""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -10,7 +12,7 @@ from vramscope.model.table import Table
 
 
 class Phase(IntEnum):
-    """What a step was doing; values stored in files."""
+    """The activity within a step; files store these values."""
 
     OTHER = 0
     FORWARD = 1
@@ -24,11 +26,11 @@ class Phase(IntEnum):
     DATA = 7
     LOSS = 8
     USER = 9
-    """Named by ``recorder.phase(name)``."""
+    """A phase that ``recorder.phase(name)`` names."""
 
 
 class BackwardKeeps(IntEnum):
-    """What a BACKWARD was asked to keep: ``value`` of its mark."""
+    """What a backward keeps: the ``value`` of its mark."""
 
     NOTHING = 0
     ITS_GRAPH = 1
@@ -38,34 +40,35 @@ class BackwardKeeps(IntEnum):
 
 
 class MarkKind(IntEnum):
-    """What happened in the program; values stored in files."""
+    """The kind of a fact about the program; files store these values."""
 
     PHASE_BEGIN = 0
     PHASE_END = 1
     STEP = 2
-    """The program said that a step ended (``recorder.step()``, ProfilerStep)."""
+    """The program reported the end of a step (``recorder.step()``, ProfilerStep)."""
     ENTER = 3
-    """A ``with record():`` block was entered."""
+    """The program entered a ``with record():`` block."""
     EXIT = 4
     MARK = 5
-    """``recorder.mark(name)``."""
+    """The program called ``recorder.mark(name)``."""
     OOM = 6
     """An out-of-memory error; value = bytes free on the device."""
     GC = 7
     """Python's cyclic garbage collector ran; value = generation."""
     EMPTY_CACHE = 8
     MODULE = 9
-    """From here on the program runs in the module of that path; '' for none. One before every allocation
-    that another module makes than the one before, so there are many: select by kind."""
+    """From this mark on the program runs in the module with that path; '' for none. A mark precedes each
+    allocation made by another module than the previous allocation, so there are many: select by kind.
+    """
 
 
 ROOT_MODULE = "(root)"
-"""The path of a root module itself, as a mark's name."""
+"""Name of a mark that stands for the root module itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marks(Table):
-    """One row per fact about the program, in the order they happened."""
+    """One row per fact about the program, in the order in which they happened."""
 
     DTYPES: ClassVar = {
         "kind": "u1",
@@ -83,14 +86,14 @@ class Marks(Table):
     """A ``Phase``, for PHASE_BEGIN and PHASE_END."""
     time_ns: NDArray[Any]
     event: NDArray[Any]
-    """The instant: how many events of the trace came before."""
+    """The instant: the number of events of the trace before the mark."""
     thread: NDArray[Any]
     """Ident of the Python thread."""
     value: NDArray[Any]
     """Identity of the optimizer for OPTIMIZER phases, a ``BackwardKeeps`` for BACKWARD ones, nesting depth
     for ENTER and EXIT, see ``MarkKind``."""
     name: NDArray[Any]
-    """Index into ``names``: module class, optimizer class, the user's word; '' where none."""
+    """Index into ``names``: module class, optimizer class or the user's name; '' where there is none."""
     names: tuple[str, ...] = ("",)
 
 
@@ -110,14 +113,14 @@ class Steps(Table):
     """0, 1, …"""
     start_event: NDArray[Any]
     end_event: NDArray[Any]
-    """Exclusive."""
+    """The exclusive end."""
     start_ns: NDArray[Any]
     end_ns: NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Phases(Table):
-    """One row per stretch of a phase, by start; inner ones (greater depth) override the outer."""
+    """One row per interval of a phase, ordered by start; inner phases (greater depth) override outer ones."""
 
     DTYPES: ClassVar = {
         "phase": "u1",
@@ -134,12 +137,12 @@ class Phases(Table):
     phase: NDArray[Any]
     """A ``Phase``."""
     step: NDArray[Any]
-    """Row of ``Steps`` in which it began; −1 outside of every step."""
+    """Row of the ``Steps`` in which the phase began; −1 outside of every step."""
     depth: NDArray[Any]
     """0 for an outermost phase."""
     start_event: NDArray[Any]
     end_event: NDArray[Any]
-    """Exclusive; the end of the trace for a phase still open."""
+    """The exclusive end; the end of the trace for a phase that is still open."""
     start_ns: NDArray[Any]
     end_ns: NDArray[Any]
     thread: NDArray[Any]
@@ -149,7 +152,7 @@ class Phases(Table):
 
 
 class Category(IntEnum):
-    """What bytes are for; the profiler's names, values stored in files."""
+    """The purpose of bytes, with the names of torch's profiler; files store these values."""
 
     UNKNOWN = 0
     PARAMETER = 1
@@ -161,23 +164,23 @@ class Category(IntEnum):
     TEMPORARY = 7
     COMMUNICATION = 8
     WORKSPACE = 9
-    """Scratch memory that a library (cuBLAS) takes once and keeps for good."""
+    """Scratch memory that a library (cuBLAS) allocates once and never frees."""
 
 
 @dataclass(frozen=True, slots=True)
 class Labels(Table):
-    """What capture knew by identity about a block: one row per (block, moment)."""
+    """What capture knew about a block from the identity of its tensor: one row per block and moment."""
 
     DTYPES: ClassVar = {"event": "i8", "address": "u8", "category": "u1", "element_bytes": "u1", "name": "i4"}
 
     event: NDArray[Any]
-    """The instant at which it was known."""
+    """The instant at which capture knew it."""
     address: NDArray[Any]
-    """Of the block live at that instant."""
+    """Address of the block that was live at that instant."""
     category: NDArray[Any]
     """A ``Category``."""
     element_bytes: NDArray[Any]
-    """Of each of the tensor's numbers: 4 for float32, 2 for bfloat16; 0 where unknown."""
+    """Bytes per element of the tensor: 4 for float32, 2 for bfloat16; 0 where unknown."""
     name: NDArray[Any]
     """Index into ``names``: ``layers.0.weight``, ``exp_avg of layers.0.weight``; '' where unknown."""
     names: tuple[str, ...] = ("",)
@@ -185,10 +188,10 @@ class Labels(Table):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something missing, doubtful or repaired; shown in every view."""
+    """A statement that something is missing, doubtful or repaired; every view shows it."""
 
     code: str
-    """Stable word for machines: ``starts_late``, ``gap``, ``truncated``, ``no_clock``, …"""
+    """Stable code for machines: ``starts_late``, ``gap``, ``truncated``, ``no_clock``, …"""
     text: str
     """One sentence for people, with its numbers."""
     value: int = 0

@@ -1,6 +1,6 @@
-"""What is left of the part of a recording whose events a size cap took.
+"""What remains of the part of a recording whose events were removed by the size cap.
 
-Its instants count from the first event that was ever recorded, not from the first that is still there.
+Instants of this part count from the first event ever recorded, not from the first retained event.
 """
 
 from dataclasses import dataclass, field
@@ -13,25 +13,25 @@ from vramscope.model.marks import Marks, Phases, Steps
 from vramscope.model.table import Table
 
 NONE = -1
-"""Where nothing is known."""
+"""Marks an unknown value."""
 
 
-def most_of(values: NDArray[Any], first: NDArray[Any], behind: NDArray[Any]) -> NDArray[Any]:
-    """The greatest of the rows [first, behind) of *values* for each pair; NONE where there is none."""
+def most_of(values: NDArray[Any], first: NDArray[Any], end: NDArray[Any]) -> NDArray[Any]:
+    """The greatest of the rows [first, end) of *values* for each pair; NONE for an empty range."""
     if not len(first):
         return values[:0]
-    # One row more, so that a range may end behind the last.
-    pairs = np.stack([first, np.maximum(first, behind)], axis=1).ravel()
+    # One extra row, so that a range may end after the last row.
+    pairs = np.stack([first, np.maximum(first, end)], axis=1).ravel()
     most = np.maximum.reduceat(np.append(values, NONE), pairs)[::2]
-    return np.where(behind > first, most, NONE)
+    return np.where(end > first, most, NONE)
 
 
 @dataclass(frozen=True, slots=True)
 class StretchPeaks(Table):
-    """The most of each quantity between two neighbouring marks, both instants included.
+    """The maximum of each quantity between two neighboring marks, both instants included.
 
     A row ends where the next one begins, the last one at ``Past.n_events``. Steps and phases begin and end
-    at marks, so the peak of each of them follows from these, whatever rule finds them.
+    at marks, so their peaks follow from these rows, whatever rule finds the steps.
     """
 
     DTYPES: ClassVar = {
@@ -43,25 +43,41 @@ class StretchPeaks(Table):
     }
 
     event: NDArray[Any]
-    """The instant at which it begins."""
+    """The instant at which the row begins."""
     requested: NDArray[Any]
     allocated: NDArray[Any]
     active: NDArray[Any]
     reserved: NDArray[Any]
 
     def between(self, start: NDArray[Any], end: NDArray[Any], n_events: int) -> dict[str, NDArray[Any]]:
-        """The most of each quantity over the instants *start* to *end*, both included, which are those of
-        marks; −1 where no row lies between. *n_events*: where the last row ends."""
+        """The maximum of each quantity over the instants *start* to *end*, both included.
+
+        Parameters
+        ----------
+        start, end
+            Arrays of instants, which must be those of marks.
+        n_events
+            The instant at which the last row ends.
+
+        Returns
+        -------
+        dict[str, NDArray[Any]]
+            Quantity name → bytes per pair; −1 where no row lies in between.
+        """
         if not len(self):
             return {name: np.full(len(start), NONE) for name in self.DTYPES if name != "event"}
         first = np.searchsorted(self.event, start)
-        behind = np.searchsorted(np.append(self.event[1:], n_events), end, side="right")
-        return {name: most_of(values, first, behind) for name, values in self.columns() if name != "event"}
+        after_last = np.searchsorted(np.append(self.event[1:], n_events), end, side="right")
+        return {
+            name: most_of(values, first, after_last) for name, values in self.columns() if name != "event"
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class SettledSteps(Table):
-    """The oldest steps, whose marks went too: no phases, but each with its peak. One row a step, in order."""
+    """The oldest steps, whose marks were removed as well: each has its peak but no phases. One row per step,
+    in order.
+    """
 
     DTYPES: ClassVar = {
         "start_event": "i8",
@@ -89,16 +105,18 @@ class SettledSteps(Table):
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """The course of the program, and peaks. Not which allocations made them."""
+    """Marks, steps, phases and peaks of the removed events. Which allocations made up the peaks is
+    unknown.
+    """
 
     n_events: int = 0
-    """So many events were taken: instant 0 of the trace is this instant of the whole."""
+    """Number of removed events: instant 0 of the trace is this instant of the whole recording."""
     marks: Marks = field(default_factory=Marks.of)
     steps: Steps = field(default_factory=Steps.of)
-    """All that began before ``n_events``; the last may reach into the trace."""
+    """All steps that began before ``n_events``; the last one may reach into the trace."""
     phases: Phases = field(default_factory=Phases.of)
-    """Of these steps, and outside of steps."""
+    """Phases of these steps, and those outside of steps."""
     peaks: StretchPeaks = field(default_factory=StretchPeaks.of)
-    """Behind the settled steps."""
+    """Peaks between the marks after the settled steps."""
     settled: SettledSteps = field(default_factory=SettledSteps.of)
     """The first rows of ``steps``."""

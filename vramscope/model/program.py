@@ -1,7 +1,7 @@
-"""Which steps and phases do the raw marks mean?
+"""Rules that derive steps and phases from the raw marks.
 
-Marks are facts (a forward began, this optimizer returned); steps are an interpretation, so they are made
-when a recording is read and never stored: a better rule then serves old recordings too.
+Marks are facts (a forward began, an optimizer returned). Steps are an interpretation, so they are derived
+when a recording is read and never stored: a better rule then also serves old recordings.
 """
 
 from bisect import bisect_left
@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from vramscope.model.marks import MarkKind, Marks, Phase, Phases, Steps
 
-# An optimizer that steps less often than this share of the busiest one does not define the cycle: a
-# GAN's generator steps once per 1 to 10 steps of its critic, a side optimizer once in an epoch.
+# An optimizer that steps less often than this share of the most frequent one does not define the cycle: a
+# GAN's generator steps once per 1 to 10 steps of its critic, a side optimizer once per epoch.
 _RAREST_IN_CYCLE = 1 / 20
 
 _WORK = frozenset({Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER})
@@ -34,12 +34,12 @@ class _Mark(NamedTuple):
 
 @dataclass(slots=True)
 class _Stretch:
-    """A phase between two marks; *last* stays at the number of marks while the phase is open."""
+    """A phase between two marks; *last* is the number of marks while the phase is open."""
 
     mark: _Mark
     depth: int
     within: int
-    """How many of the phases around it are not merely named by the user (``record_function``)."""
+    """The number of enclosing phases that are not merely named by the user (``record_function``)."""
     first: int
     last: int
     end_event: int
@@ -59,14 +59,28 @@ class _Span:
 
 
 def resolve(marks: Marks, n_events: int, end_ns: int) -> tuple[Steps, Phases]:
-    """Steps and phases of one device.
+    """Derive the steps and phases of one device.
 
-    Step boundaries, best knowledge first: the program's own (``recorder.step()``, ProfilerStep); one
-    ``with record():`` entry per step; the end of the optimizer that closes the cycle; the end of the last
-    outermost backward before the next forward; an outermost forward with gradients; where there is none, one
-    without. *n_events* and *end_ns* close what is still open.
+    Steps come from the best source available, in this order: the program's own step marks
+    (``recorder.step()``, ProfilerStep); one ``with record():`` entry per step; the end of the optimizer that
+    closes the cycle; the end of the last outermost backward before the next forward; an outermost forward
+    with gradients; if there is none, one without gradients.
 
-    Phases are the marked ones, and LOSS for what a program did between a forward and the backward after it.
+    Phases are the marked ones, and LOSS for the work between a forward and the backward after it.
+
+    Parameters
+    ----------
+    marks
+        The marks of the device, in order.
+    n_events
+        Instant at which phases and steps that are still open end.
+    end_ns
+        Time at which they end, in nanoseconds.
+
+    Returns
+    -------
+    tuple[Steps, Phases]
+        The steps in order, and the phases ordered by start.
     """
     marks = marks.rows(marks.kind != MarkKind.MODULE)
     rows = [_Mark(*row) for row in zip(*(column.tolist() for _, column in marks.columns()), strict=True)]
@@ -77,12 +91,12 @@ def resolve(marks: Marks, n_events: int, end_ns: int) -> tuple[Steps, Phases]:
 
 
 def _stretches(rows: list[_Mark], n_events: int, end_ns: int) -> list[_Stretch]:
-    """Pair begins with ends per thread; an end closes what an exception left open above its begin."""
+    """Pair begins with ends per thread; an end also closes inner phases that an exception left open."""
     found: list[_Stretch] = []
     threads: dict[int, list[_Stretch]] = {}
     for at, row in enumerate(rows):
         if row.kind == MarkKind.PHASE_BEGIN:
-            # Other threads' open phases count: a recompute on autograd's thread is inside the backward
+            # Open phases of other threads count: a recompute on autograd's thread is inside the backward
             # that the calling thread waits in.
             around = [s.phase for stack in threads.values() for s in stack]
             within = len(around) - around.count(Phase.USER)
@@ -113,12 +127,12 @@ def _end(stack: list[_Stretch], row: _Mark, at: int) -> None:
 
 
 def _spans(rows: list[_Mark], stretches: list[_Stretch]) -> list[_Span]:
-    said = [at for at, row in enumerate(rows) if row.kind == MarkKind.STEP]
+    reported = [at for at, row in enumerate(rows) if row.kind == MarkKind.STEP]
     nested = [span for span in _entries(rows, outermost=False) if span.first < span.last]
-    if said:
-        return _between(said, stretches, len(rows))
+    if reported:
+        return _between(reported, stretches, len(rows))
     inferred = _inferred(stretches, len(rows))
-    # A single one around a whole loop is no step: a program that records itself, under ``vramscope run``.
+    # A single entry around a whole loop is no step: a program that records itself, under ``vramscope run``.
     if nested and (len(nested) > 1 or _one_at_most(nested, inferred)):
         return nested
     entries = list(_entries(rows, outermost=True))
@@ -128,7 +142,7 @@ def _spans(rows: list[_Mark], stretches: list[_Stretch]) -> list[_Span]:
 
 
 def _entries(rows: list[_Mark], *, outermost: bool) -> Iterator[_Span]:
-    """``with record():`` blocks, from ENTER to EXIT (or to the end, while open)."""
+    """Yield ``with record():`` blocks from ENTER to EXIT (or to the end, while open)."""
     open_at: list[int] = []
     for at, row in enumerate(rows):
         if row.kind not in (MarkKind.ENTER, MarkKind.EXIT) or (row.value == 0) != outermost:
@@ -142,7 +156,7 @@ def _entries(rows: list[_Mark], *, outermost: bool) -> Iterator[_Span]:
 
 
 def _one_at_most(entries: list[_Span], spans: list[_Span]) -> bool:
-    """Whether no entry holds the ends of two steps."""
+    """Whether no entry contains the ends of two steps."""
     ends = sorted(span.last for span in spans)
     return all(bisect_left(ends, entry.last) - bisect_left(ends, entry.first) <= 1 for entry in entries)
 
@@ -162,15 +176,16 @@ def _inferred(stretches: list[_Stretch], n_rows: int) -> list[_Span]:
     if ends:
         return _between(ends, stretches, n_rows)
     forwards = [s for s in outermost if s.phase == Phase.FORWARD]
-    # Who goes forward with gradients trains: what it evaluated before is no step. Others only evaluate.
+    # A program that runs forwards with gradients trains, so its evaluations are no steps. Otherwise they are.
     evaluations = [s for s in outermost if s.phase == Phase.EVAL]
     return [_Span(s.first, s.last) for s in forwards or evaluations]
 
 
 def _losses(stretches: list[_Stretch]) -> Iterator[_Stretch]:
-    """Between a forward and the backward that follows it: a loss function that is no module.
+    """Yield a LOSS phase for the gap between a forward and the backward that follows it.
 
-    Also within an optimizer's closure, and between two backwards that one forward led to.
+    The loss function is then no module. Gaps within an optimizer's closure, and between two backwards that
+    one forward led to, count as well.
     """
     for siblings in _siblings(stretches):
         leads_to_backward = False
@@ -186,7 +201,9 @@ def _losses(stretches: list[_Stretch]) -> Iterator[_Stretch]:
 
 
 def _siblings(stretches: list[_Stretch]) -> Iterator[list[_Stretch]]:
-    """Phases directly inside of one other, and those inside of none; the user's names apart."""
+    """Yield the phases directly inside of each phase, and the outermost ones; user-named phases are
+    left out.
+    """
     latest: dict[int, int] = {}
     found: dict[tuple[int, int], list[_Stretch]] = {}
     for stretch in sorted(stretches, key=lambda stretch: stretch.first):
@@ -202,10 +219,10 @@ def _is_gap(before: _Stretch, after: _Stretch) -> bool:
 
 
 def _ends_of_backward(outermost: list[_Stretch]) -> list[int]:
-    """Where a loop without an optimizer turns: after the last backward that a forward led to.
+    """Where an iteration of a loop without an optimizer ends: after the last backward that a forward led to.
 
-    A second backward without a forward of its own, as for a penalty on the gradient, is the same turn. What
-    comes before the next batch is loaded, as an update by hand, belongs to this one.
+    A second backward without a forward of its own, as for a gradient penalty, belongs to the same iteration.
+    Work before the next batch is loaded, such as a manual update, belongs to this iteration.
     """
     found: list[int] = []
     is_open = False
@@ -226,7 +243,7 @@ def _identity(stretch: _Stretch) -> tuple[int, int]:
 
 
 def _anchor(optimizers: list[_Stretch]) -> tuple[int, int]:
-    """The optimizer that closes a cycle: the least often stepping one, the last to appear among equals."""
+    """The optimizer that closes a cycle: the one that steps least often; among equals the last to appear."""
     counts = Counter(map(_identity, optimizers))
     often_enough = max(counts.values()) * _RAREST_IN_CYCLE
     candidates = [identity for identity, count in counts.items() if count >= often_enough]
@@ -234,10 +251,10 @@ def _anchor(optimizers: list[_Stretch]) -> tuple[int, int]:
 
 
 def _with_zero_grad(ends: list[int], outermost: list[_Stretch]) -> list[int]:
-    """``optimizer.step(); optimizer.zero_grad()``: each step keeps its zero_grad.
+    """Extend each step over the zero_grad after it, as in ``optimizer.step(); optimizer.zero_grad()``.
 
-    Unless the first step began with one: then the loop clears before it goes forward, and what follows a
-    step belongs to the next.
+    If the first step begins with a zero_grad, the loop clears gradients before the forward, and what follows
+    a step belongs to the next.
     """
     if next(s.phase for s in outermost if s.phase in _OPENS_A_STEP) == Phase.ZERO_GRAD:
         return ends
@@ -254,10 +271,10 @@ def _with_zero_grad(ends: list[int], outermost: list[_Stretch]) -> list[int]:
 
 
 def _between(ends: list[int], stretches: list[_Stretch], n_rows: int) -> list[_Span]:
-    """Spans that end at the marks given, plus the unfinished one after the last, if it did any work.
+    """Spans that end at the given marks, plus the unfinished one after the last, if it did any work.
 
     The first begins with the first phase that belongs to a loop: building the model is not a step. An end
-    at *n_rows* is a phase still open.
+    at *n_rows* is a phase that is still open.
     """
     begins = sorted(s.first for s in stretches if s.phase in _OPENS_A_STEP)
     first = begins[0] if begins and begins[0] < ends[0] else 0
@@ -268,9 +285,10 @@ def _between(ends: list[int], stretches: list[_Stretch], n_rows: int) -> list[_S
 
 
 def _without_evaluation(spans: list[_Span], stretches: list[_Stretch]) -> list[_Span]:
-    """A step that comes after an evaluation begins after it.
+    """Begin a step that follows an evaluation after the evaluation.
 
-    What half of all steps do before their own work is part of the loop: a teacher, an agent's rollout.
+    An evaluation that precedes the work of more than half of all steps is part of the loop: a teacher model,
+    an agent's rollout.
     """
     outermost = _outermost(stretches)
     firsts = [s.first for s in outermost]
@@ -319,7 +337,7 @@ def _phases(stretches: list[_Stretch], spans: list[_Span], names: tuple[str, ...
 
 
 def _step_of(stretches: list[_Stretch], spans: list[_Span]) -> list[int]:
-    """Row of the step in which each phase began, −1 for none; both lists are in order of their first mark."""
+    """Row of the step in which each phase began, −1 for none; both lists are ordered by their first mark."""
     found = []
     at = 0
     for stretch in stretches:

@@ -65,7 +65,10 @@ class Questions:
         return analysis.run(self, **options)
 
     def accumulation(self) -> Accumulation:
-        """By the phases that were recorded; evaluations and recomputes do not count."""
+        """Find forwards whose graphs are kept until one backward, from the recorded phases.
+
+        Evaluations and recomputes do not count.
+        """
         answer: Accumulation = self._ask("accumulation")
         return answer
 
@@ -82,7 +85,23 @@ class Questions:
         return answer
 
     def by_module(self, instant: int | None = None) -> ModuleBytes:
-        """At *instant*, or at the peak where None."""
+        """Allocated bytes by module at one instant.
+
+        Parameters
+        ----------
+        instant
+            Number of events before the moment; None means the peak of allocated bytes.
+
+        Returns
+        -------
+        ModuleBytes
+            One row per module and kind of evidence, in bytes and blocks, largest first.
+
+        Raises
+        ------
+        UsageError
+            If the instant lies outside of the recording.
+        """
         answer: ModuleBytes = self._ask("by_module", instant=instant)
         return answer
 
@@ -93,54 +112,141 @@ class Questions:
         step: int | None = None,
         window: tuple[int, int] | None = None,
     ) -> RankBytes:
-        """Of *recording* and the *others* of its run: at *time_ns*; or each at its own peak in the *step* that
-        people know by that number; or when all together held most, within the *window* of Unix nanoseconds (both
-        ends included) or ever.
+        """Memory of each rank at one common moment, or at its own peak in one step.
 
-        What happened at the same nanosecond is taken in the order of the recordings. Clocks of several hosts are
-        taken as they are. Raises UsageError for a moment or a step of none of them, and where there is no clock.
+        Without *time_ns*, *step* and *window* the moment is when all ranks together held most. Events of the same
+        nanosecond are applied in the order of the recordings. Clocks of several hosts are not adjusted.
+
+        Parameters
+        ----------
+        others
+            The other recordings of its run.
+        time_ns
+            The moment, in nanoseconds of Unix time.
+        step
+            Compare each rank at its own peak in the step with this number.
+        window
+            Search the moment within these nanoseconds of Unix time, both ends included.
+
+        Returns
+        -------
+        RankBytes
+            One row per recording, in bytes.
+
+        Raises
+        ------
+        UsageError
+            If no recording has the moment or step, if a clock is missing, or if more than one of time_ns, step
+            and window is given.
         """
         answer: RankBytes = self._ask("by_rank", others=others, time_ns=time_ns, step=step, window=window)
         return answer
 
     def by_stack(self, instant: int | None = None) -> StackBytes:
-        """At *instant*, or at the peak where None."""
+        """Allocated bytes by call stack at one instant.
+
+        Parameters
+        ----------
+        instant
+            Number of events before the moment; None means the peak of allocated bytes.
+
+        Returns
+        -------
+        StackBytes
+            One row per stack, in bytes and blocks, largest first.
+
+        Raises
+        ------
+        UsageError
+            If the instant lies outside of the recording.
+        """
         answer: StackBytes = self._ask("by_stack", instant=instant)
         return answer
 
     def categories(self, instant: int | None = None) -> Categories:
-        """At *instant*, or at the peak where None."""
+        """Allocated bytes by category at one instant.
+
+        Parameters
+        ----------
+        instant
+            Number of events before the moment; None means the peak of allocated bytes.
+
+        Returns
+        -------
+        Categories
+            The category of every allocation, and the bytes by category.
+
+        Raises
+        ------
+        UsageError
+            If the instant lies outside of the recording.
+        """
         answer: Categories = self._ask("categories", instant=instant)
         return answer
 
     def churn(self) -> ChurnOverTime:
-        """Step by step; the rows sum up to what ``fragmentation`` says of the whole. 10 ms per million events."""
+        """Traffic with the driver, step by step; 10 ms per million events.
+
+        The rows sum up to the churn that ``fragmentation`` gives for the whole recording.
+        """
         answer: ChurnOverTime = self._ask("churn")
         return answer
 
     def compare(self, other: Recording | None = None, tolerance: float = 0.001) -> Comparison:
-        """From *recording* to *other* (to nothing where None); about 1 s per million events of each."""
+        """The changes from *recording* to *other*; about 1 s per million events of each.
+
+        Parameters
+        ----------
+        other
+            The later recording; None compares with an empty one.
+        tolerance
+            Share of the first run's peak below which differences are not reported.
+
+        Returns
+        -------
+        Comparison
+            The aligned steps and all changes, in bytes.
+        """
         answer: Comparison = self._ask("compare", other=other, tolerance=tolerance)
         return answer
 
     def composition(
         self, by: str = "phase", instant: int | None = None, window: tuple[int, int] | None = None
     ) -> Shares:
-        """*by* one of ``BY``; at *instant*, else at the peak of the *window* ``[start_event, end_event)``, else
-        at the peak of all.
+        """Allocated bytes by one property of the blocks, at one instant.
 
-        Raises UsageError for another word, an instant outside of the recording, or a window that is none.
+        Parameters
+        ----------
+        by
+            The property, one of ``BY``.
+        instant
+            Number of events before the moment; None means the peak of the window.
+        window
+            Instants ``(start_event, end_event)``, both included, in which to find the peak; None means all.
+
+        Returns
+        -------
+        Shares
+            One row per group, in bytes and blocks, largest first.
+
+        Raises
+        ------
+        UsageError
+            For an unknown property, an instant outside of the recording or an invalid window.
         """
         answer: Shares = self._ask("composition", by=by, instant=instant, window=window)
         return answer
 
     def empty_cache(self) -> EmptyCache:
-        """Calls told by the stacks of what they release, so a recording without stacks has none."""
+        """Count calls of ``empty_cache()``, found by the stacks of the releases.
+
+        A recording without stacks has none.
+        """
         answer: EmptyCache = self._ask("empty_cache")
         return answer
 
     def evaluation_peak(self) -> EvaluationPeak:
-        """Peaks of the two, by the phases that were recorded."""
+        """Return the peaks of evaluation and training, from the recorded phases."""
         answer: EvaluationPeak = self._ask("evaluation_peak")
         return answer
 
@@ -165,20 +271,53 @@ class Questions:
         return answer
 
     def fragmentation(self) -> Fragmentation:
-        """Exact at every instant: at each, ``parts`` are those of ``identity``; 1 s per million events."""
+        """Measure fragmentation exactly at every instant: ``parts`` equal those of ``identity``; 1 s per million
+        events.
+        """
         answer: Fragmentation = self._ask("fragmentation")
         return answer
 
     def identity(self, instant: int | None = None) -> Identity:
-        """At *instant*, or at the peak where None. Replays nothing: what lives then is where it was put."""
+        """The five parts of the reserved bytes at one instant.
+
+        Parameters
+        ----------
+        instant
+            Number of events before the moment; None means the peak of allocated bytes.
+
+        Returns
+        -------
+        Identity
+            The parts, in bytes.
+
+        Raises
+        ------
+        UsageError
+            If the instant lies outside of the recording.
+        """
         answer: Identity = self._ask("identity", instant=instant)
         return answer
 
     def largest_free(self, instants: list[int] | None = None) -> LargestFree:
-        """At *instants*, in their order; where None, at up to 128: the last half of these moments at which the
-        driver was asked for more or an allocation failed, the others evenly spread.
+        """The largest free block of each pool, stream and size class at several instants.
 
-        0.1 s per million events, and 1 ms per instant. Raises UsageError for an instant outside of the recording.
+        Takes 0.1 s per million events, and 1 ms per instant.
+
+        Parameters
+        ----------
+        instants
+            Numbers of events before each moment; None chooses up to 128: the last 64 at which the driver was
+            asked for memory or an allocation failed, the others evenly spread.
+
+        Returns
+        -------
+        LargestFree
+            One row per instant and kind of memory, in bytes.
+
+        Raises
+        ------
+        UsageError
+            If an instant lies outside of the recording.
         """
         answer: LargestFree = self._ask("largest_free", instants=instants)
         return answer
@@ -194,7 +333,23 @@ class Questions:
         return answer
 
     def live_set(self, instant: int | None = None) -> NDArray[Any]:
-        """Rows of ``lifetimes`` that served tensors at *instant* (the peak where None), largest block first."""
+        """Rows of ``lifetimes`` that were live at one instant, largest block first.
+
+        Parameters
+        ----------
+        instant
+            Number of events before the moment; None means the peak of allocated bytes.
+
+        Returns
+        -------
+        NDArray[Any]
+            Indices into the rows of ``recording.lifetimes()``, int64.
+
+        Raises
+        ------
+        UsageError
+            If the instant lies outside of the recording.
+        """
         answer: NDArray[Any] = self._ask("live_set", instant=instant)
         return answer
 
@@ -204,36 +359,74 @@ class Questions:
         return answer
 
     def own_peaks(self, by: str = "phase", window: tuple[int, int] | None = None) -> OwnPeaks:
-        """*by* as in ``composition``, over the instants of the *window* ``[start_event, end_event]``, both
-        included; over all where None. 0.1 s per million events more than ``composition``.
+        """The own peak of each group of allocations within a window.
 
-        Raises UsageError for another word, or a window that is none.
+        Takes 0.1 s per million events more than ``composition``.
+
+        Parameters
+        ----------
+        by
+            The property that forms groups, as in ``composition``.
+        window
+            Instants ``(start_event, end_event)``, both included; None means all.
+
+        Returns
+        -------
+        OwnPeaks
+            One row per group, in bytes.
+
+        Raises
+        ------
+        UsageError
+            For an unknown property or an invalid window.
         """
         answer: OwnPeaks = self._ask("own_peaks", by=by, window=window)
         return answer
 
     def peak(self) -> Peak:
-        """The maxima over all instants, that before the first event included."""
+        """The maximum of each quantity over all instants, including the one before the first event."""
         answer: Peak = self._ask("peak")
         return answer
 
     def pins(self, instant: int | None = None) -> Pins:
-        """At *instant*, or at the peak where None; 0.1 s per million events."""
+        """Blocks that keep mostly free segments at one instant. Takes 0.1 s per million events.
+
+        Parameters
+        ----------
+        instant
+            Number of events before the moment; None means the peak of allocated bytes.
+
+        Returns
+        -------
+        Pins
+            One row per block, the most kept bytes first.
+
+        Raises
+        ------
+        UsageError
+            If the instant lies outside of the recording.
+        """
         answer: Pins = self._ask("pins", instant=instant)
         return answer
 
     def retained_graphs(self) -> RetainedGraphs:
-        """By the marks of backward. Outputs that the program itself holds count as well, and stay in any case."""
+        """Measure what retained graphs keep, from the recorded calls of backward.
+
+        Outputs that the program itself holds count too; they stay allocated in any case.
+        """
         answer: RetainedGraphs = self._ask("retained_graphs")
         return answer
 
     def sampled_peaks(self) -> SampledPeaks:
-        """For recordings without events; where there are events, ``step_peaks`` is exact."""
+        """Bound the peaks of recordings without events; with events, ``step_peaks`` is exact."""
         answer: SampledPeaks = self._ask("sampled_peaks")
         return answer
 
     def scaling(self) -> Scaling:
-        """Asked of the steps that make the same calls as most do; needs three sizes."""
+        """Find how each line's bytes grow with the size of a step's input.
+
+        Only steps that make the same calls as most steps count. An answer needs three different sizes.
+        """
         answer: Scaling = self._ask("scaling")
         return answer
 
@@ -250,7 +443,7 @@ class Questions:
         return answer
 
     def small_allocations(self) -> SmallAllocations:
-        """Counted by line and step."""
+        """Count the small allocations of each line in each step."""
         answer: SmallAllocations = self._ask("small_allocations")
         return answer
 
@@ -268,15 +461,33 @@ class Questions:
         return answer
 
     def timeline(self) -> Totals:
-        """Exact at every instant; 0.1 s per million events.
+        """torch's four totals, exact at every instant; 0.1 s per million events.
 
-        Events whose ``block_size`` is 0 contradict the others and count for nothing (``allocator.replay``).
+        Events whose ``block_size`` is 0 contradict the others and are not counted (``allocator.replay``).
         """
         answer: Totals = self._ask("timeline")
         return answer
 
     def tree(self, instant: int | None = None, *, folded: bool = True) -> Tree:
-        """At *instant*, or at the peak where None. *folded* leaves out the frames of torch, Python and C++."""
+        """The flame graph of allocated bytes at one instant.
+
+        Parameters
+        ----------
+        instant
+            Number of events before the moment; None means the peak of allocated bytes.
+        folded
+            Leave out the frames of libraries, Python and C++.
+
+        Returns
+        -------
+        Tree
+            One row per call, in bytes and blocks.
+
+        Raises
+        ------
+        UsageError
+            If the instant lies outside of the recording.
+        """
         answer: Tree = self._ask("tree", instant=instant, folded=folded)
         return answer
 
@@ -311,7 +522,13 @@ class Questions:
         return answer
 
     def wide_numbers(self, instant: int | None = None) -> WideNumbers:
-        """At *instant*, or at the peak where None; by the labels that capture gave to tensors."""
+        """Find 64-bit tensors of the model, from the labels that the recorder gave to tensors.
+
+        Parameters
+        ----------
+        instant
+            Instant to look at; the peak of allocated bytes if None.
+        """
         answer: WideNumbers = self._ask("wide_numbers", instant=instant)
         return answer
 

@@ -1,4 +1,4 @@
-"""Everything of one rank on one device, and all of them together."""
+"""A recording of one rank on one device, and the run of all of them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,14 +26,14 @@ class Outcome(str, Enum):
     FAILED = "failed"
     """An exception left the recorded block."""
     DIED = "died"
-    """The process is gone and never said goodbye."""
+    """The process is gone and did not close its recording."""
     FILE = "file"
-    """Not a run: a file that somebody saved."""
+    """Not a run: a file that was loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording(Questions):
-    """Everything of one rank on one device.
+    """All data of one rank on one device.
 
     Every analysis is a method: ``recording.peak()``, ``recording.timeline()`` (see ``vramscope.analysis``).
     """
@@ -45,25 +45,25 @@ class Recording(Questions):
     trace: Trace = field(default_factory=Trace.of)
     stacks: Stacks = field(default_factory=stacks_of)
     initial: Snapshot = field(default_factory=Snapshot)
-    """The state before the first event: what pre-dates the trace."""
+    """The state before the first event: memory that predates the trace."""
     final: Snapshot | None = None
     """The state at the end *as the source reported it* (a truth to check against); None where it did not."""
     checkpoints: tuple[Snapshot, ...] = ()
-    """States in between, by event, where there are any: a window begins without what lies before."""
+    """States in between, ordered by event, where available: a window starts from the nearest one."""
     pools: tuple[tuple[int, int], ...] = ((0, 0),)
-    """torch's pool ids, by the index that columns carry."""
+    """torch's pool ids, under the index that columns use."""
     marks: Marks = field(default_factory=Marks.of)
     steps: Steps = field(default_factory=Steps.of)
     phases: Phases = field(default_factory=Phases.of)
     labels: Labels = field(default_factory=Labels.of)
     counters: Counters = field(default_factory=Counters.of)
     past: Past = field(default_factory=Past)
-    """Of a run that outgrew its size cap: what is known of its beginning."""
+    """For a run that outgrew its size cap: what remains of its beginning."""
     notes: tuple[Note, ...] = ()
 
     @property
     def has_reserved(self) -> bool:
-        """Whether the source knows what was reserved; else reserved bytes are zeros that mean nothing."""
+        """Whether the source knows reserved bytes; otherwise they are zeros without meaning."""
         trace = self.trace
         if self.source != "snapshot" or self.initial.segments.size.any():
             return True
@@ -76,7 +76,7 @@ class Recording(Questions):
         return f"<Recording of {where}: {len(self.trace):,} events, {len(self.steps):,} steps>"
 
     def _repr_html_(self) -> str:
-        """At a glance, in a notebook."""
+        """A short overview for a notebook."""
         # Late: what formats a recording for a notebook depends on the analyses.
         from vramscope.export.notebook import html
 
@@ -86,7 +86,7 @@ class Recording(Questions):
         """The analysis of that name, bound to this recording."""
         if name.startswith("_"):
             raise AttributeError(name)
-        # Late: the analyses depend on the model. Ours are methods (Questions); this finds those of others.
+        # Late: the analyses depend on the model. Own analyses are methods (Questions); this finds plugins.
         from vramscope.analysis import find
 
         analysis = find(name)
@@ -102,14 +102,14 @@ class Run:
     name: str
     path: str
     recordings: tuple[Recording, ...]
-    """By rank, then device."""
+    """Recordings ordered by rank, then device."""
     outcome: Outcome = Outcome.FILE
     started_ns: int = 0
     """Unix time; 0 where unknown."""
     ended_ns: int = 0
-    """Of the last thing written; 0 where unknown."""
+    """Unix time of the last thing written, in nanoseconds; 0 where unknown."""
     error: str = ""
-    """The exception that ended it, one line."""
+    """The exception that ended the run, on one line."""
     notes: tuple[Note, ...] = ()
 
     def __repr__(self) -> str:
@@ -117,7 +117,7 @@ class Run:
         return f"<Run {self.name!r}, {self.outcome.value}: {list(self.recordings)}>"
 
     def _repr_html_(self) -> str:
-        """At a glance, in a notebook: the first few."""
+        """A short overview of the first few recordings, for a notebook."""
         return "".join(recording._repr_html_() for recording in self.recordings[:_MOST_AT_A_GLANCE])
 
     @property

@@ -10,18 +10,18 @@ from vramscope.model.table import Table
 
 
 class BlockState(IntEnum):
-    """Whether a block serves a tensor; values stored in files."""
+    """Whether a block serves a tensor; files store these values."""
 
     ALLOCATED = 0
     """torch: active_allocated."""
     PENDING_FREE = 1
-    """Freed by the program, waiting for another stream. torch: active_pending_free."""
+    """The program freed the block, which waits for another stream. torch: active_pending_free."""
     INACTIVE = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Segments(Table):
-    """What the allocator holds from the driver: one row per cudaMalloc, or per contiguous mapped range of an
+    """Memory that the allocator reserves: one row per cudaMalloc, or per contiguous mapped range of an
     expandable segment. Sorted by address."""
 
     DTYPES: ClassVar = {
@@ -41,14 +41,14 @@ class Segments(Table):
     pool: NDArray[Any]
     """Index into ``Recording.pools``."""
     is_large: NDArray[Any]
-    """Of the large pool (rounded requests above 1 MiB)."""
+    """Whether it belongs to the large pool (rounded requests above 1 MiB)."""
     is_expandable: NDArray[Any]
     stack_id: NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks(Table):
-    """The pieces of the segments, in order of segment and address; they tile their segments without gaps."""
+    """The pieces of the segments, ordered by segment and address; they tile their segments without gaps."""
 
     DTYPES: ClassVar = {
         "segment": "i4",
@@ -65,11 +65,11 @@ class Blocks(Table):
     size: NDArray[Any]
     """Bytes."""
     requested_size: NDArray[Any]
-    """Bytes the program asked for; 0 for an inactive block (torch's is stale there)."""
+    """Bytes that the program requested; 0 for an inactive block (torch's value is stale there)."""
     state: NDArray[Any]
     """A ``BlockState``."""
     stack_id: NDArray[Any]
-    """Who allocated it; 0 where inactive or unknown."""
+    """The stack that allocated the block; 0 where inactive or unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Snapshot:
     """Segments and blocks at one instant of a trace."""
 
     event: int = 0
-    """The instant: this is the state after so many events of the trace."""
+    """The instant: the state after this many events of the trace."""
     time_ns: int = 0
     segments: Segments = field(default_factory=Segments.of)
     blocks: Blocks = field(default_factory=Blocks.of)

@@ -1,4 +1,4 @@
-"""Every call stack once, by stack_id."""
+"""Call stacks, each stored once under its stack_id."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from vramscope.model.table import Table
 
 
 class Frame(NamedTuple):
-    """One call: where the program was."""
+    """One call: function, file and line."""
 
     function: str
     file: str
@@ -20,7 +20,7 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stacks(Table):
-    """A tree of frames: a stack is its innermost frame's node, the callers are the parents.
+    """A tree of frames: a stack is the node of its innermost frame, and the parents are its callers.
 
     Row 0 is the empty stack. Parents precede their children.
     """
@@ -54,13 +54,13 @@ class Stacks(Table):
 
 
 class StackBuilder:
-    """Collects stacks, each once; grows only, so that what was written stays valid."""
+    """Collects stacks, each once; it only grows, so that rows already written stay valid."""
 
     __slots__ = ("_ids", "_nodes", "_strings", "depth")
 
     def __init__(self, depth: int | None = None) -> None:
         self.depth = depth
-        """The innermost so many frames are kept of a stack that is read; None for all."""
+        """The number of innermost frames to keep of each stack that is read; None for all."""
         self._nodes: list[tuple[int, int, int, int]] = [(0, 0, 0, 0)]
         self._ids: dict[tuple[int, int, int, int], int] = {}
         self._strings: dict[str, int] = {"": 0}
@@ -69,14 +69,14 @@ class StackBuilder:
         return len(self._nodes)
 
     def add(self, frames: Iterable[Frame | tuple[str, str, int]]) -> int:
-        """The stack_id of *frames*, given innermost first."""
+        """Add a stack, given innermost frame first, and return its stack_id."""
         stack_id = 0
         for function, file, line in reversed(list(frames)):
             stack_id = self.push(stack_id, function, file, line)
         return stack_id
 
     def push(self, parent: int, function: str, file: str, line: int) -> int:
-        """The stack_id of *parent* having called this frame."""
+        """Add a frame that *parent* calls and return its stack_id."""
         node = (parent, self._string(function), self._string(file), line)
         stack_id = self._ids.get(node)
         if stack_id is None:
@@ -89,20 +89,22 @@ class StackBuilder:
 
     def rows(self, start: int = 1) -> list[tuple[int, str, str, int]]:
         """``(parent, function, file, line)`` of each node from *start* on, for an append-only writer."""
-        # The nodes before their strings: another thread may be adding both.
+        # Copy the nodes before their strings: another thread may be adding both.
         nodes = self._nodes[start:]
         strings = list(self._strings)
         return [(p, strings[n], strings[f], line) for p, n, f, line in nodes]
 
     def build(self) -> Stacks:
-        """What was collected so far."""
+        """The table of all stacks collected so far."""
         nodes = np.array(self._nodes, dtype="i4").reshape(-1, 4)
         columns = {name: nodes[:, i].copy() for i, name in enumerate(Stacks.DTYPES)}
         return Stacks(**columns, strings=tuple(self._strings))
 
 
 def stacks_of(*stacks: Sequence[Frame | tuple[str, str, int]]) -> Stacks:
-    """The stacks given (each innermost first) under the ids 1, 2, … of their nodes; for small cases."""
+    """Build the given stacks (each innermost frame first) under the ids 1, 2, … of their nodes; for small
+    cases.
+    """
     builder = StackBuilder()
     for frames in stacks:
         builder.add(frames)

@@ -1,4 +1,4 @@
-"""What every table of columns has in common."""
+"""The base of all tables of columns."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Table:
     """A frozen dataclass whose array fields are columns of one length.
 
-    Subclasses name the dtype of every column in ``DTYPES``; other fields (name lists) ride along. Columns
-    are never written after construction.
+    Subclasses name the dtype of every column in ``DTYPES``; other fields (lists of names) are kept as they
+    are. Columns are never written after construction.
     """
 
     __slots__ = ()
@@ -25,11 +25,11 @@ class Table:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # A dataclass leaves the one that it finds in the class itself.
+        # A dataclass keeps a __repr__ that it finds in the class itself.
         cls.__repr__ = Table.__repr__  # type: ignore[method-assign]
 
     def __repr__(self) -> str:
-        """One line at a prompt, not ten thousand figures."""
+        """One line at a prompt instead of thousands of numbers."""
         return f"{type(self).__name__}({len(self):,} rows of {', '.join(self.DTYPES)})"
 
     def __post_init__(self) -> None:

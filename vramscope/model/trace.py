@@ -10,21 +10,21 @@ from vramscope.model.table import Table
 
 
 class Action(IntEnum):
-    """What the allocator did; members named as torch names them, values stored in files."""
+    """What the allocator did; members have torch's names, and files store these values."""
 
     ALLOC = 0
     FREE_REQUESTED = 1
-    """The tensor's storage died: allocated bytes fall."""
+    """The tensor's storage was freed: allocated bytes fall."""
     FREE_COMPLETED = 2
-    """The block is back in the free lists: active and requested bytes fall."""
+    """The block returned to the free lists: active and requested bytes fall."""
     SEGMENT_ALLOC = 3
     SEGMENT_FREE = 4
     SEGMENT_MAP = 5
     SEGMENT_UNMAP = 6
     OOM = 7
-    """An allocation failed for good and the program was told."""
+    """An allocation failed and the program got an OutOfMemoryError."""
     SNAPSHOT = 8
-    """Somebody took a snapshot; no memory moved."""
+    """A snapshot was taken; no memory moved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,15 @@ class Trace(Table):
     time_ns: NDArray[Any]
     """Unix time; all 0 where the source has no clock (torch ≤ 2.1)."""
     address: NDArray[Any]
-    """Of the block or segment; 0 for OOM and SNAPSHOT."""
+    """Address of the block or segment; 0 for OOM and SNAPSHOT."""
     size: NDArray[Any]
     """Bytes as torch reports them: requested bytes for ALLOC and FREE_*, segment bytes for SEGMENT_*, the
-    rounded request for OOM, active bytes for SNAPSHOT."""
+    rounded request for OOM, active bytes for SNAPSHOT.
+    """
     block_size: NDArray[Any]
-    """Bytes of the block that served or serves (rounding and absorbed remainder included) for ALLOC and
-    FREE_*; segment bytes for SEGMENT_*; else 0."""
+    """Bytes of the block (rounding and absorbed remainder included) for ALLOC and FREE_*; segment bytes for
+    SEGMENT_*; else 0.
+    """
     stream: NDArray[Any]
     """Raw cudaStream_t; 0 is the default stream."""
     pool: NDArray[Any]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from vramscope.allocator.state_index import StateIndex
 from vramscope.allocator.state_index import appendable as module
-from vramscope.allocator.state_index.appendable import GrowingIndex
+from vramscope.allocator.state_index.appendable import AppendableStateIndex
 from vramscope.analysis.timeline import timeline
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Blocks, Segments, Snapshot
@@ -58,7 +58,7 @@ def test_states_are_those_of_the_whole_trace_however_it_was_cut(places, length, 
     whole = StateIndex(trace, INITIAL)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_CHAPTER", chapter)
-        index = GrowingIndex(INITIAL)
+        index = AppendableStateIndex(INITIAL)
         for start in range(0, len(trace), length):
             assert_same_state(index.extend(trace.rows(slice(start + length))), whole.at(start))
             assert len(index) == min(start + length, len(trace))
@@ -69,7 +69,7 @@ def test_states_are_those_of_the_whole_trace_however_it_was_cut(places, length, 
 @given(DEEDS, st.integers(1, 30))
 def test_the_timeline_of_each_part_continues_that_before(places, length):
     trace = consistent_trace(places)
-    index = GrowingIndex(INITIAL)
+    index = AppendableStateIndex(INITIAL)
     truth = timeline(Recording(trace=trace, initial=INITIAL))
     for start in range(0, len(trace), length):
         part = trace.rows(slice(start, start + length))
@@ -90,7 +90,7 @@ def test_new_events_are_added_without_those_of_full_chapters(monkeypatch):
         return made(trace, initial)
 
     monkeypatch.setattr(module, "StateIndex", noticed)
-    index = GrowingIndex(INITIAL)
+    index = AppendableStateIndex(INITIAL)
     trace = consistent_trace([place % N_BLOCKS for place in range(2000)])
     for start in range(0, len(trace), 10):
         index.extend(trace.rows(slice(start + 10)))
@@ -99,7 +99,7 @@ def test_new_events_are_added_without_those_of_full_chapters(monkeypatch):
 
 
 def test_events_that_were_handed_over_are_not_copied():
-    index = GrowingIndex(INITIAL)
+    index = AppendableStateIndex(INITIAL)
     trace = consistent_trace([place % N_BLOCKS for place in range(100)])
     index.extend(trace.rows(slice(40)))
     index.extend(trace)
@@ -110,4 +110,4 @@ def test_events_that_were_handed_over_are_not_copied():
 
 def test_an_instant_that_is_not_there_yet_is_refused():
     with pytest.raises(ValueError, match="instants 0 to 0"):
-        GrowingIndex(INITIAL).at(1)
+        AppendableStateIndex(INITIAL).at(1)

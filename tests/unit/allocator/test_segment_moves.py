@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from vramscope.allocator.layout import segments_after
 from vramscope.allocator.state_index.segment_events import (
-    still_telling,
+    relevant_segment_events,
 )
 from vramscope.model.snapshot import Segments
 from vramscope.model.trace import Action, Trace
@@ -34,7 +34,7 @@ def test_nothing_that_follows_depends_on_what_is_forgotten(moves, data):
     trace = trace_of_moves(moves)
     n_first = data.draw(st.integers(0, len(moves)))
 
-    kept = still_telling(trace, np.arange(n_first), BEFORE)
+    kept = relevant_segment_events(trace, np.arange(n_first), BEFORE)
     later = np.concatenate([kept, np.arange(n_first, len(moves))])
 
     truth, found = segments_after(BEFORE, trace), segments_after(BEFORE, trace.rows(later))
@@ -48,22 +48,24 @@ def test_what_came_and_went_is_forgotten_and_what_was_there_before_is_not():
     )  # fmt: skip
     trace = trace_of_moves([made, freed, again, made, freed, made])
 
-    assert still_telling(trace, np.arange(5), BEFORE).tolist() == [2]
-    assert still_telling(trace, np.arange(6), BEFORE).tolist() == [2, 5]
+    assert relevant_segment_events(trace, np.arange(5), BEFORE).tolist() == [2]
+    assert relevant_segment_events(trace, np.arange(6), BEFORE).tolist() == [2, 5]
 
 
 def test_maps_and_unmaps_of_one_range_leave_the_first_and_what_does_not_cancel_out():
     here, gone = (Action.SEGMENT_MAP, 4, 1), (Action.SEGMENT_UNMAP, 4, 1)
     trace = trace_of_moves([here, gone] * 50)
 
-    assert len(still_telling(trace, np.arange(99), BEFORE)) == 1
-    assert len(still_telling(trace, np.arange(100), BEFORE)) == 2
+    assert len(relevant_segment_events(trace, np.arange(99), BEFORE)) == 1
+    assert len(relevant_segment_events(trace, np.arange(100), BEFORE)) == 2
 
 
 def test_of_a_range_that_a_record_maps_twice_both_count():
     here, gone = (Action.SEGMENT_MAP, 4, 1), (Action.SEGMENT_UNMAP, 4, 1)
 
-    assert still_telling(trace_of_moves([here, gone, here, here]), np.arange(4), BEFORE).tolist() == [0, 3]
+    assert relevant_segment_events(
+        trace_of_moves([here, gone, here, here]), np.arange(4), BEFORE
+    ).tolist() == [0, 3]
 
 
 def test_the_first_that_ends_at_an_address_stays_too():
@@ -71,4 +73,6 @@ def test_the_first_that_ends_at_an_address_stays_too():
         (Action.SEGMENT_UNMAP, 4, 1), (Action.SEGMENT_MAP, 4, 2), (Action.SEGMENT_UNMAP, 4, 2)
     )  # fmt: skip
 
-    assert still_telling(trace_of_moves([short, here, gone, here]), np.arange(4), BEFORE).tolist() == [0, 1]
+    assert relevant_segment_events(
+        trace_of_moves([short, here, gone, here]), np.arange(4), BEFORE
+    ).tolist() == [0, 1]

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramscope.analysis.by_module import Known, by_module, owners_of
+from vramscope.analysis.by_module import ModuleEvidence, by_module, owners_of
 from vramscope.analysis.categories import categories
 from vramscope.analysis.timeline import timeline
 from vramscope.model.marks import Category, Labels, MarkKind, Marks, Phase, Phases, Steps
@@ -28,11 +28,11 @@ def running(*changes: tuple[int, str]) -> Marks:
     )
 
 
-def owners(history: Recording) -> list[tuple[str, Known]]:
+def owners(history: Recording) -> list[tuple[str, ModuleEvidence]]:
     known = categories(history)
     found = owners_of(history, known.allocations, known.assigned)
     rows = zip(found.module.tolist(), found.known.tolist(), strict=True)
-    return [(found.paths[module], Known(how)) for module, how in rows]
+    return [(found.paths[module], ModuleEvidence(how)) for module, how in rows]
 
 
 def test_what_a_module_makes_while_it_runs_is_its_own(recording):
@@ -40,11 +40,11 @@ def test_what_a_module_makes_while_it_runs_is_its_own(recording):
     history = recording((A, 1, 10), (A, 2, 10), (A, 3, 10), (A, 4, 10), (A, 5, 10), marks=marks)
 
     assert owners(history) == [
-        ("", Known.NOT),
-        ("blocks.0", Known.CALL),
-        ("blocks.0.mlp", Known.CALL),
-        ("blocks.0.mlp", Known.CALL),
-        ("", Known.NOT),
+        ("", ModuleEvidence.NOT),
+        ("blocks.0", ModuleEvidence.CALL),
+        ("blocks.0.mlp", ModuleEvidence.CALL),
+        ("blocks.0.mlp", ModuleEvidence.CALL),
+        ("", ModuleEvidence.NOT),
     ]
 
 
@@ -60,10 +60,10 @@ def test_parameters_gradients_and_optimizer_state_are_their_modules(recording):
     )
 
     assert owners(history) == [
-        ("(root)", Known.NAME),
-        ("blocks.1", Known.NAME),
-        ("head", Known.NAME),
-        ("blocks.0", Known.CALL),
+        ("(root)", ModuleEvidence.NAME),
+        ("blocks.1", ModuleEvidence.NAME),
+        ("head", ModuleEvidence.NAME),
+        ("blocks.0", ModuleEvidence.CALL),
     ]
 
 
@@ -87,9 +87,9 @@ def test_backward_works_for_the_module_whose_saved_activation_it_frees_next(reco
     found = owners_of(history, known.allocations, known.assigned)
 
     assert owners(history)[2:] == [
-        ("blocks.1", Known.NEXT_FREED),
-        ("blocks.0", Known.NEXT_FREED),
-        ("", Known.NOT),
+        ("blocks.1", ModuleEvidence.NEXT_FREED),
+        ("blocks.0", ModuleEvidence.NEXT_FREED),
+        ("", ModuleEvidence.NOT),
     ]
     assert found.forward.tolist() == [-1, -1, 1, 0, -1]
 
@@ -100,7 +100,7 @@ def test_a_workspace_is_not_the_first_users():
     trace = Trace.of(action=[A], address=[1], size=[10], block_size=[512], stack_id=[stack])
 
     assert owners(Recording(trace=trace, stacks=builder.build(), marks=running((0, "blocks.0")))) == [
-        ("", Known.NOT)
+        ("", ModuleEvidence.NOT)
     ]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from vramscope.analysis.shared_results import shared, together
+from vramscope.analysis.shared_results import memoized, shared_results
 from vramscope.model.recording import Recording
 
 
@@ -15,7 +15,7 @@ def asked() -> list[Recording]:
 
 @pytest.fixture
 def count(asked: list[Recording]) -> Callable[[Recording], object]:
-    @shared
+    @memoized
     def count(recording: Recording) -> object:
         asked.append(recording)
         return object()
@@ -25,7 +25,7 @@ def count(asked: list[Recording]) -> Callable[[Recording], object]:
 
 def test_within_it_is_computed_once_for_each_recording(count, asked):
     one, other = Recording(), Recording()
-    with together():
+    with shared_results():
         assert count(one) is count(one)
         assert count(other) is not count(one)
 
@@ -34,7 +34,7 @@ def test_within_it_is_computed_once_for_each_recording(count, asked):
 
 def test_outside_nothing_is_kept(count, asked):
     recording = Recording()
-    with together():
+    with shared_results():
         count(recording)
     count(recording)
     count(recording)
@@ -43,7 +43,7 @@ def test_outside_nothing_is_kept(count, asked):
 
 
 def test_a_recording_that_is_let_go_is_not_taken_for_the_next(count, asked):
-    with together():
+    with shared_results():
         for _ in range(100):
             count(Recording())
 

@@ -1,4 +1,4 @@
-"""Which blocks served a recorded history, and what was there before it began?
+"""Reconstructs the block of every event, and the state before the first event.
 
 torch's record gives the address and the *requested* size of every allocation. The size of its block follows
 from the rules and from what was free at that address then. Nothing is predicted: an allocation takes the free
@@ -21,7 +21,7 @@ from vramscope.allocator.layout import (
     segments_ever,
     used,
 )
-from vramscope.allocator.lives import Lives, is_among, lives
+from vramscope.allocator.lives import BlockLives, is_among, lives
 from vramscope.allocator.replay.impossible import made_possible
 from vramscope.allocator.replay.large_pool import Start, followed
 from vramscope.allocator.settings import SMALL_LIMIT, Settings
@@ -36,7 +36,7 @@ class Reconstruction:
     """A trace with the size of every block, and the state from which it starts."""
 
     trace: Trace
-    """``block_size`` is 0 for an event that contradicts the others: it counts for nothing."""
+    """The trace; ``block_size`` is 0 for an event that contradicts the others and is not counted."""
     initial: Snapshot
     notes: tuple[Note, ...] = ()
 
@@ -49,8 +49,20 @@ def reconstruct(
 ) -> Reconstruction:
     """Fill in ``block_size``, and rewind from *final* to the state before the first event.
 
-    Without *final* the start was empty but for what the trace itself frees. Never raises on a record that
-    contradicts itself: what cannot be goes uncounted, and a note says so. About 0.35 s per million events.
+    Never raises on a contradictory record: impossible events are not counted, and a note says so. Takes about
+    0.35 s per million events.
+
+    Parameters
+    ----------
+    trace
+        The events as torch recorded them.
+    final
+        The state after the last event; None assumes an initial state with only the blocks that the trace
+        frees.
+    settings
+        The allocator's settings.
+    pools
+        Torch's pool ids by index.
     """
     after = final or Snapshot(event=len(trace))
     segments = segments_before(after.segments, trace)
@@ -88,8 +100,8 @@ def state_at(trace: Trace, initial: Snapshot, k: int, settings: Settings) -> Sna
     return Snapshot(event=k, time_ns=int(past.time_ns[-1]) if k else 0, segments=segments, blocks=blocks)
 
 
-def _left_of(older: Used, found: Lives) -> Used:
-    """What is still in use of the blocks that were there at the beginning."""
+def _left_of(older: Used, found: BlockLives) -> Used:
+    """Blocks of the initial state that are still in use."""
     freed = found.rows(found.alloc < 0)
     older = older.rows(~np.isin(older.address, freed.address[freed.end >= 0]))
     is_pending = np.isin(older.address, freed.address[freed.request >= 0])
@@ -101,19 +113,19 @@ def _joined(one: Used, other: Used) -> Used:
 
 
 def _as_used(settings: Settings, held: Segments, trace: Trace) -> Settings:
-    """torch < 2.3 exports no settings, but expandable segments show."""
+    """Infer expandable segments from the record, because torch < 2.3 exports no settings."""
     is_expandable = bool(held.is_expandable.any()) or bool((trace.action == Action.SEGMENT_MAP).any())
     return replace(settings, expandable_segments=settings.expandable_segments or is_expandable)
 
 
-def _untouched(after: Snapshot, found: Lives) -> Used:
-    """Blocks in use at the end that the trace never mentions: they were there at the beginning."""
+def _untouched(after: Snapshot, found: BlockLives) -> Used:
+    """Blocks in use at the end that the trace never mentions: they existed at the beginning."""
     at_end = used(after.blocks)
     return at_end.rows(~is_among(at_end.address, found.address))
 
 
-def _at_start(found: Lives, sizes: NDArray[Any]) -> Used:
-    """Blocks in use at the beginning that the trace frees. Who allocated them is not known."""
+def _at_start(found: BlockLives, sizes: NDArray[Any]) -> Used:
+    """Blocks in use at the beginning that the trace frees. Their allocating stack is unknown."""
     freed, size = found.rows(found.alloc < 0), sizes[found.alloc < 0]
     # A block without FREE_REQUESTED was freed before, unless the record leaves them out (skip_actions).
     leaves_out = bool(((found.alloc >= 0) & (found.end >= 0) & (found.request < 0)).any())
@@ -127,8 +139,10 @@ def _at_start(found: Lives, sizes: NDArray[Any]) -> Used:
     )
 
 
-def _settle(found: Lives, sizes: NDArray[Any], at_end: Used) -> list[Note]:
-    """Take the sizes of blocks in use at the end from the snapshot; a note where it tells another story."""
+def _settle(found: BlockLives, sizes: NDArray[Any], at_end: Used) -> list[Note]:
+    """Use the snapshot's sizes for blocks in use at the end; add a note where they differ from the computed
+    ones.
+    """
     rows = np.flatnonzero(found.end < 0)
     order = np.argsort(at_end.address, kind="stable")
     place = np.searchsorted(at_end.address, found.address[rows], sorter=order)
@@ -154,8 +168,8 @@ def _settle(found: Lives, sizes: NDArray[Any], at_end: Used) -> list[Note]:
     return notes
 
 
-def _drop_homeless(found: Lives, sizes: NDArray[Any], initial: Snapshot, trace: Trace) -> list[Note]:
-    """Blocks for which no segment has a place count for nothing, so that active never exceeds reserved."""
+def _drop_homeless(found: BlockLives, sizes: NDArray[Any], initial: Snapshot, trace: Trace) -> list[Note]:
+    """Do not count blocks that lie in no segment, so that active never exceeds reserved."""
     is_older = found.alloc < 0
     is_lost = is_older & ~is_among(found.address, np.sort(used(initial.blocks).address))
     segments = segments_ever(initial.segments, trace)
@@ -169,11 +183,11 @@ def _drop_homeless(found: Lives, sizes: NDArray[Any], initial: Snapshot, trace: 
     return [Note("no_segment", text, n_lost)]
 
 
-def _contradictions(trace: Trace, found: Lives) -> list[Note]:
-    """Events that belong to no life."""
-    told = sum(int(np.count_nonzero(column >= 0)) for column in (found.alloc, found.request, found.end))
-    told -= int(np.count_nonzero(trace.action[found.end[found.end >= 0]] == Action.ALLOC))
-    n_lost = int(np.count_nonzero(trace.action <= Action.FREE_COMPLETED)) - told
+def _contradictions(trace: Trace, found: BlockLives) -> list[Note]:
+    """A note on events that belong to no life."""
+    n_used = sum(int(np.count_nonzero(column >= 0)) for column in (found.alloc, found.request, found.end))
+    n_used -= int(np.count_nonzero(trace.action[found.end[found.end >= 0]] == Action.ALLOC))
+    n_lost = int(np.count_nonzero(trace.action <= Action.FREE_COMPLETED)) - n_used
     if not n_lost:
         return []
     text = (
@@ -196,7 +210,7 @@ def _doubts(n_unsure: int, n_strays: int) -> list[Note]:
     return notes
 
 
-def _by_event(trace: Trace, found: Lives, sizes: NDArray[Any]) -> NDArray[Any]:
+def _by_event(trace: Trace, found: BlockLives, sizes: NDArray[Any]) -> NDArray[Any]:
     is_segment = (trace.action >= Action.SEGMENT_ALLOC) & (trace.action <= Action.SEGMENT_UNMAP)
     block_size = np.where(is_segment, trace.size, 0)
     for events in (found.alloc, found.request, found.end):
@@ -209,12 +223,12 @@ def _by_event(trace: Trace, found: Lives, sizes: NDArray[Any]) -> NDArray[Any]:
 
 
 def _block_sizes(
-    found: Lives, given: tuple[Trace, Segments, Used], settings: Settings
+    found: BlockLives, given: tuple[Trace, Segments, Used], settings: Settings
 ) -> tuple[NDArray[Any], list[Note]]:
-    """Size of the block of each life, and what is doubtful about it.
+    """Block size of each life, and notes on doubtful ones.
 
     Small and expandable blocks are split exactly. A large one keeps a remainder of up to 1 MiB: whether
-    there was one depends on what was free behind it, so these are followed one by one.
+    there was one depends on the free memory after it, so these are followed one by one.
     """
     trace, segments, older = given
     sizes = settings.rounded_all(found.requested_size)
@@ -232,12 +246,12 @@ def _block_sizes(
 
 
 def _grow_to_neighbours(
-    found: Lives, sizes: NDArray[Any], given: tuple[Segments, Used], settings: Settings
+    found: BlockLives, sizes: NDArray[Any], given: tuple[Segments, Used], settings: Settings
 ) -> NDArray[Any]:
-    """Sizes of the large blocks that pre-date the trace, written to *sizes*; the rows that stay unsure.
+    """Write the sizes of large blocks that predate the trace to *sizes*; return the rows that stay unsure.
 
-    All large blocks are larger than 1 MiB, so a smaller gap behind one belongs to it. Behind a wider gap
-    the end shows only when a block lands in it.
+    All large blocks are larger than 1 MiB, so a smaller gap after one belongs to it. With a wider gap the
+    end shows only when a block is allocated in the gap.
     """
     segments, older = given
     rows = np.flatnonzero((found.alloc < 0) & (sizes > SMALL_LIMIT))

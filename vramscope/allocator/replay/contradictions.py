@@ -1,7 +1,7 @@
-"""Which totals of a recording contradict each other, and from which event on?
+"""Finds totals of a recording that contradict each other, and the event from which on they do.
 
-A recording that is whole has nothing of this. One whose files were damaged or lost without a checksum to show
-it, and one whose source missed events, may. One pass over the events: 0.1 s per million.
+A complete recording has none. Files that were damaged without a checksum to show it, and a source that missed
+events, lead to contradictions. One pass over the events: 0.1 s per million.
 """
 
 from collections.abc import Iterator
@@ -19,15 +19,17 @@ _NAMES = ("requested", "allocated", "active", "reserved")
 _NEAR = (64, 4096)
 """Events around a sample's time: the clocks agree to some microseconds, but threads do not wait."""
 _FEWEST_SAMPLES = 3
-"""So many in a row must disagree: one may be of a moment between two events."""
+"""Number of samples in a row that must disagree: a single one may fall between two events."""
 _MOST_SAMPLES = 1000
-"""So many are looked at, from the last one back to one that agrees; in a whole recording that is the last."""
+"""Number of samples that are checked, from the last one back to one that agrees; in a complete recording that
+is the last.
+"""
 
 Levels = tuple[NDArray[np.int64], ...]
 
 
 def contradictions(recording: Recording) -> list[Note]:
-    """What cannot be true of *recording*, each kind once, with the event at which it begins."""
+    """Notes on what cannot be true of *recording*, each kind once, with the event at which it begins."""
     if not len(recording.trace):
         return []
     found = levels(recording.trace, recording.initial)[:4]
@@ -69,7 +71,7 @@ def _above(found: Levels, *, has_reserved: bool) -> Iterator[Note]:
 
 
 def _other_end(recording: Recording, found: Levels) -> Iterator[Note]:
-    """The end that follows from the events is not the one that the source reported."""
+    """Note where the end that follows from the events differs from the end that the source reported."""
     if recording.final is None:
         return
     reported = levels_of_state(recording.final)
@@ -85,7 +87,7 @@ def _other_end(recording: Recording, found: Levels) -> Iterator[Note]:
 
 
 def _other_counters(recording: Recording, found: Levels) -> Iterator[Note]:
-    """torch's own counters are, from some event on, not what the events add up to."""
+    """Note from which event on torch's own counters differ from the sums of the events."""
     near = _instants_of_samples(recording)
     first = None
     n_differ = 0
@@ -98,17 +100,17 @@ def _other_counters(recording: Recording, found: Levels) -> Iterator[Note]:
     if first is None or n_differ < _FEWEST_SAMPLES:
         return
     event = int(near[first])
-    said = int(recording.counters.allocated_bytes[first])
+    reported = int(recording.counters.allocated_bytes[first])
     text = (
         f"torch's counters disagree with the events from about event {event:,} on ({n_differ:,} samples; "
-        f"{format_bytes(said)} allocated by torch, {format_bytes(int(found[1][event]))} by the events): "
+        f"{format_bytes(reported)} allocated by torch, {format_bytes(int(found[1][event]))} by the events): "
         "events are missing or changed"
     )
     yield Note("counters_differ", text, event)
 
 
 def _instants_of_samples(recording: Recording) -> NDArray[np.int64]:
-    """The instant near each sample; UNKNOWN where nothing can be compared."""
+    """The instant near each sample; UNKNOWN where no comparison is possible."""
     counters, times = recording.counters, recording.trace.time_ns
     if not len(counters) or not recording.trace.has_clock:
         return np.zeros(0, "i8")

@@ -1,6 +1,6 @@
-"""What of a record cannot have been? It goes uncounted, so that no total falls below zero.
+"""Removes impossible events of a record from the count, so that no total falls below zero.
 
-A record that is whole has nothing of this: then this file only looks, and changes nothing.
+A complete record has none; it is then only checked and left unchanged.
 """
 
 from dataclasses import replace
@@ -10,26 +10,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.allocator.layout import segments_ever
-from vramscope.allocator.lives import Lives
+from vramscope.allocator.lives import BlockLives
 from vramscope.model.marks import Note
 from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.trace import Action, Trace
 
 _STRETCH = 1 << 16
-"""Events at a time: what is needed in between stays in the processor's cache."""
+"""Events per pass: intermediate arrays stay in the processor's cache."""
 
 
-def made_possible(trace: Trace, initial: Snapshot, found: Lives) -> tuple[Trace, list[Note]]:
-    """*trace* (its ``block_size`` filled in) without what cannot have been, and what that was."""
+def made_possible(trace: Trace, initial: Snapshot, found: BlockLives) -> tuple[Trace, list[Note]]:
+    """Correct *trace* (its ``block_size`` filled in) where it is impossible, and return notes on the
+    corrections.
+    """
     trace, found, notes = _with_completions(trace, found)
     trace, more = _with_own_sizes(trace, found)
     trace, less = _within_reserved(trace, initial, found)
     return trace, notes + more + less
 
 
-def _with_completions(trace: Trace, found: Lives) -> tuple[Trace, Lives, list[Note]]:
-    """A block whose address was handed out again was complete before: it then counts as complete from
-    its request on, as nothing tells the moment."""
+def _with_completions(trace: Trace, found: BlockLives) -> tuple[Trace, BlockLives, list[Note]]:
+    """Add missing completions: a block whose address is allocated again counts as complete from its request
+    on, as nothing shows the moment.
+    """
     ended = np.flatnonzero((found.end >= 0) & (found.request >= 0))
     rows = ended[trace.action[found.end[ended]] == Action.ALLOC]
     events = found.request[rows]
@@ -40,17 +43,17 @@ def _with_completions(trace: Trace, found: Lives) -> tuple[Trace, Lives, list[No
     action = trace.action.copy()
     action[events] = Action.FREE_COMPLETED
     text = (
-        f"{len(events)} blocks were handed out again though nothing tells that they had come back: "
-        "counted as back when they were freed"
+        f"{len(events)} blocks were allocated again although no event completes their free: "
+        "counted as complete when they were freed"
     )
     note = Note("no_completion", text, len(events))
     return replace(trace, action=action), replace(found, end=end), [note]
 
 
-def _with_own_sizes(trace: Trace, found: Lives) -> tuple[Trace, list[Note]]:
-    """A free that names another size than its allocation frees what was allocated."""
+def _with_own_sizes(trace: Trace, found: BlockLives) -> tuple[Trace, list[Note]]:
+    """Correct the size of a free that differs from the size of its allocation."""
     size = trace.size.copy()
-    # Of a block from before the record its first event tells the size.
+    # For a block from before the record its first event gives the size.
     for column in (found.request, found.end):
         size[column[column >= 0]] = found.requested_size[column >= 0]
     n_other = int(np.count_nonzero(size != trace.size))
@@ -60,8 +63,8 @@ def _with_own_sizes(trace: Trace, found: Lives) -> tuple[Trace, list[Note]]:
     return replace(trace, size=size), [Note("size_contradiction", text, n_other)]
 
 
-def _within_reserved(trace: Trace, initial: Snapshot, found: Lives) -> tuple[Trace, list[Note]]:
-    """Blocks never take more than the segments have: what would go beyond counts for nothing."""
+def _within_reserved(trace: Trace, initial: Snapshot, found: BlockLives) -> tuple[Trace, list[Note]]:
+    """Do not count blocks and segment frees for which the segments have no room."""
     has_segments = bool(len(segments_ever(initial.segments, trace)))
     if not _goes_beyond(trace, initial, has_segments):
         return trace, []
@@ -85,7 +88,9 @@ def _notes(n_blocks: int, n_segments: int) -> list[Note]:
 
 
 def _goes_beyond(trace: Trace, initial: Snapshot, has_segments: bool) -> bool:
-    """Whether ever more is in use than reserved; without any segment known, less reserved than nothing."""
+    """Whether more is in use than reserved at any time; if no segment is known, whether reserved falls below
+    zero.
+    """
     unused = _reserved(initial) - (_active(initial) if has_segments else 0)
     for first in range(0, len(trace), _STRETCH):
         part = slice(first, first + _STRETCH)
@@ -98,7 +103,7 @@ def _goes_beyond(trace: Trace, initial: Snapshot, has_segments: bool) -> bool:
 
 
 def _change(action: NDArray[Any], size: NDArray[Any], has_segments: bool) -> NDArray[Any]:
-    """Of the bytes reserved and unused, by each event."""
+    """Each event's change of the bytes that are reserved and unused."""
     sign = np.zeros(9, dtype="i1")
     sign[[Action.SEGMENT_ALLOC, Action.SEGMENT_MAP]] = 1
     sign[[Action.SEGMENT_FREE, Action.SEGMENT_UNMAP]] = -1
@@ -108,8 +113,10 @@ def _change(action: NDArray[Any], size: NDArray[Any], has_segments: bool) -> NDA
     return change
 
 
-def _beyond(trace: Trace, initial: Snapshot, found: Lives, has_segments: bool) -> tuple[list[int], list[int]]:
-    """The lives for which there was no room, and the events of segments that cannot have gone then."""
+def _beyond(
+    trace: Trace, initial: Snapshot, found: BlockLives, has_segments: bool
+) -> tuple[list[int], list[int]]:
+    """The lives for which there was no room, and the segment frees that are impossible at their time."""
     life_of = np.full(len(trace), -1, dtype="i8")
     life_of[found.alloc[found.alloc >= 0]] = np.flatnonzero(found.alloc >= 0)
     life_of[found.end[found.end >= 0]] = np.flatnonzero(found.end >= 0)

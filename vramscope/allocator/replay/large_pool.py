@@ -1,7 +1,7 @@
-"""How large are the large blocks of a record? What was free behind each decides: each is followed.
+"""Computes the sizes of large blocks by following each of them and the free memory after it.
 
-Addresses are followed by their rank among all where something begins or ends: steps are then few look-ups in
-short lists, whatever the record holds.
+Addresses are represented by their rank among all addresses where something begins or ends: steps are then a
+few look-ups in short lists, whatever the record holds.
 """
 
 from bisect import bisect_right
@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.allocator.lives import Lives
+from vramscope.allocator.lives import BlockLives
 from vramscope.allocator.settings import SMALL_LIMIT, Settings
 from vramscope.model.trace import Action, Trace
 
 _LAST = np.uint64(2**64 - 1)
 _MANY = 1 << 14
-"""Steps that are followed at a time."""
+"""Steps per batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,28 +25,28 @@ class Start:
     """What is known of the large blocks before the first event."""
 
     sizes: NDArray[Any]
-    """Of each block the rounded request; of one that was there already, what it has at least."""
+    """The rounded request of each block; for a block that existed already, its least possible size."""
     unsure: NDArray[Any]
-    """Blocks that were there already and whose end is not known."""
+    """Blocks that existed already and whose end is unknown."""
     segments: NDArray[Any]
-    """Where segments begin: no block extends across one."""
+    """Start addresses of segments: no block extends across one."""
     free: NDArray[Any]
-    """Where free ranges begin, of which ``free_sizes`` are the bytes."""
+    """Start addresses of free ranges; ``free_sizes`` holds their bytes."""
     free_sizes: NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What the record showed."""
+    """The block sizes that the record determines."""
 
     sizes: NDArray[Any]
     n_unsure: int
-    """Blocks from before the record of which nothing showed the end."""
+    """Blocks from before the record whose end was never determined."""
     n_strays: int
-    """Blocks handed out where nothing was free."""
+    """Blocks allocated where nothing was free."""
 
 
-def followed(trace: Trace, blocks: Lives, start: Start, settings: Settings) -> Followed:
+def followed(trace: Trace, blocks: BlockLives, start: Start, settings: Settings) -> Followed:
     """The sizes of *blocks*, all of them large; 0.2 s per million events."""
     pool = _Pool(trace, blocks, start, settings)
     steps = _steps(trace, blocks, pool.segment_events)
@@ -62,10 +62,10 @@ def followed(trace: Trace, blocks: Lives, start: Start, settings: Settings) -> F
 class _Pool:
     """The free large blocks while a record is followed. Blocks and points count from 1: 0 is none.
 
-    A point is the place of an address among all where something begins or ends.
+    A point is the rank of an address among all addresses where something begins or ends.
     """
 
-    def __init__(self, trace: Trace, blocks: Lives, start: Start, settings: Settings) -> None:
+    def __init__(self, trace: Trace, blocks: BlockLives, start: Start, settings: Settings) -> None:
         is_segment = (trace.action == Action.SEGMENT_ALLOC) | (trace.action == Action.SEGMENT_FREE)
         self.segment_events = np.flatnonzero(is_segment)
         held = trace.rows(self.segment_events)
@@ -78,15 +78,15 @@ class _Pool:
         points = np.arange(len(self._points) + 2).astype("O")
         self._begin = [0, *points[self._place_in_order(blocks.address)].tolist()]
         self.end = [0, *points[self.least_end].tolist()]
-        """Of each block; 0 of one that was handed out where nothing was free."""
+        """End point of each block; 0 for a block that was allocated where nothing was free."""
         self.changed: list[int] = []
-        """Blocks whose end is not the least that it can be."""
+        """Blocks whose end is not their least possible end."""
         self._split_from = [0, *points[self._from_where_to_split(start.sizes, settings)].tolist()]
         n_points = len(self._points) + 1
         self._free_end, self._free_begin = [0] * n_points, [0] * n_points
-        """Of the free range that begins, or ends, at a point."""
+        """The other end of the free range that begins, or ends, at a point."""
         self._is_wall = bytearray(n_points)
-        """Where segments begin."""
+        """Whether a segment begins at a point."""
         for point in self._place(start.segments).tolist():
             self._is_wall[point] = 1
         for at, to in zip(self._place(start.free).tolist(), self._place(free_end).tolist(), strict=True):
@@ -94,70 +94,70 @@ class _Pool:
         come = held.action == Action.SEGMENT_ALLOC
         segments = np.column_stack((come, self._place(held.address), self._place(held_end)))
         self._segments: list[list[int]] = segments.tolist()
-        """Of each segment event: whether it comes, and its two points."""
+        """Whether the segment of each segment event appears, and its two points."""
         self.unsure = {self.end[i]: i for i in (start.unsure + 1).tolist()}
-        """Blocks from before the trace whose end is not known, by the least that it can be."""
+        """Blocks from before the trace whose end is unknown, by their least possible end."""
         self._unsure_ends = sorted(self.unsure)
         self.n_never_known = 0
-        """Of those, how many were freed before anything showed their end."""
+        """The number of those that were freed before anything showed their end."""
 
     def _place(self, address: NDArray[Any]) -> NDArray[Any]:
         """The points of addresses."""
         return np.searchsorted(self._points, address) + 1
 
     def _place_in_order(self, address: NDArray[Any]) -> NDArray[Any]:
-        """Of addresses that are in order, as lives are."""
+        """The points of addresses that are sorted, as those of lives are."""
         is_new = np.ones(len(address), "?")
         is_new[1:] = address[1:] != address[:-1]
         found: NDArray[Any] = self._place(address[is_new])[np.cumsum(is_new) - 1]
         return found
 
     def addresses(self, points: NDArray[Any]) -> NDArray[Any]:
-        """The reverse."""
+        """The addresses of points."""
         found: NDArray[Any] = self._points[points - 1]
         return found
 
     def _from_where_to_split(self, sizes: NDArray[Any], settings: Settings) -> NDArray[Any]:
-        """The first point that leaves enough behind each block for another, as ``Settings.splits``."""
+        """The first point that leaves enough after each block for a split, as in ``Settings.splits``."""
         limit = _end(self._points, np.full(len(self._points), SMALL_LIMIT))
         first = np.searchsorted(self._points, limit, side="right") + 1
         return np.where(sizes < settings.max_split_size, first[self.least_end - 1], len(self._points) + 1)
 
     def follow(self, steps: list[int]) -> None:  # noqa: C901 a call per step would double its time
-        """Lead the pool through the record."""
+        """Apply the steps to the pool."""
         free_end, free_begin, is_wall = self._free_end, self._free_begin, self._is_wall
         begins, ends, split_from, unsure = self._begin, self.end, self._split_from, self.unsure
         n_blocks, changed = len(begins), self.changed
         for i in steps:
-            if i < 0:  # given back
+            if i < 0:  # freed
                 begin, end = begins[-i], ends[-i]
                 if not end:
                     continue
                 if unsure and end in unsure:
                     self._forget(-i, end)
-                before, behind = free_begin[begin], free_end[end]
+                before, after = free_begin[begin], free_end[end]
                 if before and not is_wall[begin]:
                     free_begin[begin] = 0
                     begin = before
-                if behind and not is_wall[end]:
+                if after and not is_wall[end]:
                     free_end[end] = 0
-                    end = behind
+                    end = after
                 free_end[begin] = end
                 free_begin[end] = begin
-            elif i < n_blocks:  # taken
+            elif i < n_blocks:  # allocated
                 begin, end = begins[i], ends[i]
                 if unsure and not free_end[begin]:
                     self._learn(begin)
-                behind = free_end[begin]
+                after = free_end[begin]
                 free_end[begin] = 0
-                if behind == end:
+                if after == end:
                     free_begin[end] = 0
-                elif behind >= split_from[i]:
-                    free_end[end] = behind
-                    free_begin[behind] = end
-                else:  # too little is left for a block; or nothing was free there: the record lacks something
-                    free_begin[behind] = 0
-                    ends[i] = behind if behind > end else 0
+                elif after >= split_from[i]:
+                    free_end[end] = after
+                    free_begin[after] = end
+                else:  # too little is left for a block; or nothing was free there: events are missing
+                    free_begin[after] = 0
+                    ends[i] = after if after > end else 0
                     changed.append(i)
             else:
                 self._move_segment(i - n_blocks)
@@ -176,7 +176,7 @@ class _Pool:
             self._free_begin[self._free_end[begin]] = self._free_end[begin] = 0
 
     def _learn(self, begin: int) -> None:
-        """A block lands behind one of unsure size while that lives: so far does that one reach."""
+        """Determine the end of a live block of unsure size: a new block begins there."""
         rank = bisect_right(self._unsure_ends, begin) - 1
         least = self._unsure_ends[rank] if rank >= 0 else 0
         end = self._free_end[least]
@@ -192,15 +192,15 @@ class _Pool:
 
 
 def _end(address: NDArray[Any], size: NDArray[Any]) -> NDArray[Any]:
-    """Where it ends; a damaged record's addresses may leave no room for that."""
+    """The exclusive end of each range; the largest address where a damaged record would overflow."""
     end = address + size.astype("u8")
     return np.where(end < address, _LAST, end)
 
 
 def _distinct(addresses: NDArray[Any]) -> NDArray[Any]:
-    """Each once, in order: tables of hashes, which ``np.unique`` has, take ten times as long.
+    """Sorted distinct addresses; the hash tables of ``np.unique`` take ten times as long.
 
-    Most come in long runs that are in order already: a sort that looks for such is twice as fast.
+    Most come in long sorted runs: a sort that looks for such is twice as fast.
     """
     ordered = np.sort(addresses, kind="stable")
     is_new = np.ones(len(ordered), "?")
@@ -208,9 +208,10 @@ def _distinct(addresses: NDArray[Any]) -> NDArray[Any]:
     return ordered[is_new]
 
 
-def _steps(trace: Trace, blocks: Lives, segment_events: NDArray[Any]) -> NDArray[Any]:
-    """What happens to which block, in the order of the events: −i gives block i back, i takes it; beyond the
-    blocks come the segments that come or go."""
+def _steps(trace: Trace, blocks: BlockLives, segment_events: NDArray[Any]) -> NDArray[Any]:
+    """The steps in order of the events: −i frees block i, i allocates it; numbers beyond the blocks stand for
+    segments that appear or go.
+    """
     n_blocks = len(blocks)
     steps = np.zeros((len(trace), 2), "i4")  # a free that the record lacks comes before the next ALLOC
     ended, begun = np.flatnonzero(blocks.end >= 0), np.flatnonzero(blocks.alloc >= 0)

@@ -1,7 +1,7 @@
-"""What would torch's CUDA caching allocator do? A model of it that predicts every block.
+"""A model of torch's CUDA caching allocator that predicts every block.
 
 It follows c10/cuda/CUDACachingAllocator.cpp of torch 2.1 to 2.13 step by step, for one device. Memory is
-counted, not touched. Only the device's addresses are made up: segments lie one behind the other.
+counted, not touched. Only the device's addresses are invented: segments follow one another.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from vramscope.allocator.settings import SMALL_LIMIT, SMALL_SEGMENT, UNLIMITED, Settings, TieBreak
-from vramscope.allocator.simulation.blocks import Bin, Block, Segment
+from vramscope.allocator.simulation.blocks import Bin, SimulatedBlock, SimulatedSegment
 from vramscope.allocator.simulation.expandable import (
     ExpandableSegments,
 )
@@ -18,14 +18,14 @@ from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 from vramscope.model.trace import Action
 
 Emit = Callable[[Action, int, int, int, int, int], None]
-"""action, address, size (as torch reports it), block size, stream, pool."""
+"""A callback for each event: action, address, size (as torch reports it), block size, stream, pool."""
 
 _FIRST_ADDRESS = 0x7000_0000_0000
-"""Looks like CUDA's, with room for 16 TiB of address space above."""
+"""An address like CUDA's, with 16 TiB of address space above it."""
 
 
 class OutOfMemory(Exception):  # noqa: N818 torch's word
-    """The request does not fit, and everything was tried."""
+    """The request does not fit after every attempt to release memory."""
 
     def __init__(self, need: int) -> None:
         super().__init__(f"a block of {need} bytes does not fit on the device")
@@ -33,11 +33,11 @@ class OutOfMemory(Exception):  # noqa: N818 torch's word
 
 
 @dataclass(slots=True)
-class Counts:
-    """How often things happened, by the names of ``torch.cuda.memory_stats()``."""
+class AllocatorCounts:
+    """Numbers of driver calls, retries and failures, with the names of ``torch.cuda.memory_stats()``."""
 
     num_device_alloc: int = 0
-    """Segments made by cudaMalloc."""
+    """Segments allocated with cudaMalloc."""
     num_device_free: int = 0
     num_alloc_retries: int = 0
     """Times that the whole cache was released because the device was full."""
@@ -56,47 +56,47 @@ class CachingAllocator:
     ) -> None:
         self.settings = settings
         self.capacity_bytes = capacity_bytes
-        """What the driver can give in all; None without limit. May be changed at any time."""
+        """Total bytes that the driver can give; None without a limit. May be changed at any time."""
         self._total_bytes = total_bytes
         self.requested_bytes = 0
-        """Of active blocks, as the program asked."""
+        """Bytes that the program requested, over all active blocks."""
         self.allocated_bytes = 0
-        """Blocks that serve the program."""
+        """Bytes of blocks that serve the program."""
         self.active_bytes = 0
-        """Allocated and pending."""
+        """Bytes of allocated and pending blocks."""
         self.reserved_bytes = 0
-        """Segments."""
-        self.counts = Counts()
+        """Bytes of all segments."""
+        self.counts = AllocatorCounts()
         self._emit: Emit = emit or (lambda *_: None)
         self._bins: dict[tuple[int, bool, int], Bin] = {}
-        self._used: dict[int, Block] = {}
+        self._used: dict[int, SimulatedBlock] = {}
         """Active blocks by address."""
-        self._pending: dict[int, Block] = {}
-        """By address, in the order of their frees."""
-        self._heads: dict[int, Block] = {}
-        """The first block of every segment by the segment's address."""
+        self._pending: dict[int, SimulatedBlock] = {}
+        """Pending blocks by address, in the order of their frees."""
+        self._heads: dict[int, SimulatedBlock] = {}
+        """The first block of every segment, by the segment's address."""
         self._retired_pools: set[int] = set()
         self._serial = 0
         self._searches = 0
-        """In the default large pool: the clock of garbage collection."""
+        """Searches in the default large pool: the clock of garbage collection."""
         self._next_address = _FIRST_ADDRESS
         self._stack_id = 0
         self._expandable = ExpandableSegments(self)
 
     def begin_in(self, state: Snapshot) -> None:
-        """Start in *state* instead of empty, before anything else. Its order of age is that of addresses."""
+        """Start in *state* instead of empty; call it before anything else. Lower addresses count as older."""
         makers = Makers(self._bin, self.next_serial, lambda bin_: self._expandable.space(bin_, 0))
         for head in heads(state, makers):
             self.adopt(head)
-            segment, block = head.segment, cast("Block | None", head)
+            segment, block = head.segment, cast("SimulatedBlock | None", head)
             self._next_address = max(self._next_address, segment.address + segment.size)
             while block is not None:
                 self._take_over(block)
                 block = block.next
         self.reserved_bytes = int(state.segments.size.sum())
 
-    def _take_over(self, block: Block) -> None:
-        """A block that is there before anything happens."""
+    def _take_over(self, block: SimulatedBlock) -> None:
+        """Register a block that exists before the first operation."""
         if not block.is_mapped:
             block.bin.add_unmapped(block)
         elif block.is_free:
@@ -110,12 +110,17 @@ class CachingAllocator:
             else:
                 self.allocated_bytes += block.size
 
-    # ------------------------------------------------------------------------------ what a program does
+    # ------------------------------------------------------------------------------ operations of a program
 
     def malloc(self, size: int, stream: int = 0, pool: int = 0, stack_id: int = 0) -> int:
-        """Hand out a block for *size* bytes; its address. Raises OutOfMemory.
+        """Allocate a block for *size* bytes and return its address.
 
-        Finished events are not looked for: call ``finish_events`` first where they would be.
+        Pending frees are not completed here: call ``finish_events`` first where torch would complete them.
+
+        Raises
+        ------
+        OutOfMemory
+            If the request does not fit.
         """
         if size <= 0:
             return 0  # torch's storage of 0 bytes is a null pointer
@@ -139,7 +144,7 @@ class CachingAllocator:
         return block.address
 
     def free(self, address: int) -> None:
-        """The program is done with the block at *address* (KeyError where it has none)."""
+        """Free the block at *address*; raises KeyError where there is none."""
         if not address:
             return
         block = self._used[address]
@@ -154,40 +159,44 @@ class CachingAllocator:
             self._complete(block)
 
     def record_stream(self, address: int, stream: int) -> None:
-        """Another stream uses the block: once freed it stays pending until its events are finished."""
+        """Mark the block as used by another stream: once freed, it stays pending until its events are
+        finished.
+        """
         block = self._used[address]
         if stream != block.bin.stream:
             block.users |= {stream}
 
     def finish_events(self, *addresses: int) -> None:
-        """The other streams are done with these pending blocks; with all of them where none is named."""
+        """Complete the frees of these pending blocks, or of all if none is given."""
         for address in addresses or tuple(self._pending):
             self._complete(self._pending.pop(address))
 
     def is_pending(self, address: int) -> bool:
-        """Whether the block there was freed and waits for another stream."""
+        """Whether the block at *address* was freed and waits for another stream."""
         return address in self._pending
 
     @property
     def total_bytes(self) -> int | None:
-        """Of the device, whoever else uses it: fractions and address space are shares of it.
+        """Total bytes of the device, whoever else uses it: fractions and address space are shares of it.
 
-        What the driver can give where nothing else is known.
+        Equals ``capacity_bytes`` where nothing else is known.
         """
         return self.capacity_bytes if self._total_bytes is None else self._total_bytes
 
     def empty_cache(self) -> None:
-        """Give everything unused back to the driver."""
+        """Return all unused segments to the driver."""
         self.finish_events()
         for bins in self._release_order():
             self._release_unsplit(bins)
 
     def retire_pool(self, pool: int) -> None:
-        """The graph or MemPool that owned this private pool is gone: its cache may be released."""
+        """Mark a private pool as ownerless, because its graph or MemPool is gone: its cache may be
+        released.
+        """
         self._retired_pools.add(pool)
 
     def snapshot(self, event: int, time_ns: int) -> Snapshot:
-        """Every segment and block now."""
+        """All segments and blocks at this moment."""
         segments: list[tuple[int, ...]] = []
         blocks: list[tuple[int, ...]] = []
         for address in sorted(self._heads):
@@ -210,12 +219,12 @@ class CachingAllocator:
             bin_ = self._bins[key] = Bin(pool, stream, is_large=is_large)
         return bin_
 
-    def _tell(self, action: Action, block: Block) -> None:
+    def _tell(self, action: Action, block: SimulatedBlock) -> None:
         bin_ = block.bin
         self._emit(action, block.address, block.requested_size, block.size, bin_.stream, bin_.pool)
 
-    def _complete(self, block: Block) -> None:
-        """Back into the free lists, one with its free neighbours."""
+    def _complete(self, block: SimulatedBlock) -> None:
+        """Return the block to the free lists, merged with its free neighbors."""
         del self._used[block.address]
         self.active_bytes -= block.size
         self.requested_bytes -= block.requested_size
@@ -226,8 +235,8 @@ class CachingAllocator:
         block.age_base = self._searches
         block.bin.add(block)
 
-    def merge(self, block: Block) -> None:
-        """With the neighbours that are free and mapped alike, or alike not mapped."""
+    def merge(self, block: SimulatedBlock) -> None:
+        """Merge the block with free neighbors that are mapped, or unmapped, as it is."""
         for other in (block.prev, block.next):
             if other is None or not other.is_free or other.is_mapped != block.is_mapped:
                 continue
@@ -239,18 +248,18 @@ class CachingAllocator:
                 self._heads[block.segment.address] = block
             block.absorb(other)
 
-    def cut(self, block: Block, size: int) -> Block:
-        """The first *size* bytes of a block, as a block of its own."""
+    def cut(self, block: SimulatedBlock, size: int) -> SimulatedBlock:
+        """Cut off the first *size* bytes of a block as a new block."""
         is_block_order = self.settings.tie_break is TieBreak.BLOCK
         front = block.cut(size, self.next_serial() if is_block_order else block.tie)
         if front.prev is None:
             self._heads[block.segment.address] = front
         return front
 
-    def _split(self, block: Block, need: int) -> Block:
-        """The front of a block that is in no free list; the rest goes into one.
+    def _split(self, block: SimulatedBlock, need: int) -> SimulatedBlock:
+        """Split a block that is in no free list: return its front and put the rest into a free list.
 
-        The rest of a large block that is not split off (up to 1 MiB) belongs to whoever asked, and counts as
+        The rest of a large block that is not split off (up to 1 MiB) belongs to the caller and counts as
         allocated: a block may be larger than its rounded request.
         """
         if not self.settings.splits(need, block.size - need):
@@ -260,7 +269,7 @@ class CachingAllocator:
         return front
 
     def next_serial(self) -> int:
-        """Of a new block or segment, for the order among equals; torch ≤ 2.11 had none."""
+        """Number of a new block or segment, which orders equally large blocks; torch ≤ 2.11 had none."""
         if self.settings.tie_break is TieBreak.ADDRESS:
             return 0
         self._serial += 1
@@ -268,10 +277,10 @@ class CachingAllocator:
 
     # ------------------------------------------------------------------------------------------- search
 
-    def _found(self, bin_: Bin, need: int) -> Block | None:
-        """The best fit, taken out of its free list; None where there is none or it wastes too much."""
-        # Only the one best fit is looked at: if it wastes too much, a larger one would waste more, and a
-        # block that max_split_size keeps whole for long requests has only such behind it.
+    def _found(self, bin_: Bin, need: int) -> SimulatedBlock | None:
+        """Take the best fit from its free list; None where there is none or it wastes too much."""
+        # Only the best fit is checked: if it wastes too much, a larger block would waste more, and blocks
+        # that max_split_size keeps whole for large requests are followed only by such blocks.
         self._searches += bin_.is_large and bin_.pool == 0
         place = bin_.first_of(need)
         order = bin_.order
@@ -281,10 +290,10 @@ class CachingAllocator:
             return None
         return order.pop(place)[3]
 
-    def _made(self, bin_: Bin, need: int) -> Block | None:
-        """A block from the driver, after releasing ever more of the cache: torch's order of last resorts.
+    def _made(self, bin_: Bin, need: int) -> SimulatedBlock | None:
+        """Get a block from the driver, releasing more of the cache after each failure, in torch's order.
 
-        Only the last counts as a retry (``num_alloc_retries``), and it counts whether it helps or not.
+        Only the last attempt counts as a retry (``num_alloc_retries``), whether it succeeds or not.
         """
         self._collect_garbage()
         block = self._from_driver(bin_, need)
@@ -298,9 +307,9 @@ class CachingAllocator:
 
     # -------------------------------------------------------------------------------------------- driver
 
-    def _from_driver(self, bin_: Bin, need: int) -> Block | None:
+    def _from_driver(self, bin_: Bin, need: int) -> SimulatedBlock | None:
         size = self.settings.segment_size(need)
-        # A fraction that is set counts like a cudaMalloc that failed: the cache is released all the same.
+        # Exceeding the fraction counts like a failed cudaMalloc: the cache is released all the same.
         allowed = self._allowed_bytes()
         if allowed is not None and self.reserved_bytes + size > allowed:
             return None
@@ -309,7 +318,7 @@ class CachingAllocator:
         if not self.has_room(size):
             return None
         segment = self.new_segment(size, is_expandable=False)
-        block = Block(segment.address, size, bin_, segment, segment.tie)
+        block = SimulatedBlock(segment.address, size, bin_, segment, segment.tie)
         self.adopt(block)
         self.counts.num_device_alloc += 1
         self.moved(Action.SEGMENT_ALLOC, (segment.address, size), bin_)
@@ -320,25 +329,27 @@ class CachingAllocator:
         return None if fraction is None or total is None else int(fraction * total)
 
     def has_room(self, size: int) -> bool:
-        """Whether the driver can give so much more."""
+        """Whether the driver can give *size* more bytes."""
         return self.capacity_bytes is None or self.reserved_bytes + size <= self.capacity_bytes
 
-    def new_segment(self, size: int, *, is_expandable: bool) -> Segment:
-        """Address space behind all earlier ones."""
+    def new_segment(self, size: int, *, is_expandable: bool) -> SimulatedSegment:
+        """Reserve address space after all earlier segments."""
         address = self._next_address
         self._next_address += -(-size // SMALL_SEGMENT) * SMALL_SEGMENT
-        return Segment(address, size, self.next_serial(), self._stack_id, is_expandable=is_expandable)
+        return SimulatedSegment(
+            address, size, self.next_serial(), self._stack_id, is_expandable=is_expandable
+        )
 
-    def adopt(self, block: Block) -> None:
-        """The one block of a new segment."""
+    def adopt(self, block: SimulatedBlock) -> None:
+        """Register the one block of a new segment."""
         self._heads[block.segment.address] = block
 
-    def forget(self, segment: Segment) -> None:
-        """A segment is no more."""
+    def forget(self, segment: SimulatedSegment) -> None:
+        """Remove a segment from the list of segments."""
         del self._heads[segment.address]
 
     def moved(self, action: Action, place: tuple[int, int], bin_: Bin) -> None:
-        """Memory came from the driver or went back: address and size."""
+        """Account for memory gained from or returned to the driver; *place* is its address and size."""
         address, size = place
         is_gain = action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
         self.reserved_bytes += size if is_gain else -size
@@ -347,7 +358,9 @@ class CachingAllocator:
     # ------------------------------------------------------------------------------------------- release
 
     def _release_order(self) -> Iterator[list[Bin]]:
-        """Large before small, default pool first; of private pools only those that nobody owns any more."""
+        """Yield bins in release order: large before small, default pool first; private pools only without
+        owner.
+        """
         for pool in (0, *sorted(self._retired_pools)):
             for is_large in (True, False):
                 found = [b for b in self._bins.values() if (b.pool, b.is_large) == (pool, is_large)]
@@ -362,15 +375,17 @@ class CachingAllocator:
             if block.segment.is_expandable:
                 self._expandable.shrink(block)
 
-    def _release(self, block: Block) -> None:
-        """cudaFree of a whole segment."""
+    def _release(self, block: SimulatedBlock) -> None:
+        """Return a whole segment with cudaFree."""
         block.bin.remove(block)
         self.forget(block.segment)
         self.counts.num_device_free += 1
         self.moved(Action.SEGMENT_FREE, (block.address, block.size), block.bin)
 
     def _release_oversize(self, bin_: Bin, need: int) -> bool:
-        """With ``max_split_size``: blocks that may not be split make room. Whether they made enough."""
+        """Release unsplittable blocks under ``max_split_size`` to make room; return whether they made
+        enough.
+        """
         limit = self.settings.max_split_size
         if limit == UNLIMITED:
             return False
@@ -389,10 +404,11 @@ class CachingAllocator:
         return released >= target
 
     def _collect_garbage(self) -> None:
-        """Above the threshold, release cached large segments that were not reused for long.
+        """Above the threshold, release cached large segments that were not reused for a long time.
 
         Without ``memory_fraction`` torch never collects, whatever the threshold. A block's age is the number
-        of searches since it was freed; those of at least the mean age go, then the mean is taken anew.
+        of searches since it was freed; blocks of at least the mean age are released, then the mean is
+        updated.
         """
         allowed, threshold = self._allowed_bytes(), self.settings.garbage_collection_threshold
         if allowed is None or threshold <= 0:
@@ -413,10 +429,10 @@ class CachingAllocator:
                 self._release(block)
 
 
-def _mapped_runs(head: Block) -> Iterator[list[Block]]:
-    """The blocks of a segment; of an expandable one, each unbroken row of mapped blocks."""
-    run: list[Block] = []
-    block: Block | None = head
+def _mapped_runs(head: SimulatedBlock) -> Iterator[list[SimulatedBlock]]:
+    """The blocks of a segment; for an expandable one, each contiguous run of mapped blocks."""
+    run: list[SimulatedBlock] = []
+    block: SimulatedBlock | None = head
     while block is not None:
         if block.is_mapped:
             run.append(block)
@@ -428,7 +444,7 @@ def _mapped_runs(head: Block) -> Iterator[list[Block]]:
         yield run
 
 
-def _segment_row(run: list[Block]) -> tuple[int, ...]:
+def _segment_row(run: list[SimulatedBlock]) -> tuple[int, ...]:
     first = run[0]
     bin_, segment = first.bin, first.segment
     size = sum(block.size for block in run)
@@ -436,7 +452,7 @@ def _segment_row(run: list[Block]) -> tuple[int, ...]:
     return (first.address, size, bin_.stream, bin_.pool, *kind, segment.stack_id)
 
 
-def _block_row(segment: int, block: Block) -> tuple[int, ...]:
+def _block_row(segment: int, block: SimulatedBlock) -> tuple[int, ...]:
     if not block.is_used:
         return (segment, block.address, block.size, 0, BlockState.INACTIVE, 0)
     state = BlockState.PENDING_FREE if block.is_pending else BlockState.ALLOCATED

@@ -1,13 +1,13 @@
-"""The pieces of the predicting allocator: blocks, and the free lists they wait in.
+"""The pieces of the predicting allocator: blocks, segments and free lists.
 
-Best fit means: of the free blocks of one pool, size class and stream, the smallest that is large enough.
+Best fit means the smallest sufficient block among the free blocks of one pool, size class and stream.
 """
 
 from bisect import bisect_left, insort
 
 
-class Block:
-    """A piece of a segment, linked to its neighbours there. Addresses and sizes in bytes."""
+class SimulatedBlock:
+    """A piece of a segment, linked to its neighbors there. Addresses and sizes in bytes."""
 
     __slots__ = (
         "address",
@@ -26,15 +26,15 @@ class Block:
         "users",
     )
 
-    def __init__(self, address: int, size: int, bin_: "Bin", segment: "Segment", tie: int) -> None:
+    def __init__(self, address: int, size: int, bin_: "Bin", segment: "SimulatedSegment", tie: int) -> None:
         self.address = address
         self.size = size
         self.bin = bin_
         self.segment = segment
         self.tie = tie
-        """Order among equally large free blocks."""
-        self.prev: Block | None = None
-        self.next: Block | None = None
+        """The order among equally large free blocks."""
+        self.prev: SimulatedBlock | None = None
+        self.next: SimulatedBlock | None = None
         self.is_used = False
         self.is_pending = False
         """Freed by the program, still used by another stream."""
@@ -42,23 +42,23 @@ class Block:
         self.requested_size = 0
         self.stack_id = 0
         self.users: frozenset[int] = frozenset()
-        """Other streams that use it. Rarely any: a set for each block would be many objects."""
+        """Other streams that use it. A shared frozenset, because nearly all blocks have none."""
         self.age_base = 0
         """Searches of the default large pool until it was freed."""
 
     @property
     def is_free(self) -> bool:
-        """Whether neighbours may merge with it."""
+        """Whether neighbors may merge with it."""
         return not (self.is_used or self.is_pending)
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all of its segment."""
+        """Whether it covers its whole segment."""
         return self.prev is None and self.next is None
 
-    def cut(self, size: int, tie: int) -> "Block":
-        """Make the first *size* bytes a block of its own, of that order; this one keeps the rest."""
-        front = Block(self.address, size, self.bin, self.segment, tie)
+    def cut(self, size: int, tie: int) -> "SimulatedBlock":
+        """Turn the first *size* bytes into a new block with order *tie*; this block keeps the rest."""
+        front = SimulatedBlock(self.address, size, self.bin, self.segment, tie)
         front.is_mapped = self.is_mapped
         front.prev, front.next = self.prev, self
         if self.prev is not None:
@@ -68,8 +68,8 @@ class Block:
         self.size -= size
         return front
 
-    def absorb(self, other: "Block") -> None:
-        """Become one with a neighbour."""
+    def absorb(self, other: "SimulatedBlock") -> None:
+        """Merge a neighbor into this block."""
         if other is self.prev:
             self.address = other.address
             self.prev = other.prev
@@ -82,8 +82,8 @@ class Block:
         self.size += other.size
 
 
-class Segment:
-    """What came from one cudaMalloc, or the address space that one expandable segment may grow into."""
+class SimulatedSegment:
+    """Memory of one cudaMalloc, or the address space that one expandable segment may grow into."""
 
     __slots__ = ("address", "is_expandable", "size", "stack_id", "tie")
 
@@ -96,7 +96,7 @@ class Segment:
 
 
 class Bin:
-    """The free blocks of one pool, size class and stream, in the order in which the search sees them."""
+    """The free blocks of one pool, size class and stream, in search order."""
 
     __slots__ = ("is_large", "order", "pool", "stream", "unmapped")
 
@@ -104,23 +104,27 @@ class Bin:
         self.pool = pool
         self.stream = stream
         self.is_large = is_large
-        self.order: list[tuple[int, int, int, Block]] = []
-        """(size, tie, address, block): addresses differ, so blocks are never compared."""
-        self.unmapped: list[tuple[int, Block]] = []
+        self.order: list[tuple[int, int, int, SimulatedBlock]] = []
+        """Tuples of (size, tie, address, block): addresses differ, so blocks are never compared."""
+        self.unmapped: list[tuple[int, SimulatedBlock]] = []
         """Address space of expandable segments without memory, by address."""
 
-    def add(self, block: Block) -> None:
+    def add(self, block: SimulatedBlock) -> None:
+        """Insert a free block into the search order."""
         insort(self.order, (block.size, block.tie, block.address, block))
 
-    def remove(self, block: Block) -> None:
+    def remove(self, block: SimulatedBlock) -> None:
+        """Remove a free block from the search order."""
         del self.order[bisect_left(self.order, (block.size, block.tie, block.address))]
 
     def first_of(self, size: int) -> int:
-        """The place of the smallest block of at least that size."""
+        """The index of the smallest block of at least *size* bytes."""
         return bisect_left(self.order, (size,))
 
-    def add_unmapped(self, block: Block) -> None:
+    def add_unmapped(self, block: SimulatedBlock) -> None:
+        """Insert an unmapped block, ordered by address."""
         insort(self.unmapped, (block.address, block))
 
-    def remove_unmapped(self, block: Block) -> None:
+    def remove_unmapped(self, block: SimulatedBlock) -> None:
+        """Remove an unmapped block from the address space."""
         del self.unmapped[bisect_left(self.unmapped, (block.address,))]

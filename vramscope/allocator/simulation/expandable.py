@@ -1,13 +1,13 @@
-"""How do expandable segments grow and shrink?
+"""The growth and shrinking of expandable segments.
 
-One address space per pool, size class and stream, larger than the device; memory is mapped into it in units
-as it is needed, so that free blocks at its end can always grow.
+Each pool, size class and stream has one address space, larger than the device; memory is mapped into it in
+units as it is needed, so that free blocks at its end can always grow.
 """
 
 from typing import TYPE_CHECKING
 
 from vramscope.allocator.settings import SMALL_SEGMENT
-from vramscope.allocator.simulation.blocks import Bin, Block
+from vramscope.allocator.simulation.blocks import Bin, SimulatedBlock
 from vramscope.model.trace import Action
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ class ExpandableSegments:
         self._allocator = allocator
 
     def preferred(self, bin_: Bin, place: int) -> int:
-        """From the best fit on: the first free block that could not become larger than the one after it."""
+        """The first free block, from the best fit on, that could not grow larger than the one after it."""
         order = bin_.order
-        if not self._allocator.settings.expandable_segments:  # switched off meanwhile
+        if not self._allocator.settings.expandable_segments:  # the setting was switched off meanwhile
             while place < len(order) and order[place][3].segment.is_expandable:
                 place += 1
             return place
@@ -40,9 +40,11 @@ class ExpandableSegments:
             place += 1
         return place
 
-    def grown(self, bin_: Bin, need: int) -> Block | None:
-        """A block of at least *need* bytes, in no free list; None where the device has not enough."""
-        block: Block | None = self._candidate(bin_, need)
+    def grown(self, bin_: Bin, need: int) -> SimulatedBlock | None:
+        """Map a block of at least *need* bytes, in no free list; None where the device has not enough
+        memory.
+        """
+        block: SimulatedBlock | None = self._candidate(bin_, need)
         if block is not None and not block.is_mapped:
             block = self._mapped(block, min(block.size, need))
         while block is not None and block.size < need:
@@ -53,8 +55,8 @@ class ExpandableSegments:
             bin_.remove(block)
         return block
 
-    def shrink(self, block: Block) -> None:
-        """Unmap the whole units inside a free block; what is left of it on both sides stays free."""
+    def shrink(self, block: SimulatedBlock) -> None:
+        """Unmap the whole units inside a free block; the parts left on both sides stay free."""
         allocator, bin_ = self._allocator, block.bin
         base, unit = block.segment.address, self._unit(bin_)
         begin = base + -(-(block.address - base) // unit) * unit
@@ -75,8 +77,10 @@ class ExpandableSegments:
             bin_.remove_unmapped(block)
             allocator.forget(block.segment)
 
-    def _candidate(self, bin_: Bin, need: int) -> Block:
-        """The lowest free or unmapped block with enough room behind it; new space where there is none."""
+    def _candidate(self, bin_: Bin, need: int) -> SimulatedBlock:
+        """The lowest free or unmapped block with enough space from it on; new address space where there is
+        none.
+        """
         for _, unmapped in bin_.unmapped:
             before = unmapped.prev
             block = before if before is not None and before.is_free else unmapped
@@ -84,24 +88,26 @@ class ExpandableSegments:
                 return block
         return self._reserve(bin_, need)
 
-    def _reserve(self, bin_: Bin, need: int) -> Block:
-        """Address space for a new segment."""
+    def _reserve(self, bin_: Bin, need: int) -> SimulatedBlock:
+        """Reserve address space for a new segment."""
         allocator, size = self._allocator, self.space(bin_, need)
         segment = allocator.new_segment(size, is_expandable=True)
-        block = Block(segment.address, size, bin_, segment, segment.tie)
+        block = SimulatedBlock(segment.address, size, bin_, segment, segment.tie)
         block.is_mapped = False
         allocator.adopt(block)
         bin_.add_unmapped(block)
         return block
 
     def space(self, bin_: Bin, need: int) -> int:
-        """How much of it: 1.125 times the device, so that it rarely runs out; in whole units."""
+        """The size of the address space: 1.125 times the device, so that it rarely runs out; in whole
+        units.
+        """
         total, unit = self._allocator.total_bytes, self._unit(bin_)
         wanted = total * 9 // 8 if total else _UNLIMITED_SPACE
         return -(-max(wanted, need) // unit) * unit
 
-    def _mapped(self, block: Block, size: int) -> Block | None:
-        """Map the front of an unmapped block, in whole units; it, one with its free neighbours."""
+    def _mapped(self, block: SimulatedBlock, size: int) -> SimulatedBlock | None:
+        """Map the front of an unmapped block in whole units, and merge it with its free neighbors."""
         allocator, bin_ = self._allocator, block.bin
         unit = self._unit(bin_)
         size = -(-size // unit) * unit
@@ -122,15 +128,15 @@ class ExpandableSegments:
         return self._allocator.settings.large_segment_size if bin_.is_large else SMALL_SEGMENT
 
 
-def _could_be(block: Block) -> int:
-    """Its size if all that is unmapped behind it were mapped."""
-    behind = block.next
-    return block.size + (behind.size if behind is not None and not behind.is_mapped else 0)
+def _could_be(block: SimulatedBlock) -> int:
+    """The block's size if all unmapped space after it were mapped."""
+    following = block.next
+    return block.size + (following.size if following is not None and not following.is_mapped else 0)
 
 
-def _has_room(block: Block, need: int) -> bool:
-    """Whether it and the free or unmapped blocks behind it are large enough together."""
-    following: Block | None = block
+def _has_room(block: SimulatedBlock, need: int) -> bool:
+    """Whether the block and the free or unmapped blocks after it are large enough together."""
+    following: SimulatedBlock | None = block
     while need > 0 and following is not None and following.is_free:
         need -= following.size
         following = following.next

@@ -1,8 +1,8 @@
-"""What was the allocator's state at any moment, at once?
+"""Gives the allocator's state at any instant of a trace within milliseconds.
 
-Which events belong to one block is found once, for the whole trace. Every so often the blocks alive then are
-written down; a state is the nearest such list before it, and what happened since. No list is longer than the
-distance between two, so all of them together are no larger than one column of the trace.
+The events of each block are found once, for the whole trace. At regular distances the blocks alive then are
+stored as a checkpoint; a state is the nearest checkpoint before it plus what happened since. No checkpoint is
+larger than the distance between two, so all of them together are no larger than one column of the trace.
 """
 
 from bisect import bisect_right
@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.allocator.layout import Used, blocks_of, segments_after, used
-from vramscope.allocator.lives import Lives, lives_by_birth
+from vramscope.allocator.lives import BlockLives, lives_by_birth
 from vramscope.allocator.state_index.segment_events import (
-    still_telling,
+    relevant_segment_events,
 )
 from vramscope.model.snapshot import BlockState, Segments, Snapshot
 from vramscope.model.trace import Action, Trace
@@ -21,13 +21,13 @@ from vramscope.model.trace import Action, Trace
 _LEAST_DISTANCE = 1 << 15
 """Events between two checkpoints; more where more blocks live at once."""
 _LEAST_MOVES = 256
-"""Events of segments between two lists of those that matter."""
+"""Segment events between two lists of the relevant ones."""
 
 
 class StateIndex:
     """States of one trace; ``at(k)`` equals ``replay.state_at(trace, initial, k)``.
 
-    Made in 0.1 s per million events; a state then takes milliseconds, however long the trace.
+    Building it takes 0.1 s per million events; a state then takes milliseconds, however long the trace.
     """
 
     __slots__ = (
@@ -51,7 +51,7 @@ class StateIndex:
         self._segment_events = np.flatnonzero(is_segment)
         self._segment_trace = trace.rows(self._segment_events)
         self._segments = initial.segments
-        self._moves, self._moves_since = self._moves_that_tell()
+        self._moves, self._moves_since = self._relevant_moves()
         found = lives_by_birth(trace)
         self._older = used(initial.blocks)
         n_older = int(np.searchsorted(found.alloc, 0))
@@ -84,7 +84,7 @@ class StateIndex:
         return segments_after(self._segments, self._segment_trace.rows(moves))
 
     def _older_at(self, k: int) -> Used:
-        """What is left of the blocks that were there before the first event."""
+        """Blocks from before the first event that are still in use at *k*."""
         is_left = (self._older_ends < 0) | (self._older_ends >= k)
         is_asked = (self._older_requests >= 0) & (self._older_requests < k)
         state = np.where(is_asked, BlockState.PENDING_FREE, self._older.state).astype("u1")
@@ -92,7 +92,7 @@ class StateIndex:
         return Used(**columns).rows(is_left)
 
     def _fresh_at(self, k: int) -> Used:
-        """The blocks that the trace handed out and that are not back yet."""
+        """Blocks that the trace allocated and that are not free yet at *k*."""
         rows = self._alive(self._checkpoints[k // self._distance], k // self._distance * self._distance, k)
         alloc, request = self._lives.alloc[rows], self._lives.request[rows]
         is_asked = (request >= 0) & (request < k)
@@ -105,22 +105,23 @@ class StateIndex:
         )
 
     def _alive(self, before: NDArray[np.int32], then: int, k: int) -> NDArray[np.int32]:
-        """The lives at instant *k*, given those at the instant *then* before it."""
+        """The lives at instant *k*, given those at the earlier instant *then*."""
         first, last = np.searchsorted(self._lives.alloc, (then, k))
         rows = np.concatenate([before, np.arange(first, last, dtype="i4")])
         end = self._lives.end[rows]
         alive: NDArray[np.int32] = rows[(end < 0) | (end >= k)]
         return alive
 
-    def _moves_that_tell(self) -> tuple[list[NDArray[np.int64]], list[int]]:
-        """The events of segments that still matter after so many of them; of these about as many as there
-        are segments lie between two."""
+    def _relevant_moves(self) -> tuple[list[NDArray[np.int64]], list[int]]:
+        """The segment events that are still relevant after each of several positions; the distance between
+        two positions is about the number of relevant events.
+        """
         found, since = [np.zeros(0, dtype="i8")], [0]
         n_moves = len(self._segment_trace)
-        while (behind := since[-1] + max(_LEAST_MOVES, len(found[-1]))) < n_moves:
-            rows = np.concatenate([found[-1], np.arange(since[-1], behind)])
-            found.append(still_telling(self._segment_trace, rows, self._segments))
-            since.append(behind)
+        while (end := since[-1] + max(_LEAST_MOVES, len(found[-1]))) < n_moves:
+            rows = np.concatenate([found[-1], np.arange(since[-1], end)])
+            found.append(relevant_segment_events(self._segment_trace, rows, self._segments))
+            since.append(end)
         return found, since
 
     def _made(self) -> list[NDArray[np.int32]]:
@@ -130,7 +131,7 @@ class StateIndex:
         return found
 
 
-def _most_at_once(known: Lives, n_events: int) -> int:
+def _most_at_once(known: BlockLives, n_events: int) -> int:
     """The largest number of blocks alive at one instant."""
     ends = known.end[known.end >= 0]
     change = np.bincount(known.alloc, minlength=n_events + 1) - np.bincount(ends, minlength=n_events + 1)

@@ -1,7 +1,7 @@
-"""What was the allocator's state at any moment of a run that is still being written?
+"""Gives the allocator's state at any instant of a run that is still being written.
 
-A trace that grows is a row of chapters, each with the state at its start. A chapter that is full is never
-looked at again until somebody asks for an instant in it; new events touch only the last one.
+A growing trace is divided into chapters, each with the state at its start. A full chapter is not touched
+again until an instant in it is requested; new events affect only the last chapter.
 """
 
 from bisect import bisect_right
@@ -11,13 +11,14 @@ from vramscope.model.snapshot import Snapshot
 from vramscope.model.trace import Trace
 
 _CHAPTER = 1 << 15
-"""Events of a chapter, at least: its index is made in 4 ms."""
+"""Least number of events of a chapter: its index is built in 4 ms."""
 
 
-class GrowingIndex:
-    """``extend`` takes what the trace has become; ``at(k)`` equals that of a ``StateIndex`` of all so far.
+class AppendableStateIndex:
+    """A state index to which events can be appended; ``at(k)`` equals that of a ``StateIndex`` of all events
+    so far.
 
-    Memory: one state per chapter. The events stay with whoever holds them; none is copied.
+    ``extend`` takes the extended trace. Memory: one state per chapter. The events are not copied.
     """
 
     __slots__ = ("_index", "_indexed", "_starts", "_states", "_trace")
@@ -28,20 +29,25 @@ class GrowingIndex:
         self._states = [initial]
         self._trace = Trace.of()
         self._index = StateIndex(self._trace, initial)
-        """Of the chapter asked for last."""
+        """The index of the chapter requested last."""
         self._indexed = (0, 0)
-        """Which chapter that is, and how many events it had."""
+        """The number of that chapter and of its events."""
 
     def __len__(self) -> int:
-        """The last instant known."""
+        """The last known instant."""
         return self._starts[0] + len(self._trace)
 
     def extend(self, trace: Trace) -> Snapshot:
-        """*trace*: every event so far, those known before first; gives the state before the new ones. Its
-        time does not depend on what lies behind.
+        """Take the extended trace and return the state before its new events.
 
-        With that state the new ones are a recording of their own, which every analysis takes:
-        ``timeline(Recording(trace=new, initial=before))``.
+        The time does not depend on the number of earlier events. With the returned state the new events form
+        a recording of their own, which every analysis accepts: ``timeline(Recording(trace=new,
+        initial=before))``.
+
+        Parameters
+        ----------
+        trace
+            Every event so far, beginning with those already known.
         """
         before = self.at(len(self))
         self._trace = trace
@@ -59,7 +65,7 @@ class GrowingIndex:
         return _moved(self._index_of(chapter).at(k - self._starts[chapter]), k, self._states[chapter])
 
     def _end_of_last(self) -> int:
-        """Where the last chapter is full: no state is larger than the events of its chapter."""
+        """The end of the last chapter once it is full: no state is larger than the events of its chapter."""
         return self._starts[-1] + max(_CHAPTER, len(self._states[-1].blocks))
 
     def _index_of(self, chapter: int) -> StateIndex:
@@ -76,6 +82,8 @@ class GrowingIndex:
 
 
 def _moved(state: Snapshot, k: int, start: Snapshot) -> Snapshot:
-    """A chapter counts from its own start; at that start its clock is the one before."""
+    """Shift a state from its chapter's instants to those of the trace; at a chapter's start the clock is that
+    of the state before.
+    """
     time_ns = state.time_ns if k > start.event else start.time_ns
     return Snapshot(event=k, time_ns=time_ns, segments=state.segments, blocks=state.blocks)

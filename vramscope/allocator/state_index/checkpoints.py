@@ -1,4 +1,4 @@
-"""What was the state at an instant, given some states in between? So a part needs only what lies near it."""
+"""States at regular distances of a trace, so that a part of it is replayed from the nearest state only."""
 
 from vramscope.allocator.replay import state_at
 from vramscope.allocator.settings import Settings
@@ -7,10 +7,10 @@ from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Snapshot
 
 DISTANCE = 1 << 17
-"""Events between two checkpoints: replaying so many takes a twentieth of a second."""
+"""Events between two checkpoints: replaying this many takes a twentieth of a second."""
 
 _FEWEST = 8
-"""Checkpoints worth having: a shorter trace is replayed from its start in a tenth of a second."""
+"""Least number of checkpoints: a shorter trace is replayed from its start in a tenth of a second."""
 
 
 def checkpoints(recording: Recording) -> tuple[Snapshot, ...]:
@@ -23,7 +23,7 @@ def checkpoints(recording: Recording) -> tuple[Snapshot, ...]:
 
 
 def state_from_nearest(recording: Recording, k: int) -> Snapshot:
-    """Segments and blocks at instant *k*; looks at no event before the nearest checkpoint."""
+    """Segments and blocks at instant *k*; reads no event before the nearest checkpoint."""
     known = (recording.initial, *recording.checkpoints)
     start = max((state for state in known if state.event <= k), key=lambda state: state.event)
     if start.event == k:

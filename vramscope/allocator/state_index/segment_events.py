@@ -1,7 +1,7 @@
-"""Which events of segments still matter, the further the trace goes on?
+"""Selects the segment events that still determine the current segments.
 
-A segment that came and went is as if it had never been. What is left of any number of events is about as many
-as there are segments, and leads to the same segments as all of them: ``layout.segments_after``.
+A segment that appeared and was freed leaves no effect. The relevant part of any number of events is about as
+long as the list of segments, and leads to the same segments as all events: ``layout.segments_after``.
 """
 
 from typing import Any
@@ -13,9 +13,18 @@ from vramscope.model.snapshot import Segments
 from vramscope.model.trace import Action, Trace
 
 
-def still_telling(trace: Trace, rows: NDArray[Any], before: Segments) -> NDArray[Any]:
-    """Of the *rows* of *trace*, in order, those without which the segments after them would not be known;
-    *before*: those before the first row."""
+def relevant_segment_events(trace: Trace, rows: NDArray[Any], before: Segments) -> NDArray[Any]:
+    """The segment events of *rows* that still determine the segments after them.
+
+    Parameters
+    ----------
+    trace
+        The events.
+    rows
+        Rows of *trace*, in order.
+    before
+        The segments before the first row.
+    """
     action = trace.action[rows]
     is_cuda = (action == Action.SEGMENT_ALLOC) | (action == Action.SEGMENT_FREE)
     mapped = (action == Action.SEGMENT_MAP) | (action == Action.SEGMENT_UNMAP)
@@ -25,7 +34,9 @@ def still_telling(trace: Trace, rows: NDArray[Any], before: Segments) -> NDArray
 
 
 def _last(trace: Trace, rows: NDArray[Any], before: Segments) -> NDArray[Any]:
-    """By cudaMalloc: the last event at each address, unless it ends what began among the rows."""
+    """Events of cudaMalloc segments: the last one at each address, unless it frees a segment that appeared
+    among the rows.
+    """
     last = rows[::-1][np.unique(trace.address[rows][::-1], return_index=True)[1]]
     is_there = trace.action[last] == Action.SEGMENT_ALLOC
     found: NDArray[Any] = last[is_there | np.isin(trace.address[last], before.address)]
@@ -33,8 +44,11 @@ def _last(trace: Trace, rows: NDArray[Any], before: Segments) -> NDArray[Any]:
 
 
 def _not_undone(trace: Trace, rows: NDArray[Any]) -> NDArray[Any]:
-    """Of expandable memory: maps and unmaps of the same range that do not cancel out. The first that begins
-    or ends at an address stays anyway: it tells whose memory that is."""
+    """Events of expandable memory: maps and unmaps of the same range that do not cancel out.
+
+    The first event that begins or ends at an address always stays: it gives the stream and pool of that
+    memory.
+    """
     start, end = trace.address[rows], trace.address[rows] + trace.size[rows].astype("u8")
     stays = np.zeros(len(rows), dtype="?")
     for edge in (start, end):
@@ -46,7 +60,7 @@ def _not_undone(trace: Trace, rows: NDArray[Any]) -> NDArray[Any]:
     is_new[1:] = (np.diff(start[order]) != 0) | (np.diff(end[order]) != 0)
     group = np.cumsum(is_new) - 1
     net = np.bincount(group, weights=sign[order]).astype("i8")
-    # Unmaps come first within a group: |net| of them where these are more, else the last so many maps.
+    # Unmaps come first within a group: |net| of them stay where they are more, else the last maps.
     first = np.flatnonzero(is_new)
     place = np.arange(len(order)) - first[group]
     size = np.diff(np.append(first, len(order)))[group]

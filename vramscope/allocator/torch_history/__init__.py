@@ -1,7 +1,8 @@
-"""What did torch's allocator remember? Its snapshot, of any version from 2.0 to 2.13, as columns.
+"""Converts torch's allocator snapshot, of any version from 2.0 to 2.13, into columns.
 
-Nothing here knows torch: a snapshot is plain data, from a file or from ``torch.cuda.memory._snapshot()``.
-What a snapshot lacks becomes a note; what cannot be one raises FormatError with the path inside of it.
+Nothing here imports torch: a snapshot is plain data, from a file or from ``torch.cuda.memory._snapshot()``.
+Whatever a snapshot lacks becomes a note; malformed data raises FormatError with the path inside of the
+snapshot.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from vramscope.allocator.settings import Settings
 from vramscope.allocator.torch_history.annotations import (
-    Mark,
+    PendingMark,
     annotation_marks,
     marks_of,
 )
@@ -43,7 +44,7 @@ _STATES = {
 }
 _LAST_TIME_US = 2**63 // 1000 - 1
 _LARGEST = 1 << 48
-"""Bytes (256 TiB): what is said to be larger is no memory, and sums of it would not fit their numbers."""
+"""Bytes (256 TiB): a larger value is no memory size, and sums of it would overflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,9 @@ class DeviceHistory:
 
     device: int
     trace: Trace
-    """As torch wrote it: ``block_size`` of allocations and frees is 0, and it may start late."""
+    """The events as torch wrote them: ``block_size`` of allocations and frees is 0, and the trace may start
+    late.
+    """
     final: Snapshot
     pools: tuple[tuple[int, int], ...]
     marks: Marks
@@ -63,10 +66,28 @@ class DeviceHistory:
 def histories(
     snapshot: Mapping[str, Any] | list[Any], stacks: StackBuilder, torch: str = ""
 ) -> tuple[list[DeviceHistory], list[Note]]:
-    """One history per device that holds segments or has events, in order of device; notes about the whole.
+    """Convert a snapshot to one history per device that holds segments or has events.
 
-    *stacks* collects the call stacks; *torch* is the version that wrote the snapshot, guessed where ''.
     Takes about 2 s of CPU per million events.
+
+    Parameters
+    ----------
+    snapshot
+        Torch's snapshot, or its bare list of segments.
+    stacks
+        Collects the call stacks.
+    torch
+        Version that wrote the snapshot; '' guesses it.
+
+    Returns
+    -------
+    tuple[list[DeviceHistory], list[Note]]
+        The histories in order of device, and notes about the whole snapshot.
+
+    Raises
+    ------
+    FormatError
+        If the data is no snapshot of torch.
     """
     whole = _whole(snapshot)
     segments = Rows(checked(whole.get("segments", []), list, "segments"), lambda i: f"segments[{i}]")
@@ -84,7 +105,9 @@ def histories(
 
 
 def _whole(snapshot: Any) -> dict[str, Any]:
-    """A snapshot is an object of lists; ``torch.cuda.memory_snapshot()`` gives the bare list of segments."""
+    """Check that the snapshot is an object of lists; ``torch.cuda.memory_snapshot()`` gives the bare list of
+    segments.
+    """
     if type(snapshot) is list:
         return {"segments": snapshot}
     if type(snapshot) is not dict or not ("segments" in snapshot or "device_traces" in snapshot):
@@ -106,7 +129,9 @@ def _settings(whole: Mapping[str, Any], traces: list[Any], torch: str) -> Settin
 
 
 def _version(given: Mapping[str, Any], traces: list[Any]) -> str:
-    """The torch that wrote it, as far as the allocator's rules differ: by the keys each version added."""
+    """Guess the torch version that wrote it, as far as the allocator's rules differ, from the keys each
+    version added.
+    """
     if "max_round_threshold" in given:
         return "2.13"
     first = next((trace for trace in traces if trace), None)
@@ -118,7 +143,9 @@ def _version(given: Mapping[str, Any], traces: list[Any]) -> str:
 
 
 def _devices(owners: NDArray[Any], traces: list[Any]) -> list[int]:
-    """Devices that hold or did something; device 0 where none did, so that there is something to look at."""
+    """Devices that hold segments or have events; device 0 if none does, so that there is something to
+    show.
+    """
     busy = {i for i, trace in enumerate(traces) if trace}
     return sorted(busy.union(owners.tolist())) or [0]
 
@@ -170,7 +197,7 @@ def _history(
 
 
 def _missing(trace: Trace, n_annotations: int) -> list[Note]:
-    """What the trace itself lacks."""
+    """What the trace itself lacks, one note each."""
     n_events = int(np.count_nonzero(trace.action != Action.SNAPSHOT))
     if not n_events:
         return [
@@ -195,7 +222,7 @@ def _missing(trace: Trace, n_annotations: int) -> list[Note]:
 
 
 def _segments(segments: _SegmentRows, pools: dict[tuple[int, int], int], reader: StackReader) -> Segments:
-    """In the order of the file."""
+    """One row per segment, in the order of the file."""
     rows = segments.rows
     kinds = rows.column("segment_type", (str,), "large")
     address, size = rows.integers("address", "u8"), rows.integers("total_size", "i8")
@@ -212,7 +239,7 @@ def _segments(segments: _SegmentRows, pools: dict[tuple[int, int], int], reader:
 
 
 def _pool_column(rows: Rows, key: str, pools: dict[tuple[int, int], int]) -> NDArray[Any]:
-    """Indices into *pools*, which grows by what is met."""
+    """Indices into *pools*, to which new pools are added."""
     ids, index = distinct([tuple(pool) for pool in rows.column(key, (tuple, list), DEFAULT_POOL)])
     check_pools(ids, key)
     found: NDArray[Any] = _places(ids, pools)[index]
@@ -226,11 +253,13 @@ def _places(ids: Sequence[tuple[int, int]], pools: dict[tuple[int, int], int]) -
 
 def _trace(
     events: Events, held: Segments, shared: tuple[dict[tuple[int, int], int], StackReader, list[Note]]
-) -> tuple[Trace, list[Mark]]:
-    """The events in order, and a mark for each out-of-memory error with what the device had left."""
+) -> tuple[Trace, list[PendingMark]]:
+    """The events in order, and a mark for each out-of-memory error with the bytes that the device had
+    free.
+    """
     pools, reader, notes = shared
     action = _actions(events, notes)
-    # A request that failed may have been for anything.
+    # A failed request may have had any size.
     _believable(np.where(action <= Action.SEGMENT_UNMAP, events.size, 0), "event")
     is_segment = (action >= Action.SEGMENT_ALLOC) & (action <= Action.SEGMENT_UNMAP)
     trace = Trace(
@@ -249,7 +278,7 @@ def _trace(
     if len(pools) > 1 and not trace.pool.any():
         trace = _with_pools(trace, held)
     ooms = np.flatnonzero(trace.action == Action.OOM).tolist()
-    return trace, [Mark(MarkKind.OOM, int(trace.time_ns[i]), i + 1, value=int(free[i])) for i in ooms]
+    return trace, [PendingMark(MarkKind.OOM, int(trace.time_ns[i]), i + 1, value=int(free[i])) for i in ooms]
 
 
 def _actions(events: Events, notes: list[Note]) -> NDArray[Any]:
@@ -279,9 +308,9 @@ def _times(events: Events) -> NDArray[Any]:
 
 
 def _order(trace: Trace, notes: list[Note]) -> NDArray[Any] | None:
-    """Rows of known events by time. A ring whose size was changed while it ran is not in order.
+    """Rows of known events, ordered by time; None where all are known and in order, as nearly always.
 
-    None where all are known and in order, as nearly always.
+    A ring whose size was changed while it ran is not in order.
     """
     is_known = trace.action != _UNKNOWN
     time = trace.time_ns if is_known.all() else trace.time_ns[is_known]
@@ -294,7 +323,7 @@ def _order(trace: Trace, notes: list[Note]) -> NDArray[Any] | None:
 
 
 def _with_pools(trace: Trace, held: Segments) -> Trace:
-    """torch ≤ 2.11 names no pool in events: take that of the segment that holds the address at the end."""
+    """The pool of each event; torch ≤ 2.11 names none, so the segment at the address at the end gives it."""
     order = np.argsort(held.address, kind="stable")
     start, size, pool = held.address[order], held.size[order], held.pool[order]
     at = np.searchsorted(start, trace.address, side="right") - 1
@@ -351,7 +380,7 @@ def _states(rows: Rows, notes: list[Note]) -> NDArray[Any]:
 
 
 def _owners(rows: Rows, reader: StackReader) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Requested bytes (−1 where unknown) and stack of each block; torch < 2.0 told both in ``history``."""
+    """Requested bytes (−1 where unknown) and stack of each block; torch < 2.0 stored both in ``history``."""
     last = [entries[0] if entries else {} for entries in rows.column("history", (list,), [])]
     if not any(last):
         return rows.integers("requested_size", "i8", -1), reader.column(rows)
@@ -363,7 +392,9 @@ def _owners(rows: Rows, reader: StackReader) -> tuple[NDArray[Any], NDArray[Any]
 
 
 def _addresses(rows: Rows, size: NDArray[Any], held: Segments, owner: NDArray[Any]) -> NDArray[Any]:
-    """torch 2.0 gives none: blocks follow one another from the start of their segment."""
+    """The address of each block; torch 2.0 gives none, so blocks follow one another from the start of their
+    segment.
+    """
     before = np.cumsum(size) - size
     first = np.searchsorted(owner, np.arange(len(held)))
     in_segment = before - before[first[owner]] if len(before) else before
@@ -373,7 +404,9 @@ def _addresses(rows: Rows, size: NDArray[Any], held: Segments, owner: NDArray[An
 
 
 def _crooked(held: Segments, blocks: Blocks) -> list[Note]:
-    """Segments that overlap, or whose blocks do not tile them: possible in edited or scrambled files only."""
+    """Notes on segments that overlap or whose blocks do not tile them: possible only in edited or damaged
+    files.
+    """
     end = held.address + held.size.astype("u8")
     n_overlaps = int(np.count_nonzero(end[:-1] > held.address[1:]))
     block_end = blocks.address + blocks.size.astype("u8")

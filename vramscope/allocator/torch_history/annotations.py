@@ -1,6 +1,6 @@
-"""What was the program doing? torch's free annotations, as marks on the trace of their device.
+"""Converts the annotations of torch's snapshot into marks on the trace of their device.
 
-torch ≥ 2.5 notes every ``record_function`` region of the thread that records, among them its own around
+torch ≥ 2.5 records every ``record_function`` region of the recording thread, among them its own around
 ``Optimizer.step``, ``zero_grad`` and the data loader (torch/optim/optimizer.py, torch/utils/data).
 """
 
@@ -22,8 +22,8 @@ _PHASES = (
 
 
 @dataclass(slots=True)
-class Mark:
-    """One row of ``Marks`` to be."""
+class PendingMark:
+    """One future row of ``Marks``."""
 
     kind: MarkKind
     time_ns: int
@@ -33,8 +33,8 @@ class Mark:
     name: str = ""
 
 
-def annotation_marks(annotations: Rows, device: int, trace: Trace) -> list[Mark]:
-    """Marks of one device's annotations, in order of time."""
+def annotation_marks(annotations: Rows, device: int, trace: Trace) -> list[PendingMark]:
+    """Marks from one device's annotations, ordered by time."""
     rows = zip(
         annotations.column("name", (str,)),
         annotations.column("stage", (str,)),
@@ -51,12 +51,14 @@ def _time(row: tuple[int, str, str]) -> int:
     return row[0]
 
 
-def _mark(name: str, stage: str, time_ns: int, trace: Trace) -> Mark | None:
+def _mark(name: str, stage: str, time_ns: int, trace: Trace) -> PendingMark | None:
     if name.startswith("ProfilerStep#"):
-        return Mark(MarkKind.STEP, time_ns, _instant(trace, time_ns, "right")) if stage == "END" else None
+        return (
+            PendingMark(MarkKind.STEP, time_ns, _instant(trace, time_ns, "right")) if stage == "END" else None
+        )
     begins = stage == "START"
     phase, word = _meaning(name)
-    return Mark(
+    return PendingMark(
         MarkKind.PHASE_BEGIN if begins else MarkKind.PHASE_END,
         time_ns,
         # Stamps are whole microseconds: events of the same one belong inside.
@@ -67,7 +69,7 @@ def _mark(name: str, stage: str, time_ns: int, trace: Trace) -> Mark | None:
 
 
 def _meaning(name: str) -> tuple[Phase, str]:
-    """``Optimizer.step#AdamW.step`` → OPTIMIZER, ``AdamW``; a region torch did not name is the user's."""
+    """``Optimizer.step#AdamW.step`` → OPTIMIZER, ``AdamW``; any other region is the user's."""
     for prefix, phase in _PHASES:
         if name.startswith(prefix):
             return phase, name[len(prefix) :].partition(".")[0]
@@ -78,7 +80,7 @@ def _instant(trace: Trace, time_ns: int, side: Any) -> int:
     return int(np.searchsorted(trace.time_ns, time_ns, side=side))
 
 
-def marks_of(marks: Iterable[Mark]) -> Marks:
+def marks_of(marks: Iterable[PendingMark]) -> Marks:
     """The table of *marks*, ordered by event; equal ones keep their order."""
     rows = sorted(marks, key=lambda mark: mark.time_ns)
     names = {"": 0}

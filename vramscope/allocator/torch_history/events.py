@@ -1,7 +1,7 @@
-"""What did torch say of each event? Its own words as columns, before they are checked and ordered.
+"""The entries of a device's trace as columns, before they are checked and ordered.
 
-The seam between files and the model: a list of dicts becomes columns here; a reader that never makes the
-dicts (``formats/_fast_snapshot/__init__.py``) fills the same columns.
+Files and the model meet here: a list of dicts becomes columns; a reader that never creates the dicts
+(``formats/_fast_snapshot/__init__.py``) fills the same columns.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class Events:
     """One row per entry of a device's trace, in the order of the file."""
 
     words: tuple[str, ...]
-    """The actions that occur, in the order in which they first do."""
+    """The actions that occur, in order of first occurrence."""
     action: NDArray[Any]
     """Index into ``words``."""
     time_us: NDArray[Any]
@@ -30,15 +30,15 @@ class Events:
     size: NDArray[Any]
     stream: NDArray[Any]
     pool_ids: tuple[tuple[int, int], ...]
-    """The pools that occur, in the order in which they first do."""
+    """The pools that occur, in order of first occurrence."""
     pool: NDArray[Any]
     """Index into ``pool_ids``."""
     stacks: Sequence[list[Any]]
-    """torch's lists of frames, equal ones perhaps several times, in the order in which they first occur."""
+    """torch's lists of frames, in order of first occurrence; equal lists may occur several times."""
     stack: NDArray[Any]
     """Index into ``stacks``; −1 where an event has none."""
     device_free: NDArray[Any]
-    """Bytes the device had left, of out-of-memory errors; else 0."""
+    """Bytes that the device had free at an out-of-memory error; else 0."""
     tells_pools: bool
     """Whether the first event names its pool (torch ≥ 2.12)."""
 
@@ -47,7 +47,7 @@ class Events:
 
 
 def events_of(rows: Rows) -> Events:
-    """The events of a list of dicts. Raises FormatError. 0.9 s per million events."""
+    """Convert a list of dicts to events. Raises FormatError. Takes 0.9 s per million events."""
     words, action = distinct(rows.column("action", (str,)))
     size, time_us = rows.integers("size", "i8", 0), rows.integers("time_us", "i8", 0)
     pools = [tuple(pool) for pool in rows.column("pool_id", (tuple, list), DEFAULT_POOL)]
@@ -71,20 +71,20 @@ def events_of(rows: Rows) -> Events:
 
 
 def distinct(values: Sequence[Any]) -> tuple[tuple[Any, ...], NDArray[Any]]:
-    """Each value once, in the order of first occurrence, and the index of every value."""
+    """Each value once, in order of first occurrence, and the index of every value."""
     index = {value: i for i, value in enumerate(dict.fromkeys(values))}
     return tuple(index), np.array([index[value] for value in values], dtype="i4")
 
 
 def check_pools(pool_ids: Sequence[tuple[Any, ...]], key: str) -> None:
-    """Raises FormatError unless all are pairs of integers."""
+    """Raise FormatError unless all ids are pairs of integers."""
     for pool in pool_ids:
         if len(pool) != 2 or type(pool[0]) is not int or type(pool[1]) is not int:
             raise FormatError(f"{key} is not a pair of integers: this is no snapshot of torch")
 
 
 def _lists(lists: list[list[Any]]) -> tuple[list[list[Any]], NDArray[Any]]:
-    """torch shares the list objects of equal stacks, and pickle keeps that: each object once."""
+    """Each list object once: torch shares the list objects of equal stacks, and pickle keeps that."""
     known = {id(frames): frames for frames in lists}
     place = {key: i for i, key in enumerate(known)}
     return list(known.values()), np.array([place[id(frames)] for frames in lists], dtype="i4")

@@ -1,4 +1,4 @@
-"""Dicts out of somebody's file as columns, checked on the way: what is wrong, and where."""
+"""Columns from the dicts of an untrusted file, checked on the way; an error names its place in the file."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,7 +19,7 @@ class Rows:
     __slots__ = ("_rows", "_where")
 
     def __init__(self, rows: Sequence[Any], where: Callable[[int], str]) -> None:
-        """*where* gives the path of a row inside the file, for messages."""
+        """Wrap *rows*; *where* gives the path of a row inside the file, for messages."""
         self._rows = rows
         self._where = where
         self._check(rows, (dict,), "")
@@ -28,7 +28,9 @@ class Rows:
         return len(self._rows)
 
     def column(self, key: str, kinds: tuple[type, ...], default: Any = _ABSENT) -> list[Any]:
-        """The value of *key* of every row, of one of the types *kinds*; *default* where it is absent."""
+        """The value of *key* in every row, checked to be of one of the types *kinds*; *default* where it is
+        absent.
+        """
         try:
             found = [row[key] for row in self._rows]
         except KeyError:
@@ -43,14 +45,14 @@ class Rows:
         return len(self._rows) > 0 and key in self._rows[0]
 
     def integers(self, key: str, dtype: str, default: Any = _ABSENT) -> NDArray[Any]:
-        """The value of *key* of every row; none may be negative but the default."""
+        """The value of *key* in every row; none may be negative except the default."""
         found = self.column(key, (int,), default)
         lowest = min(0, default if default is not _ABSENT else 0)
         with suppress(OverflowError):
             values = np.array(found, dtype="i8")
             if not len(values) or values.min() >= lowest:
                 return values.astype(dtype, copy=False)
-        if dtype == "u8" and min(found) >= 0:  # NumPy 1 would let a negative number become a large one
+        if dtype == "u8" and min(found) >= 0:  # NumPy 1 would turn a negative number into a large one
             with suppress(OverflowError):
                 return np.array(found, dtype=dtype)
         top = np.iinfo(dtype).max
@@ -74,7 +76,7 @@ class Rows:
 
 
 def checked(value: Any, kind: type, where: str) -> Any:
-    """*value*, if it is of the type *kind*."""
+    """Return *value* if it is of the type *kind*; raise FormatError otherwise."""
     if type(value) is not kind:
         raise FormatError(f"{where} is {_word(type(value))}, not {_word(kind)}: this is no snapshot of torch")
     return value

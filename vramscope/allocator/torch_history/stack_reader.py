@@ -1,4 +1,4 @@
-"""Which stack does a list of frames mean? torch's lists of frames → stack ids, each list once."""
+"""Converts torch's lists of frames to stack ids, each list once."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,8 +13,10 @@ _HIGHEST_LINE = 2**31 - 1
 
 
 class StackReader:
-    """torch shares the list objects of equal stacks and the dicts of equal frames within a snapshot, and
-    pickle keeps that: three in four lists need no look at their frames.
+    """Assigns stack ids to lists of frames.
+
+    torch shares the list objects of equal stacks and the dicts of equal frames within a snapshot, and pickle
+    keeps that: three in four lists need no look at their frames.
     """
 
     __slots__ = ("_by_frames", "_by_list", "_frames", "_stacks")
@@ -40,7 +42,7 @@ class StackReader:
         return found
 
     def ids(self, stacks: Sequence[list[Any]]) -> NDArray[Any]:
-        """Stack ids of lists that live as long as the snapshot, and a 0 behind them for row −1."""
+        """Stack ids of lists that live as long as the snapshot, followed by a 0 for row −1."""
         return np.array([*map(self._stack, stacks), 0], dtype="i4")
 
     def _stack(self, frames: list[Any]) -> int:
@@ -71,5 +73,5 @@ def _frame(frame: Any) -> tuple[str, str, int]:
 
 
 def _clean(text: str) -> str:
-    """Halves of surrogate pairs cannot be written anywhere."""
+    """Replace halves of surrogate pairs, which cannot be encoded."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

@@ -25,7 +25,7 @@ from vramscope.analysis.batch_fit.step_program import (
 )
 from vramscope.analysis.categories import assign
 from vramscope.analysis.lifetimes import Allocations, lifetimes
-from vramscope.analysis.step_and_phase import place
+from vramscope.analysis.step_and_phase import step_and_phase_at
 from vramscope.analysis.step_peaks import step_peaks
 from vramscope.analysis.timeline import timeline
 from vramscope.model.marks import Category, Phase
@@ -220,7 +220,7 @@ def _outside_of_steps(recording: Recording) -> tuple[int, Phase]:
     level, steps = timeline(recording).allocated.copy(), recording.steps
     for start, end in zip(steps.start_event.tolist(), steps.end_event.tolist(), strict=True):
         level[start + 1 : end + 1] = 0
-    return int(level.max(initial=0)), place(recording, int(level.argmax()))[1] or Phase.OTHER
+    return int(level.max(initial=0)), step_and_phase_at(recording, int(level.argmax()))[1] or Phase.OTHER
 
 
 def _replayed(unit: str, parts: Sequence[Steps], programs: Programs) -> BatchFit:

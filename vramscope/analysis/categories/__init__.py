@@ -1,7 +1,8 @@
-"""What are the allocated bytes for: parameters, gradients, activations?
+"""Assigns a category to each allocation: parameter, gradient, activation and so on.
 
-By identity where capture knew the tensor; else by who asked, and by the phases in which the block was born
-and died; else unknown, which stays unknown. Every allocation can say why: ``categories().why(row)``.
+The category comes from the identity of the tensor where capture knew it; else from the stack, and from the
+phases in which the block was allocated and freed. Otherwise it stays unknown. ``categories().why(row)`` gives
+the reason for every allocation.
 """
 
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ __all__ = ["ANALYSIS", "Assigned", "Categories", "Reason", "assign", "categories
 
 @dataclass(frozen=True, slots=True)
 class Assigned(Table):
-    """One row per row of ``lifetimes``."""
+    """The category of each allocation: one row per row of ``lifetimes``."""
 
     DTYPES: ClassVar = {"category": "u1", "reason": "u1", "label": "i4"}
 
@@ -42,24 +43,24 @@ class Assigned(Table):
     reason: NDArray[Any]
     """A ``Reason``."""
     label: NDArray[Any]
-    """Row of ``Recording.labels`` that knew it; −1 for none."""
+    """Row of ``Recording.labels`` that gave the category; −1 for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Categories:
-    """What every allocation is for, and the sums at one instant."""
+    """The category of every allocation, and the sums at one instant."""
 
     instant: int
     assigned: Assigned
     n_bytes: NDArray[Any]
-    """Allocated bytes at the instant, by ``Category``; they sum up to all that was allocated."""
+    """Allocated bytes at the instant, by ``Category``; they sum up to all allocated bytes."""
     allocations: Allocations = field(default_factory=Allocations.of, repr=False)
-    """Row for row what is assigned."""
+    """The allocations; row i belongs to row i of ``assigned``."""
     recording: Recording = field(default_factory=Recording, repr=False)
 
     @property
     def totals(self) -> dict[str, int]:
-        """Bytes by the category's name, largest first, without those that have none."""
+        """Bytes by category name, largest first, without empty categories."""
         order = np.argsort(-self.n_bytes, kind="stable").tolist()
         return {Category(i).name.lower(): int(self.n_bytes[i]) for i in order if self.n_bytes[i]}
 
@@ -73,12 +74,28 @@ class Categories:
 
     @property
     def is_known(self) -> bool:
-        """Whether anything at the instant is more than unknown."""
+        """Whether any byte at the instant has a known category."""
         return bool(self.n_bytes[Category.UNKNOWN + 1 :].any())
 
 
 def categories(recording: Recording, instant: int | None = None) -> Categories:
-    """At *instant*, or at the peak where None."""
+    """Allocated bytes by category at one instant.
+
+    Parameters
+    ----------
+    instant
+        Number of events before the moment; None means the peak of allocated bytes.
+
+    Returns
+    -------
+    Categories
+        The category of every allocation, and the bytes by category.
+
+    Raises
+    ------
+    UsageError
+        If the instant lies outside of the recording.
+    """
     found, at = lifetimes(recording), instant_of(recording, instant)
     assigned = assign(recording, found)
     live = found.allocated_at(at)
@@ -88,13 +105,13 @@ def categories(recording: Recording, instant: int | None = None) -> Categories:
 
 
 def assign(recording: Recording, found: Allocations) -> Assigned:
-    """The category of each allocation; the last label of a block wins over the others and over its life."""
+    """The category of each allocation; the last label of a block overrides earlier ones and all rules."""
     label = _labels_of(recording.labels, found)
     category, reason, phase = by_life(recording, found)
     if is_bare(recording):
-        told = by_stack(recording, found)
-        is_told = told != Category.UNKNOWN
-        category[is_told], reason[is_told] = told[is_told], Reason.STACKS
+        by_stacks = by_stack(recording, found)
+        is_decided = by_stacks != Category.UNKNOWN
+        category[is_decided], reason[is_decided] = by_stacks[is_decided], Reason.STACKS
     is_parameter = (category == Category.UNKNOWN) & is_constructed(recording.stacks, found)
     for mine, meant, because in (
         (is_parameter, Category.PARAMETER, Reason.CONSTRUCTED),
@@ -109,9 +126,9 @@ def assign(recording: Recording, found: Allocations) -> Assigned:
 
 
 def _labels_of(labels: Labels, found: Allocations) -> NDArray[Any]:
-    """For each allocation the last label given to its address while it was in use; −1 for none.
+    """The last label given to the address of each allocation while it was in use; −1 for none.
 
-    Births and labels are sorted together by (address, instant): a label belongs to the birth above it.
+    Births and labels are sorted together by (address, instant): a label belongs to the birth before it.
     """
     labels_known = np.flatnonzero(labels.category != Category.UNKNOWN)
     n = len(found)

@@ -1,4 +1,4 @@
-"""What do its stack, its size and its life say a block was for, where it is no tensor of the program?"""
+"""Derives a category from stack, size and life, for blocks that are no tensor of the program."""
 
 import re
 from typing import Any
@@ -11,8 +11,8 @@ from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Stacks
 
-# Where torch itself allocates what devices send each other: buckets, gathered parameters, replicas. Not all
-# of torch/distributed: DTensor computes in there.
+# Code in which torch itself allocates what devices send each other: buckets, gathered parameters, replicas.
+# Not all of torch/distributed: DTensor computes in there.
 _COLLECTIVE = re.compile(
     r"torch/(?:distributed/(?:distributed_c10d|_functional_collectives|utils|algorithms/"
     r"|fsdp/(?:_flat_param|_unshard_param_utils|_runtime_utils|_fully_shard/_fsdp_(?:collectives|param)))"
@@ -22,7 +22,7 @@ _COLLECTIVE = re.compile(
 # Modules of torch that allocate parameters and no buffers where they are constructed.
 _CONSTRUCTED = re.compile(r"torch/nn/modules/(?:linear|conv|sparse|normalization|rnn|activation)\.py$")
 
-# A frame of C++, and of a storage that is resized, acts for its caller.
+# A C++ frame, or that of a storage that is resized, acts for its caller.
 _IN_PYTHON = re.compile(r"(?<!torch/storage)\.py$")
 
 # aten/src/ATen/cuda/CublasHandlePool.cpp: 4096 KiB twice and 16 KiB eight times; 32 MiB from Hopper on.
@@ -34,12 +34,12 @@ _MULTIPLYING = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.RECOMPUTE, Phas
 
 
 def is_collective(stacks: Stacks, found: Allocations) -> NDArray[Any]:
-    """Whether the line that asked is torch's own code for several devices."""
+    """Whether the requesting line is torch's own code for several devices."""
     return _is_asked_by(stacks, found, _files(stacks, _COLLECTIVE))
 
 
 def is_constructed(stacks: Stacks, found: Allocations) -> NDArray[Any]:
-    """Whether a module of torch asked for a parameter when it was constructed.
+    """Whether a module of torch requested a parameter when it was constructed.
 
     No call of the module has shown its parameters yet, and none will where FSDP shards them before.
     """
@@ -48,14 +48,14 @@ def is_constructed(stacks: Stacks, found: Allocations) -> NDArray[Any]:
 
 
 def _files(stacks: Stacks, pattern: re.Pattern[str]) -> NDArray[Any]:
-    """Whether the file of each frame is one of those."""
+    """Whether the file of each frame matches *pattern*."""
     fits = [pattern.search(text.replace("\\", "/")) is not None for text in stacks.strings]
     frames: NDArray[Any] = np.array(fits)[stacks.file]
     return frames
 
 
 def _is_asked_by(stacks: Stacks, found: Allocations, is_ours: NDArray[Any]) -> NDArray[Any]:
-    """Whether the innermost frame that does not act for its caller *is_ours*."""
+    """Whether the innermost frame that does not act for its caller is in *is_ours*."""
     if not is_ours.any():
         return np.zeros(len(found), dtype="?")
     is_ours = is_ours.copy()
@@ -70,9 +70,9 @@ def is_workspace(
 ) -> NDArray[Any]:
     """Whether a block has the size and the life of cuBLAS's workspace.
 
-    torch asks for one at a thread's first product of matrices and keeps it, until the end or until the
-    program clears it when all is done: of exactly these sizes, the storage of no tensor that has a name, and
-    few per stream. Frames of C++, where recorded, say it for certain.
+    torch requests one at a thread's first matrix product and keeps it, until the end or until the program
+    clears it at the end. It has exactly one of these sizes, belongs to no named tensor, and there are few per
+    stream. C++ frames, where recorded, prove it.
     """
     fits = np.isin(found.size, WORKSPACES) & ~is_named
     fits &= (found.free_event == ALIVE) | _is_freed_at_last(recording, found)
@@ -83,14 +83,14 @@ def is_workspace(
         here = fits & (found.stream == stream)
         if np.count_nonzero(here) > _MOST_WORKSPACES:
             fits &= ~here
-    mine: NDArray[Any] = fits | _is_said(recording.stacks, found)
+    mine: NDArray[Any] = fits | _names_workspace(recording.stacks, found)
     return mine
 
 
 def _is_freed_at_last(recording: Recording, found: Allocations) -> NDArray[Any]:
-    """Whether a block was freed after the last product of matrices, and had served at least two phases.
+    """Whether a block was freed after the last matrix product, and served at least two phases.
 
-    What one phase makes and nobody needs after it is an output, however large.
+    A block that one phase allocates and nothing needs afterwards is an output, however large.
     """
     phases = recording.phases.rows(np.isin(recording.phases.phase, _MULTIPLYING))
     end = phases.end_event.max(initial=0)
@@ -100,13 +100,13 @@ def _is_freed_at_last(recording: Recording, found: Allocations) -> NDArray[Any]:
     return at_last
 
 
-def _is_said(stacks: Stacks, found: Allocations) -> NDArray[Any]:
-    """Whether a C++ function on the stack says so."""
+def _names_workspace(stacks: Stacks, found: Allocations) -> NDArray[Any]:
+    """Whether a C++ function on the stack requests a workspace."""
     names = np.array([_IN_CPP.search(text) is not None for text in stacks.strings])
     if not names.any():
         return np.zeros(len(found), dtype="?")
-    said = names[stacks.function]
+    is_named = names[stacks.function]
     for row, parent in enumerate(stacks.parent.tolist()):  # parents, the callers, come first
-        said[row] |= said[parent]
-    mine: NDArray[Any] = said[found.stack_id]
+        is_named[row] |= is_named[parent]
+    mine: NDArray[Any] = is_named[found.stack_id]
     return mine

@@ -1,8 +1,8 @@
-"""What do the stacks of a file say a block was for, where nobody marked forward and backward?
+"""Derives a category from the stacks of a file without marks of forward and backward.
 
-A snapshot that a program saved itself knows no phases but its optimizers. Its stacks still tell which events
-belong to a module's call, to autograd and to an optimizer. A category is given only where birth and death
-both have their place; what dies where no stack tells the place stays unknown.
+A snapshot that a program saved itself has no phases except its optimizers. Its stacks still show which events
+belong to a module's call, to autograd and to an optimizer. A category is given only where both birth and
+death are located; a block stays unknown if no stack locates its death.
 """
 
 import re
@@ -21,8 +21,8 @@ from vramscope.model.trace import Action
 _PLACED = (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.EVAL)
 
 
-class Kind(IntEnum):
-    """Where in a step a stack is."""
+class StackKind(IntEnum):
+    """The part of a step that a stack belongs to."""
 
     ELSEWHERE = 0
     FORWARD = 1
@@ -35,27 +35,28 @@ class Kind(IntEnum):
     """No stack was recorded."""
 
 
-_IN_BACKWARD = (Kind.BACKWARD, Kind.RECOMPUTE)
+_IN_BACKWARD = (StackKind.BACKWARD, StackKind.RECOMPUTE)
 
 
 def is_bare(recording: Recording) -> bool:
-    """Whether it is a file in which nobody marked forward and backward.
+    """Whether the recording is a file without marks of forward and backward.
 
-    What we record marks them, and keeps only the innermost frames: their outermost says nothing there.
+    Our own recordings mark them, and keep only the innermost frames, so the outermost frame means nothing
+    there.
     """
     return recording.source == "snapshot" and not np.isin(recording.phases.phase, _PLACED).any()
 
 
 def by_stack(recording: Recording, found: Allocations) -> NDArray[Any]:
-    """Category of every allocation; UNKNOWN where the stacks do not tell."""
+    """Category of every allocation; UNKNOWN where the stacks do not determine it."""
     kind_of = _kinds(recording.stacks)
-    if not np.isin(kind_of, (Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER)).any():
+    if not np.isin(kind_of, (StackKind.FORWARD, StackKind.BACKWARD, StackKind.OPTIMIZER)).any():
         return np.zeros(len(found), dtype="u1")
-    course = _Course(recording, found, kind_of)
+    placed = _PlacedEvents(recording, found, kind_of)
     born_in = kind_of[found.stack_id]
-    if course.silence_is_backward:
-        born_in = np.where((found.stack_id == 0) & (found.alloc_event >= 0), Kind.BACKWARD, born_in)
-    rules = _rules(course, found, born_in)
+    if placed.no_stack_is_backward:
+        born_in = np.where((found.stack_id == 0) & (found.alloc_event >= 0), StackKind.BACKWARD, born_in)
+    rules = _rules(placed, found, born_in)
     categories: NDArray[Any] = np.select(
         [mask for mask, _ in rules], [value for _, value in rules], Category.UNKNOWN
     ).astype("u1")
@@ -63,39 +64,41 @@ def by_stack(recording: Recording, found: Allocations) -> NDArray[Any]:
 
 
 def is_closure(recording: Recording, phases: Phases) -> NDArray[Any]:
-    """Which optimizer's steps ran the model themselves, by a closure: what is born there says nothing."""
+    """Mask of the optimizer steps that ran the model themselves, in a closure: allocations there mean
+    nothing.
+    """
     kind_of = _kinds(recording.stacks)
-    is_model = np.isin(kind_of[recording.trace.stack_id], (Kind.FORWARD, *_IN_BACKWARD))
+    is_model = np.isin(kind_of[recording.trace.stack_id], (StackKind.FORWARD, *_IN_BACKWARD))
     before = np.append(0, np.cumsum(is_model & (recording.trace.action == Action.ALLOC)))
     start, end = (np.clip(at, 0, len(before) - 1) for at in (phases.start_event, phases.end_event))
     ran: NDArray[Any] = (before[end] > before[start]) & (phases.phase == Phase.OPTIMIZER)
     return ran
 
 
-class _Course:
-    """The events whose stack tells where they are, in order, and the runs of one kind among them."""
+class _PlacedEvents:
+    """The events that a stack locates, in order, and the runs of one kind among them."""
 
     def __init__(self, recording: Recording, found: Allocations, kind_of: NDArray[Any]) -> None:
         self.n_events = len(recording.trace)
-        # Autograd's own threads have no frames of Python: silence among stacks without C++ is theirs.
+        # Autograd's own threads have no Python frames: among stacks without C++, an empty stack is theirs.
         is_cpp = any("::" in text for text in recording.stacks.strings)
-        self.silence_is_backward = not is_cpp and bool(np.isin(kind_of, (Kind.FORWARD,)).any())
-        self.events, kinds = _placed_events(recording, found, kind_of)
-        if self.silence_is_backward:
-            kinds = np.where(kinds == Kind.NONE, Kind.BACKWARD, kinds)
-        told = kinds != Kind.NONE
-        self.events, self.kinds = self.events[told], kinds[told]
+        self.no_stack_is_backward = not is_cpp and bool(np.isin(kind_of, (StackKind.FORWARD,)).any())
+        self.events, kinds = _events_with_kind(recording, found, kind_of)
+        if self.no_stack_is_backward:
+            kinds = np.where(kinds == StackKind.NONE, StackKind.BACKWARD, kinds)
+        is_placed = kinds != StackKind.NONE
+        self.events, self.kinds = self.events[is_placed], kinds[is_placed]
         in_backward = np.isin(self.kinds, _IN_BACKWARD)
         self.end_of_run = self._ends_of_runs(self.kinds)
         self.end_of_backward = self._ends_of_runs(in_backward)
         self.backward = self.events[in_backward]
         self.end_of_this_backward = self.end_of_backward[in_backward]
-        self.forward = self.events[self.kinds == Kind.FORWARD]
-        self.of_others = self.events[np.isin(self.kinds, (Kind.FORWARD, Kind.OPTIMIZER))]
-        self.of_models = self.events[np.isin(self.kinds, (Kind.FORWARD, *_IN_BACKWARD))]
+        self.forward = self.events[self.kinds == StackKind.FORWARD]
+        self.of_others = self.events[np.isin(self.kinds, (StackKind.FORWARD, StackKind.OPTIMIZER))]
+        self.of_models = self.events[np.isin(self.kinds, (StackKind.FORWARD, *_IN_BACKWARD))]
 
     def _ends_of_runs(self, kinds: NDArray[Any]) -> NDArray[Any]:
-        """For each placed event the last one of the run of equal *kinds* that it lies in."""
+        """The last event of the run of equal *kinds* that contains each placed event."""
         if not len(kinds):
             return self.events
         last = np.append(np.flatnonzero(np.diff(kinds.astype("i1"))), len(kinds) - 1)
@@ -109,34 +112,36 @@ class _Course:
         return following
 
     def end_at(self, ends: NDArray[Any], events: NDArray[Any], at: NDArray[Any]) -> NDArray[Any]:
-        """The end of the run in which the event *at* lies, or the first of *events* not before it."""
+        """The end of the run that contains the event *at*, or the first of *events* not before it."""
         padded = np.append(ends, -1)
         end: NDArray[Any] = padded[np.searchsorted(events, at)]
         return end
 
 
-def _rules(course: _Course, found: Allocations, born_in: NDArray[Any]) -> list[tuple[NDArray[Any], Category]]:
-    """The first that fits decides."""
+def _rules(
+    placed: _PlacedEvents, found: Allocations, born_in: NDArray[Any]
+) -> list[tuple[NDArray[Any], Category]]:
+    """The rules with their category; the first that matches decides."""
     born = found.alloc_event
-    dies = np.where(found.free_event == ALIVE, course.n_events, found.free_event)
-    is_new = (born >= 0) & (born_in != Kind.NONE)
-    own_end = np.where(is_new, course.end_at(course.end_of_run, course.events, born), -1)
-    end_of_all = np.where(is_new, course.end_at(course.end_of_backward, course.events, born), -1)
+    dies = np.where(found.free_event == ALIVE, placed.n_events, found.free_event)
+    is_new = (born >= 0) & (born_in != StackKind.NONE)
+    own_end = np.where(is_new, placed.end_at(placed.end_of_run, placed.events, born), -1)
+    end_of_all = np.where(is_new, placed.end_at(placed.end_of_backward, placed.events, born), -1)
     within = is_new & (dies <= own_end)
-    # What dies after the last event of its run and before the next may have died in either.
-    outlives = is_new & (course.first_after(course.events, own_end) < dies)
-    backward = course.first_after(course.backward, born)
+    # A block freed after the last event of its run and before the next may have been freed in either.
+    outlives = is_new & (placed.first_after(placed.events, own_end) < dies)
+    backward = placed.first_after(placed.backward, born)
     is_used = (backward < dies) & (
-        dies <= course.end_at(course.end_of_this_backward, course.backward, backward)
+        dies <= placed.end_at(placed.end_of_this_backward, placed.backward, backward)
     )
-    forward = is_new & (born_in == Kind.FORWARD)
-    # A loss written by hand; what comes before the forward is a batch.
-    loss = is_new & (born_in == Kind.ELSEWHERE) & (course.first_after(course.forward, born) > backward)
-    in_backward, again = is_new & (born_in == Kind.BACKWARD), is_new & (born_in == Kind.RECOMPUTE)
-    is_left = (course.first_after(course.of_others, born) < dies) & (dies > end_of_all)
-    optimizer = born_in == Kind.OPTIMIZER
-    is_kept = course.first_after(course.of_models, born) < dies
-    is_before_backward = backward <= course.n_events
+    forward = is_new & (born_in == StackKind.FORWARD)
+    # A loss written by hand; a block from before the forward is a batch.
+    loss = is_new & (born_in == StackKind.ELSEWHERE) & (placed.first_after(placed.forward, born) > backward)
+    in_backward, again = is_new & (born_in == StackKind.BACKWARD), is_new & (born_in == StackKind.RECOMPUTE)
+    is_left = (placed.first_after(placed.of_others, born) < dies) & (dies > end_of_all)
+    optimizer = born_in == StackKind.OPTIMIZER
+    is_kept = placed.first_after(placed.of_models, born) < dies
+    is_before_backward = backward <= placed.n_events
     return [
         ((forward | loss) & is_used, Category.ACTIVATION),
         (again & outlives & (dies <= end_of_all), Category.ACTIVATION),
@@ -148,12 +153,12 @@ def _rules(course: _Course, found: Allocations, born_in: NDArray[Any]) -> list[t
     ]
 
 
-def _placed_events(
+def _events_with_kind(
     recording: Recording, found: Allocations, kind_of: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Events with the ``Kind`` of their stacks: allocations, and frees where these have stacks of their own.
+    """Events with the ``StackKind`` of their stacks: allocations, and frees with stacks of their own.
 
-    Where torch recorded no stacks for frees it repeats that of the allocation (DeviceCachingAllocator::free).
+    Without stacks for frees, torch repeats that of the allocation (DeviceCachingAllocator::free).
     """
     stack_id = recording.trace.stack_id
     freed = found.free_event >= 0
@@ -165,11 +170,11 @@ def _placed_events(
 
 
 def _kinds(stacks: Stacks) -> NDArray[Any]:
-    """The ``Kind`` of each stack, decided by its innermost frame that tells. A loop over frames."""
+    """The ``StackKind`` of each stack, decided by its innermost frame that has one. A loop over frames."""
     own = _frame_kinds(stacks).tolist()
-    found = [int(Kind.NONE)]
+    found = [int(StackKind.NONE)]
     for row, parent in enumerate(stacks.parent.tolist()[1:], 1):
-        found.append(_inherited(own[row], found[parent] if parent else int(Kind.ELSEWHERE)))
+        found.append(_inherited(own[row], found[parent] if parent else int(StackKind.ELSEWHERE)))
     return np.array(found, dtype="i1")
 
 
@@ -177,13 +182,13 @@ _IS_TORCH, _IS_STRANGER = -1, -2
 
 
 def _inherited(own: int, around: int) -> int:
-    if own == Kind.FORWARD:
-        return int(Kind.RECOMPUTE if around in _IN_BACKWARD else Kind.FORWARD)
+    if own == StackKind.FORWARD:
+        return int(StackKind.RECOMPUTE if around in _IN_BACKWARD else StackKind.FORWARD)
     if own >= 0:
         return own
-    # An optimizer's closure: what the program computes in there is no optimizer's.
-    if own == _IS_STRANGER and around == Kind.OPTIMIZER:
-        return int(Kind.ELSEWHERE)
+    # An optimizer's closure: what the program computes there does not belong to the optimizer.
+    if own == _IS_STRANGER and around == StackKind.OPTIMIZER:
+        return int(StackKind.ELSEWHERE)
     return around
 
 
@@ -193,7 +198,7 @@ _CALLED_BY_AUTOGRAD = re.compile(r"torch/(?:autograd|utils/checkpoint|_functorch
 
 
 def _frame_kinds(stacks: Stacks) -> NDArray[Any]:
-    """What each frame says by itself: a ``Kind``, torch's own code, or code of others."""
+    """The kind of each frame by itself: a ``StackKind``, torch's own code, or other code."""
     files = [text.replace("\\", "/") for text in stacks.strings]
     engine = np.array(["autograd::Engine::" in text or text == "_engine_run_backward" for text in files])
     calls = np.array([text in ("_call_impl", "_wrapped_call_impl") for text in files])
@@ -215,7 +220,7 @@ def _frame_kinds(stacks: Stacks) -> NDArray[Any]:
             stranger[file],
             in_autograd,
         ],
-        [Kind.BACKWARD, Kind.FORWARD, Kind.OPTIMIZER, _IS_STRANGER, Kind.BACKWARD],
+        [StackKind.BACKWARD, StackKind.FORWARD, StackKind.OPTIMIZER, _IS_STRANGER, StackKind.BACKWARD],
         _IS_TORCH,
     )
     return kinds

@@ -1,7 +1,7 @@
-"""Which stretches of forwards never reached their backward?
+"""Finds the intervals of forwards that never reached their backward.
 
-A program that runs out of memory in its first forward is the commonest failure. What that forward held is
-what the missing backward was to use, so it counts as activations.
+A program that runs out of memory in its first forward is the most common failure. What that forward held
+was meant for the missing backward, so it counts as activations.
 """
 
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ _WORK = (*_FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.RECOMPUTE, Phase.EVAL
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """One row per stretch of forwards that ended early, ordered by its end."""
+    """One row per interval of forwards that ended early, ordered by its end."""
 
     start: NDArray[Any]
     """The event after the last completed backward or optimizer step."""
     last_forward: NDArray[Any]
-    """The event at which the last forward of the stretch begins."""
+    """The event at which the last forward of the interval begins."""
     end: NDArray[Any]
     """The instant of the failure, or the number of events where the forward still runs."""
 

@@ -1,4 +1,4 @@
-"""Why is a block in its category, in words?"""
+"""Explains in words why a block is in its category."""
 
 from collections.abc import Mapping
 
@@ -46,7 +46,7 @@ _BY_STACK: Mapping[Category, str] = {
 
 
 def why(recording: Recording, allocation: Allocations, category: Category, reason: Reason, name: str) -> str:
-    """Of a table with one row; *name* is its label's."""
+    """Explain the category of the one row of *allocation*; *name* is the name of its label."""
     if reason == Reason.IDENTITY:
         text = _KNOWN.get(category, "known by its storage: {name}")
         if not name:

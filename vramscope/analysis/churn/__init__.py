@@ -1,4 +1,6 @@
-"""How often did memory come from the driver and go back, and when was the cache given up for one request?"""
+"""Counts how often memory came from the driver and went back, and when the cache was released for a
+request.
+"""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -23,19 +25,21 @@ class Churn:
     """How often memory came from the driver and went back."""
 
     n_made: int = 0
-    """Segments allocated, or pieces mapped."""
+    """Segments allocated, or ranges mapped."""
     made_bytes: int = 0
     n_released: int = 0
-    """Segments freed, or pieces unmapped."""
+    """Segments freed, or ranges unmapped."""
     released_bytes: int = 0
     n_retries: int = 0
-    """Times that the cache was released because something did not fit: released, and asked again at once."""
+    """Times that the cache was released because a request did not fit, and the driver was asked again at
+    once.
+    """
     n_ooms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ChurnOverTime(Table):
-    """One row per step, and a first row for what happened outside of all steps."""
+    """One row per step, and a first row for events outside of all steps."""
 
     DTYPES: ClassVar = {
         "step": "i8",
@@ -54,19 +58,24 @@ class ChurnOverTime(Table):
     n_released: NDArray[Any]
     released_bytes: NDArray[Any]
     n_retries: NDArray[Any]
-    """Each stalls the device: all of the cache goes back before the driver is asked once more."""
+    """Number of retries. Each stalls the device: the whole cache is released before the driver is asked
+    again.
+    """
     n_ooms: NDArray[Any]
     retries: tuple[int, ...] = ()
     """The instants right after the releases of each retry."""
 
     @property
     def total(self) -> Churn:
-        """Of all rows."""
+        """The sums over all rows."""
         return Churn(**{name: int(column.sum()) for name, column in self.columns() if name != "step"})
 
 
 def churn(recording: Recording) -> ChurnOverTime:
-    """Step by step; the rows sum up to what ``fragmentation`` says of the whole. 10 ms per million events."""
+    """Traffic with the driver, step by step; 10 ms per million events.
+
+    The rows sum up to the churn that ``fragmentation`` gives for the whole recording.
+    """
     trace, steps = recording.trace, recording.steps
     n_rows = len(steps) + 1
 
@@ -93,13 +102,15 @@ def churn(recording: Recording) -> ChurnOverTime:
 
 
 def churn_of(recording: Recording) -> Churn:
-    """Of the whole recording."""
+    """Traffic with the driver over the whole recording."""
     return churn(recording).total
 
 
 def retry_events(recording: Recording) -> NDArray[Any]:
-    """The last of each run of releases that ends in a request to the driver, or out of memory; not those of
-    ``empty_cache``, and none that gave back a part of the cache only."""
+    """The last event of each run of releases that ends in a request to the driver, or out of memory.
+
+    Releases by ``empty_cache``, and those of only a part of the cache, are not included.
+    """
     action, stack_id = recording.trace.action, recording.trace.stack_id
     losses = np.isin(action, LOSSES)
     last = np.flatnonzero(losses[:-1] & ~losses[1:])
@@ -115,10 +126,10 @@ def retry_events(recording: Recording) -> NDArray[Any]:
 
 
 def _gave_up_all(recording: Recording, losses: NDArray[Any], last: NDArray[Any]) -> NDArray[Any]:
-    """Which runs of releases, given their last events, were of the whole cache.
+    """Whether each run of releases, given its last event, covered the whole cache.
 
-    With ``garbage_collection_threshold`` old segments go before the driver is asked; with ``max_split_size``
-    first only blocks that are never split. Neither counts as a retry, for torch and for us.
+    With ``garbage_collection_threshold`` old segments are released before the driver is asked; with
+    ``max_split_size`` first only blocks that are never split. Neither counts as a retry, in torch and here.
     """
     found = np.ones(len(last), dtype="?")
     settings = Settings.from_snapshot(recording.process.allocator, recording.process.torch)
@@ -130,7 +141,7 @@ def _gave_up_all(recording: Recording, losses: NDArray[Any], last: NDArray[Any])
         begins = np.flatnonzero(losses & ~np.append(False, losses[:-1]))
         begins = begins[np.searchsorted(begins, last, side="right") - 1]
         spans = np.stack([begins, last + 1], axis=1).ravel()
-        # No run is the end of the trace: something follows each.
+        # No run ends the trace: an event follows each.
         smallest = np.minimum.reduceat(recording.trace.size, spans)[::2]
         failed = recording.trace.action[last + 1] == Action.OOM
         found &= failed | (smallest < settings.max_split_size)
@@ -139,6 +150,6 @@ def _gave_up_all(recording: Recording, losses: NDArray[Any], last: NDArray[Any])
 
 ANALYSIS = Analysis(
     "churn",
-    "How often did memory come from the driver and go back, step by step, and when was the cache given up?",
+    "How often did memory come from the driver and go back, step by step, and when was the cache released?",
     churn,
 )

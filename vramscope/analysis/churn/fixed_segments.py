@@ -1,4 +1,4 @@
-"""The same as ``_free_segments``, in columns: where segments by cudaMalloc never lie across one another."""
+"""A vectorized form of ``free_segments`` for segments from cudaMalloc that never overlap one another."""
 
 from typing import Any, NamedTuple
 
@@ -10,11 +10,11 @@ from vramscope.model.snapshot import BlockState
 from vramscope.model.trace import Action, Trace
 
 _STRETCH = 1 << 13
-"""Events at a time: what is needed in between stays in the processor's cache, and is never fresh memory."""
+"""Events per pass: intermediate arrays stay in the processor's cache and never need fresh memory."""
 
 
 class _Ranges(NamedTuple):
-    """Where segments were at some time: by address, disjoint."""
+    """Address ranges that were segments at some time: sorted and disjoint."""
 
     start: NDArray[Any]
     end: NDArray[Any]
@@ -26,10 +26,10 @@ class _Ranges(NamedTuple):
 
 
 def free_fixed_bytes(recording: Recording) -> NDArray[Any] | None:
-    """Bytes of the wholly free segments at every instant, 60 ms per million events.
+    """Bytes of entirely free segments at every instant, in 60 ms per million events.
 
-    None where that needs a look at each event in turn: expandable memory, an address that served segments of
-    several sizes, a record that contradicts itself.
+    None where each event must be followed in turn: expandable memory, an address that served segments of
+    several sizes, a contradictory record.
     """
     ranges = _ranges(recording)
     if ranges is None:
@@ -51,8 +51,11 @@ def free_fixed_bytes(recording: Recording) -> NDArray[Any] | None:
 def _follow(
     part: Trace, ranges: _Ranges, now: tuple[NDArray[Any], NDArray[Any]], change: NDArray[Any]
 ) -> bool:
-    """By how many free bytes each event of *part* changes, written to *change*. *now*, whether each range
-    exists and its blocks in use, is brought up to the end of *part*. False where it contradicts itself."""
+    """Write the change of free bytes at each event of *part* to *change*; False if the record contradicts
+    itself.
+
+    *now*, whether each range exists and its number of used blocks, is updated to the end of *part*.
+    """
     exists, in_use = now
     events, of = _moves(part, ranges)
     if not len(of):
@@ -88,22 +91,22 @@ def _ranges(recording: Recording) -> _Ranges | None:
 
 
 def _moves(trace: Trace, ranges: _Ranges) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Events that change whether a range is free, by range, then time; and their ranges."""
+    """Events that change whether a range is free, ordered by range, then time; and their ranges."""
     is_move = (trace.action != Action.FREE_REQUESTED) & (trace.action <= Action.SEGMENT_FREE)
     events = np.flatnonzero(is_move & (trace.block_size > 0))
     of = ranges.of(trace.address[events])
-    # A release of what begins elsewhere releases nothing.
+    # Freeing an address that is not the start of a range releases nothing.
     is_amiss = trace.action[events] == Action.SEGMENT_FREE
     is_amiss &= ranges.start[of] != trace.address[events]
     is_in = (of >= 0) & ~is_amiss
     events, of = events[is_in], of[is_in]
-    # NumPy sorts words of 16 bits by counting, which takes a fifth of the time.
+    # NumPy sorts 16-bit integers by counting, which takes a fifth of the time.
     order = np.argsort(of.astype("u2") if len(ranges.start) < 1 << 16 else of, kind="stable")
     return events[order], of[order]
 
 
 def _at_first(recording: Recording, ranges: _Ranges) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Whether each range was a segment before the first event, and its blocks in use."""
+    """Whether each range was a segment before the first event, and its number of used blocks."""
     segments, blocks = recording.initial.segments, recording.initial.blocks
     exists = np.isin(ranges.start, segments.address)
     mine = blocks.segment[blocks.state != BlockState.INACTIVE]
@@ -117,7 +120,7 @@ def _signs(action: NDArray[Any], up: Action, down: Action) -> NDArray[Any]:
 
 
 def _running(at_first: NDArray[Any], is_first: NDArray[Any], change: NDArray[Any]) -> NDArray[Any]:
-    """The number after each change, counted from the start of its range on."""
+    """The number after each change, counted from the start of its range."""
     total = np.cumsum(change, dtype="i8")
     row = np.flatnonzero(is_first)
     base = (total - change)[row]
@@ -126,5 +129,5 @@ def _running(at_first: NDArray[Any], is_first: NDArray[Any], change: NDArray[Any
 
 
 def _contradicts(there: NDArray[Any], used: NDArray[Any]) -> bool:
-    """A segment made twice, a block where none is, fewer blocks than none."""
+    """Whether a segment appears twice, a block lies in no segment, or more blocks are freed than exist."""
     return bool(((there < 0) | (there > 1) | (used < 0) | ((there == 0) & (used != 0))).any())

@@ -1,4 +1,4 @@
-"""How many bytes are in segments that hold no block at all?"""
+"""Computes the bytes in segments that hold no block at all."""
 
 from bisect import bisect_right
 from typing import Any
@@ -13,7 +13,7 @@ from vramscope.model.trace import Action
 
 
 def free_segment_bytes(recording: Recording) -> NDArray[Any]:
-    """Bytes of the wholly free segments at every instant.
+    """Bytes of entirely free segments at every instant.
 
     A contiguous mapped range of expandable memory counts as one segment, as torch's snapshots list it.
     """
@@ -22,11 +22,11 @@ def free_segment_bytes(recording: Recording) -> NDArray[Any]:
 
 
 def in_turn(recording: Recording) -> NDArray[Any]:
-    """The same of any recording: a loop over events, 0.5 s per million."""
+    """The same bytes for any recording, in a loop over events: 0.5 s per million."""
     trace = recording.trace
     is_move = (trace.action != Action.FREE_REQUESTED) & (trace.action <= Action.SEGMENT_UNMAP)
     events = np.flatnonzero(is_move & (trace.block_size > 0))
-    runs = _Runs(recording.initial)
+    runs = _SegmentRuns(recording.initial)
     first = runs.free_bytes
     changed, levels = _follow(
         runs,
@@ -40,9 +40,9 @@ def in_turn(recording: Recording) -> NDArray[Any]:
 
 
 def _follow(
-    runs: "_Runs", events: list[int], actions: list[int], addresses: list[int], sizes: list[int]
+    runs: "_SegmentRuns", events: list[int], actions: list[int], addresses: list[int], sizes: list[int]
 ) -> tuple[list[int], list[int]]:
-    """The instants from which another number of bytes is free, and these numbers."""
+    """The instants at which the number of free bytes changes, and the new numbers."""
     starts, ends, counts = runs.starts, runs.ends, runs.counts
     changed, levels = [], []
     level = runs.free_bytes
@@ -69,8 +69,8 @@ def _follow(
     return changed, levels
 
 
-class _Runs:
-    """The segments, by address, with the number of blocks in use of each."""
+class _SegmentRuns:
+    """The segments by address, each with its number of used blocks."""
 
     __slots__ = ("_expandable", "_used", "counts", "ends", "free_bytes", "starts")
 
@@ -83,16 +83,16 @@ class _Runs:
         self.free_bytes = 0
         self.free_bytes = sum(self._free(at) for at in range(len(self.starts)))
         self._used: set[int] = set(in_use.address[segments.is_expandable[in_use.segment]].tolist())
-        """Blocks in expandable memory: when a run is torn they tell which part is in use."""
+        """Used blocks in expandable memory: they decide which part of a split range is in use."""
         self._expandable = bool(segments.is_expandable.any())
 
     def note(self, action: int, address: int) -> None:
-        """A block came into use or went out of it."""
+        """Record that a block came into use or was freed."""
         if self._expandable:
             (self._used.add if action == Action.ALLOC else self._used.discard)(address)
 
     def change(self, action: int, address: int, size: int) -> None:
-        """A SEGMENT_* event."""
+        """Apply a SEGMENT_* event."""
         if action == Action.SEGMENT_ALLOC:
             self._insert(address, address + size, 0)
         elif action == Action.SEGMENT_FREE:
@@ -120,7 +120,7 @@ class _Runs:
         return self.starts.pop(at), self.ends.pop(at), self.counts.pop(at)
 
     def _map(self, start: int, end: int) -> None:
-        """New memory, one with the runs that it touches."""
+        """Add new memory, merged with the ranges that it touches."""
         count = 0
         at = bisect_right(self.starts, start) - 1
         if at >= 0 and self.ends[at] == start:
@@ -132,7 +132,7 @@ class _Runs:
         self._insert(start, end, count)
 
     def _unmap(self, start: int, end: int) -> None:
-        """What is left of a run on both sides is a run of its own."""
+        """Remove memory; the rest of its range on each side becomes a range of its own."""
         at = bisect_right(self.starts, start) - 1
         if at < 0 or self.ends[at] < end:
             return

@@ -1,8 +1,8 @@
-"""What became different from one run to another, step by step?
+"""Compares two runs of a program, step by step.
 
-What a place holds at most within a step does not depend on when in the step other places allocate, so two
-runs of the same program compare equal although their autograd threads never run alike twice. What lies
-outside of every step (model setup, evaluation) is compared as one more stretch; the totals are those of the
+The most that a line holds within a step does not depend on when other lines allocate in the step, so two
+runs of the same program compare equal although their autograd threads never interleave alike. Everything
+outside of steps (model setup, evaluation) is compared as one more interval; the totals are those of the
 whole runs.
 """
 
@@ -31,14 +31,14 @@ from vramscope.model.stacks import Frame
 _TOTALS = ("allocated", "reserved")
 
 TOLERANCE = 0.001
-"""Differences below this share of the first run's peak are not told."""
+"""Differences below this share of the first run's peak are not reported."""
 
 _MOST_STEPS = 1000
-"""Lines and categories are compared in so many steps, spread evenly, and in the highest of both runs."""
+"""Most steps in which lines and categories are compared: evenly spread, plus the highest of both runs."""
 
 
-class Place(NamedTuple):
-    """A line of the program, and the library's function that it called."""
+class CodeLine(NamedTuple):
+    """A line of the program, and the library function that it called."""
 
     file: str
     line: int
@@ -50,29 +50,29 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that holds more, or less, than before."""
+    """One item that holds more, or less, memory than before."""
 
     kind: str
-    """``line``, ``category``, ``phase`` or ``total``."""
+    """The kind of item: ``line``, ``category``, ``phase`` or ``total``."""
     name: str
-    """``net/model.py:31 forward``, ``activation``, ``backward``, ``allocated``."""
+    """Name of the item: ``net/model.py:31 forward``, ``activation``, ``backward``, ``allocated``."""
     before: int
-    """Bytes: the most in any of the steps compared and outside of steps; of a total the peak of the run."""
+    """Bytes: the most in any compared step and outside of steps; for a total the peak of the run."""
     after: int
     typical: int
-    """Bytes: the median over the steps of what became different in each."""
+    """Bytes: the median of the differences over the steps."""
     n_steps: int
     """Steps in which it differs by more than the tolerance."""
-    place: Place | None = None
-    """Of a line, as the later run has it; as the earlier one has it where it is gone."""
+    place: CodeLine | None = None
+    """The code line as the later run has it; as the earlier one has it where it is gone."""
     is_outside: bool = False
     """Whether it differs by more than the tolerance outside of every step."""
     module: str = ""
-    """Of a line: its module, or what several have in common, ``h.*.mlp``; '' where none is known."""
+    """The module of a line, or the common part of several, ``h.*.mlp``; '' where none is known."""
 
     @property
     def n_bytes(self) -> int:
-        """Of the difference; where the maxima are alike, that of the typical step."""
+        """Bytes of the difference; where the maxima are equal, the difference in the typical step."""
         return self.after - self.before or self.typical
 
 
@@ -81,18 +81,18 @@ class Comparison:
     """Two recordings, aligned by the index of their steps."""
 
     steps: NDArray[Any]
-    """Indexes of the steps that both have; empty where a run has none: then whole recordings are compared."""
+    """Indices of the steps that both have; empty where a run has none: then whole recordings are compared."""
     before: NDArray[Any]
     """Bytes: peak allocated of each of these steps, or of the recording."""
     after: NDArray[Any]
     only_before: int
-    """Steps that just one has."""
+    """The number of steps that only the first recording has."""
     only_after: int
     tolerance_bytes: int
     changes: tuple[Change, ...]
-    """Largest first within each kind; empty for equal runs."""
+    """The changes, largest first within each kind; empty for equal runs."""
     peak_before: int = 0
-    """Bytes: the most allocated at any moment of the whole run, what every command calls its peak."""
+    """Bytes: the most allocated at any moment of the whole run, which every command calls its peak."""
     peak_after: int = 0
 
     def of(self, kind: str) -> tuple[Change, ...]:
@@ -101,32 +101,45 @@ class Comparison:
 
 
 class _Side(NamedTuple):
-    """One recording, over the stretches that are compared."""
+    """One recording, over the intervals that are compared."""
 
     recording: Recording
     allocations: Allocations
     start: NDArray[Any]
     end: NDArray[Any]
     rows: NDArray[Any]
-    """Of ``Recording.steps``."""
+    """Rows of ``Recording.steps``."""
     assigned: Assigned
     outside: IntervalPeaks
-    """The stretches outside of every step; empty where whole recordings are compared."""
-    highs: dict[str, int]
+    """The intervals outside of every step; empty where whole recordings are compared."""
+    run_peaks: dict[str, int]
     """Peaks of the whole run by quantity."""
 
 
 def compare(recording: Recording, other: Recording | None = None, tolerance: float = TOLERANCE) -> Comparison:
-    """From *recording* to *other* (to nothing where None); about 1 s per million events of each."""
+    """The changes from *recording* to *other*; about 1 s per million events of each.
+
+    Parameters
+    ----------
+    other
+        The later recording; None compares with an empty one.
+    tolerance
+        Share of the first run's peak below which differences are not reported.
+
+    Returns
+    -------
+    Comparison
+        The aligned steps and all changes, in bytes.
+    """
     other = Recording() if other is None else other
     index, rows, other_rows = np.intersect1d(recording.steps.index, other.steps.index, return_indices=True)
     before, after = _side(recording, rows), _side(other, other_rows)
     totals = _totals(before), _totals(after)
-    least = max(int(tolerance * before.highs["allocated"]), 1)
+    least = max(int(tolerance * before.run_peaks["allocated"]), 1)
     changed_totals = _total_changes(before, after, totals, least)
     phases = _paired(_by_phase(before), _by_phase(after))
-    telling = _telling(totals[0][0], totals[1][0])
-    before, after = _chosen(before, telling), _chosen(after, telling)
+    chosen = _steps_compared(totals[0][0], totals[1][0])
+    before, after = _chosen(before, chosen), _chosen(after, chosen)
     changes = [
         *changed_totals,
         *_changes("phase", *phases, least),
@@ -141,15 +154,15 @@ def compare(recording: Recording, other: Recording | None = None, tolerance: flo
         only_after=len(other.steps) - len(index),
         tolerance_bytes=least,
         changes=tuple(changes),
-        peak_before=before.highs["allocated"],
-        peak_after=after.highs["allocated"],
+        peak_before=before.run_peaks["allocated"],
+        peak_after=after.run_peaks["allocated"],
     )
 
 
 # --------------------------------------------------------------------------------- what is compared
 
 _Levels = dict[Hashable, NDArray[Any]]
-"""Bytes by what holds them: the most in each step, and last the most outside of all steps."""
+"""Bytes by item: the most in each step, and last the most outside of all steps."""
 
 
 def _side(recording: Recording, rows: NDArray[Any]) -> _Side:
@@ -168,12 +181,12 @@ def _side(recording: Recording, rows: NDArray[Any]) -> _Side:
         rows=rows,
         assigned=assign(recording, allocations),
         outside=outside.rows(np.argsort(-outside.allocated, kind="stable")[:_MOST_STEPS]),
-        highs={quantity: high.highest(quantity).n_bytes for quantity in _TOTALS},
+        run_peaks={quantity: high.highest(quantity).n_bytes for quantity in _TOTALS},
     )
 
 
 def _totals(side: _Side) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The most allocated and the most reserved of each stretch."""
+    """The most allocated and the most reserved bytes of each interval."""
     if len(side.rows):
         peaks = step_peaks(side.recording).per_step
         return peaks.allocated[side.rows], peaks.reserved[side.rows]
@@ -182,14 +195,14 @@ def _totals(side: _Side) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def _total_changes(before: _Side, after: _Side, totals: tuple[Any, Any], least: int) -> list[Change]:
-    """The peaks of the whole runs, whatever was compared."""
+    """Changes of the peaks of the whole runs, whichever steps are compared."""
     found = []
     for number, quantity in enumerate(_TOTALS):
         old, new = (
             np.append(steps[number], getattr(side.outside, quantity).max(initial=0))
             for side, steps in zip((before, after), totals, strict=True)
         )
-        most = before.highs[quantity], after.highs[quantity]
+        most = before.run_peaks[quantity], after.run_peaks[quantity]
         change = _change("total", quantity, old, new, least, most)
         if change is not None:
             found.append(change)
@@ -197,7 +210,7 @@ def _total_changes(before: _Side, after: _Side, totals: tuple[Any, Any], least: 
 
 
 def _by_phase(side: _Side) -> _Levels:
-    """The most allocated while in each phase; 0 in a step that had none."""
+    """The most allocated while in each phase; 0 in a step without it."""
     if not len(side.rows):
         return {}
     peaks: IntervalPeaks = step_peaks(side.recording).per_phase
@@ -221,23 +234,23 @@ def _by_category(side: _Side) -> _Levels:
 
 
 class _Own(NamedTuple):
-    """A place as it is called in its own run, and its module."""
+    """A code line with the path that its own run uses, and its module."""
 
-    place: Place
+    place: CodeLine
     module: str
 
 
 def _by_line(side: _Side, common: Callable[[str], str]) -> tuple[_Levels, dict[Hashable, _Own]]:
-    """By place; the place itself with its file as it is called in its own run."""
+    """Levels by code line with the common path; and the line with the path of its own run."""
     folded = fold(side.recording.stacks)
     names: dict[tuple[Any, ...], int] = {}
     of_stack = np.zeros(len(folded.of), "i8")
-    own: dict[Hashable, Place] = {}
+    own: dict[Hashable, CodeLine] = {}
     for stack_id, (node, via) in enumerate(zip(folded.place.tolist(), folded.via.tolist(), strict=True)):
         function, file, line = folded.stacks.frame(node)
         is_library = bool(node) and folded.is_library(node)
         known_as = _in_package(file) if is_library else common(file)
-        place = Place(known_as, line, function, folded.strings[via] if via else "", is_library)
+        place = CodeLine(known_as, line, function, folded.strings[via] if via else "", is_library)
         own.setdefault(place, place._replace(file=file))
         of_stack[stack_id] = names.setdefault(place, len(names))
     group = of_stack[side.allocations.stack_id]
@@ -258,8 +271,8 @@ def _chosen(side: _Side, stretches: NDArray[Any]) -> _Side:
     return side._replace(start=side.start[stretches], end=side.end[stretches])
 
 
-def _telling(before: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
-    """Which stretches are looked into."""
+def _steps_compared(before: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
+    """The intervals in which lines and categories are compared."""
     spread = np.linspace(0, len(before) - 1, min(len(before), _MOST_STEPS)).astype("i8")
     return np.unique(np.append(spread, [before.argmax(), after.argmax()]))
 
@@ -277,7 +290,7 @@ def _grouped(side: _Side, group: NDArray[Any], n_groups: int) -> NDArray[Any]:
 
 
 def _paired(before: _Levels, after: _Levels) -> tuple[_Levels, _Levels]:
-    """With zeros for what just one has."""
+    """Both sides with zeros for items that only one has."""
     return _padded(before, after), _padded(after, before)
 
 
@@ -286,7 +299,7 @@ def _padded(levels: _Levels, others: _Levels) -> _Levels:
 
 
 def _changes(kind: str, before: _Levels, after: _Levels, least: int) -> list[Change]:
-    """Those above *least*, largest first."""
+    """The changes above *least*, largest first."""
     found = []
     for key, level in before.items():
         change = _change(kind, str(key), level, after[key], least)
@@ -303,7 +316,7 @@ def _change(
     least: int,
     most: tuple[int, int] | None = None,
 ) -> Change | None:
-    """None where neither the maxima nor the typical steps differ by *least*."""
+    """The change; None where neither the maxima nor the typical steps differ by *least*."""
     difference = after - before
     by_step = difference[:-1]
     typical = int(np.median(by_step)) if len(by_step) else 0
@@ -332,7 +345,9 @@ def _line_changes(before: _Side, after: _Side, least: int) -> list[Change]:
 
 
 def _moved(old: _Levels, new: _Levels) -> dict[Hashable, Hashable]:
-    """New places → old ones, for an edited file: a function's lines in order, where none came or went."""
+    """New code lines → old ones for an edited file: a function's lines in order, if their number is
+    unchanged.
+    """
     gone, come = _by_function(old.keys() - new.keys()), _by_function(new.keys() - old.keys())
     moved: dict[Hashable, Hashable] = {}
     for function, places in come.items():
@@ -341,8 +356,8 @@ def _moved(old: _Levels, new: _Levels) -> dict[Hashable, Hashable]:
     return moved
 
 
-def _by_function(places: Any) -> dict[tuple[str, str, str], list[Place]]:
-    found: dict[tuple[str, str, str], list[Place]] = {}
+def _by_function(places: Any) -> dict[tuple[str, str, str], list[CodeLine]]:
+    found: dict[tuple[str, str, str], list[CodeLine]] = {}
     for place in sorted(places):
         found.setdefault((place.file, place.function, place.via), []).append(place)
     return found
@@ -356,7 +371,9 @@ def _files(recording: Recording) -> frozenset[str]:
 def _common_names(
     before: frozenset[str], after: frozenset[str]
 ) -> tuple[Callable[[str], str], Callable[[str], str]]:
-    """Files as both runs call them: as they are, or below their own roots where no file is the same."""
+    """Functions that give files the names common to both runs: unchanged, or relative to their own roots
+    where no file is the same.
+    """
     if before & after or not (before and after):
         return _as_it_is, _as_it_is
     return _below(sorted(before)), _below(sorted(after))
@@ -375,7 +392,7 @@ def _below(files: Sequence[str]) -> Callable[[str], str]:
     return lambda file: file.replace("\\", "/").removeprefix(root).lstrip("/")
 
 
-def _words(place: Place) -> str:
+def _words(place: CodeLine) -> str:
     if not (place.file or place.via):
         return NO_STACK
     if not place.file:
@@ -385,4 +402,4 @@ def _words(place: Place) -> str:
     return f"{library}{frame_words(Frame(place.function, place.file, place.line))}{via}"
 
 
-ANALYSIS = Analysis("compare", "What became different from one run to another, step by step?", compare)
+ANALYSIS = Analysis("compare", "What changed from one run to another, step by step?", compare)

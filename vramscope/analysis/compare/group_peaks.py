@@ -1,4 +1,4 @@
-"""The most that each group of allocations held at once, in each stretch of the trace."""
+"""Computes the own peak of each group of allocations in each interval of the trace."""
 
 from typing import Any
 
@@ -11,10 +11,26 @@ from vramscope.analysis.lifetimes import BEFORE, Allocations
 def group_peaks(
     allocations: Allocations, group: NDArray[Any], n_groups: int, start: NDArray[Any], end: NDArray[Any]
 ) -> NDArray[Any]:
-    """Bytes, shape (stretches, groups): the maximum over the instants *start* to *end*, both included.
+    """The maximum of each group over the instants *start* to *end*, both included.
 
-    *group*: for each allocation its group, 0 … *n_groups* − 1. A group's peak is its own: those of several
-    groups need not be at the same instant, and do not sum up to anything.
+    A group's peak is its own: the peaks of several groups need not be at the same instant, so their sum means
+    nothing.
+
+    Parameters
+    ----------
+    allocations
+        The allocations.
+    group
+        The group of each allocation, 0 … *n_groups* − 1.
+    n_groups
+        The number of groups.
+    start, end
+        First and last instant of each interval.
+
+    Returns
+    -------
+    NDArray[Any]
+        Bytes, shape (intervals, groups).
     """
     instant, owner, level = _levels(allocations, group)
     span = int(max(end.max(initial=0), instant.max(initial=0))) + 1
@@ -26,7 +42,7 @@ def group_peaks(
 
 
 def _levels(allocations: Allocations, group: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Of every change, sorted by group and instant: the instant, the group, and its bytes from then on."""
+    """All changes, sorted by group and instant: the instant, the group, and its bytes from then on."""
     is_born = allocations.free_event != BEFORE
     is_freed = allocations.free_event >= 0
     instant = np.concatenate([allocations.alloc_event[is_born] + 1, allocations.free_event[is_freed] + 1])
@@ -43,9 +59,11 @@ def _levels(allocations: Allocations, group: NDArray[Any]) -> tuple[NDArray[Any]
 def _highest(
     owner: NDArray[Any], level: NDArray[Any], span: tuple[NDArray[Any], NDArray[Any]], groups: NDArray[Any]
 ) -> NDArray[Any]:
-    """The greater of the level on entry, which is that of the change before, and of all changes within."""
+    """The maximum of the level at the start, which is that of the previous change, and of all changes
+    within.
+    """
     first, last = span
-    # Row −1 is the one appended: of no group.
+    # Row −1 is the appended one, which belongs to no group.
     owner, level = np.append(owner, -1), np.append(level, 0)
     entry = np.where(owner[first - 1] == groups, level[first - 1], 0)
     edges = np.stack([first.ravel(), last.ravel()], axis=1).ravel()

@@ -25,7 +25,7 @@ from vramscope.analysis.settings_advice import (
     reproduction,
     settings_advice,
 )
-from vramscope.analysis.step_and_phase import place
+from vramscope.analysis.step_and_phase import step_and_phase_at
 from vramscope.analysis.strategies import Strategies, strategies
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.what_if import Outcome, Program, device_total, program_of
@@ -406,7 +406,7 @@ def moment(recording: Recording, event: int) -> str:
     """Return where the program was at *event*, as people know it."""
     if event < 0:
         return "before the first event"
-    step, phase = place(recording, event + 1)
+    step, phase = step_and_phase_at(recording, event + 1)
     found = f"at event {event:,}" if step is None else f"at step {step}"
     return f"{found} in {phase.name.lower().replace('_', ' ')}" if phase else found
 

@@ -1,4 +1,4 @@
-"""Which blocks were handed out, from when to when?"""
+"""Pairs every allocation with its free."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -8,21 +8,21 @@ from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.lifetimes.block_ends import ends
-from vramscope.analysis.shared_results import shared
+from vramscope.analysis.shared_results import memoized
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Blocks, BlockState
 from vramscope.model.table import Table
 from vramscope.model.trace import Action
 
 ALIVE = -1
-"""An end that did not come within the trace."""
+"""Marks an end that is not within the trace."""
 BEFORE = -2
-"""Freed by the program before the trace began, and still waiting for another stream then."""
+"""Marks blocks freed by the program before the trace began that still waited for another stream then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allocations(Table):
-    """One block's life, from ALLOC to FREE: first those that pre-date the trace, then by event."""
+    """The lives of blocks, one row from ALLOC to FREE: first those that predate the trace, then by event."""
 
     DTYPES: ClassVar = {
         "address": "u8",
@@ -40,38 +40,38 @@ class Allocations(Table):
 
     address: NDArray[Any]
     size: NDArray[Any]
-    """Requested bytes."""
+    """Bytes that the program requested."""
     block_size: NDArray[Any]
-    """Bytes that it took: what counts as allocated."""
+    """Bytes of the block, which count as allocated."""
     stream: NDArray[Any]
     pool: NDArray[Any]
     stack_id: NDArray[Any]
     alloc_event: NDArray[Any]
-    """−1: pre-dates the trace."""
+    """The ALLOC event; −1 for a block that predates the trace."""
     free_event: NDArray[Any]
-    """Of FREE_REQUESTED, when the tensor died; −1: alive at the end; −2: before the trace."""
+    """The FREE_REQUESTED event, when the tensor was freed; −1: alive at the end; −2: before the trace."""
     completed_event: NDArray[Any]
-    """Of FREE_COMPLETED, when the block could be used again; −1: not within the trace."""
+    """The FREE_COMPLETED event, when the block became reusable; −1: not within the trace."""
     alloc_ns: NDArray[Any]
-    """0 where it pre-dates the trace or there is no clock."""
+    """Time of the allocation, in nanoseconds; 0 where it predates the trace or there is no clock."""
     free_ns: NDArray[Any]
-    """0 where there is none."""
+    """Time of the free, in nanoseconds; 0 where there is none."""
 
     def allocated_at(self, instant: int) -> NDArray[Any]:
-        """Which rows served a tensor at *instant*."""
+        """Mask of the rows that served a tensor at *instant*."""
         return self._from_to(instant, self.free_event)
 
     def active_at(self, instant: int) -> NDArray[Any]:
-        """Which rows were in use or pending at *instant*."""
+        """Mask of the rows that were in use or pending at *instant*."""
         return self._from_to(instant, self.completed_event)
 
     def _from_to(self, instant: int, end: NDArray[Any]) -> NDArray[Any]:
-        """An event changes the state after it: that of row k is over at instant k + 1."""
+        """Mask of the rows alive at *instant*: event k changes the state from instant k + 1 on."""
         within: NDArray[Any] = (self.alloc_event < instant) & ((end == ALIVE) | (end >= instant))
         return within
 
 
-@shared
+@memoized
 def lifetimes(recording: Recording) -> Allocations:
     """Every allocation paired with its free, exact under reuse of addresses; 0.1 s per million events."""
     trace = recording.trace
@@ -80,7 +80,7 @@ def lifetimes(recording: Recording) -> Allocations:
     starts = np.concatenate([np.full(len(known), ALIVE), allocs]).astype("i8")
     address = np.concatenate([known.address, trace.address[allocs]])
     requested_free, completed = ends(trace, known.address)
-    # Without the request (torch's skip_actions) the completion is when it died, as far as anyone knows.
+    # Without the request (torch's skip_actions) the completion is the best known time of the free.
     free = np.where(requested_free == ALIVE, completed, requested_free)
     free[: len(known)][known.state == BlockState.PENDING_FREE] = BEFORE
     stream, pool = _segment_of(recording, known)
@@ -115,4 +115,4 @@ def _time_of(time_ns: NDArray[Any], event: NDArray[Any]) -> NDArray[Any]:
     return found
 
 
-ANALYSIS = Analysis("lifetimes", "Which blocks were handed out, from when to when?", lifetimes)
+ANALYSIS = Analysis("lifetimes", "Which blocks were allocated, from when to when?", lifetimes)

@@ -1,4 +1,4 @@
-"""When did each block's life end? Births and ends at one address, paired in the order of time."""
+"""Pairs births and ends of blocks at each address in the order of time."""
 
 from typing import Any
 
@@ -9,23 +9,35 @@ from vramscope.allocator.lives import stable_order
 from vramscope.model.trace import Action, Trace
 
 _STRETCH = 1 << 14
-"""Events that are sorted at a time: what is needed for that stays in the processor's cache."""
+"""Events sorted at a time: intermediate arrays stay in the processor's cache."""
 _NONE = -1
 
 
 def ends(trace: Trace, older: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """For each life its FREE_REQUESTED and its FREE_COMPLETED, −1 for none: the first such event at its
-    address before the next life there. *older*: addresses of blocks that pre-date the trace.
+    """The FREE_REQUESTED and FREE_COMPLETED event of each life, −1 for none.
 
-    Lives are numbered: first the older ones, then those that the trace begins, in its order. An end without
-    a birth at its address belongs to none. Events whose ``block_size`` is 0 count for nothing.
+    Each is the first such event at the life's address before the next life there. An end without a birth at
+    its address belongs to no life. Events whose ``block_size`` is 0 are not counted.
+
+    Parameters
+    ----------
+    trace
+        The events.
+    older
+        Addresses of blocks that predate the trace.
+
+    Returns
+    -------
+    tuple[NDArray[Any], NDArray[Any]]
+        Two arrays with one event per life: first the older lives, then those that the trace begins, in its
+        order.
     """
     n_lives = len(older) + _n_births(trace)
     found = np.full(n_lives, _NONE, dtype="i8"), np.full(n_lives, _NONE, dtype="i8")
     open_address, open_life = older, np.arange(len(older))
     first, n_born = 0, len(older)
     while first < len(trace):
-        # No shorter than what it carries along: so each event is carried once, on average.
+        # At least twice as long as what it carries along: each event is then carried once, on average.
         part = slice(first, first + max(_STRETCH, 2 * len(open_life)))
         action, address, value = _moves(trace, part, n_born)
         n_born += int(np.count_nonzero(action == Action.ALLOC))
@@ -44,7 +56,7 @@ def _n_births(trace: Trace) -> int:
 
 
 def _moves(trace: Trace, part: slice, n_born: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Births and ends of a stretch: action, address, and the number of the life born or the ending event."""
+    """Births and ends of a batch: action, address, and the number of the life born or the ending event."""
     rows = np.flatnonzero((trace.action[part] <= Action.FREE_COMPLETED) & (trace.block_size[part] > 0))
     action, address = trace.action[part][rows], trace.address[part][rows]
     is_birth = action == Action.ALLOC
@@ -54,7 +66,7 @@ def _moves(trace: Trace, part: slice, n_born: int) -> tuple[NDArray[Any], NDArra
 def _paired(
     address: NDArray[Any], action: NDArray[Any], value: NDArray[Any], found: tuple[NDArray[Any], ...]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Writes to *found* what ends here; address and number of the lives that may still end."""
+    """Write the ends found here to *found*; return address and number of the lives that may still end."""
     order = stable_order(address)
     address, action, value = address[order], action[order], value[order]
     birth = np.flatnonzero(action == Action.ALLOC)

@@ -17,7 +17,7 @@ from vramscope.analysis.folding import fold
 from vramscope.analysis.leaks import leaks
 from vramscope.analysis.oom.cause import Cause, Room, cause, room_at
 from vramscope.analysis.oom.in_use import Holders, holders
-from vramscope.analysis.step_and_phase import place
+from vramscope.analysis.step_and_phase import step_and_phase_at
 from vramscope.analysis.timeline import timeline
 from vramscope.model.finding import Finding
 from vramscope.model.marks import MarkKind, Phase
@@ -176,7 +176,7 @@ def _where(
     for event in events.tolist():
         stack_id = int(folded.of[recording.trace.stack_id[event]])
         frame = folded.stacks.frame(stack_id) if stack_id else None
-        found.append((*place(recording, event + 1), frame))
+        found.append((*step_and_phase_at(recording, event + 1), frame))
     return tuple(found)
 
 

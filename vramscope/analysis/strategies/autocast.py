@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.allocator.settings import GRANULE
-from vramscope.analysis.by_module import Known, Owners
+from vramscope.analysis.by_module import ModuleEvidence, Owners
 from vramscope.analysis.categories import Assigned
 from vramscope.analysis.categories.by_lifetime import Lives
 from vramscope.analysis.categories.by_stack_frame import WORKSPACES
@@ -325,7 +325,7 @@ def _weights(
     found: Allocations, owners: Owners, assigned: Assigned, low: NDArray[Any]
 ) -> list[tuple[int, int]]:
     """Parameters of modules that multiply: the module that was called, and bytes."""
-    is_parameter = (assigned.category == Category.PARAMETER) & (owners.known == Known.NAME)
+    is_parameter = (assigned.category == Category.PARAMETER) & (owners.known == ModuleEvidence.NAME)
     called = {owners.paths[module]: module for module in set(owners.module[low].tolist()) if module}
     rows = np.flatnonzero(is_parameter)
     pairs = zip(owners.module[rows].tolist(), found.block_size[rows].tolist(), strict=True)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.analysis.by_module import Known, Owners
+from vramscope.analysis.by_module import ModuleEvidence, Owners
 from vramscope.analysis.categories.by_lifetime import Lives, padded
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.model.marks import Phase
@@ -92,7 +92,7 @@ def _calls(found: Allocations, lives: Lives, owners: Owners, block_of: NDArray[A
     """Runs of allocations in one block and forward."""
     rows = np.flatnonzero(lives.phase == Phase.FORWARD)
     rows = rows[np.argsort(found.alloc_event[rows], kind="stable")]
-    block = np.where(owners.known[rows] == Known.CALL, block_of[owners.module[rows]], -1)
+    block = np.where(owners.known[rows] == ModuleEvidence.CALL, block_of[owners.module[rows]], -1)
     inside = np.flatnonzero(block >= 0)
     if not len(inside):
         return []

@@ -1,4 +1,4 @@
-"""How much memory did each step and each of its phases need?"""
+"""Computes the peak of each step and of each of its phases."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.step_and_phase import steps_of
-from vramscope.analysis.step_peaks.past_peaks import past_peaks
 from vramscope.analysis.timeline import Totals, timeline
 from vramscope.model.marks import Phase, Phases, Steps
-from vramscope.model.past import Past
+from vramscope.model.past import Past, most_of
 from vramscope.model.recording import Recording
 from vramscope.model.table import Table
 
@@ -22,8 +21,10 @@ _QUANTITIES = ("requested", "allocated", "active", "reserved")
 
 @dataclass(frozen=True, slots=True)
 class IntervalPeaks(Table):
-    """The most that was in use during each interval, the level on entry included: what torch's
-    ``max_memory_allocated`` says after a reset at its start."""
+    """The maximum during each interval, including the level at its start.
+
+    This equals torch's ``max_memory_allocated`` after a reset at the start of the interval.
+    """
 
     DTYPES: ClassVar = {
         "step": "i8",
@@ -39,10 +40,10 @@ class IntervalPeaks(Table):
     step: NDArray[Any]
     """Row of ``Recording.steps``; −1 outside of every step."""
     phase: NDArray[Any]
-    """A ``Phase``; OTHER for a whole step, and for what is in no phase."""
+    """A ``Phase``; OTHER for a whole step, and for events outside of phases."""
     start_event: NDArray[Any]
     end_event: NDArray[Any]
-    """Exclusive; of a phase that came several times in a step: the end of the last."""
+    """The exclusive end; for a phase that occurs several times in a step, the end of the last one."""
     requested: NDArray[Any]
     allocated: NDArray[Any]
     active: NDArray[Any]
@@ -51,19 +52,21 @@ class IntervalPeaks(Table):
 
 @dataclass(frozen=True, slots=True)
 class StepPeaks:
-    """Per step, and per phase of each step."""
+    """Peaks per step, and per phase of each step."""
 
     per_step: IntervalPeaks = field(default_factory=IntervalPeaks.of)
-    """Row i is step i."""
+    """Row i belongs to step i."""
     per_phase: IntervalPeaks = field(default_factory=IntervalPeaks.of)
-    """One row per (step, phase) that occurred, in order of their first events; inside of another phase
-    (a recompute in backward) both count."""
+    """One row per (step, phase) that occurred, in order of their first events; of nested phases (a recompute
+    in backward) both count.
+    """
     past_per_step: IntervalPeaks = field(default_factory=IntervalPeaks.of)
-    """Row i is step i of ``Recording.past``, whose events a size cap took; as exact as the others. Instants
-    count from the first event ever."""
+    """Row i belongs to step i of ``Recording.past``, whose events the size cap removed; as exact as the
+    others. Instants count from the first event ever.
+    """
     past_per_phase: IntervalPeaks = field(default_factory=IntervalPeaks.of)
     outside: IntervalPeaks = field(default_factory=IntervalPeaks.of)
-    """One row per stretch of events outside of every step, in order: setup, evaluation, checkpoints."""
+    """One row per interval of events outside of every step, in order: setup, evaluation, checkpoints."""
 
 
 def step_peaks(recording: Recording) -> StepPeaks:
@@ -77,7 +80,7 @@ def step_peaks(recording: Recording) -> StepPeaks:
 
 
 def _outside(steps: Steps, n_events: int, totals: Totals) -> IntervalPeaks:
-    """The stretches before, between and after the steps."""
+    """Peaks of the intervals before, between and after the steps."""
     order = np.argsort(steps.start_event, kind="stable")
     ends = np.clip(steps.end_event[order], 0, n_events)
     start = np.append(0, np.maximum.accumulate(ends))
@@ -88,11 +91,11 @@ def _outside(steps: Steps, n_events: int, totals: Totals) -> IntervalPeaks:
 
 
 def _of_past(past: Past, totals: Totals) -> tuple[IntervalPeaks, IntervalPeaks]:
-    """The oldest steps have their peaks already, and no phases."""
+    """Peaks of removed steps; the oldest ones have their peaks already, and no phases."""
     n_settled, end = len(past.settled), past.n_events + len(totals) - 1
     phases = replace(past.phases, step=np.where(past.phases.step < 0, -1, past.phases.step - n_settled))
     later = past.steps.rows(slice(n_settled, None))
-    per_step, per_phase = _both(later, phases, end, partial(past_peaks, past, totals))
+    per_step, per_phase = _both(later, phases, end, partial(_past_peaks, past, totals))
     joined = {
         name: np.concatenate([getattr(past.settled, name), getattr(per_step, name)])
         for name in ("start_event", "end_event", *_QUANTITIES)
@@ -102,10 +105,25 @@ def _of_past(past: Past, totals: Totals) -> tuple[IntervalPeaks, IntervalPeaks]:
     return steps, replace(per_phase, step=step)
 
 
+def _past_peaks(
+    past: Past, totals: Totals, start: NDArray[Any], end: NDArray[Any]
+) -> dict[str, NDArray[Any]]:
+    """The maximum of each quantity over the instants *start* to *end*, both included.
+
+    Instants count from the first event ever, and must be those of marks, where the stored peaks begin and
+    end; −1 where they are not.
+    """
+    low, high = (np.clip(at - past.n_events, 0, len(totals)) for at in (start, end + 1))
+    return {
+        name: np.maximum(before, most_of(getattr(totals, name), low, high))
+        for name, before in past.peaks.between(start, end, past.n_events).items()
+    }
+
+
 def _both(
     steps: Steps, phases: Phases, n_events: int, peaks: Callable[..., dict[str, NDArray[Any]]]
 ) -> tuple[IntervalPeaks, IntervalPeaks]:
-    """Per step and per phase; *peaks* gives those of intervals."""
+    """Peaks per step and per phase; *peaks* computes those of intervals."""
     rows = {
         "step": np.arange(len(steps)),
         "phase": np.full(len(steps), Phase.OTHER),
@@ -119,7 +137,7 @@ def _both(
 
 def _peaks(totals: Totals, start: NDArray[Any], end: NDArray[Any]) -> dict[str, NDArray[Any]]:
     """The maximum of each quantity over the instants *start* to *end*, both included."""
-    # In a run that still grows the marks may be ahead of the events.
+    # In a live run the marks may be ahead of the events.
     first = np.minimum(start, len(totals) - 1)
     last = np.clip(end, first, len(totals) - 1)
     is_last = last == len(totals) - 1
@@ -128,7 +146,7 @@ def _peaks(totals: Totals, start: NDArray[Any], end: NDArray[Any]) -> dict[str, 
     for quantity in _QUANTITIES:
         values = getattr(totals, quantity)
         most = np.maximum.reduceat(values, edges)[::2] if len(edges) else values[:0]
-        # ``reduceat`` cannot end behind the last instant: that is looked at apart.
+        # ``reduceat`` cannot end after the last instant, which is therefore added separately.
         found[quantity] = np.where(is_last, np.maximum(most, values[-1]), most)
     return found
 
@@ -138,7 +156,7 @@ def _stretches(
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Step, phase, start and end of every phase, and of every run of events of a step outside of phases."""
     marks = (steps.start_event, steps.end_event, phases.start_event, phases.end_event)
-    # Between two neighbouring marks nothing changes.
+    # Nothing changes between two neighboring marks.
     edges = np.unique(np.clip(np.concatenate([[0, n_events], *marks]), 0, n_events))
     step = steps_of(steps, edges[:-1])
     idle = ~_in_phase(phases, edges[:-1]) & (step >= 0)
@@ -166,7 +184,7 @@ def _in_phase(phases: Phases, events: NDArray[Any]) -> NDArray[Any]:
 def _joined(
     stretches: tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]], peaks: dict[str, NDArray[Any]]
 ) -> IntervalPeaks:
-    """One row per (step, phase)."""
+    """Merge intervals to one row per (step, phase)."""
     step, phase, start, end = stretches
     if not len(step):
         return IntervalPeaks.of()
