@@ -33,7 +33,7 @@ _MOST_STEPS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ScalingLine:
     """A line and how much of the largest step's peak it holds."""
 
     frame: Frame | None
@@ -52,14 +52,14 @@ class Scaling:
     """The most allocated in the largest step."""
     linear_bytes: int = 0
     """Of it, in blocks that follow the size."""
-    linear: tuple[Line, ...] = ()
+    linear: tuple[ScalingLine, ...] = ()
     quadratic_bytes: int = 0
     """Of it, in blocks that follow its square."""
-    quadratic: tuple[Line, ...] = ()
+    quadratic: tuple[ScalingLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class _Calls:
+class _MatchedCalls:
     """Allocations of steps that make the same calls equally often."""
 
     rows: NDArray[Any]
@@ -95,7 +95,7 @@ def scaling(recording: Recording) -> Scaling:
     )
 
 
-def _calls(recording: Recording, found: Allocations) -> _Calls | None:
+def _calls(recording: Recording, found: Allocations) -> _MatchedCalls | None:
     """None where too few steps do the same."""
     step = steps_of(recording.steps, np.maximum(found.alloc_event, 0))
     first = max(len(recording.steps) - _MOST_STEPS, 0)
@@ -111,7 +111,7 @@ def _calls(recording: Recording, found: Allocations) -> _Calls | None:
     same = [at for at, each in enumerate(made) if each == usual]
     if len(same) < _LEAST_SIZES or not usual:
         return None
-    return _Calls(np.stack([parts[at] for at in same], axis=1), first + np.array(same))
+    return _MatchedCalls(np.stack([parts[at] for at in same], axis=1), first + np.array(same))
 
 
 def _powers(size: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -134,7 +134,7 @@ def _powers(size: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     return power, base
 
 
-def _lines(recording: Recording, live: Allocations) -> tuple[Line, ...]:
+def _lines(recording: Recording, live: Allocations) -> tuple[ScalingLine, ...]:
     """Those of forward first: what backward allocates follows from them."""
     folded, n_events = fold(recording.stacks), len(recording.trace)
     phase = np.append(recording.phases.phase, Phase.OTHER)[phases_of(recording.phases, n_events)]
@@ -145,7 +145,7 @@ def _lines(recording: Recording, live: Allocations) -> tuple[Line, ...]:
         place = (later, folded.stacks.frame(own) if own else None)
         weight[place] = weight.get(place, 0) + n_bytes
     ordered = sorted(weight.items(), key=lambda item: (item[0][0], item[0][1] is None, -item[1]))
-    return tuple(Line(frame, n_bytes) for (_, frame), n_bytes in ordered)
+    return tuple(ScalingLine(frame, n_bytes) for (_, frame), n_bytes in ordered)
 
 
 def findings(found: Scaling) -> list[Finding]:
@@ -174,7 +174,7 @@ def findings(found: Scaling) -> list[Finding]:
 
 
 def _finding(
-    kind: str, what: str, found: Scaling, lines: tuple[Line, ...], n_bytes: int, advice: str
+    kind: str, what: str, found: Scaling, lines: tuple[ScalingLine, ...], n_bytes: int, advice: str
 ) -> Finding:
     frame = lines[0].frame if lines else None
     return Finding(

@@ -16,7 +16,14 @@ from vramscope.analysis.churn import churn_of
 from vramscope.analysis.ending import ended_short
 from vramscope.analysis.process_limit import recorded_limit
 from vramscope.analysis.timeline import timeline
-from vramscope.analysis.what_if import Outcome, Program, device_total, emptied_after, program_of, replay
+from vramscope.analysis.what_if import (
+    ReplayResult,
+    RequestSequence,
+    device_total,
+    emptied_after,
+    replay,
+    request_sequence,
+)
 from vramscope.analysis.what_if.epochs import epochs
 from vramscope.model.recording import Recording
 from vramscope.units import format_bytes
@@ -36,7 +43,7 @@ _DIVISIONS = (4, 8)
 _FRACTION, _THRESHOLD = 0.95, 0.8
 """Garbage is collected above that threshold of what the fraction of the device allows; without it, never."""
 
-Play = Callable[[Callable[["Candidate"], Outcome], Iterable["Candidate"]], Iterable[Outcome]]
+Play = Callable[[Callable[["Candidate"], ReplayResult], Iterable["Candidate"]], Iterable[ReplayResult]]
 """``map``, or one that uses several processes."""
 
 
@@ -65,11 +72,11 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class SettingTrial:
     """What a candidate comes to."""
 
     candidate: Candidate
-    outcome: Outcome
+    outcome: ReplayResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +85,15 @@ class SettingsAdvice:
 
     recorded_peak: int
     """Reserved bytes, as recorded; ``base`` is the replay under the same settings."""
-    base: Outcome
-    trials: tuple[Trial, ...] = ()
-    advised: Trial | None = None
+    base: ReplayResult
+    trials: tuple[SettingTrial, ...] = ()
+    advised: SettingTrial | None = None
     """None: change nothing."""
     reason: str = ""
     """Why that is advised, or nothing, in one sentence."""
     environment: str = ""
     """The line to set, as the recording's torch reads it."""
-    as_recorded: Outcome | None = None
+    as_recorded: ReplayResult | None = None
     """Replay under the recorded circumstances, where ``base`` has a limit that the recording had not."""
 
     @property
@@ -95,8 +102,8 @@ class SettingsAdvice:
         return _comes_to(self.as_recorded or self.base, self.recorded_peak)
 
 
-def _comes_to(outcome: Outcome, recorded_peak: int) -> bool:
-    return abs(outcome.peak_reserved - recorded_peak) <= _SAME * recorded_peak
+def _comes_to(outcome: ReplayResult, recorded_peak: int) -> bool:
+    return abs(outcome.peak_reserved_bytes - recorded_peak) <= _SAME * recorded_peak
 
 
 def settings_advice(
@@ -109,7 +116,7 @@ def settings_advice(
     Where None there is no limit, or what the device had where the recording ran out of it. Ten replays of 2
     to 3 s per million events each; *play* may spread them over processes.
     """
-    program = program_of(recording)
+    program = request_sequence(recording)
     recorded = int(timeline(recording).reserved.max(initial=0))
     is_chosen = capacity_bytes is not None
     total_bytes = device_total(recording, capacity_bytes, total_bytes)
@@ -125,13 +132,13 @@ def settings_advice(
         return SettingsAdvice(recorded, base, reason=hopeless, as_recorded=as_recorded)
     wanted = list(candidates(recording, is_short=capacity_bytes is not None))
     trial = partial(replayed, program, recording, (capacity_bytes, total_bytes))
-    trials = tuple(map(Trial, wanted, play(trial, wanted)))
+    trials = tuple(map(SettingTrial, wanted, play(trial, wanted)))
     advised, reason = _choice(base, trials, "gets past that request" if ended_short(recording) else "fits")
     line = environment_line(advised.candidate) if advised else ""
     return SettingsAdvice(recorded, base, trials, advised, reason, line, as_recorded)
 
 
-def reproduction(recording: Recording, program: Program) -> tuple[Outcome, Outcome]:
+def reproduction(recording: Recording, program: RequestSequence) -> tuple[ReplayResult, ReplayResult]:
     """Return the replay under the recorded circumstances, and the one on a device that never ends."""
     free = replay(program, program.settings, None, device_total(recording, None, None))
     capacity = recorded_capacity(recording)
@@ -153,11 +160,11 @@ def recorded_capacity(recording: Recording) -> int | None:
 
 
 def replayed(
-    program: Program,
+    program: RequestSequence,
     recording: Recording,
     room: tuple[int | None, int | None],
     candidate: Candidate | None,
-) -> Outcome:
+) -> ReplayResult:
     """With *candidate*, or as it is; *room* is what the allocator can have, and the device's total."""
     if candidate is None:
         return replay(program, program.settings, *room)
@@ -225,28 +232,28 @@ def _version(torch: str) -> tuple[int, int]:
 # -------------------------------------------------------------------------------------- the choice
 
 
-def _unknown_past(recording: Recording, recorded: int, base: Outcome) -> str:
+def _unknown_past(recording: Recording, recorded: int, base: ReplayResult) -> str:
     """Why nothing can be compared where most of what was reserved is of before the recording, or ''."""
     before = int(recording.initial.segments.size.sum())
-    if not base.fits or not before or recorded <= _FALLS_SHORT * base.peak_reserved:
+    if not base.fits or not before or recorded <= _FALLS_SHORT * base.peak_reserved_bytes:
         return ""
     return (
         f"{format_bytes(recorded)} were reserved at most, {format_bytes(before)} of it before the recording "
-        f"began; what it shows needs {format_bytes(base.peak_reserved)}. How the rest came to be is not in "
-        "it, so settings cannot be compared: record from the start of the program"
+        f"began; what it shows needs {format_bytes(base.peak_reserved_bytes)}. How the rest came to be is "
+        "not in it, so settings cannot be compared: record from the start of the program"
     )
 
 
-def _hopeless(base: Outcome, capacity_bytes: int | None) -> str:
+def _hopeless(base: ReplayResult, capacity_bytes: int | None) -> str:
     """Why no setting can help, or ''."""
     # Not what is allocated: how much of a block nobody asked for depends on the settings.
-    held, asked = base.failed_requested, base.failed_bytes
+    held, asked = base.failed_requested_bytes, base.failed_bytes
     if capacity_bytes is not None and not base.fits and held + asked > capacity_bytes:
         return (
             f"{format_bytes(held)} are in use when {format_bytes(asked)} more are asked for: no setting "
             f"makes that fit {format_bytes(capacity_bytes)}"
         )
-    spare = base.peak_reserved - base.peak_allocated
+    spare = base.peak_reserved_bytes - base.peak_allocated_bytes
     if base.fits and not base.n_retries and spare < _worth(base):
         return (
             f"change nothing: reserved is at most {format_bytes(spare)} above allocated, and no setting can "
@@ -255,19 +262,21 @@ def _hopeless(base: Outcome, capacity_bytes: int | None) -> str:
     return ""
 
 
-def _worth(base: Outcome) -> float:
-    return max(WORTH_IT * base.peak_reserved, _LEAST_BYTES)
+def _worth(base: ReplayResult) -> float:
+    return max(WORTH_IT * base.peak_reserved_bytes, _LEAST_BYTES)
 
 
-def _choice(base: Outcome, trials: tuple[Trial, ...], fits: str) -> tuple[Trial | None, str]:
+def _choice(
+    base: ReplayResult, trials: tuple[SettingTrial, ...], fits: str
+) -> tuple[SettingTrial | None, str]:
     """The simplest that helps, and why; *fits*: what it does where the program as it is runs out."""
     fitting = [trial for trial in trials if trial.outcome.fits]
     if not base.fits:
         if not fitting:
             return None, "no setting that was tried makes it fit"
-        best = min(fitting, key=lambda trial: (trial.candidate.effort, trial.outcome.peak_reserved))
+        best = min(fitting, key=lambda trial: (trial.candidate.effort, trial.outcome.peak_reserved_bytes))
         return best, f"with {best.candidate.name} it {fits}; as it is, it does not"
-    saved = {id(trial): base.peak_reserved - trial.outcome.peak_reserved for trial in fitting}
+    saved = {id(trial): base.peak_reserved_bytes - trial.outcome.peak_reserved_bytes for trial in fitting}
     calm = [trial for trial in fitting if trial.outcome.n_retries <= base.n_retries]
     helping = [trial for trial in calm if saved[id(trial)] >= _worth(base)]
     if helping:

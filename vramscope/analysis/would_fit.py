@@ -21,7 +21,7 @@ from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.trace import Action
 
 
-class Origin(str, Enum):
+class BlockSource(str, Enum):
     """Where a block would come from, in the order in which the allocator tries."""
 
     BLOCK = "block"
@@ -37,14 +37,14 @@ class Origin(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class Placement:
     """The answer, with the numbers behind it, in bytes."""
 
     instant: int
     n_bytes: int
     needed: int
     """The block that a request of ``n_bytes`` needs."""
-    origin: Origin
+    origin: BlockSource
     address: int | None
     """Of the cached block."""
     from_driver: int
@@ -61,7 +61,7 @@ class Fit:
     @property
     def fits(self) -> bool | None:
         """Whether the program would get it; None where not known."""
-        return None if self.origin is Origin.UNKNOWN else self.origin is not Origin.NOWHERE
+        return None if self.origin is BlockSource.UNKNOWN else self.origin is not BlockSource.NOWHERE
 
 
 def would_fit(
@@ -70,7 +70,7 @@ def would_fit(
     instant: int | None = None,
     stream: int = 0,
     pool: int = 0,
-) -> Fit:
+) -> Placement:
     """At *instant*, or at the peak where None; by the allocator's own rules. 0.1 s per million events.
 
     Without *n_bytes*: the largest request of the recording, as if it came once more.
@@ -102,21 +102,21 @@ def _largest_request(recording: Recording) -> int:
 
 def fit_of(
     state: Snapshot, n_bytes: int, settings: Settings, place: tuple[int, int], capacity: int | None
-) -> Fit:
+) -> Placement:
     """The same for a known state; *place* is stream and pool."""
-    tried = _Tried(state, settings, capacity)
-    address = tried.malloc(n_bytes, place)
-    origin = tried.origin(address)
-    if capacity is None and origin is Origin.NEW_SEGMENT:
-        origin = Origin.UNKNOWN
+    attempt = _Attempt(state, settings, capacity)
+    address = attempt.malloc(n_bytes, place)
+    origin = attempt.origin(address)
+    if capacity is None and origin is BlockSource.NEW_SEGMENT:
+        origin = BlockSource.UNKNOWN
     need = settings.rounded(n_bytes)
-    return Fit(
+    return Placement(
         instant=state.event,
         n_bytes=n_bytes,
         needed=need,
         origin=origin,
-        address=address if origin is Origin.BLOCK else None,
-        from_driver=tried.gained if address is not None else _missing(state, n_bytes, settings, place),
+        address=address if origin is BlockSource.BLOCK else None,
+        from_driver=attempt.gained if address is not None else _missing(state, n_bytes, settings, place),
         largest_free=_largest_free(state, place, is_large=need > SMALL_LIMIT),
         releasable=_releasable(state, settings),
         reserved=int(state.segments.size.sum()),
@@ -124,13 +124,13 @@ def fit_of(
     )
 
 
-class _Tried:
+class _Attempt:
     """The allocator in a state, and what it has to do with the driver from then on."""
 
     def __init__(self, state: Snapshot, settings: Settings, capacity: int | None) -> None:
         # The capacity is what may be reserved: a fraction is in it already.
         settings = replace(settings, memory_fraction=None)
-        self.allocator = CachingAllocator(settings, capacity, self._heard)
+        self.allocator = CachingAllocator(settings, capacity, self._on_driver_call)
         self.allocator.begin_in(state)
         self.gained = self.released = 0
 
@@ -141,15 +141,15 @@ class _Tried:
         except OutOfMemory:
             return None
 
-    def origin(self, address: int | None) -> Origin:
+    def origin(self, address: int | None) -> BlockSource:
         """Of the block at *address*, just made."""
         if address is None:
-            return Origin.NOWHERE
+            return BlockSource.NOWHERE
         if self.released:
-            return Origin.AFTER_RELEASE
-        return Origin.NEW_SEGMENT if self.gained else Origin.BLOCK
+            return BlockSource.AFTER_RELEASE
+        return BlockSource.NEW_SEGMENT if self.gained else BlockSource.BLOCK
 
-    def _heard(self, action: Action, _address: int, size: int, *_: int) -> None:
+    def _on_driver_call(self, action: Action, _address: int, size: int, *_: int) -> None:
         if action in GAINS:
             self.gained += size
         elif action in LOSSES:
@@ -158,9 +158,9 @@ class _Tried:
 
 def _missing(state: Snapshot, n_bytes: int, settings: Settings, place: tuple[int, int]) -> int:
     """What the driver would have had to give."""
-    tried = _Tried(state, settings, None)
-    tried.malloc(n_bytes, place)
-    return tried.gained
+    attempt = _Attempt(state, settings, None)
+    attempt.malloc(n_bytes, place)
+    return attempt.gained
 
 
 def _largest_free(state: Snapshot, place: tuple[int, int], *, is_large: bool) -> int:
@@ -175,9 +175,9 @@ def _largest_free(state: Snapshot, place: tuple[int, int], *, is_large: bool) ->
 def _releasable(state: Snapshot, settings: Settings) -> int:
     """What ``empty_cache`` gives back, pending blocks included: it waits for their streams first. Not what a
     private pool keeps as long as somebody owns it."""
-    tried = _Tried(state, settings, None)
-    tried.allocator.empty_cache()
-    return tried.released
+    attempt = _Attempt(state, settings, None)
+    attempt.allocator.empty_cache()
+    return attempt.released
 
 
 ANALYSIS = Analysis(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vramscope.analysis.composition import Shares
     from vramscope.analysis.empty_cache import EmptyCache
     from vramscope.analysis.evaluation_peak import EvaluationPeak
-    from vramscope.analysis.fit import FitAnswer, Progress, Question
+    from vramscope.analysis.fit import FitAnswer, FitProgress, Question
     from vramscope.analysis.fragmentation import Fragmentation
     from vramscope.analysis.identity import Identity
     from vramscope.analysis.largest_free import LargestFree
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from vramscope.analysis.timeline import Totals
     from vramscope.analysis.tree import Tree
     from vramscope.analysis.waterfall import Waterfall
-    from vramscope.analysis.what_if import Outcome
+    from vramscope.analysis.what_if import ReplayResult
     from vramscope.analysis.wide_numbers import WideNumbers
-    from vramscope.analysis.would_fit import Fit
+    from vramscope.analysis.would_fit import Placement
     from vramscope.model.recording import Recording
 
 
@@ -144,7 +144,7 @@ class Questions:
         answer: EvaluationPeak = self._ask("evaluation_peak")
         return answer
 
-    def fit(self, question: Question | None = None, progress: Progress | None = None) -> FitAnswer:
+    def fit(self, question: Question | None = None, progress: FitProgress | None = None) -> FitAnswer:
         """Answer *question* for one recording: some ten replays of 2 to 3 s per million events.
 
         Parameters
@@ -292,7 +292,7 @@ class Questions:
         empty_cache_after: str = "",
         total_bytes: int | None = None,
         memory_fraction: float | None = None,
-    ) -> Outcome:
+    ) -> ReplayResult:
         """Under *conf*, the text of ``PYTORCH_CUDA_ALLOC_CONF`` (that of the recording where None), with
         *capacity_bytes* for the allocator to reserve (no limit where None), on a device of *total_bytes* (see
         ``device_total``). 2 to 3 s per million events.
@@ -300,7 +300,7 @@ class Questions:
         *empty_cache_after*: "step" or "epoch"; *memory_fraction*: as by ``set_per_process_memory_fraction``.
         Raises UsageError for a text that torch would refuse, and where no epochs are known.
         """
-        answer: Outcome = self._ask(
+        answer: ReplayResult = self._ask(
             "what_if",
             conf=conf,
             capacity_bytes=capacity_bytes,
@@ -352,10 +352,10 @@ class Questions:
 
     def would_fit(
         self, n_bytes: int | None = None, instant: int | None = None, stream: int = 0, pool: int = 0
-    ) -> Fit:
+    ) -> Placement:
         """At *instant*, or at the peak where None; by the allocator's own rules. 0.1 s per million events.
 
         Without *n_bytes*: the largest request of the recording, as if it came once more.
         """
-        answer: Fit = self._ask("would_fit", n_bytes=n_bytes, instant=instant, stream=stream, pool=pool)
+        answer: Placement = self._ask("would_fit", n_bytes=n_bytes, instant=instant, stream=stream, pool=pool)
         return answer

@@ -20,7 +20,7 @@ from vramscope.analysis.batch_fit.step_program import (
     Needs,
     Programs,
     StepProgram,
-    Steps,
+    StepSequence,
     program,
 )
 from vramscope.analysis.categories import assign
@@ -223,7 +223,7 @@ def _outside_of_steps(recording: Recording) -> tuple[int, Phase]:
     return int(level.max(initial=0)), place(recording, int(level.argmax()))[1] or Phase.OTHER
 
 
-def _replayed(unit: str, parts: Sequence[Steps], programs: Programs) -> BatchFit:
+def _replayed(unit: str, parts: Sequence[StepSequence], programs: Programs) -> BatchFit:
     model, of = programs.likely, programs.of
     size, before, peak = (each[of] for each in _seen(parts))
     pairs = set(zip(size.tolist(), before.tolist(), strict=True))
@@ -238,7 +238,7 @@ def _replayed(unit: str, parts: Sequence[Steps], programs: Programs) -> BatchFit
     return found
 
 
-def _lines(unit: str, parts: Sequence[Steps]) -> BatchFit:
+def _lines(unit: str, parts: Sequence[StepSequence]) -> BatchFit:
     """Where of two sizes or more a step followed one as large, these steps alone count: the steady state.
     Else the size of the step before has a slope of its own."""
     size, before, peak = _seen(parts)
@@ -279,7 +279,7 @@ def _checked(
 # ----------------------------------------------------------------------------------- what was there
 
 
-def _steps(recording: Recording, told: NDArray[Any] | None) -> Steps | None:
+def _steps(recording: Recording, told: NDArray[Any] | None) -> StepSequence | None:
     """Every step but the first whose size and the size before it are known; None where there are none."""
     found, n_steps = lifetimes(recording), len(recording.steps)
     if n_steps < 2:
@@ -292,17 +292,17 @@ def _steps(recording: Recording, told: NDArray[Any] | None) -> Steps | None:
     keep = np.sort(
         np.concatenate([keep[size[keep] == each][-_MOST_STEPS:] for each in np.unique(size[keep])])
     )
-    return Steps(recording, found, assign(recording, found).category, keep, size[keep], size[keep - 1])
+    return StepSequence(recording, found, assign(recording, found).category, keep, size[keep], size[keep - 1])
 
 
-def _seen(parts: Sequence[Steps]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+def _seen(parts: Sequence[StepSequence]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Of all steps: the size, the size before, the peak of allocated bytes."""
     peaks = [step_peaks(part.recording).per_step.allocated[part.rows] for part in parts]
     size, before = ([getattr(part, name) for part in parts] for name in ("size", "before"))
     return np.concatenate(size), np.concatenate(before), np.concatenate(peaks)
 
 
-def _phase_peaks(part: Steps) -> dict[int, NDArray[Any]]:
+def _phase_peaks(part: StepSequence) -> dict[int, NDArray[Any]]:
     """Of the phases that every one of the steps has."""
     rows = step_peaks(part.recording).per_phase
     found = {}

@@ -27,7 +27,7 @@ _FREE_OLDER = -2
 """Of something that is older than the step before."""
 
 
-class Steps(NamedTuple):
+class StepSequence(NamedTuple):
     """The steps of one recording that count."""
 
     recording: Recording
@@ -53,7 +53,7 @@ class Needs(NamedTuple):
     """Allocated bytes."""
 
 
-class _Deeds(NamedTuple):
+class _Ops(NamedTuple):
     """What one step does."""
 
     does: NDArray[Any]
@@ -71,10 +71,10 @@ class StepProgram:
     standing: NDArray[Any]
     """Size, stream, pool and category of what is there all the time, shape (n, 4)."""
     does: NDArray[Any]
-    """As of ``_Deeds``."""
+    """As of ``_Ops``."""
     phase: NDArray[Any]
     """Of each of these events."""
-    growth: "Growth"
+    growth: "SizeGrowth"
     """Bytes of each request of a step, by the size."""
     place: NDArray[Any]
     """Stream, pool and category of each request, shape (n, 3)."""
@@ -101,12 +101,12 @@ class StepProgram:
         sizes, places, left = self._sizes(size).tolist(), self.place.tolist(), list(left)
         made: list[int] = []
         allocated, reserved = [allocator.allocated_bytes], allocator.reserved_bytes
-        for deed in self.does.tolist():
-            if deed == _MALLOC:
+        for op in self.does.tolist():
+            if op == _MALLOC:
                 stream, pool, _ = places[len(made)]
                 made.append(allocator.malloc(sizes[len(made)], stream, pool))
-            elif deed >= 0:
-                number, is_left = divmod(deed, 2)
+            elif op >= 0:
+                number, is_left = divmod(op, 2)
                 own = left if is_left else made
                 allocator.free(own[number])
                 own[number] = 0
@@ -148,16 +148,16 @@ class Programs(NamedTuple):
     """Share of the bytes of the largest step that grow with the square of the size, or may."""
 
 
-def program(parts: Sequence[Steps], settings: Settings) -> Programs | None:
+def program(parts: Sequence[StepSequence], settings: Settings) -> Programs | None:
     """What most of the steps do; None where these are not of several sizes."""
-    deeds = [[_deeds(part, row) for row in range(len(part.rows))] for part in parts]
-    keys = [each.does.tobytes() for own in deeds for each in own]
+    ops = [[_ops(part, row) for row in range(len(part.rows))] for part in parts]
+    keys = [each.does.tobytes() for own in ops for each in own]
     common = max(set(keys), key=keys.count)
     of = np.flatnonzero([key == common for key in keys])
     size = np.concatenate([part.size for part in parts])[of]
     if len(np.unique(size)) < 2 or 2 * len(of) < len(keys):
         return None
-    flat = [(part, row, each) for part, own in zip(parts, deeds, strict=True) for row, each in enumerate(own)]
+    flat = [(part, row, each) for part, own in zip(parts, ops, strict=True) for row, each in enumerate(own)]
     alike = [flat[i] for i in of.tolist()]
     requested = np.stack([part.found.size[each.made] for part, _, each in alike])
     likely, low, high = grown(size, requested)
@@ -176,7 +176,7 @@ def program(parts: Sequence[Steps], settings: Settings) -> Programs | None:
     return Programs(found_program, bounds[0], bounds[1], of, share)
 
 
-class Growth(NamedTuple):
+class SizeGrowth(NamedTuple):
     """Bytes of values by the size of a batch: a constant, a line, a square."""
 
     fixed: NDArray[Any]
@@ -194,14 +194,14 @@ _NEAR = 0.002
 """A ratio of bytes so near the ratio of sizes is that ratio: rounding to elements moves it by less."""
 
 
-def grown(size: NDArray[Any], values: NDArray[Any]) -> tuple[Growth, Growth, Growth]:
+def grown(size: NDArray[Any], values: NDArray[Any]) -> tuple[SizeGrowth, SizeGrowth, SizeGrowth]:
     """Return how each column of *values* grows with *size*: as is likely, at least, at most."""
     none = np.zeros(values.shape[1])
-    line = Growth(*_straight(size, values), none)
+    line = SizeGrowth(*_straight(size, values), none)
     sizes = np.unique(size).astype(float)
     level = np.stack([values[size == each].mean(axis=0) for each in sizes.tolist()]).astype(float)
     highest = np.maximum(np.abs(level).max(axis=0), 1.0)
-    square = Growth(none, none, (level / sizes[:, None] ** 2).mean(axis=0))
+    square = SizeGrowth(none, none, (level / sizes[:, None] ** 2).mean(axis=0))
     is_line = _is_near(line, sizes, level, highest)
     if len(sizes) == 2:
         # Every pair of points lies on a line: only a constant and a proportion are sure.
@@ -210,7 +210,7 @@ def grown(size: NDArray[Any], values: NDArray[Any]) -> tuple[Growth, Growth, Gro
     is_open = ~is_line & ~is_square
     columns = np.stack([np.ones(len(sizes)), (sizes / sizes[-1]) ** 2], axis=1)
     bent = np.linalg.lstsq(columns, level, rcond=None)[0]
-    curve = Growth(bent[0], none, bent[1] / sizes[-1] ** 2)
+    curve = SizeGrowth(bent[0], none, bent[1] / sizes[-1] ** 2)
     steep = is_open & (line.fixed < -_NEAR * highest)  # grows faster than a line through zero
     likely = _mixed(line, (is_square, square), (steep, curve))
     low = _mixed(line, (is_square, square))
@@ -218,7 +218,9 @@ def grown(size: NDArray[Any], values: NDArray[Any]) -> tuple[Growth, Growth, Gro
     return likely, low, high
 
 
-def _is_near(growth: Growth, sizes: NDArray[Any], level: NDArray[Any], highest: NDArray[Any]) -> NDArray[Any]:
+def _is_near(
+    growth: SizeGrowth, sizes: NDArray[Any], level: NDArray[Any], highest: NDArray[Any]
+) -> NDArray[Any]:
     foreseen = np.stack(
         [growth.fixed + growth.per_unit * s + growth.per_square * s * s for s in sizes.tolist()]
     )
@@ -226,12 +228,12 @@ def _is_near(growth: Growth, sizes: NDArray[Any], level: NDArray[Any], highest: 
     return near
 
 
-def _mixed(base: Growth, *others: tuple[NDArray[Any], Growth]) -> Growth:
+def _mixed(base: SizeGrowth, *others: tuple[NDArray[Any], SizeGrowth]) -> SizeGrowth:
     parts = [part.copy() for part in base]
     for rows, other in others:
         for part, values in zip(parts, other, strict=True):
             part[rows] = values[rows]
-    return Growth(*parts)
+    return SizeGrowth(*parts)
 
 
 def _straight(size: NDArray[Any], values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -241,7 +243,7 @@ def _straight(size: NDArray[Any], values: NDArray[Any]) -> tuple[NDArray[Any], N
     return fixed, slope / size.max()
 
 
-def _deeds(part: Steps, row: int) -> _Deeds:
+def _ops(part: StepSequence, row: int) -> _Ops:
     start, end = _span(part, row)
     older = part.recording.steps.start_event[max(part.rows[row] - 1, 0)]
     action = part.recording.trace.action[start:end]
@@ -253,7 +255,7 @@ def _deeds(part: Steps, row: int) -> _Deeds:
     for rows, is_left in ((made, 0), (of_before, 1)):
         within = (died[rows] >= start) & (died[rows] < end)
         does[died[rows][within] - start] = 2 * np.flatnonzero(within) + is_left
-    return _Deeds(does[events - start], made, events)
+    return _Ops(does[events - start], made, events)
 
 
 def _between(born: NDArray[Any], start: int, end: int) -> NDArray[Any]:
@@ -261,12 +263,12 @@ def _between(born: NDArray[Any], start: int, end: int) -> NDArray[Any]:
     return np.arange(np.searchsorted(born, start), np.searchsorted(born, end))
 
 
-def _span(part: Steps, row: int) -> tuple[int, int]:
+def _span(part: StepSequence, row: int) -> tuple[int, int]:
     steps, step = part.recording.steps, part.rows[row]
     return int(steps.start_event[step]), int(min(steps.end_event[step], len(part.recording.trace)))
 
 
-def _standing(part: Steps, row: int) -> NDArray[Any]:
+def _standing(part: StepSequence, row: int) -> NDArray[Any]:
     """What is live when the step begins, but for what the step before made."""
     start, found = _span(part, row)[0], part.found
     older = part.recording.steps.start_event[max(part.rows[row] - 1, 0)]
@@ -276,8 +278,8 @@ def _standing(part: Steps, row: int) -> NDArray[Any]:
     return standing
 
 
-def _phases(part: Steps, deeds: _Deeds) -> NDArray[Any]:
+def _phases(part: StepSequence, ops: _Ops) -> NDArray[Any]:
     phases = part.recording.phases
-    row = phases_of(phases, len(part.recording.trace))[deeds.events]
+    row = phases_of(phases, len(part.recording.trace))[ops.events]
     phase: NDArray[Any] = np.append(phases.phase, Phase.OTHER)[row]
     return phase

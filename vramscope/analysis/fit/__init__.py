@@ -28,7 +28,7 @@ from vramscope.analysis.settings_advice import (
 from vramscope.analysis.step_and_phase import place
 from vramscope.analysis.strategies import Strategies, strategies
 from vramscope.analysis.timeline import timeline
-from vramscope.analysis.what_if import Outcome, Program, device_total, program_of
+from vramscope.analysis.what_if import ReplayResult, RequestSequence, device_total, request_sequence
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording
 from vramscope.model.trace import Action
@@ -48,7 +48,7 @@ _FEWEST_STEPS = 2
 """Completed steps after which the peak of a killed run is taken to have been reached."""
 
 
-class Verdict(str, Enum):
+class FitVerdict(str, Enum):
     """Whether the recorded program fits a device."""
 
     FITS = "fits"
@@ -61,7 +61,7 @@ class Verdict(str, Enum):
     @property
     def fits(self) -> bool | None:
         """Whether the program fits; None where that is not known."""
-        return None if self is Verdict.UNKNOWN else self is not Verdict.TOO_SMALL
+        return None if self is FitVerdict.UNKNOWN else self is not FitVerdict.TOO_SMALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class FitProgress:
     """Callbacks of somebody who waits for the answer."""
 
     stage: Callable[[str], None] = lambda _: None
@@ -113,12 +113,12 @@ class Placed:
     target: Target
     room_bytes: int
     """Bytes that the allocator can reserve there."""
-    plain: Outcome
+    plain: ReplayResult
     """Result as the program is."""
-    verdict: Verdict
+    verdict: FitVerdict
     reason: str = ""
     """Why the verdict is not known; '' where it is."""
-    chosen: Outcome | None = None
+    chosen: ReplayResult | None = None
     """Result with the setting that was asked for, or is advised."""
 
 
@@ -142,16 +142,16 @@ class FitAnswer:
     is_simulated: bool = False
     ending: str = ""
     """Why what comes after the recording is not known, as a clause; '' where the program ended by itself."""
-    as_recorded: Outcome | None = None
+    as_recorded: ReplayResult | None = None
     """Replay under the recorded circumstances."""
-    without_limit: Outcome | None = None
+    without_limit: ReplayResult | None = None
     """Replay on a device that never ends."""
     setting: Candidate | None = None
     """The setting that was asked for."""
     settings: SettingsAdvice | None = None
     placed: tuple[Placed, ...] = ()
     """One for each device that was asked about."""
-    as_asked: Outcome | None = None
+    as_asked: ReplayResult | None = None
     """Result with the setting that was asked for: on the first device, or without limit for none."""
     smallest: tuple[Card | None, Card | None] = (None, None)
     """The smallest card that surely fits: as it is, and with ``chosen``."""
@@ -173,7 +173,7 @@ class FitAnswer:
 
         True where the recording says nothing about reserved bytes.
         """
-        found = 0 if self.as_recorded is None else self.as_recorded.peak_reserved
+        found = 0 if self.as_recorded is None else self.as_recorded.peak_reserved_bytes
         return (
             not self.recorded_peak_bytes
             or abs(found - self.recorded_peak_bytes) <= _REPRODUCED * self.recorded_peak_bytes
@@ -199,37 +199,37 @@ class FitAnswer:
         # So much was reserved there, whatever is assumed about the rest.
         return max(room, self.recorded_peak_bytes if target.is_own else 1)
 
-    def judged(self, target: Target, outcome: Outcome) -> tuple[Verdict, str]:
+    def judged(self, target: Target, outcome: ReplayResult) -> tuple[FitVerdict, str]:
         """Return the verdict on a replay on *target*, and why it is not known."""
         room, recorded = self.room_on(target), self.recorded_peak_bytes
         is_less = not self.is_reproduced and room < recorded
         if not outcome.fits:
             if not self.ending and not self.is_reproduced and recorded <= room:
-                return Verdict.FITS, ""  # as much was reserved when it was recorded, and it went on
-            return Verdict.TOO_SMALL, ""
+                return FitVerdict.FITS, ""  # as much was reserved when it was recorded, and it went on
+            return FitVerdict.TOO_SMALL, ""
         if self.ending:
-            return Verdict.UNKNOWN, self.ending
+            return FitVerdict.UNKNOWN, self.ending
         if is_less:
-            reached = format_bytes(outcome.peak_reserved)
+            reached = format_bytes(outcome.peak_reserved_bytes)
             told = f"{format_bytes(recorded)} were reserved when it was recorded"
-            return Verdict.UNKNOWN, f"{told}, of which the replay explains {reached}"
-        return (Verdict.TIGHT if outcome.n_retries else Verdict.FITS), ""
+            return FitVerdict.UNKNOWN, f"{told}, of which the replay explains {reached}"
+        return (FitVerdict.TIGHT if outcome.n_retries else FitVerdict.FITS), ""
 
-    def word_on(self, target: Target, free: Outcome, replayed: Callable[[], Outcome]) -> Verdict:
+    def word_on(self, target: Target, free: ReplayResult, replayed: Callable[[], ReplayResult]) -> FitVerdict:
         """Return the verdict on *target*; *replayed()* is asked only where bytes alone do not decide.
 
         *free* is the replay, under the same setting, on a device that never ends.
         """
         room = self.room_on(target)
-        if free.capacity_bytes is None and free.peak_reserved <= room:
+        if free.capacity_bytes is None and free.peak_reserved_bytes <= room:
             return self.judged(target, free)[0]
-        if free.capacity_bytes is None and free.peak_allocated > room:
-            return Verdict.TOO_SMALL
+        if free.capacity_bytes is None and free.peak_allocated_bytes > room:
+            return FitVerdict.TOO_SMALL
         return self.judged(target, replayed())[0]
 
 
 def fit(
-    recording: Recording, question: Question | None = None, progress: Progress | None = None
+    recording: Recording, question: Question | None = None, progress: FitProgress | None = None
 ) -> FitAnswer:
     """Answer *question* for one recording: some ten replays of 2 to 3 s per million events.
 
@@ -247,13 +247,13 @@ def fit(
     UsageError
         Where a size, a setting or a number of devices cannot be meant.
     """
-    question, progress = question or Question(), progress or Progress()
+    question, progress = question or Question(), progress or FitProgress()
     problem = unanswerable(recording)
     ids = recording.process.rank, recording.device.index
     if problem:
         return FitAnswer(*ids, problem=problem)
     progress.stage("replaying")
-    program = program_of(recording)
+    program = request_sequence(recording)
     known = outside_bytes(recording)
     as_recorded, without_limit = reproduction(recording, program)
     base = FitAnswer(
@@ -278,10 +278,10 @@ class _Answering:
     def __init__(
         self,
         recording: Recording,
-        program: Program,
+        program: RequestSequence,
         base: FitAnswer,
         question: Question,
-        progress: Progress,
+        progress: FitProgress,
     ) -> None:
         self._recording = recording
         self._base = base
@@ -327,7 +327,7 @@ class _Answering:
             self._recording, self._base.room_on(target), self._progress.play, target.total_bytes
         )
 
-    def _replayed(self, candidate: Candidate | None, target: Target) -> Outcome:
+    def _replayed(self, candidate: Candidate | None, target: Target) -> ReplayResult:
         room = self._base.room_on(target)
         whole = device_total(self._recording, room, target.total_bytes)
         return replayed(self._program, self._recording, (room, whole), candidate)
@@ -343,7 +343,7 @@ class _Answering:
         verdict, reason = self._base.judged(target, plain)
         return Placed(target, self._base.room_on(target), plain, verdict, reason, other)
 
-    def _without_limit(self, candidate: Candidate | None) -> Outcome:
+    def _without_limit(self, candidate: Candidate | None) -> ReplayResult:
         whole = device_total(self._recording, None, None)
         return replayed(self._program, self._recording, (None, whole), candidate)
 
@@ -421,7 +421,9 @@ def fullest_first(recordings: Sequence[Recording]) -> list[Recording]:
     return sorted(recordings, key=rank, reverse=True)
 
 
-def fit_all(recordings: Iterable[Recording], question: Question, progress: Progress) -> Iterator[FitAnswer]:
+def fit_all(
+    recordings: Iterable[Recording], question: Question, progress: FitProgress
+) -> Iterator[FitAnswer]:
     """Yield the answer for every device: the whole one for the fullest, the verdict alone for the others."""
     for number, recording in enumerate(fullest_first(list(recordings))):
         own = question if not number else replace(question, is_brief=True, others=(), batch_sizes=None)

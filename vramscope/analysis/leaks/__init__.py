@@ -43,7 +43,7 @@ from vramscope.analysis.leaks.holders import (
     path_of,
     root_of,
 )
-from vramscope.analysis.leaks.iterations import turns
+from vramscope.analysis.leaks.iterations import iteration_boundaries
 from vramscope.analysis.leaks.levels import Levels, Place, levels_of
 from vramscope.analysis.leaks.outside import (
     cache_growth,
@@ -58,8 +58,8 @@ from vramscope.units import format_bytes
 
 LEAST_BYTES_PER_STEP = 16 << 10
 _LEAST_BYTES_OF_A_LINE = 512
-_MOST_TURNS = 320
-_LINES_TOLD = 5
+_MOST_ITERATIONS = 320
+_MOST_LINES = 5
 _WARM_UP = 1
 _LEAST_STEPS_HELD = 3
 
@@ -92,7 +92,7 @@ class Leak:
     confidence: float
     """0 to 1: how steadily it grows."""
     level: NDArray[Any]
-    """Allocated bytes of its lines at every instant of ``Leaks.turns``."""
+    """Allocated bytes of its lines at every instant of ``Leaks.iteration_boundaries``."""
     rows: NDArray[Any]
     """Of ``lifetimes``: what was allocated since the first step looked at, and is alive at the last."""
 
@@ -101,7 +101,7 @@ class Leak:
 class Leaks:
     """Every leak, the largest first, and the growth that is none."""
 
-    turns: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
+    iteration_boundaries: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
     """The instants that were compared: ends of steps, or the same point of an inferred loop."""
     has_steps: bool = False
     """Whether the steps are known, not inferred."""
@@ -114,12 +114,12 @@ class Leaks:
     """Of the process beyond reserved, by the driver; 0 where it does not grow or nobody asked the driver."""
     n_rises: int = 0
     """How often memory rose, where it rises every so many steps only, as with evaluations; else 0."""
-    n_turns: int = 0
+    n_iterations: int = 0
     """Steps, or turns of the loop, that were there to be compared."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _LeakContext:
     """What is asked of a recording once."""
 
     levels: Levels
@@ -132,18 +132,18 @@ class _Known:
 
 def leaks(recording: Recording, min_bytes_per_step: int = LEAST_BYTES_PER_STEP) -> Leaks:
     """What grows by *min_bytes_per_step* or more; needs 7 steps. 1 s per million events."""
-    at, has_steps = turns(recording)
+    at, has_steps = iteration_boundaries(recording)
     if len(at) < LEAST_LEVELS:
-        return Leaks(at, has_steps, n_turns=len(at))
-    stride = -(-len(at) // _MOST_TURNS)
+        return Leaks(at, has_steps, n_iterations=len(at))
+    stride = -(-len(at) // _MOST_ITERATIONS)
     found = _compared(recording, at[::-1][::stride][::-1], stride, min_bytes_per_step)
     every = rounds(timeline(recording).allocated[at])
     if are_enough(every) and not found.leaks and found.batch is None:
         now_and_then = _compared(recording, at[every], int(np.median(np.diff(every[1:]))), min_bytes_per_step)
         found = replace(found, leaks=now_and_then.leaks)
         if found.leaks:
-            found = replace(found, turns=now_and_then.turns)
-    return replace(found, has_steps=has_steps, n_rises=max(len(every) - 1, 0), n_turns=len(at))
+            found = replace(found, iteration_boundaries=now_and_then.iteration_boundaries)
+    return replace(found, has_steps=has_steps, n_rises=max(len(every) - 1, 0), n_iterations=len(at))
 
 
 def _compared(recording: Recording, at: NDArray[Any], stride: int, least: int) -> Leaks:
@@ -158,7 +158,7 @@ def _compared(recording: Recording, at: NDArray[Any], stride: int, least: int) -
     found = [leak for leak in asked if leak is not None and leak.bytes_per_step >= least]
     found.sort(key=lambda leak: -leak.bytes_per_step)
     return Leaks(
-        turns=at,
+        iteration_boundaries=at,
         leaks=tuple(found),
         batch=fed if fed is not None and fed.bytes_per_step >= least else None,
         # The cache of a batch that grows follows its peaks.
@@ -167,7 +167,7 @@ def _compared(recording: Recording, at: NDArray[Any], stride: int, least: int) -
     )
 
 
-def _known(levels: Levels) -> _Known:
+def _known(levels: Levels) -> _LeakContext:
     recording = levels.recording
     marks = recording.marks
     backward = marks.rows(
@@ -175,7 +175,7 @@ def _known(levels: Levels) -> _Known:
         & (marks.phase == Phase.BACKWARD)
         & (marks.event >= levels.at[window(len(levels.at))])
     )
-    return _Known(
+    return _LeakContext(
         levels=levels,
         holdings=held(recording, levels.found, levels.born),
         assigned=assign(recording, levels.found),
@@ -213,7 +213,7 @@ def _growing(levels: Levels, batch: Batch | None) -> dict[int, NDArray[Any]]:
     return grows
 
 
-def _grouped(known: _Known, grows: Mapping[int, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def _grouped(known: _LeakContext, grows: Mapping[int, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """What grows, by who holds it; what nobody was seen to hold goes with the one holder there is."""
     groups: dict[str, list[NDArray[Any]]] = defaultdict(list)
     for rows in grows.values():
@@ -225,7 +225,7 @@ def _grouped(known: _Known, grows: Mapping[int, NDArray[Any]]) -> dict[str, NDAr
     return {root: np.concatenate(parts) for root, parts in groups.items()}
 
 
-def _by_root(known: _Known, rows: NDArray[Any]) -> dict[str, NDArray[Any]]:
+def _by_root(known: _LeakContext, rows: NDArray[Any]) -> dict[str, NDArray[Any]]:
     """The rows of one line by the variable that holds them: one line can serve two lists."""
     roots = [group_of(holding) for holding in _evidence_of(known, rows)]
     if not roots:
@@ -234,7 +234,7 @@ def _by_root(known: _Known, rows: NDArray[Any]) -> dict[str, NDArray[Any]]:
     return {max(set(roots), key=roots.count): rows}
 
 
-def _stayed(known: _Known, rows: NDArray[Any]) -> NDArray[Any]:
+def _stayed(known: _LeakContext, rows: NDArray[Any]) -> NDArray[Any]:
     """Of *rows* those that were allocated since the first step looked at and are there to the end; where
     there are none (what grows is one block, made anew each time) all that were there since."""
     levels = known.levels
@@ -257,7 +257,7 @@ def _old(levels: Levels, rows: NDArray[Any]) -> NDArray[Any]:
     return old
 
 
-def _evidence_of(known: _Known, rows: NDArray[Any]) -> list[Held]:
+def _evidence_of(known: _LeakContext, rows: NDArray[Any]) -> list[Held]:
     """Who holds the older of *rows*. What keeps a leak keeps blocks of several steps; a variable that was
     seen to hold those of one or two is the step's own."""
     levels, holdings = known.levels, known.holdings
@@ -276,22 +276,22 @@ def _first(levels: Levels) -> int:
     return window(len(levels.at))
 
 
-def _leak(known: _Known, rows: NDArray[Any]) -> Leak | None:
+def _leak(known: _LeakContext, rows: NDArray[Any]) -> Leak | None:
     stayed = _stayed(known, rows)
     holdings = _evidence_of(known, rows)
     if holdings and sum(map(is_bounded, holdings)) > len(holdings) / 2:
         return None
     cause = cause_of(_facts(known, stayed, holdings))
-    return _told(known.levels, rows, stayed, cause, holdings)
+    return _leak_of(known.levels, rows, stayed, cause, holdings)
 
 
-def _batch(known: _Known, batch: Batch) -> Leak | None:
+def _batch(known: _LeakContext, batch: Batch) -> Leak | None:
     """What a step is given, or a table that the program keeps and makes longer each time: cause unknown."""
     levels, source = known.levels, batch.source
     example = _example([known.holdings[row] for row in source.tolist() if row in known.holdings])
     if _is_kept(known, source, example):
         rows = batch.rows[levels.born[batch.rows] < levels.gone[batch.rows]]
-        return _told(levels, rows, _stayed(known, rows), "unknown", [] if example is None else [example])
+        return _leak_of(levels, rows, _stayed(known, rows), "unknown", [] if example is None else [example])
     grows = growth(batch.peak)
     if grows is None:
         return None
@@ -314,7 +314,7 @@ def _batch(known: _Known, batch: Batch) -> Leak | None:
     )
 
 
-def _is_kept(known: _Known, rows: NDArray[Any], example: Held | None) -> bool:
+def _is_kept(known: _LeakContext, rows: NDArray[Any], example: Held | None) -> bool:
     """Whether the program has it beyond a step, made longer each time: a table, a memory; not what a step is
     given."""
     category, reason = known.assigned.category[rows], known.assigned.reason[rows]
@@ -323,7 +323,7 @@ def _is_kept(known: _Known, rows: NDArray[Any], example: Held | None) -> bool:
     return is_attribute or bool((of_model & (reason == Reason.IDENTITY)).any())
 
 
-def _told(
+def _leak_of(
     levels: Levels, rows: NDArray[Any], stayed: NDArray[Any], cause: str, holdings: list[Held]
 ) -> Leak | None:
     example = _example(holdings)
@@ -361,7 +361,7 @@ def _example(holdings: list[Held]) -> Held | None:
     return min((each for each in holdings if root_of(each) == usual), key=lambda each: len(each.words))
 
 
-def _facts(known: _Known, stayed: NDArray[Any], holdings: list[Held]) -> Facts:
+def _facts(known: _LeakContext, stayed: NDArray[Any], holdings: list[Held]) -> Facts:
     levels = known.levels
     size = levels.found.block_size[stayed]
     category, reason = known.assigned.category[stayed], known.assigned.reason[stayed]
@@ -473,7 +473,7 @@ def _evidence(leak: Leak) -> dict[str, Any]:
                 "bytes_per_step": round(rate),
                 "in_backward": in_backward,
             }
-            for (frame, rate), in_backward in zip(leak.lines[:_LINES_TOLD], leak.in_backward, strict=False)
+            for (frame, rate), in_backward in zip(leak.lines[:_MOST_LINES], leak.in_backward, strict=False)
         ],
     }
 

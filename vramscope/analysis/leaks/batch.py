@@ -45,8 +45,8 @@ def growing_batch(levels: Levels) -> Batch | None:
     None where no batch grows.
     """
     begin = int(levels.recording.steps.start_event[0]) if len(levels.recording.steps) else 0
-    event, n_turns = levels.found.alloc_event, len(levels.at)
-    rows = np.flatnonzero((event >= min(begin, levels.at[0])) & (levels.born < n_turns))
+    event, n_iterations = levels.found.alloc_event, len(levels.at)
+    rows = np.flatnonzero((event >= min(begin, levels.at[0])) & (levels.born < n_iterations))
     # By the whole stack, not the line: a program may write a step in one line.
     _, call = np.unique(levels.found.stack_id[rows], return_inverse=True)
     volume, number = _per_turn(levels, rows, call.reshape(-1))
@@ -58,7 +58,7 @@ def growing_batch(levels: Levels) -> Batch | None:
     if volume[grows, -1].sum() < LEAST_SHARE_OF_BATCH * total[-1]:
         return None
     mine = grows[call.reshape(-1)]
-    last = rows[mine & (levels.born[rows] == n_turns - 1)]
+    last = rows[mine & (levels.born[rows] == n_iterations - 1)]
     if not len(last) or _is_of_backward(levels, last):
         return None
     source = rows[levels.found.stack_id[rows] == levels.found.stack_id[last[0]]]

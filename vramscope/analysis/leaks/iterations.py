@@ -17,7 +17,7 @@ from vramscope.model.recording import Recording
 from vramscope.model.stacks import Stacks
 from vramscope.model.trace import Action
 
-_LEAST_TURNS = 6
+_LEAST_ITERATIONS = 6
 LEAST_SHARE_OF_FILE = 0.6
 """Turns that fill less of a file are a part of something larger. Loops of tests/leaks fill 0.6 to 1.0 of it,
 but for two of 10 steps after a long start (0.46, 0.49): of these nothing is said."""
@@ -29,17 +29,17 @@ _MOST_SHORT = 0.8
 """A last step of fewer events than this share of the usual is cut short: by the end, or it still runs."""
 
 
-def turns(recording: Recording) -> tuple[NDArray[Any], bool]:
+def iteration_boundaries(recording: Recording) -> tuple[NDArray[Any], bool]:
     """Instants, in order, and whether they are of known steps; empty where no training loop is to be seen."""
     # Of a ring the beginning is lost: its marks are still there, all at the first instant.
     ends, n_events = recording.steps.end_event[recording.steps.end_event > 0], len(recording.trace)
     if not len(recording.steps):
         return _inferred(recording), False
-    if len(recording.steps) == 1 and len(backward := _lone_backwards(recording)) >= _LEAST_TURNS:
+    if len(recording.steps) == 1 and len(backward := _lone_backwards(recording)) >= _LEAST_ITERATIONS:
         return backward, False
     if not _are_steps(recording, ends):
         return np.zeros(0, "i8"), False
-    if len(ends) >= _LEAST_TURNS:
+    if len(ends) >= _LEAST_ITERATIONS:
         # The last step is often cut short: by the end of the program, or because it still runs. And what
         # comes after the loop looks like one.
         is_open = len(ends) > 1 and ends[-1] >= n_events and (_is_short(ends) or _lacks_a_phase(recording))
@@ -62,12 +62,12 @@ def _are_steps(recording: Recording, ends: NDArray[Any]) -> bool:
     kind, phase = recording.marks.kind, recording.marks.phase
     of_optimizers = (kind == MarkKind.PHASE_BEGIN) & (phase == Phase.OPTIMIZER)
     is_marked = np.isin(kind, (MarkKind.STEP, MarkKind.ENTER)).any() or not of_optimizers.any()
-    if recording.source != "snapshot" or is_marked or len(ends) < _LEAST_TURNS:
+    if recording.source != "snapshot" or is_marked or len(ends) < _LEAST_ITERATIONS:
         return True
     stacks = _loop_stacks(recording.stacks)
     allocs = np.flatnonzero(recording.trace.action == Action.ALLOC)
     stack_id = recording.trace.stack_id[allocs]
-    return bool(_in_all_turns(stacks, stack_id, np.searchsorted(allocs, ends) - 1))
+    return bool(_in_all_iterations(stacks, stack_id, np.searchsorted(allocs, ends) - 1))
 
 
 def _is_short(ends: NDArray[Any]) -> bool:
@@ -95,7 +95,7 @@ def _inferred(recording: Recording) -> NDArray[Any]:
         inside = of_anchor[stack_id]
         last = np.flatnonzero(inside[:-1] & ~inside[1:])
         ends: NDArray[Any] = allocs[last + 1]
-        if len(ends) >= _LEAST_TURNS and _is_loop(stacks, stack_id, last):
+        if len(ends) >= _LEAST_ITERATIONS and _is_loop(stacks, stack_id, last):
             return ends if _frees_what_it_takes(recording, ends) else ends[:0]
     return np.zeros(0, "i8")
 
@@ -125,20 +125,20 @@ class _LoopStacks(NamedTuple):
 
 def _is_loop(stacks: _LoopStacks, stack_id: NDArray[Any], last: NDArray[Any]) -> bool:
     """Whether one function calls both what ends a turn and, in every turn, the same forward."""
-    in_all = _in_all_turns(stacks, stack_id, last)
+    in_all = _in_all_iterations(stacks, stack_id, last)
     enders = [stacks.callers(row) for row in np.unique(stack_id[last[1:]]).tolist()]
     shared = frozenset.intersection(*enders)
     return any(shared & stacks.callers(row) for row in in_all)
 
 
-def _in_all_turns(stacks: _LoopStacks, stack_id: NDArray[Any], last: NDArray[Any]) -> list[int]:
+def _in_all_iterations(stacks: _LoopStacks, stack_id: NDArray[Any], last: NDArray[Any]) -> list[int]:
     """Stacks of a forward that allocate in every turn but the first; *last*: the last row of each turn."""
     forward = np.flatnonzero(stacks.in_forward[stack_id])
     turn = np.searchsorted(last, forward)
     pairs = np.unique(np.stack([stack_id[forward], turn]), axis=1)
     pairs = pairs[:, (pairs[1] > 0) & (pairs[1] < len(last))]
-    each, n_turns = np.unique(pairs[0], return_counts=True)
-    found: list[int] = each[n_turns == len(last) - 1].tolist()
+    each, n_iterations = np.unique(pairs[0], return_counts=True)
+    found: list[int] = each[n_iterations == len(last) - 1].tolist()
     return found
 
 

@@ -16,7 +16,7 @@ from vramscope.analysis.by_module import modules_at
 from vramscope.analysis.folding import fold
 from vramscope.analysis.leaks import leaks
 from vramscope.analysis.oom.cause import Cause, Room, cause, room_at
-from vramscope.analysis.oom.in_use import Holders, holders
+from vramscope.analysis.oom.in_use import InUse, in_use_at
 from vramscope.analysis.step_and_phase import place
 from vramscope.analysis.timeline import timeline
 from vramscope.model.finding import Finding
@@ -96,7 +96,7 @@ class Failures(Table):
     """Of each row: step, phase and the user's innermost frame; None where unknown."""
     rooms: tuple[Room | None, ...] = ()
     """Of each row where the device's bytes were; None but for the last few."""
-    holders: tuple[Holders, ...] = ()
+    holders: tuple[InUse, ...] = ()
     """Of the last rows, as many as are told: what was in use."""
     modules: tuple[str, ...] = ()
     """Path of the module that ran at each row; '' where none is known."""
@@ -118,7 +118,7 @@ def oom(recording: Recording) -> Failures:
         stack_id=trace.stack_id[events],
         where=_where(recording, events),
         rooms=_rooms(recording, events),
-        holders=tuple(holders(recording, events[-_MOST_TOLD:].tolist())),
+        holders=tuple(in_use_at(recording, events[-_MOST_TOLD:].tolist())),
         modules=modules_at(recording.marks, events),
     )
 
@@ -203,7 +203,7 @@ def _finding(failures: Failures, row: int) -> Finding:
     room = failures.rooms[row] if row < len(failures.rooms) else None
     why = None if room is None else cause(room)
     back = row - len(failures)
-    held = failures.holders[back] if -back <= len(failures.holders) else Holders()
+    held = failures.holders[back] if -back <= len(failures.holders) else InUse()
     evidence |= {f"in_use_{name.replace(' ', '_')}": n for name, n in held.by_category}
     return Finding(
         "oom",
@@ -220,7 +220,7 @@ def _finding(failures: Failures, row: int) -> Finding:
     )
 
 
-def _advice(why: Cause | None, room: Room | None, held: Holders) -> str | None:
+def _advice(why: Cause | None, room: Room | None, held: InUse) -> str | None:
     if why in (Cause.CAPACITY, Cause.LIMIT) and held.words:
         raised = "Raise the fraction, or shrink" if why is Cause.LIMIT else "Shrink"
         return f"{raised} what is allocated at that moment: {held.words}"

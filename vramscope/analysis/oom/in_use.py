@@ -22,7 +22,7 @@ _TOTALS = ("totals_only", "moments_only")
 
 
 @dataclass(frozen=True, slots=True)
-class Holders:
+class InUse:
     """Of what was allocated at one instant."""
 
     by_category: tuple[tuple[str, int], ...] = ()
@@ -51,10 +51,10 @@ class Holders:
         return "; ".join(said)
 
 
-def holders(recording: Recording, events: Sequence[int]) -> list[Holders]:
+def in_use_at(recording: Recording, events: Sequence[int]) -> list[InUse]:
     """At each of *events*."""
     if not events or any(note.code in _TOTALS for note in recording.notes):
-        return [Holders() for _ in events]
+        return [InUse() for _ in events]
     found = lifetimes(recording)
     assigned, folded = assign(recording, found), fold(recording.stacks)
     category, owners = assigned.category, owners_of(recording, found, assigned)
@@ -77,5 +77,5 @@ def holders(recording: Recording, events: Sequence[int]) -> list[Holders]:
                 modules.setdefault(mine[1], set()).add(owners.paths[module])
         most, stack = max(lines.values(), default=[0, 0])
         line = folded.stacks.frame(stack) if stack else None
-        told.append(Holders(by_category, line, most, common_module(modules.get(stack, ()))))
+        told.append(InUse(by_category, line, most, common_module(modules.get(stack, ()))))
     return told

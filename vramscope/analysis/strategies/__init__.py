@@ -33,11 +33,11 @@ from vramscope.analysis.strategies.optimizer import (
 from vramscope.analysis.strategies.sharding import sharded
 from vramscope.analysis.strategies.trials import (
     USUAL_ELEMENT,
-    Change,
-    Looked,
-    Tried,
+    SizeChange,
+    StrategyInput,
+    Trial,
     level_with,
-    look,
+    prepare,
     scaled,
 )
 from vramscope.errors import UsageError
@@ -139,7 +139,7 @@ def strategies(recording: Recording, n_ranks: int = 8) -> Strategies:
     """
     if n_ranks < 2:
         raise UsageError(f"n_ranks {n_ranks}: sharding needs at least 2")
-    run = look(recording, n_ranks)
+    run = prepare(recording, n_ranks)
     at = int(run.level.argmax())
     peak = int(run.level[at])
     live = run.found.allocated_at(at)
@@ -174,14 +174,14 @@ def strategies(recording: Recording, n_ranks: int = 8) -> Strategies:
     )
 
 
-def _least_of(run: Looked, tried: Tried, each: Strategy) -> int:
+def _least_of(run: StrategyInput, tried: Trial, each: Strategy) -> int:
     """Return the peak if every assumption held in favor of the strategy, wherever blocks come to lie."""
     if tried.least is None:
         return each.peak_bytes
     return min(each.peak_bytes, round(float(level_with(run, *tried.least).max())))
 
 
-def _is_monotone(tried: Tried) -> bool:
+def _is_monotone(tried: Trial) -> bool:
     """Whether it takes bytes away and adds none: then it does not raise the peak."""
     if tried.is_surely_less:
         return True
@@ -197,7 +197,7 @@ def _reason(is_partial: bool, unknown: int, peak: int) -> str:
     return "the recording does not say how each operation would behave"
 
 
-def _path(run: Looked, advised: Sequence[Strategy], at: int) -> str:
+def _path(run: StrategyInput, advised: Sequence[Strategy], at: int) -> str:
     """One GPU first: what needs no other machine; then what several share."""
     alone: dict[str, str] = {}
     for each in advised:
@@ -223,7 +223,7 @@ def _is_shared(each: Strategy) -> bool:
     return each.name.startswith(_SHARED)
 
 
-def _first_shared(run: Looked, names: Sequence[str], at: int) -> str:
+def _first_shared(run: StrategyInput, names: Sequence[str], at: int) -> str:
     """Below so many parameters what computes waits less for those that are not there."""
     count, is_sure = _parameters(run, at)
     of_state = [name for name in names if not name.startswith(_OF_PARAMETERS)]
@@ -236,7 +236,7 @@ def _first_shared(run: Looked, names: Sequence[str], at: int) -> str:
     return f"{first} first; of {size}, fewer than 5 billion, each GPU may keep a whole copy"
 
 
-def _parameters(run: Looked, at: int) -> tuple[float, bool]:
+def _parameters(run: StrategyInput, at: int) -> tuple[float, bool]:
     """How many there are, and whether the size of every one is known; 0 where most were not recognized."""
     live = run.found.allocated_at(at)
     rows = (run.category == Category.PARAMETER) & live
@@ -254,7 +254,7 @@ def _in_words(count: float) -> str:
     return f"{count / 1e9:.2g} billion" if count >= 1e9 else f"{count / 1e6:.2g} million"
 
 
-def _outcome(run: Looked, tried: Tried, at: int, unknown: int) -> Strategy:
+def _outcome(run: StrategyInput, tried: Trial, at: int, unknown: int) -> Strategy:
     level = level_with(run, tried.factor, tried.extra)
     highest = int(level.argmax())
     left = round(float(level[highest]))
@@ -286,7 +286,7 @@ def _outcome(run: Looked, tried: Tried, at: int, unknown: int) -> Strategy:
     )
 
 
-def _unsplit(run: Looked, instant: int) -> int:
+def _unsplit(run: StrategyInput, instant: int) -> int:
     """Return by how much blocks are larger than requested, as their rest was too small to be split off.
 
     Which blocks are depends on where they come to lie, and that on everything before.
@@ -296,7 +296,7 @@ def _unsplit(run: Looked, instant: int) -> int:
     return int(np.maximum(run.found.block_size[live] - rounded, 0).sum())
 
 
-def _by_category(run: Looked, tried: Tried, at: int) -> dict[str, int]:
+def _by_category(run: StrategyInput, tried: Trial, at: int) -> dict[str, int]:
     live = run.found.allocated_at(at)
     sums = np.zeros(len(Category))
     np.add.at(sums, run.category[live], ((1 - tried.factor) * run.found.block_size)[live])
@@ -304,7 +304,7 @@ def _by_category(run: Looked, tried: Tried, at: int) -> dict[str, int]:
     return {Category(i).name.lower(): round(float(sums[i])) for i in np.flatnonzero(np.round(sums)).tolist()}
 
 
-def _by_phase(run: Looked, level: NDArray[Any]) -> dict[str, int]:
+def _by_phase(run: StrategyInput, level: NDArray[Any]) -> dict[str, int]:
     highest = np.zeros(len(Phase))
     np.maximum.at(highest, run.phase, level)
     return {phase.name.lower(): round(float(highest[phase])) for phase in Phase if highest[phase] > 0}
@@ -313,7 +313,7 @@ def _by_phase(run: Looked, level: NDArray[Any]) -> dict[str, int]:
 # ----------------------------------------------------------------------------------- the strategies
 
 
-def _mixed_precision(run: Looked) -> Iterator[Tried]:
+def _mixed_precision(run: StrategyInput) -> Iterator[Trial]:
     recording, owners = run.recording, owners_of(run.recording, run.found, run.assigned)
     in_16_bits, in_32_bits = (_share(run, bits) for bits in _16_AND_32_BITS)
     if in_16_bits > in_32_bits:
@@ -326,7 +326,7 @@ def _mixed_precision(run: Looked) -> Iterator[Tried]:
     np.add.at(change, found.born, found.n_bytes)
     np.add.at(change, found.dies, -found.n_bytes)
     copies = np.cumsum(change)
-    yield Tried(
+    yield Trial(
         "mixed precision (bf16 autocast)",
         found.factor,
         copies,
@@ -338,25 +338,25 @@ def _mixed_precision(run: Looked) -> Iterator[Tried]:
         ),
         1 if in_32_bits else 2,
         Category.TEMPORARY,
-        least=Change(found.least),
-        most=Change(found.most, copies),
+        least=SizeChange(found.least),
+        most=SizeChange(found.most, copies),
         doubt=_DOUBT,
         to_do='Run it under torch.autocast("cuda", dtype=torch.bfloat16), and compare the peaks',
     )
 
 
-def _share(run: Looked, elements: Sequence[int]) -> int:
+def _share(run: StrategyInput, elements: Sequence[int]) -> int:
     """Bytes of parameters whose numbers have so many bytes each."""
     rows = (run.category == Category.PARAMETER) & np.isin(run.element, elements)
     return int(run.found.block_size[rows].sum())
 
 
-def _checkpointing(run: Looked) -> Iterator[Tried]:
+def _checkpointing(run: StrategyInput) -> Iterator[Trial]:
     owners = owners_of(run.recording, run.found, run.assigned)
     ways = checkpointed(run.found, run.lives, owners, run.level)
     best = min(ways, key=lambda way: int((run.level + way.extra).max()), default=None)
     if best is not None:
-        yield Tried(
+        yield Trial(
             f"activation checkpointing of {len(best.blocks)} blocks",
             np.ones(len(run.found)),
             best.extra,
@@ -366,7 +366,7 @@ def _checkpointing(run: Looked) -> Iterator[Tried]:
                 "estimate: what a block saves goes when it returns, and is back when backward reaches it",
             ),
             2,
-            least=Change(np.ones(len(run.found)), best.least),
+            least=SizeChange(np.ones(len(run.found)), best.least),
             doubt=_DOUBT,
         )
 
@@ -375,11 +375,11 @@ def _few(paths: Sequence[str]) -> str:
     return ", ".join(paths) if len(paths) <= _MOST_NAMED else f"{paths[0]} … {paths[-1]}"
 
 
-def _gradients_to_none(run: Looked) -> Iterator[Tried]:
+def _gradients_to_none(run: StrategyInput) -> Iterator[Trial]:
     """Where gradients are there while forward runs, a step begins with those of the step before."""
     extra = kept_gradients(run.found, run.lives, run.category == Category.GRADIENT, len(run.phase))
     if extra.any():
-        yield Tried(
+        yield Trial(
             "gradients set to None",
             np.ones(len(run.found)),
             extra,
@@ -393,14 +393,14 @@ def _gradients_to_none(run: Looked) -> Iterator[Tried]:
         )
 
 
-def _bucket_views(run: Looked) -> Iterator[Tried]:
+def _bucket_views(run: StrategyInput) -> Iterator[Trial]:
     bucket = is_bucket(run.recording.stacks, run.found)
     gradient = run.category == Category.GRADIENT
     if bucket.any() and gradient.any() and not (gradient & bucket).any():
         # A bucket from before the recording may pass for a gradient, a parameter passes for nothing else.
         is_one = run.category == Category.PARAMETER
         largest = int(run.found.block_size[is_one if is_one.any() else gradient].max())
-        yield Tried(
+        yield Trial(
             "gradients as views of DDP's buckets",
             scaled(run, (gradient, 0.0)),
             np.where(run.phase == Phase.BACKWARD, largest, 0),
@@ -414,7 +414,7 @@ def _bucket_views(run: Looked) -> Iterator[Tried]:
         )
 
 
-def _accumulation(run: Looked) -> Iterator[Tried]:
+def _accumulation(run: StrategyInput) -> Iterator[Trial]:
     of_step = np.isin(run.born_in, _TRAINS) & (run.category == Category.TEMPORARY)
     of_batch = np.isin(run.category, _OF_A_BATCH) | of_step
     gradient, part = run.category == Category.GRADIENT, 1 / _MICRO_BATCHES
@@ -427,7 +427,7 @@ def _accumulation(run: Looked) -> Iterator[Tried]:
     # From the second micro-batch on all gradients are there, and each new one before it is added.
     extra = np.where(np.isin(run.phase, _TRAINS), level.max(initial=0) - level, 0)
     extra += np.where(run.phase == Phase.BACKWARD, largest, 0)
-    yield Tried(
+    yield Trial(
         f"{_MICRO_BATCHES} micro-batches with accumulated gradients",
         scaled(run, (of_batch, part)),
         extra,
@@ -439,20 +439,20 @@ def _accumulation(run: Looked) -> Iterator[Tried]:
         2,
         # Scores of each pair of a batch get smaller with its square; temporaries of the size of parameters do
         # not get smaller at all.
-        least=Change(
+        least=SizeChange(
             scaled(run, (of_batch, 1 / _MICRO_BATCHES), (of_batch & pairs, 1 / _MICRO_BATCHES)), extra
         ),
-        most=Change(scaled(run, (np.isin(run.category, _OF_A_BATCH), part)), extra),
+        most=SizeChange(scaled(run, (np.isin(run.category, _OF_A_BATCH), part)), extra),
         doubt=_DOUBT,
     )
 
 
-def _smaller_evaluation(run: Looked) -> Iterator[Tried]:
+def _smaller_evaluation(run: StrategyInput) -> Iterator[Trial]:
     """Where evaluation, and not training, is the peak."""
     if run.phase[int(run.level.argmax())] != Phase.EVAL:
         return
     of_evaluation = (run.born_in == Phase.EVAL) & np.isin(run.category, _OF_AN_EVALUATION)
-    yield Tried(
+    yield Trial(
         "half the batch in evaluation",
         scaled(run, (of_evaluation, 1 / 2)),
         0,
@@ -462,12 +462,12 @@ def _smaller_evaluation(run: Looked) -> Iterator[Tried]:
             "estimate: what evaluation allocates in ratio to its batch",
         ),
         1,
-        least=Change(scaled(run, (of_evaluation | (run.category == Category.INPUT), 1 / 2))),
+        least=SizeChange(scaled(run, (of_evaluation | (run.category == Category.INPUT), 1 / 2))),
         doubt=_DOUBT,
     )
 
 
-def _accumulates(run: Looked) -> bool:
+def _accumulates(run: StrategyInput) -> bool:
     """Whether most of the optimizer's steps come after several backwards."""
     phases = run.lives.phases
     ends = np.unique(phases.start_event[phases.phase == Phase.OPTIMIZER])
@@ -476,7 +476,7 @@ def _accumulates(run: Looked) -> bool:
     return bool(len(ends)) and bool(2 * np.count_nonzero(count > 1) > len(ends))
 
 
-_ALL: tuple[Callable[[Looked], Iterator[Tried]], ...] = (
+_ALL: tuple[Callable[[StrategyInput], Iterator[Trial]], ...] = (
     _mixed_precision,
     _smaller_evaluation,
     _checkpointing,

@@ -39,7 +39,7 @@ _RECURRENT = 10
 """This part of forward's bytes from recurrent layers is too much."""
 
 
-class Kind(IntEnum):
+class CastKind(IntEnum):
     """How autocast treats what an operation makes."""
 
     OTHER = 0
@@ -59,33 +59,34 @@ class Kind(IntEnum):
 
 
 _BY_FILE = {
-    "linear.py": Kind.LOW,
-    "conv.py": Kind.LOW,
-    _RNN: Kind.LOW,
-    "sparse.py": Kind.WIDE,
-    "normalization.py": Kind.NORM,
-    "loss.py": Kind.WIDE,
-    "batchnorm.py": Kind.FOLLOWS,
-    "activation.py": Kind.FOLLOWS,
-    "pooling.py": Kind.FOLLOWS,
-    "dropout.py": Kind.DROPOUT,
+    "linear.py": CastKind.LOW,
+    "conv.py": CastKind.LOW,
+    _RNN: CastKind.LOW,
+    "sparse.py": CastKind.WIDE,
+    "normalization.py": CastKind.NORM,
+    "loss.py": CastKind.WIDE,
+    "batchnorm.py": CastKind.FOLLOWS,
+    "activation.py": CastKind.FOLLOWS,
+    "pooling.py": CastKind.FOLLOWS,
+    "dropout.py": CastKind.DROPOUT,
 }
 """Of torch/nn/modules."""
 _BY_FUNCTION = {
-    "_in_projection_packed": Kind.LOW,
-    "_in_projection": Kind.LOW,
-    "multi_head_attention_forward": Kind.LOW,
-    "embedding": Kind.WIDE,
-    "cross_entropy": Kind.WIDE,
-    "nll_loss": Kind.WIDE,
-    "mse_loss": Kind.WIDE,
-    "log_softmax": Kind.WIDE,
-    "layer_norm": Kind.NORM,
-    "group_norm": Kind.NORM,
-    "softmax": Kind.SOFTMAX,
-    "dropout": Kind.DROPOUT,
+    "_in_projection_packed": CastKind.LOW,
+    "_in_projection": CastKind.LOW,
+    "multi_head_attention_forward": CastKind.LOW,
+    "embedding": CastKind.WIDE,
+    "cross_entropy": CastKind.WIDE,
+    "nll_loss": CastKind.WIDE,
+    "mse_loss": CastKind.WIDE,
+    "log_softmax": CastKind.WIDE,
+    "layer_norm": CastKind.NORM,
+    "group_norm": CastKind.NORM,
+    "softmax": CastKind.SOFTMAX,
+    "dropout": CastKind.DROPOUT,
 } | dict.fromkeys(
-    ("relu", "gelu", "silu", "leaky_relu", "elu", "batch_norm", "_max_pool2d", "interpolate"), Kind.FOLLOWS
+    ("relu", "gelu", "silu", "leaky_relu", "elu", "batch_norm", "_max_pool2d", "interpolate"),
+    CastKind.FOLLOWS,
 )
 """Of torch/nn/functional.py."""
 
@@ -115,7 +116,7 @@ def autocast(
     rows = np.flatnonzero(np.isin(lives.phase, _FORWARD) & (found.alloc_event >= 0))
     kinds = {each: _kind(stacks, each) for each in set(found.stack_id[rows].tolist())}
     kind = np.array([kinds[each] for each in found.stack_id[rows].tolist()], dtype="i8")
-    is_low = kind == Kind.LOW
+    is_low = kind == CastKind.LOW
     weights = _weights(found, owners, assigned, rows[is_low])
     if not is_low.any() or _is_on(found, owners, rows[is_low], weights) or _is_recurrent(stacks, found, rows):
         return None
@@ -141,7 +142,7 @@ def may_pair(stacks: Stacks, found: Allocations, lives: Lives, owners: Owners) -
     Layers of torch.nn do not: they have one row for each of the batch. Operations of the program's own
     lines may, and what takes their result; in backward what is made for them, or for nobody knows what.
     """
-    open_kinds = (Kind.OTHER, Kind.SOFTMAX, Kind.WIDE)
+    open_kinds = (CastKind.OTHER, CastKind.SOFTMAX, CastKind.WIDE)
     kinds = {each: _kind(stacks, each) in open_kinds for each in set(found.stack_id.tolist())}
     is_open = np.array([kinds[each] for each in found.stack_id.tolist()], dtype="?")
     in_backward = lives.phase == Phase.BACKWARD
@@ -149,13 +150,13 @@ def may_pair(stacks: Stacks, found: Allocations, lives: Lives, owners: Owners) -
     return is_open
 
 
-def _kind(stacks: Stacks, stack_id: int) -> Kind:
+def _kind(stacks: Stacks, stack_id: int) -> CastKind:
     folder, name, function = _asked_by(stacks, stack_id)
     if folder.endswith("torch/nn/modules"):
-        return _BY_FILE.get(name, Kind.OTHER)
+        return _BY_FILE.get(name, CastKind.OTHER)
     if folder.endswith("torch/nn") and name == "functional.py":
-        return _BY_FUNCTION.get(function, Kind.OTHER)
-    return Kind.OTHER
+        return _BY_FUNCTION.get(function, CastKind.OTHER)
+    return CastKind.OTHER
 
 
 def _asked_by(stacks: Stacks, stack_id: int) -> tuple[str, str, str]:
@@ -194,18 +195,20 @@ def _factors(
         sizes, ends, events, kinds, scratch, following, strict=True
     ):
         if own:
-            yield HALF if what == Kind.LOW else 1.0, False
+            yield HALF if what == CastKind.LOW else 1.0, False
             continue
         if _SMALL * size < before:
             yield 1.0, False
             continue
-        if (what == Kind.DROPOUT and size * 4 == before) or (what == Kind.FOLLOWS and size == 2 * before):
+        if (what == CastKind.DROPOUT and size * 4 == before) or (
+            what == CastKind.FOLLOWS and size == 2 * before
+        ):
             yield 1.0, False  # a mask, of a byte each; where the maximum was, of eight
             continue
-        takes, is_softmax = False, what == Kind.SOFTMAX
-        if what in (Kind.LOW, Kind.WIDE, Kind.NORM, Kind.SOFTMAX):
-            is_low = what == Kind.LOW
-        elif what == Kind.OTHER:
+        takes, is_softmax = False, what == CastKind.SOFTMAX
+        if what in (CastKind.LOW, CastKind.WIDE, CastKind.NORM, CastKind.SOFTMAX):
+            is_low = what == CastKind.LOW
+        elif what == CastKind.OTHER:
             until = _next_alloc(action, event)
             takes = size in freed[event + 1 : until]
             # Of two inputs one is let go of at once, and one of 32 bits is still there: their sum.
@@ -214,13 +217,13 @@ def _factors(
             is_low = not (is_sum or is_joined or wide_ends.intersection(range(event + 1, until)))
             # A product that the program made itself, and what takes it: attention written out.
             is_softmax = is_low and takes and is_product and size == before
-        is_product = what == Kind.OTHER and is_low and not takes
+        is_product = what == CastKind.OTHER and is_low and not takes
         before = size
         if not is_low:
             forever = len(action) if end == ALIVE else end
             wide_until[size] = max(wide_until.get(size, -1), forever)
             wide_ends.add(end)
-        if what == Kind.LOW and then == Kind.NORM and size == size_then:
+        if what == CastKind.LOW and then == CastKind.NORM and size == size_then:
             yield 1.0, False  # the norm takes a copy of 32 bits, and keeps that
             continue
         is_cast = not is_low and _is_cast(what, then)
@@ -242,17 +245,17 @@ def _bounds(
     """
     rows, kind = forward
     least, most = factor.copy(), factor.copy()
-    follows = np.isin(kind, (Kind.FOLLOWS, Kind.DROPOUT))
+    follows = np.isin(kind, (CastKind.FOLLOWS, CastKind.DROPOUT))
     # What follows its input is open where the last other thing was.
     last = np.maximum.accumulate(np.where(follows, -1, np.arange(len(kind))))
-    is_open = (kind == Kind.OTHER) | (follows & (last >= 0) & (kind[last] == Kind.OTHER))
+    is_open = (kind == CastKind.OTHER) | (follows & (last >= 0) & (kind[last] == CastKind.OTHER))
     open_rows = rows[is_open]
     # Beside a tensor of 32 bits a copy of 16 is kept only for a product.
     then = _next_kind(found, rows, kind)
     is_kept = (found.free_event[rows] < 0) | (lives.freed_in[rows] != lives.born_in[rows])
-    takes_product = np.isin(then, (Kind.LOW, Kind.OTHER)) & (kind == Kind.OTHER) & is_kept
+    takes_product = np.isin(then, (CastKind.LOW, CastKind.OTHER)) & (kind == CastKind.OTHER) & is_kept
     # A softmax may be asked for 16 bits by the program.
-    open_low = rows[is_open | (kind == Kind.SOFTMAX)]
+    open_low = rows[is_open | (kind == CastKind.SOFTMAX)]
     least[open_low] = np.minimum(least[open_low], HALF)
     most[open_rows] = np.maximum(most[open_rows], np.where(takes_product, _BOTH, 1.0)[is_open])
     sizes = np.isin(found.size, found.size[rows])
@@ -268,9 +271,9 @@ def _next_kind(found: Allocations, rows: NDArray[Any], kind: NDArray[Any]) -> ND
 
 def _is_cast(what: int, then: int) -> bool:
     """Whether of something of 32 bits only a copy of 16 is kept: what takes it is a product."""
-    if what == Kind.NORM:
-        return then not in (Kind.FOLLOWS, Kind.DROPOUT, Kind.WIDE)
-    return what in (Kind.OTHER, Kind.FOLLOWS) and then == Kind.LOW
+    if what == CastKind.NORM:
+        return then not in (CastKind.FOLLOWS, CastKind.DROPOUT, CastKind.WIDE)
+    return what in (CastKind.OTHER, CastKind.FOLLOWS) and then == CastKind.LOW
 
 
 def _is_scratch(found: Allocations, rows: NDArray[Any]) -> NDArray[Any]:
@@ -284,7 +287,7 @@ def _is_scratch(found: Allocations, rows: NDArray[Any]) -> NDArray[Any]:
 
 def _following(sizes: list[int], kinds: list[int], scratch: list[bool]) -> list[tuple[int, int]]:
     """Of each row what takes it, and how large that is: the next large one."""
-    found, then, size_then = [], int(Kind.OTHER), 0
+    found, then, size_then = [], int(CastKind.OTHER), 0
     for size, kind, own in zip(reversed(sizes), reversed(kinds), reversed(scratch), strict=True):
         found.append((then, size_then))
         if _SMALL * size >= size_then and not own:
@@ -393,7 +396,7 @@ def _input_copies(
     """Of a batch that goes into a product first, which keeps 16 bits of it for backward."""
     rows, kind = forward
     phases, first = np.unique(lives.born_in[rows], return_index=True)
-    forwards, dies = _to_backward(lives, phases[kind[first] == Kind.LOW])
+    forwards, dies = _to_backward(lives, phases[kind[first] == CastKind.LOW])
     born = lives.phases.start_event[forwards]
     inputs = np.flatnonzero(assigned.category == Category.INPUT)
     n_bytes = [_sum_at(found, inputs, start) * HALF for start in born.tolist()]
@@ -408,8 +411,8 @@ def _casts(found: Allocations, forward: tuple[NDArray[Any], NDArray[Any]]) -> _C
     """A softmax or loss of a result of 16 bits takes a copy of 32, while it runs."""
     rows, kind = forward
     size = found.block_size[rows]
-    of_low = (kind[1:] == Kind.WIDE) & (kind[:-1] == Kind.LOW) & (size[1:] == size[:-1])
-    mine = rows[1:][of_low | (kind[1:] == Kind.SOFTMAX)]
+    of_low = (kind[1:] == CastKind.WIDE) & (kind[:-1] == CastKind.LOW) & (size[1:] == size[:-1])
+    mine = rows[1:][of_low | (kind[1:] == CastKind.SOFTMAX)]
     born = found.alloc_event[mine] + 1
     return born, born + 1, found.block_size[mine].astype(float)
 
@@ -446,12 +449,12 @@ def _of_losses(
     They are known by their size, which is that of the result. Changes *factor*.
     """
     rows, kind = forward
-    size_low, size_wide = (found.block_size[rows[kind == each]] for each in (Kind.LOW, Kind.WIDE))
+    size_low, size_wide = (found.block_size[rows[kind == each]] for each in (CastKind.LOW, CastKind.WIDE))
     of_backward = (lives.phase == Phase.BACKWARD) & (assigned.category == Category.TEMPORARY)
     of_backward &= np.isin(found.block_size, np.intersect1d(size_low, size_wide))
     mine = np.flatnonzero(of_backward)
     factor[mine] = HALF
-    ends = np.sort(found.free_event[rows[kind == Kind.WIDE]])
+    ends = np.sort(found.free_event[rows[kind == CastKind.WIDE]])
     at = np.searchsorted(ends, found.alloc_event[mine])
     mine, at = mine[at < len(ends)], at[at < len(ends)]
     dies = np.minimum(ends[at], found.free_event[mine])

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from vramscope.analysis.strategies.trials import (
     USUAL_ELEMENT,
-    Looked,
-    Tried,
+    StrategyInput,
+    Trial,
     scaled,
 )
 from vramscope.model.marks import Category, Phase
@@ -33,11 +33,11 @@ _BYTES_8BIT = 1 + 4 / 256
 _SECOND_STATES = ("exp_avg_sq of", "max_exp_avg_sq of", "step of")
 
 
-def fused_optimizer(run: Looked) -> Iterator[Tried]:
+def fused_optimizer(run: StrategyInput) -> Iterator[Trial]:
     """Of a class that has it; where no temporaries are there, it is on already."""
     temporary = run.in_optimizer() & np.isin(run.made_by, (*_FUSED, _UNKNOWN))
     if temporary.any():
-        yield Tried(
+        yield Trial(
             "fused optimizer",
             scaled(run, (temporary, 0.0)),
             0,
@@ -50,14 +50,14 @@ def fused_optimizer(run: Looked) -> Iterator[Tried]:
         )
 
 
-def optimizer_in_a_loop(run: Looked) -> Iterator[Tried]:
+def optimizer_in_a_loop(run: StrategyInput) -> Iterator[Trial]:
     """Of a class that cannot be fused: one parameter after the other."""
     temporary = run.in_optimizer() & np.isin(run.made_by, list(_IN_A_LOOP))
     if temporary.any():
         parameter = run.category == Category.PARAMETER
         largest = int(run.found.block_size[parameter].max(initial=0))
         most = max(_IN_A_LOOP[name] for name in np.unique(run.made_by[temporary]).tolist())
-        yield Tried(
+        yield Trial(
             "optimizer without foreach",
             scaled(run, (temporary, 0.0)),
             np.where(run.phase == Phase.OPTIMIZER, most * largest, 0),
@@ -71,13 +71,13 @@ def optimizer_in_a_loop(run: Looked) -> Iterator[Tried]:
         )
 
 
-def state_in_8_bits(run: Looked) -> Iterator[Tried]:
+def state_in_8_bits(run: StrategyInput) -> Iterator[Trial]:
     """As bitsandbytes keeps it; its step allocates nothing."""
     element, classes = _element(run), (*_WITH_8_BITS, _UNKNOWN)
     state = (run.category == Category.OPTIMIZER_STATE) & _is_of(run, classes) & (element > 1)
     state &= run.found.size >= element * _SMALLEST_8BIT
     if state.any():
-        yield Tried(
+        yield Trial(
             "optimizer state in 8 bits",
             scaled(run, (state, _BYTES_8BIT / element), (run.in_optimizer(), 0.0)),
             0,
@@ -91,14 +91,14 @@ def state_in_8_bits(run: Looked) -> Iterator[Tried]:
         )
 
 
-def one_moment(run: Looked) -> Iterator[Tried]:
+def one_moment(run: StrategyInput) -> Iterator[Trial]:
     """Without the second moment that Adam keeps."""
     names = np.array([*run.recording.labels.names, _UNKNOWN])
     is_second = np.array([name.startswith(_SECOND_STATES) for name in names.tolist()])
     label = np.append(run.recording.labels.name, len(names) - 1)[run.assigned.label]
     second = (run.category == Category.OPTIMIZER_STATE) & is_second[label] & _is_of(run, ("Adam", "AdamW"))
     if second.any():
-        yield Tried(
+        yield Trial(
             "optimizer with one moment",
             scaled(run, (second | run.in_optimizer(), 0.0)),
             0,
@@ -112,11 +112,11 @@ def one_moment(run: Looked) -> Iterator[Tried]:
         )
 
 
-def offloaded(run: Looked) -> Iterator[Tried]:
+def offloaded(run: StrategyInput) -> Iterator[Trial]:
     """Neither state nor temporaries."""
     state = run.category == Category.OPTIMIZER_STATE
     if state.any():
-        yield Tried(
+        yield Trial(
             "optimizer on the CPU",
             scaled(run, (state | run.in_optimizer(), 0.0)),
             0,
@@ -130,18 +130,18 @@ def offloaded(run: Looked) -> Iterator[Tried]:
         )
 
 
-def _element(run: Looked) -> NDArray[Any]:
+def _element(run: StrategyInput) -> NDArray[Any]:
     return np.where(run.element > 0, run.element, USUAL_ELEMENT)
 
 
-def _is_of(run: Looked, classes: Sequence[str]) -> NDArray[Any]:
+def _is_of(run: StrategyInput, classes: Sequence[str]) -> NDArray[Any]:
     """What an optimizer of these classes made, and what is from before the recording if all are of these."""
     is_before = (run.born_in != Phase.OPTIMIZER) & _classes(run).issubset(classes)
     mine: NDArray[Any] = is_before | ((run.born_in == Phase.OPTIMIZER) & np.isin(run.made_by, classes))
     return mine
 
 
-def _names(run: Looked, rows: NDArray[Any]) -> str:
+def _names(run: StrategyInput, rows: NDArray[Any]) -> str:
     """The class that most of the bytes are of."""
     rows = rows & (run.born_in == Phase.OPTIMIZER)
     if not rows.any():  # from before the recording
@@ -151,6 +151,6 @@ def _names(run: Looked, rows: NDArray[Any]) -> str:
     return str(names[n_bytes.argmax()]) or _USUAL
 
 
-def _classes(run: Looked) -> set[str]:
+def _classes(run: StrategyInput) -> set[str]:
     phases = run.lives.phases
     return {phases.names[name] for name in np.unique(phases.name[phases.phase == Phase.OPTIMIZER]).tolist()}

@@ -6,9 +6,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from vramscope.analysis.strategies.trials import (
-    Change,
-    Looked,
-    Tried,
+    SizeChange,
+    StrategyInput,
+    Trial,
     scaled,
 )
 from vramscope.model.marks import Category
@@ -23,7 +23,7 @@ _SHARDS = (
 _SHARDING_OPTIMIZER = "ZeroRedundancyOptimizer"
 
 
-def is_sharded(run: Looked) -> bool:
+def is_sharded(run: StrategyInput) -> bool:
     """Whether parameters or state of this run are shards: some memory was requested by code that shards."""
     if _SHARDING_OPTIMIZER in run.lives.phases.names:
         return True
@@ -32,7 +32,7 @@ def is_sharded(run: Looked) -> bool:
     return any(part in file for file in files for part in _SHARDS)
 
 
-def sharded(run: Looked) -> Iterator[Tried]:
+def sharded(run: StrategyInput) -> Iterator[Trial]:
     """Each stage of ZeRO; nothing where the run is sharded already."""
     if is_sharded(run):
         return
@@ -40,7 +40,7 @@ def sharded(run: Looked) -> Iterator[Tried]:
     gradient, parameter = run.category == Category.GRADIENT, run.category == Category.PARAMETER
     share = 1 / run.n_ranks
     largest = int(run.found.block_size[parameter].max(initial=0))
-    whole_gradients = Change(scaled(run, (state, share)))
+    whole_gradients = SizeChange(scaled(run, (state, share)))
     stages: Sequence[tuple[str, NDArray[Any], int, str, int]] = (
         (
             "ZeRO-1: state",
@@ -61,7 +61,7 @@ def sharded(run: Looked) -> Iterator[Tried]:
     for name, rows, gathered, how, effort in stages:
         if rows.any():
             basis = f"closed form: 1/{run.n_ranks} of each stays on a rank"
-            yield Tried(
+            yield Trial(
                 f"{name} over {run.n_ranks} GPUs",
                 scaled(run, (rows, share)),
                 gathered,

@@ -20,7 +20,7 @@ USUAL_ELEMENT = 4
 """Bytes: float32, where nothing is known."""
 
 
-class Looked(NamedTuple):
+class StrategyInput(NamedTuple):
     """At one recording, once for all strategies."""
 
     recording: Recording
@@ -56,7 +56,7 @@ class Looked(NamedTuple):
         return mine
 
 
-class Tried(NamedTuple):
+class Trial(NamedTuple):
     """What would be different."""
 
     name: str
@@ -69,9 +69,9 @@ class Tried(NamedTuple):
     effort: int
     extra_of: Category = Category.ACTIVATION
     """What ``extra`` is for."""
-    least: "Change | None" = None
+    least: "SizeChange | None" = None
     """What it would be if every assumption held in its favor; None where the change itself is sure."""
-    most: "Change | None" = None
+    most: "SizeChange | None" = None
     """What it would be if none did."""
     doubt: float = 0.005
     """Share of the peak by which even a sure change may be off: rounding to blocks, places of blocks."""
@@ -81,14 +81,14 @@ class Tried(NamedTuple):
     """How to find out where the recording does not decide."""
 
 
-class Change(NamedTuple):
+class SizeChange(NamedTuple):
     """Sizes of allocations, and bytes on top."""
 
     factor: NDArray[Any]
     extra: NDArray[Any] | int = 0
 
 
-def look(recording: Recording, n_ranks: int) -> Looked:
+def prepare(recording: Recording, n_ranks: int) -> StrategyInput:
     """Everything that several strategies need."""
     found, n_events = lifetimes(recording), len(recording.trace)
     row = phases_of(recording.phases, n_events)
@@ -99,7 +99,7 @@ def look(recording: Recording, n_ranks: int) -> Looked:
     phase = np.concatenate([[Phase.OTHER], by_event])
     assigned, lives = assign(recording, found), lives_of(recording, found)
     level = summed(found, found.block_size, n_events).astype("i8")
-    return Looked(recording, found, assigned, lives, assigned.category, born_in, phase, level, n_ranks)
+    return StrategyInput(recording, found, assigned, lives, assigned.category, born_in, phase, level, n_ranks)
 
 
 def summed(found: Allocations, size: NDArray[Any], n_events: int) -> NDArray[Any]:
@@ -112,13 +112,13 @@ def summed(found: Allocations, size: NDArray[Any], n_events: int) -> NDArray[Any
     return level
 
 
-def level_with(run: Looked, factor: NDArray[Any], extra: NDArray[Any] | int = 0) -> NDArray[Any]:
+def level_with(run: StrategyInput, factor: NDArray[Any], extra: NDArray[Any] | int = 0) -> NDArray[Any]:
     """Allocated bytes at each instant, if each allocation had *factor* times its size."""
     level: NDArray[Any] = summed(run.found, factor * run.found.block_size, len(run.phase) - 1) + extra
     return level
 
 
-def scaled(run: Looked, *scales: tuple[NDArray[Any], NDArray[Any] | float]) -> NDArray[Any]:
+def scaled(run: StrategyInput, *scales: tuple[NDArray[Any], NDArray[Any] | float]) -> NDArray[Any]:
     """A factor for each allocation: 1 but for the rows given; a scale is one, or one for each allocation."""
     factor = np.ones(len(run.found))
     for rows, scale in scales:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.waterfall.outside_growth import (
-    Growth,
+    OutsideGrowth,
     growth_of,
 )
 from vramscope.analysis.waterfall.sampled_parts import (
@@ -102,7 +102,7 @@ class Waterfall(Table):
     """By how much ``reserved`` moved while the driver was asked: ``own_outside`` may be wrong by that."""
     reasons: Mapping[str, str] = field(default_factory=dict)
     """Why a part is not available, by its name."""
-    growth: Growth = field(default_factory=Growth)
+    growth: OutsideGrowth = field(default_factory=OutsideGrowth)
     """Which parts outside of the allocator grew, and when."""
 
     @property

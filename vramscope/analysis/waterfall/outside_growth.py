@@ -41,13 +41,13 @@ class Grown:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class OutsideGrowth:
     """By part: ``own_outside``, ``others``; ``outside`` where these two cannot be told apart."""
 
     grown: Mapping[str, Grown] = field(default_factory=dict)
 
 
-def growth_of(recording: Recording, columns: Mapping[str, NDArray[Any]]) -> Growth:
+def growth_of(recording: Recording, columns: Mapping[str, NDArray[Any]]) -> OutsideGrowth:
     """Out of the columns of a waterfall."""
     is_clear = (columns["used"] >= 0) & (columns["reserved"] >= 0) & (columns["drift"] <= 0)
     has_steps = len(recording.steps) > 1
@@ -58,7 +58,7 @@ def growth_of(recording: Recording, columns: Mapping[str, NDArray[Any]]) -> Grow
     rows = np.flatnonzero(is_clear)
     # Without a clock the samples are moments of their own: messages in one file may be of several programs.
     if len(rows) < 2 or not columns["time_ns"].any():
-        return Growth()
+        return OutsideGrowth()
     series = {"own_outside": columns["own_outside"][rows], "others": columns["others"][rows]}
     if min(level.min() for level in series.values()) < 0:
         # Levels of which one is not known at some samples cannot be compared.
@@ -68,7 +68,7 @@ def growth_of(recording: Recording, columns: Mapping[str, NDArray[Any]]) -> Grow
     found = {name: _grown(recording, columns, rows, level) for name, level in series.items()}
     own = least if has_steps else max(least, _LIBRARIES_BYTES)
     needed = {name: least if name in _NAMES_OF_OTHERS else own for name in found}
-    return Growth({name: grown for name, grown in found.items() if grown.n_bytes >= needed[name]})
+    return OutsideGrowth({name: grown for name, grown in found.items() if grown.n_bytes >= needed[name]})
 
 
 def _first_reserved_ns(columns: Mapping[str, NDArray[Any]]) -> int:

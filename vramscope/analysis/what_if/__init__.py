@@ -49,7 +49,7 @@ _OTHERS = re.compile(
 """Keys that move no block."""
 
 
-class Deed(IntEnum):
+class AllocatorOp(IntEnum):
     """What a program does to the allocator."""
 
     REQUEST = 0
@@ -64,34 +64,34 @@ class Deed(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class RequestSequence:
     """What a recording asks of the allocator, and nothing of what the allocator did."""
 
-    deed: NDArray[Any]
+    op: NDArray[Any]
     row: NDArray[Any]
     """Of the allocation; −1 for EMPTY_CACHE and REFUSED."""
     event: NDArray[Any]
     """Of the trace; −1 for what was there before."""
     size: NDArray[Any]
-    """Bytes asked for by each deed; 0 where none are."""
+    """Bytes asked for by each op; 0 where none are."""
     stream: NDArray[Any]
     pool: NDArray[Any]
     settings: Settings
     """Those of the recording."""
 
     def __len__(self) -> int:
-        return len(self.deed)
+        return len(self.op)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReplayResult:
     """What became of a program under some settings."""
 
     settings: Settings
     capacity_bytes: int | None
     """What the allocator could reserve; None without limit."""
-    peak_reserved: int
-    peak_allocated: int
+    peak_reserved_bytes: int
+    peak_allocated_bytes: int
     n_segments: int
     """Times that the driver was asked for memory and gave it: cudaMalloc, or a mapping."""
     n_retries: int
@@ -99,7 +99,7 @@ class Outcome:
     failed_at: int | None = None
     """Event of the first request that does not fit; None where all do."""
     failed_bytes: int = 0
-    failed_requested: int = 0
+    failed_requested_bytes: int = 0
     """Bytes that the program had asked for and held when that request failed."""
     n_mappings: int = 0
     """Those of ``n_segments`` that mapped memory into an expandable segment, without cudaMalloc."""
@@ -121,7 +121,7 @@ def what_if(
     empty_cache_after: str = "",
     total_bytes: int | None = None,
     memory_fraction: float | None = None,
-) -> Outcome:
+) -> ReplayResult:
     """Under *conf*, the text of ``PYTORCH_CUDA_ALLOC_CONF`` (that of the recording where None), with
     *capacity_bytes* for the allocator to reserve (no limit where None), on a device of *total_bytes* (see
     ``device_total``). 2 to 3 s per million events.
@@ -129,7 +129,7 @@ def what_if(
     *empty_cache_after*: "step" or "epoch"; *memory_fraction*: as by ``set_per_process_memory_fraction``.
     Raises UsageError for a text that torch would refuse, and where no epochs are known.
     """
-    program = emptied_after(program_of(recording), recording, empty_cache_after)
+    program = emptied_after(request_sequence(recording), recording, empty_cache_after)
     settings = program.settings
     if conf is not None:
         settings = Settings.from_conf(conf, torch=recording.process.torch)
@@ -158,13 +158,13 @@ def device_total(recording: Recording, capacity_bytes: int | None, total_bytes: 
 # ------------------------------------------------------------------------------------ the program
 
 
-def program_of(recording: Recording) -> Program:
+def request_sequence(recording: Recording) -> RequestSequence:
     """Requests, frees and ``empty_cache`` in order; first what was there before the trace, by address."""
     found, process = lifetimes(recording), recording.process
-    deed, row, event = _deeds(recording, found)
-    is_request = deed == Deed.REQUEST
+    op, row, event = _ops(recording, found)
+    is_request = op == AllocatorOp.REQUEST
     size = np.where(is_request, np.append(found.size, 0)[row], 0)
-    refused = deed == Deed.REFUSED
+    refused = op == AllocatorOp.REFUSED
     size[refused] = recording.trace.size[event[refused]]
     stream = np.where(is_request, np.append(found.stream, 0)[row], 0)
     pool = np.where(is_request, np.append(found.pool, 0)[row], 0)
@@ -173,10 +173,10 @@ def program_of(recording: Recording) -> Program:
         recording.trace.pool[event[refused]],
     )
     settings = Settings.from_snapshot(process.allocator, torch=process.torch)
-    return Program(deed, row, event, size, stream, pool, settings)
+    return RequestSequence(op, row, event, size, stream, pool, settings)
 
 
-def _deeds(recording: Recording, found: Allocations) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+def _ops(recording: Recording, found: Allocations) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """What, of which allocation, at which event; by event, and before the trace by address."""
     rows = np.arange(len(found))
     older = found.alloc_event < 0
@@ -188,46 +188,51 @@ def _deeds(recording: Recording, found: Allocations) -> tuple[NDArray[Any], NDAr
     # Only in a record that contradicts itself is a block back before the program let it go.
     waits_on = waits & (found.completed_event > found.free_event)
     finished = (found.completed_event >= 0) & (waits_on | (found.free_event == -2))
-    emptied_at, refused_at = _emptied(recording), np.flatnonzero(recording.trace.action == Action.OOM)
+    emptied_at, refused_at = (
+        _empty_cache_events(recording),
+        np.flatnonzero(recording.trace.action == Action.OOM),
+    )
     parts = [
-        (Deed.REQUEST, rows[~older], found.alloc_event[~older]),
-        (Deed.FREE, rows[freed & at_once], found.free_event[freed & at_once]),
-        (Deed.FREE_LATER, rows[waits], found.free_event[waits]),
-        (Deed.FINISH, rows[finished], found.completed_event[finished]),
-        (Deed.EMPTY_CACHE, np.full(len(emptied_at), -1), emptied_at),
-        (Deed.REFUSED, np.full(len(refused_at), -1), refused_at),
+        (AllocatorOp.REQUEST, rows[~older], found.alloc_event[~older]),
+        (AllocatorOp.FREE, rows[freed & at_once], found.free_event[freed & at_once]),
+        (AllocatorOp.FREE_LATER, rows[waits], found.free_event[waits]),
+        (AllocatorOp.FINISH, rows[finished], found.completed_event[finished]),
+        (AllocatorOp.EMPTY_CACHE, np.full(len(emptied_at), -1), emptied_at),
+        (AllocatorOp.REFUSED, np.full(len(refused_at), -1), refused_at),
     ]
     before = rows[older][np.argsort(found.address[older], kind="stable")]
     pending = before[found.free_event[before] == -2]
-    first = [(Deed.REQUEST, before), (Deed.FREE_LATER, pending)]
-    deed = np.concatenate([np.full(len(part[1]), part[0]) for part in parts])
+    first = [(AllocatorOp.REQUEST, before), (AllocatorOp.FREE_LATER, pending)]
+    op = np.concatenate([np.full(len(part[1]), part[0]) for part in parts])
     row, event = (np.concatenate([part[i] for part in parts]) for i in (1, 2))
     order = np.argsort(event, kind="stable")
     return (
-        np.concatenate([*(np.full(len(mine), what) for what, mine in first), deed[order]]),
+        np.concatenate([*(np.full(len(mine), what) for what, mine in first), op[order]]),
         np.concatenate([*(mine for _, mine in first), row[order]]),
         np.concatenate([*(np.full(len(mine), -1) for _, mine in first), event[order]]),
     )
 
 
-def _emptied(recording: Recording) -> NDArray[Any]:
+def _empty_cache_events(recording: Recording) -> NDArray[Any]:
     """Events that begin an ``empty_cache``: releases that nobody was short of memory for."""
     action, stack_id = recording.trace.action, recording.trace.stack_id
     is_release = np.isin(action, _RELEASES)
     begins = np.flatnonzero(is_release & ~np.r_[False, is_release[:-1]])
     ends = np.flatnonzero(is_release & ~np.r_[is_release[1:], False])
     following = np.append(action, 255)[ends + 1]
-    by_name = np.array([_says_so(recording, stack) for stack in stack_id[begins].tolist()], dtype="?")
+    by_name = np.array(
+        [_calls_empty_cache(recording, stack) for stack in stack_id[begins].tolist()], dtype="?"
+    )
     unsaid = stack_id[begins] == 0
     found: NDArray[Any] = begins[by_name | (unsaid & ~np.isin(following, _ASKS))]
     return found
 
 
-def _says_so(recording: Recording, stack_id: int) -> bool:
+def _calls_empty_cache(recording: Recording, stack_id: int) -> bool:
     return any(frame.function == "empty_cache" for frame in recording.stacks.frames(stack_id))
 
 
-def emptied_after(program: Program, recording: Recording, what: str) -> Program:
+def emptied_after(program: RequestSequence, recording: Recording, what: str) -> RequestSequence:
     """The same program, with ``empty_cache`` after each step or epoch of the recording ('' for neither)."""
     if what not in ("", "step", "epoch"):
         raise UsageError(f"empty_cache after each {what!r}: steps and epochs are known")
@@ -236,15 +241,15 @@ def emptied_after(program: Program, recording: Recording, what: str) -> Program:
     ends = recording.steps.end_event if what == "step" else epochs(recording).ends
     if not len(ends):
         raise UsageError(f'no {what}s are known; `recorder.mark("epoch 1")` and `recorder.step()` tell them')
-    return _emptied_at(program, ends)
+    return _with_empty_cache_at(program, ends)
 
 
-def _emptied_at(program: Program, ends: NDArray[Any]) -> Program:
+def _with_empty_cache_at(program: RequestSequence, ends: NDArray[Any]) -> RequestSequence:
     """*ends*: exclusive events."""
     at = np.searchsorted(program.event, ends)
     return replace(
         program,
-        deed=np.insert(program.deed, at, Deed.EMPTY_CACHE),
+        op=np.insert(program.op, at, AllocatorOp.EMPTY_CACHE),
         row=np.insert(program.row, at, -1),
         event=np.insert(program.event, at, np.maximum(ends - 1, 0)),
         size=np.insert(program.size, at, 0),
@@ -257,8 +262,11 @@ def _emptied_at(program: Program, ends: NDArray[Any]) -> Program:
 
 
 def replay(
-    program: Program, settings: Settings, capacity_bytes: int | None = None, total_bytes: int | None = None
-) -> Outcome:
+    program: RequestSequence,
+    settings: Settings,
+    capacity_bytes: int | None = None,
+    total_bytes: int | None = None,
+) -> ReplayResult:
     """What the allocator would have made of the program; it ends where a request cannot be served.
 
     *total_bytes*: of the device, whoever else uses it; *capacity_bytes* where None.
@@ -273,78 +281,78 @@ def replay(
         mapped += action == Action.SEGMENT_MAP
 
     allocator = CachingAllocator(settings, capacity_bytes, count, total_bytes)
-    player = _Player(program, allocator)
-    failed = player.play()
-    return Outcome(
+    replayer = _Replayer(program, allocator)
+    failed = replayer.replay()
+    return ReplayResult(
         settings=settings,
         capacity_bytes=capacity_bytes,
-        peak_reserved=player.peak_reserved,
-        peak_allocated=player.peak_allocated,
+        peak_reserved_bytes=replayer.peak_reserved_bytes,
+        peak_allocated_bytes=replayer.peak_allocated_bytes,
         n_segments=made + mapped,
         n_mappings=mapped,
         n_retries=allocator.counts.num_alloc_retries,
         failed_at=None if failed is None else int(program.event[failed]),
         failed_bytes=0 if failed is None else int(program.size[failed]),
-        failed_requested=0 if failed is None else allocator.requested_bytes,
-        events=np.array(player.events, "i8"),
-        reserved=np.array(player.reserved, "i8"),
+        failed_requested_bytes=0 if failed is None else allocator.requested_bytes,
+        events=np.array(replayer.events, "i8"),
+        reserved=np.array(replayer.reserved, "i8"),
     )
 
 
-class _Player:
+class _Replayer:
     """Leads an allocator through a program."""
 
-    def __init__(self, program: Program, allocator: CachingAllocator) -> None:
+    def __init__(self, program: RequestSequence, allocator: CachingAllocator) -> None:
         self._program = program
         self._allocator = allocator
         self._address: dict[int, int] = {}
-        self.peak_reserved = 0
-        self.peak_allocated = 0
+        self.peak_reserved_bytes = 0
+        self.peak_allocated_bytes = 0
         self.events: list[int] = []
         self.reserved: list[int] = []
 
-    def play(self) -> int | None:
-        """The deed that failed; None where all went well. A loop of 1 µs and the allocator's time each."""
+    def replay(self) -> int | None:
+        """The op that failed; None where all went well. A loop of 1 µs and the allocator's time each."""
         program, allocator = self._program, self._allocator
-        columns = (program.deed, program.row, program.size, program.stream, program.pool)
+        columns = (program.op, program.row, program.size, program.stream, program.pool)
         stride = max(1, len(program) // _N_POINTS)
         address = self._address
-        last = int(np.flatnonzero(program.deed == Deed.REQUEST)[-1:].sum())
-        for at, (deed, row, size, stream, pool) in enumerate(
+        last = int(np.flatnonzero(program.op == AllocatorOp.REQUEST)[-1:].sum())
+        for at, (op, row, size, stream, pool) in enumerate(
             zip(*(column.tolist() for column in columns), strict=True)
         ):
-            if deed == Deed.REQUEST:
+            if op == AllocatorOp.REQUEST:
                 try:
                     address[row] = allocator.malloc(size, stream, pool)
                 except OutOfMemory:
-                    self._look(at)
+                    self._sample(at)
                     return at
-                self.peak_reserved = max(self.peak_reserved, allocator.reserved_bytes)
-                self.peak_allocated = max(self.peak_allocated, allocator.allocated_bytes)
-            elif deed == Deed.FREE:
+                self.peak_reserved_bytes = max(self.peak_reserved_bytes, allocator.reserved_bytes)
+                self.peak_allocated_bytes = max(self.peak_allocated_bytes, allocator.allocated_bytes)
+            elif op == AllocatorOp.FREE:
                 allocator.free(address.pop(row))
-            elif deed == Deed.REFUSED and at > last:
+            elif op == AllocatorOp.REFUSED and at > last:
                 # What ended the program has to be served, or it does not fit.
                 if not self._try((size, stream, pool)):
-                    self._look(at)
+                    self._sample(at)
                     return at
             else:
-                self._rarely(deed, row, (size, stream, pool))
+                self._apply_rare_op(op, row, (size, stream, pool))
             if at % stride == 0:
-                self._look(at)
+                self._sample(at)
         return None
 
-    def _rarely(self, deed: int, row: int, request: tuple[int, int, int]) -> None:
+    def _apply_rare_op(self, op: int, row: int, request: tuple[int, int, int]) -> None:
         allocator = self._allocator
-        if deed == Deed.FREE_LATER:
+        if op == AllocatorOp.FREE_LATER:
             if self._address[row]:  # torch's storage of 0 bytes is a null pointer
                 allocator.record_stream(self._address[row], _SOME_STREAM)
             allocator.free(self._address[row])
-        elif deed == Deed.FINISH:
+        elif op == AllocatorOp.FINISH:
             address = self._address.pop(row)
             if allocator.is_pending(address):  # else pressure has waited for it already
                 allocator.finish_events(address)
-        elif deed == Deed.EMPTY_CACHE:
+        elif op == AllocatorOp.EMPTY_CACHE:
             allocator.empty_cache()
         else:
             self._try(request)
@@ -355,12 +363,12 @@ class _Player:
             address = self._allocator.malloc(*request)
         except OutOfMemory:
             return False
-        self.peak_reserved = max(self.peak_reserved, self._allocator.reserved_bytes)
-        self.peak_allocated = max(self.peak_allocated, self._allocator.allocated_bytes)
+        self.peak_reserved_bytes = max(self.peak_reserved_bytes, self._allocator.reserved_bytes)
+        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self._allocator.allocated_bytes)
         self._allocator.free(address)
         return True
 
-    def _look(self, at: int) -> None:
+    def _sample(self, at: int) -> None:
         self.events.append(int(self._program.event[at]))
         self.reserved.append(self._allocator.reserved_bytes)
 
