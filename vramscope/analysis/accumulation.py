@@ -1,4 +1,4 @@
-"""How many graphs does a step keep until its backward?"""
+"""Counts the autograd graphs that a step keeps until its backward."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,9 +16,9 @@ from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes
 
 _LEAST_FORWARDS = 3
-"""Two, as of a pair that is compared, are meant."""
+"""Fewest forwards that count: two, for example to compare a pair, are intended."""
 _LEAST_SHARE = 0.5
-"""Of the steps: so many must do it. One backward is no habit."""
+"""Share of the steps that must do it: a single backward is no pattern."""
 _LEAST_BYTES = 1 << 20
 
 
@@ -27,19 +27,22 @@ class Accumulation:
     """Forwards of one line whose graphs are all kept until one backward, in the last step that does it."""
 
     n_forwards: int = 0
-    """Of the same calls from the same lines; 0 where a step has no three such forwards in a row."""
+    """Forwards that make the same calls from the same lines; 0 if no step has three of them in a row."""
     n_steps: int = 0
-    """Steps that do it."""
+    """Number of steps that do it."""
     kept_bytes: int = 0
-    """Allocated by the forwards and still there when backward begins."""
+    """Bytes that the forwards allocated and that remain when backward begins."""
     most_bytes: int = 0
-    """Of the one that keeps most."""
+    """Bytes of the forward that keeps most."""
     frame: Frame | None = None
-    """The line that keeps most; None where no stack was recorded."""
+    """The line that keeps most; None if no stack was recorded."""
 
 
 def accumulation(recording: Recording) -> Accumulation:
-    """By the phases that were recorded; evaluations and recomputes do not count."""
+    """Find forwards whose graphs are kept until one backward, from the recorded phases.
+
+    Evaluations and recomputes do not count.
+    """
     groups = _forwards(recording.phases)
     counted = [group for group in groups if len(group.rows) >= _LEAST_FORWARDS]
     if not counted or len(counted) < _LEAST_SHARE * len(recording.steps):
@@ -50,7 +53,7 @@ def accumulation(recording: Recording) -> Accumulation:
     for row in last.rows:
         start, end = phases.start_event[row], phases.end_event[row]
         parts.append(np.flatnonzero(is_kept & (found.alloc_event >= start) & (found.alloc_event < end)))
-    # Different calls, as of two towers or a discriminator that sees both kinds, are no accumulation.
+    # Different calls are no accumulation: two towers, or a discriminator that sees both kinds.
     if len({tuple(np.unique(found.stack_id[part]).tolist()) for part in parts}) > 1:
         return Accumulation()
     kept = [int(found.block_size[part].sum()) for part in parts]
@@ -59,7 +62,7 @@ def accumulation(recording: Recording) -> Accumulation:
 
 
 class _Group(NamedTuple):
-    """Forwards in a row before a backward, as rows of the phases."""
+    """Consecutive forwards before a backward, as rows of the phases."""
 
     rows: list[int]
     backward: int
@@ -67,7 +70,7 @@ class _Group(NamedTuple):
 
 
 def _forwards(phases: Phases) -> list[_Group]:
-    """The largest group of each step."""
+    """Return the largest group of each step."""
     outermost = np.flatnonzero((phases.depth == 0) & np.isin(phases.phase, (Phase.FORWARD, Phase.BACKWARD)))
     found: dict[int, _Group] = {}
     rows: list[int] = []
@@ -84,7 +87,7 @@ def _forwards(phases: Phases) -> list[_Group]:
 
 
 def _line(recording: Recording, found: Allocations, rows: NDArray[Any]) -> Frame | None:
-    """Which keeps most."""
+    """Return the line that keeps most bytes."""
     folded = fold(recording.stacks)
     weight = np.bincount(folded.of[found.stack_id[rows]], weights=found.block_size[rows], minlength=1)
     weight[0] = 0
@@ -92,7 +95,7 @@ def _line(recording: Recording, found: Allocations, rows: NDArray[Any]) -> Frame
 
 
 def findings(found: Accumulation) -> list[Finding]:
-    """What is kept, and what a backward after each forward would keep."""
+    """Return a finding with the bytes kept, and what a backward after each forward would keep."""
     if found.kept_bytes - found.most_bytes < _LEAST_BYTES:
         return []
     frame = found.frame

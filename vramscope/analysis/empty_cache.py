@@ -1,4 +1,4 @@
-"""Is ``empty_cache()`` called again and again, and what does it cost?"""
+"""Counts repeated calls of ``empty_cache()`` and the driver calls that they cost."""
 
 from dataclasses import dataclass
 
@@ -14,29 +14,32 @@ from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes
 
 _LEAST_CALLS = 3
-"""Once before and once after an evaluation is no loop."""
+"""Fewest calls that count as a loop: one before and one after an evaluation do not."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmptyCache:
-    """Calls that gave something back to the driver, and what was asked of it again."""
+    """Calls that returned memory to the driver, and what was allocated from it again."""
 
     n_calls: int = 0
-    """Calls that released at least one segment; one that found nothing to release leaves no event."""
+    """Calls that released at least one segment; a call that finds nothing to release leaves no event."""
     released_bytes: int = 0
-    """Given back to the driver by all of them."""
+    """Bytes that all of them returned to the driver."""
     n_releases: int = 0
-    """Driver calls that it took."""
+    """Driver calls that returned them."""
     regained_bytes: int = 0
-    """Asked of the driver again, up to what each call had released, before the next call."""
+    """Bytes allocated from the driver again before the next call, up to what each call had released."""
     n_regains: int = 0
-    """Driver calls (cudaMalloc, or mappings) that it took."""
+    """Driver calls (cudaMalloc, or mappings) that allocated them."""
     frame: Frame | None = None
-    """The line that released most; None where no stack was recorded."""
+    """The line that released most; None if no stack was recorded."""
 
 
 def empty_cache(recording: Recording) -> EmptyCache:
-    """Calls told by the stacks of what they release, so a recording without stacks has none."""
+    """Count calls of ``empty_cache()``, found by the stacks of the releases.
+
+    A recording without stacks has none.
+    """
     trace = recording.trace
     of_call = passes_through(recording.stacks, "empty_cache")[trace.stack_id]
     releases = np.flatnonzero(of_call & np.isin(trace.action, LOSSES))
@@ -76,7 +79,7 @@ def _line(recording: Recording, releases: "np.ndarray[tuple[int], np.dtype[np.in
 
 
 def findings(found: EmptyCache) -> list[Finding]:
-    """Told where it is called again and again, and the memory is asked for again."""
+    """Return a finding if it is called repeatedly and the memory is allocated again."""
     if found.n_calls < _LEAST_CALLS or not found.n_regains:
         return []
     frame = found.frame

@@ -1,4 +1,4 @@
-"""Does evaluation need more memory than training?"""
+"""Compares the peak of allocated bytes in evaluation with the peak in training."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,27 +17,28 @@ from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes
 
 _LEAST_MORE = 1.05
-"""Evaluation over training: less makes no card too small."""
+"""Ratio of evaluation to training: a smaller one makes no card too small."""
 _LEAST_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationPeak:
-    """The most that was allocated in evaluation, and in training."""
+    """The most that was allocated in evaluation and in training."""
 
     evaluation_bytes: int = 0
-    """During forwards without gradients outside of steps; 0 where there were none."""
+    """Peak during forwards without gradients outside of steps; 0 if there were none."""
     training_bytes: int = 0
-    """During steps; 0 where there were none."""
+    """Peak during steps; 0 if there were none."""
     instant: int = 0
-    """Of the evaluation's peak."""
+    """Instant of the evaluation's peak."""
     frame: Frame | None = None
-    """The line that held most of what evaluation itself had allocated then."""
+    """The line that held most of what evaluation itself had allocated at that instant."""
     frame_bytes: int = 0
+    """Bytes that this line held."""
 
 
 def evaluation_peak(recording: Recording) -> EvaluationPeak:
-    """Peaks of the two, by the phases that were recorded."""
+    """Return the peaks of evaluation and training, from the recorded phases."""
     steps, phases = recording.steps, recording.phases
     is_outside = (phases.phase == Phase.EVAL) & (phases.step < 0)
     evaluations = phases.rows(is_outside & (phases.start_event < phases.end_event))
@@ -54,7 +55,7 @@ def evaluation_peak(recording: Recording) -> EvaluationPeak:
 
 
 def _within(n: int, start: NDArray[Any], end: NDArray[Any]) -> NDArray[Any]:
-    """Which instants lie after the first event of an interval, up to its end."""
+    """Return which instants lie after the first event of any interval, up to its end."""
     change = np.zeros(n + 1, "i8")
     np.add.at(change, np.minimum(start + 1, n), 1)
     np.add.at(change, np.minimum(end + 1, n), -1)
@@ -74,7 +75,7 @@ def _line(recording: Recording, begin: int, at: int) -> tuple[Frame | None, int]
 
 
 def findings(found: EvaluationPeak) -> list[Finding]:
-    """Told where evaluation decides which card is needed."""
+    """Return a finding if evaluation decides which card is needed."""
     most = max(found.training_bytes * _LEAST_MORE, found.training_bytes + _LEAST_BYTES)
     if not found.training_bytes or found.evaluation_bytes <= most:
         return []

@@ -1,11 +1,11 @@
-"""How much may this process reserve, by what the recording says?"""
+"""The limit of reserved bytes that the recorded process had set for itself."""
 
 from vramscope.model.recording import Recording
 
 
 def recorded_limit(recording: Recording) -> int | None:
-    """Return what ``set_per_process_memory_fraction`` allowed, in bytes; None where nothing says so.
+    """Return the bytes that ``set_per_process_memory_fraction`` allowed; None if no limit is recorded.
 
-    The last note counts: a message of torch gives it to two decimals.
+    The last note counts. A limit from torch's message is rounded to two decimals.
     """
     return next((note.value for note in reversed(recording.notes) if note.code == "limit"), None)

@@ -1,4 +1,4 @@
-"""How much does ``backward(retain_graph=True)`` keep until the next step?"""
+"""Measures what ``backward(retain_graph=True)`` keeps until the next step."""
 
 from dataclasses import dataclass
 
@@ -16,28 +16,31 @@ from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes
 
 _LEAST_SHARE = 0.5
-"""Of the steps: so many must ask for it."""
+"""Share of the steps that must ask for it."""
 _LEAST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class RetainedGraphs:
-    """What autograd saved in a step and has not let go of when the next one is under way."""
+    """Activations of a step that are still allocated when the step ends, because its graph is retained."""
 
     n_steps: int = 0
-    """Steps whose last backward was asked to retain its graph; 0 where fewer than half of them are."""
+    """Steps whose last backward retains its graph; 0 if these are fewer than half of the steps."""
     kept_bytes: int = 0
-    """Activations of a step that are allocated at its end: the median of those steps."""
+    """Bytes of a step's activations that are allocated at its end: the median of those steps."""
     frame: Frame | None = None
-    """The line that allocated most of them in the last such step; None where no stack was recorded."""
+    """The line that allocated most of them in the last such step; None if no stack was recorded."""
 
 
 def retained_graphs(recording: Recording) -> RetainedGraphs:
-    """By the marks of backward. Outputs that the program itself holds count as well, and stay in any case."""
+    """Measure what retained graphs keep, from the recorded calls of backward.
+
+    Outputs that the program itself holds count too; they stay allocated in any case.
+    """
     marks, steps = recording.marks, recording.steps
     asked = (marks.kind == MarkKind.PHASE_BEGIN) & (marks.phase == Phase.BACKWARD)
     event, keeps = marks.event[asked], marks.value[asked] == BackwardKeeps.ITS_GRAPH
-    # Of several in a step the last decides: it is the one that could let go of the graph.
+    # The last backward of a step decides: it is the one that could free the graph.
     last_of = dict(zip(steps_of(steps, event).tolist(), keeps.tolist(), strict=True))
     retaining = [step for step, kept in last_of.items() if step >= 0 and kept and step < len(steps) - 1]
     if not retaining or len(retaining) < _LEAST_SHARE * (len(steps) - 1):
@@ -60,7 +63,7 @@ def retained_graphs(recording: Recording) -> RetainedGraphs:
 
 
 def findings(found: RetainedGraphs) -> list[Finding]:
-    """Told where it keeps a mebibyte or more."""
+    """Return a finding if retained graphs keep 1 MiB or more."""
     if found.kept_bytes < _LEAST_BYTES:
         return []
     frame = found.frame

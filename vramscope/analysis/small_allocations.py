@@ -1,4 +1,4 @@
-"""Which line makes thousands of small allocations in every step?"""
+"""Finds the line that makes thousands of small allocations in every step."""
 
 from dataclasses import dataclass
 
@@ -15,22 +15,23 @@ from vramscope.units import format_bytes
 
 _SMALL_BYTES = 64 << 10
 _LEAST_PER_STEP = 5_000
-"""By one line, in the median step."""
+"""Allocations of one line in the median step from which on there is a finding."""
 
 
 @dataclass(frozen=True, slots=True)
 class SmallAllocations:
-    """The line that makes most allocations of at most 64 KiB."""
+    """The line that makes the most allocations of at most 64 KiB."""
 
     per_step: int = 0
-    """The median over all steps; 0 where no steps are known."""
+    """Its allocations per step, the median over all steps; 0 if no steps are known."""
     median_bytes: int = 0
-    """Requested by one of them."""
+    """Bytes requested by one of its allocations, the median."""
     frame: Frame | None = None
+    """The line; None if no stack was recorded."""
 
 
 def small_allocations(recording: Recording) -> SmallAllocations:
-    """Counted by line and step."""
+    """Count the small allocations of each line in each step."""
     steps = recording.steps
     if not len(steps):
         return SmallAllocations()
@@ -52,7 +53,7 @@ def small_allocations(recording: Recording) -> SmallAllocations:
 
 
 def findings(found: SmallAllocations) -> list[Finding]:
-    """Told where a step spends thousands of calls of the allocator on one line."""
+    """Return a finding if one line calls the allocator thousands of times in a step."""
     if found.per_step < _LEAST_PER_STEP:
         return []
     frame = found.frame

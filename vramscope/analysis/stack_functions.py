@@ -1,4 +1,4 @@
-"""Which stacks pass through a function of that name?"""
+"""Finds the stacks that pass through a function of a given name."""
 
 from typing import Any
 
@@ -9,7 +9,10 @@ from vramscope.model.stacks import Stacks
 
 
 def passes_through(stacks: Stacks, function: str) -> NDArray[Any]:
-    """By stack: whether any of its frames is of a function called *function*. 0.1 µs a stack."""
+    """Return for each stack whether any of its frames is in a function named *function*; 0.1 µs a stack.
+
+    The result is a bool array of shape ``(n_stacks,)``.
+    """
     found: NDArray[Any] = np.array([text == function for text in stacks.strings], bool)[stacks.function]
     if not found.any():
         return found

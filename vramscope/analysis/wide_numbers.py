@@ -1,4 +1,4 @@
-"""Which parameters, gradients and optimizer states are 64-bit?"""
+"""Finds parameters, gradients and optimizer states that are 64-bit."""
 
 from dataclasses import dataclass
 
@@ -19,16 +19,24 @@ _LEAST_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class WideNumbers:
-    """What the model holds in numbers of eight bytes at the peak."""
+    """Tensors of the model with elements of eight bytes at the peak."""
 
     n_bytes: int = 0
+    """Bytes of their blocks."""
     n_tensors: int = 0
+    """Number of such tensors."""
     example: str = ""
-    """The name of the largest, as ``layers.0.weight``."""
+    """Name of the largest one, such as ``layers.0.weight``."""
 
 
 def wide_numbers(recording: Recording, instant: int | None = None) -> WideNumbers:
-    """At *instant*, or at the peak where None; by the labels that capture gave to tensors."""
+    """Find 64-bit tensors of the model, from the labels that the recorder gave to tensors.
+
+    Parameters
+    ----------
+    instant
+        Instant to look at; the peak of allocated bytes if None.
+    """
     labels = recording.labels
     if not (labels.element_bytes == 8).any():
         return WideNumbers()
@@ -46,7 +54,7 @@ def wide_numbers(recording: Recording, instant: int | None = None) -> WideNumber
 
 
 def findings(found: WideNumbers) -> list[Finding]:
-    """Told from a mebibyte on."""
+    """Return a finding if 64-bit tensors hold 1 MiB or more."""
     if found.n_bytes < _LEAST_BYTES:
         return []
     example = f", as {found.example}" if found.example else ""

@@ -65,7 +65,10 @@ class Questions:
         return analysis.run(self, **options)
 
     def accumulation(self) -> Accumulation:
-        """By the phases that were recorded; evaluations and recomputes do not count."""
+        """Find forwards whose graphs are kept until one backward, from the recorded phases.
+
+        Evaluations and recomputes do not count.
+        """
         answer: Accumulation = self._ask("accumulation")
         return answer
 
@@ -135,12 +138,15 @@ class Questions:
         return answer
 
     def empty_cache(self) -> EmptyCache:
-        """Calls told by the stacks of what they release, so a recording without stacks has none."""
+        """Count calls of ``empty_cache()``, found by the stacks of the releases.
+
+        A recording without stacks has none.
+        """
         answer: EmptyCache = self._ask("empty_cache")
         return answer
 
     def evaluation_peak(self) -> EvaluationPeak:
-        """Peaks of the two, by the phases that were recorded."""
+        """Return the peaks of evaluation and training, from the recorded phases."""
         answer: EvaluationPeak = self._ask("evaluation_peak")
         return answer
 
@@ -223,7 +229,10 @@ class Questions:
         return answer
 
     def retained_graphs(self) -> RetainedGraphs:
-        """By the marks of backward. Outputs that the program itself holds count as well, and stay in any case."""
+        """Measure what retained graphs keep, from the recorded calls of backward.
+
+        Outputs that the program itself holds count too; they stay allocated in any case.
+        """
         answer: RetainedGraphs = self._ask("retained_graphs")
         return answer
 
@@ -250,7 +259,7 @@ class Questions:
         return answer
 
     def small_allocations(self) -> SmallAllocations:
-        """Counted by line and step."""
+        """Count the small allocations of each line in each step."""
         answer: SmallAllocations = self._ask("small_allocations")
         return answer
 
@@ -293,12 +302,30 @@ class Questions:
         total_bytes: int | None = None,
         memory_fraction: float | None = None,
     ) -> ReplayResult:
-        """Under *conf*, the text of ``PYTORCH_CUDA_ALLOC_CONF`` (that of the recording where None), with
-        *capacity_bytes* for the allocator to reserve (no limit where None), on a device of *total_bytes* (see
-        ``device_total``). 2 to 3 s per million events.
+        """Replay the recorded requests under other allocator settings; takes 2 to 3 s per million events.
 
-        *empty_cache_after*: "step" or "epoch"; *memory_fraction*: as by ``set_per_process_memory_fraction``.
-        Raises UsageError for a text that torch would refuse, and where no epochs are known.
+        Parameters
+        ----------
+        conf
+            Text of ``PYTORCH_CUDA_ALLOC_CONF``; the settings of the recording if None.
+        capacity_bytes
+            The most that the allocator can reserve; no limit if None.
+        empty_cache_after
+            ``"step"`` or ``"epoch"``: call ``empty_cache`` after each one; never if empty.
+        total_bytes
+            Size of the device, which memory fractions refer to; see ``device_total`` if None.
+        memory_fraction
+            Fraction as in ``set_per_process_memory_fraction``.
+
+        Returns
+        -------
+        ReplayResult
+            Peaks in bytes, counts of driver calls, and the first request that does not fit.
+
+        Raises
+        ------
+        UsageError
+            If torch would refuse *conf*, or no steps or epochs are known to empty the cache after.
         """
         answer: ReplayResult = self._ask(
             "what_if",
@@ -311,7 +338,13 @@ class Questions:
         return answer
 
     def wide_numbers(self, instant: int | None = None) -> WideNumbers:
-        """At *instant*, or at the peak where None; by the labels that capture gave to tensors."""
+        """Find 64-bit tensors of the model, from the labels that the recorder gave to tensors.
+
+        Parameters
+        ----------
+        instant
+            Instant to look at; the peak of allocated bytes if None.
+        """
         answer: WideNumbers = self._ask("wide_numbers", instant=instant)
         return answer
 
@@ -353,9 +386,28 @@ class Questions:
     def would_fit(
         self, n_bytes: int | None = None, instant: int | None = None, stream: int = 0, pool: int = 0
     ) -> Placement:
-        """At *instant*, or at the peak where None; by the allocator's own rules. 0.1 s per million events.
+        """Place one more request at an instant, by the allocator's own rules; 0.1 s per million events.
 
-        Without *n_bytes*: the largest request of the recording, as if it came once more.
+        Parameters
+        ----------
+        n_bytes
+            Bytes to request; the largest request of the recording if None.
+        instant
+            Instant to place it at; the peak of allocated bytes if None.
+        stream
+            Stream of the request.
+        pool
+            Memory pool of the request; 0 is the default pool.
+
+        Returns
+        -------
+        Placement
+            The source of the block and the free, releasable and reserved bytes at that instant.
+
+        Raises
+        ------
+        UsageError
+            If *n_bytes* is below 1.
         """
         answer: Placement = self._ask("would_fit", n_bytes=n_bytes, instant=instant, stream=stream, pool=pool)
         return answer

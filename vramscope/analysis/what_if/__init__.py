@@ -1,8 +1,8 @@
-"""What would the same requests have needed under other settings, or on another device?
+"""What the same requests would have needed under other settings, or on another device.
 
-The recorded requests and frees, in their order, go through the model of the caching allocator. What the
-allocator and the driver made of them in the recording plays no part, but for ``empty_cache``, which is the
-program's own doing. A program that would have done something else under other settings is not foreseen.
+The recorded requests and frees are replayed in order through the model of the caching allocator. What the
+allocator and the driver did in the recording is ignored, except ``empty_cache``, which the program calls
+itself. The replay does not foresee a program that would do something else under other settings.
 """
 
 import re
@@ -28,13 +28,12 @@ from vramscope.model.trace import Action
 _RELEASES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 _ASKS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM)
 _SOME_STREAM = 1 << 63
-"""Which stream a block waits for is not recorded, and does not matter."""
+"""A stand-in stream: which stream a block waits for is not recorded, and does not matter."""
 _N_POINTS = 1000
-"""Of the curve over time."""
-
+"""The number of points of the curve over time."""
 
 _SINCE = {"large_segment_size_mb": (2, 11), "per_process_memory_fraction": (2, 10)}
-"""Versions of torch; older ones refuse to start with such a key."""
+"""The first torch version that knows each key; an older one refuses to start with it."""
 _MOVE_BLOCKS = (
     "max_split_size_mb",
     "max_non_split_rounding_mb",
@@ -46,38 +45,41 @@ _MOVE_BLOCKS = (
 _OTHERS = re.compile(
     r"backend|pinned_\w+|release_lock_on_\w+|graph_capture_record_stream_reuse|throw_on_cudamalloc_oom"
 )
-"""Keys that move no block."""
+"""Keys of the configuration that move no block."""
 
 
 class AllocatorOp(IntEnum):
-    """What a program does to the allocator."""
+    """An operation that a program performs on the allocator."""
 
     REQUEST = 0
     FREE = 1
     FREE_LATER = 2
-    """Another stream still uses the block."""
+    """The program frees the block while another stream still uses it."""
     FINISH = 3
-    """That stream is done with it."""
+    """That stream has finished with the block."""
     EMPTY_CACHE = 4
     REFUSED = 5
-    """A request that failed in the recording, and that the program survived."""
+    """A request that failed in the recording."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSequence:
-    """What a recording asks of the allocator, and nothing of what the allocator did."""
+    """The operations that a recorded program performed, without what the allocator did in response.
+
+    All arrays have shape ``(n_ops,)``.
+    """
 
     op: NDArray[Any]
     row: NDArray[Any]
-    """Of the allocation; −1 for EMPTY_CACHE and REFUSED."""
+    """Row of the allocation in ``lifetimes``; −1 for EMPTY_CACHE and REFUSED."""
     event: NDArray[Any]
-    """Of the trace; −1 for what was there before."""
+    """Event of the trace; −1 for blocks that were allocated before it."""
     size: NDArray[Any]
-    """Bytes asked for by each op; 0 where none are."""
+    """Bytes that each op requests; 0 for an op that requests none."""
     stream: NDArray[Any]
     pool: NDArray[Any]
     settings: Settings
-    """Those of the recording."""
+    """The allocator settings of the recording."""
 
     def __len__(self) -> int:
         return len(self.op)
@@ -85,28 +87,31 @@ class RequestSequence:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What became of a program under some settings."""
+    """The result of replaying a request sequence under some settings."""
 
     settings: Settings
     capacity_bytes: int | None
-    """What the allocator could reserve; None without limit."""
+    """The most that the allocator could reserve; None for no limit."""
     peak_reserved_bytes: int
+    """The most that was reserved at any moment."""
     peak_allocated_bytes: int
+    """The most that was allocated at any moment."""
     n_segments: int
-    """Times that the driver was asked for memory and gave it: cudaMalloc, or a mapping."""
+    """How often the driver gave memory: cudaMalloc, or a mapping."""
     n_retries: int
-    """Times that the whole cache was released because something did not fit; each stalls the device."""
+    """How often the whole cache was released because a request did not fit; each time stalls the device."""
     failed_at: int | None = None
-    """Event of the first request that does not fit; None where all do."""
+    """Event of the first request that does not fit; None if all requests fit."""
     failed_bytes: int = 0
+    """Size of that request; 0 if all requests fit."""
     failed_requested_bytes: int = 0
-    """Bytes that the program had asked for and held when that request failed."""
+    """Bytes that the program had requested and held when that request failed."""
     n_mappings: int = 0
-    """Those of ``n_segments`` that mapped memory into an expandable segment, without cudaMalloc."""
+    """How many of ``n_segments`` mapped memory into an expandable segment, without cudaMalloc."""
     events: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
-    """Of the curve."""
+    """Events at which the curve of reserved bytes is sampled, shape ``(n_points,)``."""
     reserved: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
-    """Bytes reserved after each of ``events``."""
+    """Reserved bytes after each of ``events``, shape ``(n_points,)``."""
 
     @property
     def fits(self) -> bool:
@@ -122,12 +127,30 @@ def what_if(
     total_bytes: int | None = None,
     memory_fraction: float | None = None,
 ) -> ReplayResult:
-    """Under *conf*, the text of ``PYTORCH_CUDA_ALLOC_CONF`` (that of the recording where None), with
-    *capacity_bytes* for the allocator to reserve (no limit where None), on a device of *total_bytes* (see
-    ``device_total``). 2 to 3 s per million events.
+    """Replay the recorded requests under other allocator settings; takes 2 to 3 s per million events.
 
-    *empty_cache_after*: "step" or "epoch"; *memory_fraction*: as by ``set_per_process_memory_fraction``.
-    Raises UsageError for a text that torch would refuse, and where no epochs are known.
+    Parameters
+    ----------
+    conf
+        Text of ``PYTORCH_CUDA_ALLOC_CONF``; the settings of the recording if None.
+    capacity_bytes
+        The most that the allocator can reserve; no limit if None.
+    empty_cache_after
+        ``"step"`` or ``"epoch"``: call ``empty_cache`` after each one; never if empty.
+    total_bytes
+        Size of the device, which memory fractions refer to; see ``device_total`` if None.
+    memory_fraction
+        Fraction as in ``set_per_process_memory_fraction``.
+
+    Returns
+    -------
+    ReplayResult
+        Peaks in bytes, counts of driver calls, and the first request that does not fit.
+
+    Raises
+    ------
+    UsageError
+        If torch would refuse *conf*, or no steps or epochs are known to empty the cache after.
     """
     program = emptied_after(request_sequence(recording), recording, empty_cache_after)
     settings = program.settings
@@ -139,7 +162,7 @@ def what_if(
 
 
 def refuse_unknown(conf: str, torch: str) -> None:
-    """Raises UsageError where *conf* has a key that this torch does not know."""
+    """Raise UsageError if *conf* has a key that this torch version does not know."""
     version = tuple(int(part) for part in re.findall(r"\d+", torch)[:2])
     for key in re.findall(r"(?:^|,)\s*([^:,\[\]]+?)\s*(?=[:,]|$)", re.sub(r"\[[^\]]*\]", "", conf)):
         if key not in _MOVE_BLOCKS and not _OTHERS.fullmatch(key):
@@ -150,16 +173,21 @@ def refuse_unknown(conf: str, torch: str) -> None:
 
 
 def device_total(recording: Recording, capacity_bytes: int | None, total_bytes: int | None) -> int | None:
-    """Of what fractions are meant, and of what expandable segments reserve address space: what is told, else
-    the capacity, else the device of the recording."""
+    """Return the device size that memory fractions and expandable segments' address space refer to.
+
+    It is *total_bytes*, else *capacity_bytes*, else the size of the recorded device; None if none is known.
+    """
     return total_bytes or capacity_bytes or recording.device.total_bytes or None
 
 
-# ------------------------------------------------------------------------------------ the program
+# ------------------------------------------------------------------------------- the request sequence
 
 
 def request_sequence(recording: Recording) -> RequestSequence:
-    """Requests, frees and ``empty_cache`` in order; first what was there before the trace, by address."""
+    """Return requests, frees and ``empty_cache`` calls in order.
+
+    Blocks that were allocated before the trace come first, by address.
+    """
     found, process = lifetimes(recording), recording.process
     op, row, event = _ops(recording, found)
     is_request = op == AllocatorOp.REQUEST
@@ -177,15 +205,18 @@ def request_sequence(recording: Recording) -> RequestSequence:
 
 
 def _ops(recording: Recording, found: Allocations) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """What, of which allocation, at which event; by event, and before the trace by address."""
+    """Return each op, the allocation that it concerns and its event.
+
+    Ops are in the order of their events; those of blocks from before the trace come first, by address.
+    """
     rows = np.arange(len(found))
     older = found.alloc_event < 0
     freed = found.free_event >= 0
     at_once = found.completed_event == found.free_event + 1
-    # Where only one of both was recorded they are one.
+    # If only one of the two frees was recorded, the block is free at once.
     at_once |= (found.completed_event < 0) | (found.completed_event == found.free_event)
     waits = freed & ~at_once
-    # Only in a record that contradicts itself is a block back before the program let it go.
+    # Only a record that contradicts itself completes a free before the program requests it.
     waits_on = waits & (found.completed_event > found.free_event)
     finished = (found.completed_event >= 0) & (waits_on | (found.free_event == -2))
     emptied_at, refused_at = (
@@ -214,7 +245,7 @@ def _ops(recording: Recording, found: Allocations) -> tuple[NDArray[Any], NDArra
 
 
 def _empty_cache_events(recording: Recording) -> NDArray[Any]:
-    """Events that begin an ``empty_cache``: releases that nobody was short of memory for."""
+    """Return the events that begin an ``empty_cache``: releases without a shortage of memory."""
     action, stack_id = recording.trace.action, recording.trace.stack_id
     is_release = np.isin(action, _RELEASES)
     begins = np.flatnonzero(is_release & ~np.r_[False, is_release[:-1]])
@@ -233,7 +264,7 @@ def _calls_empty_cache(recording: Recording, stack_id: int) -> bool:
 
 
 def emptied_after(program: RequestSequence, recording: Recording, what: str) -> RequestSequence:
-    """The same program, with ``empty_cache`` after each step or epoch of the recording ('' for neither)."""
+    """Return the same sequence with ``empty_cache`` after each step or epoch ('' for neither)."""
     if what not in ("", "step", "epoch"):
         raise UsageError(f"empty_cache after each {what!r}: steps and epochs are known")
     if not what:
@@ -245,7 +276,7 @@ def emptied_after(program: RequestSequence, recording: Recording, what: str) -> 
 
 
 def _with_empty_cache_at(program: RequestSequence, ends: NDArray[Any]) -> RequestSequence:
-    """*ends*: exclusive events."""
+    """Return the sequence with ``empty_cache`` before each of the events *ends*."""
     at = np.searchsorted(program.event, ends)
     return replace(
         program,
@@ -267,9 +298,23 @@ def replay(
     capacity_bytes: int | None = None,
     total_bytes: int | None = None,
 ) -> ReplayResult:
-    """What the allocator would have made of the program; it ends where a request cannot be served.
+    """Replay a request sequence; the replay ends at the first request that cannot be served.
 
-    *total_bytes*: of the device, whoever else uses it; *capacity_bytes* where None.
+    Parameters
+    ----------
+    program
+        The recorded operations.
+    settings
+        Allocator settings to replay under.
+    capacity_bytes
+        The most that the allocator can reserve; no limit if None.
+    total_bytes
+        Size of the whole device, used by others too; *capacity_bytes* if None.
+
+    Raises
+    ------
+    UsageError
+        If *capacity_bytes* is below 1.
     """
     if capacity_bytes is not None and capacity_bytes <= 0:
         raise UsageError(f"a capacity of {capacity_bytes} bytes: at least 1")
@@ -300,7 +345,7 @@ def replay(
 
 
 class _Replayer:
-    """Leads an allocator through a program."""
+    """Runs an allocator through a request sequence."""
 
     def __init__(self, program: RequestSequence, allocator: CachingAllocator) -> None:
         self._program = program
@@ -312,7 +357,7 @@ class _Replayer:
         self.reserved: list[int] = []
 
     def replay(self) -> int | None:
-        """The op that failed; None where all went well. A loop of 1 µs and the allocator's time each."""
+        """Return the index of the op that failed, or None. Each op takes 1 µs and the allocator's time."""
         program, allocator = self._program, self._allocator
         columns = (program.op, program.row, program.size, program.stream, program.pool)
         stride = max(1, len(program) // _N_POINTS)
@@ -332,7 +377,7 @@ class _Replayer:
             elif op == AllocatorOp.FREE:
                 allocator.free(address.pop(row))
             elif op == AllocatorOp.REFUSED and at > last:
-                # What ended the program has to be served, or it does not fit.
+                # A refused request that nothing follows ended the program: it fits only if it is served now.
                 if not self._try((size, stream, pool)):
                     self._sample(at)
                     return at
@@ -350,7 +395,7 @@ class _Replayer:
             allocator.free(self._address[row])
         elif op == AllocatorOp.FINISH:
             address = self._address.pop(row)
-            if allocator.is_pending(address):  # else pressure has waited for it already
+            if allocator.is_pending(address):  # else a shortage of memory has waited for it already
                 allocator.finish_events(address)
         elif op == AllocatorOp.EMPTY_CACHE:
             allocator.empty_cache()
@@ -358,7 +403,7 @@ class _Replayer:
             self._try(request)
 
     def _try(self, request: tuple[int, int, int]) -> bool:
-        """What was refused then may be served now: the program gives it up all the same."""
+        """Request and free a block that was refused in the recording; return whether it is served now."""
         try:
             address = self._allocator.malloc(*request)
         except OutOfMemory:
