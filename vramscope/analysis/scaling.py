@@ -1,7 +1,7 @@
-"""How do the bytes of each line follow the size of what a step is given: as it, or as its square?
+"""Finds which lines' bytes grow linearly with the size of a step's input, and which quadratically.
 
-Requested bytes say it exactly: of two steps that do the same, a call that is given twice as much asks for
-twice as much, and a matrix of scores over a length for four times.
+Requested bytes decide it exactly: between two steps that make the same calls, a call whose input doubles
+requests twice as much, and a matrix of attention scores four times as much.
 """
 
 from dataclasses import dataclass
@@ -22,19 +22,19 @@ from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes
 
 _LEAST_SIZES = 3
-"""Different sizes: through two of them a straight line goes as well."""
+"""Fewest different sizes: a straight line passes through any two."""
 _LEAST_RATIO = 1.2
-"""The largest over the smallest: below it a square and a line are too near to each other."""
+"""Ratio of the largest to the smallest size: below it a square and a line are too close to tell apart."""
 _TOLERANCE = 0.01
 _LEAST_SHARE = 0.05
-"""Of the peak: less is not worth a word."""
+"""Share of the peak below which quadratic bytes make no finding."""
 _LEAST_DOMINATING = 0.5
 _MOST_STEPS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingLine:
-    """A line and how much of the largest step's peak it holds."""
+    """A line of the program and the bytes of the largest step's peak that it holds."""
 
     frame: Frame | None
     n_bytes: int
@@ -42,33 +42,39 @@ class ScalingLine:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """Of the peak of the largest step, what follows the size and what its square."""
+    """The parts of the largest step's peak that grow linearly and quadratically with the input's size."""
 
     n_sizes: int = 0
-    """Different sizes among the steps that do the same; 0 where they are too few to tell anything."""
+    """Different sizes among the steps that make the same calls; 0 if these are too few for an answer."""
     ratio: float = 1.0
-    """The largest size over the smallest."""
+    """Ratio of the largest size to the smallest."""
     peak_bytes: int = 0
-    """The most allocated in the largest step."""
+    """The most bytes allocated in the largest step."""
     linear_bytes: int = 0
-    """Of it, in blocks that follow the size."""
+    """Bytes of that peak in blocks that grow linearly."""
     linear: tuple[ScalingLine, ...] = ()
+    """The lines that allocated these blocks, forward's first."""
     quadratic_bytes: int = 0
-    """Of it, in blocks that follow its square."""
+    """Bytes of that peak in blocks that grow quadratically."""
     quadratic: tuple[ScalingLine, ...] = ()
+    """The lines that allocated these blocks, forward's first."""
 
 
 @dataclass(frozen=True, slots=True)
 class _MatchedCalls:
-    """Allocations of steps that make the same calls equally often."""
+    """Allocations of the steps that make the same calls equally often."""
 
     rows: NDArray[Any]
-    """Of ``lifetimes``, by call (each time that a stack comes in a step) and step."""
+    """Rows of ``lifetimes``, shape ``(n_calls, n_steps)``; a call is one occurrence of a stack in a step."""
     steps: NDArray[Any]
+    """Index of each step."""
 
 
 def scaling(recording: Recording) -> Scaling:
-    """Asked of the steps that make the same calls as most do; needs three sizes."""
+    """Find how each line's bytes grow with the size of a step's input.
+
+    Only steps that make the same calls as most steps count. An answer needs three different sizes.
+    """
     found = lifetimes(recording)
     calls = _calls(recording, found)
     if calls is None:
@@ -96,7 +102,7 @@ def scaling(recording: Recording) -> Scaling:
 
 
 def _calls(recording: Recording, found: Allocations) -> _MatchedCalls | None:
-    """None where too few steps do the same."""
+    """Return the matched calls; None if too few steps make the same ones."""
     step = steps_of(recording.steps, np.maximum(found.alloc_event, 0))
     first = max(len(recording.steps) - _MOST_STEPS, 0)
     rows = np.flatnonzero((step >= first) & (found.alloc_event >= 0))
@@ -115,9 +121,10 @@ def _calls(recording: Recording, found: Allocations) -> _MatchedCalls | None:
 
 
 def _powers(size: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """By call: 1 follows the size, 2 its square, 0 neither; and by step its size over the smallest one.
+    """Return the power of each call (1 linear, 2 quadratic, 0 neither) and the relative size of each step.
 
-    The size is what most calls that vary follow exactly, step for step, unless that is the square of another.
+    The size of a step is the ratio that most varying calls follow exactly, unless that ratio is the square of
+    another one.
     """
     smallest = int(size.sum(axis=0).argmin())
     ratio = size / np.maximum(size[:, [smallest]], 1)
@@ -135,7 +142,7 @@ def _powers(size: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def _lines(recording: Recording, live: Allocations) -> tuple[ScalingLine, ...]:
-    """Those of forward first: what backward allocates follows from them."""
+    """Return the lines by bytes, forward's first: what backward allocates follows from them."""
     folded, n_events = fold(recording.stacks), len(recording.trace)
     phase = np.append(recording.phases.phase, Phase.OTHER)[phases_of(recording.phases, n_events)]
     weight: dict[tuple[bool, Frame | None], int] = {}
@@ -149,7 +156,7 @@ def _lines(recording: Recording, live: Allocations) -> tuple[ScalingLine, ...]:
 
 
 def findings(found: Scaling) -> list[Finding]:
-    """Lines that follow the square; and a peak that mostly follows the batch."""
+    """Return findings for lines that grow quadratically, and for a peak that mostly grows linearly."""
     told = []
     if found.quadratic_bytes >= _LEAST_SHARE * found.peak_bytes > 0:
         share = 100 * found.quadratic_bytes / found.peak_bytes

@@ -1,7 +1,7 @@
-"""Which setting of the allocator would help, proven by replay? Or none.
+"""Searches for an allocator setting that helps, and proves it by replay.
 
-A few settings are tried on the recorded requests, see ``what_if``; the simplest that helps is advised. Where
-reserved is hardly above allocated no setting can save anything, and none is tried.
+A few settings are tried on the recorded requests, see ``what_if``; the simplest one that helps is advised. If
+reserved memory is hardly above allocated memory, no setting can save anything, and none is tried.
 """
 
 import re
@@ -29,41 +29,42 @@ from vramscope.model.recording import Recording
 from vramscope.units import format_bytes
 
 WORTH_IT = 0.02
-"""A setting must save this share of what is reserved."""
+"""A setting must save this share of the reserved bytes to be advised."""
 _LEAST_BYTES = 32 << 20
 _SAME = 0.02
-"""Of the recorded bytes: a replay nearer than that reproduces them."""
+"""Share of the recorded bytes: a replay that differs by less reproduces them."""
 _AS_GOOD = 0.8
 """A simpler setting that saves this share of the best saving is preferred."""
 _FALLS_SHORT = 1.1
-"""So many times what the replay needs was reserved: then it says little of the program."""
+"""Ratio of recorded to replayed reserved bytes above which the replay says little about the program."""
 _SPLITS_MB = (64, 256, 1024)
 _LARGE_MB = (64,)
 _DIVISIONS = (4, 8)
 _FRACTION, _THRESHOLD = 0.95, 0.8
-"""Garbage is collected above that threshold of what the fraction of the device allows; without it, never."""
+"""Garbage is collected above this threshold of what the memory fraction allows; without a fraction, never."""
 
 Play = Callable[[Callable[["Candidate"], ReplayResult], Iterable["Candidate"]], Iterable[ReplayResult]]
-"""``map``, or one that uses several processes."""
+"""A function like ``map``; it may use several processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One thing to set."""
+    """One setting to try."""
 
     name: str
+    """Name for tables and sentences."""
     conf: str
-    """The whole text for PYTORCH_CUDA_ALLOC_CONF, what was set already included."""
+    """The whole text for PYTORCH_CUDA_ALLOC_CONF, including what was set already."""
     effort: int
     """1: simple and rarely harmful … 3: costs time."""
     empty_cache_after: str = ""
-    """``torch.cuda.empty_cache()`` after every "step" or "epoch" instead."""
+    """Call ``torch.cuda.empty_cache()`` after every "step" or "epoch" instead; '' for never."""
     memory_fraction: float | None = None
-    """Set by the program, where the environment cannot."""
+    """Fraction that the program has to set, where the environment cannot; None for no fraction."""
 
     @property
     def call(self) -> str:
-        """The line that the program needs; '' where the environment is enough."""
+        """The line that the program needs; '' if the environment is enough."""
         if self.empty_cache_after:
             return f"torch.cuda.empty_cache()  # after every {self.empty_cache_after}"
         if self.memory_fraction is not None:
@@ -73,7 +74,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class SettingTrial:
-    """What a candidate comes to."""
+    """A setting and the result of its replay."""
 
     candidate: Candidate
     outcome: ReplayResult
@@ -81,24 +82,26 @@ class SettingTrial:
 
 @dataclass(frozen=True, slots=True)
 class SettingsAdvice:
-    """What was tried, and which of it helps."""
+    """The settings that were tried, and the one that helps."""
 
     recorded_peak: int
-    """Reserved bytes, as recorded; ``base`` is the replay under the same settings."""
+    """The most reserved bytes, as recorded."""
     base: ReplayResult
+    """Replay under the recorded settings."""
     trials: tuple[SettingTrial, ...] = ()
+    """Every setting that was tried."""
     advised: SettingTrial | None = None
-    """None: change nothing."""
+    """The setting that is advised; None to change nothing."""
     reason: str = ""
-    """Why that is advised, or nothing, in one sentence."""
+    """Why this setting, or none, is advised, in one sentence."""
     environment: str = ""
-    """The line to set, as the recording's torch reads it."""
+    """The line to set in the environment, as the recording's torch reads it."""
     as_recorded: ReplayResult | None = None
-    """Replay under the recorded circumstances, where ``base`` has a limit that the recording had not."""
+    """Replay under the recorded circumstances, if ``base`` has a limit that the recording did not have."""
 
     @property
     def is_reproduced(self) -> bool:
-        """Whether the replay under the recorded circumstances comes to what was recorded, within 2 %."""
+        """Whether the replay under the recorded circumstances reserves what was recorded, within 2 %."""
         return _comes_to(self.as_recorded or self.base, self.recorded_peak)
 
 
@@ -112,9 +115,22 @@ def settings_advice(
     play: Play = map,
     total_bytes: int | None = None,
 ) -> SettingsAdvice:
-    """The search, with *capacity_bytes* for the allocator of a device of *total_bytes*, see ``what_if``.
-    Where None there is no limit, or what the device had where the recording ran out of it. Ten replays of 2
-    to 3 s per million events each; *play* may spread them over processes.
+    """Search for an allocator setting that helps: ten replays of 2 to 3 s per million events each.
+
+    Parameters
+    ----------
+    capacity_bytes
+        The most that the allocator can reserve. If None: what the device had if the recording ran out of
+        memory, else no limit.
+    play
+        A function like ``map`` that runs the trials; it may spread them over processes.
+    total_bytes
+        Size of the whole device, see ``what_if``.
+
+    Returns
+    -------
+    SettingsAdvice
+        Every trial, the advised one, and the reason.
     """
     program = request_sequence(recording)
     recorded = int(timeline(recording).reserved.max(initial=0))
@@ -125,7 +141,7 @@ def settings_advice(
     base = replay(program, program.settings, capacity_bytes, total_bytes)
     as_recorded = None
     if is_chosen and not _comes_to(base, recorded):
-        # The limit that was chosen may be the reason, and says nothing about the replay.
+        # The chosen limit may cause the difference, which then says nothing about the replay.
         as_recorded = reproduction(recording, program)[0]
     hopeless = _unknown_past(recording, recorded, as_recorded or base) or _hopeless(base, capacity_bytes)
     if hopeless:
@@ -139,7 +155,7 @@ def settings_advice(
 
 
 def reproduction(recording: Recording, program: RequestSequence) -> tuple[ReplayResult, ReplayResult]:
-    """Return the replay under the recorded circumstances, and the one on a device that never ends."""
+    """Return the replay under the recorded circumstances, and the one on a device without a limit."""
     free = replay(program, program.settings, None, device_total(recording, None, None))
     capacity = recorded_capacity(recording)
     if capacity is None:
@@ -148,7 +164,7 @@ def reproduction(recording: Recording, program: RequestSequence) -> tuple[Replay
 
 
 def recorded_capacity(recording: Recording) -> int | None:
-    """Return what the allocator could reserve when it ran short; None where it never did."""
+    """Return the bytes that the allocator could reserve when it ran short; None if it never did."""
     short = churn_of(recording)
     if not short.n_retries and not short.n_ooms:
         return None
@@ -165,7 +181,10 @@ def replayed(
     room: tuple[int | None, int | None],
     candidate: Candidate | None,
 ) -> ReplayResult:
-    """With *candidate*, or as it is; *room* is what the allocator can have, and the device's total."""
+    """Replay with *candidate*, or as recorded if None.
+
+    *room* is the most that the allocator can reserve, and the device's total, both in bytes.
+    """
     if candidate is None:
         return replay(program, program.settings, *room)
     settings = Settings.from_conf(candidate.conf, torch=recording.process.torch)
@@ -175,8 +194,11 @@ def replayed(
 
 
 def candidates(recording: Recording, is_short: bool = False) -> Iterator[Candidate]:
-    """What is worth trying, the simplest first; what is set already is kept. *is_short*: of a card that may
-    be too small, where collecting garbage may do better than releasing the whole cache."""
+    """Yield the settings worth trying, the simplest first; settings already in use are kept.
+
+    *is_short* is for a card that may be too small, where collecting garbage may do better than releasing the
+    whole cache.
+    """
     process = recording.process
     conf = str(process.allocator.get("PYTORCH_CUDA_ALLOC_CONF", ""))
     if not Settings.from_snapshot(process.allocator, torch=process.torch).expandable_segments:
@@ -197,7 +219,11 @@ def candidates(recording: Recording, is_short: bool = False) -> Iterator[Candida
 
 
 def _collecting(conf: str, torch: str) -> Iterator[Candidate]:
-    """Garbage is collected only where a fraction is set, which the environment can do from 2.10 on."""
+    """Yield a setting that collects garbage.
+
+    The allocator collects garbage only if a memory fraction is set, which the environment can do from torch
+    2.10 on.
+    """
     if "per_process_memory_fraction" in conf:
         yield _with(conf, "garbage_collection_threshold", str(_THRESHOLD), 2)
     elif _version(torch) >= (2, 10):
@@ -209,22 +235,22 @@ def _collecting(conf: str, torch: str) -> Iterator[Candidate]:
 
 
 def _with(conf: str, key: str, value: str, effort: int) -> Candidate:
-    """*conf* with one key set; keys are separated by commas, but for those in brackets."""
+    """Return *conf* with one key set; commas separate keys, except commas in brackets."""
     kept = [part for part in re.split(r",(?![^\[]*\])", conf) if part and not part.strip().startswith(key)]
     return Candidate(f"{key}:{value}", ",".join([*kept, f"{key}:{value}"]), effort)
 
 
 def environment_line(candidate: Candidate) -> str:
-    """What to set before the program starts; '' where it is a change of the program.
+    """Return the line to set before the program starts; '' if the program itself has to change.
 
-    Every torch reads this name (seen in 2.6 to 2.13). ``PYTORCH_ALLOC_CONF``, which 2.9 asks for in a
-    warning, 2.9 itself does not read for CUDA; and where both are set this one wins.
+    Every torch version from 2.6 to 2.13 reads this name. ``PYTORCH_ALLOC_CONF``, which torch 2.9 asks for in
+    a warning, is not read for CUDA by 2.9 itself; if both are set, this one wins.
     """
     return "" if candidate.empty_cache_after else f"PYTORCH_CUDA_ALLOC_CONF={candidate.conf}"
 
 
 def _version(torch: str) -> tuple[int, int]:
-    """The newest where unknown."""
+    """Return major and minor version; an unknown version counts as the newest."""
     match = re.match(r"(\d+)\.(\d+)", torch)
     return (int(match[1]), int(match[2])) if match else (9999, 0)
 
@@ -233,7 +259,7 @@ def _version(torch: str) -> tuple[int, int]:
 
 
 def _unknown_past(recording: Recording, recorded: int, base: ReplayResult) -> str:
-    """Why nothing can be compared where most of what was reserved is of before the recording, or ''."""
+    """Return why nothing can be compared if most memory was reserved before the recording; else ''."""
     before = int(recording.initial.segments.size.sum())
     if not base.fits or not before or recorded <= _FALLS_SHORT * base.peak_reserved_bytes:
         return ""
@@ -245,8 +271,8 @@ def _unknown_past(recording: Recording, recorded: int, base: ReplayResult) -> st
 
 
 def _hopeless(base: ReplayResult, capacity_bytes: int | None) -> str:
-    """Why no setting can help, or ''."""
-    # Not what is allocated: how much of a block nobody asked for depends on the settings.
+    """Return why no setting can help, or ''."""
+    # Requested bytes, not allocated ones: how much a block is rounded up depends on the settings.
     held, asked = base.failed_requested_bytes, base.failed_bytes
     if capacity_bytes is not None and not base.fits and held + asked > capacity_bytes:
         return (
@@ -269,7 +295,10 @@ def _worth(base: ReplayResult) -> float:
 def _choice(
     base: ReplayResult, trials: tuple[SettingTrial, ...], fits: str
 ) -> tuple[SettingTrial | None, str]:
-    """The simplest that helps, and why; *fits*: what it does where the program as it is runs out."""
+    """Return the simplest setting that helps, and why.
+
+    *fits* is the verb phrase for a setting that fits where the unchanged program runs out of memory.
+    """
     fitting = [trial for trial in trials if trial.outcome.fits]
     if not base.fits:
         if not fitting:
@@ -294,7 +323,10 @@ def _choice(
 
 
 def outside_bytes(recording: Recording) -> int | None:
-    """The most that this process held outside of the allocator; None where nobody asked the driver."""
+    """Return the most bytes that this process held outside of the allocator.
+
+    None if the driver was not asked.
+    """
     counters: Any = recording.counters
     known = (counters.process_used_bytes >= 0) & (counters.reserved_bytes >= 0)
     if not known.any():

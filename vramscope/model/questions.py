@@ -151,21 +151,26 @@ class Questions:
         return answer
 
     def fit(self, question: Question | None = None, progress: FitProgress | None = None) -> FitAnswer:
-        """Answer *question* for one recording: some ten replays of 2 to 3 s per million events.
+        """Answer what would fit, for one recording: some ten replays of 2 to 3 s per million events.
 
         Parameters
         ----------
         recording
             One device of one rank.
         question
-            What to ask; every usual question where None.
+            Cards, settings, batches and strategies to answer for; the usual ones if None.
         progress
-            Callbacks for somebody who waits.
+            Callbacks that report the progress.
+
+        Returns
+        -------
+        FitAnswer
+            The verdicts, with every replay that they rest on; sizes in bytes.
 
         Raises
         ------
         UsageError
-            Where a size, a setting or a number of devices cannot be meant.
+            If a size, a setting or a number of devices is impossible.
         """
         answer: FitAnswer = self._ask("fit", question=question, progress=progress)
         return answer
@@ -242,16 +247,32 @@ class Questions:
         return answer
 
     def scaling(self) -> Scaling:
-        """Asked of the steps that make the same calls as most do; needs three sizes."""
+        """Find how each line's bytes grow with the size of a step's input.
+
+        Only steps that make the same calls as most steps count. An answer needs three different sizes.
+        """
         answer: Scaling = self._ask("scaling")
         return answer
 
     def settings_advice(
         self, capacity_bytes: int | None = None, play: Play = map, total_bytes: int | None = None
     ) -> SettingsAdvice:
-        """The search, with *capacity_bytes* for the allocator of a device of *total_bytes*, see ``what_if``.
-        Where None there is no limit, or what the device had where the recording ran out of it. Ten replays of 2
-        to 3 s per million events each; *play* may spread them over processes.
+        """Search for an allocator setting that helps: ten replays of 2 to 3 s per million events each.
+
+        Parameters
+        ----------
+        capacity_bytes
+            The most that the allocator can reserve. If None: what the device had if the recording ran out of
+            memory, else no limit.
+        play
+            A function like ``map`` that runs the trials; it may spread them over processes.
+        total_bytes
+            Size of the whole device, see ``what_if``.
+
+        Returns
+        -------
+        SettingsAdvice
+            Every trial, the advised one, and the reason.
         """
         answer: SettingsAdvice = self._ask(
             "settings_advice", capacity_bytes=capacity_bytes, play=play, total_bytes=total_bytes
