@@ -75,11 +75,22 @@ class Questions:
     def batch_fit(
         self, others: Sequence[Recording] = (), sizes: Sequence[Sequence[int]] | None = None
     ) -> BatchFit:
-        """Over the steps of *recording* and *others*, runs of the same program.
+        """Predict the bytes that a step needs for other batch sizes.
 
-        *sizes*: for each recording the batch size of each step, or one for all of its steps; without it the
-        bytes that went into the outermost module count as size. A recording's first step is left out: the
-        optimizer has no state yet.
+        The first step of a recording does not count: the optimizer has no state yet.
+
+        Parameters
+        ----------
+        others
+            Other runs of the same program, with other batch sizes.
+        sizes
+            For each recording, the batch size of each of its steps, or one size for all of them. If None, the
+            bytes that go into the outermost module count as size.
+
+        Returns
+        -------
+        BatchFit
+            The prediction, or the reason why there is none.
         """
         answer: BatchFit = self._ask("batch_fit", others=others, sizes=sizes)
         return answer
@@ -290,9 +301,24 @@ class Questions:
         return answer
 
     def strategies(self, n_ranks: int = 8) -> Strategies:
-        """Tried on the whole recording; *n_ranks* GPUs for what shards. About 2 s per million events.
+        """Try every strategy on the whole recording; takes about 2 s per million events.
 
-        Needs categories: of a recording that knows none nothing can be advised.
+        The strategies need categories: a recording without any gets no advice.
+
+        Parameters
+        ----------
+        n_ranks
+            Number of GPUs that sharding strategies distribute over.
+
+        Returns
+        -------
+        Strategies
+            The advised, the undecided and the ineffective strategies; sizes in bytes.
+
+        Raises
+        ------
+        UsageError
+            If *n_ranks* is below 2.
         """
         answer: Strategies = self._ask("strategies", n_ranks=n_ranks)
         return answer

@@ -1,4 +1,4 @@
-"""What if the ranks of a data-parallel run shared what each holds a copy of?"""
+"""Trials of ZeRO and FSDP: ranks of a data-parallel run shard what each holds a copy of."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,12 +19,12 @@ _SHARDS = (
     "deepspeed/runtime/zero/",
     "fairscale/",
 )
-"""Code that shards already; what is left of it to shard a recording of one rank does not say."""
+"""Paths of code that shards already; a recording of one rank does not show what is left to shard."""
 _SHARDING_OPTIMIZER = "ZeroRedundancyOptimizer"
 
 
 def is_sharded(run: StrategyInput) -> bool:
-    """Whether parameters or state of this run are shards: some memory was requested by code that shards."""
+    """Return whether parameters or state of this run are shards, by the code that requested memory."""
     if _SHARDING_OPTIMIZER in run.lives.phases.names:
         return True
     stacks = run.recording.stacks
@@ -33,7 +33,7 @@ def is_sharded(run: StrategyInput) -> bool:
 
 
 def sharded(run: StrategyInput) -> Iterator[Trial]:
-    """Each stage of ZeRO; nothing where the run is sharded already."""
+    """Try each stage of ZeRO; yields nothing if the run is sharded already."""
     if is_sharded(run):
         return
     state = run.category == Category.OPTIMIZER_STATE
@@ -76,7 +76,7 @@ def sharded(run: StrategyInput) -> Iterator[Trial]:
                     ),
                 ),
                 effort,
-                # Without units or buckets all parameters and gradients are there at once, as with stage 1.
+                # Without units or buckets all parameters and gradients are allocated at once, as in stage 1.
                 most=whole_gradients,
                 is_surely_less=True,
             )
