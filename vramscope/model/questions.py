@@ -206,7 +206,18 @@ class Questions:
         return answer
 
     def leaks(self, min_bytes_per_step: int = 16384) -> Leaks:
-        """What grows by *min_bytes_per_step* or more; needs 7 steps. 1 s per million events."""
+        """Find memory that grows from step to step; needs 7 steps and 1 s per million events.
+
+        Parameters
+        ----------
+        min_bytes_per_step
+            Least growth to report, in bytes per step.
+
+        Returns
+        -------
+        Leaks
+            Every leak with its line, cause and holder, and growth that is no leak.
+        """
         answer: Leaks = self._ask("leaks", min_bytes_per_step=min_bytes_per_step)
         return answer
 
