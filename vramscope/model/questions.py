@@ -232,7 +232,7 @@ class Questions:
         return answer
 
     def oom(self) -> Failures:
-        """Every failed allocation; a state is put together for each."""
+        """Find every failed allocation, with the state of the allocator that it met."""
         answer: Failures = self._ask("oom")
         return answer
 
@@ -348,7 +348,7 @@ class Questions:
         return answer
 
     def waterfall(self) -> Waterfall:
-        """At every sample; parts inside of the allocator cost 1 s per million events."""
+        """Return all parts of the device's memory at every sample; takes 1 s per million events."""
         answer: Waterfall = self._ask("waterfall")
         return answer
 
