@@ -92,7 +92,9 @@ def quiet(steps: int, paths: dict[str, Path]) -> None:
         result = recording.leaks()
         found = [f"{each.kind}: {each.claim}" for each in findings(result)]
         n_findings += len(found)
-        print(f"{name:32} {len(result.turns):4} steps compared: {', '.join(found) or 'nothing'}")
+        print(
+            f"{name:32} {len(result.iteration_boundaries):4} steps compared: {', '.join(found) or 'nothing'}"
+        )
     print(f"{n_findings} findings in {len(paths)} clean loops")
 
 

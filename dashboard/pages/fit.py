@@ -9,11 +9,11 @@ from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from vramscope.analysis.fit import BASIS, FitAnswer
-from vramscope.analysis.fit import Verdict as Word
+from vramscope.analysis.fit import FitVerdict as Word
 from vramscope.analysis.fit.cards import BASIS as CARDS_BASIS
 from vramscope.analysis.fit.cards import CARDS
-from vramscope.analysis.settings_advice import Candidate, Trial
-from vramscope.analysis.what_if import Outcome
+from vramscope.analysis.settings_advice import Candidate, SettingTrial
+from vramscope.analysis.what_if import ReplayResult
 from vramscope.units import format_bytes
 
 from ..address import Address, restore
@@ -118,8 +118,10 @@ def _running(search: Search) -> list[Any]:
 
 def _progress(search: Search) -> list[Any]:
     trials, wanted = list(search.trials), search.wanted
-    n_bytes = [trial.outcome.peak_reserved for trial in trials if trial.outcome.fits]
-    best = min(trials, key=lambda trial: (not trial.outcome.fits, trial.outcome.peak_reserved), default=None)
+    n_bytes = [trial.outcome.peak_reserved_bytes for trial in trials if trial.outcome.fits]
+    best = min(
+        trials, key=lambda trial: (not trial.outcome.fits, trial.outcome.peak_reserved_bytes), default=None
+    )
     said = f"{len(trials)} of {len(wanted)}" if wanted else ""
     text = [html.Span(f"{search.stage} …"), html.Span(said, className="dim")]
     if best is not None and n_bytes:
@@ -136,23 +138,23 @@ def _progress(search: Search) -> list[Any]:
     return [html.P(text, className="fit-stage"), bar, *(table if rows else [])]
 
 
-def _so_far(trial: Trial | None) -> list[html.Td]:
+def _so_far(trial: SettingTrial | None) -> list[html.Td]:
     if trial is None:
         return [html.Td("…", className="number dim")]
     if not trial.outcome.fits:
         return [html.Td("out of memory", className="number verdict-bad")]
-    return [html.Td(format_bytes(trial.outcome.peak_reserved), className="number")]
+    return [html.Td(format_bytes(trial.outcome.peak_reserved_bytes), className="number")]
 
 
 # ---------------------------------------------------------------------------------------- the card
 
 
-def _verdicts(data: Data, view: View, fit: FitAnswer, chosen: Trial | None) -> list[Verdict]:
+def _verdicts(data: Data, view: View, fit: FitAnswer, chosen: SettingTrial | None) -> list[Verdict]:
     return [_verdict(data, view, fit, chosen, device) for device in devices(view.recording)]
 
 
 def _verdict(
-    data: Data, view: View, fit: FitAnswer, chosen: Trial | None, device: tuple[str, str, int]
+    data: Data, view: View, fit: FitAnswer, chosen: SettingTrial | None, device: tuple[str, str, int]
 ) -> Verdict:
     key, name, total = device
     other = verdict(data, view, fit, total, chosen) if chosen else None
@@ -164,7 +166,7 @@ def _verdict(
     return Verdict(key, name, total, room, found, reason, other)
 
 
-def _here(data: Data, view: View, fit: FitAnswer, chosen: Trial | None, address: Address) -> Verdict:
+def _here(data: Data, view: View, fit: FitAnswer, chosen: SettingTrial | None, address: Address) -> Verdict:
     """The one that the address names, by key or by MiB; else this device, else the smallest that does."""
     size = re.fullmatch(r"([0-9]{1,9})mib", address.by)
     if size:
@@ -182,7 +184,7 @@ def _opening(fit: FitAnswer, here: Verdict) -> html.Section:
     name = phrases.get(here.name, here.name if here.key == "this-device" else f"a card of {here.name}")
     free = fit.without_limit
     assert free is not None  # noqa: S101 - for the type checker
-    reserved, allocated = free.peak_reserved, free.peak_allocated
+    reserved, allocated = free.peak_reserved_bytes, free.peak_allocated_bytes
     spare = here.room - reserved
     claim = {
         Word.FITS: f"It fits {name}" + (f", with {format_bytes(spare)} to spare" if spare > 0 else ""),
@@ -208,7 +210,7 @@ _MARK = {Word.FITS: "●", Word.TIGHT: "◐", Word.TOO_SMALL: "○", Word.UNKNOW
 
 
 def _capacity(
-    data: Data, view: View, fit: FitAnswer, chosen: Trial | None, here: Verdict, address: Address
+    data: Data, view: View, fit: FitAnswer, chosen: SettingTrial | None, here: Verdict, address: Address
 ) -> html.Section:
     notch = str(_notch(fit, here.total_bytes))
     slider = typed.box("fi-size", notch, type="range", min=0, max=_NOTCHES, step=1, className="fit-slider")
@@ -234,8 +236,8 @@ def _edges(fit: FitAnswer) -> tuple[float, float]:
     """Bytes at both ends of the slider."""
     free, outside = fit.without_limit, fit.outside_bytes
     assert free is not None  # noqa: S101 - for the type checker
-    least = max((free.peak_allocated + outside) / 2, _LEAST)
-    return math.log(least), math.log(max(_LARGEST, 2 * (free.peak_reserved + outside)))
+    least = max((free.peak_allocated_bytes + outside) / 2, _LEAST)
+    return math.log(least), math.log(max(_LARGEST, 2 * (free.peak_reserved_bytes + outside)))
 
 
 def _notch(fit: FitAnswer, total_bytes: int) -> int:
@@ -249,7 +251,7 @@ def _bytes_at(fit: FitAnswer, notch: int) -> int:
 
 
 def _cards(
-    data: Data, view: View, fit: FitAnswer, chosen: Trial | None, here: Verdict, address: Address
+    data: Data, view: View, fit: FitAnswer, chosen: SettingTrial | None, here: Verdict, address: Address
 ) -> list[Any]:
     return [
         dcc.Link(
@@ -286,14 +288,14 @@ def _second(verdict: Verdict) -> str:
 # ------------------------------------------------------------------------------------ the settings
 
 
-def _chosen(fit: FitAnswer, address: Address) -> Trial | None:
+def _chosen(fit: FitAnswer, address: Address) -> SettingTrial | None:
     """What the address names, else what is advised."""
     assert fit.settings is not None  # noqa: S101 - for the type checker
     named = [trial for trial in fit.settings.trials if trial.candidate.name == address.q]
     return named[0] if named else fit.settings.advised
 
 
-def _settings(search: Search, chosen: Trial | None, address: Address) -> html.Section:
+def _settings(search: Search, chosen: SettingTrial | None, address: Address) -> html.Section:
     assert search.fit is not None  # noqa: S101 - for the type checker
     assert search.fit.settings is not None  # noqa: S101 - for the type checker
     advice = search.fit.settings
@@ -325,7 +327,7 @@ def _stopped(search: Search) -> html.P:
     return html.P([text, again], className="fit-reason")
 
 
-def _trials(search: Search, chosen: Trial | None, address: Address) -> html.Table:
+def _trials(search: Search, chosen: SettingTrial | None, address: Address) -> html.Table:
     assert search.fit is not None  # noqa: S101 - for the type checker
     assert search.fit.settings is not None  # noqa: S101 - for the type checker
     advice = search.fit.settings
@@ -353,15 +355,15 @@ def _untried(candidate: Candidate) -> html.Tr:
     return html.Tr([name, said, *(html.Td() for _ in range(3))])
 
 
-def _numbers(outcome: Outcome, base: Outcome) -> list[html.Td]:
+def _numbers(outcome: ReplayResult, base: ReplayResult) -> list[html.Td]:
     if not outcome.fits:
         return [html.Td("out of memory", className="number verdict-bad", colSpan=4)]
-    change = outcome.peak_reserved - base.peak_reserved
+    change = outcome.peak_reserved_bytes - base.peak_reserved_bytes
     sign = "+" if change > 0 else "−" if change else ""
     tone = "number strong fit-less" if change < 0 else "number"
     return [
-        html.Td(format_bytes(outcome.peak_reserved), className="number",
-                title=f"{outcome.peak_reserved:,} bytes"),
+        html.Td(format_bytes(outcome.peak_reserved_bytes), className="number",
+                title=f"{outcome.peak_reserved_bytes:,} bytes"),
         html.Td(f"{sign}{format_bytes(abs(change))}" if change else "", className=tone,
                 title=f"{change:+,} bytes"),
         html.Td(_calls(outcome), className="number dim"),
@@ -369,12 +371,14 @@ def _numbers(outcome: Outcome, base: Outcome) -> list[html.Td]:
     ]  # fmt: skip
 
 
-def _calls(outcome: Outcome) -> str:
+def _calls(outcome: ReplayResult) -> str:
     """Return how often the driver gave memory; expandable segments map it without cudaMalloc."""
     return f"{outcome.n_mappings:,} mapped" if outcome.n_mappings else f"{outcome.n_segments:,}"
 
 
-def _drawn(data: Data, view: View, fit: FitAnswer, chosen: Trial | None, here: Verdict) -> dict[str, Any]:
+def _drawn(
+    data: Data, view: View, fit: FitAnswer, chosen: SettingTrial | None, here: Verdict
+) -> dict[str, Any]:
     assert fit.settings is not None  # noqa: S101 - for the type checker
     base = fit.settings.base
     levels = data.ask(view, "timeline").allocated
@@ -386,7 +390,9 @@ def _drawn(data: Data, view: View, fit: FitAnswer, chosen: Trial | None, here: V
     return curves.figure(before, after, allocated, here.room)
 
 
-def _curves(data: Data, view: View, fit: FitAnswer, chosen: Trial | None, here: Verdict) -> html.Section:
+def _curves(
+    data: Data, view: View, fit: FitAnswer, chosen: SettingTrial | None, here: Verdict
+) -> html.Section:
     words = [("before", "as it is (dotted)"), ("allocated", "allocated")]
     words += [("after", chosen.candidate.name)] if chosen else []
     words.append(("capacity", "what the allocator can reserve on the card"))

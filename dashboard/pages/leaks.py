@@ -44,7 +44,7 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
     names = [_group(leak) for leak in shown]
     figure = growth.figure(np.array([leak.level for leak in shown]), names, _turns(view, found))
     word = "steps" if found.has_steps else "turns of its loop"
-    support = f"Compared at the same point of {len(found.turns)} {word}."
+    support = f"Compared at the same point of {len(found.iteration_boundaries)} {word}."
     return [
         html.Section([html.H2(claim, className="claim"), html.P(support, className="support")],
                      className="opening"),
@@ -131,8 +131,8 @@ def _turns(view: View, found: Leaks) -> Any:
     """Numbers for the horizontal axis: of steps where they are known."""
     ends = view.recording.steps
     if not found.has_steps or not len(ends):
-        return np.arange(len(found.turns))
-    row = np.clip(np.searchsorted(ends.end_event, found.turns), 0, len(ends) - 1)
+        return np.arange(len(found.iteration_boundaries))
+    row = np.clip(np.searchsorted(ends.end_event, found.iteration_boundaries), 0, len(ends) - 1)
     return ends.index[row]
 
 
@@ -145,14 +145,14 @@ def _key(names: list[str]) -> html.Div:
 
 
 def _nothing(found: Leaks) -> html.Section:
-    if found.n_turns < 7:
+    if found.n_iterations < 7:
         return states.state(
             "Too short to tell",
-            f"{found.n_turns} steps were recorded; growth from step to step needs at least 7.",
+            f"{found.n_iterations} steps were recorded; growth from step to step needs at least 7.",
         )
     return states.state(
         "Nothing leaks",
-        f"At the same point of {len(found.turns)} steps the same lines hold the same bytes.",
+        f"At the same point of {len(found.iteration_boundaries)} steps the same lines hold the same bytes.",
     )
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from threading import Event, Lock, Thread
 from weakref import WeakKeyDictionary
 
-from vramscope.analysis.fit import FitAnswer, Progress, Question, Target, Verdict, fit
+from vramscope.analysis.fit import FitAnswer, FitProgress, FitVerdict, Question, Target, fit
 from vramscope.analysis.fit.cards import CARDS
-from vramscope.analysis.settings_advice import Candidate, Trial
-from vramscope.analysis.what_if import Outcome
+from vramscope.analysis.settings_advice import Candidate, SettingTrial
+from vramscope.analysis.what_if import ReplayResult
 from vramscope.errors import VramscopeError
 from vramscope.model.recording import Recording
 
@@ -44,7 +44,7 @@ class Search:
     def __init__(self, data: Data, view: View) -> None:
         self.view = view
         self.wanted: list[Candidate] = []
-        self.trials: list[Trial] = []
+        self.trials: list[SettingTrial] = []
         """Tried until now, in the order of ``wanted``."""
         self.stage = "Replaying the run as it is"
         self.fit: FitAnswer | None = None
@@ -85,7 +85,7 @@ class Search:
 
     def _look(self, recording: Recording) -> None:
         # Without a target: the settings are compared under the recorded circumstances.
-        answer = fit(recording, Question(has_own_target=False), Progress(self._begin, self._play))
+        answer = fit(recording, Question(has_own_target=False), FitProgress(self._begin, self._play))
         if answer.problem:
             self.problem = f"{answer.problem[:1].upper()}{answer.problem[1:]}."
             return
@@ -100,14 +100,16 @@ class Search:
     def _begin(self, stage: str) -> None:
         self.stage = _STAGES.get(stage, self.stage)
 
-    def _play(self, trial: Callable[[Candidate], Outcome], wanted: Iterable[Candidate]) -> Iterator[Outcome]:
+    def _play(
+        self, trial: Callable[[Candidate], ReplayResult], wanted: Iterable[Candidate]
+    ) -> Iterator[ReplayResult]:
         self.wanted = list(wanted)
         for candidate in self.wanted:
             if self._stop.is_set():
                 return
             self.stage = f"Trying {candidate.name}"
             outcome = trial(candidate)
-            self.trials.append(Trial(candidate, outcome))
+            self.trials.append(SettingTrial(candidate, outcome))
             yield outcome
 
 
@@ -162,11 +164,13 @@ def target(answer: FitAnswer, total_bytes: int) -> Target:
     return Target("", total_bytes, is_own=total_bytes == answer.own_total_bytes)
 
 
-def verdict(data: Data, view: View, answer: FitAnswer, total_bytes: int, trial: Trial | None) -> Verdict:
+def verdict(
+    data: Data, view: View, answer: FitAnswer, total_bytes: int, trial: SettingTrial | None
+) -> FitVerdict:
     """Return the verdict for a device; replays are kept with the other answers of the view."""
 
-    def replayed() -> Outcome:
-        found: Outcome = data.ask(
+    def replayed() -> ReplayResult:
+        found: ReplayResult = data.ask(
             view,
             "what_if",
             conf=trial.candidate.conf if trial else None,

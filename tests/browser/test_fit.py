@@ -9,7 +9,7 @@ import pytest
 from vramscope.dashboard.data import Data
 from vramscope.dashboard.queries import settings_search
 
-from vramscope.analysis.fit import Progress
+from vramscope.analysis.fit import FitProgress
 
 pytestmark = pytest.mark.browser
 MIB = 1 << 20
@@ -97,7 +97,7 @@ def test_a_long_search_shows_every_setting_and_stops_when_told(pieces: Any, monk
                 assert number or go_on.wait(30)
                 yield outcome
 
-        return advise(recording, question, Progress(progress.stage, after_the_first))
+        return advise(recording, question, FitProgress(progress.stage, after_the_first))
 
     monkeypatch.setattr(settings_search, "fit", slowly)
     page = pieces.go(f"/fit?run={pieces.run}").page

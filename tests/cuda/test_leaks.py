@@ -85,7 +85,7 @@ def test_the_leak_is_there_too_where_nothing_says_what_a_step_is(folder, name):
 
 def test_steps_that_the_ring_lost_are_not_compared(folder):
     (recording,) = load(folder / "ring.pickle").recordings
-    turns = recording.leaks().turns
+    turns = recording.leaks().iteration_boundaries
 
     assert len(recording.steps) == 40
     assert 7 <= len(turns) < 20

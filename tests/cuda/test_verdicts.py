@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from vramscope.analysis.fit import Verdict
+from vramscope.analysis.fit import FitVerdict
 from vramscope.loading import load
 from vramscope.model.marks import Phase
 
@@ -67,7 +67,7 @@ def test_a_run_that_died_in_its_first_forward_fits_nothing_and_is_denied_nothing
     assert truth(fit_runs, "first-forward") is None
     assert truth(fit_runs, "first-forward-unlimited") > 160 * MIB
     assert answer.limit_bytes == pytest.approx(160 * MIB, rel=0.01)
-    assert answer.placed[0].verdict is Verdict.TOO_SMALL
+    assert answer.placed[0].verdict is FitVerdict.TOO_SMALL
     assert answer.smallest == (None, None)
     assert answer.strategies.without_effect == ()
     assert named(answer.strategies.advised, "activation checkpointing").saved_bytes > 20 * MIB

@@ -39,7 +39,7 @@ class Result:
 
     script: Script
     findings: list
-    n_turns: int
+    n_iterations: int
 
     @property
     def leak(self):
@@ -97,4 +97,4 @@ def examine(script: Script, path: Path) -> Result:
 
 def judge(script: Script, recording) -> Result:
     found = recording.leaks()
-    return Result(script, findings(found), len(found.turns))
+    return Result(script, findings(found), len(found.iteration_boundaries))

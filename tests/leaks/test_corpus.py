@@ -70,7 +70,7 @@ def test_a_clean_loop_has_no_finding(recorded_corpus, script):
     recording = recording_of(recorded_corpus, script)
     result = corpus.judge(script, recording)
 
-    assert result.n_turns >= 29
+    assert result.n_iterations >= 29
     assert result.findings == []
 
 

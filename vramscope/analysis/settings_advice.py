@@ -1,7 +1,7 @@
-"""Which setting of the allocator would help, proven by replay? Or none.
+"""Searches for an allocator setting that helps, and proves it by replay.
 
-A few settings are tried on the recorded requests, see ``what_if``; the simplest that helps is advised. Where
-reserved is hardly above allocated no setting can save anything, and none is tried.
+A few settings are tried on the recorded requests, see ``what_if``; the simplest one that helps is advised. If
+reserved memory is hardly above allocated memory, no setting can save anything, and none is tried.
 """
 
 import re
@@ -16,47 +16,55 @@ from vramscope.analysis.churn import churn_of
 from vramscope.analysis.ending import ended_short
 from vramscope.analysis.process_limit import recorded_limit
 from vramscope.analysis.timeline import timeline
-from vramscope.analysis.what_if import Outcome, Program, device_total, emptied_after, program_of, replay
+from vramscope.analysis.what_if import (
+    ReplayResult,
+    RequestSequence,
+    device_total,
+    emptied_after,
+    replay,
+    request_sequence,
+)
 from vramscope.analysis.what_if.epochs import epochs
 from vramscope.model.recording import Recording
 from vramscope.units import format_bytes
 
 WORTH_IT = 0.02
-"""A setting must save this share of what is reserved."""
+"""A setting must save this share of the reserved bytes to be advised."""
 _LEAST_BYTES = 32 << 20
 _SAME = 0.02
-"""Of the recorded bytes: a replay nearer than that reproduces them."""
+"""Share of the recorded bytes: a replay that differs by less reproduces them."""
 _AS_GOOD = 0.8
 """A simpler setting that saves this share of the best saving is preferred."""
 _FALLS_SHORT = 1.1
-"""So many times what the replay needs was reserved: then it says little of the program."""
+"""Ratio of recorded to replayed reserved bytes above which the replay says little about the program."""
 _SPLITS_MB = (64, 256, 1024)
 _LARGE_MB = (64,)
 _DIVISIONS = (4, 8)
 _FRACTION, _THRESHOLD = 0.95, 0.8
-"""Garbage is collected above that threshold of what the fraction of the device allows; without it, never."""
+"""Garbage is collected above this threshold of what the memory fraction allows; without a fraction, never."""
 
-Play = Callable[[Callable[["Candidate"], Outcome], Iterable["Candidate"]], Iterable[Outcome]]
-"""``map``, or one that uses several processes."""
+Play = Callable[[Callable[["Candidate"], ReplayResult], Iterable["Candidate"]], Iterable[ReplayResult]]
+"""A function like ``map``; it may use several processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One thing to set."""
+    """One setting to try."""
 
     name: str
+    """Name for tables and sentences."""
     conf: str
-    """The whole text for PYTORCH_CUDA_ALLOC_CONF, what was set already included."""
+    """The whole text for PYTORCH_CUDA_ALLOC_CONF, including what was set already."""
     effort: int
     """1: simple and rarely harmful … 3: costs time."""
     empty_cache_after: str = ""
-    """``torch.cuda.empty_cache()`` after every "step" or "epoch" instead."""
+    """Call ``torch.cuda.empty_cache()`` after every "step" or "epoch" instead; '' for never."""
     memory_fraction: float | None = None
-    """Set by the program, where the environment cannot."""
+    """Fraction that the program has to set, where the environment cannot; None for no fraction."""
 
     @property
     def call(self) -> str:
-        """The line that the program needs; '' where the environment is enough."""
+        """The line that the program needs; '' if the environment is enough."""
         if self.empty_cache_after:
             return f"torch.cuda.empty_cache()  # after every {self.empty_cache_after}"
         if self.memory_fraction is not None:
@@ -65,38 +73,40 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """What a candidate comes to."""
+class SettingTrial:
+    """A setting and the result of its replay."""
 
     candidate: Candidate
-    outcome: Outcome
+    outcome: ReplayResult
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsAdvice:
-    """What was tried, and which of it helps."""
+    """The settings that were tried, and the one that helps."""
 
     recorded_peak: int
-    """Reserved bytes, as recorded; ``base`` is the replay under the same settings."""
-    base: Outcome
-    trials: tuple[Trial, ...] = ()
-    advised: Trial | None = None
-    """None: change nothing."""
+    """The most reserved bytes, as recorded."""
+    base: ReplayResult
+    """Replay under the recorded settings."""
+    trials: tuple[SettingTrial, ...] = ()
+    """Every setting that was tried."""
+    advised: SettingTrial | None = None
+    """The setting that is advised; None to change nothing."""
     reason: str = ""
-    """Why that is advised, or nothing, in one sentence."""
+    """Why this setting, or none, is advised, in one sentence."""
     environment: str = ""
-    """The line to set, as the recording's torch reads it."""
-    as_recorded: Outcome | None = None
-    """Replay under the recorded circumstances, where ``base`` has a limit that the recording had not."""
+    """The line to set in the environment, as the recording's torch reads it."""
+    as_recorded: ReplayResult | None = None
+    """Replay under the recorded circumstances, if ``base`` has a limit that the recording did not have."""
 
     @property
     def is_reproduced(self) -> bool:
-        """Whether the replay under the recorded circumstances comes to what was recorded, within 2 %."""
+        """Whether the replay under the recorded circumstances reserves what was recorded, within 2 %."""
         return _comes_to(self.as_recorded or self.base, self.recorded_peak)
 
 
-def _comes_to(outcome: Outcome, recorded_peak: int) -> bool:
-    return abs(outcome.peak_reserved - recorded_peak) <= _SAME * recorded_peak
+def _comes_to(outcome: ReplayResult, recorded_peak: int) -> bool:
+    return abs(outcome.peak_reserved_bytes - recorded_peak) <= _SAME * recorded_peak
 
 
 def settings_advice(
@@ -105,11 +115,24 @@ def settings_advice(
     play: Play = map,
     total_bytes: int | None = None,
 ) -> SettingsAdvice:
-    """The search, with *capacity_bytes* for the allocator of a device of *total_bytes*, see ``what_if``.
-    Where None there is no limit, or what the device had where the recording ran out of it. Ten replays of 2
-    to 3 s per million events each; *play* may spread them over processes.
+    """Search for an allocator setting that helps: ten replays of 2 to 3 s per million events each.
+
+    Parameters
+    ----------
+    capacity_bytes
+        The most that the allocator can reserve. If None: what the device had if the recording ran out of
+        memory, else no limit.
+    play
+        A function like ``map`` that runs the trials; it may spread them over processes.
+    total_bytes
+        Size of the whole device, see ``what_if``.
+
+    Returns
+    -------
+    SettingsAdvice
+        Every trial, the advised one, and the reason.
     """
-    program = program_of(recording)
+    program = request_sequence(recording)
     recorded = int(timeline(recording).reserved.max(initial=0))
     is_chosen = capacity_bytes is not None
     total_bytes = device_total(recording, capacity_bytes, total_bytes)
@@ -118,21 +141,21 @@ def settings_advice(
     base = replay(program, program.settings, capacity_bytes, total_bytes)
     as_recorded = None
     if is_chosen and not _comes_to(base, recorded):
-        # The limit that was chosen may be the reason, and says nothing about the replay.
+        # The chosen limit may cause the difference, which then says nothing about the replay.
         as_recorded = reproduction(recording, program)[0]
     hopeless = _unknown_past(recording, recorded, as_recorded or base) or _hopeless(base, capacity_bytes)
     if hopeless:
         return SettingsAdvice(recorded, base, reason=hopeless, as_recorded=as_recorded)
     wanted = list(candidates(recording, is_short=capacity_bytes is not None))
     trial = partial(replayed, program, recording, (capacity_bytes, total_bytes))
-    trials = tuple(map(Trial, wanted, play(trial, wanted)))
+    trials = tuple(map(SettingTrial, wanted, play(trial, wanted)))
     advised, reason = _choice(base, trials, "gets past that request" if ended_short(recording) else "fits")
     line = environment_line(advised.candidate) if advised else ""
     return SettingsAdvice(recorded, base, trials, advised, reason, line, as_recorded)
 
 
-def reproduction(recording: Recording, program: Program) -> tuple[Outcome, Outcome]:
-    """Return the replay under the recorded circumstances, and the one on a device that never ends."""
+def reproduction(recording: Recording, program: RequestSequence) -> tuple[ReplayResult, ReplayResult]:
+    """Return the replay under the recorded circumstances, and the one on a device without a limit."""
     free = replay(program, program.settings, None, device_total(recording, None, None))
     capacity = recorded_capacity(recording)
     if capacity is None:
@@ -141,7 +164,7 @@ def reproduction(recording: Recording, program: Program) -> tuple[Outcome, Outco
 
 
 def recorded_capacity(recording: Recording) -> int | None:
-    """Return what the allocator could reserve when it ran short; None where it never did."""
+    """Return the bytes that the allocator could reserve when it ran short; None if it never did."""
     short = churn_of(recording)
     if not short.n_retries and not short.n_ooms:
         return None
@@ -153,12 +176,15 @@ def recorded_capacity(recording: Recording) -> int | None:
 
 
 def replayed(
-    program: Program,
+    program: RequestSequence,
     recording: Recording,
     room: tuple[int | None, int | None],
     candidate: Candidate | None,
-) -> Outcome:
-    """With *candidate*, or as it is; *room* is what the allocator can have, and the device's total."""
+) -> ReplayResult:
+    """Replay with *candidate*, or as recorded if None.
+
+    *room* is the most that the allocator can reserve, and the device's total, both in bytes.
+    """
     if candidate is None:
         return replay(program, program.settings, *room)
     settings = Settings.from_conf(candidate.conf, torch=recording.process.torch)
@@ -168,8 +194,11 @@ def replayed(
 
 
 def candidates(recording: Recording, is_short: bool = False) -> Iterator[Candidate]:
-    """What is worth trying, the simplest first; what is set already is kept. *is_short*: of a card that may
-    be too small, where collecting garbage may do better than releasing the whole cache."""
+    """Yield the settings worth trying, the simplest first; settings already in use are kept.
+
+    *is_short* is for a card that may be too small, where collecting garbage may do better than releasing the
+    whole cache.
+    """
     process = recording.process
     conf = str(process.allocator.get("PYTORCH_CUDA_ALLOC_CONF", ""))
     if not Settings.from_snapshot(process.allocator, torch=process.torch).expandable_segments:
@@ -190,7 +219,11 @@ def candidates(recording: Recording, is_short: bool = False) -> Iterator[Candida
 
 
 def _collecting(conf: str, torch: str) -> Iterator[Candidate]:
-    """Garbage is collected only where a fraction is set, which the environment can do from 2.10 on."""
+    """Yield a setting that collects garbage.
+
+    The allocator collects garbage only if a memory fraction is set, which the environment can do from torch
+    2.10 on.
+    """
     if "per_process_memory_fraction" in conf:
         yield _with(conf, "garbage_collection_threshold", str(_THRESHOLD), 2)
     elif _version(torch) >= (2, 10):
@@ -202,22 +235,22 @@ def _collecting(conf: str, torch: str) -> Iterator[Candidate]:
 
 
 def _with(conf: str, key: str, value: str, effort: int) -> Candidate:
-    """*conf* with one key set; keys are separated by commas, but for those in brackets."""
+    """Return *conf* with one key set; commas separate keys, except commas in brackets."""
     kept = [part for part in re.split(r",(?![^\[]*\])", conf) if part and not part.strip().startswith(key)]
     return Candidate(f"{key}:{value}", ",".join([*kept, f"{key}:{value}"]), effort)
 
 
 def environment_line(candidate: Candidate) -> str:
-    """What to set before the program starts; '' where it is a change of the program.
+    """Return the line to set before the program starts; '' if the program itself has to change.
 
-    Every torch reads this name (seen in 2.6 to 2.13). ``PYTORCH_ALLOC_CONF``, which 2.9 asks for in a
-    warning, 2.9 itself does not read for CUDA; and where both are set this one wins.
+    Every torch version from 2.6 to 2.13 reads this name. ``PYTORCH_ALLOC_CONF``, which torch 2.9 asks for in
+    a warning, is not read for CUDA by 2.9 itself; if both are set, this one wins.
     """
     return "" if candidate.empty_cache_after else f"PYTORCH_CUDA_ALLOC_CONF={candidate.conf}"
 
 
 def _version(torch: str) -> tuple[int, int]:
-    """The newest where unknown."""
+    """Return major and minor version; an unknown version counts as the newest."""
     match = re.match(r"(\d+)\.(\d+)", torch)
     return (int(match[1]), int(match[2])) if match else (9999, 0)
 
@@ -225,28 +258,28 @@ def _version(torch: str) -> tuple[int, int]:
 # -------------------------------------------------------------------------------------- the choice
 
 
-def _unknown_past(recording: Recording, recorded: int, base: Outcome) -> str:
-    """Why nothing can be compared where most of what was reserved is of before the recording, or ''."""
+def _unknown_past(recording: Recording, recorded: int, base: ReplayResult) -> str:
+    """Return why nothing can be compared if most memory was reserved before the recording; else ''."""
     before = int(recording.initial.segments.size.sum())
-    if not base.fits or not before or recorded <= _FALLS_SHORT * base.peak_reserved:
+    if not base.fits or not before or recorded <= _FALLS_SHORT * base.peak_reserved_bytes:
         return ""
     return (
         f"{format_bytes(recorded)} were reserved at most, {format_bytes(before)} of it before the recording "
-        f"began; what it shows needs {format_bytes(base.peak_reserved)}. How the rest came to be is not in "
-        "it, so settings cannot be compared: record from the start of the program"
+        f"began; what it shows needs {format_bytes(base.peak_reserved_bytes)}. How the rest came to be is "
+        "not in it, so settings cannot be compared: record from the start of the program"
     )
 
 
-def _hopeless(base: Outcome, capacity_bytes: int | None) -> str:
-    """Why no setting can help, or ''."""
-    # Not what is allocated: how much of a block nobody asked for depends on the settings.
-    held, asked = base.failed_requested, base.failed_bytes
+def _hopeless(base: ReplayResult, capacity_bytes: int | None) -> str:
+    """Return why no setting can help, or ''."""
+    # Requested bytes, not allocated ones: how much a block is rounded up depends on the settings.
+    held, asked = base.failed_requested_bytes, base.failed_bytes
     if capacity_bytes is not None and not base.fits and held + asked > capacity_bytes:
         return (
             f"{format_bytes(held)} are in use when {format_bytes(asked)} more are asked for: no setting "
             f"makes that fit {format_bytes(capacity_bytes)}"
         )
-    spare = base.peak_reserved - base.peak_allocated
+    spare = base.peak_reserved_bytes - base.peak_allocated_bytes
     if base.fits and not base.n_retries and spare < _worth(base):
         return (
             f"change nothing: reserved is at most {format_bytes(spare)} above allocated, and no setting can "
@@ -255,19 +288,24 @@ def _hopeless(base: Outcome, capacity_bytes: int | None) -> str:
     return ""
 
 
-def _worth(base: Outcome) -> float:
-    return max(WORTH_IT * base.peak_reserved, _LEAST_BYTES)
+def _worth(base: ReplayResult) -> float:
+    return max(WORTH_IT * base.peak_reserved_bytes, _LEAST_BYTES)
 
 
-def _choice(base: Outcome, trials: tuple[Trial, ...], fits: str) -> tuple[Trial | None, str]:
-    """The simplest that helps, and why; *fits*: what it does where the program as it is runs out."""
+def _choice(
+    base: ReplayResult, trials: tuple[SettingTrial, ...], fits: str
+) -> tuple[SettingTrial | None, str]:
+    """Return the simplest setting that helps, and why.
+
+    *fits* is the verb phrase for a setting that fits where the unchanged program runs out of memory.
+    """
     fitting = [trial for trial in trials if trial.outcome.fits]
     if not base.fits:
         if not fitting:
             return None, "no setting that was tried makes it fit"
-        best = min(fitting, key=lambda trial: (trial.candidate.effort, trial.outcome.peak_reserved))
+        best = min(fitting, key=lambda trial: (trial.candidate.effort, trial.outcome.peak_reserved_bytes))
         return best, f"with {best.candidate.name} it {fits}; as it is, it does not"
-    saved = {id(trial): base.peak_reserved - trial.outcome.peak_reserved for trial in fitting}
+    saved = {id(trial): base.peak_reserved_bytes - trial.outcome.peak_reserved_bytes for trial in fitting}
     calm = [trial for trial in fitting if trial.outcome.n_retries <= base.n_retries]
     helping = [trial for trial in calm if saved[id(trial)] >= _worth(base)]
     if helping:
@@ -285,7 +323,10 @@ def _choice(base: Outcome, trials: tuple[Trial, ...], fits: str) -> tuple[Trial 
 
 
 def outside_bytes(recording: Recording) -> int | None:
-    """The most that this process held outside of the allocator; None where nobody asked the driver."""
+    """Return the most bytes that this process held outside of the allocator.
+
+    None if the driver was not asked.
+    """
     counters: Any = recording.counters
     known = (counters.process_used_bytes >= 0) & (counters.reserved_bytes >= 0)
     if not known.any():

@@ -1,4 +1,4 @@
-"""Would so many bytes fit at one instant, and from where would they come?"""
+"""Whether a request of a given size would fit at one instant, and which memory would serve it."""
 
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -21,47 +21,51 @@ from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.trace import Action
 
 
-class Origin(str, Enum):
-    """Where a block would come from, in the order in which the allocator tries."""
+class BlockSource(str, Enum):
+    """The source of a block, in the order in which the allocator tries them."""
 
     BLOCK = "block"
-    """A cached block: nothing is asked of the driver."""
+    """A cached block serves the request; the driver is not asked."""
     NEW_SEGMENT = "new segment"
-    """Memory that the driver has still to give."""
+    """The driver still has enough memory for a new segment."""
     AFTER_RELEASE = "after empty_cache"
-    """The driver, once what is releasable went back to it: the device stalls."""
+    """The driver has enough memory after the cache is released, which stalls the device."""
     NOWHERE = "nowhere"
-    """Out of memory."""
+    """The request runs out of memory."""
     UNKNOWN = "unknown"
-    """The driver would be asked, and the device's capacity is not known."""
+    """The driver would be asked, and the capacity of the device is not known."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
-    """The answer, with the numbers behind it, in bytes."""
+class Placement:
+    """Where a request would be placed at one instant; all sizes in bytes."""
 
     instant: int
+    """Instant of the state that the request meets."""
     n_bytes: int
+    """Bytes requested."""
     needed: int
-    """The block that a request of ``n_bytes`` needs."""
-    origin: Origin
+    """Size of the block that a request of ``n_bytes`` needs."""
+    origin: BlockSource
+    """Source of the block."""
     address: int | None
-    """Of the cached block."""
+    """Address of the cached block; None if no cached block serves the request."""
     from_driver: int
-    """What the driver would be asked for; 0 with a cached block."""
+    """Bytes that the driver would be asked for; 0 with a cached block."""
     largest_free: int
-    """The largest cached block of this stream and size class."""
+    """Size of the largest cached block of this stream and size class."""
     releasable: int
-    """What ``empty_cache`` would give back, all streams together."""
+    """Bytes that ``empty_cache`` would give back, over all streams."""
     reserved: int
+    """Bytes reserved at the instant."""
     capacity: int | None
-    """What this process may reserve: the device's total, or the fraction of it that was set; None where not
-    known. Other processes, and what is not torch's, are not in it."""
+    """The most that this process may reserve: the device's total, or the fraction of it that was set; None if
+    not known. What other processes and libraries use is not subtracted."""
 
     @property
     def fits(self) -> bool | None:
-        """Whether the program would get it; None where not known."""
-        return None if self.origin is Origin.UNKNOWN else self.origin is not Origin.NOWHERE
+        """Whether the request would be served; None if not known."""
+        return None if self.origin is BlockSource.UNKNOWN else self.origin is not BlockSource.NOWHERE
 
 
 def would_fit(
@@ -70,10 +74,29 @@ def would_fit(
     instant: int | None = None,
     stream: int = 0,
     pool: int = 0,
-) -> Fit:
-    """At *instant*, or at the peak where None; by the allocator's own rules. 0.1 s per million events.
+) -> Placement:
+    """Place one more request at an instant, by the allocator's own rules; 0.1 s per million events.
 
-    Without *n_bytes*: the largest request of the recording, as if it came once more.
+    Parameters
+    ----------
+    n_bytes
+        Bytes to request; the largest request of the recording if None.
+    instant
+        Instant to place it at; the peak of allocated bytes if None.
+    stream
+        Stream of the request.
+    pool
+        Memory pool of the request; 0 is the default pool.
+
+    Returns
+    -------
+    Placement
+        The source of the block and the free, releasable and reserved bytes at that instant.
+
+    Raises
+    ------
+    UsageError
+        If *n_bytes* is below 1.
     """
     asked = _largest_request(recording) if n_bytes is None else n_bytes
     if asked <= 0:
@@ -94,7 +117,7 @@ def would_fit(
 
 
 def _largest_request(recording: Recording) -> int:
-    """Of all that the trace says was asked for; 1 where it says nothing."""
+    """Return the largest request of the trace in bytes; 1 if it has none."""
     trace = recording.trace
     is_request = (trace.action == Action.ALLOC) | (trace.action == Action.OOM)
     return max(int(trace.size[is_request].max(initial=1)), 1)
@@ -102,21 +125,21 @@ def _largest_request(recording: Recording) -> int:
 
 def fit_of(
     state: Snapshot, n_bytes: int, settings: Settings, place: tuple[int, int], capacity: int | None
-) -> Fit:
-    """The same for a known state; *place* is stream and pool."""
-    tried = _Tried(state, settings, capacity)
-    address = tried.malloc(n_bytes, place)
-    origin = tried.origin(address)
-    if capacity is None and origin is Origin.NEW_SEGMENT:
-        origin = Origin.UNKNOWN
+) -> Placement:
+    """Place a request of *n_bytes* in a known state; *place* is its stream and pool."""
+    attempt = _Attempt(state, settings, capacity)
+    address = attempt.malloc(n_bytes, place)
+    origin = attempt.origin(address)
+    if capacity is None and origin is BlockSource.NEW_SEGMENT:
+        origin = BlockSource.UNKNOWN
     need = settings.rounded(n_bytes)
-    return Fit(
+    return Placement(
         instant=state.event,
         n_bytes=n_bytes,
         needed=need,
         origin=origin,
-        address=address if origin is Origin.BLOCK else None,
-        from_driver=tried.gained if address is not None else _missing(state, n_bytes, settings, place),
+        address=address if origin is BlockSource.BLOCK else None,
+        from_driver=attempt.gained if address is not None else _missing(state, n_bytes, settings, place),
         largest_free=_largest_free(state, place, is_large=need > SMALL_LIMIT),
         releasable=_releasable(state, settings),
         reserved=int(state.segments.size.sum()),
@@ -124,32 +147,32 @@ def fit_of(
     )
 
 
-class _Tried:
-    """The allocator in a state, and what it has to do with the driver from then on."""
+class _Attempt:
+    """An allocator in a given state that counts the bytes it gets from and returns to the driver."""
 
     def __init__(self, state: Snapshot, settings: Settings, capacity: int | None) -> None:
         # The capacity is what may be reserved: a fraction is in it already.
         settings = replace(settings, memory_fraction=None)
-        self.allocator = CachingAllocator(settings, capacity, self._heard)
+        self.allocator = CachingAllocator(settings, capacity, self._on_driver_call)
         self.allocator.begin_in(state)
         self.gained = self.released = 0
 
     def malloc(self, n_bytes: int, place: tuple[int, int]) -> int | None:
-        """The address; None where nothing helps."""
+        """Return the address of the new block; None if it does not fit."""
         try:
             return self.allocator.malloc(n_bytes, *place)
         except OutOfMemory:
             return None
 
-    def origin(self, address: int | None) -> Origin:
-        """Of the block at *address*, just made."""
+    def origin(self, address: int | None) -> BlockSource:
+        """Return the source of the block at *address*, which has just been allocated."""
         if address is None:
-            return Origin.NOWHERE
+            return BlockSource.NOWHERE
         if self.released:
-            return Origin.AFTER_RELEASE
-        return Origin.NEW_SEGMENT if self.gained else Origin.BLOCK
+            return BlockSource.AFTER_RELEASE
+        return BlockSource.NEW_SEGMENT if self.gained else BlockSource.BLOCK
 
-    def _heard(self, action: Action, _address: int, size: int, *_: int) -> None:
+    def _on_driver_call(self, action: Action, _address: int, size: int, *_: int) -> None:
         if action in GAINS:
             self.gained += size
         elif action in LOSSES:
@@ -157,14 +180,14 @@ class _Tried:
 
 
 def _missing(state: Snapshot, n_bytes: int, settings: Settings, place: tuple[int, int]) -> int:
-    """What the driver would have had to give."""
-    tried = _Tried(state, settings, None)
-    tried.malloc(n_bytes, place)
-    return tried.gained
+    """Return the bytes that the driver would have had to give."""
+    attempt = _Attempt(state, settings, None)
+    attempt.malloc(n_bytes, place)
+    return attempt.gained
 
 
 def _largest_free(state: Snapshot, place: tuple[int, int], *, is_large: bool) -> int:
-    """Of the cached blocks that may serve: streams, pools and size classes never mix."""
+    """Return the largest cached block that may serve: streams, pools and size classes never mix."""
     segments, blocks = state.segments, state.blocks
     stream, pool = place
     mine = (segments.stream == stream) & (segments.pool == pool) & (segments.is_large == is_large)
@@ -173,11 +196,14 @@ def _largest_free(state: Snapshot, place: tuple[int, int], *, is_large: bool) ->
 
 
 def _releasable(state: Snapshot, settings: Settings) -> int:
-    """What ``empty_cache`` gives back, pending blocks included: it waits for their streams first. Not what a
-    private pool keeps as long as somebody owns it."""
-    tried = _Tried(state, settings, None)
-    tried.allocator.empty_cache()
-    return tried.released
+    """Return the bytes that ``empty_cache`` gives back.
+
+    Pending blocks count, since it waits for their streams first. What a private pool keeps while it has an
+    owner does not count.
+    """
+    attempt = _Attempt(state, settings, None)
+    attempt.allocator.empty_cache()
+    return attempt.released
 
 
 ANALYSIS = Analysis(

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from vramscope.analysis.fit import BASIS, FitAnswer, Placed, Verdict
+from vramscope.analysis.fit import BASIS, FitAnswer, FitVerdict, Placed
 from vramscope.analysis.fit.cards import BASIS as CARDS_BASIS
 from vramscope.analysis.fit.cards import Card
 from vramscope.analysis.strategies import Strategies
-from vramscope.analysis.what_if import Outcome
+from vramscope.analysis.what_if import ReplayResult
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.units import format_bytes
 
@@ -21,14 +21,16 @@ def page(answers: Sequence[FitAnswer], name: str) -> Iterator[Block]:
     yield Text(f"{which}{_verdict(answer)}")
     yield from _to_do(answer)
     if answer.as_recorded is not None and answer.recorded_peak_bytes and not answer.is_reproduced:
-        replayed, recorded = map(format_bytes, (answer.as_recorded.peak_reserved, answer.recorded_peak_bytes))
+        replayed, recorded = map(
+            format_bytes, (answer.as_recorded.peak_reserved_bytes, answer.recorded_peak_bytes)
+        )
         yield Text(
             f"an estimate: under the recorded circumstances the replay reserves {replayed} at most; "
             f"{recorded} were recorded",
             "note",
         )
     yield Text(_smallest(answer))
-    if answer.ending and (not answer.placed or answer.placed[0].verdict is not Verdict.UNKNOWN):
+    if answer.ending and (not answer.placed or answer.placed[0].verdict is not FitVerdict.UNKNOWN):
         yield Text(answer.ending, "note")
     yield from _other_devices(answers[1:])
     yield from _settings(answer)
@@ -58,39 +60,39 @@ def _verdict(answer: FitAnswer) -> str:
         return _without_a_device(answer)
     here = answer.placed[0]
     plain, label = here.plain, here.target.label
-    if here.verdict is Verdict.UNKNOWN:
+    if here.verdict is FitVerdict.UNKNOWN:
         said = (
             f"Whether it fits {label} is not known: {here.reason}; what was recorded needs "
-            f"{format_bytes(plain.peak_reserved)} reserved"
+            f"{format_bytes(plain.peak_reserved_bytes)} reserved"
         )
-    elif here.verdict is Verdict.TOO_SMALL:
+    elif here.verdict is FitVerdict.TOO_SMALL:
         said = (
             f"Does not fit {label}: out of memory {_where(answer, plain)}, tried to allocate "
-            f"{format_bytes(plain.failed_bytes)} with {format_bytes(plain.failed_requested)} in use"
+            f"{format_bytes(plain.failed_bytes)} with {format_bytes(plain.failed_requested_bytes)} in use"
         )
-    elif here.verdict is Verdict.TIGHT:
+    elif here.verdict is FitVerdict.TIGHT:
         said = f"Just fits {label}: the whole cache is released {_times(plain)} to make room"
     else:
-        spare = format_bytes(max(here.room_bytes - plain.peak_reserved, 0))
-        said = f"Fits {label}: at most {format_bytes(plain.peak_reserved)} reserved, {spare} to spare"
+        spare = format_bytes(max(here.room_bytes - plain.peak_reserved_bytes, 0))
+        said = f"Fits {label}: at most {format_bytes(plain.peak_reserved_bytes)} reserved, {spare} to spare"
     helps = _what_helps(answer, here)
     return f"{said}; {helps}" if helps else said
 
 
-def _where(answer: FitAnswer, outcome: Outcome) -> str:
+def _where(answer: FitAnswer, outcome: ReplayResult) -> str:
     return "" if outcome.failed_at is None else answer.moments.get(outcome.failed_at, "")
 
 
-def _times(outcome: Outcome) -> str:
+def _times(outcome: ReplayResult) -> str:
     return "once" if outcome.n_retries == 1 else f"{outcome.n_retries} times"
 
 
 def _what_helps(answer: FitAnswer, here: Placed) -> str:
     plain, chosen, setting = here.plain, here.chosen, answer.chosen
     if setting is None or chosen is None:
-        if here.verdict is Verdict.UNKNOWN:
+        if here.verdict is FitVerdict.UNKNOWN:
             return ""
-        return "no setting makes it fit" if here.verdict is Verdict.TOO_SMALL else "change nothing"
+        return "no setting makes it fit" if here.verdict is FitVerdict.TOO_SMALL else "change nothing"
     name = setting.name
     if not chosen.fits:
         return f"with {name} it does not fit" if plain.fits else f"nor does it with {name}"
@@ -99,7 +101,7 @@ def _what_helps(answer: FitAnswer, here: Placed) -> str:
         return f"with {name} it {'gets past that' if answer.ending else 'fits'}{released}"
     if chosen.n_retries != plain.n_retries:
         return f"with {name} {_times(chosen) if chosen.n_retries else 'never'}"
-    saved = plain.peak_reserved - chosen.peak_reserved
+    saved = plain.peak_reserved_bytes - chosen.peak_reserved_bytes
     word = "less" if saved >= 0 else "more"
     return f"{name} reserves {format_bytes(abs(saved))} {word}" if saved else f"{name} changes nothing"
 
@@ -110,8 +112,8 @@ def _without_a_device(answer: FitAnswer) -> str:
         return ""
     what = "Reserves" if answer.is_reproduced else "What it shows reserves"
     said = (
-        f"{what} at most {format_bytes(found.peak_reserved)}, "
-        f"with at most {format_bytes(found.peak_allocated)} allocated"
+        f"{what} at most {format_bytes(found.peak_reserved_bytes)}, "
+        f"with at most {format_bytes(found.peak_allocated_bytes)} allocated"
     )
     if not found.fits:
         said = f"Ran out of memory {_where(answer, found)}"
@@ -158,10 +160,10 @@ def _verdict_alone(answer: FitAnswer) -> str:
         return recorded
     here = answer.placed[0]
     said = {
-        Verdict.FITS: f"fits {here.target.label}",
-        Verdict.TIGHT: f"just fits {here.target.label}: the cache is released {_times(here.plain)}",
-        Verdict.TOO_SMALL: f"does not fit {here.target.label}: out of memory {_where(answer, here.plain)}",
-        Verdict.UNKNOWN: f"whether it fits {here.target.label} is not known: {here.reason}",
+        FitVerdict.FITS: f"fits {here.target.label}",
+        FitVerdict.TIGHT: f"just fits {here.target.label}: the cache is released {_times(here.plain)}",
+        FitVerdict.TOO_SMALL: f"does not fit {here.target.label}: out of memory {_where(answer, here.plain)}",
+        FitVerdict.UNKNOWN: f"whether it fits {here.target.label} is not known: {here.reason}",
     }[here.verdict]
     return f"{said}; {recorded}"
 
@@ -193,12 +195,12 @@ def _cards(answer: FitAnswer) -> Iterator[Block]:
 
 def _rows_of_card(answer: FitAnswer, card: Placed) -> Iterator[tuple[str, ...]]:
     *numbers, end = _row(answer, card.target.label, card.plain)
-    yield (*numbers, f"not known: {card.reason}" if card.verdict is Verdict.UNKNOWN else end)
+    yield (*numbers, f"not known: {card.reason}" if card.verdict is FitVerdict.UNKNOWN else end)
     if card.chosen is not None and answer.chosen is not None:
         yield _row(answer, f"  with {answer.chosen.name}", card.chosen)
 
 
-def _row(answer: FitAnswer, name: str, outcome: Outcome) -> tuple[str, ...]:
+def _row(answer: FitAnswer, name: str, outcome: ReplayResult) -> tuple[str, ...]:
     end = "gets past the failed request" if answer.ending else "fits"
     if not outcome.fits:
         end = (
@@ -206,7 +208,7 @@ def _row(answer: FitAnswer, name: str, outcome: Outcome) -> tuple[str, ...]:
         )
     calls = f"{outcome.n_segments - outcome.n_mappings:,}"
     calls = f"{outcome.n_mappings:,} mapped" if outcome.n_mappings else calls
-    return name, format_bytes(outcome.peak_reserved), calls, f"{outcome.n_retries:,}", end
+    return name, format_bytes(outcome.peak_reserved_bytes), calls, f"{outcome.n_retries:,}", end
 
 
 def _batch(answer: FitAnswer) -> Iterator[Block]:

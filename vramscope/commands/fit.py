@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vramscope.analysis.fit.cards import Card
     from vramscope.analysis.settings_advice import Candidate
     from vramscope.analysis.strategies import Strategies
-    from vramscope.analysis.what_if import Outcome
+    from vramscope.analysis.what_if import ReplayResult
     from vramscope.model.recording import Recording
 
 _STAGES = ("settings", "cards", "batch", "strategies")
@@ -56,7 +56,7 @@ def arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     import json
 
-    from vramscope.analysis.fit import Progress, fit_all
+    from vramscope.analysis.fit import FitProgress, fit_all
     from vramscope.commands._document import print_terminal
     from vramscope.commands._fit_page import page
     from vramscope.commands._waiting import waiting
@@ -69,7 +69,7 @@ def run(args: Namespace) -> int:
             recordings = _chosen(loaded.recordings, args)
             others = [_alike(load(path).recordings, recordings[0]) for path in args.others]
         question = _question(args, recordings[0], others)
-        answers = list(fit_all(recordings, question, Progress(done.begin, done.play)))
+        answers = list(fit_all(recordings, question, FitProgress(done.begin, done.play)))
         done.begin("")
     except KeyboardInterrupt:
         print(f"vramscope: {done.report()}", file=sys.stderr)
@@ -127,8 +127,8 @@ class _Done:
         self._begun = stage
 
     def play(
-        self, trial: "Callable[[Candidate], Outcome]", wanted: "Iterable[Candidate]"
-    ) -> "Iterator[Outcome]":
+        self, trial: "Callable[[Candidate], ReplayResult]", wanted: "Iterable[Candidate]"
+    ) -> "Iterator[ReplayResult]":
         """Try settings on all cores; children inherit the columns instead of receiving them."""
         from vramscope.commands._crew import crew
 
@@ -136,11 +136,11 @@ class _Done:
         self._n_settings = len(wanted)
         return crew(trial, wanted, "replaying", self._add)
 
-    def _add(self, candidate: "Candidate", outcome: "Outcome") -> str:
+    def _add(self, candidate: "Candidate", outcome: "ReplayResult") -> str:
         """Count one setting more; return the best until now, in words."""
         self._n_tried += 1
-        if outcome.fits and (self._best is None or outcome.peak_reserved < self._best[0]):
-            self._best = outcome.peak_reserved, candidate.name
+        if outcome.fits and (self._best is None or outcome.peak_reserved_bytes < self._best[0]):
+            self._best = outcome.peak_reserved_bytes, candidate.name
         return self._best_words()
 
     def _best_words(self) -> str:
@@ -234,19 +234,19 @@ def _settings(answer: "FitAnswer") -> dict[str, Any] | None:
     }
 
 
-def _outcome(answer: "FitAnswer", outcome: "Outcome") -> dict[str, Any]:
+def _outcome(answer: "FitAnswer", outcome: "ReplayResult") -> dict[str, Any]:
     return {
         "fits": outcome.fits,
         "capacity_bytes": outcome.capacity_bytes,
-        "peak_reserved_bytes": outcome.peak_reserved,
-        "peak_allocated_bytes": outcome.peak_allocated,
+        "peak_reserved_bytes": outcome.peak_reserved_bytes,
+        "peak_allocated_bytes": outcome.peak_allocated_bytes,
         "segments": outcome.n_segments - outcome.n_mappings,
         "mappings": outcome.n_mappings,
         "retries": outcome.n_retries,
         "failed_at_event": outcome.failed_at,
         "failed_bytes": outcome.failed_bytes,
         "failed_where": None if outcome.failed_at is None else answer.moments.get(outcome.failed_at),
-        "in_use_then_bytes": outcome.failed_requested,
+        "in_use_then_bytes": outcome.failed_requested_bytes,
     }
 
 

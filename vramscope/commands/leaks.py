@@ -73,7 +73,9 @@ def _page(run: "Run", told: "list[list[Finding]]", results: "list[Leaks]") -> "I
 
     for recording, findings, result in zip(run.recordings, told, results, strict=True):
         rank, device = recording.process.rank, recording.device.index
-        yield Heading(f"{run.name}, rank {rank}, device {device}: {result.n_turns} steps compared", level=2)
+        yield Heading(
+            f"{run.name}, rank {rank}, device {device}: {result.n_iterations} steps compared", level=2
+        )
         for finding in findings:
             yield from _told(finding)
         if recording.source == "counters":
@@ -87,14 +89,14 @@ def _nothing(recording: "Recording", result: "Leaks") -> str:
 
     if not len(recording.trace):
         return "without the allocator's events it cannot be told what grows"
-    if not result.n_turns and not len(recording.steps):
+    if not result.n_iterations and not len(recording.steps):
         return (
             "no steps are known, and without them it cannot be said whether memory grows from step to step. "
             "Record the training with `vramscope run` or `vramscope.record()`; a snapshot has steps where "
             "each is within torch.profiler.record_function('ProfilerStep#0'), '…#1' and so on"
         )
-    if result.n_turns < LEAST_LEVELS:
-        few = f"{result.n_turns} of the {LEAST_LEVELS} that it takes"
+    if result.n_iterations < LEAST_LEVELS:
+        few = f"{result.n_iterations} of the {LEAST_LEVELS} that it takes"
         return f"too few steps to say whether anything grows: {few}"
     if result.n_rises:
         return (

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vramscope.analysis.composition import Shares
     from vramscope.analysis.empty_cache import EmptyCache
     from vramscope.analysis.evaluation_peak import EvaluationPeak
-    from vramscope.analysis.fit import FitAnswer, Progress, Question
+    from vramscope.analysis.fit import FitAnswer, FitProgress, Question
     from vramscope.analysis.fragmentation import Fragmentation
     from vramscope.analysis.identity import Identity
     from vramscope.analysis.largest_free import LargestFree
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from vramscope.analysis.timeline import Totals
     from vramscope.analysis.tree import Tree
     from vramscope.analysis.waterfall import Waterfall
-    from vramscope.analysis.what_if import Outcome
+    from vramscope.analysis.what_if import ReplayResult
     from vramscope.analysis.wide_numbers import WideNumbers
-    from vramscope.analysis.would_fit import Fit
+    from vramscope.analysis.would_fit import Placement
     from vramscope.model.recording import Recording
 
 
@@ -75,11 +75,22 @@ class Questions:
     def batch_fit(
         self, others: Sequence[Recording] = (), sizes: Sequence[Sequence[int]] | None = None
     ) -> BatchFit:
-        """Over the steps of *recording* and *others*, runs of the same program.
+        """Predict the bytes that a step needs for other batch sizes.
 
-        *sizes*: for each recording the batch size of each step, or one for all of its steps; without it the
-        bytes that went into the outermost module count as size. A recording's first step is left out: the
-        optimizer has no state yet.
+        The first step of a recording does not count: the optimizer has no state yet.
+
+        Parameters
+        ----------
+        others
+            Other runs of the same program, with other batch sizes.
+        sizes
+            For each recording, the batch size of each of its steps, or one size for all of them. If None, the
+            bytes that go into the outermost module count as size.
+
+        Returns
+        -------
+        BatchFit
+            The prediction, or the reason why there is none.
         """
         answer: BatchFit = self._ask("batch_fit", others=others, sizes=sizes)
         return answer
@@ -250,22 +261,27 @@ class Questions:
         answer: EvaluationPeak = self._ask("evaluation_peak")
         return answer
 
-    def fit(self, question: Question | None = None, progress: Progress | None = None) -> FitAnswer:
-        """Answer *question* for one recording: some ten replays of 2 to 3 s per million events.
+    def fit(self, question: Question | None = None, progress: FitProgress | None = None) -> FitAnswer:
+        """Answer what would fit, for one recording: some ten replays of 2 to 3 s per million events.
 
         Parameters
         ----------
         recording
             One device of one rank.
         question
-            What to ask; every usual question where None.
+            Cards, settings, batches and strategies to answer for; the usual ones if None.
         progress
-            Callbacks for somebody who waits.
+            Callbacks that report the progress.
+
+        Returns
+        -------
+        FitAnswer
+            The verdicts, with every replay that they rest on; sizes in bytes.
 
         Raises
         ------
         UsageError
-            Where a size, a setting or a number of devices cannot be meant.
+            If a size, a setting or a number of devices is impossible.
         """
         answer: FitAnswer = self._ask("fit", question=question, progress=progress)
         return answer
@@ -323,7 +339,18 @@ class Questions:
         return answer
 
     def leaks(self, min_bytes_per_step: int = 16384) -> Leaks:
-        """What grows by *min_bytes_per_step* or more; needs 7 steps. 1 s per million events."""
+        """Find memory that grows from step to step; needs 7 steps and 1 s per million events.
+
+        Parameters
+        ----------
+        min_bytes_per_step
+            Least growth to report, in bytes per step.
+
+        Returns
+        -------
+        Leaks
+            Every leak with its line, cause and holder, and growth that is no leak.
+        """
         answer: Leaks = self._ask("leaks", min_bytes_per_step=min_bytes_per_step)
         return answer
 
@@ -354,7 +381,7 @@ class Questions:
         return answer
 
     def oom(self) -> Failures:
-        """Every failed allocation; a state is put together for each."""
+        """Find every failed allocation, with the state of the allocator that it met."""
         answer: Failures = self._ask("oom")
         return answer
 
@@ -433,9 +460,22 @@ class Questions:
     def settings_advice(
         self, capacity_bytes: int | None = None, play: Play = map, total_bytes: int | None = None
     ) -> SettingsAdvice:
-        """The search, with *capacity_bytes* for the allocator of a device of *total_bytes*, see ``what_if``.
-        Where None there is no limit, or what the device had where the recording ran out of it. Ten replays of 2
-        to 3 s per million events each; *play* may spread them over processes.
+        """Search for an allocator setting that helps: ten replays of 2 to 3 s per million events each.
+
+        Parameters
+        ----------
+        capacity_bytes
+            The most that the allocator can reserve. If None: what the device had if the recording ran out of
+            memory, else no limit.
+        play
+            A function like ``map`` that runs the trials; it may spread them over processes.
+        total_bytes
+            Size of the whole device, see ``what_if``.
+
+        Returns
+        -------
+        SettingsAdvice
+            Every trial, the advised one, and the reason.
         """
         answer: SettingsAdvice = self._ask(
             "settings_advice", capacity_bytes=capacity_bytes, play=play, total_bytes=total_bytes
@@ -453,9 +493,24 @@ class Questions:
         return answer
 
     def strategies(self, n_ranks: int = 8) -> Strategies:
-        """Tried on the whole recording; *n_ranks* GPUs for what shards. About 2 s per million events.
+        """Try every strategy on the whole recording; takes about 2 s per million events.
 
-        Needs categories: of a recording that knows none nothing can be advised.
+        The strategies need categories: a recording without any gets no advice.
+
+        Parameters
+        ----------
+        n_ranks
+            Number of GPUs that sharding strategies distribute over.
+
+        Returns
+        -------
+        Strategies
+            The advised, the undecided and the ineffective strategies; sizes in bytes.
+
+        Raises
+        ------
+        UsageError
+            If *n_ranks* is below 2.
         """
         answer: Strategies = self._ask("strategies", n_ranks=n_ranks)
         return answer
@@ -492,7 +547,7 @@ class Questions:
         return answer
 
     def waterfall(self) -> Waterfall:
-        """At every sample; parts inside of the allocator cost 1 s per million events."""
+        """Return all parts of the device's memory at every sample; takes 1 s per million events."""
         answer: Waterfall = self._ask("waterfall")
         return answer
 
@@ -503,15 +558,33 @@ class Questions:
         empty_cache_after: str = "",
         total_bytes: int | None = None,
         memory_fraction: float | None = None,
-    ) -> Outcome:
-        """Under *conf*, the text of ``PYTORCH_CUDA_ALLOC_CONF`` (that of the recording where None), with
-        *capacity_bytes* for the allocator to reserve (no limit where None), on a device of *total_bytes* (see
-        ``device_total``). 2 to 3 s per million events.
+    ) -> ReplayResult:
+        """Replay the recorded requests under other allocator settings; takes 2 to 3 s per million events.
 
-        *empty_cache_after*: "step" or "epoch"; *memory_fraction*: as by ``set_per_process_memory_fraction``.
-        Raises UsageError for a text that torch would refuse, and where no epochs are known.
+        Parameters
+        ----------
+        conf
+            Text of ``PYTORCH_CUDA_ALLOC_CONF``; the settings of the recording if None.
+        capacity_bytes
+            The most that the allocator can reserve; no limit if None.
+        empty_cache_after
+            ``"step"`` or ``"epoch"``: call ``empty_cache`` after each one; never if empty.
+        total_bytes
+            Size of the device, which memory fractions refer to; see ``device_total`` if None.
+        memory_fraction
+            Fraction as in ``set_per_process_memory_fraction``.
+
+        Returns
+        -------
+        ReplayResult
+            Peaks in bytes, counts of driver calls, and the first request that does not fit.
+
+        Raises
+        ------
+        UsageError
+            If torch would refuse *conf*, or no steps or epochs are known to empty the cache after.
         """
-        answer: Outcome = self._ask(
+        answer: ReplayResult = self._ask(
             "what_if",
             conf=conf,
             capacity_bytes=capacity_bytes,
@@ -569,10 +642,29 @@ class Questions:
 
     def would_fit(
         self, n_bytes: int | None = None, instant: int | None = None, stream: int = 0, pool: int = 0
-    ) -> Fit:
-        """At *instant*, or at the peak where None; by the allocator's own rules. 0.1 s per million events.
+    ) -> Placement:
+        """Place one more request at an instant, by the allocator's own rules; 0.1 s per million events.
 
-        Without *n_bytes*: the largest request of the recording, as if it came once more.
+        Parameters
+        ----------
+        n_bytes
+            Bytes to request; the largest request of the recording if None.
+        instant
+            Instant to place it at; the peak of allocated bytes if None.
+        stream
+            Stream of the request.
+        pool
+            Memory pool of the request; 0 is the default pool.
+
+        Returns
+        -------
+        Placement
+            The source of the block and the free, releasable and reserved bytes at that instant.
+
+        Raises
+        ------
+        UsageError
+            If *n_bytes* is below 1.
         """
-        answer: Fit = self._ask("would_fit", n_bytes=n_bytes, instant=instant, stream=stream, pool=pool)
+        answer: Placement = self._ask("would_fit", n_bytes=n_bytes, instant=instant, stream=stream, pool=pool)
         return answer

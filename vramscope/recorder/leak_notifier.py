@@ -56,7 +56,7 @@ class LeakNotifier:
 
         for recording in load(directory).recordings:
             result = leaks(recording)
-            is_long = result.n_turns >= _SURE_AFTER_STEPS
+            is_long = result.n_iterations >= _SURE_AFTER_STEPS
             for finding in findings(result):
                 where = finding.file, finding.line
                 is_sure = finding.kind == "leak" and (is_long or finding.cause in _NEVER_MEANT)

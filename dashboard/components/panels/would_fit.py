@@ -5,7 +5,7 @@ from typing import Any
 from dash import html
 
 from vramscope.allocator.settings import Settings
-from vramscope.analysis.would_fit import Fit, Origin, fit_of
+from vramscope.analysis.would_fit import BlockSource, Placement, fit_of
 from vramscope.errors import UsageError
 from vramscope.model.snapshot import Snapshot
 from vramscope.units import format_bytes, parse_bytes
@@ -28,11 +28,11 @@ def panel() -> html.Section:
 
 
 _ORIGIN = {
-    Origin.BLOCK: "Yes, from a cached block.",
-    Origin.NEW_SEGMENT: "Yes, from the driver.",
-    Origin.AFTER_RELEASE: "Only after the cache is released, which stalls the device.",
-    Origin.NOWHERE: "No: out of memory.",
-    Origin.UNKNOWN: "No cached block is large enough; what the driver has left was not recorded.",
+    BlockSource.BLOCK: "Yes, from a cached block.",
+    BlockSource.NEW_SEGMENT: "Yes, from the driver.",
+    BlockSource.AFTER_RELEASE: "Only after the cache is released, which stalls the device.",
+    BlockSource.NOWHERE: "No: out of memory.",
+    BlockSource.UNKNOWN: "No cached block is large enough; what the driver has left was not recorded.",
 }
 
 
@@ -54,7 +54,7 @@ def answer(view: View, state: Snapshot, text: str | None) -> Any:
     return _words(fit_of(state, n_bytes, settings, (0, 0), capacity))
 
 
-def _words(fit: Fit) -> list[Any]:
+def _words(fit: Placement) -> list[Any]:
     facts = [
         ("Block it needs", format_bytes(fit.needed)),
         ("Largest free block", format_bytes(fit.largest_free)),

@@ -17,7 +17,7 @@ from vramscope.allocator.simulation import (
     OutOfMemory,
 )
 from vramscope.analysis.lifetimes import lifetimes
-from vramscope.analysis.what_if import Deed, program_of
+from vramscope.analysis.what_if import AllocatorOp, request_sequence
 from vramscope.formats.torch_snapshot import read
 from vramscope.model.trace import Action
 
@@ -82,28 +82,28 @@ def follow(recording, path):
     settings = replace(settings, memory_fraction=FRACTION.get(path.name))
     allocator = Told(settings, recording.trace)
     allocator.begin_in(recording.initial)
-    found, program = lifetimes(recording), program_of(recording)
+    found, program = lifetimes(recording), request_sequence(recording)
     ours = dict(enumerate(found.address[found.alloc_event < 0].tolist()))
     hits = misses = 0
-    columns = (program.deed, program.row, program.event, program.size, program.stream, program.pool)
-    for deed, row, event, *request in zip(*(column.tolist() for column in columns), strict=True):
+    columns = (program.op, program.row, program.event, program.size, program.stream, program.pool)
+    for op, row, event, *request in zip(*(column.tolist() for column in columns), strict=True):
         if event < 0:
             continue
         if path.name in ONLY_EMPTIED and allocator.is_next(LOSSES, event):
             allocator.empty_cache()
-        if deed == Deed.REQUEST:
+        if op == AllocatorOp.REQUEST:
             ours[row] = allocator.malloc(*request)
             hits, misses = (hits + 1, misses) if ours[row] == found.address[row] else (hits, misses + 1)
-        elif deed == Deed.REFUSED:
+        elif op == AllocatorOp.REFUSED:
             with pytest.raises(OutOfMemory):
                 allocator.malloc(*request)
-        elif deed == Deed.EMPTY_CACHE:
+        elif op == AllocatorOp.EMPTY_CACHE:
             allocator.empty_cache()
-        elif deed == Deed.FINISH:
+        elif op == AllocatorOp.FINISH:
             if allocator.is_pending(ours[row]):
                 allocator.finish_events(ours[row])
         else:
-            if deed == Deed.FREE_LATER:
+            if op == AllocatorOp.FREE_LATER:
                 allocator.record_stream(ours[row], OTHER_STREAM)
             allocator.free(ours[row])
     return allocator, hits, misses

@@ -98,7 +98,7 @@ def test_a_block_freed_every_step_is_none(recording):
 def test_six_steps_are_too_few_to_say_anything(recording):
     result = loop(recording, 6, keeps=True).leaks()
 
-    assert len(result.turns) < 7
+    assert len(result.iteration_boundaries) < 7
     assert findings(result) == []
 
 
@@ -134,8 +134,8 @@ def test_what_comes_after_the_loop_is_not_compared_with_its_steps(recording):
     (finding,) = findings(whole.leaks())
 
     assert finding.bytes_per_step == 64 * KIB
-    assert len(whole.leaks().turns) == n_steps
-    assert n_events == whole.leaks().turns[-1]
+    assert len(whole.leaks().iteration_boundaries) == n_steps
+    assert n_events == whole.leaks().iteration_boundaries[-1]
 
 
 CALL = [("_make_grads", "torch/autograd/__init__.py", 233), ("train", "train.py", 7)]

@@ -40,7 +40,11 @@ def test_the_driver_gives_whole_segments():
     # 2 MiB from a segment of 20; 30 MiB have one of their own.
     outcome = what_if(program((A, 1, 2), (A, 2, 30)))
 
-    assert (outcome.peak_allocated, outcome.peak_reserved, outcome.n_segments) == (32 * MIB, 50 * MIB, 2)
+    assert (outcome.peak_allocated_bytes, outcome.peak_reserved_bytes, outcome.n_segments) == (
+        32 * MIB,
+        50 * MIB,
+        2,
+    )
     assert outcome.fits
 
 
@@ -51,23 +55,23 @@ def test_a_capacity_ends_it_where_a_request_does_not_fit():
 
     # For the 40 the cache of 30 can stay; for the 50 it goes, and 90 do not fit.
     assert (outcome.failed_at, outcome.failed_bytes, outcome.n_retries) == (4, 50 * MIB, 1)
-    assert outcome.peak_reserved == 70 * MIB
+    assert outcome.peak_reserved_bytes == 70 * MIB
     assert what_if(recording, capacity_bytes=90 * MIB).fits
 
 
 def test_expandable_segments_waste_no_ends():
     plain, expandable = what_if(nines()), what_if(nines(), conf="expandable_segments:True")
 
-    assert (plain.peak_reserved, plain.n_segments) == (50 * 20 * MIB, 50)
-    assert expandable.peak_reserved == expandable.peak_allocated == 900 * MIB
+    assert (plain.peak_reserved_bytes, plain.n_segments) == (50 * 20 * MIB, 50)
+    assert expandable.peak_reserved_bytes == expandable.peak_allocated_bytes == 900 * MIB
 
 
 def test_a_block_that_waits_for_a_stream_serves_nobody_until_then():
     waits = program((A, 1, 30), (R, 1, 30), (A, 2, 30), (C, 1, 30))
     at_once = program((A, 1, 30), (R, 1, 30), (C, 1, 30), (A, 2, 30))
 
-    assert what_if(waits).peak_reserved == 60 * MIB
-    assert what_if(at_once).peak_reserved == 30 * MIB
+    assert what_if(waits).peak_reserved_bytes == 60 * MIB
+    assert what_if(at_once).peak_reserved_bytes == 30 * MIB
 
 
 @pytest.mark.parametrize(("name", "reserved"), [("empty_cache", 40), ("malloc", 70)])
@@ -78,15 +82,15 @@ def test_empty_cache_is_the_programs_own_doing(name, reserved):
         (A, 1, 30), (R, 1, 30), (C, 1, 30), (Action.SEGMENT_FREE, 1, 30, stack), (A, 2, 40), stacks=stacks
     )  # fmt: skip
 
-    assert what_if(recording).peak_reserved == reserved * MIB
+    assert what_if(recording).peak_reserved_bytes == reserved * MIB
 
 
 def test_empty_cache_after_every_step_gives_back_what_is_free():
     steps = Steps.of(index=[0, 1], start_event=[0, 3], end_event=[3, 4])
     recording = program((A, 1, 30), (R, 1, 30), (C, 1, 30), (A, 2, 40), steps=steps)
 
-    assert what_if(recording).peak_reserved == 70 * MIB
-    assert what_if(recording, empty_cache_after="step").peak_reserved == 40 * MIB
+    assert what_if(recording).peak_reserved_bytes == 70 * MIB
+    assert what_if(recording, empty_cache_after="step").peak_reserved_bytes == 40 * MIB
 
 
 def test_a_refused_request_is_given_up_where_it_would_fit():
@@ -94,7 +98,7 @@ def test_a_refused_request_is_given_up_where_it_would_fit():
 
     assert what_if(recording, capacity_bytes=60 * MIB).fits
     # Where it is served, the next 30 come out of the same 100.
-    assert what_if(recording).peak_reserved == 130 * MIB
+    assert what_if(recording).peak_reserved_bytes == 130 * MIB
 
 
 def test_a_refused_request_that_ended_the_program_has_to_be_served():
@@ -104,7 +108,7 @@ def test_a_refused_request_that_ended_the_program_has_to_be_served():
 
     assert (outcome.failed_at, outcome.failed_bytes) == (1, 100 * MIB)
     assert what_if(recording, capacity_bytes=130 * MIB).fits
-    assert what_if(recording).peak_reserved == 130 * MIB
+    assert what_if(recording).peak_reserved_bytes == 130 * MIB
 
 
 @pytest.mark.parametrize(
@@ -144,8 +148,8 @@ def test_an_epoch_ends_where_the_program_says_so():
 
     assert epochs(recording).ends.tolist() == [12]
     assert "marked" in epochs(recording).basis
-    assert what_if(recording).peak_reserved == 70 * MIB
-    assert what_if(recording, empty_cache_after="epoch").peak_reserved == 40 * MIB
+    assert what_if(recording).peak_reserved_bytes == 70 * MIB
+    assert what_if(recording, empty_cache_after="epoch").peak_reserved_bytes == 40 * MIB
 
 
 def test_else_with_the_evaluation_after_its_training():
@@ -182,7 +186,7 @@ def test_under_its_own_settings_a_genuine_history_needs_what_it_needed(name):
 
     outcome = what_if(recording)
 
-    assert outcome.peak_reserved == recording.timeline().reserved.max()
+    assert outcome.peak_reserved_bytes == recording.timeline().reserved.max()
     assert outcome.n_segments == recording.fragmentation().churn.n_made
 
 
@@ -245,7 +249,7 @@ def test_what_was_allocated_earlier_makes_nothing_hopeless():
     advice = settings_advice(recording, capacity_bytes=1000 * MIB)
 
     assert not advice.base.fits
-    assert advice.base.failed_requested == 34 * 9 * MIB
+    assert advice.base.failed_requested_bytes == 34 * 9 * MIB
     assert "no setting makes that fit" not in advice.reason
 
 

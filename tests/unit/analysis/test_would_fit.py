@@ -11,7 +11,7 @@ from vramscope.allocator.simulation import (
     CachingAllocator,
     OutOfMemory,
 )
-from vramscope.analysis.would_fit import Origin, fit_of, would_fit
+from vramscope.analysis.would_fit import BlockSource, fit_of, would_fit
 from vramscope.errors import UsageError
 from vramscope.model.device import Device
 from vramscope.model.marks import Note
@@ -53,12 +53,12 @@ def test_the_allocator_does_what_was_said(ops, size, settings):
 
     assert said.fits
     assert {
-        Origin.BLOCK: actions == [Action.ALLOC],
-        Origin.NEW_SEGMENT: actions == [Action.SEGMENT_ALLOC, Action.ALLOC],
-        Origin.AFTER_RELEASE: Action.SEGMENT_FREE in actions,
+        BlockSource.BLOCK: actions == [Action.ALLOC],
+        BlockSource.NEW_SEGMENT: actions == [Action.SEGMENT_ALLOC, Action.ALLOC],
+        BlockSource.AFTER_RELEASE: Action.SEGMENT_FREE in actions,
     }[said.origin]
     assert said.from_driver == sum(row[2] for row in told if row[0] == Action.SEGMENT_ALLOC)
-    assert said.address == (address if said.origin is Origin.BLOCK else None)
+    assert said.address == (address if said.origin is BlockSource.BLOCK else None)
 
 
 @given(OPS)
@@ -91,7 +91,7 @@ def test_what_a_private_pool_keeps_is_not_given_back():
 
     said = fit_of(allocator.snapshot(0, 0), 30 * MIB, Settings(), (0, 0), 50 * MIB)
 
-    assert (said.origin, said.releasable, said.reserved) == (Origin.AFTER_RELEASE, 20 * MIB, 40 * MIB)
+    assert (said.origin, said.releasable, said.reserved) == (BlockSource.AFTER_RELEASE, 20 * MIB, 40 * MIB)
     assert fit_of(allocator.snapshot(0, 0), 31 * MIB, Settings(), (0, 0), 50 * MIB).fits is False
 
 
@@ -104,7 +104,7 @@ def test_segments_that_can_grow_do_so_where_no_settings_were_exported():
     said = would_fit(recording, 30 * MIB, instant=0)
 
     assert address
-    assert (said.origin, said.from_driver) == (Origin.NEW_SEGMENT, 20 * MIB)
+    assert (said.origin, said.from_driver) == (BlockSource.NEW_SEGMENT, 20 * MIB)
 
 
 def test_an_unknown_capacity_is_not_guessed(recording):
@@ -113,8 +113,8 @@ def test_an_unknown_capacity_is_not_guessed(recording):
     found = would_fit(made, 30 * MIB, instant=2)
     known = would_fit(replace(made, device=Device(total_bytes=40 * MIB)), 30 * MIB, instant=2)
 
-    assert (found.fits, found.origin, found.from_driver) == (None, Origin.UNKNOWN, 30 * MIB)
-    assert (known.fits, known.origin) == (True, Origin.NEW_SEGMENT)
+    assert (found.fits, found.origin, found.from_driver) == (None, BlockSource.UNKNOWN, 30 * MIB)
+    assert (known.fits, known.origin) == (True, BlockSource.NEW_SEGMENT)
 
 
 def test_nothing_is_not_a_request():

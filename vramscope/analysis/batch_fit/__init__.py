@@ -1,10 +1,10 @@
-"""How many bytes does a step need for a batch of another size?
+"""Predicts the bytes that a step needs for a batch of another size.
 
-Steps that do the same things in the same order are replayed with the sizes that another batch would have,
-see ``_step_program``, and checked against the steps seen. Where steps differ in what they do, one straight
-line goes through the peaks of each phase. From two sizes alone nobody knows whether bytes grow with the
-size or with its square (a longer sequence): the interval holds both. What is outside of training steps, as
-evaluation, is taken to stay as it is.
+Steps that do the same things in the same order are replayed with the sizes that another batch would have
+(see ``step_program``), and checked against the recorded steps. If steps differ in what they do, one straight
+line goes through the peaks of each phase. Two sizes alone do not decide whether bytes grow linearly or
+quadratically (a longer sequence): the interval covers both. Memory outside of training steps, such as
+evaluation, is assumed to stay the same.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from vramscope.analysis.batch_fit.step_program import (
     Needs,
     Programs,
     StepProgram,
-    Steps,
+    StepSequence,
     program,
 )
 from vramscope.analysis.categories import assign
@@ -34,31 +34,33 @@ from vramscope.units import format_bytes
 
 _SAMPLES = "samples"
 _CARRIES = {2: 2.0, 3: 4.0}
-"""By the number of different sizes (3: or more): up to so many times the largest is foreseen."""
+"""Multiple of the largest size up to which bytes are predicted, for 2 and for 3 or more different sizes."""
 _STRAIGHT = 0.01
-"""Steps whose peak is this share away from what is foreseen are not on a line."""
+"""Steps whose peak differs from the prediction by this share are not on a line."""
 _LEAST_ERROR = 0.005
-"""Of the bytes: beyond the sizes seen nothing is called surer than that."""
+"""Share of the bytes: the least error of a prediction beyond the recorded sizes."""
 _MOST_STEPS = 16
-"""Of each size so many steps say enough."""
+"""Steps of each size that are used; more add nothing."""
 
 
 class Estimate(NamedTuple):
-    """Bytes, from what steps of other sizes needed."""
+    """The predicted peak of a step, in bytes."""
 
     low: int
+    """Lower end of the interval of allocated bytes."""
     likely: int
-    """Allocated at most."""
+    """The likely peak of allocated bytes."""
     high: int
+    """Upper end of the interval of allocated bytes."""
     reserved: int | None
-    """At most; None where no replay says it."""
+    """The peak of reserved bytes; None without a sure replay."""
     phase: Phase
-    """In which most is allocated."""
+    """Phase of the peak of allocated bytes."""
     categories: dict[str, int]
-    """Of ``likely``, with ``rounding``; empty where no replay says it."""
+    """Bytes of ``likely`` by category, with ``rounding``; empty without a replay."""
 
     def fits(self, free_bytes: int) -> bool | None:
-        """Return whether it fits *free_bytes* for the allocator; None where the interval decides nothing."""
+        """Return whether the step fits in *free_bytes* of the allocator; None if the interval covers both."""
         if self.low > free_bytes:
             return False
         is_surely = self.high <= free_bytes and (self.reserved is None or self.reserved <= free_bytes)
@@ -66,28 +68,29 @@ class Estimate(NamedTuple):
 
 
 class Largest(NamedTuple):
-    """The largest size that fits."""
+    """The largest batch size that fits."""
 
     size: int
-    """0 where not even the smallest fits."""
+    """The size; 0 if not even the smallest size fits."""
     is_limited_by_data: bool
-    """Larger ones may fit too, but the steps recorded do not carry so far."""
+    """Whether larger sizes may fit too, but lie beyond what the recorded steps can predict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Straight lines through the peaks of phases."""
+    """Straight lines through the peaks of phases, one per phase."""
 
     phase: NDArray[Any]
+    """Phase of each line."""
     fixed: NDArray[Any]
-    """Bytes."""
+    """Constant bytes of each line."""
     per_unit: NDArray[Any]
-    """Bytes per unit of size, that of the step before included."""
+    """Bytes per unit of size, including the slope for the size of the step before."""
     per_square: NDArray[Any] | float = 0.0
     """Bytes per square of the size."""
 
     def needs(self, size: int) -> Needs:
-        """The highest of them."""
+        """Return the highest line at *size*."""
         level = self.fixed + self.per_unit * size + self.per_square * (float(size) * size)
         row = int(level.argmax())
         return Needs(round(float(level[row])), -1, Phase(int(self.phase[row])), {})
@@ -95,44 +98,48 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class BatchFit:
-    """What steps needed, for other sizes; or the reason why nothing can be said."""
+    """A prediction of a step's peak for other batch sizes, or the reason why there is none."""
 
     unit: str
-    """``samples``: as told; ``bytes of input``: as capture saw them."""
+    """Unit of sizes: ``samples`` if sizes were given; ``bytes of input`` if the recorder measured them."""
     sizes: tuple[int, ...] = ()
-    """The different sizes there were."""
+    """The different recorded sizes, ascending."""
     n_steps: int = 0
-    """Steps that it rests upon."""
+    """Number of steps that the prediction rests on."""
     model: StepProgram | Lines | None = None
+    """The fitted model; None if there is no prediction."""
     error_bytes: int = 0
-    """The farthest that the peak of a step was from what is foreseen for it."""
+    """The largest difference between the peak of a recorded step and its prediction."""
     problem: str = ""
-    """Why nothing can be said, or why to doubt it."""
+    """Why there is no prediction, or why to doubt it; '' if there is nothing to doubt."""
     bounds: tuple[StepProgram, StepProgram] | tuple[Lines, Lines] | None = None
-    """Least and greatest growth that the sizes seen leave open; None where they leave none."""
+    """Models of the least and greatest growth that the recorded sizes allow; None if they allow only one."""
     floor_bytes: int = 0
-    """Allocated at most outside of training steps, whatever their batch."""
+    """The most bytes allocated outside of training steps, which the batch size does not change."""
     floor_phase: Phase = Phase.OTHER
-    """Phase in which that was."""
+    """Phase in which these were allocated."""
     _known: dict[int, Needs] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def basis(self) -> str:
-        """``replay``, ``lines`` or nothing."""
+        """How the prediction is made: ``replay`` or ``lines``; '' if there is none."""
         return "" if self.model is None else "lines" if isinstance(self.model, Lines) else "replay"
 
     @property
     def smallest(self) -> int:
-        """Sizes are foreseen from half of the smallest seen …"""
+        """The smallest size that is predicted: half of the smallest recorded one."""
         return max(1, self.sizes[0] // 2) if self.sizes else 0
 
     @property
     def largest(self) -> int:
-        """… to twice the largest, or four times where there were three sizes or more."""
+        """The largest size that is predicted: twice the largest recorded, or four times from 3 sizes on."""
         return int(self.sizes[-1] * _CARRIES[min(len(self.sizes), 3)]) if len(self.sizes) > 1 else 0
 
     def at(self, size: int) -> Estimate | None:
-        """What a step of *size* after others of its size needs; None where the data do not carry so far."""
+        """Return the need of a step of *size* after steps of the same size.
+
+        None if *size* lies outside of ``smallest`` to ``largest``, or there is no prediction.
+        """
         if self.model is None or not self.smallest <= size <= self.largest:
             return None
         if size not in self._known:
@@ -142,8 +149,8 @@ class BatchFit:
         if self.bounds is not None and not self.sizes[0] <= size <= self.sizes[-1]:
             both = [bound.needs(size).allocated for bound in self.bounds]
             least, most = min(least, *both), max(most, *both)
-        # Beyond the sizes seen an error of the slope grows with the distance; and which blocks are handed out
-        # larger than asked for, since their rest was too small, depends on where things come to lie.
+        # Beyond the recorded sizes an error of the slope grows with the distance. Which blocks are larger
+        # than requested, since their rest is too small to split, depends on their placement in segments.
         away = max(1.0, size / self.sizes[-1], self.sizes[0] / size)
         error = max(self.error_bytes, _LEAST_ERROR * needs.allocated if away > 1 else 0)
         margin = round(error * away) + needs.categories.get("rounding", 0)
@@ -159,15 +166,14 @@ class BatchFit:
         )
 
     def rows(self, most: int = 6) -> list[tuple[int, Estimate]]:
-        """Return the sizes worth a line in a table: some that were seen, twice the largest, the largest
-        known."""
+        """Return rows for a table: some recorded sizes, twice the largest, and the largest predicted."""
         if self.model is None:
             return []
         sizes = sorted({*self.sizes[-most:], 2 * self.sizes[-1], self.largest})
         return [(size, found) for size in sizes if (found := self.at(size)) is not None]
 
     def named(self, size: int) -> str:
-        """Return *size* in the words of somebody who knows the batches of the run."""
+        """Return *size* as a phrase in the units of the run's batches."""
         if size in self.sizes:
             words = f"{size:,} (seen)" if self.unit == _SAMPLES else f"{format_bytes(size)} (seen)"
         elif self.unit == _SAMPLES:
@@ -177,7 +183,7 @@ class BatchFit:
         return words
 
     def fitting(self, free_bytes: int) -> Largest | None:
-        """The largest size of which surely no more is allocated than *free_bytes*, as far as data carry."""
+        """Return the largest predicted size that surely allocates at most *free_bytes*."""
         if self.model is None:
             return None
         low, high = self.smallest - 1, self.largest
@@ -191,11 +197,22 @@ class BatchFit:
 def batch_fit(
     recording: Recording, others: Sequence[Recording] = (), sizes: Sequence[Sequence[int]] | None = None
 ) -> BatchFit:
-    """Over the steps of *recording* and *others*, runs of the same program.
+    """Predict the bytes that a step needs for other batch sizes.
 
-    *sizes*: for each recording the batch size of each step, or one for all of its steps; without it the
-    bytes that went into the outermost module count as size. A recording's first step is left out: the
-    optimizer has no state yet.
+    The first step of a recording does not count: the optimizer has no state yet.
+
+    Parameters
+    ----------
+    others
+        Other runs of the same program, with other batch sizes.
+    sizes
+        For each recording, the batch size of each of its steps, or one size for all of them. If None, the
+        bytes that go into the outermost module count as size.
+
+    Returns
+    -------
+    BatchFit
+        The prediction, or the reason why there is none.
     """
     unit = "bytes of input" if sizes is None else _SAMPLES
     runs = [recording, *others]
@@ -223,7 +240,7 @@ def _outside_of_steps(recording: Recording) -> tuple[int, Phase]:
     return int(level.max(initial=0)), step_and_phase_at(recording, int(level.argmax()))[1] or Phase.OTHER
 
 
-def _replayed(unit: str, parts: Sequence[Steps], programs: Programs) -> BatchFit:
+def _replayed(unit: str, parts: Sequence[StepSequence], programs: Programs) -> BatchFit:
     model, of = programs.likely, programs.of
     size, before, peak = (each[of] for each in _seen(parts))
     pairs = set(zip(size.tolist(), before.tolist(), strict=True))
@@ -238,9 +255,12 @@ def _replayed(unit: str, parts: Sequence[Steps], programs: Programs) -> BatchFit
     return found
 
 
-def _lines(unit: str, parts: Sequence[Steps]) -> BatchFit:
-    """Where of two sizes or more a step followed one as large, these steps alone count: the steady state.
-    Else the size of the step before has a slope of its own."""
+def _lines(unit: str, parts: Sequence[StepSequence]) -> BatchFit:
+    """Fit straight lines through the peaks of phases.
+
+    If steps of two or more sizes follow a step of the same size, only these steps count: the steady state.
+    Else the size of the step before has a slope of its own.
+    """
     size, before, peak = _seen(parts)
     phases = [_phase_peaks(part) for part in parts]
     shared = [phase for phase in phases[0] if all(phase in each for each in phases)]
@@ -266,7 +286,7 @@ def _lines(unit: str, parts: Sequence[Steps]) -> BatchFit:
 def _checked(
     unit: str, model: StepProgram | Lines, size: NDArray[Any], peaks: tuple[NDArray[Any], NDArray[Any]]
 ) -> BatchFit:
-    """With the error of what was foreseen, the second of *peaks*, against the steps seen."""
+    """Return a prediction with its error: recorded against predicted bytes, the two arrays of *peaks*."""
     seen, foreseen = peaks
     error = int(np.ceil(np.abs(seen - foreseen).max(initial=0)))
     highest = max(int(seen.max(initial=1)), 1)
@@ -276,11 +296,11 @@ def _checked(
     return BatchFit(unit, tuple(np.unique(size).tolist()), len(size), model, error, problem)
 
 
-# ----------------------------------------------------------------------------------- what was there
+# --------------------------------------------------------------------------------- recorded steps
 
 
-def _steps(recording: Recording, told: NDArray[Any] | None) -> Steps | None:
-    """Every step but the first whose size and the size before it are known; None where there are none."""
+def _steps(recording: Recording, told: NDArray[Any] | None) -> StepSequence | None:
+    """Return every step but the first whose own size and previous size are known; None if there are none."""
     found, n_steps = lifetimes(recording), len(recording.steps)
     if n_steps < 2:
         return None
@@ -292,18 +312,18 @@ def _steps(recording: Recording, told: NDArray[Any] | None) -> Steps | None:
     keep = np.sort(
         np.concatenate([keep[size[keep] == each][-_MOST_STEPS:] for each in np.unique(size[keep])])
     )
-    return Steps(recording, found, assign(recording, found).category, keep, size[keep], size[keep - 1])
+    return StepSequence(recording, found, assign(recording, found).category, keep, size[keep], size[keep - 1])
 
 
-def _seen(parts: Sequence[Steps]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Of all steps: the size, the size before, the peak of allocated bytes."""
+def _seen(parts: Sequence[StepSequence]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Return size, previous size and peak of allocated bytes of every step."""
     peaks = [step_peaks(part.recording).per_step.allocated[part.rows] for part in parts]
     size, before = ([getattr(part, name) for part in parts] for name in ("size", "before"))
     return np.concatenate(size), np.concatenate(before), np.concatenate(peaks)
 
 
-def _phase_peaks(part: Steps) -> dict[int, NDArray[Any]]:
-    """Of the phases that every one of the steps has."""
+def _phase_peaks(part: StepSequence) -> dict[int, NDArray[Any]]:
+    """Return the peak of each phase that all steps have, by phase."""
     rows = step_peaks(part.recording).per_phase
     found = {}
     for phase in np.unique(rows.phase).tolist():
@@ -316,7 +336,7 @@ def _phase_peaks(part: Steps) -> dict[int, NDArray[Any]]:
 
 
 def _input_bytes(recording: Recording, found: Allocations) -> NDArray[Any]:
-    """The most that went into one forward of each step: micro-batches of one step are not summed up."""
+    """Return the most bytes that go into one forward of each step; micro-batches are not summed up."""
     labels, phases = recording.labels, recording.phases
     given = labels.rows(labels.category == Category.INPUT)
     outer = phases.rows((phases.phase == Phase.FORWARD) & (phases.depth == 0) & (phases.step >= 0))

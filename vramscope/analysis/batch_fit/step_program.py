@@ -24,63 +24,67 @@ from vramscope.model.trace import Action
 
 _MALLOC = -1
 _FREE_OLDER = -2
-"""Of something that is older than the step before."""
+"""A free of a block that is older than the step before."""
 
 
-class Steps(NamedTuple):
-    """The steps of one recording that count."""
+class StepSequence(NamedTuple):
+    """The steps of one recording that a prediction uses."""
 
     recording: Recording
     found: Allocations
     category: NDArray[Any]
-    """Of each allocation."""
+    """Category of each allocation."""
     rows: NDArray[Any]
-    """Of ``Recording.steps``."""
+    """Rows of ``Recording.steps``."""
     size: NDArray[Any]
-    """Of their batches."""
+    """Batch size of each step."""
     before: NDArray[Any]
-    """Size of the step before each."""
+    """Batch size of the step before each."""
 
 
 class Needs(NamedTuple):
-    """What a step needs at its highest moment."""
+    """The needs of a step at its peak, in bytes."""
 
     allocated: int
+    """The most that is allocated in the step."""
     reserved: int
-    """The most that is reserved in the step; not at the same moment."""
+    """The most that is reserved in the step, perhaps at another moment; −1 if not known."""
     phase: Phase
+    """Phase of the peak of allocated bytes."""
     categories: dict[str, int]
-    """Allocated bytes."""
+    """Allocated bytes by category."""
 
 
-class _Deeds(NamedTuple):
-    """What one step does."""
+class _Ops(NamedTuple):
+    """The requests and frees of one step."""
 
     does: NDArray[Any]
-    """Per event: −1 a request; 2 k the end of the step's k-th, 2 k + 1 of the k-th of the step before."""
+    """For each event: −1 a request; 2 k the free of the step's k-th request, 2 k + 1 of the k-th request of
+    the step before; −2 a free of something older."""
     made: NDArray[Any]
-    """Rows of ``Allocations`` that it makes."""
+    """Rows of ``Allocations`` that the step allocates."""
     events: NDArray[Any]
+    """Event of each op."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepProgram:
-    """What every step does, and sizes as lines."""
+    """The requests and frees that every step makes, with sizes that depend on the batch size."""
 
     settings: Settings
     standing: NDArray[Any]
-    """Size, stream, pool and category of what is there all the time, shape (n, 4)."""
+    """Size, stream, pool and category of the blocks that live throughout, shape (n, 4)."""
     does: NDArray[Any]
-    """As of ``_Deeds``."""
+    """Requests and frees, coded as in ``_Ops.does``."""
     phase: NDArray[Any]
-    """Of each of these events."""
-    growth: "Growth"
-    """Bytes of each request of a step, by the size."""
+    """Phase of each of these events."""
+    growth: "SizeGrowth"
+    """Bytes of each request of a step, as a function of the batch size."""
     place: NDArray[Any]
     """Stream, pool and category of each request, shape (n, 3)."""
 
     def needs(self, size: int, before: int | None = None) -> Needs:
-        """For a step of *size* after two of size *before*, which is *size* itself where not given."""
+        """Replay a step of *size* after two steps of size *before*, or of *size* if not given."""
         before = before or size
         allocator = CachingAllocator(self.settings)
         for n_bytes, stream, pool, _ in self.standing.tolist():
@@ -96,17 +100,20 @@ class StepProgram:
     def _played(
         self, allocator: CachingAllocator, size: int, left: list[int]
     ) -> tuple[list[int], list[int], int]:
-        """One step. *left*: the addresses of what the step before made, 0 where it is gone; what this one
-        leaves, the allocated bytes before it and after each event, and the most that was reserved."""
+        """Replay one step.
+
+        *left* are the addresses of the blocks of the step before, 0 for freed ones. Returns the addresses of
+        this step's blocks, the allocated bytes before it and after each event, and the most reserved bytes.
+        """
         sizes, places, left = self._sizes(size).tolist(), self.place.tolist(), list(left)
         made: list[int] = []
         allocated, reserved = [allocator.allocated_bytes], allocator.reserved_bytes
-        for deed in self.does.tolist():
-            if deed == _MALLOC:
+        for op in self.does.tolist():
+            if op == _MALLOC:
                 stream, pool, _ = places[len(made)]
                 made.append(allocator.malloc(sizes[len(made)], stream, pool))
-            elif deed >= 0:
-                number, is_left = divmod(deed, 2)
+            elif op >= 0:
+                number, is_left = divmod(op, 2)
                 own = left if is_left else made
                 allocator.free(own[number])
                 own[number] = 0
@@ -118,7 +125,7 @@ class StepProgram:
         return self.growth.at(size)
 
     def _categories(self, at: int, size: int, before: int, allocated: int) -> dict[str, int]:
-        """Of what is live after the first *at* events of a step."""
+        """Return the bytes by category that are live after the first *at* events of a step."""
         done = self.does[:at]
         n_made = int((done == _MALLOC).sum())
         gone = done[done >= 0]
@@ -137,27 +144,27 @@ class StepProgram:
 
 
 class Programs(NamedTuple):
-    """One step for other sizes: as it is likely, and its bounds where two sizes leave the growth open."""
+    """One step for other sizes: the likely one, and its bounds if two sizes leave the growth open."""
 
     likely: StepProgram
     low: StepProgram | None
     high: StepProgram | None
     of: NDArray[Any]
-    """Which of all steps do it."""
+    """Indices of the steps that make these requests."""
     square_share: float
-    """Share of the bytes of the largest step that grow with the square of the size, or may."""
+    """Share of the largest step's bytes that grow, or may grow, quadratically with the size."""
 
 
-def program(parts: Sequence[Steps], settings: Settings) -> Programs | None:
-    """What most of the steps do; None where these are not of several sizes."""
-    deeds = [[_deeds(part, row) for row in range(len(part.rows))] for part in parts]
-    keys = [each.does.tobytes() for own in deeds for each in own]
+def program(parts: Sequence[StepSequence], settings: Settings) -> Programs | None:
+    """Return the program that most of the steps follow; None if these have only one size."""
+    ops = [[_ops(part, row) for row in range(len(part.rows))] for part in parts]
+    keys = [each.does.tobytes() for own in ops for each in own]
     common = max(set(keys), key=keys.count)
     of = np.flatnonzero([key == common for key in keys])
     size = np.concatenate([part.size for part in parts])[of]
     if len(np.unique(size)) < 2 or 2 * len(of) < len(keys):
         return None
-    flat = [(part, row, each) for part, own in zip(parts, deeds, strict=True) for row, each in enumerate(own)]
+    flat = [(part, row, each) for part, own in zip(parts, ops, strict=True) for row, each in enumerate(own)]
     alike = [flat[i] for i in of.tolist()]
     requested = np.stack([part.found.size[each.made] for part, _, each in alike])
     likely, low, high = grown(size, requested)
@@ -176,8 +183,8 @@ def program(parts: Sequence[Steps], settings: Settings) -> Programs | None:
     return Programs(found_program, bounds[0], bounds[1], of, share)
 
 
-class Growth(NamedTuple):
-    """Bytes of values by the size of a batch: a constant, a line, a square."""
+class SizeGrowth(NamedTuple):
+    """Bytes of values as a function of the batch size: a constant, a linear and a quadratic part."""
 
     fixed: NDArray[Any]
     per_unit: NDArray[Any]
@@ -191,26 +198,26 @@ class Growth(NamedTuple):
 
 
 _NEAR = 0.002
-"""A ratio of bytes so near the ratio of sizes is that ratio: rounding to elements moves it by less."""
+"""Relative difference below which two ratios are equal: rounding to elements moves a ratio by less."""
 
 
-def grown(size: NDArray[Any], values: NDArray[Any]) -> tuple[Growth, Growth, Growth]:
-    """Return how each column of *values* grows with *size*: as is likely, at least, at most."""
+def grown(size: NDArray[Any], values: NDArray[Any]) -> tuple[SizeGrowth, SizeGrowth, SizeGrowth]:
+    """Return how each column of *values* grows with *size*: the likely, the least and the most growth."""
     none = np.zeros(values.shape[1])
-    line = Growth(*_straight(size, values), none)
+    line = SizeGrowth(*_straight(size, values), none)
     sizes = np.unique(size).astype(float)
     level = np.stack([values[size == each].mean(axis=0) for each in sizes.tolist()]).astype(float)
     highest = np.maximum(np.abs(level).max(axis=0), 1.0)
-    square = Growth(none, none, (level / sizes[:, None] ** 2).mean(axis=0))
+    square = SizeGrowth(none, none, (level / sizes[:, None] ** 2).mean(axis=0))
     is_line = _is_near(line, sizes, level, highest)
     if len(sizes) == 2:
-        # Every pair of points lies on a line: only a constant and a proportion are sure.
+        # Any two points lie on a line: only a constant and a proportional growth are sure.
         is_line &= (np.abs(line.fixed) <= _NEAR * highest) | (np.abs(level[1] - level[0]) <= _NEAR * highest)
     is_square = ~is_line & _is_near(square, sizes, level, highest)
     is_open = ~is_line & ~is_square
     columns = np.stack([np.ones(len(sizes)), (sizes / sizes[-1]) ** 2], axis=1)
     bent = np.linalg.lstsq(columns, level, rcond=None)[0]
-    curve = Growth(bent[0], none, bent[1] / sizes[-1] ** 2)
+    curve = SizeGrowth(bent[0], none, bent[1] / sizes[-1] ** 2)
     steep = is_open & (line.fixed < -_NEAR * highest)  # grows faster than a line through zero
     likely = _mixed(line, (is_square, square), (steep, curve))
     low = _mixed(line, (is_square, square))
@@ -218,7 +225,9 @@ def grown(size: NDArray[Any], values: NDArray[Any]) -> tuple[Growth, Growth, Gro
     return likely, low, high
 
 
-def _is_near(growth: Growth, sizes: NDArray[Any], level: NDArray[Any], highest: NDArray[Any]) -> NDArray[Any]:
+def _is_near(
+    growth: SizeGrowth, sizes: NDArray[Any], level: NDArray[Any], highest: NDArray[Any]
+) -> NDArray[Any]:
     foreseen = np.stack(
         [growth.fixed + growth.per_unit * s + growth.per_square * s * s for s in sizes.tolist()]
     )
@@ -226,22 +235,22 @@ def _is_near(growth: Growth, sizes: NDArray[Any], level: NDArray[Any], highest: 
     return near
 
 
-def _mixed(base: Growth, *others: tuple[NDArray[Any], Growth]) -> Growth:
+def _mixed(base: SizeGrowth, *others: tuple[NDArray[Any], SizeGrowth]) -> SizeGrowth:
     parts = [part.copy() for part in base]
     for rows, other in others:
         for part, values in zip(parts, other, strict=True):
             part[rows] = values[rows]
-    return Growth(*parts)
+    return SizeGrowth(*parts)
 
 
 def _straight(size: NDArray[Any], values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Fixed and per unit of each column of *values*, by least squares."""
+    """Return constant and slope of each column of *values*, by least squares."""
     columns = np.stack([np.ones(len(size)), size / size.max()], axis=1)
     fixed, slope = np.linalg.lstsq(columns, values.astype(float), rcond=None)[0]
     return fixed, slope / size.max()
 
 
-def _deeds(part: Steps, row: int) -> _Deeds:
+def _ops(part: StepSequence, row: int) -> _Ops:
     start, end = _span(part, row)
     older = part.recording.steps.start_event[max(part.rows[row] - 1, 0)]
     action = part.recording.trace.action[start:end]
@@ -253,21 +262,21 @@ def _deeds(part: Steps, row: int) -> _Deeds:
     for rows, is_left in ((made, 0), (of_before, 1)):
         within = (died[rows] >= start) & (died[rows] < end)
         does[died[rows][within] - start] = 2 * np.flatnonzero(within) + is_left
-    return _Deeds(does[events - start], made, events)
+    return _Ops(does[events - start], made, events)
 
 
 def _between(born: NDArray[Any], start: int, end: int) -> NDArray[Any]:
-    """Allocations are in order of their births."""
+    """Return the rows born in [start, end): allocations are in order of their births."""
     return np.arange(np.searchsorted(born, start), np.searchsorted(born, end))
 
 
-def _span(part: Steps, row: int) -> tuple[int, int]:
+def _span(part: StepSequence, row: int) -> tuple[int, int]:
     steps, step = part.recording.steps, part.rows[row]
     return int(steps.start_event[step]), int(min(steps.end_event[step], len(part.recording.trace)))
 
 
-def _standing(part: Steps, row: int) -> NDArray[Any]:
-    """What is live when the step begins, but for what the step before made."""
+def _standing(part: StepSequence, row: int) -> NDArray[Any]:
+    """Return the blocks that are live when the step begins, without those of the step before."""
     start, found = _span(part, row)[0], part.found
     older = part.recording.steps.start_event[max(part.rows[row] - 1, 0)]
     live = np.flatnonzero(found.allocated_at(start) & (found.alloc_event < older))
@@ -276,8 +285,8 @@ def _standing(part: Steps, row: int) -> NDArray[Any]:
     return standing
 
 
-def _phases(part: Steps, deeds: _Deeds) -> NDArray[Any]:
+def _phases(part: StepSequence, ops: _Ops) -> NDArray[Any]:
     phases = part.recording.phases
-    row = phases_of(phases, len(part.recording.trace))[deeds.events]
+    row = phases_of(phases, len(part.recording.trace))[ops.events]
     phase: NDArray[Any] = np.append(phases.phase, Phase.OTHER)[row]
     return phase

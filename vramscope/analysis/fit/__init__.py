@@ -1,9 +1,8 @@
-"""What would fit: on which card, under which allocator setting, with which batch, with which strategy?
+"""What would fit: on which card, under which allocator setting, with which batch, with which strategy.
 
-One answer, in one place: the command prints it, the dashboard draws it. It rests on a replay of the
-recorded requests (``what_if``). A verdict is given only where the replay explains what was recorded: a run
-that ran out of memory and stopped there, or of whose reserved bytes the replay reaches less, fits nothing
-for certain.
+The command prints this answer and the dashboard draws it. It rests on a replay of the recorded requests
+(``what_if``). A verdict is given only if the replay explains the recording. Nothing is certain to fit if a
+run stopped because memory ran out, or if the replay reserves less than was recorded.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,32 +27,32 @@ from vramscope.analysis.settings_advice import (
 from vramscope.analysis.step_and_phase import step_and_phase_at
 from vramscope.analysis.strategies import Strategies, strategies
 from vramscope.analysis.timeline import timeline
-from vramscope.analysis.what_if import Outcome, Program, device_total, program_of
+from vramscope.analysis.what_if import ReplayResult, RequestSequence, device_total, request_sequence
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording
 from vramscope.model.trace import Action
 from vramscope.units import format_bytes
 
 UNKNOWN_OUTSIDE_BYTES = 600 << 20
-"""Bytes of CUDA's context and libraries where the recording does not say: 300 to 600 MiB are usual."""
+"""Bytes assumed for CUDA's context and libraries if not recorded: 300 to 600 MiB are usual."""
 BASIS = (
     "by replay of the recorded requests: a program that does something else under other settings is not "
     "foreseen, nor is the time that releases and mappings take"
 )
 _UNANSWERABLE = ("no_layout", "made_up_segments", "moments_only", "totals_only", "driver_only")
-"""Notes of sources in which nothing says what the allocator did; their text says what is missing."""
+"""Codes of notes on sources without the allocator's requests; the note's text says what is missing."""
 _REPRODUCED = 0.02
 """Largest difference between the replay and the recorded reserved bytes, as a share of these."""
 _FEWEST_STEPS = 2
-"""Completed steps after which the peak of a killed run is taken to have been reached."""
+"""Completed steps after which a killed run is assumed to have reached its peak."""
 
 
-class Verdict(str, Enum):
+class FitVerdict(str, Enum):
     """Whether the recorded program fits a device."""
 
     FITS = "fits"
     TIGHT = "tight"
-    """Fits, but the allocator has to release its whole cache at least once."""
+    """The program fits, but the allocator has to release its whole cache at least once."""
     TOO_SMALL = "too small"
     UNKNOWN = "unknown"
     """The recording does not decide it; ``Placed.reason`` says why."""
@@ -61,7 +60,7 @@ class Verdict(str, Enum):
     @property
     def fits(self) -> bool | None:
         """Whether the program fits; None where that is not known."""
-        return None if self is Verdict.UNKNOWN else self is not Verdict.TOO_SMALL
+        return None if self is FitVerdict.UNKNOWN else self is not FitVerdict.TOO_SMALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Everything that may be asked for."""
+    """The questions that ``fit`` answers, and their options."""
 
     targets: tuple[Target, ...] = ()
     """Devices; the recorded one where empty."""
@@ -87,18 +86,18 @@ class Question:
     others: tuple[Recording, ...] = ()
     """Runs of the same program with other batches."""
     batch_sizes: tuple[tuple[int, ...], ...] | None = None
-    """Sizes of the steps of each recording; where None, bytes of input count."""
+    """Batch size of each step of each recording; if None, bytes of input count as size."""
     n_gpus: int = 8
-    """Devices among which shards are counted."""
+    """Number of GPUs that sharding strategies distribute over."""
     has_own_target: bool = True
-    """Whether the recorded device counts as a target where none is given."""
+    """Whether the recorded device counts as a target if none is given."""
     is_brief: bool = False
     """Whether only the verdicts are wanted: no search for settings, no batches, no strategies."""
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """Callbacks of somebody who waits for the answer."""
+class FitProgress:
+    """Callbacks that report the progress of ``fit``."""
 
     stage: Callable[[str], None] = lambda _: None
     """Receives the name of each stage when it begins."""
@@ -108,61 +107,68 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """What becomes of the program on one device."""
+    """The result of the program on one device."""
 
     target: Target
     room_bytes: int
     """Bytes that the allocator can reserve there."""
-    plain: Outcome
-    """Result as the program is."""
-    verdict: Verdict
+    plain: ReplayResult
+    """Replay with the recorded settings."""
+    verdict: FitVerdict
     reason: str = ""
-    """Why the verdict is not known; '' where it is."""
-    chosen: Outcome | None = None
-    """Result with the setting that was asked for, or is advised."""
+    """Why the verdict is not known; '' if it is known."""
+    chosen: ReplayResult | None = None
+    """Replay with the requested setting, else the advised one; None if there is neither."""
 
 
 @dataclass(frozen=True, slots=True)
 class FitAnswer:
-    """Everything that ``fit`` says about one recording."""
+    """The whole answer of ``fit`` for one recording."""
 
     rank: int
+    """Rank of the recorded process."""
     device: int
+    """Index of the recorded device."""
     problem: str = ""
-    """Why there is no answer at all; '' where there is one."""
+    """Why there is no answer at all; '' if there is one."""
     recorded_peak_bytes: int = 0
-    """Most reserved bytes, as recorded."""
+    """The most reserved bytes, as recorded."""
     outside_bytes: int = UNKNOWN_OUTSIDE_BYTES
-    """Bytes of a card that the allocator cannot have."""
+    """Bytes of a card that the allocator cannot reserve: CUDA's context and libraries."""
     is_outside_measured: bool = False
+    """Whether ``outside_bytes`` is measured; else it is an assumption."""
     limit_bytes: int | None = None
     """Bytes that ``set_per_process_memory_fraction`` allowed the recorded process."""
     own_total_bytes: int = 0
-    """Bytes of the recorded device; 0 where not known."""
+    """Size of the recorded device in bytes; 0 if not known."""
     is_simulated: bool = False
+    """Whether the recorded device is simulated or predicted."""
     ending: str = ""
-    """Why what comes after the recording is not known, as a clause; '' where the program ended by itself."""
-    as_recorded: Outcome | None = None
+    """Why the program's further need is not known, as a clause; '' if the program ended by itself."""
+    as_recorded: ReplayResult | None = None
     """Replay under the recorded circumstances."""
-    without_limit: Outcome | None = None
-    """Replay on a device that never ends."""
+    without_limit: ReplayResult | None = None
+    """Replay on a device without a limit."""
     setting: Candidate | None = None
-    """The setting that was asked for."""
+    """The requested setting."""
     settings: SettingsAdvice | None = None
+    """The search for a setting; None if a setting was requested."""
     placed: tuple[Placed, ...] = ()
-    """One for each device that was asked about."""
-    as_asked: Outcome | None = None
-    """Result with the setting that was asked for: on the first device, or without limit for none."""
+    """Result for each target device."""
+    as_asked: ReplayResult | None = None
+    """Replay with the requested setting: on the first device, or without a limit if there is none."""
     smallest: tuple[Card | None, Card | None] = (None, None)
-    """The smallest card that surely fits: as it is, and with ``chosen``."""
+    """The smallest cards that surely fit: with the recorded settings, and with ``chosen``."""
     batch: BatchFit | None = None
+    """Needs of a step with other batch sizes."""
     strategies: Strategies | None = None
+    """Strategies that lower the peak."""
     moments: dict[int, str] = field(default_factory=dict)
     """Phrase for each event at which a replay failed: ``at step 3 in forward``."""
 
     @property
     def chosen(self) -> Candidate | None:
-        """The setting that was asked for, else the advised one; None for none."""
+        """The requested setting, else the advised one; None if there is neither."""
         if self.setting is not None:
             return self.setting
         return self.settings.advised.candidate if self.settings and self.settings.advised else None
@@ -173,7 +179,7 @@ class FitAnswer:
 
         True where the recording says nothing about reserved bytes.
         """
-        found = 0 if self.as_recorded is None else self.as_recorded.peak_reserved
+        found = 0 if self.as_recorded is None else self.as_recorded.peak_reserved_bytes
         return (
             not self.recorded_peak_bytes
             or abs(found - self.recorded_peak_bytes) <= _REPRODUCED * self.recorded_peak_bytes
@@ -181,7 +187,7 @@ class FitAnswer:
 
     @property
     def fits(self) -> bool | None:
-        """Whether it fits the first device, as it is; None where that is not known."""
+        """Whether the program fits the first device with its recorded settings; None if not known."""
         if self.placed:
             return self.placed[0].verdict.fits
         ran_out = self.as_recorded is not None and not self.as_recorded.fits
@@ -196,64 +202,69 @@ class FitAnswer:
         room = total if is_bare else total - self.outside_bytes
         if self.limit_bytes is not None and self.own_total_bytes:
             room = min(room, round(total * self.limit_bytes / self.own_total_bytes))
-        # So much was reserved there, whatever is assumed about the rest.
+        # The recorded device held the recorded peak, whatever is assumed about the rest.
         return max(room, self.recorded_peak_bytes if target.is_own else 1)
 
-    def judged(self, target: Target, outcome: Outcome) -> tuple[Verdict, str]:
-        """Return the verdict on a replay on *target*, and why it is not known."""
+    def judged(self, target: Target, outcome: ReplayResult) -> tuple[FitVerdict, str]:
+        """Return the verdict on a replay on *target*, and the reason if it is not known."""
         room, recorded = self.room_on(target), self.recorded_peak_bytes
         is_less = not self.is_reproduced and room < recorded
         if not outcome.fits:
             if not self.ending and not self.is_reproduced and recorded <= room:
-                return Verdict.FITS, ""  # as much was reserved when it was recorded, and it went on
-            return Verdict.TOO_SMALL, ""
+                return FitVerdict.FITS, ""  # the recorded program reserved no more, and went on
+            return FitVerdict.TOO_SMALL, ""
         if self.ending:
-            return Verdict.UNKNOWN, self.ending
+            return FitVerdict.UNKNOWN, self.ending
         if is_less:
-            reached = format_bytes(outcome.peak_reserved)
+            reached = format_bytes(outcome.peak_reserved_bytes)
             told = f"{format_bytes(recorded)} were reserved when it was recorded"
-            return Verdict.UNKNOWN, f"{told}, of which the replay explains {reached}"
-        return (Verdict.TIGHT if outcome.n_retries else Verdict.FITS), ""
+            return FitVerdict.UNKNOWN, f"{told}, of which the replay explains {reached}"
+        return (FitVerdict.TIGHT if outcome.n_retries else FitVerdict.FITS), ""
 
-    def word_on(self, target: Target, free: Outcome, replayed: Callable[[], Outcome]) -> Verdict:
-        """Return the verdict on *target*; *replayed()* is asked only where bytes alone do not decide.
+    def word_on(self, target: Target, free: ReplayResult, replayed: Callable[[], ReplayResult]) -> FitVerdict:
+        """Return the verdict on *target*; *replayed* is called only if the bytes alone do not decide.
 
-        *free* is the replay, under the same setting, on a device that never ends.
+        *free* is the replay under the same setting on a device without a limit.
         """
         room = self.room_on(target)
-        if free.capacity_bytes is None and free.peak_reserved <= room:
+        if free.capacity_bytes is None and free.peak_reserved_bytes <= room:
             return self.judged(target, free)[0]
-        if free.capacity_bytes is None and free.peak_allocated > room:
-            return Verdict.TOO_SMALL
+        if free.capacity_bytes is None and free.peak_allocated_bytes > room:
+            return FitVerdict.TOO_SMALL
         return self.judged(target, replayed())[0]
 
 
 def fit(
-    recording: Recording, question: Question | None = None, progress: Progress | None = None
+    recording: Recording, question: Question | None = None, progress: FitProgress | None = None
 ) -> FitAnswer:
-    """Answer *question* for one recording: some ten replays of 2 to 3 s per million events.
+    """Answer what would fit, for one recording: some ten replays of 2 to 3 s per million events.
 
     Parameters
     ----------
     recording
         One device of one rank.
     question
-        What to ask; every usual question where None.
+        Cards, settings, batches and strategies to answer for; the usual ones if None.
     progress
-        Callbacks for somebody who waits.
+        Callbacks that report the progress.
+
+    Returns
+    -------
+    FitAnswer
+        The verdicts, with every replay that they rest on; sizes in bytes.
 
     Raises
     ------
     UsageError
-        Where a size, a setting or a number of devices cannot be meant.
+        If a size, a setting or a number of devices is impossible.
     """
-    question, progress = question or Question(), progress or Progress()
+    question, progress = question or Question(), progress or FitProgress()
     problem = unanswerable(recording)
     ids = recording.process.rank, recording.device.index
     if problem:
         return FitAnswer(*ids, problem=problem)
     progress.stage("replaying")
-    program = program_of(recording)
+    program = request_sequence(recording)
     known = outside_bytes(recording)
     as_recorded, without_limit = reproduction(recording, program)
     base = FitAnswer(
@@ -273,15 +284,15 @@ def fit(
 
 
 class _Answering:
-    """The stages of one answer, in the order in which somebody who stops it would want them."""
+    """The stages of one answer, the most wanted first, since the caller may stop early."""
 
     def __init__(
         self,
         recording: Recording,
-        program: Program,
+        program: RequestSequence,
         base: FitAnswer,
         question: Question,
-        progress: Progress,
+        progress: FitProgress,
     ) -> None:
         self._recording = recording
         self._base = base
@@ -327,13 +338,13 @@ class _Answering:
             self._recording, self._base.room_on(target), self._progress.play, target.total_bytes
         )
 
-    def _replayed(self, candidate: Candidate | None, target: Target) -> Outcome:
+    def _replayed(self, candidate: Candidate | None, target: Target) -> ReplayResult:
         room = self._base.room_on(target)
         whole = device_total(self._recording, room, target.total_bytes)
         return replayed(self._program, self._recording, (room, whole), candidate)
 
     def _placed(self, target: Target) -> Placed:
-        """Of the first target the search has both results already."""
+        """Return the result on *target*; the search already has both replays for the first target."""
         found, chosen = self._base.settings, self._base.chosen
         if found is not None and target == self._targets[0]:
             plain, other = found.base, found.advised.outcome if found.advised else None
@@ -343,12 +354,12 @@ class _Answering:
         verdict, reason = self._base.judged(target, plain)
         return Placed(target, self._base.room_on(target), plain, verdict, reason, other)
 
-    def _without_limit(self, candidate: Candidate | None) -> Outcome:
+    def _without_limit(self, candidate: Candidate | None) -> ReplayResult:
         whole = device_total(self._recording, None, None)
         return replayed(self._program, self._recording, (None, whole), candidate)
 
     def _smallest(self, candidate: Candidate | None) -> Card | None:
-        """Replayed only where the bytes alone do not say it."""
+        """Return the smallest card that surely fits; a card is replayed only if bytes do not decide."""
         free = self._base.without_limit
         if candidate is not None or free is None:
             free = self._without_limit(candidate)
@@ -370,7 +381,7 @@ class _Answering:
 
 
 def unanswerable(recording: Recording) -> str:
-    """Return why nothing can be said about *recording*, as one clause; '' where something can."""
+    """Return why there is no answer for *recording*, as one clause; '' if there is one."""
     if not len(recording.trace):
         return "it has no events, so there is nothing to replay"
     codes = {note.code: note.text for note in recording.notes}
@@ -381,19 +392,19 @@ def unanswerable(recording: Recording) -> str:
 
 
 def own_target(recording: Recording) -> tuple[Target, ...]:
-    """Return the recorded device as a target; empty where its size is not known."""
+    """Return the recorded device as a target; empty if its size is not known."""
     total, limit = recording.device.total_bytes, recorded_limit(recording)
     limited = "" if limit is None else f" (the program limits itself to {format_bytes(limit)})"
     return (Target(f"this device of {format_bytes(total)}{limited}", total, is_own=True),) if total else ()
 
 
 def is_simulated(recording: Recording) -> bool:
-    """Return whether the device is a model: nothing lies outside of its allocator."""
+    """Return whether the device is simulated, so that nothing lies outside of its allocator."""
     return "simulated" in (recording.device.kind, recording.source) or recording.source == "predicted"
 
 
 def ending(recording: Recording) -> str:
-    """Return why what comes after the recording is not known, as a clause; '' where nothing is missing."""
+    """Return why the program's further need is not known, as a clause; '' if nothing is missing."""
     if ended_short(recording):
         return "the recording ends with an allocation that failed, and what comes after it is not known"
     has_died = any(note.code == "died" for note in recording.notes)
@@ -403,7 +414,7 @@ def ending(recording: Recording) -> str:
 
 
 def moment(recording: Recording, event: int) -> str:
-    """Return where the program was at *event*, as people know it."""
+    """Return where the program was at *event*, as a phrase such as ``at step 3 in forward``."""
     if event < 0:
         return "before the first event"
     step, phase = step_and_phase_at(recording, event + 1)
@@ -412,7 +423,7 @@ def moment(recording: Recording, event: int) -> str:
 
 
 def fullest_first(recordings: Sequence[Recording]) -> list[Recording]:
-    """Return *recordings* in the order in which they are worth looking at: out of memory, then by bytes."""
+    """Return *recordings* by interest: those that ran out of memory first, then by peak reserved bytes."""
 
     def rank(recording: Recording) -> tuple[bool, bool, int]:
         reserved = int(timeline(recording).reserved.max(initial=0)) if len(recording.trace) else 0
@@ -421,15 +432,17 @@ def fullest_first(recordings: Sequence[Recording]) -> list[Recording]:
     return sorted(recordings, key=rank, reverse=True)
 
 
-def fit_all(recordings: Iterable[Recording], question: Question, progress: Progress) -> Iterator[FitAnswer]:
-    """Yield the answer for every device: the whole one for the fullest, the verdict alone for the others."""
+def fit_all(
+    recordings: Iterable[Recording], question: Question, progress: FitProgress
+) -> Iterator[FitAnswer]:
+    """Yield an answer for every device: the whole answer for the fullest, only verdicts for the others."""
     for number, recording in enumerate(fullest_first(list(recordings))):
         own = question if not number else replace(question, is_brief=True, others=(), batch_sizes=None)
         yield fit(recording, own, progress)
 
 
 def checked_sizes(sizes: Sequence[Sequence[int]], recordings: Sequence[Recording]) -> None:
-    """Raise UsageError where *sizes* are not one for each run, and one or all for its steps."""
+    """Raise UsageError unless each run has one batch size, or one for each of its steps."""
     if len(sizes) != len(recordings):
         raise UsageError("--batch: sizes of one run after the other, with a semicolon between runs")
     for own, recording in zip(sizes, recordings, strict=True):

@@ -1,4 +1,4 @@
-"""How many bytes does torch find on a card?"""
+"""Sizes of GPU cards in bytes, as torch reports them."""
 
 import re
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ class Card:
     name: str
     sold_as_gb: int
     total_bytes: int
-    """As ``torch.cuda.mem_get_info()[1]``: less than nvidia-smi shows, as the driver keeps some."""
+    """Bytes as in ``torch.cuda.mem_get_info()[1]``: the driver keeps some, so nvidia-smi shows more."""
 
     @property
     def label(self) -> str:
-        """With what it is sold as, for those whose names do not say it."""
+        """The name, with the advertised size if the name does not end with it."""
         return self.name if self.name.endswith("GB") else f"{self.name} {self.sold_as_gb} GB"
 
     @property
     def phrase(self) -> str:
-        """As in a sentence: ``a 16 GB T4``."""
+        """A phrase for a sentence: ``a 16 GB T4``."""
         name = self.name.removesuffix(f" {self.sold_as_gb} GB")
         article = "an" if str(self.sold_as_gb).startswith("8") else "a"
         return f"{article} {self.sold_as_gb} GB {name}"
@@ -51,17 +51,19 @@ CARDS = tuple(
         ("MI300X", 192, 191.4),
     )
 )
-"""By their bytes."""
+"""Known cards, the smallest first."""
 
 
 def card_named(text: str) -> Card | None:
-    """``'4090'``, ``'a100-40'``, ``'H200'``: the card whose name has all of these words; None where none has,
-    the smallest where several have."""
+    """Return the card whose name has all words of *text*, such as ``'4090'``, ``'a100-40'`` or ``'H200'``.
+
+    The smallest card if several match; None if none does.
+    """
     asked = _words(text)
     known = ((card, _words(card.label)) for card in CARDS)
     return next((card for card, words in known if asked and asked <= words), None)
 
 
 def _words(text: str) -> set[str]:
-    """Small letters and digits, without what every name has."""
+    """Return the words of a name in lower case, without those that many names share."""
     return set(re.findall(r"[a-z0-9]+", re.sub(r"gb\b", " ", text.lower()))) - {"nvidia", "rtx", "geforce"}

@@ -1,8 +1,8 @@
-"""Does memory grow from step to step, where, by which mistake, and who keeps it?
+"""Finds memory that grows from step to step: the line, the mistake, and the variable that keeps it.
 
-Asked of the level at the same point of every step, by the line that allocated it. Three kinds of growth have
-three verdicts: what is allocated (a leak), what the allocator keeps beyond it (fragmentation, no leak), and
-what the driver counts beyond that (outside of torch).
+The analysis compares the allocated bytes of each line at the same point of every step. Three kinds of growth
+get three verdicts: allocated memory (a leak), memory that the allocator reserves beyond it (fragmentation, no
+leak), and memory that the driver counts beyond that (outside of torch).
 """
 
 from collections import defaultdict
@@ -43,7 +43,7 @@ from vramscope.analysis.leaks.holders import (
     path_of,
     root_of,
 )
-from vramscope.analysis.leaks.iterations import turns
+from vramscope.analysis.leaks.iterations import iteration_boundaries
 from vramscope.analysis.leaks.levels import Levels, Place, levels_of
 from vramscope.analysis.leaks.outside import (
     cache_growth,
@@ -58,8 +58,8 @@ from vramscope.units import format_bytes
 
 LEAST_BYTES_PER_STEP = 16 << 10
 _LEAST_BYTES_OF_A_LINE = 512
-_MOST_TURNS = 320
-_LINES_TOLD = 5
+_MOST_ITERATIONS = 320
+_MOST_LINES = 5
 _WARM_UP = 1
 _LEAST_STEPS_HELD = 3
 
@@ -69,58 +69,61 @@ class Leak:
     """Memory that grows for one reason."""
 
     cause: str
-    """One of ``_cause.CAUSES``."""
+    """One of ``causes.CAUSES``."""
     holder: str | None
-    """The variable, as the program would write it; None where nobody looked or found it."""
+    """The variable that keeps it, as the program writes it; None if no search was made or it found none."""
     edit: str
-    """What ends it."""
+    """The edit that ends the leak."""
     path: str | None
-    """The whole way from a name to one of the blocks."""
+    """The whole path of references from a name to one of the blocks."""
     kept_at: tuple[str, int, str] | None
-    """File, line and text of the statement that keeps it."""
+    """File, line and text of the statement that keeps it; None if not known."""
     lines: tuple[tuple[Frame | None, float], ...]
-    """Where it is allocated, with bytes per step, most first; None: no stack was recorded."""
+    """Lines that allocate it, with bytes per step, most first; the frame is None if no stack was recorded."""
     in_backward: tuple[bool, ...]
-    """Of each line: whether it only called the backward that allocated, which has no stack of its own."""
+    """For each line: whether it only called the backward that allocated, which has no stack of its own."""
     bytes_per_step: float
+    """Bytes that it grows by in each step."""
     n_bytes: int
-    """Grown since the first step that was looked at."""
+    """Bytes grown since the first step compared."""
     first_step: int
     """Index of that step."""
     n_steps: int
-    """Looked at."""
+    """Number of steps compared."""
     confidence: float
-    """0 to 1: how steadily it grows."""
+    """How steadily it grows, 0 to 1."""
     level: NDArray[Any]
-    """Allocated bytes of its lines at every instant of ``Leaks.turns``."""
+    """Allocated bytes of its lines at every instant of ``Leaks.iteration_boundaries``."""
     rows: NDArray[Any]
-    """Of ``lifetimes``: what was allocated since the first step looked at, and is alive at the last."""
+    """Rows of ``lifetimes`` allocated since the first step compared and alive at the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaks:
-    """Every leak, the largest first, and the growth that is none."""
+    """Every leak, the largest first, and growth that is no leak."""
 
-    turns: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
-    """The instants that were compared: ends of steps, or the same point of an inferred loop."""
+    iteration_boundaries: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
+    """The instants compared: ends of steps, or the same point of an inferred loop."""
     has_steps: bool = False
-    """Whether the steps are known, not inferred."""
+    """Whether the steps are recorded, not inferred."""
     leaks: tuple[Leak, ...] = ()
+    """The leaks, the largest first."""
     batch: Leak | None = None
     """A batch that grows from step to step: no leak. Its ``level`` is the most allocated in each step."""
     cache_bytes_per_step: float = 0.0
-    """Reserved beyond allocated; 0 where it does not grow."""
+    """Growth of reserved beyond allocated memory, in bytes per step; 0 if it does not grow."""
     outside_bytes_per_step: float = 0.0
-    """Of the process beyond reserved, by the driver; 0 where it does not grow or nobody asked the driver."""
+    """Growth of the process outside of torch, by the driver, in bytes per step; 0 if it does not grow or the
+    driver was not asked."""
     n_rises: int = 0
-    """How often memory rose, where it rises every so many steps only, as with evaluations; else 0."""
-    n_turns: int = 0
-    """Steps, or turns of the loop, that were there to be compared."""
+    """How often memory rose, if it rises only every few steps, for example with evaluations; else 0."""
+    n_iterations: int = 0
+    """Steps, or iterations of an inferred loop, that could be compared."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """What is asked of a recording once."""
+class _LeakContext:
+    """Facts about a recording that every leak needs, computed once."""
 
     levels: Levels
     holdings: Mapping[int, Held]
@@ -131,34 +134,45 @@ class _Known:
 
 
 def leaks(recording: Recording, min_bytes_per_step: int = LEAST_BYTES_PER_STEP) -> Leaks:
-    """What grows by *min_bytes_per_step* or more; needs 7 steps. 1 s per million events."""
-    at, has_steps = turns(recording)
+    """Find memory that grows from step to step; needs 7 steps and 1 s per million events.
+
+    Parameters
+    ----------
+    min_bytes_per_step
+        Least growth to report, in bytes per step.
+
+    Returns
+    -------
+    Leaks
+        Every leak with its line, cause and holder, and growth that is no leak.
+    """
+    at, has_steps = iteration_boundaries(recording)
     if len(at) < LEAST_LEVELS:
-        return Leaks(at, has_steps, n_turns=len(at))
-    stride = -(-len(at) // _MOST_TURNS)
+        return Leaks(at, has_steps, n_iterations=len(at))
+    stride = -(-len(at) // _MOST_ITERATIONS)
     found = _compared(recording, at[::-1][::stride][::-1], stride, min_bytes_per_step)
     every = rounds(timeline(recording).allocated[at])
     if are_enough(every) and not found.leaks and found.batch is None:
         now_and_then = _compared(recording, at[every], int(np.median(np.diff(every[1:]))), min_bytes_per_step)
         found = replace(found, leaks=now_and_then.leaks)
         if found.leaks:
-            found = replace(found, turns=now_and_then.turns)
-    return replace(found, has_steps=has_steps, n_rises=max(len(every) - 1, 0), n_turns=len(at))
+            found = replace(found, iteration_boundaries=now_and_then.iteration_boundaries)
+    return replace(found, has_steps=has_steps, n_rises=max(len(every) - 1, 0), n_iterations=len(at))
 
 
 def _compared(recording: Recording, at: NDArray[Any], stride: int, least: int) -> Leaks:
-    """What is allocated at the instants *at*, each *stride* steps after the one before."""
+    """Compare the allocated memory at the instants *at*, which are *stride* steps apart."""
     levels = levels_of(recording, at, stride)
-    known = _known(levels)
+    context = _context(levels)
     batch = growing_batch(levels)
-    asked = [_leak(known, rows) for rows in _grouped(known, _growing(levels, batch)).values()]
-    fed = None if batch is None or not batch.is_sure else _batch(known, batch)
+    asked = [_leak(context, rows) for rows in _grouped(context, _growing(levels, batch)).values()]
+    fed = None if batch is None or not batch.is_sure else _batch(context, batch)
     if fed is not None and fed.cause == "unknown":
         asked, fed = [*asked, fed], None
     found = [leak for leak in asked if leak is not None and leak.bytes_per_step >= least]
     found.sort(key=lambda leak: -leak.bytes_per_step)
     return Leaks(
-        turns=at,
+        iteration_boundaries=at,
         leaks=tuple(found),
         batch=fed if fed is not None and fed.bytes_per_step >= least else None,
         # The cache of a batch that grows follows its peaks.
@@ -167,7 +181,7 @@ def _compared(recording: Recording, at: NDArray[Any], stride: int, least: int) -
     )
 
 
-def _known(levels: Levels) -> _Known:
+def _context(levels: Levels) -> _LeakContext:
     recording = levels.recording
     marks = recording.marks
     backward = marks.rows(
@@ -175,7 +189,7 @@ def _known(levels: Levels) -> _Known:
         & (marks.phase == Phase.BACKWARD)
         & (marks.event >= levels.at[window(len(levels.at))])
     )
-    return _Known(
+    return _LeakContext(
         levels=levels,
         holdings=held(recording, levels.found, levels.born),
         assigned=assign(recording, levels.found),
@@ -186,7 +200,7 @@ def _known(levels: Levels) -> _Known:
 
 
 def _backward_grows(levels: Levels) -> bool:
-    """Whether backward makes more and more blocks: it walks through the graphs of ever more steps."""
+    """Return whether backward makes more and more blocks: it walks through the graphs of ever more steps."""
     phases = levels.recording.phases
     number = np.zeros(len(levels.at) - 1, "i8")
     births = np.sort(levels.found.alloc_event)
@@ -199,9 +213,9 @@ def _backward_grows(levels: Levels) -> bool:
 
 
 def _growing(levels: Levels, batch: Batch | None) -> dict[int, NDArray[Any]]:
-    """Place → rows, of the places that grow.
+    """Return the rows of each place that grows.
 
-    Where a batch grows, or may grow, only of places that hold ever more blocks.
+    If a batch grows, or may grow, only places with ever more blocks count.
     """
     grows = {}
     for place, rows in levels.by_place().items():
@@ -213,11 +227,11 @@ def _growing(levels: Levels, batch: Batch | None) -> dict[int, NDArray[Any]]:
     return grows
 
 
-def _grouped(known: _Known, grows: Mapping[int, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """What grows, by who holds it; what nobody was seen to hold goes with the one holder there is."""
+def _grouped(context: _LeakContext, grows: Mapping[int, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the growing rows by their holder; rows without a known holder join the only holder, if one."""
     groups: dict[str, list[NDArray[Any]]] = defaultdict(list)
     for rows in grows.values():
-        for root, part in _by_root(known, rows).items():
+        for root, part in _by_root(context, rows).items():
             groups[root].append(part)
     held_by = [root for root in groups if root]
     if "" in groups and len(held_by) == 1:
@@ -225,22 +239,24 @@ def _grouped(known: _Known, grows: Mapping[int, NDArray[Any]]) -> dict[str, NDAr
     return {root: np.concatenate(parts) for root, parts in groups.items()}
 
 
-def _by_root(known: _Known, rows: NDArray[Any]) -> dict[str, NDArray[Any]]:
-    """The rows of one line by the variable that holds them: one line can serve two lists."""
-    roots = [group_of(holding) for holding in _evidence_of(known, rows)]
+def _by_root(context: _LeakContext, rows: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """Return the rows of one line by the variable that holds most of them."""
+    roots = [group_of(holding) for holding in _evidence_of(context, rows)]
     if not roots:
         return {"": rows}
-    # What one line allocates is kept by one mistake; a second root is how the walk came across it.
+    # One mistake keeps what one line allocates; a second root is another path to the same objects.
     return {max(set(roots), key=roots.count): rows}
 
 
-def _stayed(known: _Known, rows: NDArray[Any]) -> NDArray[Any]:
-    """Of *rows* those that were allocated since the first step looked at and are there to the end; where
-    there are none (what grows is one block, made anew each time) all that were there since."""
-    levels = known.levels
+def _stayed(context: _LeakContext, rows: NDArray[Any]) -> NDArray[Any]:
+    """Return those of *rows* that were allocated since the first step compared and stay to the end.
+
+    If there are too few (one block grows and is made again each time), all rows since that step.
+    """
+    levels = context.levels
     since = rows[levels.born[rows] >= _first(levels)]
     stays = since[levels.gone[since] == len(levels.at)]
-    # A block a step: less than half of them is what the last steps have at hand.
+    # With one block a step, fewer than half of the steps means temporaries of the last steps.
     n_steps = len(levels.at) - _first(levels)
     is_kept = 2 * len(np.unique(levels.born[stays])) >= n_steps
     kept: NDArray[Any] = stays if is_kept else since
@@ -248,8 +264,10 @@ def _stayed(known: _Known, rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def _old(levels: Levels, rows: NDArray[Any]) -> NDArray[Any]:
-    """Of *rows* what stays to the end, whenever it came, but for the warm-up; of one block that is made anew
-    each time, all that were there. Holders may have been told long before the end."""
+    """Return those of *rows* that stay to the end and were allocated after the warm-up.
+
+    If one block is made again each time, all its rows. Holders may have been recorded long before the end.
+    """
     since = rows[levels.born[rows] >= min(_WARM_UP, _first(levels))]
     stays = since[levels.gone[since] == len(levels.at)]
     n_steps = len(levels.at) - _first(levels)
@@ -257,13 +275,16 @@ def _old(levels: Levels, rows: NDArray[Any]) -> NDArray[Any]:
     return old
 
 
-def _evidence_of(known: _Known, rows: NDArray[Any]) -> list[Held]:
-    """Who holds the older of *rows*. What keeps a leak keeps blocks of several steps; a variable that was
-    seen to hold those of one or two is the step's own."""
-    levels, holdings = known.levels, known.holdings
+def _evidence_of(context: _LeakContext, rows: NDArray[Any]) -> list[Held]:
+    """Return the holders of the older half of *rows*.
+
+    A holder of a leak keeps blocks of several steps; a variable with blocks of one or two steps belongs to
+    the step itself.
+    """
+    levels, holdings = context.levels, context.holdings
     old = _old(levels, rows)
     if (levels.gone[old] < len(levels.at)).any():
-        return older_half(old, holdings)  # one block, made anew each time
+        return older_half(old, holdings)  # one block, made again each time
     steps: dict[str, set[int]] = defaultdict(set)
     for row in old.tolist():
         if row in holdings:
@@ -276,22 +297,22 @@ def _first(levels: Levels) -> int:
     return window(len(levels.at))
 
 
-def _leak(known: _Known, rows: NDArray[Any]) -> Leak | None:
-    stayed = _stayed(known, rows)
-    holdings = _evidence_of(known, rows)
+def _leak(context: _LeakContext, rows: NDArray[Any]) -> Leak | None:
+    stayed = _stayed(context, rows)
+    holdings = _evidence_of(context, rows)
     if holdings and sum(map(is_bounded, holdings)) > len(holdings) / 2:
         return None
-    cause = cause_of(_facts(known, stayed, holdings))
-    return _told(known.levels, rows, stayed, cause, holdings)
+    cause = cause_of(_facts(context, stayed, holdings))
+    return _leak_of(context.levels, rows, stayed, cause, holdings)
 
 
-def _batch(known: _Known, batch: Batch) -> Leak | None:
-    """What a step is given, or a table that the program keeps and makes longer each time: cause unknown."""
-    levels, source = known.levels, batch.source
-    example = _example([known.holdings[row] for row in source.tolist() if row in known.holdings])
-    if _is_kept(known, source, example):
+def _batch(context: _LeakContext, batch: Batch) -> Leak | None:
+    """Return a growing batch, or a table that the program keeps and extends each time: cause unknown."""
+    levels, source = context.levels, batch.source
+    example = _example([context.holdings[row] for row in source.tolist() if row in context.holdings])
+    if _is_kept(context, source, example):
         rows = batch.rows[levels.born[batch.rows] < levels.gone[batch.rows]]
-        return _told(levels, rows, _stayed(known, rows), "unknown", [] if example is None else [example])
+        return _leak_of(levels, rows, _stayed(context, rows), "unknown", [] if example is None else [example])
     grows = growth(batch.peak)
     if grows is None:
         return None
@@ -314,16 +335,15 @@ def _batch(known: _Known, batch: Batch) -> Leak | None:
     )
 
 
-def _is_kept(known: _Known, rows: NDArray[Any], example: Held | None) -> bool:
-    """Whether the program has it beyond a step, made longer each time: a table, a memory; not what a step is
-    given."""
-    category, reason = known.assigned.category[rows], known.assigned.reason[rows]
+def _is_kept(context: _LeakContext, rows: NDArray[Any], example: Held | None) -> bool:
+    """Return whether the program keeps it beyond a step and extends it: a table or a memory, not a batch."""
+    category, reason = context.assigned.category[rows], context.assigned.reason[rows]
     of_model = np.isin(category, (Category.PARAMETER, Category.BUFFER, Category.OPTIMIZER_STATE))
     is_attribute = example is not None and example.has("attribute")
     return is_attribute or bool((of_model & (reason == Reason.IDENTITY)).any())
 
 
-def _told(
+def _leak_of(
     levels: Levels, rows: NDArray[Any], stayed: NDArray[Any], cause: str, holdings: list[Held]
 ) -> Leak | None:
     example = _example(holdings)
@@ -353,7 +373,7 @@ def _told(
 
 
 def _example(holdings: list[Held]) -> Held | None:
-    """One with the root that most have; the shortest of them."""
+    """Return the shortest path among those with the most frequent root; None if there is none."""
     if not holdings:
         return None
     roots = [root_of(holding) for holding in holdings]
@@ -361,22 +381,22 @@ def _example(holdings: list[Held]) -> Held | None:
     return min((each for each in holdings if root_of(each) == usual), key=lambda each: len(each.words))
 
 
-def _facts(known: _Known, stayed: NDArray[Any], holdings: list[Held]) -> Facts:
-    levels = known.levels
+def _facts(context: _LeakContext, stayed: NDArray[Any], holdings: list[Held]) -> Facts:
+    levels = context.levels
     size = levels.found.block_size[stayed]
-    category, reason = known.assigned.category[stayed], known.assigned.reason[stayed]
+    category, reason = context.assigned.category[stayed], context.assigned.reason[stayed]
     is_state = (category == Category.OPTIMIZER_STATE) & (reason == Reason.IDENTITY)
     is_parameter = (category == Category.PARAMETER) & (reason == Reason.IDENTITY)
     total = max(int(size.sum()), 1)
     return Facts(
         holdings=holdings,
         is_replaced=not (levels.gone[stayed] == len(levels.at)).all(),
-        retains_graph=known.retains_graph,
-        creates_graph=known.creates_graph,
+        retains_graph=context.retains_graph,
+        creates_graph=context.creates_graph,
         optimizer_fraction=int(size[is_state].sum()) / total,
         parameter_fraction=int(size[is_parameter].sum()) / total,
         gradient_fraction=int(size[category == Category.GRADIENT].sum()) / total,
-        backward_grows=known.backward_grows,
+        backward_grows=context.backward_grows,
     )
 
 
@@ -386,12 +406,12 @@ def _lines(levels: Levels, rows: NDArray[Any]) -> list[tuple[Place, float]]:
         grows = growth(levels.series(rows[levels.place[rows] == place]))
         if grows is not None:
             found.append((levels.places[place], grows.per_step / levels.stride))
-    # Where no stack was recorded (autograd's own thread) is no line to show: last.
+    # Without a recorded stack (autograd's own thread) there is no line to show, so these come last.
     return sorted(found, key=lambda line: (line[0][0] is None, -line[1]))
 
 
 def findings(result: Leaks) -> list[Finding]:
-    """Each leak, and growth that is no leak of tensors."""
+    """Return a finding for each leak, and for growth that is no leak of tensors."""
     found = [_finding(leak, result) for leak in result.leaks]
     if result.batch is not None:
         found.append(_batch_finding(result.batch))
@@ -473,7 +493,7 @@ def _evidence(leak: Leak) -> dict[str, Any]:
                 "bytes_per_step": round(rate),
                 "in_backward": in_backward,
             }
-            for (frame, rate), in_backward in zip(leak.lines[:_LINES_TOLD], leak.in_backward, strict=False)
+            for (frame, rate), in_backward in zip(leak.lines[:_MOST_LINES], leak.in_backward, strict=False)
         ],
     }
 

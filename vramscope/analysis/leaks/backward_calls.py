@@ -1,7 +1,7 @@
-"""Which line called the backward that made what has no stack?
+"""Finds the line that called the backward which made allocations without a stack.
 
-On CUDA backward runs on a thread of autograd's, without Python's frames, while the thread that called it
-waits in one line. That line is known where the call makes the first gradient itself, of ones, just before.
+On CUDA backward runs on a thread of autograd, without Python frames, while the calling thread waits in one
+line. That line is known if the call itself makes the first gradient (of ones) just before.
 """
 
 from typing import Any
@@ -16,9 +16,10 @@ from vramscope.model.stacks import Stacks
 
 
 def calls_of_backward(recording: Recording, found: Allocations, own: NDArray[Any]) -> NDArray[Any]:
-    """By row of *found*: for what a backward made without a stack the folded stack of its call; else 0.
+    """Return for each row of *found* the folded stack of the backward call that made it, or 0.
 
-    *own*: the folded stack of each row, 0 for none. A loop over phases, not over allocations.
+    Only rows without a stack of their own get one. *own* is the folded stack of each row, 0 for none. The
+    loop runs over phases, not over allocations.
     """
     call = np.zeros(len(found), dtype=own.dtype)
     phases = recording.phases
@@ -32,7 +33,7 @@ def calls_of_backward(recording: Recording, found: Allocations, own: NDArray[Any
     for row in backward[np.argsort(phases.start_event[backward], kind="stable")].tolist():
         start, end = np.searchsorted(event, [phases.start_event[row], phases.end_event[row]])
         last = int(np.searchsorted(calls, start)) - 1
-        # Not that of the backward before: this one was given its first gradient.
+        # A call before the previous backward does not count: here the caller passed the first gradient.
         is_its_own = last >= 0 and calls[last] >= earliest
         call[order[start:end]] = own[order[calls[last]]] if is_its_own else 0
         earliest = int(end)
@@ -40,7 +41,7 @@ def calls_of_backward(recording: Recording, found: Allocations, own: NDArray[Any
 
 
 def _makes_first_gradient(stacks: Stacks) -> NDArray[Any]:
-    """Of each stack: whether ``torch.autograd.backward`` is about to begin."""
+    """Return for each stack whether ``torch.autograd.backward`` is about to begin."""
     strings = stacks.strings
     found: NDArray[Any] = np.array([text == "_make_grads" for text in strings], bool)[stacks.function]
     for row, parent in enumerate(stacks.parent.tolist()):

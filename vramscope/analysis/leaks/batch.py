@@ -1,6 +1,6 @@
-"""Does each step allocate more than the one before, block for block? Then its batch grows.
+"""Finds a batch that grows: each step allocates as many blocks as the one before, but larger ones.
 
-Counted in requested bytes: blocks of a batch that grows evenly grow in leaps, as the allocator rounds them.
+It counts requested bytes: the allocator rounds blocks, so blocks of an evenly growing batch grow in leaps.
 """
 
 from dataclasses import dataclass
@@ -19,35 +19,35 @@ LEAST_SHARE_OF_BATCH = 0.5
 """The least share of a step's bytes that must lie in blocks that grow: activations and inputs do, the
 parameters' gradients do not."""
 MOST_SHARE_OF_BACKWARD = 0.9
-"""Where backward and optimizer allocate more than this share of the bytes that grow, a gradient grows. For
-each gradient of an activation a forward keeps at least one, so of a batch the share is near one half."""
+"""If backward and optimizer allocate more than this share of the bytes that grow, a gradient grows. For each
+gradient of an activation a forward keeps at least one tensor, so the share of a batch is near one half."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What of a step grows with its batch."""
+    """The allocations of a step that grow with its batch."""
 
     rows: NDArray[Any]
     """Allocations whose call grows from step to step."""
     source: NDArray[Any]
-    """Of the first such call of a step: what the rest follows from."""
+    """Rows of the first such call of a step, which the others follow from."""
     lines: tuple[tuple[Place, float], ...]
-    """Where they are allocated, with requested bytes per step; the source first, then most first."""
+    """Lines that allocate them, with requested bytes per step; the source first, then most first."""
     peak: NDArray[Any]
     """The most that was allocated in each step, in bytes."""
     is_sure: bool
-    """Else no phase was recorded: it may as well be a gradient that grows."""
+    """Whether phases were recorded; without them a growing gradient looks the same."""
 
 
 def growing_batch(levels: Levels) -> Batch | None:
-    """The calls whose blocks grow: the same number in every step, most bytes in blocks that become larger.
+    """Return the calls whose blocks grow; None if no batch grows.
 
-    None where no batch grows.
+    A batch grows if every step has the same number of blocks and most bytes lie in blocks that get larger.
     """
     begin = int(levels.recording.steps.start_event[0]) if len(levels.recording.steps) else 0
-    event, n_turns = levels.found.alloc_event, len(levels.at)
-    rows = np.flatnonzero((event >= min(begin, levels.at[0])) & (levels.born < n_turns))
-    # By the whole stack, not the line: a program may write a step in one line.
+    event, n_iterations = levels.found.alloc_event, len(levels.at)
+    rows = np.flatnonzero((event >= min(begin, levels.at[0])) & (levels.born < n_iterations))
+    # Calls are told apart by the whole stack, not the line: a program may write a step in one line.
     _, call = np.unique(levels.found.stack_id[rows], return_inverse=True)
     volume, number = _per_turn(levels, rows, call.reshape(-1))
     total = volume.sum(axis=0)
@@ -58,7 +58,7 @@ def growing_batch(levels: Levels) -> Batch | None:
     if volume[grows, -1].sum() < LEAST_SHARE_OF_BATCH * total[-1]:
         return None
     mine = grows[call.reshape(-1)]
-    last = rows[mine & (levels.born[rows] == n_turns - 1)]
+    last = rows[mine & (levels.born[rows] == n_iterations - 1)]
     if not len(last) or _is_of_backward(levels, last):
         return None
     source = rows[levels.found.stack_id[rows] == levels.found.stack_id[last[0]]]
@@ -69,7 +69,7 @@ def growing_batch(levels: Levels) -> Batch | None:
 
 
 def _per_turn(levels: Levels, rows: NDArray[Any], group: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Requested bytes and number of blocks by group and turn."""
+    """Return requested bytes and number of blocks by group and iteration."""
     shape = (int(group.max(initial=-1)) + 1, len(levels.at))
     volume, number = np.zeros(shape, "i8"), np.zeros(shape, "i8")
     np.add.at(volume, (group, levels.born[rows]), levels.found.size[rows])
@@ -82,7 +82,7 @@ def _grows(volume: NDArray[Any], number: NDArray[Any]) -> bool:
 
 
 def _is_of_backward(levels: Levels, rows: NDArray[Any]) -> bool:
-    """Work grows from its input on; what only backward allocates more of is a gradient."""
+    """Return whether backward makes most of the growth: then a gradient grows, not a batch."""
     recording, event = levels.recording, levels.found.alloc_event[rows]
     row = phases_of(recording.phases, len(recording.trace))[event]
     phase = np.append(recording.phases.phase, Phase.OTHER)[row]

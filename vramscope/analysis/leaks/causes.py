@@ -1,4 +1,4 @@
-"""Which mistake makes memory grow? Named where the evidence leaves one; else unknown."""
+"""Names the mistake that makes memory grow, if the evidence leaves only one; else ``unknown``."""
 
 import re
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ CAUSES = {
     "growing_batch": "the batch grows from step to step",
     "unknown": "",
 }
-"""By cause: what happens, in words."""
+"""A sentence for each cause."""
 
 ADVICE = {
     "retain_graph": "leave out retain_graph=True where no second backward needs it; keep numbers: "
@@ -48,39 +48,39 @@ ADVICE = {
     "growing_batch": "bound what a batch is made of, or keep the largest batch in mind when choosing a card",
     "unknown": "look at where it is allocated, and for what keeps it ({again})",
 }
-"""By cause: the edit that ends it."""
+"""The edit that ends each cause."""
 
 _BY_KIND = {"traceback": "traceback", "ctx": "saved_on_ctx"}
-# ``NllLossBackward0``, and not the derivative of it, which a graph of gradients has.
+# This matches ``NllLossBackward0``, but not its derivative, which a graph of gradients contains.
 _LOSS_NODE = re.compile(r"(?:[Ll]oss|CrossEntropy)\w*(?<!Backward)Backward\d*$")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of memory that grows."""
+    """The evidence about one group of growing memory."""
 
     holdings: Sequence[Held]
-    """Of the oldest blocks that stay."""
+    """Holders of the oldest blocks that stay."""
     is_replaced: bool
-    """Not more blocks, but larger ones."""
+    """Whether blocks get larger instead of more numerous."""
     retains_graph: bool
-    """Every step's backward was asked to retain its graph."""
+    """Whether a backward has retain_graph=True."""
     creates_graph: bool
-    """A backward was asked to create a graph."""
+    """Whether a backward has create_graph=True."""
     optimizer_fraction: float
-    """Of the bytes: what is the optimizer's state, by identity."""
+    """Fraction of the bytes that is optimizer state, by identity."""
     parameter_fraction: float
-    """Of the bytes: what is a parameter, by identity."""
+    """Fraction of the bytes that is parameters, by identity."""
     gradient_fraction: float
-    """Of the bytes: what backward left behind."""
+    """Fraction of the bytes that is gradients."""
     backward_grows: bool
-    """Backward allocates more blocks from step to step."""
+    """Whether backward allocates more blocks from step to step."""
 
 
 def cause_of(facts: Facts) -> str:
-    """One of ``CAUSES``."""
-    # Of old parameters there may be ever more state too: the history of L-BFGS.
+    """Return the cause, one of ``CAUSES``."""
+    # The state of old parameters may grow too: the history of L-BFGS.
     if facts.optimizer_fraction > 0.2 and facts.parameter_fraction > 0 and not facts.is_replaced:
         return "optimizer_state"
     if not facts.holdings:
@@ -112,7 +112,7 @@ def _of_one(facts: Facts, holding: Held) -> str:
 
 
 def _unreachable(facts: Facts, holding: Held) -> str:
-    """No name leads there: a cycle of Python's objects, or one within autograd."""
+    """Return the cause of an object that no name leads to: a cycle of Python objects or within autograd."""
     if holding.words[0][1] in ("Tensor", "Parameter"):
         return "create_graph_cycle" if facts.creates_graph else "unknown"
     return "traceback" if holding.has("traceback") else "reference_cycle"
@@ -134,8 +134,8 @@ def _graph(facts: Facts, holding: Held) -> str:
         if facts.retains_graph:
             return "retain_graph"
         return "loss_with_graph" if is_scalar else "kept_output"
-    # One variable that leads to several steps' blocks: each step's graph hangs on the one before. Losses that
-    # are joined to a longer tensor need no such state: the way leads through the node of a loss.
+    # One variable leads to blocks of several steps: each step's graph refers to the one before. Losses that
+    # are concatenated to a longer tensor need no such state: the path leads through the node of a loss.
     return "loss_with_graph" if is_scalar or _leads_through_loss(holding) else "undetached_state"
 
 

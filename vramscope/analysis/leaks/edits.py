@@ -1,4 +1,4 @@
-"""Which edit ends a leak, in the program's own words? Read from the statement that keeps it."""
+"""Writes the edit that ends a leak, in the program's own variables, from the statement that keeps it."""
 
 import ast
 from collections.abc import Sequence
@@ -25,9 +25,9 @@ _OF_A_FILE = "a file does not have it: record the training with vramscope run"
 def advice(
     cause: str, holder: str | None, example: Held | None, source: str, others: Sequence[Held] = ()
 ) -> str:
-    """The edit, with the variables of the program where its statement was found; else in general.
+    """Return the edit, with the program's own variables if its statement was found; else a general one.
 
-    *others*: ways to other blocks of the leak; one may say that what is kept is a number.
+    *others* are paths to other blocks of the leak; one of them may show that the kept value is a number.
     """
     again = _OF_A_FILE if source == "snapshot" else _ASK_AGAIN
     general = ADVICE[cause].format(variable=holder or "it", statement=_general(cause, holder), again=again)
@@ -43,7 +43,7 @@ def advice(
 
 
 def as_written(example: Held) -> str:
-    """The holder as the program's code writes it, where the way to it leads through a library's insides."""
+    """Return the holder as the program writes it, also for a path through a library's internals."""
     text = root_of(example)
     named = before_graph(example)[: example.grows_at] if example.grows_at > 0 else before_graph(example)
     attributes = [word for word in named if word[0] == "attribute"]
@@ -94,7 +94,10 @@ def _statement(code: str) -> Any:
 
 
 def _target(code: str) -> str | None:
-    """``self.cache`` of ``self.cache[step] = hidden`` and of ``self.cache.append(hidden)``."""
+    """Return the target of a statement: ``self.cache`` in ``self.cache[step] = hidden``.
+
+    The same for ``self.cache.append(hidden)``; None for other statements.
+    """
     node = _statement(code)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         found: ast.expr = node.func.value
@@ -110,7 +113,7 @@ def _target(code: str) -> str | None:
 
 
 def _edited(code: str, wrapper: str) -> str | None:
-    """The statement with *wrapper* after the one value that it keeps; None where that is not one tensor."""
+    """Return the statement with *wrapper* after the value that it keeps; None if that is not one tensor."""
     node = _statement(code)
     if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
         value = node.args[0]

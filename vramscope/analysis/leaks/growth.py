@@ -1,7 +1,7 @@
-"""Does a series of levels, one a step, really grow: steadily, and still at its end?
+"""Decides whether a series of levels, one per step, grows steadily and still at its end.
 
-Warm-up, plateaus, sawteeth and levels that only vary do not; nor does what grows ever more slowly (a cache of
-masks up to the longest).
+Warm-up, plateaus, sawteeth and levels that only vary do not grow; nor does a series that grows ever more
+slowly (a cache of masks up to the longest).
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LEAST_LEVELS = 7
-"""So many are needed for an answer; the first third of a short series is warm-up and not looked at."""
+"""Levels needed for an answer; the first third of a short series is warm-up and does not count."""
 _MOST_LEVELS = 160
 
 # Measured on the second half (or the last 7 levels) of every line of tests/leaks that gains bytes: 98 lines
@@ -19,17 +19,17 @@ _MOST_LEVELS = 160
 # that fills up, a batch that grows, and one that varies. The bounds lie between, nearer to what varies, as
 # leaks of real programs come with noise (tests/unit/analysis/test_leaks.py).
 MOST_DOWN = 0.35
-"""Bytes that a level falls over those that it rises. Leaks: 0.0; what only varies: 0.75."""
+"""Ratio of bytes that a level falls to bytes that it rises. Leaks: 0.0; what only varies: 0.75."""
 LEAST_TAU = 0.7
-"""Kendall's tau. Leaks: 1.0; what only varies: 0.24."""
+"""Least value of Kendall's tau. Leaks: 1.0; what only varies: 0.24."""
 LEAST_LATE_RATE = 0.5
-"""The rate of the second half over that of the first. Leaks: 0.99 and more; a cache that fills up ever more
+"""Ratio of the second half's rate to the first half's. Leaks: 0.99 and more; a cache that fills up ever more
 slowly, as 1 - exp(-step / 60): 0.44 after 200 steps, 0.29 after 300."""
 _LEAST_RISES = 4
 _LEAST_RISE = 0.2
-"""Of the median rise: less is rounding."""
+"""Share of the median rise: a smaller rise is rounding."""
 _MOST_PAUSE = 1.5
-"""Since the last rise, over the median distance of two: what has paused for longer has ended."""
+"""Steps since the last rise, in median distances of two rises: a longer pause means that growth has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +37,23 @@ class Growth:
     """How a series grows."""
 
     per_step: float
-    """Theil and Sen's slope: the median over all pairs of levels."""
+    """Growth per step: the Theil-Sen slope, the median over all pairs of levels."""
     confidence: float
-    """Kendall's tau of the levels looked at, 0 to 1: 1 where none ever fell."""
+    """Kendall's tau of the levels compared, 0 to 1: 1 if no level ever fell."""
     first: int
-    """Index of the first level looked at."""
+    """Index of the first level compared."""
 
 
 def window(n_levels: int) -> int:
-    """From which level on a series is looked at: its second half, or all but the warm-up of a short one."""
+    """Return the index of the first level to compare.
+
+    It is the start of the second half; in a short series, the end of the warm-up.
+    """
     return max(0, n_levels - max(LEAST_LEVELS, n_levels // 2))
 
 
 def growth(level: NDArray[Any]) -> Growth | None:
-    """None where it does not grow, or nothing can be said yet."""
+    """Return how *level* grows; None if it does not grow, or is too short for an answer."""
     if len(level) < LEAST_LEVELS:
         return None
     first = window(len(level))
@@ -70,7 +73,7 @@ def growth(level: NDArray[Any]) -> Growth | None:
 
 
 def _is_steady(tail: NDArray[Any], change: NDArray[Any]) -> bool:
-    """It rises again and again, at the end as at the start, and no more slowly in its second half."""
+    """Return whether the level rises repeatedly, up to its end, and not much more slowly late than early."""
     rises = np.flatnonzero(change > _LEAST_RISE * np.median(change[change > 0]))
     if len(rises) < _LEAST_RISES:
         return False

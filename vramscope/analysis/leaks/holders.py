@@ -1,4 +1,4 @@
-"""Who held each allocation, of what capture wrote into the recording?"""
+"""Holders of allocations: the paths of references that the recorder wrote into the recording."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -18,26 +18,26 @@ _CONTAINERS = ("item", "key")
 _NAMES = ("attribute", "closure", "optimizer", "grad")
 _NAMELESS = ("part", "bound", "default", "traceback")
 LEAST_ITEMS_PER_STEP = 0.5
-"""Of a container that gets longer: items that begin with another step, per step whose blocks are under it. A
-list of each step's tensors has 1.0; the two tensors of a recurrent state, after seven steps, 0.29."""
+"""Items of a growing container that begin with another step, per step with blocks in it. A list of each
+step's tensors has 1.0; the two tensors of a recurrent state, after seven steps, 0.29."""
 _OPTIMIZER_S_OWN = ("state", "param_groups")
 
 
 @dataclass(frozen=True, slots=True)
 class Held(Holding):
-    """The way to one block, and what on it gets longer."""
+    """The path of references to one block, and the container on it that grows."""
 
     grows_at: int = -1
-    """Index of the word that says which item of it; -1: nothing on the way was seen to get longer."""
+    """Index of the word for the item of that container; -1 if no container on the path was seen to grow."""
 
 
 def held(recording: Recording, found: Allocations, born: NDArray[Any]) -> Mapping[int, Held]:
-    """Row of *found* → the last that was said of it; *born*: the step of each row."""
+    """Return the last recorded holder of each row of *found*; *born* is the step of each row."""
     return _with_what_grows(_said(recording, found), born)
 
 
 def _with_what_grows(said: Mapping[int, Holding], born: NDArray[Any]) -> dict[int, Held]:
-    """Of the containers on a way the one that has other items for other steps; of such the outermost."""
+    """Mark on each path the container that has other items for other steps; the outermost of several."""
     first: dict[tuple[Word, ...], dict[Any, int]] = defaultdict(dict)
     seen: dict[tuple[Word, ...], set[int]] = defaultdict(set)
     ways = {row: _containers(holding) for row, holding in said.items()}
@@ -47,7 +47,7 @@ def _with_what_grows(said: Mapping[int, Holding], born: NDArray[Any]) -> dict[in
             of_item = first[way]
             of_item[item] = min(of_item.get(item, int(born[row])), int(born[row]))
     n_steps = {way: len(set(of_item.values())) for way, of_item in first.items()}
-    # The two tensors of a recurrent state lead to all steps, and there are never more of them.
+    # The two tensors of a recurrent state lead to all steps, but their number never grows.
     n_steps = {way: n for way, n in n_steps.items() if n >= LEAST_ITEMS_PER_STEP * len(seen[way])}
     grown = {}
     for row, containers in ways.items():
@@ -58,9 +58,9 @@ def _with_what_grows(said: Mapping[int, Holding], born: NDArray[Any]) -> dict[in
 
 
 def _containers(holding: Holding) -> list[tuple[int, tuple[Word, ...], Any]]:
-    """Of each container before autograd's graph: the index of its word, the way to it, and the item."""
+    """Return for each container before autograd's graph: the index of its word, the path to it, the item."""
     words = before_graph(holding)
-    # What else a word tells, as the line a frame was at, differs from walk to walk.
+    # Other parts of a word, such as a frame's current line, differ from search to search.
     names = tuple(
         (str(word[0]), str(word[1]), *map(str, word[3:] if word[0] in _CONTAINERS else ())) for word in words
     )
@@ -76,7 +76,7 @@ def _said(recording: Recording, found: Allocations) -> dict[int, Holding]:
     mine = Labels.of(
         event=labels.event[rows],
         address=labels.address[rows],
-        # Any category but UNKNOWN: those are not looked at.
+        # Any category but UNKNOWN, which is skipped.
         category=np.full(len(rows), Category.TEMPORARY),
         name=labels.name[rows],
         names=labels.names,
@@ -88,19 +88,18 @@ def _said(recording: Recording, found: Allocations) -> dict[int, Holding]:
 
 
 def older_half(rows: NDArray[Any], known: Mapping[int, Held]) -> list[Held]:
-    """What holds the older ones of *rows*: the newest may only be what the step has at hand."""
+    """Return the holders of the older half of *rows*: the newest may be the current step's own."""
     told = [row for row in rows.tolist() if row in known]
     return [known[row] for row in told[: (len(told) + 1) // 2]]
 
 
 def is_of_optimizer(holding: Holding) -> bool:
-    """Whether the way leads through what every optimizer has, not through an attribute of one's own class."""
+    """Return whether the path leads through what every optimizer has, not through a subclass's attribute."""
     return any(word[0] == "optimizer" and word[1] in _OPTIMIZER_S_OWN for word in before_graph(holding))
 
 
 def group_of(holding: Held) -> str:
-    """What blocks of one leak have in common: their holder; all gradients of a model are one, and all that
-    an optimizer has."""
+    """Return the group of a block's leak: its holder, all gradients of a model, or all of an optimizer."""
     words = before_graph(holding)
     kinds = [word[0] for word in words]
     if is_of_optimizer(holding):
@@ -115,51 +114,54 @@ def group_of(holding: Held) -> str:
 
 
 def root_of(holding: Held) -> str:
-    """The variable or attribute that holds many, as the program would write it: ``trainer.history``."""
+    """Return the variable or attribute that holds many blocks, as the program writes it.
+
+    An example is ``trainer.history``.
+    """
     text, ctx = _written(_named_part(holding)), holding.first("ctx")
     return text if ctx is None else f"ctx.{ctx[1]} of {ctx[-1]} (by {text})"
 
 
 def path_of(holding: Held) -> str:
-    """The whole way: ``history → [3] → grad_fn → AddBackward0, MmBackward0 → saved self of MmBackward0``."""
+    """Return the whole path, as ``history → [3] → grad_fn → AddBackward0 → saved self of MmBackward0``."""
     named = _named_part(holding)
     parts = [_written(named), *map(_word, holding.words[len(named) :])]
     return " → ".join(part for part in parts if part)
 
 
 def kept_at(holding: Held) -> tuple[str, int, str] | None:
-    """File, line and text of the statement that keeps it, where capture found just one."""
+    """Return file, line and text of the statement that keeps it, if the recorder found exactly one."""
     for word in holding.words:
-        # Of which container: recordings from before it was said tell it of the first.
+        # A fifth item names the container; recordings of earlier versions lack it and mean the first one.
         if word[0] == "kept_at" and len(word) > 3 and (len(word) == 4 or word[4] in (holding.grows_at, -1)):
             return (str(word[1]), int(word[2]), str(word[3]))
     return None
 
 
 def is_nameless(holding: Held, cause: str) -> bool:
-    """Whether no name leads there and none is needed: of a cycle the object is told."""
+    """Return whether no name leads to the block, and its cause is unknown."""
     return holding.words[0][0] == "unreachable" and cause == "unknown"
 
 
 def is_bounded(holding: Held) -> bool:
-    """A ``deque(maxlen=…)`` fills up, and then lets go of the oldest."""
+    """Return whether the container is bounded: a full ``deque(maxlen=…)`` drops its oldest item."""
     words = before_graph(holding) if holding.grows_at < 0 else (holding.words[holding.grows_at],)
     return any(word[0] == "item" and " of " in str(word[-1]) for word in words)
 
 
 def container_of(holding: Held) -> str:
-    """``list``, ``dict`` … of the container that gets longer; '' where none does."""
+    """Return the type of the container that grows, such as ``list`` or ``dict``; '' if none does."""
     return str(holding.words[holding.grows_at][2]) if holding.grows_at >= 0 else ""
 
 
 def before_graph(holding: Holding) -> tuple[Word, ...]:
-    """The words up to the tensor whose graph the way enters, if it does."""
+    """Return the words up to the tensor whose graph the path enters; all words if it enters none."""
     kinds = [word[0] for word in holding.words]
     return holding.words[: kinds.index("graph")] if "graph" in kinds else holding.words
 
 
 def _named_part(holding: Held) -> tuple[Word, ...]:
-    """Up to the container that holds many, or the variable: items and all behind them left out."""
+    """Return the words up to the container that holds many blocks, or up to the variable."""
     if holding.grows_at > 0:
         return holding.words[: holding.grows_at]
     words = before_graph(holding)
@@ -176,7 +178,7 @@ def _written(words: tuple[Word, ...]) -> str:
     text = ""
     for at, (kind, name, *rest) in enumerate(words):
         if kind == "key" and words[at - 1][:2] == ("attribute", "funcargs"):
-            text = str(name).strip("'")  # pytest's: the test knows a fixture by its name
+            text = str(name).strip("'")  # pytest: a test refers to a fixture by its name
         elif kind in _CONTAINERS:
             text = f"{text}[{name}]"
         elif kind in _NAMELESS:

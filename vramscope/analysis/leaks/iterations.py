@@ -1,9 +1,9 @@
-"""At which instants is one turn of the program like the next?
+"""Finds the instants at which one iteration of the program ends and the next, similar one begins.
 
-At the ends of its steps, where these are known. In a file without steps a turn counts only where the stacks
-show a training loop: an optimizer's step or a backward, and a module's forward, called in turn from one
-function. Whatever else recurs may be layers: one step of 24 equal layers has 24 equal turns, each of which
-keeps what backward needs.
+They are the ends of steps, if these are known. In a file without steps an iteration counts only if the stacks
+show a training loop: an optimizer's step or a backward, and a module's forward, called alternately from one
+function. Anything else that recurs may be layers: one step of 24 equal layers has 24 equal repetitions, each
+of which keeps what backward needs.
 """
 
 from typing import Any, NamedTuple
@@ -17,38 +17,41 @@ from vramscope.model.recording import Recording
 from vramscope.model.stacks import Stacks
 from vramscope.model.trace import Action
 
-_LEAST_TURNS = 6
+_LEAST_ITERATIONS = 6
 LEAST_SHARE_OF_FILE = 0.6
-"""Turns that fill less of a file are a part of something larger. Loops of tests/leaks fill 0.6 to 1.0 of it,
-but for two of 10 steps after a long start (0.46, 0.49): of these nothing is said."""
+"""Share of a file below which iterations are a part of something larger. Loops of tests/leaks fill 0.6 to 1.0
+of it, except two of 10 steps after a long start (0.46, 0.49), which get no verdict."""
 LEAST_FREED, MOST_FREED = 0.4, 1.1
-"""The share of what a turn allocates that it frees, by its median: 0.8 to 1.0 in clean loops of tests/leaks,
-0.0 to 1.0 in leaking ones. Going forward frees next to nothing, so of less than 0.4 nothing is said."""
+"""Share of an iteration's allocated bytes that it frees, by its median: 0.8 to 1.0 in clean loops of
+tests/leaks, 0.0 to 1.0 in leaking ones. A forward frees next to nothing, so less than 0.4 gets no verdict."""
 _AUTOGRAD = ("torch/_tensor.py", "torch/autograd/__init__.py")
 _MOST_SHORT = 0.8
-"""A last step of fewer events than this share of the usual is cut short: by the end, or it still runs."""
+"""Share of the usual events below which the last step is incomplete: cut off by the end, or still running."""
 
 
-def turns(recording: Recording) -> tuple[NDArray[Any], bool]:
-    """Instants, in order, and whether they are of known steps; empty where no training loop is to be seen."""
-    # Of a ring the beginning is lost: its marks are still there, all at the first instant.
+def iteration_boundaries(recording: Recording) -> tuple[NDArray[Any], bool]:
+    """Return the boundaries of iterations as instants, in order, and whether they are those of known steps.
+
+    Empty if the recording shows no training loop.
+    """
+    # A ring loses its beginning: the marks of that part remain, all at the first instant.
     ends, n_events = recording.steps.end_event[recording.steps.end_event > 0], len(recording.trace)
     if not len(recording.steps):
         return _inferred(recording), False
-    if len(recording.steps) == 1 and len(backward := _lone_backwards(recording)) >= _LEAST_TURNS:
+    if len(recording.steps) == 1 and len(backward := _lone_backwards(recording)) >= _LEAST_ITERATIONS:
         return backward, False
     if not _are_steps(recording, ends):
         return np.zeros(0, "i8"), False
-    if len(ends) >= _LEAST_TURNS:
-        # The last step is often cut short: by the end of the program, or because it still runs. And what
-        # comes after the loop looks like one.
+    if len(ends) >= _LEAST_ITERATIONS:
+        # The last step is often incomplete: cut off by the end of the program, or still running. And what
+        # follows the loop looks like a step.
         is_open = len(ends) > 1 and ends[-1] >= n_events and (_is_short(ends) or _lacks_a_phase(recording))
         ends = ends[:-1] if is_open else ends
     return np.minimum(ends, n_events), True
 
 
 def _lone_backwards(recording: Recording) -> NDArray[Any]:
-    """Ends of the backwards of a program that shows nothing else: no forward, no optimizer."""
+    """Return the ends of the backwards, if the program shows nothing else: no forward, no optimizer."""
     phases = recording.phases
     outermost = phases.rows((phases.depth == 0) & ~np.isin(phases.phase, (Phase.USER, Phase.LOSS)))
     if (outermost.phase == Phase.BACKWARD).all():
@@ -57,17 +60,20 @@ def _lone_backwards(recording: Recording) -> NDArray[Any]:
 
 
 def _are_steps(recording: Recording, ends: NDArray[Any]) -> bool:
-    """Whether a forward comes in each: a file may have annotations of optimizers only, and 24 layers with an
-    optimizer each have 24 of them in one backward."""
+    """Return whether each step has a forward.
+
+    A file may have annotations of optimizers only, and 24 layers with an optimizer each have 24 of them in
+    one backward.
+    """
     kind, phase = recording.marks.kind, recording.marks.phase
     of_optimizers = (kind == MarkKind.PHASE_BEGIN) & (phase == Phase.OPTIMIZER)
     is_marked = np.isin(kind, (MarkKind.STEP, MarkKind.ENTER)).any() or not of_optimizers.any()
-    if recording.source != "snapshot" or is_marked or len(ends) < _LEAST_TURNS:
+    if recording.source != "snapshot" or is_marked or len(ends) < _LEAST_ITERATIONS:
         return True
     stacks = _loop_stacks(recording.stacks)
     allocs = np.flatnonzero(recording.trace.action == Action.ALLOC)
     stack_id = recording.trace.stack_id[allocs]
-    return bool(_in_all_turns(stacks, stack_id, np.searchsorted(allocs, ends) - 1))
+    return bool(_in_all_iterations(stacks, stack_id, np.searchsorted(allocs, ends) - 1))
 
 
 def _is_short(ends: NDArray[Any]) -> bool:
@@ -76,7 +82,7 @@ def _is_short(ends: NDArray[Any]) -> bool:
 
 
 def _lacks_a_phase(recording: Recording) -> bool:
-    """Whether the last step has no optimizer or backward, though those before it have."""
+    """Return whether the last step lacks an optimizer or backward that the steps before it have."""
     phases, last = recording.phases, len(recording.steps) - 1
     for phase in (Phase.OPTIMIZER, Phase.BACKWARD):
         has = np.isin(np.arange(len(recording.steps)), phases.step[phases.phase == phase])
@@ -86,32 +92,32 @@ def _lacks_a_phase(recording: Recording) -> bool:
 
 
 def _inferred(recording: Recording) -> NDArray[Any]:
-    """Where the optimizer is done, else where a backward was begun, if a forward comes before each time."""
+    """Return the ends of optimizer steps, else the starts of backwards, if a forward precedes each."""
     allocs = np.flatnonzero(recording.trace.action == Action.ALLOC)
     stack_id = recording.trace.stack_id[allocs]
     stacks = _loop_stacks(recording.stacks)
-    # SGD allocates nothing: its steps are not to be seen.
+    # SGD allocates nothing, so its steps leave no trace.
     for of_anchor in (stacks.in_optimizer, stacks.in_backward):
         inside = of_anchor[stack_id]
         last = np.flatnonzero(inside[:-1] & ~inside[1:])
         ends: NDArray[Any] = allocs[last + 1]
-        if len(ends) >= _LEAST_TURNS and _is_loop(stacks, stack_id, last):
+        if len(ends) >= _LEAST_ITERATIONS and _is_loop(stacks, stack_id, last):
             return ends if _frees_what_it_takes(recording, ends) else ends[:0]
     return np.zeros(0, "i8")
 
 
 class _LoopStacks(NamedTuple):
-    """What of a training loop is under way in each stack."""
+    """The part of a training loop that runs in each stack."""
 
     stacks: Stacks
     in_optimizer: NDArray[Any]
     in_forward: NDArray[Any]
-    """A module's call that is not a recompute of one within backward."""
+    """Whether a module is called, except a recompute within backward."""
     in_backward: NDArray[Any]
-    """The call of a backward: on CUDA only the first gradient is allocated there."""
+    """Whether a backward is called: on CUDA only the first gradient is allocated there."""
 
     def callers(self, stack_id: int) -> frozenset[tuple[int, int]]:
-        """Functions (file, name) outside of torch that called the optimizer, the module or the backward."""
+        """Return the functions (file, name) outside of torch that called optimizer, module or backward."""
         file, name, parent = self.stacks.file, self.stacks.function, self.stacks.parent
         found: set[tuple[int, int]] = set()
         while stack_id:
@@ -124,27 +130,32 @@ class _LoopStacks(NamedTuple):
 
 
 def _is_loop(stacks: _LoopStacks, stack_id: NDArray[Any], last: NDArray[Any]) -> bool:
-    """Whether one function calls both what ends a turn and, in every turn, the same forward."""
-    in_all = _in_all_turns(stacks, stack_id, last)
+    """Return whether one function calls what ends an iteration and, in every iteration, the same forward."""
+    in_all = _in_all_iterations(stacks, stack_id, last)
     enders = [stacks.callers(row) for row in np.unique(stack_id[last[1:]]).tolist()]
     shared = frozenset.intersection(*enders)
     return any(shared & stacks.callers(row) for row in in_all)
 
 
-def _in_all_turns(stacks: _LoopStacks, stack_id: NDArray[Any], last: NDArray[Any]) -> list[int]:
-    """Stacks of a forward that allocate in every turn but the first; *last*: the last row of each turn."""
+def _in_all_iterations(stacks: _LoopStacks, stack_id: NDArray[Any], last: NDArray[Any]) -> list[int]:
+    """Return the stacks of a forward that allocate in every iteration but the first.
+
+    *last* is the last row of each iteration.
+    """
     forward = np.flatnonzero(stacks.in_forward[stack_id])
     turn = np.searchsorted(last, forward)
     pairs = np.unique(np.stack([stack_id[forward], turn]), axis=1)
     pairs = pairs[:, (pairs[1] > 0) & (pairs[1] < len(last))]
-    each, n_turns = np.unique(pairs[0], return_counts=True)
-    found: list[int] = each[n_turns == len(last) - 1].tolist()
+    each, n_iterations = np.unique(pairs[0], return_counts=True)
+    found: list[int] = each[n_iterations == len(last) - 1].tolist()
     return found
 
 
 def _frees_what_it_takes(recording: Recording, events: NDArray[Any]) -> bool:
-    """A step frees most of what it allocates; building a model, going forward or backward layer by layer do
-    not, and recur as regularly."""
+    """Return whether iterations free most of what they allocate, as steps do.
+
+    Building a model, or going forward or backward layer by layer, recurs as regularly, but does not.
+    """
     trace = recording.trace
     turn = np.searchsorted(events, np.arange(len(trace)), side="right")
 

@@ -1,4 +1,4 @@
-"""How many bytes did each line of the program have allocated, at the same point of every step?"""
+"""Allocated bytes of each line of the program, at the same point of every step."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,48 +13,50 @@ from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
 
 Place = tuple[Frame | None, bool]
-"""A line of the program, None where none is known; and whether it is the call of the backward that allocated,
-on a thread without Python's frames, not what allocated itself."""
+"""A line of the program, None if not known; and whether it only called the backward that allocated, on a
+thread without Python frames."""
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Allocations seen from *at*, the instants compared."""
+    """Allocations, counted at the compared instants ``at``."""
 
     recording: Recording
     found: Allocations
     at: NDArray[Any]
+    """The compared instants, in order."""
     stride: int
     """Steps from one instant to the next."""
     place: NDArray[Any]
-    """By allocation: which line of the program, as an index into ``places``."""
+    """Line of the program of each allocation, as an index into ``places``."""
     places: tuple[Place, ...]
+    """The lines of the program."""
     born: NDArray[Any]
-    """By allocation: the first instant (index) that comes after its birth."""
+    """Index of the first instant after the birth of each allocation."""
     gone: NDArray[Any]
-    """The first that comes after its death; ``len(at)`` for what is alive at the last."""
+    """Index of the first instant after its death; ``len(at)`` if it is alive at the last one."""
 
     @property
     def lasting(self) -> NDArray[Any]:
-        """Rows that are allocated at any of the instants."""
+        """Return the rows that are allocated at any of the instants."""
         return np.flatnonzero(self.born < self.gone)
 
     def series(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Bytes of these rows at each instant."""
+        """Return the bytes of these rows at each instant, shape ``(len(at),)``."""
         change = np.zeros(len(self.at) + 1, "i8")
         np.add.at(change, self.born[rows], self.found.block_size[rows])
         np.add.at(change, self.gone[rows], -self.found.block_size[rows])
         return np.cumsum(change)[:-1]
 
     def count(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Number of these rows' blocks at each instant."""
+        """Return the number of these rows' blocks at each instant, shape ``(len(at),)``."""
         change = np.zeros(len(self.at) + 1, "i8")
         np.add.at(change, self.born[rows], 1)
         np.add.at(change, self.gone[rows], -1)
         return np.cumsum(change)[:-1]
 
     def by_place(self) -> dict[int, NDArray[Any]]:
-        """Place → its lasting rows, of places that have more at the last instant than at the first."""
+        """Return the lasting rows of each place that has more bytes at the last instant than at the first."""
         rows = self.lasting
         size = self.found.block_size[rows]
         gain = np.zeros(len(self.places), "i8")
@@ -67,7 +69,10 @@ class Levels:
 
 
 def levels_of(recording: Recording, at: NDArray[Any], stride: int) -> Levels:
-    """0.5 s per million events, most of it the pairing of births and deaths."""
+    """Count allocations at the instants *at*.
+
+    This takes 0.5 s per million events, most of it the pairing of births and deaths.
+    """
     found = lifetimes(recording)
     place, places = _places(recording, found)
     end = np.where(found.free_event == ALIVE, len(recording.trace) + 1, found.free_event)
@@ -85,12 +90,12 @@ def levels_of(recording: Recording, at: NDArray[Any], stride: int) -> Levels:
 
 
 def _places(recording: Recording, found: Allocations) -> tuple[NDArray[Any], tuple[Place, ...]]:
-    """Lines, whichever way they were reached; the user's innermost frame stands for a stack."""
+    """Return the place of each allocation: the user's innermost frame stands for the whole stack."""
     folded = fold(recording.stacks)
     own = folded.of[found.stack_id]
     called_at = calls_of_backward(recording, found, own)
     places: dict[Place, int] = {(None, False): 0}
-    # One number for both, so that a table tells the place: sorting them all would take most of the time.
+    # One number encodes both, so that a table gives the place: sorting them all would take most of the time.
     key = 2 * np.where(own > 0, own, called_at) + (own == 0)
     is_there = np.zeros(2 * len(folded.stacks), dtype="?")
     is_there[key] = True

@@ -1,4 +1,4 @@
-"""Does memory grow that no tensor has: in the allocator's cache, or outside of torch?"""
+"""Measures growth of memory that no tensor holds: in the allocator's cache, or outside of torch."""
 
 from typing import Any
 
@@ -13,29 +13,32 @@ _LEAST_SAMPLES = 20
 
 
 def cache_growth(recording: Recording, at: NDArray[Any], stride: int, least: int) -> float:
-    """Bytes per step that are reserved beyond what is active; 0 where that does not grow.
+    """Return the growth of reserved beyond active memory, in bytes per step; 0 if it does not grow.
 
-    A cache grows in leaps, a segment at a time, so the level is looked at where the reserved bytes are not
-    just the peak's: at the same point of every step.
+    A cache grows in leaps, a segment at a time. The level is therefore compared at the same point of every
+    step, not at the peak.
     """
     totals = timeline(recording)
-    # Where reserved stays, what is freed goes into the cache, and that is what it is for.
+    # While reserved memory stays the same, freed memory goes into the cache, as it should.
     reserved = _rate(totals.reserved[at], stride, least)
     return min(reserved, _rate((totals.reserved - totals.active)[at], stride, least))
 
 
 def outside_growth(recording: Recording, at: NDArray[Any], stride: int, least: int) -> float:
-    """Bytes per step of the process, by the driver, beyond what torch reserved; 0 where nobody asked it."""
+    """Return the growth of the process outside of torch, in bytes per step, from the driver's counters.
+
+    0 if it does not grow, or the driver was not asked.
+    """
     samples = recording.counters
     known = np.flatnonzero((samples.process_used_bytes > 0) & (samples.reserved_bytes >= 0))
     if not len(known) or not recording.trace.has_clock:
         return 0.0
     outside = samples.process_used_bytes[known] - samples.reserved_bytes[known]
     moment = recording.trace.time_ns[np.clip(at - 1, 0, len(recording.trace) - 1)]
-    # The first sample after each turn, so that torch's counter and the driver's are of one moment.
+    # The first sample after each iteration: torch's counter and the driver's are of one moment.
     index = np.searchsorted(samples.time_ns[known], moment)
     seen = np.unique(index[index < len(known)])
-    # Of short steps there are fewer samples than steps; in the first second libraries are still loaded.
+    # Short steps have fewer samples than steps; in the first second libraries are still being loaded.
     if len(seen) < min(len(at) / 4, _LEAST_SAMPLES):
         return 0.0
     return _rate(outside[seen], stride * len(at) / len(seen), least)

@@ -1,4 +1,4 @@
-"""Did an allocation fail, and what was there then?"""
+"""Failed allocations: what was in use at that moment, the cause, and what to do about it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from vramscope.analysis.by_module import modules_at
 from vramscope.analysis.folding import fold
 from vramscope.analysis.leaks import leaks
 from vramscope.analysis.oom.cause import Cause, Room, cause, room_at
-from vramscope.analysis.oom.in_use import Holders, holders
+from vramscope.analysis.oom.in_use import InUse, in_use_at
 from vramscope.analysis.step_and_phase import step_and_phase_at
 from vramscope.analysis.timeline import timeline
 from vramscope.model.finding import Finding
@@ -28,7 +28,7 @@ from vramscope.model.table import Table
 from vramscope.model.trace import Action
 from vramscope.units import format_bytes
 
-# A batch-size search fails a few times; a program that lives on failures would fill the page.
+# A batch-size search fails a few times; a program that fails all the time would fill the page.
 _MOST_TOLD = 5
 _WORTH_AN_INDEX = 5
 
@@ -67,7 +67,7 @@ _ADVICE_EXPANDABLE = (
 
 @dataclass(frozen=True, slots=True)
 class Failures(Table):
-    """One row per allocation that failed for good, as the program was told."""
+    """One row per allocation that failed with an OutOfMemoryError."""
 
     DTYPES: ClassVar = {
         "event": "i8",
@@ -81,29 +81,33 @@ class Failures(Table):
     }
 
     event: NDArray[Any]
-    """Of the OOM; as an instant, the state that the request met."""
+    """Event of the failure; as an instant, the state that the request met."""
     time_ns: NDArray[Any]
+    """Time of the failure."""
     size: NDArray[Any]
     """Bytes of the failed request, rounded as the allocator does."""
     allocated: NDArray[Any]
+    """Bytes allocated at the failure."""
     reserved: NDArray[Any]
+    """Bytes reserved at the failure."""
     largest_free: NDArray[Any]
-    """Bytes of the largest free block, of any pool and stream; −1 where the layout was not recorded."""
+    """Bytes of the largest free block, of any pool and stream; −1 if the layout was not recorded."""
     device_free: NDArray[Any]
-    """Bytes that the driver still had; −1 where it was not recorded."""
+    """Bytes that the driver still had; −1 if not recorded."""
     stack_id: NDArray[Any]
+    """Stack of the failed request."""
     where: tuple[tuple[int | None, Phase | None, Frame | None], ...] = ()
-    """Of each row: step, phase and the user's innermost frame; None where unknown."""
+    """Step, phase and the user's innermost frame for each row; None if unknown."""
     rooms: tuple[Room | None, ...] = ()
-    """Of each row where the device's bytes were; None but for the last few."""
-    holders: tuple[Holders, ...] = ()
-    """Of the last rows, as many as are told: what was in use."""
+    """Distribution of the device's bytes for each row; None except for the last few."""
+    holders: tuple[InUse, ...] = ()
+    """Memory in use for the last rows, as many as have findings."""
     modules: tuple[str, ...] = ()
-    """Path of the module that ran at each row; '' where none is known."""
+    """Path of the module that ran at each row; '' if not known."""
 
 
 def oom(recording: Recording) -> Failures:
-    """Every failed allocation; a state is put together for each."""
+    """Find every failed allocation, with the state of the allocator that it met."""
     trace = recording.trace
     events = np.flatnonzero(trace.action == Action.OOM)
     totals = timeline(recording)
@@ -118,7 +122,7 @@ def oom(recording: Recording) -> Failures:
         stack_id=trace.stack_id[events],
         where=_where(recording, events),
         rooms=_rooms(recording, events),
-        holders=tuple(holders(recording, events[-_MOST_TOLD:].tolist())),
+        holders=tuple(in_use_at(recording, events[-_MOST_TOLD:].tolist())),
         modules=modules_at(recording.marks, events),
     )
 
@@ -145,7 +149,7 @@ def _largest_free(recording: Recording, events: NDArray[Any]) -> list[int]:
 
 
 def _states(recording: Recording, instants: list[int]) -> Iterator[Snapshot]:
-    """One after the other: programs that search for a batch size fail often."""
+    """Yield one state after the other: programs that search for a batch size fail often."""
     if len(instants) < _WORTH_AN_INDEX:
         return (state_from_nearest(recording, instant) for instant in instants)
     index = StateIndex(recording.trace, recording.initial)
@@ -153,8 +157,11 @@ def _states(recording: Recording, instants: list[int]) -> Iterator[Snapshot]:
 
 
 def _device_free(recording: Recording, events: NDArray[Any]) -> NDArray[Any]:
-    """From the mark that was made with each OOM: at its instant, or at its very time where another thread
-    gave something back before the mark was made."""
+    """Return the driver's free bytes at each failure, from the mark that was made with it; −1 if none.
+
+    The mark lies at the failure's instant, or at its exact time if another thread freed something before the
+    mark was made.
+    """
     marks = recording.marks.rows(recording.marks.kind == MarkKind.OOM)
     by_event = dict(zip(marks.event.tolist(), marks.value.tolist(), strict=True))
     by_time = dict(zip(marks.time_ns.tolist(), marks.value.tolist(), strict=True))
@@ -181,7 +188,7 @@ def _where(
 
 
 def findings(failures: Failures) -> list[Finding]:
-    """The last failures, each in one sentence."""
+    """Return a finding for each of the last failures."""
     rows = range(len(failures))[-_MOST_TOLD:]
     return [_finding(failures, row) for row in rows]
 
@@ -203,7 +210,7 @@ def _finding(failures: Failures, row: int) -> Finding:
     room = failures.rooms[row] if row < len(failures.rooms) else None
     why = None if room is None else cause(room)
     back = row - len(failures)
-    held = failures.holders[back] if -back <= len(failures.holders) else Holders()
+    held = failures.holders[back] if -back <= len(failures.holders) else InUse()
     evidence |= {f"in_use_{name.replace(' ', '_')}": n for name, n in held.by_category}
     return Finding(
         "oom",
@@ -220,7 +227,7 @@ def _finding(failures: Failures, row: int) -> Finding:
     )
 
 
-def _advice(why: Cause | None, room: Room | None, held: Holders) -> str | None:
+def _advice(why: Cause | None, room: Room | None, held: InUse) -> str | None:
     if why in (Cause.CAPACITY, Cause.LIMIT) and held.words:
         raised = "Raise the fraction, or shrink" if why is Cause.LIMIT else "Shrink"
         return f"{raised} what is allocated at that moment: {held.words}"
@@ -232,7 +239,7 @@ def _advice(why: Cause | None, room: Room | None, held: Holders) -> str | None:
 
 
 def _because(why: Cause, room: Room) -> str:
-    """The cause in one sentence, with its figure."""
+    """Return the cause in one sentence, with its figure."""
     unsaid = "How much was lacking is not recorded"
     lacking = f"{format_bytes(room.lacking)} were lacking" if room.lacking > 0 else unsaid
     if room.is_limited:
@@ -260,7 +267,7 @@ def _because(why: Cause, room: Room) -> str:
 
 
 def _beside(room: Room) -> str:
-    """What else there is to know of a device that is full."""
+    """Return a further clause about a full device; '' if there is none."""
     if 0 < room.capacity < room.allocated:
         return (
             f", more than its {format_bytes(room.capacity)}: the driver keeps the rest in the host's memory"

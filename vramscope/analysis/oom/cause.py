@@ -1,7 +1,7 @@
-"""Why could an allocation not be had, and what would have made room for it?
+"""Finds why an allocation failed, and what would have made room for it.
 
-Every candidate is a number of bytes that were there and could not serve; the cause is the first, in an order
-of certainty, that alone would have been enough.
+Every candidate is a number of bytes that existed but could not serve the request. The cause is the first
+candidate, in order of certainty, that alone would have been enough.
 """
 
 from collections.abc import Iterable
@@ -25,14 +25,15 @@ from vramscope.model.snapshot import BlockState, Snapshot
 _LARGE_SHARE = 0.5
 """A request for more than this share of the device is itself the reason."""
 _NOTABLE_SHARE = 0.02
-"""Of the device, or of what is reserved: below it pieces, libraries and other programs are not blamed."""
+"""Share of the device, or of reserved memory, below which free pieces, libraries and others are no cause."""
 _ORDINARY_SHARE = 0.1
-"""Of the device: contexts and libraries may take so much. Of what is reserved: a smaller leak is none."""
+"""Share of the device that contexts and libraries usually take; share of reserved memory below which a leak
+is no cause."""
 _FULL_SHARE = 0.8
-"""Of the device: the rest may be the context's, and of others."""
+"""Share of the device above which it counts as full: context and other processes may take the rest."""
 _SOON_NS = 1_000_000_000
 _ROUNDING = 0.01
-"""Messages give two decimals."""
+"""Relative rounding error of a limit: messages give two decimals."""
 
 
 class Cause(str, Enum):
@@ -64,49 +65,51 @@ class Cause(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Where the device's bytes were when a request failed; −1 where not known."""
+    """The distribution of the device's bytes when a request failed; −1 for what is not known."""
 
     need: int
-    """The block that was needed."""
+    """Size of the block that was needed."""
     from_driver: int
-    """The segment, or the piece of one, that the driver would have had to give for it."""
+    """Size of the segment, or of the piece of one, that the driver would have had to give for it."""
     allocated: int
+    """Bytes allocated at the failure."""
     reserved: int
+    """Bytes reserved at the failure."""
     free_here: int
-    """Free blocks that serve such requests: of its stream, pool and size class."""
+    """Bytes of free blocks that serve such requests: of its stream, pool and size class."""
     largest_here: int
-    """The largest of them."""
+    """Size of the largest of these blocks."""
     free_other_streams: int
-    """Free blocks of other streams and size classes, and what waits for a stream, in the same pool."""
+    """Free bytes of other streams and size classes, and bytes pending on a stream, in the same pool."""
     free_private: int
-    """Free blocks of other pools."""
+    """Free bytes of other pools."""
     device_free: int
-    """Bytes that the driver had."""
+    """Free bytes of the driver."""
     capacity: int
-    """Of the device."""
+    """Size of the device."""
     limit: int
-    """What this process may reserve."""
+    """The most that this process may reserve."""
     own_outside: int
-    """Of this process, outside of the allocator: context, libraries, NCCL, raw cudaMalloc."""
+    """Bytes of this process outside of the allocator: context, libraries, NCCL, raw cudaMalloc."""
     own_outside_growth: int
-    """Since the first sample at which torch had reserved something."""
+    """Growth of ``own_outside`` since the first sample at which torch had reserved something."""
     others: int
-    """Other processes."""
+    """Bytes of other processes."""
     leaked: int = 0
-    """Allocated, and grown from step to step, see ``leaks``."""
+    """Allocated bytes that grew from step to step, see ``leaks``."""
     is_expandable: bool = False
     """Whether the allocator uses expandable segments."""
 
     @property
     def outside(self) -> int:
-        """All that is on the device and not reserved by this allocator; −1 where not known."""
+        """Bytes used on the device that this allocator has not reserved; −1 if not known."""
         if self.device_free < 0 or self.capacity < 0:
             return -1
         return max(self.capacity - self.device_free - self.reserved, 0)
 
     @property
     def lacking(self) -> int:
-        """Bytes that the driver had too few; −1 where not known."""
+        """Bytes that the driver lacked; −1 if not known."""
         return -1 if self.device_free < 0 else max(self.from_driver - self.device_free, 0)
 
     @property
@@ -118,28 +121,28 @@ class Room:
 
     @property
     def over_limit(self) -> int:
-        """Bytes by which the request exceeds the limit of this process; −1 where no limit refused it."""
+        """Bytes by which the request exceeds the limit of this process; −1 if no limit refused it."""
         return max(self.reserved + self.from_driver - self.limit, 1) if self.is_limited else -1
 
     @property
     def beside(self) -> int:
-        """What this process holds outside of the allocator, where it is more than a context."""
+        """Bytes of this process outside of the allocator, if more than a usual context; else 0."""
         return self.own_outside if self.own_outside > _ORDINARY_SHARE * max(self.capacity, 0) else 0
 
     def figures(self) -> dict[str, int]:
-        """By name, without what is not known."""
+        """Return the known figures by name."""
         known = {field.name: int(getattr(self, field.name)) for field in fields(self)}
         known |= {"lacking": self.lacking, "outside": self.outside, "over_limit": self.over_limit}
         return {name: value for name, value in known.items() if value >= 0}
 
 
 def cause(room: Room) -> Cause:
-    """The first that alone would have been enough."""
+    """Return the first cause that alone would have been enough."""
     lacking = room.lacking
     if room.capacity > 0 and room.from_driver > _LARGE_SHARE * room.capacity:
         return Cause.OVERSIZE
     if room.is_limited:
-        # What lies outside of the allocator does not count against the limit.
+        # Memory outside of the allocator does not count against the limit.
         return _first_enough(room.over_limit, (_leak_of(room), *_cached_of(room))) or Cause.LIMIT
     if lacking < 0:
         return _without_driver(room)
@@ -157,7 +160,7 @@ def cause(room: Room) -> Cause:
 
 
 _Candidate = tuple[Cause, int, float]
-"""A cause, its bytes, and the least that is worth a word."""
+"""A cause, its bytes, and the fewest bytes from which on it counts."""
 
 
 def _leak_of(room: Room) -> _Candidate:
@@ -165,7 +168,7 @@ def _leak_of(room: Room) -> _Candidate:
 
 
 def _cached_of(room: Room) -> tuple[_Candidate, ...]:
-    """Free bytes of the allocator's own cache that did not serve the request."""
+    """Return the candidates in the allocator's own cache: free bytes that did not serve the request."""
     least = _NOTABLE_SHARE * max(room.reserved, 0)
     return (
         (Cause.FRAGMENTATION, room.free_here, least),
@@ -180,25 +183,25 @@ def _first_enough(lacking: int, candidates: Iterable[_Candidate]) -> Cause | Non
 
 
 def _without_driver(room: Room) -> Cause:
-    """What the blocks alone say: a snapshot may tell neither capacity nor what the driver had."""
+    """Return the cause from the blocks alone: a snapshot may lack capacity and the driver's free bytes."""
     if room.free_here >= room.need:
         return Cause.FRAGMENTATION
     if room.free_private >= room.need:
         return Cause.PRIVATE_POOL
-    # What lacked is at most all that was asked of the driver.
+    # At most the whole segment was lacking.
     if room.leaked >= max(room.from_driver, _ORDINARY_SHARE * max(room.reserved, 0)):
         return Cause.LEAK
     is_full = 0 < _FULL_SHARE * room.capacity < room.reserved + room.from_driver
     return Cause.CAPACITY if is_full else Cause.UNKNOWN
 
 
-# ----------------------------------------------------------------------------------- what was there
+# ------------------------------------------------------------------------ state at the failure
 
 
 def room_at(recording: Recording, event: int, device_free: int, leaked: int = 0) -> Room:
-    """When the OOM *event* came; a state is put together.
+    """Return the distribution of the device's bytes at the failure *event*.
 
-    *leaked*: what ``leaks`` found to have grown until then.
+    *device_free* is the driver's free bytes, −1 if not known; *leaked* is the growth that ``leaks`` found.
     """
     trace, process = recording.trace, recording.process
     settings = Settings.from_snapshot(process.allocator, torch=process.torch)
@@ -212,13 +215,13 @@ def room_at(recording: Recording, event: int, device_free: int, leaked: int = 0)
     allocated = int(state.blocks.size[state.blocks.state == BlockState.ALLOCATED].sum())
     outside, growth, others = _outside(samples)
     if outside < 0 and min(capacity, device_free) >= 0:
-        # A context is hardly ever of another size a moment later; others may be.
+        # A context hardly ever changes a moment later; other processes may.
         outside = _outside(_soon_after(recording, event))[0]
         held = capacity - device_free - int(state.segments.size.sum())
         others = max(held - outside, 0) if outside >= 0 else -1
     return Room(
         need=fit.needed,
-        # A block that the record says was there did not serve: then a segment was needed all the same.
+        # If a recorded free block did not serve the request, a segment was needed all the same.
         from_driver=fit.from_driver or settings.segment_size(fit.needed),
         allocated=allocated,
         reserved=int(state.segments.size.sum()),
@@ -238,15 +241,17 @@ def room_at(recording: Recording, event: int, device_free: int, leaked: int = 0)
 
 
 def _capacity(recording: Recording, samples: Counters) -> int:
-    """As torch knows it: NVML's total has what the driver keeps for itself too; −1 where not known. Messages
-    each have their own."""
+    """Return the device's size as torch reports it; −1 if not known.
+
+    NVML's total includes the driver's own reserve, so the least known total counts. Each message has its own.
+    """
     totals = samples.device_total_bytes[samples.device_total_bytes > 0]
     known = [total for total in (*totals[-1:].tolist(), recording.device.total_bytes) if total]
     return min(known, default=-1)
 
 
 def _limit(recording: Recording, settings: Settings, capacity: int) -> int:
-    """What this process may reserve: as a message says it, else by the settings."""
+    """Return the most that this process may reserve: from a message, else from the settings."""
     limit = recorded_limit(recording)
     if limit is not None:
         return limit
@@ -255,7 +260,7 @@ def _limit(recording: Recording, settings: Settings, capacity: int) -> int:
 
 
 def _free(state: Snapshot, place: tuple[int, int], *, is_large: bool) -> tuple[int, int, int, int]:
-    """Free bytes that serve, of other streams and classes, of other pools; and the largest that serves."""
+    """Return free bytes that serve, of other streams and classes, of other pools; and the largest serving."""
     segments, blocks = state.segments, state.blocks
     owner, is_free = blocks.segment, blocks.state == BlockState.INACTIVE
     same_pool = segments.pool[owner] == place[1]
@@ -271,7 +276,7 @@ def _free(state: Snapshot, place: tuple[int, int], *, is_large: bool) -> tuple[i
 
 
 def _sample(recording: Recording, event: int) -> Counters:
-    """The samples until the failure: by the instant where they tell it, else by the clock."""
+    """Return the samples up to the failure: by instant if they have one, else by the clock."""
     counters, time_ns = recording.counters, int(recording.trace.time_ns[event])
     if (counters.event >= 0).all():
         return counters.rows(counters.event <= event + 1)
@@ -279,7 +284,7 @@ def _sample(recording: Recording, event: int) -> Counters:
 
 
 def _soon_after(recording: Recording, event: int) -> Counters:
-    """The first sample after the failure that knows the process: it may have come before the second one."""
+    """Return the first sample within a second after the failure that has this process's memory."""
     counters, time_ns = recording.counters, int(recording.trace.time_ns[event])
     after = (counters.time_ns > time_ns) & (counters.time_ns <= time_ns + _SOON_NS)
     knows = (counters.process_used_bytes >= 0) & (counters.reserved_bytes >= 0)
@@ -287,7 +292,7 @@ def _soon_after(recording: Recording, event: int) -> Counters:
 
 
 def _outside(samples: Counters) -> tuple[int, int, int]:
-    """At the last of them: own bytes outside of the allocator, their growth, other processes."""
+    """Return own bytes outside of the allocator, their growth and others' bytes, at the last sample."""
     process, reserved = samples.process_used_bytes, samples.reserved_bytes
     if not len(samples) or min(process[-1], reserved[-1]) < 0:
         return -1, -1, -1
@@ -297,6 +302,6 @@ def _outside(samples: Counters) -> tuple[int, int, int]:
     others = max(used - int(process[-1]), 0) if used >= 0 else -1
     # CUDA's context is complete once torch has reserved something; before that, what grows is the context.
     has_context = outside[reserved[known] > 0]
-    # Samples of moments only are of different programs, perhaps: nothing grows from one to the next.
+    # Samples of single moments may be of different programs: nothing grows from one to the next.
     growth = int(outside[-1] - has_context[0]) if len(has_context) and samples.time_ns[-1] > 0 else 0
     return int(outside[-1]), max(growth, 0), others

@@ -1,4 +1,4 @@
-"""What was in use when an allocation failed: for what, and of which line the most?"""
+"""Memory in use when an allocation failed: by category, and the line that held the most."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,22 +22,23 @@ _TOTALS = ("totals_only", "moments_only")
 
 
 @dataclass(frozen=True, slots=True)
-class Holders:
-    """Of what was allocated at one instant."""
+class InUse:
+    """Memory allocated at one instant, by category, with the line that held the most."""
 
     by_category: tuple[tuple[str, int], ...] = ()
-    """Names and bytes, largest first; unknown is one of them. They sum up to all that was allocated."""
+    """Names and bytes, largest first; unknown is one of them. They sum up to all allocated bytes."""
     line: Frame | None = None
-    """The program's line that had allocated the most of it; None where no stack is known."""
+    """The program's line that had allocated the most; None if no stack is known."""
     line_bytes: int = 0
+    """Bytes that this line had allocated."""
     module: str = ""
-    """Of that line: the module, or what several have in common; '' where none is known."""
+    """Module of that line, or what several have in common; '' if not known."""
 
     @property
     def words(self) -> str:
-        """``214 MiB activation, 42 MiB parameter; 96 MiB of it from model.py:66``, or ''.
+        """A phrase such as ``214 MiB activation, 42 MiB parameter; 96 MiB of it from model.py:66``, or ''.
 
-        Categories only where most of it is known.
+        It names categories only if these cover most of the bytes.
         """
         sums = {name: n for name, n in self.by_category if name != "unknown"}
         is_told = 2 * sum(sums.values()) >= sum(n for _, n in self.by_category)
@@ -51,10 +52,10 @@ class Holders:
         return "; ".join(said)
 
 
-def holders(recording: Recording, events: Sequence[int]) -> list[Holders]:
-    """At each of *events*."""
+def in_use_at(recording: Recording, events: Sequence[int]) -> list[InUse]:
+    """Return the memory in use at each of *events*."""
     if not events or any(note.code in _TOTALS for note in recording.notes):
-        return [Holders() for _ in events]
+        return [InUse() for _ in events]
     found = lifetimes(recording)
     assigned, folded = assign(recording, found), fold(recording.stacks)
     category, owners = assigned.category, owners_of(recording, found, assigned)
@@ -77,5 +78,5 @@ def holders(recording: Recording, events: Sequence[int]) -> list[Holders]:
                 modules.setdefault(mine[1], set()).add(owners.paths[module])
         most, stack = max(lines.values(), default=[0, 0])
         line = folded.stacks.frame(stack) if stack else None
-        told.append(Holders(by_category, line, most, common_module(modules.get(stack, ()))))
+        told.append(InUse(by_category, line, most, common_module(modules.get(stack, ()))))
     return told

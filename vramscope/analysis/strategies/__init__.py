@@ -1,9 +1,9 @@
-"""What else would lower the peak, and by how many bytes of this run?
+"""Strategies that lower the peak, with the bytes that each would save in this run.
 
-Each strategy is tried on the recording itself: every allocation is given the size that it would have, the
-timeline is summed up again, and its peak is compared. What does not touch the peak is not advised, however
-many bytes it saves elsewhere. Each figure has an interval; an advice that may have the wrong sign is not
-given: it is listed as undecided, with what would decide it.
+Each strategy is tried on the recording itself: every allocation gets the size that it would have, the
+timeline is summed up again, and the peaks are compared. A strategy that does not lower the peak is not
+advised, however many bytes it saves elsewhere. Each figure has an interval. Advice that may have the wrong
+sign is not given: the strategy is listed as undecided, with what would decide it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,11 +33,11 @@ from vramscope.analysis.strategies.optimizer import (
 from vramscope.analysis.strategies.sharding import sharded
 from vramscope.analysis.strategies.trials import (
     USUAL_ELEMENT,
-    Change,
-    Looked,
-    Tried,
+    SizeChange,
+    StrategyInput,
+    Trial,
     level_with,
-    look,
+    prepare,
     scaled,
 )
 from vramscope.errors import UsageError
@@ -46,21 +46,21 @@ from vramscope.model.recording import Recording
 from vramscope.units import format_bytes
 
 WORTH_IT = 0.01
-"""What saves less than this share of the peak is not advised."""
+"""A strategy that saves less than this share of the peak is not advised."""
 _MICRO_BATCHES = 2
 _MOST_NAMED = 4
 _MOST_STATE = 8
-"""Times the parameters: Adam keeps 2 of 32 bits, with a master copy 6 of 16; above it, parameters are
-missing."""
+"""Ratio of optimizer state to parameters above which parameters are missing: Adam keeps 2 values of 32 bits,
+with a master copy 6 times the bytes of 16-bit parameters."""
 _LARGE_MODEL = 5e9
-"""Parameters: from here on a shard of state alone does not make a model fit."""
+"""Number of parameters from which on sharding state alone seldom makes a model fit."""
 _SHARED, _OF_PARAMETERS = "ZeRO", "ZeRO-3/FSDP"
 _DOUBT = 0.05
 """Share of the peak: estimates of activations were off by up to 3.5 % in 16 models run genuinely."""
 _16_AND_32_BITS = ((1, 2), (4, 8))
-"""Bytes of an element: quantized and half, single and double."""
+"""Bytes per element: of quantized and half, of single and double precision."""
 _ROUNDING = 4096
-"""Bytes: no change of a peak."""
+"""Bytes below which a change of the peak counts as none."""
 _RUN_IT = "Run the program with it, and compare the peaks"
 _OF_A_BATCH = (Category.ACTIVATION, Category.INPUT)
 _OF_AN_EVALUATION = (Category.ACTIVATION, Category.TEMPORARY, Category.UNKNOWN)
@@ -69,77 +69,95 @@ _TRAINS = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.RECOMPUTE)
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One thing to do, with what it would do to the peak."""
+    """One strategy, with its effect on the peak of allocated bytes."""
 
     name: str
     saved_bytes: int
-    """Of the peak of allocated bytes."""
+    """Bytes that the peak falls by."""
     peak_bytes: int
-    """What is left of it."""
+    """The new peak."""
     low_bytes: int
-    """At least so much is left of it …"""
+    """Lower end of the interval of the new peak."""
     high_bytes: int
-    """… and at most so much: less than the peak as it is."""
+    """Upper end of the interval of the new peak; an advised strategy has it below the recorded peak."""
     phase: Phase
-    """In which the new peak is."""
+    """Phase of the new peak."""
     how: str
     """How to switch it on."""
     cost: str
-    """What to expect in return."""
+    """What it costs."""
     basis: str
-    """Why these bytes: exact for this run, or under which assumption."""
+    """What the bytes rest on: exact for this run, or which assumption."""
     effort: int
     """1: a word in the program … 4: another way to run it."""
     by_category: dict[str, int] = field(default_factory=dict)
-    """Bytes saved at the instant of the peak as it was; below 0 where something comes on top."""
+    """Bytes saved at the instant of the recorded peak, by category; negative for additional bytes."""
     by_phase: dict[str, int] = field(default_factory=dict)
-    """The highest level of each phase, with it."""
+    """The highest allocated bytes of each phase with the strategy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """A strategy of which this recording does not say whether it lowers the peak."""
+    """A strategy that may lower the peak or not: this recording does not decide it."""
 
     name: str
     low_bytes: int
-    """The peak would be at least so high …"""
+    """Lower end of the interval of the new peak."""
     high_bytes: int
-    """… and at most so high."""
+    """Upper end of the interval of the new peak."""
     reason: str
+    """Why the recording does not decide it."""
     to_do: str
     """What decides it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strategies:
-    """What lowers the peak, in the order in which to try it: most bytes for the least effort first."""
+    """Strategies that lower the peak, the most bytes for the least effort first."""
 
     peak_bytes: int
+    """The recorded peak of allocated bytes."""
     phase: Phase
-    """In which the peak is."""
+    """Phase of the recorded peak."""
     advised: tuple[Strategy, ...] = ()
+    """Strategies that lower the peak, in the order in which to try them."""
     without_effect: tuple[str, ...] = ()
-    """Tried, and the peak stays where it is."""
+    """Names of the strategies that leave the peak as it is."""
     unknown_bytes: int = 0
-    """At the peak, of no known category: no strategy counts on them."""
+    """Bytes at the peak of no known category: no strategy counts on them."""
     undecided: tuple[Undecided, ...] = ()
     """Strategies that may lower the peak or not: run the program with them."""
     is_partial: bool = False
-    """Whether the recording ends with an allocation that failed: figures are of that moment."""
+    """Whether the recording ends with a failed allocation: the figures then hold for that moment only."""
     by_phase: dict[str, int] = field(default_factory=dict)
-    """The highest level of each phase, as it is."""
+    """The highest allocated bytes of each phase, as recorded."""
     path: str = ""
-    """In which order to try them, for one GPU or many and a model of this size."""
+    """The order in which to try them, on one GPU and on several, for a model of this size."""
 
 
 def strategies(recording: Recording, n_ranks: int = 8) -> Strategies:
-    """Tried on the whole recording; *n_ranks* GPUs for what shards. About 2 s per million events.
+    """Try every strategy on the whole recording; takes about 2 s per million events.
 
-    Needs categories: of a recording that knows none nothing can be advised.
+    The strategies need categories: a recording without any gets no advice.
+
+    Parameters
+    ----------
+    n_ranks
+        Number of GPUs that sharding strategies distribute over.
+
+    Returns
+    -------
+    Strategies
+        The advised, the undecided and the ineffective strategies; sizes in bytes.
+
+    Raises
+    ------
+    UsageError
+        If *n_ranks* is below 2.
     """
     if n_ranks < 2:
         raise UsageError(f"n_ranks {n_ranks}: sharding needs at least 2")
-    run = look(recording, n_ranks)
+    run = prepare(recording, n_ranks)
     at = int(run.level.argmax())
     peak = int(run.level[at])
     live = run.found.allocated_at(at)
@@ -174,15 +192,15 @@ def strategies(recording: Recording, n_ranks: int = 8) -> Strategies:
     )
 
 
-def _least_of(run: Looked, tried: Tried, each: Strategy) -> int:
-    """Return the peak if every assumption held in favor of the strategy, wherever blocks come to lie."""
+def _least_of(run: StrategyInput, tried: Trial, each: Strategy) -> int:
+    """Return the peak if every assumption held in favor of the strategy, wherever blocks are placed."""
     if tried.least is None:
         return each.peak_bytes
     return min(each.peak_bytes, round(float(level_with(run, *tried.least).max())))
 
 
-def _is_monotone(tried: Tried) -> bool:
-    """Whether it takes bytes away and adds none: then it does not raise the peak."""
+def _is_monotone(tried: Trial) -> bool:
+    """Return whether the trial only removes bytes, so that it cannot raise the peak."""
     if tried.is_surely_less:
         return True
     adds = tried.most is not None or bool((tried.factor > 1).any() or np.any(np.asarray(tried.extra) > 0))
@@ -197,12 +215,12 @@ def _reason(is_partial: bool, unknown: int, peak: int) -> str:
     return "the recording does not say how each operation would behave"
 
 
-def _path(run: Looked, advised: Sequence[Strategy], at: int) -> str:
-    """One GPU first: what needs no other machine; then what several share."""
+def _path(run: StrategyInput, advised: Sequence[Strategy], at: int) -> str:
+    """Return the order in which to try strategies: those for one GPU first, then those that share."""
     alone: dict[str, str] = {}
     for each in advised:
         if not _is_shared(each):
-            # Of what works on the same bytes the first.
+            # Only the first of several strategies on the same bytes is named.
             alone.setdefault("optimizer" if "optimizer" in each.name else each.name, each.name)
     said = [f"on one GPU: {', then '.join(alone.values())}"] if alone else []
     if len(alone) > 1:
@@ -214,7 +232,7 @@ def _path(run: Looked, advised: Sequence[Strategy], at: int) -> str:
 
 
 def _is_no_better(each: Strategy, others: Sequence[Strategy], least: float) -> bool:
-    """Whether a stage that shards less saves as much."""
+    """Return whether a stage that shards less saves as much."""
     less = [other for other in others if _is_shared(other) and other.name < each.name]
     return _is_shared(each) and any(each.saved_bytes - other.saved_bytes < least for other in less)
 
@@ -223,8 +241,11 @@ def _is_shared(each: Strategy) -> bool:
     return each.name.startswith(_SHARED)
 
 
-def _first_shared(run: Looked, names: Sequence[str], at: int) -> str:
-    """Below so many parameters what computes waits less for those that are not there."""
+def _first_shared(run: StrategyInput, names: Sequence[str], at: int) -> str:
+    """Return which sharding stage to try first: below 5 billion parameters, one that keeps them whole.
+
+    Computation then does not wait for parameters of other ranks.
+    """
     count, is_sure = _parameters(run, at)
     of_state = [name for name in names if not name.startswith(_OF_PARAMETERS)]
     if not count:
@@ -236,8 +257,11 @@ def _first_shared(run: Looked, names: Sequence[str], at: int) -> str:
     return f"{first} first; of {size}, fewer than 5 billion, each GPU may keep a whole copy"
 
 
-def _parameters(run: Looked, at: int) -> tuple[float, bool]:
-    """How many there are, and whether the size of every one is known; 0 where most were not recognized."""
+def _parameters(run: StrategyInput, at: int) -> tuple[float, bool]:
+    """Return the number of parameters, and whether all element sizes are known.
+
+    The number is 0 if most parameters are not recognized.
+    """
     live = run.found.allocated_at(at)
     rows = (run.category == Category.PARAMETER) & live
     state = int(run.found.block_size[(run.category == Category.OPTIMIZER_STATE) & live].sum())
@@ -254,7 +278,7 @@ def _in_words(count: float) -> str:
     return f"{count / 1e9:.2g} billion" if count >= 1e9 else f"{count / 1e6:.2g} million"
 
 
-def _outcome(run: Looked, tried: Tried, at: int, unknown: int) -> Strategy:
+def _outcome(run: StrategyInput, tried: Trial, at: int, unknown: int) -> Strategy:
     level = level_with(run, tried.factor, tried.extra)
     highest = int(level.argmax())
     left = round(float(level[highest]))
@@ -273,7 +297,7 @@ def _outcome(run: Looked, tried: Tried, at: int, unknown: int) -> Strategy:
         tried.name,
         saved,
         left,
-        # What nobody knows may be what the strategy saves.
+        # Bytes of unknown category may be what the strategy saves.
         max(min(left - places, *bounds) - doubt - unknown, 0),
         high,
         phase,
@@ -286,17 +310,17 @@ def _outcome(run: Looked, tried: Tried, at: int, unknown: int) -> Strategy:
     )
 
 
-def _unsplit(run: Looked, instant: int) -> int:
-    """Return by how much blocks are larger than requested, as their rest was too small to be split off.
+def _unsplit(run: StrategyInput, instant: int) -> int:
+    """Return the bytes by which blocks are larger than requested, since their rest is too small to split.
 
-    Which blocks are depends on where they come to lie, and that on everything before.
+    Which blocks these are depends on their placement, and that on all operations before.
     """
     live = run.found.allocated_at(instant) & (run.found.size > 0)
     rounded = -(-run.found.size[live] // GRANULE) * GRANULE
     return int(np.maximum(run.found.block_size[live] - rounded, 0).sum())
 
 
-def _by_category(run: Looked, tried: Tried, at: int) -> dict[str, int]:
+def _by_category(run: StrategyInput, tried: Trial, at: int) -> dict[str, int]:
     live = run.found.allocated_at(at)
     sums = np.zeros(len(Category))
     np.add.at(sums, run.category[live], ((1 - tried.factor) * run.found.block_size)[live])
@@ -304,7 +328,7 @@ def _by_category(run: Looked, tried: Tried, at: int) -> dict[str, int]:
     return {Category(i).name.lower(): round(float(sums[i])) for i in np.flatnonzero(np.round(sums)).tolist()}
 
 
-def _by_phase(run: Looked, level: NDArray[Any]) -> dict[str, int]:
+def _by_phase(run: StrategyInput, level: NDArray[Any]) -> dict[str, int]:
     highest = np.zeros(len(Phase))
     np.maximum.at(highest, run.phase, level)
     return {phase.name.lower(): round(float(highest[phase])) for phase in Phase if highest[phase] > 0}
@@ -313,7 +337,7 @@ def _by_phase(run: Looked, level: NDArray[Any]) -> dict[str, int]:
 # ----------------------------------------------------------------------------------- the strategies
 
 
-def _mixed_precision(run: Looked) -> Iterator[Tried]:
+def _mixed_precision(run: StrategyInput) -> Iterator[Trial]:
     recording, owners = run.recording, owners_of(run.recording, run.found, run.assigned)
     in_16_bits, in_32_bits = (_share(run, bits) for bits in _16_AND_32_BITS)
     if in_16_bits > in_32_bits:
@@ -326,7 +350,7 @@ def _mixed_precision(run: Looked) -> Iterator[Tried]:
     np.add.at(change, found.born, found.n_bytes)
     np.add.at(change, found.dies, -found.n_bytes)
     copies = np.cumsum(change)
-    yield Tried(
+    yield Trial(
         "mixed precision (bf16 autocast)",
         found.factor,
         copies,
@@ -338,25 +362,25 @@ def _mixed_precision(run: Looked) -> Iterator[Tried]:
         ),
         1 if in_32_bits else 2,
         Category.TEMPORARY,
-        least=Change(found.least),
-        most=Change(found.most, copies),
+        least=SizeChange(found.least),
+        most=SizeChange(found.most, copies),
         doubt=_DOUBT,
         to_do='Run it under torch.autocast("cuda", dtype=torch.bfloat16), and compare the peaks',
     )
 
 
-def _share(run: Looked, elements: Sequence[int]) -> int:
-    """Bytes of parameters whose numbers have so many bytes each."""
+def _share(run: StrategyInput, elements: Sequence[int]) -> int:
+    """Return the bytes of parameters with one of these element sizes."""
     rows = (run.category == Category.PARAMETER) & np.isin(run.element, elements)
     return int(run.found.block_size[rows].sum())
 
 
-def _checkpointing(run: Looked) -> Iterator[Tried]:
+def _checkpointing(run: StrategyInput) -> Iterator[Trial]:
     owners = owners_of(run.recording, run.found, run.assigned)
     ways = checkpointed(run.found, run.lives, owners, run.level)
     best = min(ways, key=lambda way: int((run.level + way.extra).max()), default=None)
     if best is not None:
-        yield Tried(
+        yield Trial(
             f"activation checkpointing of {len(best.blocks)} blocks",
             np.ones(len(run.found)),
             best.extra,
@@ -366,7 +390,7 @@ def _checkpointing(run: Looked) -> Iterator[Tried]:
                 "estimate: what a block saves goes when it returns, and is back when backward reaches it",
             ),
             2,
-            least=Change(np.ones(len(run.found)), best.least),
+            least=SizeChange(np.ones(len(run.found)), best.least),
             doubt=_DOUBT,
         )
 
@@ -375,11 +399,11 @@ def _few(paths: Sequence[str]) -> str:
     return ", ".join(paths) if len(paths) <= _MOST_NAMED else f"{paths[0]} … {paths[-1]}"
 
 
-def _gradients_to_none(run: Looked) -> Iterator[Tried]:
-    """Where gradients are there while forward runs, a step begins with those of the step before."""
+def _gradients_to_none(run: StrategyInput) -> Iterator[Trial]:
+    """Free gradients before forward, if a step begins with those of the step before."""
     extra = kept_gradients(run.found, run.lives, run.category == Category.GRADIENT, len(run.phase))
     if extra.any():
-        yield Tried(
+        yield Trial(
             "gradients set to None",
             np.ones(len(run.found)),
             extra,
@@ -393,14 +417,14 @@ def _gradients_to_none(run: Looked) -> Iterator[Tried]:
         )
 
 
-def _bucket_views(run: Looked) -> Iterator[Tried]:
+def _bucket_views(run: StrategyInput) -> Iterator[Trial]:
     bucket = is_bucket(run.recording.stacks, run.found)
     gradient = run.category == Category.GRADIENT
     if bucket.any() and gradient.any() and not (gradient & bucket).any():
-        # A bucket from before the recording may pass for a gradient, a parameter passes for nothing else.
+        # A bucket from before the recording may be taken for a gradient; parameters are certain.
         is_one = run.category == Category.PARAMETER
         largest = int(run.found.block_size[is_one if is_one.any() else gradient].max())
-        yield Tried(
+        yield Trial(
             "gradients as views of DDP's buckets",
             scaled(run, (gradient, 0.0)),
             np.where(run.phase == Phase.BACKWARD, largest, 0),
@@ -414,7 +438,7 @@ def _bucket_views(run: Looked) -> Iterator[Tried]:
         )
 
 
-def _accumulation(run: Looked) -> Iterator[Tried]:
+def _accumulation(run: StrategyInput) -> Iterator[Trial]:
     of_step = np.isin(run.born_in, _TRAINS) & (run.category == Category.TEMPORARY)
     of_batch = np.isin(run.category, _OF_A_BATCH) | of_step
     gradient, part = run.category == Category.GRADIENT, 1 / _MICRO_BATCHES
@@ -424,10 +448,10 @@ def _accumulation(run: Looked) -> Iterator[Tried]:
     pairs = may_pair(run.recording.stacks, run.found, run.lives, owners)
     level = level_with(run, gradient.astype(float), 0)
     largest = int(run.found.block_size[gradient].max(initial=0))
-    # From the second micro-batch on all gradients are there, and each new one before it is added.
+    # From the second micro-batch on all gradients are allocated, and each new one too until it is added.
     extra = np.where(np.isin(run.phase, _TRAINS), level.max(initial=0) - level, 0)
     extra += np.where(run.phase == Phase.BACKWARD, largest, 0)
-    yield Tried(
+    yield Trial(
         f"{_MICRO_BATCHES} micro-batches with accumulated gradients",
         scaled(run, (of_batch, part)),
         extra,
@@ -437,22 +461,22 @@ def _accumulation(run: Looked) -> Iterator[Tried]:
             "estimate: inputs, activations and temporaries of forward and backward in ratio to the batch",
         ),
         2,
-        # Scores of each pair of a batch get smaller with its square; temporaries of the size of parameters do
-        # not get smaller at all.
-        least=Change(
+        # A score for each pair of a batch shrinks quadratically; temporaries as large as parameters do not
+        # shrink at all.
+        least=SizeChange(
             scaled(run, (of_batch, 1 / _MICRO_BATCHES), (of_batch & pairs, 1 / _MICRO_BATCHES)), extra
         ),
-        most=Change(scaled(run, (np.isin(run.category, _OF_A_BATCH), part)), extra),
+        most=SizeChange(scaled(run, (np.isin(run.category, _OF_A_BATCH), part)), extra),
         doubt=_DOUBT,
     )
 
 
-def _smaller_evaluation(run: Looked) -> Iterator[Tried]:
-    """Where evaluation, and not training, is the peak."""
+def _smaller_evaluation(run: StrategyInput) -> Iterator[Trial]:
+    """Halve the batch of evaluation, if the peak is in evaluation and not in training."""
     if run.phase[int(run.level.argmax())] != Phase.EVAL:
         return
     of_evaluation = (run.born_in == Phase.EVAL) & np.isin(run.category, _OF_AN_EVALUATION)
-    yield Tried(
+    yield Trial(
         "half the batch in evaluation",
         scaled(run, (of_evaluation, 1 / 2)),
         0,
@@ -462,13 +486,13 @@ def _smaller_evaluation(run: Looked) -> Iterator[Tried]:
             "estimate: what evaluation allocates in ratio to its batch",
         ),
         1,
-        least=Change(scaled(run, (of_evaluation | (run.category == Category.INPUT), 1 / 2))),
+        least=SizeChange(scaled(run, (of_evaluation | (run.category == Category.INPUT), 1 / 2))),
         doubt=_DOUBT,
     )
 
 
-def _accumulates(run: Looked) -> bool:
-    """Whether most of the optimizer's steps come after several backwards."""
+def _accumulates(run: StrategyInput) -> bool:
+    """Return whether most of the optimizer's steps come after several backwards."""
     phases = run.lives.phases
     ends = np.unique(phases.start_event[phases.phase == Phase.OPTIMIZER])
     backward = phases.start_event[(phases.phase == Phase.BACKWARD) & (phases.depth == 0)]
@@ -476,7 +500,7 @@ def _accumulates(run: Looked) -> bool:
     return bool(len(ends)) and bool(2 * np.count_nonzero(count > 1) > len(ends))
 
 
-_ALL: tuple[Callable[[Looked], Iterator[Tried]], ...] = (
+_ALL: tuple[Callable[[StrategyInput], Iterator[Trial]], ...] = (
     _mixed_precision,
     _smaller_evaluation,
     _checkpointing,

@@ -1,8 +1,8 @@
-"""What if forward ran under autocast to 16 bits: which allocations halve, and which copies come on top?
+"""Trial of autocast to 16 bits in forward: which allocations halve, and which copies are added.
 
-Who asked for a tensor tells how autocast treats it: the innermost frame within torch. Products (linear
-layers, convolutions, attention) give 16 bits; norms, softmax and losses stay at 32; what is in between
-follows its input. The rules are those of ``torch.autocast("cuda", dtype=torch.bfloat16)``.
+The innermost frame within torch decides how autocast treats a tensor. Matrix products (linear layers,
+convolutions, attention) give 16 bits; norms, softmax and losses stay at 32; operations in between follow
+their input. The rules are those of ``torch.autocast("cuda", dtype=torch.bfloat16)``.
 """
 
 from collections.abc import Iterator
@@ -26,96 +26,99 @@ from vramscope.model.trace import Action
 HALF = 0.5
 _FORWARD = (Phase.FORWARD, Phase.LOSS, Phase.RECOMPUTE, Phase.EVAL)
 _BOTH = 1.5
-"""Of 32 bits kept, and of a copy of 16 beside them."""
+"""Factor of a tensor that keeps 32 bits, with a copy of 16 beside it."""
 _SMALL = 32
-"""So many times smaller than the tensor before it: statistics, which say nothing of a type."""
+"""Ratio of a tensor to the next one above which the next holds statistics, which say nothing about types."""
 _A_WEIGHT = 1 << 16
-"""Bytes: only such weights are looked at to see whether copies are made already; the largest, if all are
-smaller."""
+"""Least bytes of a weight to check whether copies exist already; the largest weight, if all are smaller."""
 
 
 _RNN = "rnn.py"
 _RECURRENT = 10
-"""This part of forward's bytes from recurrent layers is too much."""
+"""More than one part in this many of forward's bytes from recurrent layers allows no prediction."""
 
 
-class Kind(IntEnum):
-    """How autocast treats what an operation makes."""
+class CastKind(IntEnum):
+    """How autocast treats the result of an operation."""
 
     OTHER = 0
-    """The widest of its inputs."""
+    """The result has the widest type of its inputs."""
     LOW = 1
-    """16 bits."""
+    """The result has 16 bits."""
     WIDE = 2
-    """32 bits."""
+    """The result has 32 bits."""
     NORM = 3
-    """32 bits, but of which the product after it keeps a copy of 16 instead."""
+    """The result has 32 bits, but the product after it keeps a copy of 16 instead."""
     SOFTMAX = 4
-    """32 bits, and a copy of 16 for the product after it."""
+    """The result has 32 bits, and the product after it keeps a copy of 16 as well."""
     FOLLOWS = 5
-    """As its input."""
+    """The result has the type of its input."""
     DROPOUT = 6
-    """As its input, and a mask of a byte for each element."""
+    """The result has the type of its input, and there is a mask of a byte for each element."""
 
 
 _BY_FILE = {
-    "linear.py": Kind.LOW,
-    "conv.py": Kind.LOW,
-    _RNN: Kind.LOW,
-    "sparse.py": Kind.WIDE,
-    "normalization.py": Kind.NORM,
-    "loss.py": Kind.WIDE,
-    "batchnorm.py": Kind.FOLLOWS,
-    "activation.py": Kind.FOLLOWS,
-    "pooling.py": Kind.FOLLOWS,
-    "dropout.py": Kind.DROPOUT,
+    "linear.py": CastKind.LOW,
+    "conv.py": CastKind.LOW,
+    _RNN: CastKind.LOW,
+    "sparse.py": CastKind.WIDE,
+    "normalization.py": CastKind.NORM,
+    "loss.py": CastKind.WIDE,
+    "batchnorm.py": CastKind.FOLLOWS,
+    "activation.py": CastKind.FOLLOWS,
+    "pooling.py": CastKind.FOLLOWS,
+    "dropout.py": CastKind.DROPOUT,
 }
-"""Of torch/nn/modules."""
+"""Kinds of the files in torch/nn/modules."""
 _BY_FUNCTION = {
-    "_in_projection_packed": Kind.LOW,
-    "_in_projection": Kind.LOW,
-    "multi_head_attention_forward": Kind.LOW,
-    "embedding": Kind.WIDE,
-    "cross_entropy": Kind.WIDE,
-    "nll_loss": Kind.WIDE,
-    "mse_loss": Kind.WIDE,
-    "log_softmax": Kind.WIDE,
-    "layer_norm": Kind.NORM,
-    "group_norm": Kind.NORM,
-    "softmax": Kind.SOFTMAX,
-    "dropout": Kind.DROPOUT,
+    "_in_projection_packed": CastKind.LOW,
+    "_in_projection": CastKind.LOW,
+    "multi_head_attention_forward": CastKind.LOW,
+    "embedding": CastKind.WIDE,
+    "cross_entropy": CastKind.WIDE,
+    "nll_loss": CastKind.WIDE,
+    "mse_loss": CastKind.WIDE,
+    "log_softmax": CastKind.WIDE,
+    "layer_norm": CastKind.NORM,
+    "group_norm": CastKind.NORM,
+    "softmax": CastKind.SOFTMAX,
+    "dropout": CastKind.DROPOUT,
 } | dict.fromkeys(
-    ("relu", "gelu", "silu", "leaky_relu", "elu", "batch_norm", "_max_pool2d", "interpolate"), Kind.FOLLOWS
+    ("relu", "gelu", "silu", "leaky_relu", "elu", "batch_norm", "_max_pool2d", "interpolate"),
+    CastKind.FOLLOWS,
 )
-"""Of torch/nn/functional.py."""
+"""Kinds of the functions in torch/nn/functional.py."""
 
 
 @dataclass(frozen=True, slots=True)
 class Autocast:
-    """What would be different."""
+    """The changes that autocast would make to the allocations of a run."""
 
     factor: NDArray[Any]
-    """Of each allocation."""
+    """Factor on the size of each allocation."""
     least: NDArray[Any]
-    """The same if everything that the program asked torch for itself had 16 bits …"""
+    """The same if every operation that the program calls itself gave 16 bits."""
     most: NDArray[Any]
-    """… and if all of that stayed at 32, with a copy of 16 beside it."""
+    """The same if all of these stayed at 32 bits, with a copy of 16 beside them."""
     born: NDArray[Any]
-    """First instants of copies that come on top."""
+    """First instant of each additional copy."""
     dies: NDArray[Any]
-    """Where they are gone."""
+    """First instant without the copy."""
     n_bytes: NDArray[Any]
+    """Bytes of the copy."""
 
 
 def autocast(
     stacks: Stacks, found: Allocations, lives: Lives, owners: Owners, assigned: Assigned, action: NDArray[Any]
 ) -> Autocast | None:
-    """None where nothing is known of the operations, or where copies of 16 bits are made already; and with
-    recurrent layers."""
+    """Return the changes that autocast would make.
+
+    None if the operations are not known, if copies of 16 bits exist already, or with recurrent layers.
+    """
     rows = np.flatnonzero(np.isin(lives.phase, _FORWARD) & (found.alloc_event >= 0))
     kinds = {each: _kind(stacks, each) for each in set(found.stack_id[rows].tolist())}
     kind = np.array([kinds[each] for each in found.stack_id[rows].tolist()], dtype="i8")
-    is_low = kind == Kind.LOW
+    is_low = kind == CastKind.LOW
     weights = _weights(found, owners, assigned, rows[is_low])
     if not is_low.any() or _is_on(found, owners, rows[is_low], weights) or _is_recurrent(stacks, found, rows):
         return None
@@ -136,12 +139,12 @@ def autocast(
 
 
 def may_pair(stacks: Stacks, found: Allocations, lives: Lives, owners: Owners) -> NDArray[Any]:
-    """Return which allocations may hold a value for each pair of a batch, and so grow with its square.
+    """Return which allocations may hold a value for each pair of a batch, and so grow quadratically.
 
-    Layers of torch.nn do not: they have one row for each of the batch. Operations of the program's own
-    lines may, and what takes their result; in backward what is made for them, or for nobody knows what.
+    Layers of torch.nn do not: they have one row for each sample. Operations of the program's own lines may,
+    and so may operations on their results; in backward, allocations made for these or for unknown forwards.
     """
-    open_kinds = (Kind.OTHER, Kind.SOFTMAX, Kind.WIDE)
+    open_kinds = (CastKind.OTHER, CastKind.SOFTMAX, CastKind.WIDE)
     kinds = {each: _kind(stacks, each) in open_kinds for each in set(found.stack_id.tolist())}
     is_open = np.array([kinds[each] for each in found.stack_id.tolist()], dtype="?")
     in_backward = lives.phase == Phase.BACKWARD
@@ -149,38 +152,41 @@ def may_pair(stacks: Stacks, found: Allocations, lives: Lives, owners: Owners) -
     return is_open
 
 
-def _kind(stacks: Stacks, stack_id: int) -> Kind:
+def _kind(stacks: Stacks, stack_id: int) -> CastKind:
     folder, name, function = _asked_by(stacks, stack_id)
     if folder.endswith("torch/nn/modules"):
-        return _BY_FILE.get(name, Kind.OTHER)
+        return _BY_FILE.get(name, CastKind.OTHER)
     if folder.endswith("torch/nn") and name == "functional.py":
-        return _BY_FUNCTION.get(function, Kind.OTHER)
-    return Kind.OTHER
+        return _BY_FUNCTION.get(function, CastKind.OTHER)
+    return CastKind.OTHER
 
 
 def _asked_by(stacks: Stacks, stack_id: int) -> tuple[str, str, str]:
-    """Folder, file and function."""
+    """Return folder, file and function of the innermost frame."""
     frame = stacks.frame(stack_id) if stack_id else Frame("", "", 0)
     folder, _, name = frame.file.replace("\\", "/").rpartition("/")
     return folder, name, frame.function
 
 
 def _is_recurrent(stacks: Stacks, found: Allocations, rows: NDArray[Any]) -> bool:
-    """Whether much of forward is: cuDNN does it as a whole, or something else step by step, unforeseen."""
+    """Return whether recurrent layers are a large part of forward.
+
+    cuDNN runs these as a whole, other implementations step by step, so they are not predicted.
+    """
     ids, n_bytes = found.stack_id[rows], found.block_size[rows]
     mine = [each for each in set(ids.tolist()) if _asked_by(stacks, each)[1] == _RNN]
     return bool(_RECURRENT * n_bytes[np.isin(ids, mine)].sum() > n_bytes.sum())
 
 
-# ------------------------------------------------------------------------------------ what halves
+# -------------------------------------------------------------------------- allocations that halve
 
 
 def _factors(
     found: Allocations, rows: NDArray[Any], kind: NDArray[Any], action: NDArray[Any]
 ) -> Iterator[tuple[float, bool]]:
-    """In the order of the program: what is wide when something is made decides what that is.
+    """Yield the factor of each row, and whether it has 32 bits first and only a copy of 16 is kept.
 
-    And whether it is made with 32 bits first, and a copy of 16 kept of it.
+    Rows are in the order of the program: the tensors that have 32 bits when a row is made decide its type.
     """
     wide_until: dict[int, int] = {}  # by size, when the last such tensor of 32 bits goes
     wide_ends: set[int] = set()
@@ -194,33 +200,35 @@ def _factors(
         sizes, ends, events, kinds, scratch, following, strict=True
     ):
         if own:
-            yield HALF if what == Kind.LOW else 1.0, False
+            yield HALF if what == CastKind.LOW else 1.0, False
             continue
         if _SMALL * size < before:
             yield 1.0, False
             continue
-        if (what == Kind.DROPOUT and size * 4 == before) or (what == Kind.FOLLOWS and size == 2 * before):
-            yield 1.0, False  # a mask, of a byte each; where the maximum was, of eight
+        if (what == CastKind.DROPOUT and size * 4 == before) or (
+            what == CastKind.FOLLOWS and size == 2 * before
+        ):
+            yield 1.0, False  # a mask of one byte per element; indices of maxima of eight
             continue
-        takes, is_softmax = False, what == Kind.SOFTMAX
-        if what in (Kind.LOW, Kind.WIDE, Kind.NORM, Kind.SOFTMAX):
-            is_low = what == Kind.LOW
-        elif what == Kind.OTHER:
+        takes, is_softmax = False, what == CastKind.SOFTMAX
+        if what in (CastKind.LOW, CastKind.WIDE, CastKind.NORM, CastKind.SOFTMAX):
+            is_low = what == CastKind.LOW
+        elif what == CastKind.OTHER:
             until = _next_alloc(action, event)
             takes = size in freed[event + 1 : until]
-            # Of two inputs one is let go of at once, and one of 32 bits is still there: their sum.
+            # A sum frees one of its inputs at once, and another input of 32 bits is still live.
             is_sum = takes and wide_until.get(size, -1) > event
-            is_joined = wide_until.get(size - before, -1) > event  # what was made last, and one of 32 bits
+            is_joined = wide_until.get(size - before, -1) > event  # the last tensor and one of 32 bits
             is_low = not (is_sum or is_joined or wide_ends.intersection(range(event + 1, until)))
-            # A product that the program made itself, and what takes it: attention written out.
+            # A product that the program makes itself and an operation on it: attention written out.
             is_softmax = is_low and takes and is_product and size == before
-        is_product = what == Kind.OTHER and is_low and not takes
+        is_product = what == CastKind.OTHER and is_low and not takes
         before = size
         if not is_low:
             forever = len(action) if end == ALIVE else end
             wide_until[size] = max(wide_until.get(size, -1), forever)
             wide_ends.add(end)
-        if what == Kind.LOW and then == Kind.NORM and size == size_then:
+        if what == CastKind.LOW and then == CastKind.NORM and size == size_then:
             yield 1.0, False  # the norm takes a copy of 32 bits, and keeps that
             continue
         is_cast = not is_low and _is_cast(what, then)
@@ -235,24 +243,24 @@ def _bounds(
     factor: NDArray[Any],
     forward: tuple[NDArray[Any], NDArray[Any]],
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return factors between which the truth lies: which operation the program called is not recorded.
+    """Return the least and the most factor: which operation the program called is not recorded.
 
-    An operation of the program's own line may be a product (16 bits), a sum (as its inputs) or a softmax,
-    which keeps 32 bits while the product after it keeps a copy of 16.
+    An operation of the program's own line may be a product (16 bits), a sum (the type of its inputs) or a
+    softmax, which keeps 32 bits while the product after it keeps a copy of 16.
     """
     rows, kind = forward
     least, most = factor.copy(), factor.copy()
-    follows = np.isin(kind, (Kind.FOLLOWS, Kind.DROPOUT))
-    # What follows its input is open where the last other thing was.
+    follows = np.isin(kind, (CastKind.FOLLOWS, CastKind.DROPOUT))
+    # An operation that follows its input is open if the last other operation was.
     last = np.maximum.accumulate(np.where(follows, -1, np.arange(len(kind))))
-    is_open = (kind == Kind.OTHER) | (follows & (last >= 0) & (kind[last] == Kind.OTHER))
+    is_open = (kind == CastKind.OTHER) | (follows & (last >= 0) & (kind[last] == CastKind.OTHER))
     open_rows = rows[is_open]
     # Beside a tensor of 32 bits a copy of 16 is kept only for a product.
     then = _next_kind(found, rows, kind)
     is_kept = (found.free_event[rows] < 0) | (lives.freed_in[rows] != lives.born_in[rows])
-    takes_product = np.isin(then, (Kind.LOW, Kind.OTHER)) & (kind == Kind.OTHER) & is_kept
-    # A softmax may be asked for 16 bits by the program.
-    open_low = rows[is_open | (kind == Kind.SOFTMAX)]
+    takes_product = np.isin(then, (CastKind.LOW, CastKind.OTHER)) & (kind == CastKind.OTHER) & is_kept
+    # The program may request 16 bits from a softmax.
+    open_low = rows[is_open | (kind == CastKind.SOFTMAX)]
     least[open_low] = np.minimum(least[open_low], HALF)
     most[open_rows] = np.maximum(most[open_rows], np.where(takes_product, _BOTH, 1.0)[is_open])
     sizes = np.isin(found.size, found.size[rows])
@@ -267,14 +275,14 @@ def _next_kind(found: Allocations, rows: NDArray[Any], kind: NDArray[Any]) -> ND
 
 
 def _is_cast(what: int, then: int) -> bool:
-    """Whether of something of 32 bits only a copy of 16 is kept: what takes it is a product."""
-    if what == Kind.NORM:
-        return then not in (Kind.FOLLOWS, Kind.DROPOUT, Kind.WIDE)
-    return what in (Kind.OTHER, Kind.FOLLOWS) and then == Kind.LOW
+    """Return whether only a 16-bit copy of a 32-bit tensor is kept, since a product takes it."""
+    if what == CastKind.NORM:
+        return then not in (CastKind.FOLLOWS, CastKind.DROPOUT, CastKind.WIDE)
+    return what in (CastKind.OTHER, CastKind.FOLLOWS) and then == CastKind.LOW
 
 
 def _is_scratch(found: Allocations, rows: NDArray[Any]) -> NDArray[Any]:
-    """What an operation takes and gives back after it has made its result: a workspace."""
+    """Return which rows are workspaces: an operation frees them after it has made its result."""
     stack, free = found.stack_id[rows], found.free_event[rows]
     is_first = stack != np.append(-1, stack[:-1])
     starts = np.append(found.alloc_event[rows][is_first], np.iinfo("i8").max)
@@ -283,8 +291,8 @@ def _is_scratch(found: Allocations, rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def _following(sizes: list[int], kinds: list[int], scratch: list[bool]) -> list[tuple[int, int]]:
-    """Of each row what takes it, and how large that is: the next large one."""
-    found, then, size_then = [], int(Kind.OTHER), 0
+    """Return kind and size of the operation that takes each row: the next large one."""
+    found, then, size_then = [], int(CastKind.OTHER), 0
     for size, kind, own in zip(reversed(sizes), reversed(kinds), reversed(scratch), strict=True):
         found.append((then, size_then))
         if _SMALL * size >= size_then and not own:
@@ -300,7 +308,7 @@ def _freed_size(found: Allocations, n_events: int) -> list[int]:
 
 
 def _next_alloc(action: NDArray[Any], event: int) -> int:
-    """Frees come right after what took the freed as its input."""
+    """Return the event of the next allocation, up to 8 events on: inputs are freed right after their use."""
     end = min(event + 8, len(action))
     following = np.flatnonzero(action[event + 1 : end] == Action.ALLOC)
     return event + 1 + int(following[0]) if len(following) else end
@@ -309,41 +317,41 @@ def _next_alloc(action: NDArray[Any], event: int) -> int:
 def _follow_backward(
     lives: Lives, owners: Owners, assigned: Assigned, factor: NDArray[Any], is_size: NDArray[Any]
 ) -> None:
-    """A gradient of something of 16 bits has 16 bits; those of parameters stay at 32.
+    """Give gradients of 16-bit tensors 16 bits; gradients of parameters stay at 32.
 
-    *is_size*: as large as something of forward; else it is what a sum takes for itself, always of 32.
+    *is_size* marks allocations as large as one of forward; others are scratch memory of sums, always of 32.
     """
     follows = (lives.phase == Phase.BACKWARD) & (owners.forward >= 0)
     follows &= (assigned.category == Category.TEMPORARY) & is_size
     factor[follows] = np.minimum(factor[owners.forward[follows]], 1.0)
 
 
-# ------------------------------------------------------------------------------ what comes on top
+# ------------------------------------------------------------------------------ additional copies
 
 
 def _weights(
     found: Allocations, owners: Owners, assigned: Assigned, low: NDArray[Any]
 ) -> list[tuple[int, int]]:
-    """Parameters of modules that multiply: the module that was called, and bytes."""
+    """Return the parameters of modules that multiply: the called module and the bytes."""
     is_parameter = (assigned.category == Category.PARAMETER) & (owners.known == ModuleEvidence.NAME)
     called = {owners.paths[module]: module for module in set(owners.module[low].tolist()) if module}
     rows = np.flatnonzero(is_parameter)
     pairs = zip(owners.module[rows].tolist(), found.block_size[rows].tolist(), strict=True)
     users = [(_user(owners.paths[module], called), size) for module, size in pairs]
     own = [(user, size) for user, size in users if user is not None]
-    # A last layer that shares the weight of the embedding has none of its own name.
+    # A last layer that shares the embedding's weight has no parameter of its own name.
     without = set(called.values()).difference(user for user, _ in own)
     shared = max((size for user, size in users if user is None), default=0)
     return [*own, (max(without), shared)] if without else own
 
 
 def _user(path: str, called: dict[str, int]) -> int | None:
-    """The module itself, or one around it that multiplies with its weights, as attention does."""
+    """Return the module itself, or the one around it that multiplies with its weights, like attention."""
     return called.get(path, called.get(path.rpartition(".")[0]))
 
 
 def _is_on(found: Allocations, owners: Owners, low: NDArray[Any], weights: list[tuple[int, int]]) -> bool:
-    """Whether most modules that multiply allocate half of their weight: the copy of autocast."""
+    """Return whether most modules that multiply allocate half of their weight: autocast's copy."""
     most = max((size for _, size in weights), default=0)
     large = [(module, size) for module, size in weights if size >= min(_A_WEIGHT, most)]
     made = set(zip(owners.module[low].tolist(), found.block_size[low].tolist(), strict=True))
@@ -352,13 +360,13 @@ def _is_on(found: Allocations, owners: Owners, low: NDArray[Any], weights: list[
 
 
 _Copies = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
-"""From an instant, up to an instant (exclusive), bytes."""
+"""First instant, end (exclusive) and bytes of each copy."""
 
 
 def _weight_copies(
     found: Allocations, lives: Lives, owners: Owners, weights: list[tuple[int, int]], low: NDArray[Any]
 ) -> _Copies:
-    """Weights in 16 bits: from where a module first runs, until backward has let go of what it had saved."""
+    """Return 16-bit copies of weights: from a module's first run until backward frees what it saved."""
     n_bytes: dict[int, float] = {}
     for module, size in weights:
         n_bytes[module] = n_bytes.get(module, 0) + size * HALF
@@ -380,7 +388,7 @@ def _weight_copies(
 
 
 def _to_backward(lives: Lives, phases: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The forwards among *phases* that a backward follows, and the end of that."""
+    """Return the forwards among *phases* that a backward follows, and the end of that backward."""
     forwards = phases[lives.phases.phase[phases] == Phase.FORWARD]
     ends = np.sort(lives.phases.end_event[lives.phases.phase == Phase.BACKWARD])
     at = np.searchsorted(ends, lives.phases.start_event[forwards])
@@ -390,10 +398,10 @@ def _to_backward(lives: Lives, phases: NDArray[Any]) -> tuple[NDArray[Any], NDAr
 def _input_copies(
     found: Allocations, lives: Lives, assigned: Assigned, forward: tuple[NDArray[Any], NDArray[Any]]
 ) -> _Copies:
-    """Of a batch that goes into a product first, which keeps 16 bits of it for backward."""
+    """Return the 16-bit copy of a batch that goes into a product first, which keeps it for backward."""
     rows, kind = forward
     phases, first = np.unique(lives.born_in[rows], return_index=True)
-    forwards, dies = _to_backward(lives, phases[kind[first] == Kind.LOW])
+    forwards, dies = _to_backward(lives, phases[kind[first] == CastKind.LOW])
     born = lives.phases.start_event[forwards]
     inputs = np.flatnonzero(assigned.category == Category.INPUT)
     n_bytes = [_sum_at(found, inputs, start) * HALF for start in born.tolist()]
@@ -405,17 +413,17 @@ def _sum_at(found: Allocations, rows: NDArray[Any], instant: int) -> int:
 
 
 def _casts(found: Allocations, forward: tuple[NDArray[Any], NDArray[Any]]) -> _Copies:
-    """A softmax or loss of a result of 16 bits takes a copy of 32, while it runs."""
+    """Return the 32-bit copies that a softmax or loss makes of a 16-bit input while it runs."""
     rows, kind = forward
     size = found.block_size[rows]
-    of_low = (kind[1:] == Kind.WIDE) & (kind[:-1] == Kind.LOW) & (size[1:] == size[:-1])
-    mine = rows[1:][of_low | (kind[1:] == Kind.SOFTMAX)]
+    of_low = (kind[1:] == CastKind.WIDE) & (kind[:-1] == CastKind.LOW) & (size[1:] == size[:-1])
+    mine = rows[1:][of_low | (kind[1:] == CastKind.SOFTMAX)]
     born = found.alloc_event[mine] + 1
     return born, born + 1, found.block_size[mine].astype(float)
 
 
 def _originals(found: Allocations, owners: Owners, rows: NDArray[Any], cast: NDArray[Any]) -> _Copies:
-    """What has 32 bits beside its copy of 16: while the module runs that it was given to, which holds it."""
+    """Return the 32-bit originals that live beside a 16-bit copy while the module that takes them runs."""
     paths = [owners.paths[module].split(".") for module in owners.module[rows].tolist()]
     ends = [_returns(paths, row) for row in cast.tolist()]
     born = found.alloc_event[rows][cast] + 1
@@ -424,7 +432,7 @@ def _originals(found: Allocations, owners: Owners, rows: NDArray[Any], cast: NDA
 
 
 def _returns(paths: list[list[str]], row: int) -> int:
-    """The first row after the module that takes what *row* made."""
+    """Return the first row after the module that takes the result of *row*."""
     if row + 1 == len(paths):
         return row + 1
     mine, taker = paths[row], paths[row + 1]
@@ -441,17 +449,17 @@ def _of_losses(
     forward: tuple[NDArray[Any], NDArray[Any]],
     factor: NDArray[Any],
 ) -> _Copies:
-    """The gradient of a result of 16 bits that a loss took as 32: wide, until the loss's own goes; then low.
+    """Return the 32-bit gradients of 16-bit results that a loss took as 32, until the loss's own is freed.
 
-    They are known by their size, which is that of the result. Changes *factor*.
+    From then on they have 16 bits. They are recognized by the size of the result. Changes *factor*.
     """
     rows, kind = forward
-    size_low, size_wide = (found.block_size[rows[kind == each]] for each in (Kind.LOW, Kind.WIDE))
+    size_low, size_wide = (found.block_size[rows[kind == each]] for each in (CastKind.LOW, CastKind.WIDE))
     of_backward = (lives.phase == Phase.BACKWARD) & (assigned.category == Category.TEMPORARY)
     of_backward &= np.isin(found.block_size, np.intersect1d(size_low, size_wide))
     mine = np.flatnonzero(of_backward)
     factor[mine] = HALF
-    ends = np.sort(found.free_event[rows[kind == Kind.WIDE]])
+    ends = np.sort(found.free_event[rows[kind == CastKind.WIDE]])
     at = np.searchsorted(ends, found.alloc_event[mine])
     mine, at = mine[at < len(ends)], at[at < len(ends)]
     dies = np.minimum(ends[at], found.free_event[mine])

@@ -1,7 +1,7 @@
-"""What if blocks of the model were checkpointed: what each saves for backward goes, and comes back once.
+"""Trials of activation checkpointing: a block's saved tensors are freed, and made again in backward.
 
-Within a recording the calls of a block are found by the modules that ran. What a call saved, but for its
-result, is then freed when the block has returned, and is made again when backward reaches the block.
+The calls of a block are found by the modules that ran. What a call saved, except its result, is freed when
+the block returns and made again when backward reaches the block.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,36 +17,36 @@ from vramscope.analysis.lifetimes import Allocations
 from vramscope.model.marks import Phase
 
 _DEEPEST = 3
-"""Of lists of blocks within each other so many are tried."""
+"""Number of nested levels of block lists that are tried."""
 
 
 class _Call(NamedTuple):
     """A forward of one block."""
 
     rows: NDArray[Any]
-    """What it allocated, in order."""
+    """Rows of what the call allocated, in order."""
     end: int
-    """Event of the first allocation after it."""
+    """Event of the first allocation after the call."""
     phase: int
-    """Row of ``Phases``."""
+    """Row of the forward in ``Phases``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpointed:
-    """One way to do it."""
+    """One choice of blocks to checkpoint."""
 
     blocks: tuple[str, ...]
     """Paths of the modules."""
     extra: NDArray[Any]
-    """Bytes more at each instant: negative where something is saved."""
+    """Additional bytes at each instant: negative where bytes are saved."""
     least: NDArray[Any]
-    """The same if nothing that a block made, but for its result, were there in backward."""
+    """The same if nothing that a block made, except its result, existed in backward."""
 
 
 def checkpointed(
     found: Allocations, lives: Lives, owners: Owners, level: NDArray[Any]
 ) -> Iterator[Checkpointed]:
-    """Each depth of numbered modules in turn; *level* are the allocated bytes at each instant."""
+    """Yield one trial for each depth of numbered modules; *level* is allocated bytes at each instant."""
     made = _first_made(found, owners)
     for depth in range(1, _DEEPEST + 1):
         block_of, names = _blocks(owners.paths, depth)
@@ -68,9 +68,10 @@ def checkpointed(
 
 
 def _blocks(paths: Sequence[str], depth: int) -> tuple[NDArray[Any], tuple[str, ...]]:
-    """Of each path the block that it is in, −1 for none: its beginning up to the *depth*-th number.
+    """Return the block of each module path (−1 for none), and the names of the blocks.
 
-    A single layer, with no module within it, is no block.
+    A block is the beginning of a path up to its *depth*-th number. A single layer, with no module within it,
+    is no block.
     """
     names: dict[str, int] = {}
     found = [_up_to_number(path, depth) for path in paths]
@@ -89,7 +90,7 @@ def _up_to_number(path: str, depth: int) -> str:
 
 
 def _calls(found: Allocations, lives: Lives, owners: Owners, block_of: NDArray[Any]) -> list[_Call]:
-    """Runs of allocations in one block and forward."""
+    """Return the calls: consecutive allocations in one block and one forward."""
     rows = np.flatnonzero(lives.phase == Phase.FORWARD)
     rows = rows[np.argsort(found.alloc_event[rows], kind="stable")]
     block = np.where(owners.known[rows] == ModuleEvidence.CALL, block_of[owners.module[rows]], -1)
@@ -110,7 +111,10 @@ def _calls(found: Allocations, lives: Lives, owners: Owners, block_of: NDArray[A
 
 
 def _saved(found: Allocations, lives: Lives, call: _Call) -> NDArray[Any]:
-    """What backward frees of it, or would where the recording ends before, but for its result."""
+    """Return the rows that backward frees, except the result of the call.
+
+    If the recording ends before the backward, everything still allocated counts.
+    """
     freed_in = lives.freed_in[call.rows]
     in_backward = (freed_in >= 0) & (padded(lives.phases.phase)[freed_in] == Phase.BACKWARD)
     if _has_no_backward(lives, call):
@@ -121,13 +125,13 @@ def _saved(found: Allocations, lives: Lives, call: _Call) -> NDArray[Any]:
 
 
 def _has_no_backward(lives: Lives, call: _Call) -> bool:
-    """Whether the recording ends before the backward of this forward began."""
+    """Return whether the recording ends before the backward of this forward begins."""
     starts = lives.phases.start_event[lives.phases.phase == Phase.BACKWARD]
     return not bool((starts >= lives.phases.start_event[call.phase]).any())
 
 
 def _result(found: Allocations, call: _Call) -> int | None:
-    """The last large one that is there when the block returns; statistics of a norm may come after it."""
+    """Return the last large row that is live when the block returns; a norm's statistics may follow it."""
     free = found.free_event[call.rows]
     left = call.rows[(free < 0) | (free >= call.end)]
     if not len(left):
@@ -137,7 +141,7 @@ def _result(found: Allocations, call: _Call) -> int | None:
 
 
 def _first_made(found: Allocations, owners: Owners) -> NDArray[Any]:
-    """Of each row the event of the first thing that backward makes before it frees the row."""
+    """Return for each row the event of the first allocation that backward makes for it."""
     first = np.full(len(found), np.iinfo("i8").max)
     is_known = owners.forward >= 0
     np.minimum.at(first, owners.forward[is_known], found.alloc_event[is_known])
@@ -145,7 +149,7 @@ def _first_made(found: Allocations, owners: Owners) -> NDArray[Any]:
 
 
 def _frees_of(found: Allocations, owners: Owners, calls: list[_Call]) -> list[NDArray[Any]]:
-    """Of each call the events that free what backward makes for what it saved."""
+    """Return for each call the events that free what backward makes for the call's saved tensors."""
     call_of = np.full(len(found), len(calls))
     for at, call in enumerate(calls):
         call_of[call.rows] = at
@@ -163,7 +167,7 @@ def _starts(
     frees: list[NDArray[Any]],
     never: int,
 ) -> list[int | None]:
-    """Of each call the event with which backward reaches it; None where it saved nothing."""
+    """Return for each call the event at which backward reaches it; None if it saved nothing."""
     starts: list[int | None] = []
     for at, call in enumerate(calls):
         saved = _saved(found, lives, call)
@@ -177,7 +181,7 @@ def _starts(
         first_freed = int(freed.min())
         start = int(min(first_freed, made[saved].min()))
         if at + 1 < len(calls) and calls[at + 1].phase == call.phase:
-            # What the block after it had saved goes first: a gradient made meanwhile is of that one.
+            # What the next block saved is freed first: a gradient made until then belongs to that block.
             gone = np.append(frees[at + 1], found.free_event[_saved(found, lives, calls[at + 1])])
             start = max(start, int(gone[gone <= first_freed].max(initial=-1)) + 1)
         starts.append(start)
@@ -205,13 +209,13 @@ def _apply(
     change[start] += n_bytes
     if start == len(level):
         return
-    # The second run has temporaries of its own, as the first had.
+    # The second forward has temporaries too, as the first had.
     highest = int(level[first : call.end + 1].max() - level[first])
     peaks[start] = max(highest - n_bytes - kept, 0)
 
 
 def _remove(found: Allocations, call: _Call, removed: NDArray[Any]) -> None:
-    """Take everything away that the call left behind but its result, for as long as it lived."""
+    """Remove everything that the call left allocated, except its result, for as long as it lived."""
     result = _result(found, call)
     freed = found.free_event[call.rows]
     left = call.rows[(freed < 0) | (freed > call.end)]
@@ -222,7 +226,7 @@ def _remove(found: Allocations, call: _Call, removed: NDArray[Any]) -> None:
 
 
 def _keep_result(found: Allocations, call: _Call, until: int, change: NDArray[Any]) -> None:
-    """What goes into the next block is kept, even if nothing in there had saved it."""
+    """Keep the result until the next block starts in backward, even if nothing there saved it."""
     result = _result(found, call)
     if result is not None and 0 <= found.free_event[result] < until:
         change[found.free_event[result] + 1] += found.block_size[result]

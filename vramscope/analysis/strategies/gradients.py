@@ -1,4 +1,4 @@
-"""What of gradients need not be there: those of the step before, and copies beside DDP's buckets."""
+"""Gradients that need not exist: those of the step before, and copies beside DDP's buckets."""
 
 from typing import Any
 
@@ -11,18 +11,18 @@ from vramscope.model.marks import Phase
 from vramscope.model.stacks import Stacks
 
 _MAKE_BUCKETS = ("_ddp_init_helper", "_pre_forward")
-"""Functions of DistributedDataParallel that make buckets: when it is made, and anew in its second forward."""
+"""Functions of DistributedDataParallel that make buckets: at creation, and again in its second forward."""
 _THEIR_FILE = "torch/nn/parallel/distributed.py"
 
 
 def is_bucket(stacks: Stacks, found: Allocations) -> NDArray[Any]:
-    """Which allocations are the buckets that DDP reduces gradients in."""
+    """Return which allocations are the buckets that DDP reduces gradients in."""
     said = {each: _makes_buckets(stacks, each) for each in set(found.stack_id.tolist())}
     return np.array([said[each] for each in found.stack_id.tolist()], dtype="?")
 
 
 def _makes_buckets(stacks: Stacks, stack_id: int) -> bool:
-    """Itself: what it calls makes buffers of other kinds."""
+    """Return whether the innermost frame makes buckets; functions that it calls make other buffers."""
     if not stack_id:
         return False
     frame = stacks.frame(stack_id)
@@ -32,10 +32,11 @@ def _makes_buckets(stacks: Stacks, stack_id: int) -> bool:
 def kept_gradients(
     found: Allocations, lives: Lives, is_gradient: NDArray[Any], n_instants: int
 ) -> NDArray[Any]:
-    """Bytes less (below 0) at each instant, if gradients went after each optimizer's step.
+    """Return the saved bytes (negative) at each instant, if gradients were freed after each optimizer step.
 
-    From the end of an optimizer to the backward after it those alive at both are gone. In that backward each
-    is back from where the temporary of its size that is added to it is freed; the others from its beginning.
+    Gradients that are alive at the end of an optimizer step and at the next backward are gone in between. In
+    that backward a gradient returns when the temporary of its size that is added to it is freed; a gradient
+    without such a temporary returns at the start.
     """
     change = np.zeros(n_instants)
     starts = np.sort(lives.phases.start_event[lives.phases.phase == Phase.BACKWARD])
@@ -54,7 +55,7 @@ def kept_gradients(
 
 
 def _come_back(found: Allocations, lives: Lives, sizes: NDArray[Any], start: int) -> list[tuple[int, int]]:
-    """When bytes of each size are there again."""
+    """Return the events at which gradients return, with their bytes."""
     end = int(lives.phases.end_event[lives.phases.start_event == start].max())
     rows = np.flatnonzero((found.alloc_event >= start) & (found.free_event < end) & (found.free_event >= 0))
     back = []

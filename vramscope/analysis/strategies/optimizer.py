@@ -1,4 +1,4 @@
-"""What if the optimizer were another: its state, and what its step needs besides?"""
+"""Trials of other optimizers: their state, and the temporaries of their step."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from vramscope.analysis.strategies.trials import (
     USUAL_ELEMENT,
-    Looked,
-    Tried,
+    StrategyInput,
+    Trial,
     scaled,
 )
 from vramscope.model.marks import Category, Phase
@@ -19,25 +19,28 @@ _FUSED = ("Adam", "AdamW", "SGD")
 _IN_A_LOOP = {
     "Adagrad": 2, "RMSprop": 2, "NAdam": 3, "RAdam": 2, "Adadelta": 3, "Adamax": 1, "ASGD": 1, "Rprop": 3,
 }  # fmt: skip
-"""So many times the largest parameter the others have at once with ``foreach=False``: measured."""
+"""Temporaries of other classes with ``foreach=False``, in multiples of the largest parameter: measured."""
 _WITH_8_BITS = ("Adam", "AdamW", "SGD", "RMSprop", "Adagrad", "Lion", "LAMB", "LARS")
-"""Classes that bitsandbytes has."""
+"""Optimizer classes that bitsandbytes has in 8 bits."""
 _UNKNOWN = ""
 _USUAL = "AdamW"
 _DOUBT = 0.015
-"""Share of the peak: another place of blocks in segments moved it by up to 0.8 % in 16 models."""
+"""Share of the peak: another placement of blocks in segments moved it by up to 0.8 % in 16 models."""
 _SMALLEST_8BIT = 4096
-"""Elements: bitsandbytes keeps smaller tensors' state in 32 bits."""
+"""Fewest elements: bitsandbytes keeps the state of smaller tensors in 32 bits."""
 _BYTES_8BIT = 1 + 4 / 256
-"""One for each element, and a scale of four for every block of 256."""
+"""Bytes per element: one, and a scale of four for every block of 256."""
 _SECOND_STATES = ("exp_avg_sq of", "max_exp_avg_sq of", "step of")
 
 
-def fused_optimizer(run: Looked) -> Iterator[Tried]:
-    """Of a class that has it; where no temporaries are there, it is on already."""
+def fused_optimizer(run: StrategyInput) -> Iterator[Trial]:
+    """Remove the temporaries of the optimizer's step, for classes that have a fused version.
+
+    Yields nothing if there are none: the optimizer is fused already.
+    """
     temporary = run.in_optimizer() & np.isin(run.made_by, (*_FUSED, _UNKNOWN))
     if temporary.any():
-        yield Tried(
+        yield Trial(
             "fused optimizer",
             scaled(run, (temporary, 0.0)),
             0,
@@ -50,14 +53,14 @@ def fused_optimizer(run: Looked) -> Iterator[Tried]:
         )
 
 
-def optimizer_in_a_loop(run: Looked) -> Iterator[Tried]:
-    """Of a class that cannot be fused: one parameter after the other."""
+def optimizer_in_a_loop(run: StrategyInput) -> Iterator[Trial]:
+    """Update one parameter after the other, for classes without a fused version."""
     temporary = run.in_optimizer() & np.isin(run.made_by, list(_IN_A_LOOP))
     if temporary.any():
         parameter = run.category == Category.PARAMETER
         largest = int(run.found.block_size[parameter].max(initial=0))
         most = max(_IN_A_LOOP[name] for name in np.unique(run.made_by[temporary]).tolist())
-        yield Tried(
+        yield Trial(
             "optimizer without foreach",
             scaled(run, (temporary, 0.0)),
             np.where(run.phase == Phase.OPTIMIZER, most * largest, 0),
@@ -71,13 +74,13 @@ def optimizer_in_a_loop(run: Looked) -> Iterator[Tried]:
         )
 
 
-def state_in_8_bits(run: Looked) -> Iterator[Tried]:
-    """As bitsandbytes keeps it; its step allocates nothing."""
+def state_in_8_bits(run: StrategyInput) -> Iterator[Trial]:
+    """Keep the optimizer's state in 8 bits, as bitsandbytes does; its step allocates nothing."""
     element, classes = _element(run), (*_WITH_8_BITS, _UNKNOWN)
     state = (run.category == Category.OPTIMIZER_STATE) & _is_of(run, classes) & (element > 1)
     state &= run.found.size >= element * _SMALLEST_8BIT
     if state.any():
-        yield Tried(
+        yield Trial(
             "optimizer state in 8 bits",
             scaled(run, (state, _BYTES_8BIT / element), (run.in_optimizer(), 0.0)),
             0,
@@ -91,20 +94,20 @@ def state_in_8_bits(run: Looked) -> Iterator[Tried]:
         )
 
 
-def one_moment(run: Looked) -> Iterator[Tried]:
-    """Without the second moment that Adam keeps."""
+def one_moment(run: StrategyInput) -> Iterator[Trial]:
+    """Use an optimizer without Adam's second moment."""
     names = np.array([*run.recording.labels.names, _UNKNOWN])
     is_second = np.array([name.startswith(_SECOND_STATES) for name in names.tolist()])
     label = np.append(run.recording.labels.name, len(names) - 1)[run.assigned.label]
     second = (run.category == Category.OPTIMIZER_STATE) & is_second[label] & _is_of(run, ("Adam", "AdamW"))
     if second.any():
-        yield Tried(
+        yield Trial(
             "optimizer with one moment",
             scaled(run, (second | run.in_optimizer(), 0.0)),
             0,
             (
                 "torch.optim.SGD(…, momentum=0.9), or Lion",
-                "another optimizer: learning rate and schedule are to be found anew",
+                "another optimizer: learning rate and schedule have to be tuned again",
                 "exact: the second moment and the temporaries that it takes are not there",
             ),
             3,
@@ -112,11 +115,11 @@ def one_moment(run: Looked) -> Iterator[Tried]:
         )
 
 
-def offloaded(run: Looked) -> Iterator[Tried]:
-    """Neither state nor temporaries."""
+def offloaded(run: StrategyInput) -> Iterator[Trial]:
+    """Move the optimizer to the CPU: neither its state nor its temporaries stay on the GPU."""
     state = run.category == Category.OPTIMIZER_STATE
     if state.any():
-        yield Tried(
+        yield Trial(
             "optimizer on the CPU",
             scaled(run, (state | run.in_optimizer(), 0.0)),
             0,
@@ -130,19 +133,22 @@ def offloaded(run: Looked) -> Iterator[Tried]:
         )
 
 
-def _element(run: Looked) -> NDArray[Any]:
+def _element(run: StrategyInput) -> NDArray[Any]:
     return np.where(run.element > 0, run.element, USUAL_ELEMENT)
 
 
-def _is_of(run: Looked, classes: Sequence[str]) -> NDArray[Any]:
-    """What an optimizer of these classes made, and what is from before the recording if all are of these."""
+def _is_of(run: StrategyInput, classes: Sequence[str]) -> NDArray[Any]:
+    """Return which allocations an optimizer of these classes made.
+
+    State from before the recording counts if all optimizers of the run are of these classes.
+    """
     is_before = (run.born_in != Phase.OPTIMIZER) & _classes(run).issubset(classes)
     mine: NDArray[Any] = is_before | ((run.born_in == Phase.OPTIMIZER) & np.isin(run.made_by, classes))
     return mine
 
 
-def _names(run: Looked, rows: NDArray[Any]) -> str:
-    """The class that most of the bytes are of."""
+def _names(run: StrategyInput, rows: NDArray[Any]) -> str:
+    """Return the optimizer class that made most of the bytes."""
     rows = rows & (run.born_in == Phase.OPTIMIZER)
     if not rows.any():  # from before the recording
         return min(_classes(run), default=_UNKNOWN) or _USUAL
@@ -151,6 +157,6 @@ def _names(run: Looked, rows: NDArray[Any]) -> str:
     return str(names[n_bytes.argmax()]) or _USUAL
 
 
-def _classes(run: Looked) -> set[str]:
+def _classes(run: StrategyInput) -> set[str]:
     phases = run.lives.phases
     return {phases.names[name] for name in np.unique(phases.name[phases.phase == Phase.OPTIMIZER]).tolist()}

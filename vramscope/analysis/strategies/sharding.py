@@ -1,4 +1,4 @@
-"""What if the ranks of a data-parallel run shared what each holds a copy of?"""
+"""Trials of ZeRO and FSDP: ranks of a data-parallel run shard what each holds a copy of."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from vramscope.analysis.strategies.trials import (
-    Change,
-    Looked,
-    Tried,
+    SizeChange,
+    StrategyInput,
+    Trial,
     scaled,
 )
 from vramscope.model.marks import Category
@@ -19,12 +19,12 @@ _SHARDS = (
     "deepspeed/runtime/zero/",
     "fairscale/",
 )
-"""Code that shards already; what is left of it to shard a recording of one rank does not say."""
+"""Paths of code that shards already; a recording of one rank does not show what is left to shard."""
 _SHARDING_OPTIMIZER = "ZeroRedundancyOptimizer"
 
 
-def is_sharded(run: Looked) -> bool:
-    """Whether parameters or state of this run are shards: some memory was requested by code that shards."""
+def is_sharded(run: StrategyInput) -> bool:
+    """Return whether parameters or state of this run are shards, by the code that requested memory."""
     if _SHARDING_OPTIMIZER in run.lives.phases.names:
         return True
     stacks = run.recording.stacks
@@ -32,15 +32,15 @@ def is_sharded(run: Looked) -> bool:
     return any(part in file for file in files for part in _SHARDS)
 
 
-def sharded(run: Looked) -> Iterator[Tried]:
-    """Each stage of ZeRO; nothing where the run is sharded already."""
+def sharded(run: StrategyInput) -> Iterator[Trial]:
+    """Try each stage of ZeRO; yields nothing if the run is sharded already."""
     if is_sharded(run):
         return
     state = run.category == Category.OPTIMIZER_STATE
     gradient, parameter = run.category == Category.GRADIENT, run.category == Category.PARAMETER
     share = 1 / run.n_ranks
     largest = int(run.found.block_size[parameter].max(initial=0))
-    whole_gradients = Change(scaled(run, (state, share)))
+    whole_gradients = SizeChange(scaled(run, (state, share)))
     stages: Sequence[tuple[str, NDArray[Any], int, str, int]] = (
         (
             "ZeRO-1: state",
@@ -61,7 +61,7 @@ def sharded(run: Looked) -> Iterator[Tried]:
     for name, rows, gathered, how, effort in stages:
         if rows.any():
             basis = f"closed form: 1/{run.n_ranks} of each stays on a rank"
-            yield Tried(
+            yield Trial(
                 f"{name} over {run.n_ranks} GPUs",
                 scaled(run, (rows, share)),
                 gathered,
@@ -76,7 +76,7 @@ def sharded(run: Looked) -> Iterator[Tried]:
                     ),
                 ),
                 effort,
-                # Without units or buckets all parameters and gradients are there at once, as with stage 1.
+                # Without units or buckets all parameters and gradients are allocated at once, as in stage 1.
                 most=whole_gradients,
                 is_surely_less=True,
             )

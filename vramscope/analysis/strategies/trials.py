@@ -1,4 +1,4 @@
-"""What every strategy looks at, and what it says: allocations of other sizes, bytes on top."""
+"""The input of every strategy, and the trial that it returns: other sizes of allocations, extra bytes."""
 
 from typing import Any, NamedTuple
 
@@ -17,11 +17,11 @@ from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 
 USUAL_ELEMENT = 4
-"""Bytes: float32, where nothing is known."""
+"""Bytes of an element if not known: float32."""
 
 
-class Looked(NamedTuple):
-    """At one recording, once for all strategies."""
+class StrategyInput(NamedTuple):
+    """One recording, prepared once for all strategies."""
 
     recording: Recording
     found: Allocations
@@ -31,65 +31,67 @@ class Looked(NamedTuple):
     born_in: NDArray[Any]
     """Phase of each allocation's birth; OTHER where it pre-dates the trace."""
     phase: NDArray[Any]
-    """At each instant: that of the event that led to it."""
+    """Phase at each instant: that of the event before it."""
     level: NDArray[Any]
-    """Allocated bytes at each instant, as it is."""
+    """Allocated bytes at each instant, as recorded."""
     n_ranks: int
+    """Number of GPUs that sharding distributes over."""
 
     @property
     def element(self) -> NDArray[Any]:
-        """Bytes of each allocation's numbers; 0 where its label does not say."""
+        """Bytes per element of each allocation; 0 if its label does not say."""
         element: NDArray[Any] = padded(self.recording.labels.element_bytes)[self.assigned.label]
         return element
 
     @property
     def made_by(self) -> NDArray[Any]:
-        """Of each allocation the name of the phase that it was born in: an optimizer's class."""
+        """Name of the phase in which each allocation was born, such as an optimizer's class."""
         phases = self.lives.phases
         names = np.array([*phases.names, ""])
         made_by: NDArray[Any] = names[np.append(phases.name, len(names) - 1)[self.lives.born_in]]
         return made_by
 
     def in_optimizer(self) -> NDArray[Any]:
-        """What an optimizer's step allocates and frees again."""
+        """Return which allocations are temporaries of an optimizer's step."""
         mine: NDArray[Any] = (self.born_in == Phase.OPTIMIZER) & (self.category == Category.TEMPORARY)
         return mine
 
 
-class Tried(NamedTuple):
-    """What would be different."""
+class Trial(NamedTuple):
+    """What one strategy would change about the allocations of a run."""
 
     name: str
     factor: NDArray[Any]
-    """Of each allocation."""
+    """Factor on the size of each allocation."""
     extra: NDArray[Any] | int
-    """Bytes more at each instant."""
+    """Additional bytes at each instant."""
     words: tuple[str, str, str]
-    """How, cost, basis."""
+    """Texts of ``Strategy.how``, ``cost`` and ``basis``."""
     effort: int
+    """Effort as in ``Strategy.effort``."""
     extra_of: Category = Category.ACTIVATION
-    """What ``extra`` is for."""
-    least: "Change | None" = None
-    """What it would be if every assumption held in its favor; None where the change itself is sure."""
-    most: "Change | None" = None
-    """What it would be if none did."""
+    """Category of the ``extra`` bytes."""
+    least: "SizeChange | None" = None
+    """The change if every assumption held in the strategy's favor; None if the change itself is sure."""
+    most: "SizeChange | None" = None
+    """The change if no assumption held in its favor."""
     doubt: float = 0.005
-    """Share of the peak by which even a sure change may be off: rounding to blocks, places of blocks."""
+    """Share of the peak by which even a sure change may be off: rounding and placement of blocks."""
     is_surely_less: bool = False
     """Whether the peak falls in any case, though perhaps by less."""
     to_do: str = ""
-    """How to find out where the recording does not decide."""
+    """How to find out if the recording does not decide."""
 
 
-class Change(NamedTuple):
-    """Sizes of allocations, and bytes on top."""
+class SizeChange(NamedTuple):
+    """A factor on the size of each allocation, and additional bytes at each instant."""
 
     factor: NDArray[Any]
     extra: NDArray[Any] | int = 0
 
 
-def look(recording: Recording, n_ranks: int) -> Looked:
-    """Everything that several strategies need."""
+def prepare(recording: Recording, n_ranks: int) -> StrategyInput:
+    """Return everything that several strategies need."""
     found, n_events = lifetimes(recording), len(recording.trace)
     row = phases_of(recording.phases, n_events)
     by_event = np.append(recording.phases.phase, Phase.OTHER)[row]
@@ -99,11 +101,11 @@ def look(recording: Recording, n_ranks: int) -> Looked:
     phase = np.concatenate([[Phase.OTHER], by_event])
     assigned, lives = assign(recording, found), lives_of(recording, found)
     level = summed(found, found.block_size, n_events).astype("i8")
-    return Looked(recording, found, assigned, lives, assigned.category, born_in, phase, level, n_ranks)
+    return StrategyInput(recording, found, assigned, lives, assigned.category, born_in, phase, level, n_ranks)
 
 
 def summed(found: Allocations, size: NDArray[Any], n_events: int) -> NDArray[Any]:
-    """Allocated bytes at each instant, if the allocations had these sizes."""
+    """Return the allocated bytes at each instant, if the allocations had these sizes."""
     change = np.zeros(n_events + 1)
     is_born, is_freed = found.free_event != BEFORE, found.free_event >= 0
     np.add.at(change, found.alloc_event[is_born] + 1, size[is_born])
@@ -112,14 +114,17 @@ def summed(found: Allocations, size: NDArray[Any], n_events: int) -> NDArray[Any
     return level
 
 
-def level_with(run: Looked, factor: NDArray[Any], extra: NDArray[Any] | int = 0) -> NDArray[Any]:
-    """Allocated bytes at each instant, if each allocation had *factor* times its size."""
+def level_with(run: StrategyInput, factor: NDArray[Any], extra: NDArray[Any] | int = 0) -> NDArray[Any]:
+    """Return the allocated bytes at each instant, if each allocation had *factor* times its size."""
     level: NDArray[Any] = summed(run.found, factor * run.found.block_size, len(run.phase) - 1) + extra
     return level
 
 
-def scaled(run: Looked, *scales: tuple[NDArray[Any], NDArray[Any] | float]) -> NDArray[Any]:
-    """A factor for each allocation: 1 but for the rows given; a scale is one, or one for each allocation."""
+def scaled(run: StrategyInput, *scales: tuple[NDArray[Any], NDArray[Any] | float]) -> NDArray[Any]:
+    """Return a factor for each allocation: 1, except in the given rows.
+
+    A scale is one number, or one number for each allocation.
+    """
     factor = np.ones(len(run.found))
     for rows, scale in scales:
         factor[rows] *= np.broadcast_to(scale, factor.shape)[rows]

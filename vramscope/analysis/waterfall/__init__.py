@@ -1,4 +1,4 @@
-"""Where is the rest? All bytes of the device at each sample: tensors, torch's cache, what lies outside."""
+"""All bytes of the device at each sample: tensors, torch's cache, and memory outside of torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.waterfall.outside_growth import (
-    Growth,
+    OutsideGrowth,
     growth_of,
 )
 from vramscope.analysis.waterfall.sampled_parts import (
@@ -35,17 +35,17 @@ class Bar:
 
     name: str
     n_bytes: int | None
-    """None where it is not known; then a bar over several parts may be."""
+    """Bytes of the part; None if not known, when a bar over several parts may be known instead."""
     source: str
-    """Who says so; or the reason why nobody does."""
+    """Source of the number, or the reason why there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waterfall(Table):
-    """One row per sample, in bytes; −1 where not known.
+    """One row per sample, in bytes; −1 for what is not known.
 
-    From ``requested`` to ``private_pools`` the parts sum up to ``reserved``, with ``own_outside``, ``others``
-    and ``unattributed`` to ``used``, with ``free`` and ``driver`` to ``total``.
+    The parts from ``requested`` to ``private_pools`` sum up to ``reserved``; together with ``own_outside``,
+    ``others`` and ``unattributed`` to ``used``; together with ``free`` and ``driver`` to ``total``.
     """
 
     DTYPES: ClassVar = {
@@ -70,55 +70,61 @@ class Waterfall(Table):
     }
 
     time_ns: NDArray[Any]
+    """Time of each sample."""
     instant: NDArray[Any]
-    """Of the trace, where all four quantities were what the sample says; −1 where there is none near it."""
+    """Instant of the trace at which all four quantities equal the sample's; −1 if there is none near it."""
     requested: NDArray[Any]
-    """Live tensors."""
+    """Bytes of live tensors."""
     rounding: NDArray[Any]
-    """What their blocks are larger."""
+    """Bytes by which their blocks are larger."""
     pending: NDArray[Any]
-    """Freed, but waiting for another stream."""
+    """Freed bytes that wait for another stream."""
     inactive_split: NDArray[Any]
-    """Cached: free pieces of segments in use."""
+    """Cached bytes: free pieces of segments in use."""
     releasable: NDArray[Any]
-    """Cached: segments wholly free."""
+    """Cached bytes: segments that are wholly free."""
     private_pools: NDArray[Any]
-    """Free bytes of private pools (CUDA graphs', MemPools'), which serve nobody else; −1: they are among the
-    two before."""
+    """Free bytes of private pools (of CUDA graphs, MemPools), which serve nothing else; −1 if they are among
+    the two parts before."""
     own_outside: NDArray[Any]
-    """This process outside of torch's allocator: CUDA's context, libraries, NCCL, raw cudaMalloc."""
+    """Bytes of this process outside of torch's allocator: CUDA's context, libraries, NCCL, raw cudaMalloc."""
     others: NDArray[Any]
-    """Other processes."""
+    """Bytes of other processes."""
     unattributed: NDArray[Any]
-    """Used on the device, and of no process that the driver lists."""
+    """Bytes used on the device by no process that the driver lists."""
     free: NDArray[Any]
+    """Free bytes of the device."""
     driver: NDArray[Any]
     """The driver's own reserve: neither used nor free."""
     allocated: NDArray[Any]
+    """Allocated bytes, by torch's counter."""
     reserved: NDArray[Any]
+    """Reserved bytes, by torch's counter."""
     used: NDArray[Any]
+    """Used bytes of the device, by the driver."""
     total: NDArray[Any]
+    """Size of the device, by the driver."""
     drift: NDArray[Any]
-    """By how much ``reserved`` moved while the driver was asked: ``own_outside`` may be wrong by that."""
+    """Change of ``reserved`` while the driver was asked: ``own_outside`` may be wrong by as much."""
     reasons: Mapping[str, str] = field(default_factory=dict)
-    """Why a part is not available, by its name."""
-    growth: Growth = field(default_factory=Growth)
-    """Which parts outside of the allocator grew, and when."""
+    """Reason why a part is not available, by the part's name."""
+    growth: OutsideGrowth = field(default_factory=OutsideGrowth)
+    """Growth of the parts outside of the allocator."""
 
     @property
     def fullest(self) -> int:
-        """The row where most of the device is used; where the driver told nothing, most is reserved."""
+        """The row with the most used bytes of the device; without the driver, the most reserved bytes."""
         level = self.used if (self.used >= 0).any() else self.reserved
         return int(level.argmax())
 
     @property
     def last(self) -> int:
-        """The last row in which the driver told something, if any did."""
+        """The last row with numbers from the driver; the last of all if no row has any."""
         known = np.flatnonzero(self.used >= 0)
         return int(known[-1]) if len(known) else len(self) - 1
 
     def bars(self, row: int) -> tuple[Bar, ...]:
-        """Every part at a sample; those with a number sum up to the total, or to what is known of it."""
+        """Return every part at a sample; the known parts sum up to the total, or to the known part of it."""
         of = {name: int(column[row]) for name, column in self.columns()}
         return (*self._inside(of), *self._outside(of))
 
@@ -144,10 +150,10 @@ class Waterfall(Table):
 
 
 def waterfall(recording: Recording) -> Waterfall:
-    """At every sample; parts inside of the allocator cost 1 s per million events."""
+    """Return all parts of the device's memory at every sample; takes 1 s per million events."""
     counters = recording.counters
     has_driver = counters.device_used_bytes >= 0
-    # Where the driver is asked, samples of torch's counters alone (at phases) lack half of the bars.
+    # If the driver is sampled, samples of torch's counters alone (at phases) lack half of the bars.
     counters = counters.rows(has_driver if has_driver.any() else counters.reserved_bytes >= 0)
     inside = reserved_parts(recording, counters)
     outside = _outside_parts(counters)
@@ -177,14 +183,14 @@ def _outside_parts(counters: Counters) -> dict[str, NDArray[Any]]:
         "own_outside": own,
         "others": others,
         "unattributed": _where(both & (own >= 0), used - process - others),
-        # A driver, or a trace, that tells no free bytes tells no reserve either.
+        # Without free bytes from the driver or the trace, its reserve is not known either.
         "free": np.where(free >= 0, free, _where((total >= 0) & (used >= 0), total - used)),
         "driver": _where((free >= 0) & (used >= 0) & (total >= 0), total - used - free),
     }
 
 
 def _where(is_known: NDArray[Any], value: NDArray[Any]) -> NDArray[Any]:
-    """*value* where known: never below 0, as two questions a moment apart may make it."""
+    """Return *value* where known, and at least 0: two counters read a moment apart may differ below it."""
     return np.where(is_known, np.maximum(value, 0), UNKNOWN)
 
 
@@ -223,7 +229,7 @@ _GROWN = {
 
 
 def findings(found: Waterfall) -> list[Finding]:
-    """What grew outside of the allocator."""
+    """Return a finding for each part that grew outside of the allocator."""
     return [_finding(found, name) for name in found.growth.grown]
 
 

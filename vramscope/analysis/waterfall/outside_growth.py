@@ -1,9 +1,9 @@
-"""Which memory outside of torch's allocator grew while the program trained, and when?
+"""Growth of memory outside of torch's allocator while the program trains, and when it happened.
 
-The bytes that CUDA's context and libraries take until the end of the first step are no growth. Where fewer
-than two steps are known, the context is taken to be complete once torch has reserved something, and growth of
+The bytes that CUDA's context and libraries take until the end of the first step are no growth. If fewer than
+two steps are known, the context is assumed to be complete once torch has reserved something, and growth of
 this process below ``_LIBRARIES_BYTES`` is attributed to libraries that load on first use. Samples during
-which the allocator's own bytes moved say nothing exact about what is outside, and are left out.
+which the allocator's own bytes moved are inexact about outside memory, and are left out.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from vramscope.model.recording import Recording
 
 _LEAST_BYTES = 64 << 20
 _LEAST_SHARE = 0.005
-"""Of the device: less is not worth a word."""
+"""Share of the device below which growth is not reported."""
 _LIBRARIES_BYTES = 1 << 30
 """A context with cuBLAS, cuDNN and NCCL loaded takes 300 to 900 MiB, part of it on first use."""
 _NAMES_OF_OTHERS = ("others",)
@@ -25,30 +25,32 @@ _NAMES_OF_OTHERS = ("others",)
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """One part, from its level after the first step to its highest that lasted."""
+    """The growth of one part, from its level after the first step to its highest lasting level."""
 
     n_bytes: int
+    """Bytes that it grew by."""
     largest_rise: int
-    """From one sample to the next."""
+    """The largest growth from one sample to the next, in bytes."""
     time_ns: int
-    """Of the largest rise."""
+    """Time of the largest rise."""
     step: int | None
-    """In which that was."""
+    """Step of the largest rise; None if not known."""
     inside_bytes: int
-    """By how much torch's reserved bytes changed over the same time."""
+    """Change of torch's reserved bytes over the same time."""
     still_there: int
-    """Of the growth, at the end."""
+    """Bytes of the growth that remain at the end."""
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
-    """By part: ``own_outside``, ``others``; ``outside`` where these two cannot be told apart."""
+class OutsideGrowth:
+    """The parts outside of the allocator that grew."""
 
     grown: Mapping[str, Grown] = field(default_factory=dict)
+    """Growth of ``own_outside`` and ``others``, or of ``outside`` if these two cannot be told apart."""
 
 
-def growth_of(recording: Recording, columns: Mapping[str, NDArray[Any]]) -> Growth:
-    """Out of the columns of a waterfall."""
+def growth_of(recording: Recording, columns: Mapping[str, NDArray[Any]]) -> OutsideGrowth:
+    """Return the growth of each part, from the columns of a waterfall."""
     is_clear = (columns["used"] >= 0) & (columns["reserved"] >= 0) & (columns["drift"] <= 0)
     has_steps = len(recording.steps) > 1
     if has_steps:
@@ -58,21 +60,21 @@ def growth_of(recording: Recording, columns: Mapping[str, NDArray[Any]]) -> Grow
     rows = np.flatnonzero(is_clear)
     # Without a clock the samples are moments of their own: messages in one file may be of several programs.
     if len(rows) < 2 or not columns["time_ns"].any():
-        return Growth()
+        return OutsideGrowth()
     series = {"own_outside": columns["own_outside"][rows], "others": columns["others"][rows]}
     if min(level.min() for level in series.values()) < 0:
-        # Levels of which one is not known at some samples cannot be compared.
+        # Levels that are unknown at some samples cannot be compared.
         series = {"outside": (columns["used"] - columns["reserved"])[rows]}
     total = int(columns["total"][rows].max())
     least = max(_LEAST_BYTES, int(_LEAST_SHARE * max(total, 0)))
     found = {name: _grown(recording, columns, rows, level) for name, level in series.items()}
     own = least if has_steps else max(least, _LIBRARIES_BYTES)
     needed = {name: least if name in _NAMES_OF_OTHERS else own for name in found}
-    return Growth({name: grown for name, grown in found.items() if grown.n_bytes >= needed[name]})
+    return OutsideGrowth({name: grown for name, grown in found.items() if grown.n_bytes >= needed[name]})
 
 
 def _first_reserved_ns(columns: Mapping[str, NDArray[Any]]) -> int:
-    """Time of the first sample at which torch had reserved something; 0 where none had."""
+    """Return the time of the first sample with reserved bytes; 0 if there is none."""
     rows = np.flatnonzero(columns["reserved"] > 0)
     return int(columns["time_ns"][rows[0]]) if len(rows) else 0
 
@@ -80,7 +82,7 @@ def _first_reserved_ns(columns: Mapping[str, NDArray[Any]]) -> int:
 def _grown(
     recording: Recording, columns: Mapping[str, NDArray[Any]], rows: NDArray[Any], level: NDArray[Any]
 ) -> Grown:
-    # What two samples in a row have is no slip of two questions a moment apart.
+    # A level that two samples in a row have is no artifact of counters read a moment apart.
     lasting = np.minimum(level, np.append(level[1:], level[-1]))
     high = int(lasting.argmax())
     rises = np.diff(level[: high + 1])

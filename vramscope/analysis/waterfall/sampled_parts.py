@@ -1,7 +1,7 @@
-"""What did torch's reserved bytes consist of at each sample?
+"""Splits torch's reserved bytes into parts at each sample.
 
-By the trace's instant nearby at which all quantities are what the sample says; where there is none (no
-events, or a pause of the recording), by torch's counters alone.
+The parts come from a nearby instant of the trace at which all quantities equal the sample's. If there is none
+(no events, or a pause of the recording), they come from torch's counters alone.
 """
 
 from dataclasses import replace
@@ -18,11 +18,11 @@ from vramscope.model.snapshot import Snapshot
 
 PARTS_OF_RESERVED = ("requested", "rounding", "pending", "inactive_split", "releasable", "private_pools")
 _NEAR = (64, 4096)
-"""Events before and after the sample's time: the clocks agree to some µs, but threads do not wait."""
+"""Events to search before and after the sample's time: clocks agree to some µs, but threads do not wait."""
 
 
 def reserved_parts(recording: Recording, counters: Counters) -> dict[str, NDArray[Any]]:
-    """``PARTS_OF_RESERVED`` and ``instant``, a row per sample; −1 where not known."""
+    """Return ``PARTS_OF_RESERVED`` and ``instant``, with one row per sample; −1 for what is not known."""
     found = _of_counters(counters)
     found["instant"] = np.full(len(counters), UNKNOWN)
     if not len(recording.trace) or not len(counters):
@@ -42,7 +42,7 @@ def _of_counters(counters: Counters) -> dict[str, NDArray[Any]]:
         counters.requested_bytes,
     )
     reserved, split = counters.reserved_bytes, counters.inactive_split_bytes
-    # The requests of blocks that wait count in requested, and their blocks not in allocated.
+    # Requests of pending blocks count as requested, but their blocks do not count as allocated.
     is_clear = (requested >= 0) & (active >= 0) & (active == allocated)
     has_all = (active >= 0) & (split >= 0) & (reserved >= 0)
     found = {
@@ -70,7 +70,7 @@ def _of_events(recording: Recording, instant: NDArray[Any]) -> dict[str, NDArray
 
 
 def _private(recording: Recording) -> tuple[Recording | None, NDArray[Any]]:
-    """What happened in private pools alone; and for each instant the one of that which it is."""
+    """Return a recording of private pools alone, and its instant for each instant of the whole recording."""
     is_private = recording.trace.pool > 0
     state = recording.initial
     segments = state.segments.pool > 0
@@ -85,13 +85,13 @@ def _private(recording: Recording) -> tuple[Recording | None, NDArray[Any]]:
 
 
 def _instants(recording: Recording, counters: Counters) -> NDArray[Any]:
-    """The nearest by time where all quantities are the sample's, −1 for none."""
+    """Return the nearest instant at which all quantities equal the sample's; −1 if there is none."""
     totals = timeline(recording)
     times = np.maximum.accumulate(recording.trace.time_ns)
     near = np.searchsorted(times, counters.time_ns, side="right")
     known = np.where(counters.event >= 0, np.minimum(counters.event, len(times)), near)
     found = [_match(totals, counters, row, at) for row, at in enumerate(known.tolist())]
-    # The instants of samples whose events a size cap took are gone, whatever is equal by chance.
+    # A sample whose events the size cap removed has no instant, even if another one is equal by chance.
     is_past = (counters.time_ns < recording.initial.time_ns) & (recording.past.n_events > 0)
     return np.where(is_past, UNKNOWN, np.array(found, dtype="i8"))
 

@@ -1,8 +1,8 @@
-"""What would the same requests have needed under other settings, or on another device?
+"""What the same requests would have needed under other settings, or on another device.
 
-The recorded requests and frees, in their order, go through the model of the caching allocator. What the
-allocator and the driver made of them in the recording plays no part, but for ``empty_cache``, which is the
-program's own doing. A program that would have done something else under other settings is not foreseen.
+The recorded requests and frees are replayed in order through the model of the caching allocator. What the
+allocator and the driver did in the recording is ignored, except ``empty_cache``, which the program calls
+itself. The replay does not foresee a program that would do something else under other settings.
 """
 
 import re
@@ -28,13 +28,12 @@ from vramscope.model.trace import Action
 _RELEASES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 _ASKS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM)
 _SOME_STREAM = 1 << 63
-"""Which stream a block waits for is not recorded, and does not matter."""
+"""A stand-in stream: which stream a block waits for is not recorded, and does not matter."""
 _N_POINTS = 1000
-"""Of the curve over time."""
-
+"""The number of points of the curve over time."""
 
 _SINCE = {"large_segment_size_mb": (2, 11), "per_process_memory_fraction": (2, 10)}
-"""Versions of torch; older ones refuse to start with such a key."""
+"""The first torch version that knows each key; an older one refuses to start with it."""
 _MOVE_BLOCKS = (
     "max_split_size_mb",
     "max_non_split_rounding_mb",
@@ -46,67 +45,73 @@ _MOVE_BLOCKS = (
 _OTHERS = re.compile(
     r"backend|pinned_\w+|release_lock_on_\w+|graph_capture_record_stream_reuse|throw_on_cudamalloc_oom"
 )
-"""Keys that move no block."""
+"""Keys of the configuration that move no block."""
 
 
-class Deed(IntEnum):
-    """What a program does to the allocator."""
+class AllocatorOp(IntEnum):
+    """An operation that a program performs on the allocator."""
 
     REQUEST = 0
     FREE = 1
     FREE_LATER = 2
-    """Another stream still uses the block."""
+    """The program frees the block while another stream still uses it."""
     FINISH = 3
-    """That stream is done with it."""
+    """That stream has finished with the block."""
     EMPTY_CACHE = 4
     REFUSED = 5
-    """A request that failed in the recording, and that the program survived."""
+    """A request that failed in the recording."""
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """What a recording asks of the allocator, and nothing of what the allocator did."""
+class RequestSequence:
+    """The operations that a recorded program performed, without what the allocator did in response.
 
-    deed: NDArray[Any]
+    All arrays have shape ``(n_ops,)``.
+    """
+
+    op: NDArray[Any]
     row: NDArray[Any]
-    """Of the allocation; −1 for EMPTY_CACHE and REFUSED."""
+    """Row of the allocation in ``lifetimes``; −1 for EMPTY_CACHE and REFUSED."""
     event: NDArray[Any]
-    """Of the trace; −1 for what was there before."""
+    """Event of the trace; −1 for blocks that were allocated before it."""
     size: NDArray[Any]
-    """Bytes asked for by each deed; 0 where none are."""
+    """Bytes that each op requests; 0 for an op that requests none."""
     stream: NDArray[Any]
     pool: NDArray[Any]
     settings: Settings
-    """Those of the recording."""
+    """The allocator settings of the recording."""
 
     def __len__(self) -> int:
-        return len(self.deed)
+        return len(self.op)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a program under some settings."""
+class ReplayResult:
+    """The result of replaying a request sequence under some settings."""
 
     settings: Settings
     capacity_bytes: int | None
-    """What the allocator could reserve; None without limit."""
-    peak_reserved: int
-    peak_allocated: int
+    """The most that the allocator could reserve; None for no limit."""
+    peak_reserved_bytes: int
+    """The most that was reserved at any moment."""
+    peak_allocated_bytes: int
+    """The most that was allocated at any moment."""
     n_segments: int
-    """Times that the driver was asked for memory and gave it: cudaMalloc, or a mapping."""
+    """How often the driver gave memory: cudaMalloc, or a mapping."""
     n_retries: int
-    """Times that the whole cache was released because something did not fit; each stalls the device."""
+    """How often the whole cache was released because a request did not fit; each time stalls the device."""
     failed_at: int | None = None
-    """Event of the first request that does not fit; None where all do."""
+    """Event of the first request that does not fit; None if all requests fit."""
     failed_bytes: int = 0
-    failed_requested: int = 0
-    """Bytes that the program had asked for and held when that request failed."""
+    """Size of that request; 0 if all requests fit."""
+    failed_requested_bytes: int = 0
+    """Bytes that the program had requested and held when that request failed."""
     n_mappings: int = 0
-    """Those of ``n_segments`` that mapped memory into an expandable segment, without cudaMalloc."""
+    """How many of ``n_segments`` mapped memory into an expandable segment, without cudaMalloc."""
     events: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
-    """Of the curve."""
+    """Events at which the curve of reserved bytes is sampled, shape ``(n_points,)``."""
     reserved: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
-    """Bytes reserved after each of ``events``."""
+    """Reserved bytes after each of ``events``, shape ``(n_points,)``."""
 
     @property
     def fits(self) -> bool:
@@ -121,15 +126,33 @@ def what_if(
     empty_cache_after: str = "",
     total_bytes: int | None = None,
     memory_fraction: float | None = None,
-) -> Outcome:
-    """Under *conf*, the text of ``PYTORCH_CUDA_ALLOC_CONF`` (that of the recording where None), with
-    *capacity_bytes* for the allocator to reserve (no limit where None), on a device of *total_bytes* (see
-    ``device_total``). 2 to 3 s per million events.
+) -> ReplayResult:
+    """Replay the recorded requests under other allocator settings; takes 2 to 3 s per million events.
 
-    *empty_cache_after*: "step" or "epoch"; *memory_fraction*: as by ``set_per_process_memory_fraction``.
-    Raises UsageError for a text that torch would refuse, and where no epochs are known.
+    Parameters
+    ----------
+    conf
+        Text of ``PYTORCH_CUDA_ALLOC_CONF``; the settings of the recording if None.
+    capacity_bytes
+        The most that the allocator can reserve; no limit if None.
+    empty_cache_after
+        ``"step"`` or ``"epoch"``: call ``empty_cache`` after each one; never if empty.
+    total_bytes
+        Size of the device, which memory fractions refer to; see ``device_total`` if None.
+    memory_fraction
+        Fraction as in ``set_per_process_memory_fraction``.
+
+    Returns
+    -------
+    ReplayResult
+        Peaks in bytes, counts of driver calls, and the first request that does not fit.
+
+    Raises
+    ------
+    UsageError
+        If torch would refuse *conf*, or no steps or epochs are known to empty the cache after.
     """
-    program = emptied_after(program_of(recording), recording, empty_cache_after)
+    program = emptied_after(request_sequence(recording), recording, empty_cache_after)
     settings = program.settings
     if conf is not None:
         settings = Settings.from_conf(conf, torch=recording.process.torch)
@@ -139,7 +162,7 @@ def what_if(
 
 
 def refuse_unknown(conf: str, torch: str) -> None:
-    """Raises UsageError where *conf* has a key that this torch does not know."""
+    """Raise UsageError if *conf* has a key that this torch version does not know."""
     version = tuple(int(part) for part in re.findall(r"\d+", torch)[:2])
     for key in re.findall(r"(?:^|,)\s*([^:,\[\]]+?)\s*(?=[:,]|$)", re.sub(r"\[[^\]]*\]", "", conf)):
         if key not in _MOVE_BLOCKS and not _OTHERS.fullmatch(key):
@@ -150,21 +173,26 @@ def refuse_unknown(conf: str, torch: str) -> None:
 
 
 def device_total(recording: Recording, capacity_bytes: int | None, total_bytes: int | None) -> int | None:
-    """Of what fractions are meant, and of what expandable segments reserve address space: what is told, else
-    the capacity, else the device of the recording."""
+    """Return the device size that memory fractions and expandable segments' address space refer to.
+
+    It is *total_bytes*, else *capacity_bytes*, else the size of the recorded device; None if none is known.
+    """
     return total_bytes or capacity_bytes or recording.device.total_bytes or None
 
 
-# ------------------------------------------------------------------------------------ the program
+# ------------------------------------------------------------------------------- the request sequence
 
 
-def program_of(recording: Recording) -> Program:
-    """Requests, frees and ``empty_cache`` in order; first what was there before the trace, by address."""
+def request_sequence(recording: Recording) -> RequestSequence:
+    """Return requests, frees and ``empty_cache`` calls in order.
+
+    Blocks that were allocated before the trace come first, by address.
+    """
     found, process = lifetimes(recording), recording.process
-    deed, row, event = _deeds(recording, found)
-    is_request = deed == Deed.REQUEST
+    op, row, event = _ops(recording, found)
+    is_request = op == AllocatorOp.REQUEST
     size = np.where(is_request, np.append(found.size, 0)[row], 0)
-    refused = deed == Deed.REFUSED
+    refused = op == AllocatorOp.REFUSED
     size[refused] = recording.trace.size[event[refused]]
     stream = np.where(is_request, np.append(found.stream, 0)[row], 0)
     pool = np.where(is_request, np.append(found.pool, 0)[row], 0)
@@ -173,62 +201,70 @@ def program_of(recording: Recording) -> Program:
         recording.trace.pool[event[refused]],
     )
     settings = Settings.from_snapshot(process.allocator, torch=process.torch)
-    return Program(deed, row, event, size, stream, pool, settings)
+    return RequestSequence(op, row, event, size, stream, pool, settings)
 
 
-def _deeds(recording: Recording, found: Allocations) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """What, of which allocation, at which event; by event, and before the trace by address."""
+def _ops(recording: Recording, found: Allocations) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Return each op, the allocation that it concerns and its event.
+
+    Ops are in the order of their events; those of blocks from before the trace come first, by address.
+    """
     rows = np.arange(len(found))
     older = found.alloc_event < 0
     freed = found.free_event >= 0
     at_once = found.completed_event == found.free_event + 1
-    # Where only one of both was recorded they are one.
+    # If only one of the two frees was recorded, the block is free at once.
     at_once |= (found.completed_event < 0) | (found.completed_event == found.free_event)
     waits = freed & ~at_once
-    # Only in a record that contradicts itself is a block back before the program let it go.
+    # Only a record that contradicts itself completes a free before the program requests it.
     waits_on = waits & (found.completed_event > found.free_event)
     finished = (found.completed_event >= 0) & (waits_on | (found.free_event == -2))
-    emptied_at, refused_at = _emptied(recording), np.flatnonzero(recording.trace.action == Action.OOM)
+    emptied_at, refused_at = (
+        _empty_cache_events(recording),
+        np.flatnonzero(recording.trace.action == Action.OOM),
+    )
     parts = [
-        (Deed.REQUEST, rows[~older], found.alloc_event[~older]),
-        (Deed.FREE, rows[freed & at_once], found.free_event[freed & at_once]),
-        (Deed.FREE_LATER, rows[waits], found.free_event[waits]),
-        (Deed.FINISH, rows[finished], found.completed_event[finished]),
-        (Deed.EMPTY_CACHE, np.full(len(emptied_at), -1), emptied_at),
-        (Deed.REFUSED, np.full(len(refused_at), -1), refused_at),
+        (AllocatorOp.REQUEST, rows[~older], found.alloc_event[~older]),
+        (AllocatorOp.FREE, rows[freed & at_once], found.free_event[freed & at_once]),
+        (AllocatorOp.FREE_LATER, rows[waits], found.free_event[waits]),
+        (AllocatorOp.FINISH, rows[finished], found.completed_event[finished]),
+        (AllocatorOp.EMPTY_CACHE, np.full(len(emptied_at), -1), emptied_at),
+        (AllocatorOp.REFUSED, np.full(len(refused_at), -1), refused_at),
     ]
     before = rows[older][np.argsort(found.address[older], kind="stable")]
     pending = before[found.free_event[before] == -2]
-    first = [(Deed.REQUEST, before), (Deed.FREE_LATER, pending)]
-    deed = np.concatenate([np.full(len(part[1]), part[0]) for part in parts])
+    first = [(AllocatorOp.REQUEST, before), (AllocatorOp.FREE_LATER, pending)]
+    op = np.concatenate([np.full(len(part[1]), part[0]) for part in parts])
     row, event = (np.concatenate([part[i] for part in parts]) for i in (1, 2))
     order = np.argsort(event, kind="stable")
     return (
-        np.concatenate([*(np.full(len(mine), what) for what, mine in first), deed[order]]),
+        np.concatenate([*(np.full(len(mine), what) for what, mine in first), op[order]]),
         np.concatenate([*(mine for _, mine in first), row[order]]),
         np.concatenate([*(np.full(len(mine), -1) for _, mine in first), event[order]]),
     )
 
 
-def _emptied(recording: Recording) -> NDArray[Any]:
-    """Events that begin an ``empty_cache``: releases that nobody was short of memory for."""
+def _empty_cache_events(recording: Recording) -> NDArray[Any]:
+    """Return the events that begin an ``empty_cache``: releases without a shortage of memory."""
     action, stack_id = recording.trace.action, recording.trace.stack_id
     is_release = np.isin(action, _RELEASES)
     begins = np.flatnonzero(is_release & ~np.r_[False, is_release[:-1]])
     ends = np.flatnonzero(is_release & ~np.r_[is_release[1:], False])
     following = np.append(action, 255)[ends + 1]
-    by_name = np.array([_says_so(recording, stack) for stack in stack_id[begins].tolist()], dtype="?")
+    by_name = np.array(
+        [_calls_empty_cache(recording, stack) for stack in stack_id[begins].tolist()], dtype="?"
+    )
     unsaid = stack_id[begins] == 0
     found: NDArray[Any] = begins[by_name | (unsaid & ~np.isin(following, _ASKS))]
     return found
 
 
-def _says_so(recording: Recording, stack_id: int) -> bool:
+def _calls_empty_cache(recording: Recording, stack_id: int) -> bool:
     return any(frame.function == "empty_cache" for frame in recording.stacks.frames(stack_id))
 
 
-def emptied_after(program: Program, recording: Recording, what: str) -> Program:
-    """The same program, with ``empty_cache`` after each step or epoch of the recording ('' for neither)."""
+def emptied_after(program: RequestSequence, recording: Recording, what: str) -> RequestSequence:
+    """Return the same sequence with ``empty_cache`` after each step or epoch ('' for neither)."""
     if what not in ("", "step", "epoch"):
         raise UsageError(f"empty_cache after each {what!r}: steps and epochs are known")
     if not what:
@@ -236,15 +272,15 @@ def emptied_after(program: Program, recording: Recording, what: str) -> Program:
     ends = recording.steps.end_event if what == "step" else epochs(recording).ends
     if not len(ends):
         raise UsageError(f'no {what}s are known; `recorder.mark("epoch 1")` and `recorder.step()` tell them')
-    return _emptied_at(program, ends)
+    return _with_empty_cache_at(program, ends)
 
 
-def _emptied_at(program: Program, ends: NDArray[Any]) -> Program:
-    """*ends*: exclusive events."""
+def _with_empty_cache_at(program: RequestSequence, ends: NDArray[Any]) -> RequestSequence:
+    """Return the sequence with ``empty_cache`` before each of the events *ends*."""
     at = np.searchsorted(program.event, ends)
     return replace(
         program,
-        deed=np.insert(program.deed, at, Deed.EMPTY_CACHE),
+        op=np.insert(program.op, at, AllocatorOp.EMPTY_CACHE),
         row=np.insert(program.row, at, -1),
         event=np.insert(program.event, at, np.maximum(ends - 1, 0)),
         size=np.insert(program.size, at, 0),
@@ -257,11 +293,28 @@ def _emptied_at(program: Program, ends: NDArray[Any]) -> Program:
 
 
 def replay(
-    program: Program, settings: Settings, capacity_bytes: int | None = None, total_bytes: int | None = None
-) -> Outcome:
-    """What the allocator would have made of the program; it ends where a request cannot be served.
+    program: RequestSequence,
+    settings: Settings,
+    capacity_bytes: int | None = None,
+    total_bytes: int | None = None,
+) -> ReplayResult:
+    """Replay a request sequence; the replay ends at the first request that cannot be served.
 
-    *total_bytes*: of the device, whoever else uses it; *capacity_bytes* where None.
+    Parameters
+    ----------
+    program
+        The recorded operations.
+    settings
+        Allocator settings to replay under.
+    capacity_bytes
+        The most that the allocator can reserve; no limit if None.
+    total_bytes
+        Size of the whole device, used by others too; *capacity_bytes* if None.
+
+    Raises
+    ------
+    UsageError
+        If *capacity_bytes* is below 1.
     """
     if capacity_bytes is not None and capacity_bytes <= 0:
         raise UsageError(f"a capacity of {capacity_bytes} bytes: at least 1")
@@ -273,94 +326,94 @@ def replay(
         mapped += action == Action.SEGMENT_MAP
 
     allocator = CachingAllocator(settings, capacity_bytes, count, total_bytes)
-    player = _Player(program, allocator)
-    failed = player.play()
-    return Outcome(
+    replayer = _Replayer(program, allocator)
+    failed = replayer.replay()
+    return ReplayResult(
         settings=settings,
         capacity_bytes=capacity_bytes,
-        peak_reserved=player.peak_reserved,
-        peak_allocated=player.peak_allocated,
+        peak_reserved_bytes=replayer.peak_reserved_bytes,
+        peak_allocated_bytes=replayer.peak_allocated_bytes,
         n_segments=made + mapped,
         n_mappings=mapped,
         n_retries=allocator.counts.num_alloc_retries,
         failed_at=None if failed is None else int(program.event[failed]),
         failed_bytes=0 if failed is None else int(program.size[failed]),
-        failed_requested=0 if failed is None else allocator.requested_bytes,
-        events=np.array(player.events, "i8"),
-        reserved=np.array(player.reserved, "i8"),
+        failed_requested_bytes=0 if failed is None else allocator.requested_bytes,
+        events=np.array(replayer.events, "i8"),
+        reserved=np.array(replayer.reserved, "i8"),
     )
 
 
-class _Player:
-    """Leads an allocator through a program."""
+class _Replayer:
+    """Runs an allocator through a request sequence."""
 
-    def __init__(self, program: Program, allocator: CachingAllocator) -> None:
+    def __init__(self, program: RequestSequence, allocator: CachingAllocator) -> None:
         self._program = program
         self._allocator = allocator
         self._address: dict[int, int] = {}
-        self.peak_reserved = 0
-        self.peak_allocated = 0
+        self.peak_reserved_bytes = 0
+        self.peak_allocated_bytes = 0
         self.events: list[int] = []
         self.reserved: list[int] = []
 
-    def play(self) -> int | None:
-        """The deed that failed; None where all went well. A loop of 1 µs and the allocator's time each."""
+    def replay(self) -> int | None:
+        """Return the index of the op that failed, or None. Each op takes 1 µs and the allocator's time."""
         program, allocator = self._program, self._allocator
-        columns = (program.deed, program.row, program.size, program.stream, program.pool)
+        columns = (program.op, program.row, program.size, program.stream, program.pool)
         stride = max(1, len(program) // _N_POINTS)
         address = self._address
-        last = int(np.flatnonzero(program.deed == Deed.REQUEST)[-1:].sum())
-        for at, (deed, row, size, stream, pool) in enumerate(
+        last = int(np.flatnonzero(program.op == AllocatorOp.REQUEST)[-1:].sum())
+        for at, (op, row, size, stream, pool) in enumerate(
             zip(*(column.tolist() for column in columns), strict=True)
         ):
-            if deed == Deed.REQUEST:
+            if op == AllocatorOp.REQUEST:
                 try:
                     address[row] = allocator.malloc(size, stream, pool)
                 except OutOfMemory:
-                    self._look(at)
+                    self._sample(at)
                     return at
-                self.peak_reserved = max(self.peak_reserved, allocator.reserved_bytes)
-                self.peak_allocated = max(self.peak_allocated, allocator.allocated_bytes)
-            elif deed == Deed.FREE:
+                self.peak_reserved_bytes = max(self.peak_reserved_bytes, allocator.reserved_bytes)
+                self.peak_allocated_bytes = max(self.peak_allocated_bytes, allocator.allocated_bytes)
+            elif op == AllocatorOp.FREE:
                 allocator.free(address.pop(row))
-            elif deed == Deed.REFUSED and at > last:
-                # What ended the program has to be served, or it does not fit.
+            elif op == AllocatorOp.REFUSED and at > last:
+                # A refused request that nothing follows ended the program: it fits only if it is served now.
                 if not self._try((size, stream, pool)):
-                    self._look(at)
+                    self._sample(at)
                     return at
             else:
-                self._rarely(deed, row, (size, stream, pool))
+                self._apply_rare_op(op, row, (size, stream, pool))
             if at % stride == 0:
-                self._look(at)
+                self._sample(at)
         return None
 
-    def _rarely(self, deed: int, row: int, request: tuple[int, int, int]) -> None:
+    def _apply_rare_op(self, op: int, row: int, request: tuple[int, int, int]) -> None:
         allocator = self._allocator
-        if deed == Deed.FREE_LATER:
+        if op == AllocatorOp.FREE_LATER:
             if self._address[row]:  # torch's storage of 0 bytes is a null pointer
                 allocator.record_stream(self._address[row], _SOME_STREAM)
             allocator.free(self._address[row])
-        elif deed == Deed.FINISH:
+        elif op == AllocatorOp.FINISH:
             address = self._address.pop(row)
-            if allocator.is_pending(address):  # else pressure has waited for it already
+            if allocator.is_pending(address):  # else a shortage of memory has waited for it already
                 allocator.finish_events(address)
-        elif deed == Deed.EMPTY_CACHE:
+        elif op == AllocatorOp.EMPTY_CACHE:
             allocator.empty_cache()
         else:
             self._try(request)
 
     def _try(self, request: tuple[int, int, int]) -> bool:
-        """What was refused then may be served now: the program gives it up all the same."""
+        """Request and free a block that was refused in the recording; return whether it is served now."""
         try:
             address = self._allocator.malloc(*request)
         except OutOfMemory:
             return False
-        self.peak_reserved = max(self.peak_reserved, self._allocator.reserved_bytes)
-        self.peak_allocated = max(self.peak_allocated, self._allocator.allocated_bytes)
+        self.peak_reserved_bytes = max(self.peak_reserved_bytes, self._allocator.reserved_bytes)
+        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self._allocator.allocated_bytes)
         self._allocator.free(address)
         return True
 
-    def _look(self, at: int) -> None:
+    def _sample(self, at: int) -> None:
         self.events.append(int(self._program.event[at]))
         self.reserved.append(self._allocator.reserved_bytes)
 

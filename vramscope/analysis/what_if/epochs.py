@@ -1,4 +1,4 @@
-"""Where does an epoch end? Recordings know marks and phases, not epochs."""
+"""Ends of epochs, found from marks and phases: a recording does not store epochs."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,20 +10,20 @@ from vramscope.model.marks import MarkKind, Phase
 from vramscope.model.recording import Recording
 
 _FEWEST_STEPS = 3
-"""In an epoch, on average: an evaluation within every step (a teacher, a sampler) ends none."""
+"""Steps per epoch on average, at least: an evaluation within every step (a teacher, a sampler) ends none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Epochs:
-    """Where epochs end, as instants, and how that is known."""
+    """The instants at which epochs end, and how they are known."""
 
     ends: NDArray[Any]
     basis: str = ""
-    """'' where nothing tells of epochs."""
+    """How the ends are known, as a phrase; '' if no epochs are known."""
 
 
 def epochs(recording: Recording) -> Epochs:
-    """Best knowledge first: marks whose names begin with "epoch"; evaluations that follow training."""
+    """Return the ends of epochs: from marks named "epoch …", else from evaluations that follow training."""
     marked = _marked(recording)
     if len(marked):
         return Epochs(marked, 'as marked by the program (`recorder.mark("epoch …")`)')
@@ -40,7 +40,7 @@ def _marked(recording: Recording) -> NDArray[Any]:
 
 
 def _after_evaluations(recording: Recording) -> NDArray[Any]:
-    """The end of the last evaluation before training goes on, or before the recording ends."""
+    """Return the end of the last evaluation before training continues, or before the recording ends."""
     phases = recording.phases
     ends: list[int] = []
     has_trained, evaluated_until = False, -1
