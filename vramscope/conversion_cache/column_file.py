@@ -43,7 +43,7 @@ def write(file: IO[bytes], run: Run, about: Mapping[str, Any]) -> None:
 
     Raises OSError, and TypeError where the run holds something that has no place in a file.
     """
-    writer = _Writer(file)
+    writer = _ColumnWriter(file)
     # The run first: it fills the tables.
     text = json.dumps({"run": writer.plain(run), "tables": writer.tables, "about": about}).encode()
     file.write(text)
@@ -59,7 +59,7 @@ def read(path: Path) -> tuple[Run, Any]:
         text = _text(file)
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         try:
-            return _Reader(file, mapped, text["tables"]).value(text["run"]), text["about"]
+            return _ColumnReader(file, mapped, text["tables"]).value(text["run"]), text["about"]
         except (ArithmeticError, AttributeError, ImportError, LookupError, TypeError, ValueError) as error:
             raise DamagedError(str(error)) from None
 
@@ -89,7 +89,7 @@ def _sum(block: Any, at: int) -> int:
     return (int(words.sum(dtype="u8")) + rest) * (at // _BLOCK * 2 + 1)
 
 
-class _Writer:
+class _ColumnWriter:
     """Columns go to the file at once, all else becomes JSON."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -144,8 +144,8 @@ class _Writer:
         return found
 
 
-class _Reader:
-    """The reverse of ``_Writer``."""
+class _ColumnReader:
+    """The reverse of ``_ColumnWriter``."""
 
     def __init__(self, file: FileIO, mapped: mmap.mmap, tables: list[Any]) -> None:
         self._file, self._mapped = file, mapped

@@ -35,7 +35,7 @@ _MOST_BYTES = 1 << 60
 """All sizes together: sums and made-up addresses must fit 64 bits."""
 
 
-class State(NamedTuple):
+class TotalsAt(NamedTuple):
     """Totals at one moment, in bytes."""
 
     requested: int
@@ -44,7 +44,7 @@ class State(NamedTuple):
     reserved: int
 
 
-class _Row(NamedTuple):
+class _TraceRow(NamedTuple):
     """One event."""
 
     action: int
@@ -54,51 +54,59 @@ class _Row(NamedTuple):
     block_size: int
 
 
-class Ledger:
+class TotalsTrace:
     """A trace in the making, and the state before it."""
 
-    __slots__ = ("_before", "_initially_reserved", "_moved", "_pending", "_rows", "_used", "reserved")
+    __slots__ = (
+        "_before",
+        "_initially_reserved_bytes",
+        "_moved_bytes",
+        "_pending",
+        "_rows",
+        "_used",
+        "reserved",
+    )
 
     def __init__(self, reserved: int = 0) -> None:
         """*reserved* bytes were there before the first event."""
-        self._rows: list[_Row] = []
+        self._rows: list[_TraceRow] = []
         self._before: list[tuple[int, int]] = []
-        self._used: tuple[_Row, ...] = ()
-        self._pending: tuple[_Row, ...] = ()
-        self._moved = self._initially_reserved = self.reserved = max(reserved, 0)
+        self._used: tuple[_TraceRow, ...] = ()
+        self._pending: tuple[_TraceRow, ...] = ()
+        self._moved_bytes = self._initially_reserved_bytes = self.reserved = max(reserved, 0)
 
     def __len__(self) -> int:
         """How many events there are so far: the instant of now."""
         return len(self._rows)
 
-    def predate(self, address: int, size: int) -> None:
+    def add_initial_block(self, address: int, size: int) -> None:
         """A block that was there before the first event."""
-        self._moved += size
+        self._moved_bytes += size
         self._before.append((address, size))
 
     def reserve(self, level: int, time_ns: int) -> None:
         """So many bytes are reserved from now on."""
         grown = level - self.reserved
         if grown > 0:
-            self._add(_Row(Action.SEGMENT_MAP, time_ns, ARENA + self.reserved, grown, grown))
+            self._add(_TraceRow(Action.SEGMENT_MAP, time_ns, ARENA + self.reserved, grown, grown))
         elif grown < 0:
-            self._add(_Row(Action.SEGMENT_UNMAP, time_ns, ARENA + level, -grown, -grown))
+            self._add(_TraceRow(Action.SEGMENT_UNMAP, time_ns, ARENA + level, -grown, -grown))
         self.reserved = level
 
     def alloc(self, address: int, size: int, time_ns: int) -> None:
         """A block of *size* bytes is handed out."""
-        self._add(_Row(Action.ALLOC, time_ns, address, size, size))
+        self._add(_TraceRow(Action.ALLOC, time_ns, address, size, size))
 
     def free(self, address: int, size: int, time_ns: int) -> None:
         """A block comes back, and can be used at once."""
-        self._add(_Row(Action.FREE_REQUESTED, time_ns, address, size, size))
-        self._add(_Row(Action.FREE_COMPLETED, time_ns, address, size, size))
+        self._add(_TraceRow(Action.FREE_REQUESTED, time_ns, address, size, size))
+        self._add(_TraceRow(Action.FREE_COMPLETED, time_ns, address, size, size))
 
     def fail(self, size: int) -> None:
         """The program was told that so many bytes could not be had."""
-        self._add(_Row(Action.OOM, 0, 0, size, 0))
+        self._add(_TraceRow(Action.OOM, 0, 0, size, 0))
 
-    def settle(self, state: State) -> None:
+    def set_totals(self, state: TotalsAt) -> None:
         """These are the totals now: one block is all that is allocated, another one all that is pending."""
         self._add(*(row._replace(action=Action.FREE_REQUESTED) for row in self._used))
         self._add(*(row._replace(action=Action.FREE_COMPLETED) for row in (*self._used, *self._pending)))
@@ -113,18 +121,18 @@ class Ledger:
         self._add(*self._used)
 
     @staticmethod
-    def _block(address: int, size: int, asked: int) -> "tuple[_Row, ...]":
-        return (_Row(Action.ALLOC, 0, address, asked, size),) if size else ()
+    def _block(address: int, size: int, asked: int) -> "tuple[_TraceRow, ...]":
+        return (_TraceRow(Action.ALLOC, 0, address, asked, size),) if size else ()
 
-    def _add(self, *rows: _Row) -> None:
-        self._moved += sum(max(row.size, row.block_size) for row in rows)
+    def _add(self, *rows: _TraceRow) -> None:
+        self._moved_bytes += sum(max(row.size, row.block_size) for row in rows)
         self._rows += rows
 
     def trace(self) -> Trace:
         """The events so far; raises FormatError where sizes are beyond all reason."""
         self._check()
-        columns = zip(*self._rows, strict=True) if self._rows else ((),) * len(_Row._fields)
-        return Trace.of(**dict(zip(_Row._fields, columns, strict=True)))
+        columns = zip(*self._rows, strict=True) if self._rows else ((),) * len(_TraceRow._fields)
+        return Trace.of(**dict(zip(_TraceRow._fields, columns, strict=True)))
 
     def initial(self) -> Snapshot:
         """What was there before the first event; raises FormatError as ``trace`` does."""
@@ -132,8 +140,8 @@ class Ledger:
         rows = sorted(self._before)
         # Blocks must belong to a segment. Theirs is not known: one of no size, so that it counts for nothing.
         homes = [(0, 0, False)] if rows else []
-        if self._initially_reserved:
-            homes.append((ARENA, self._initially_reserved, True))
+        if self._initially_reserved_bytes:
+            homes.append((ARENA, self._initially_reserved_bytes, True))
         return Snapshot(
             segments=Segments.of(
                 address=[at for at, _, _ in homes],
@@ -149,5 +157,5 @@ class Ledger:
         )
 
     def _check(self) -> None:
-        if self._moved > _MOST_BYTES:
-            raise FormatError(f"its sizes add up to {format_bytes(self._moved)}: it is damaged")
+        if self._moved_bytes > _MOST_BYTES:
+            raise FormatError(f"its sizes add up to {format_bytes(self._moved_bytes)}: it is damaged")

@@ -27,7 +27,7 @@ from vramscope.formats._totals_trace import (
     NO_LAYOUT,
     NO_LAYOUT_NOR_TOTALS,
     REAL_ADDRESSES,
-    Ledger,
+    TotalsTrace,
 )
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import MarkKind, Marks, Note
@@ -180,8 +180,8 @@ def _recording(
     header: dict[str, Any],
 ) -> Recording:
     kind, index = device
-    ledger, notes = _ledger(events)
-    trace = ledger.trace()
+    builder, notes = _totals_trace(events)
+    trace = builder.trace()
     marks = _marks(regions, header, trace)
     steps, phases = resolve(marks, len(trace), int(trace.time_ns[-1]))
     name, total_bytes = _properties(header, index) if kind != _CPU else ("", 0)
@@ -191,7 +191,7 @@ def _recording(
         process=_process(header),
         device=Device(index, _KINDS.get(kind, f"type {kind}"), name, total_bytes),
         trace=trace,
-        initial=ledger.initial(),
+        initial=builder.initial(),
         marks=marks,
         steps=steps,
         phases=phases,
@@ -199,14 +199,14 @@ def _recording(
     )
 
 
-def _ledger(events: Sequence[_Event]) -> tuple[Ledger, list[Note]]:
+def _totals_trace(events: Sequence[_Event]) -> tuple[TotalsTrace, list[Note]]:
     """The events of one device as a trace; memory from before shows in the totals and in what is freed."""
     first = events[0]
-    ledger = Ledger(first.reserved or 0)
-    pairs = Pairs(ledger)
+    builder = TotalsTrace(first.reserved or 0)
+    pairs = Pairs(builder)
     for event in events:
         if event.reserved is not None:
-            ledger.reserve(event.reserved, event.time_ns)
+            builder.reserve(event.reserved, event.time_ns)
         size = abs(event.n_bytes)
         known_as = size if event.address is None else event.address
         if size:
@@ -216,10 +216,10 @@ def _ledger(events: Sequence[_Event]) -> tuple[Ledger, list[Note]]:
     if first.allocated is not None:
         rest = first.allocated - first.n_bytes - pairs.predating_bytes
         if rest > 0:
-            pairs.predate(rest)
+            pairs.add_initial_block(rest)
     if pairs.predating_bytes:
         notes.insert(0, _late(pairs.predating_bytes))
-    return ledger, notes
+    return builder, notes
 
 
 def _unknown(events: Sequence[_Event]) -> list[Note]:

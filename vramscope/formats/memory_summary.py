@@ -12,7 +12,7 @@ from vramscope.errors import FormatError
 from vramscope.formats import Format
 from vramscope.formats._file import beginning, contents
 from vramscope.formats._text import as_utf8, is_text, run_of_text, tail
-from vramscope.formats._totals_trace import NO_LAYOUT, Ledger, State
+from vramscope.formats._totals_trace import NO_LAYOUT, TotalsAt, TotalsTrace
 from vramscope.model.device import Device
 from vramscope.model.marks import Note
 from vramscope.model.recording import Recording, Run
@@ -33,7 +33,7 @@ _TOTALS_ONLY = Note(
 )
 
 
-class _Table(NamedTuple):
+class _SummaryTable(NamedTuple):
     """One summary."""
 
     device: int
@@ -65,7 +65,7 @@ def read(path: Path) -> Run:
     return run_of_text(path, recordings)
 
 
-def _tables(data: bytes) -> list[_Table]:
+def _tables(data: bytes) -> list[_SummaryTable]:
     """Every table that has the lines needed."""
     titles = list(_TITLE.finditer(data))
     ends = [*(title.start() for title in titles[1:]), len(data)]
@@ -73,7 +73,7 @@ def _tables(data: bytes) -> list[_Table]:
     return [table for table in found if all(name in table.now for name in _NEEDED)]
 
 
-def _table(device: int, text: bytes) -> _Table:
+def _table(device: int, text: bytes) -> _SummaryTable:
     now: dict[str, int] = {}
     peak: dict[str, int] = {}
     for line in _LINE.finditer(text):
@@ -82,7 +82,7 @@ def _table(device: int, text: bytes) -> _Table:
             now[name], peak[name] = _bytes(line[2], line[3]), _bytes(line[4], line[5])
     failures = _FAILURES.search(text)
     n_ooms, n_retries = (int(failures[1]), int(failures[2])) if failures else (0, 0)
-    return _Table(device, n_ooms, n_retries, now, peak)
+    return _SummaryTable(device, n_ooms, n_retries, now, peak)
 
 
 def _metric(title: str) -> str:
@@ -95,27 +95,27 @@ def _bytes(number: bytes, unit: bytes) -> int:
     return min(parse_bytes(f"{number.decode()} {unit.decode()}"), _MOST)
 
 
-def _recording(index: int, tables: list[_Table]) -> Recording:
-    ledger = Ledger()
+def _recording(index: int, tables: list[_SummaryTable]) -> Recording:
+    builder = TotalsTrace()
     for table in tables:
         for state in dict.fromkeys((_state(table.peak), _state(table.now))):
-            ledger.settle(state)
+            builder.set_totals(state)
     return Recording(
         source="snapshot",
         device=Device(index),
-        trace=ledger.trace(),
+        trace=builder.trace(),
         notes=(*_notes(tables[-1]), _TOTALS_ONLY, NO_LAYOUT),
     )
 
 
-def _state(of: dict[str, int]) -> State:
+def _state(of: dict[str, int]) -> TotalsAt:
     allocated = of["allocated"]
     active = max(of["active"], allocated)
     # Requested bytes are in the tables of torch ≥ 2.0.
-    return State(min(of.get("requested", active), active), allocated, active, of["reserved"])
+    return TotalsAt(min(of.get("requested", active), active), allocated, active, of["reserved"])
 
 
-def _notes(table: _Table) -> list[Note]:
+def _notes(table: _SummaryTable) -> list[Note]:
     """What has no place in a trace."""
     kept, most = table.now.get("non-releasable", 0), table.peak.get("non-releasable", 0)
     said = []

@@ -13,7 +13,7 @@ from vramscope.formats import Format
 from vramscope.formats._file import beginning
 from vramscope.formats._json import parsed
 from vramscope.formats._pairs import Pairs
-from vramscope.formats._totals_trace import NO_LAYOUT, Ledger
+from vramscope.formats._totals_trace import NO_LAYOUT, TotalsTrace
 from vramscope.model.device import Device
 from vramscope.model.marks import Category, Labels, Note
 from vramscope.model.recording import Recording, Run
@@ -99,8 +99,8 @@ def _recording(rows: list[list[int]]) -> Recording:
     return Recording(
         source="snapshot",
         device=Device(kind="unknown"),
-        trace=book.ledger.trace(),
-        initial=book.ledger.initial(),
+        trace=book.builder.trace(),
+        initial=book.builder.initial(),
         labels=book.labels(),
         notes=tuple(notes),
     )
@@ -110,8 +110,8 @@ class _Book:
     """Rows entered one after the other."""
 
     def __init__(self) -> None:
-        self.ledger = Ledger()
-        self.pairs = Pairs(self.ledger)
+        self.builder = TotalsTrace()
+        self.pairs = Pairs(self.builder)
         self._labels: list[tuple[int, int, int]] = []
         self._leaving: _Known | None = None
         """Of a new version of a tensor: the row before said what it was."""
@@ -137,7 +137,7 @@ class _Book:
             self._label(self.pairs.rename(before, after, after[0]), after[1])
 
     def _label(self, address: int, category: int) -> None:
-        self._labels.append((len(self.ledger), address, category))
+        self._labels.append((len(self.builder), address, category))
 
     def labels(self) -> Labels:
         """What each block was for, as often as the profiler changed its mind."""

@@ -13,7 +13,7 @@ from vramscope.errors import FormatError
 from vramscope.formats import Format
 from vramscope.formats._file import beginning, contents
 from vramscope.formats._text import as_utf8, is_text, run_of_text, tail
-from vramscope.formats._totals_trace import NO_LAYOUT, Ledger, State
+from vramscope.formats._totals_trace import NO_LAYOUT, TotalsAt, TotalsTrace
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import MarkKind, Marks, Note
@@ -155,33 +155,33 @@ def _unit(word: bytes) -> str:
 
 def _recording(place: tuple[int, int], messages: list[_Message]) -> Recording:
     rank, index = place
-    ledger = Ledger()
+    builder = TotalsTrace()
     instants = []
     for message in messages:
         state = _state(message)
         if state is not None:
-            ledger.settle(state)
-        ledger.fail(message.requested)
-        instants.append(len(ledger))
+            builder.set_totals(state)
+        builder.fail(message.requested)
+        instants.append(len(builder))
     return Recording(
         source="snapshot",
         process=Process(rank=rank),
         device=Device(index, total_bytes=max(message.known.get("capacity", 0) for message in messages)),
-        trace=ledger.trace(),
+        trace=builder.trace(),
         marks=_marks(messages, instants),
         counters=_counters(messages, instants),
         notes=(*_notes(messages), _MOMENTS_ONLY, NO_LAYOUT),
     )
 
 
-def _state(message: _Message) -> State | None:
+def _state(message: _Message) -> TotalsAt | None:
     """The totals; None where the message is cut before them."""
     known = message.known
     if "allocated" not in known:
         return None
     allocated = known["allocated"]
     reserved = max(known.get("reserved", allocated + known.get("unallocated", 0)), allocated)
-    return State(allocated, allocated, allocated, reserved)
+    return TotalsAt(allocated, allocated, allocated, reserved)
 
 
 def _marks(messages: list[_Message], instants: list[int]) -> Marks:

@@ -24,7 +24,7 @@ _SAVED = (
 )
 
 
-class _Kind(NamedTuple):
+class _UnsupportedKind(NamedTuple):
     """One kind of file."""
 
     name: str
@@ -38,28 +38,28 @@ def _begins(*words: bytes) -> Callable[[bytes], bool]:
 
 
 _KINDS = (
-    _Kind(
+    _UnsupportedKind(
         "a memory timeline page, which holds a picture and no data",
         lambda start: b"<html" in start[:200].lower() and b"memory timeline" in start[:1000].lower(),
         _RAW,
     ),
-    _Kind(
+    _UnsupportedKind(
         "a memory timeline of sums by category, without the single allocations",
         lambda start: _SUMS.match(start) is not None,
         _RAW,
     ),
-    _Kind(
+    _UnsupportedKind(
         "what torch.save writes, a zip archive",
         lambda start: start.startswith(b"PK\x03\x04") and b"/data.pkl" in start[:1000],
         _SAVED,
     ),
-    _Kind("a zip archive", _begins(b"PK\x03\x04"), _UNPACK),
-    _Kind("packed by bzip2", _begins(b"BZh"), _UNPACK),
-    _Kind("packed by xz", _begins(b"\xfd7zXZ\0"), _UNPACK),
-    _Kind("packed by zstd", _begins(b"\x28\xb5\x2f\xfd"), _UNPACK),
-    _Kind("packed by gzip twice", _begins(b"\x1f\x8b"), _UNPACK),
-    _Kind("a tar archive", lambda start: start[257:262] == b"ustar", _UNPACK),
-    _Kind(
+    _UnsupportedKind("a zip archive", _begins(b"PK\x03\x04"), _UNPACK),
+    _UnsupportedKind("packed by bzip2", _begins(b"BZh"), _UNPACK),
+    _UnsupportedKind("packed by xz", _begins(b"\xfd7zXZ\0"), _UNPACK),
+    _UnsupportedKind("packed by zstd", _begins(b"\x28\xb5\x2f\xfd"), _UNPACK),
+    _UnsupportedKind("packed by gzip twice", _begins(b"\x1f\x8b"), _UNPACK),
+    _UnsupportedKind("a tar archive", lambda start: start[257:262] == b"ustar", _UNPACK),
+    _UnsupportedKind(
         "a pointer of Git LFS, not the file itself",
         _begins(b"version https://git-lfs.github.com/"),
         "fetch it with: git lfs pull",
@@ -67,7 +67,7 @@ _KINDS = (
 )
 
 
-def _kind(start: bytes) -> _Kind | None:
+def _kind(start: bytes) -> _UnsupportedKind | None:
     return next((kind for kind in _KINDS if kind.fits(start)), None)
 
 

@@ -60,7 +60,7 @@ class StretchPeaks(Table):
 
 
 @dataclass(frozen=True, slots=True)
-class SettledSteps(Table):
+class SummarizedSteps(Table):
     """The oldest steps, whose marks went too: no phases, but each with its peak. One row a step, in order."""
 
     DTYPES: ClassVar = {
@@ -100,5 +100,5 @@ class Past:
     """Of these steps, and outside of steps."""
     peaks: StretchPeaks = field(default_factory=StretchPeaks.of)
     """Behind the settled steps."""
-    settled: SettledSteps = field(default_factory=SettledSteps.of)
+    settled: SummarizedSteps = field(default_factory=SummarizedSteps.of)
     """The first rows of ``steps``."""

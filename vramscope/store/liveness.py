@@ -25,7 +25,7 @@ class Incarnation:
     """When the process started, in clock ticks since the boot."""
 
 
-def here() -> Incarnation:
+def current_incarnation() -> Incarnation:
     """Of this process."""
     try:
         boot, namespace = _BOOT.read_text().strip(), str(_NAMESPACE.readlink())
@@ -36,12 +36,12 @@ def here() -> Incarnation:
 
 def is_alive(host: str, pid: int, incarnation: Incarnation) -> bool | None:
     """Whether the process lives; None where it cannot be told from here."""
-    me = here()
-    if incarnation.boot and me.boot:
-        if incarnation.boot != me.boot:
+    own = current_incarnation()
+    if incarnation.boot and own.boot:
+        if incarnation.boot != own.boot:
             # The same machine after a restart, or another one that we cannot look into.
             return False if host and host == socket.gethostname() else None
-        if incarnation.namespace != me.namespace:
+        if incarnation.namespace != own.namespace:
             return None
         return _is_running(pid) and _started(pid) in (None, incarnation.started)
     return _is_running(pid) if host and host == socket.gethostname() else None

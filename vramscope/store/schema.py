@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.marks import Labels, Marks
-from vramscope.model.past import SettledSteps, StretchPeaks
+from vramscope.model.past import StretchPeaks, SummarizedSteps
 from vramscope.model.snapshot import Blocks, Segments
 from vramscope.model.table import Table
 from vramscope.model.trace import Trace
@@ -74,7 +74,7 @@ NOTES = "notes"
 SCHEMAS: Mapping[str, pa.Schema] = {
     **{stream: pa.schema(_fields(table)) for stream, table in TABLES.items()},
     PEAKS: pa.schema(_fields(StretchPeaks)),
-    STEPS: pa.schema(_fields(SettledSteps)),
+    STEPS: pa.schema(_fields(SummarizedSteps)),
     # A state is one row, so that it is there whole or not at all.
     STATES: pa.schema(
         [

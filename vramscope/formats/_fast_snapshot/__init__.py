@@ -79,7 +79,7 @@ _WITH_VALUE = re.compile(rb"(?:" + _VALUES + rb")+", re.DOTALL)
 _LONGEST_TOKEN = 2 + 255
 
 
-class Run(NamedTuple):
+class EventRun(NamedTuple):
     """Events that follow one another in the file, as columns; None where a column is 0 throughout."""
 
     first_memo: int
@@ -102,7 +102,7 @@ class Packed:
 
     whole: Any
     """As ``pickle.load`` would give it, but with the number of a run in place of its events."""
-    runs: tuple[Run, ...]
+    runs: tuple[EventRun, ...]
     lists: FrameLists
     list_of_memo: NDArray[Any]
     """The list in ``lists`` that each memo index is, −1 where it is none."""
@@ -117,7 +117,7 @@ def packed(file: Readable, window: int = WINDOW) -> Packed:
     # glibc returns the free end of its heap to the system and asks for it again, window by window, unless it
     # has once freed a mapping half as long. Nothing writes to this one, so that it costs nothing.
     np.empty(4 * window, "u1")
-    walk = _Walk(Body(file), window)
+    walk = _OpcodeWalk(Body(file), window)
     walk.read()
     try:
         return _built(walk)
@@ -125,7 +125,7 @@ def packed(file: Readable, window: int = WINDOW) -> Packed:
         raise Irregular from None
 
 
-class _Walk:
+class _OpcodeWalk:
     """From the first opcode to the last."""
 
     def __init__(self, body: Body, window: int) -> None:
@@ -135,9 +135,9 @@ class _Walk:
         self._begins: list[bytes] = []
         """How the dict of an event may begin."""
         self._stopped = False
-        self.shapes, self.lists, self._shelf = Shapes(), FrameLists(), _Shelf()
+        self.shapes, self.lists, self._arena = Shapes(), FrameLists(), _ColumnArena()
         self.n_memo = 0
-        self.pieces: list[bytes | Run] = []
+        self.pieces: list[bytes | EventRun] = []
         """What is built, and the runs between."""
         self.opcodes: list[bytes] = []
         """What is built, without long texts."""
@@ -213,8 +213,8 @@ class _Walk:
             raise Irregular  # refers to what comes later
         holds = found.frames[at] >= 0
         self.lists.number((before + counts - 1)[holds], found.frames[at][holds])
-        put = self._shelf.put
-        run = Run(
+        put = self._arena.put
+        run = EventRun(
             first_memo=self.n_memo,
             n_memo=int(counts.sum()),
             shape=shapes[found.shape[at.start]],
@@ -288,7 +288,7 @@ def _unless_zero(column: NDArray[Any], put: Callable[[NDArray[Any]], NDArray[Any
     return put(column) if column.any() else None
 
 
-class _Shelf:
+class _ColumnArena:
     """Short columns, kept in long arrays: for these the system gives memory 2 MiB at a time, not 4 KiB."""
 
     __slots__ = ("_at", "_room")
@@ -311,9 +311,9 @@ def _get(memo: int) -> bytes:
     return b"h" + bytes([memo]) if memo < 256 else b"j" + memo.to_bytes(4, "little")
 
 
-def _built(walk: _Walk) -> Packed:
+def _built(walk: _OpcodeWalk) -> Packed:
     """What was kept, built; and what the runs refer to."""
-    runs = [piece for piece in walk.pieces if isinstance(piece, Run)]
+    runs = [piece for piece in walk.pieces if isinstance(piece, EventRun)]
     kept = b"".join(piece for piece in walk.pieces if isinstance(piece, bytes))
     if verify(kept) != len(kept):
         raise Irregular
@@ -323,7 +323,7 @@ def _built(walk: _Walk) -> Packed:
     opcodes = walk.lists.opcodes()
     pieces, n_runs = [], 0
     for piece in walk.pieces:
-        if isinstance(piece, Run):
+        if isinstance(piece, EventRun):
             pieces.append(
                 b"J" + n_runs.to_bytes(4, "little") + _numbered(piece, needed, list_of_memo, opcodes)
             )
@@ -345,7 +345,7 @@ def _built(walk: _Walk) -> Packed:
     return found
 
 
-def _wanted(walk: _Walk, runs: list[Run], list_of_memo: NDArray[Any]) -> list[int]:
+def _wanted(walk: _OpcodeWalk, runs: list[EventRun], list_of_memo: NDArray[Any]) -> list[int]:
     """Memo indices of what the runs refer to, but the lists that are in runs."""
     found = {key for shape in walk.shapes.known for key in shape.keys if key < walk.n_memo}
     is_action = np.zeros(walk.n_memo, "?")
@@ -361,7 +361,7 @@ def _wanted(walk: _Walk, runs: list[Run], list_of_memo: NDArray[Any]) -> list[in
     return sorted(found)
 
 
-def _needed(pieces: list[bytes], runs: list[Run], list_of_memo: NDArray[Any]) -> frozenset[int]:
+def _needed(pieces: list[bytes], runs: list[EventRun], list_of_memo: NDArray[Any]) -> frozenset[int]:
     """Lists in runs that what is built refers to, by memo index. Raises Irregular for anything but lists."""
     if not runs:
         return frozenset()
@@ -385,7 +385,9 @@ def _references(opcodes: bytes) -> set[int]:
     return {int.from_bytes(value[1:], "little") for value in values if value[0] in b"jh"}
 
 
-def _numbered(run: Run, needed: frozenset[int], list_of_memo: NDArray[Any], opcodes: list[bytes]) -> bytes:
+def _numbered(
+    run: EventRun, needed: frozenset[int], list_of_memo: NDArray[Any], opcodes: list[bytes]
+) -> bytes:
     """Opcodes that number as many objects as *run* does, all None but the lists that are needed."""
     found, at, end = [], run.first_memo, run.first_memo + run.n_memo
     for memo in sorted(memo for memo in needed if at <= memo < end):

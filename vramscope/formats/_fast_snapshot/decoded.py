@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from vramscope.formats._fast_snapshot.frame_lists import FrameLists
 from vramscope.formats._fast_snapshot.opcode_shapes import (
-    Rows,
+    EventCandidates,
     Shapes,
     Value,
 )
@@ -37,7 +37,7 @@ class Decoded:
     numbers: dict[str, NDArray[Any]]
 
     @classmethod
-    def empty(cls, rows: Rows) -> "Decoded":
+    def empty(cls, rows: EventCandidates) -> "Decoded":
         """All 0."""
         n = len(rows.start)
         return cls(
@@ -53,26 +53,28 @@ class Decoded:
         )
 
 
-def decode(data: bytes | bytearray, n_bytes: int, rows: Rows, shapes: Shapes, lists: FrameLists) -> Decoded:
+def decode(
+    data: bytes | bytearray, n_bytes: int, rows: EventCandidates, shapes: Shapes, lists: FrameLists
+) -> Decoded:
     """The first *n_bytes* of *data* at the places *rows*."""
     found = Decoded.empty(rows)
     # Where no shape fits, its number −1 takes the last of each.
     found.n_memo = np.array([*(shape.n_memo for shape in shapes.known), 0], "i8")[rows.shape]
     sizes = np.array([*(shape.size for shape in shapes.known), 0], "i8")[rows.shape]
     found.end = np.where(rows.shape < 0, 0, rows.start + sizes)
-    _fill(found, _Told(rows, shapes))
+    _fill(found, _ShapeNumbers(rows, shapes))
     is_open = np.array([*(shape.is_open for shape in shapes.known), False], "?")[rows.shape]
     _open(found, np.flatnonzero(is_open), np.frombuffer(data, "u1"), (data, lists))
     found.end[found.end > n_bytes] = 0
     return found
 
 
-class _Told:
+class _ShapeNumbers:
     """The numbers that stand in events, read for all shapes at once as far as they agree in where."""
 
     __slots__ = ("_columns", "_rows", "_shape", "shapes")
 
-    def __init__(self, rows: Rows, shapes: Shapes) -> None:
+    def __init__(self, rows: EventCandidates, shapes: Shapes) -> None:
         met = np.flatnonzero(np.bincount(rows.shape + 1, minlength=1)[1:])
         self.shapes = [shapes.known[at] for at in met.tolist()]
         self._rows = rows
@@ -112,19 +114,19 @@ class _Told:
         return tuple(shape.values.get(name) for shape in self.shapes)
 
 
-def _fill(found: Decoded, told: _Told) -> None:
-    shapes = told.shapes
+def _fill(found: Decoded, numbers: _ShapeNumbers) -> None:
+    shapes = numbers.shapes
     for i in range(max((len(shape.gets) for shape in shapes), default=0)):
         gets = tuple(shape.gets[i] if i < len(shape.gets) else None for shape in shapes)
-        np.maximum(found.highest, told.column(gets).astype("i8"), out=found.highest)
-    given = {name: told.values(name) for name in ("action", "frames", "pool_id", "pool_id[1]", *NUMBERS)}
-    found.action = told.column(given["action"]).astype("i4")
-    found.numbers = {name: told.column(given[name]) for name in NUMBERS}
-    frames = told.column(given["frames"]).astype("i4")
-    found.frames = np.where(told.has(given["frames"]), -2 - frames, np.int32(-1))
+        np.maximum(found.highest, numbers.column(gets).astype("i8"), out=found.highest)
+    given = {name: numbers.values(name) for name in ("action", "frames", "pool_id", "pool_id[1]", *NUMBERS)}
+    found.action = numbers.column(given["action"]).astype("i4")
+    found.numbers = {name: numbers.column(given[name]) for name in NUMBERS}
+    frames = numbers.column(given["frames"]).astype("i4")
+    found.frames = np.where(numbers.has(given["frames"]), -2 - frames, np.int32(-1))
     if any(given["pool_id"]):
-        first, second = (told.column(given[name]).astype("i8") for name in ("pool_id", "pool_id[1]"))
-        is_get = told.has(tuple(value if value and value.is_get else None for value in given["pool_id"]))
+        first, second = (numbers.column(given[name]).astype("i8") for name in ("pool_id", "pool_id[1]"))
+        is_get = numbers.has(tuple(value if value and value.is_get else None for value in given["pool_id"]))
         found.pool = np.where(is_get, -1 - first, first + (second << 32))
 
 

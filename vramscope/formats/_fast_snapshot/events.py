@@ -13,7 +13,7 @@ from vramscope.allocator.torch_history.events import (
     events_of,
 )
 from vramscope.allocator.torch_history.rows import Rows
-from vramscope.formats._fast_snapshot import Packed, Run
+from vramscope.formats._fast_snapshot import EventRun, Packed
 from vramscope.formats._fast_snapshot.opcode_blocks import Irregular
 
 _COLUMNS = {"addr": "address", "size": "size", "stream": "stream", "time_us": "time_us"}
@@ -39,7 +39,7 @@ def snapshot_of(found: Packed) -> Any:
 class _Layout:
     """Which rows of a trace are of which run, and which are dicts."""
 
-    runs: list[tuple[int, Run]]
+    runs: list[tuple[int, EventRun]]
     """With the first row of each."""
     rows: NDArray[Any]
     """Of the dicts."""
@@ -48,7 +48,7 @@ class _Layout:
 
 
 class _Merger:
-    """Objects that several traces share must stay the same objects: stacks are told apart by them."""
+    """Objects that several traces share must stay the same objects: stacks are distinguished by identity."""
 
     __slots__ = ("_found", "_lists")
 

@@ -20,7 +20,7 @@ _FEW = 500
 """So many lists that are not known are learned before the others are looked up once more."""
 
 
-class _Known(dict[bytes, int]):
+class _ListNumbers(dict[bytes, int]):
     """The number of each list by its opcodes; −1 where these are something else."""
 
     __slots__ = ("frames", "highest")
@@ -92,7 +92,7 @@ class FrameLists:
     __slots__ = ("_known", "_memo", "_numbers", "_recent")
 
     def __init__(self) -> None:
-        self._known = _Known()
+        self._known = _ListNumbers()
         self._recent: dict[int, _Recent] = {}
         """By width: each when it is first needed."""
         self._memo: list[NDArray[Any]] = []

@@ -189,7 +189,7 @@ class _Learner:
 
 
 @dataclass(slots=True)
-class Rows:
+class EventCandidates:
     """Places where an event may begin, and what is there."""
 
     start: NDArray[Any]
@@ -218,7 +218,7 @@ class Shapes:
         """Of the memo: the strings that are keys of events, by index."""
         self._order: list[int] = []
 
-    def match(self, data: bytes | bytearray, start: NDArray[Any], n_known: int) -> Rows:
+    def match(self, data: bytes | bytearray, start: NDArray[Any], n_known: int) -> EventCandidates:
         """The shapes of the events that begin at *start* in *data*, which reaches ``LONGEST`` + 8 further.
 
         *n_known* objects were numbered so far: new shapes have only words among these.
@@ -246,12 +246,12 @@ class Shapes:
         return rows
 
     @staticmethod
-    def _rows(data: bytes | bytearray, start: NDArray[Any], width: int) -> Rows:
+    def _rows(data: bytes | bytearray, start: NDArray[Any], width: int) -> EventCandidates:
         anywhere: NDArray[Any] = np.ndarray((len(data) - width,), f"V{width}", data, strides=(1,))
         words = anywhere[start].view("<u8").reshape(-1, width // 8)
-        return Rows(start, np.full(len(start), -1, "i2"), np.ascontiguousarray(words.T))
+        return EventCandidates(start, np.full(len(start), -1, "i2"), np.ascontiguousarray(words.T))
 
-    def _mark(self, at: int, rows: Rows, rest: NDArray[Any]) -> NDArray[Any]:
+    def _mark(self, at: int, rows: EventCandidates, rest: NDArray[Any]) -> NDArray[Any]:
         """Note which of the rows *rest* have the shape *at*; the others."""
         shape = self.known[at]
         found = rest

@@ -16,7 +16,7 @@ from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import Stacks
 from vramscope.store.manifest import Cap, Manifest
 from vramscope.store.read import repair
-from vramscope.store.read.retained_timeline import Resolve, course
+from vramscope.store.read.retained_timeline import Resolve, retained_timeline
 from vramscope.store.read.streams import ColumnStream, DeviceStreams
 from vramscope.units import format_bytes, format_duration, parse_bytes
 
@@ -42,7 +42,9 @@ def recording(
     marks = streams.table("marks")
     missing = _missing(marks, end, manifest.outcome)
     marks = repair.marks_within(marks, end)
-    found = course(marks, (streams.stretch_peaks(), streams.settled_steps()), (first, end), end_ns, found_by)
+    found = retained_timeline(
+        marks, (streams.stretch_peaks(), streams.summarized_steps()), (first, end), end_ns, found_by
+    )
     return Recording(
         source=manifest.source,
         process=manifest.process,

@@ -2,7 +2,7 @@
 
 They are found over all marks, some µs each: a reader that looks every second would soon do nothing else. So
 finished steps are found once, where what is left of the marks leads to the same later steps. That is tried
-out, and done anew whenever the marks are half as many again, or say something that none said before.
+out, and done anew whenever the marks are half as many again, or say something that none step_rules before.
 """
 
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.model.marks import Marks, Phase, Phases, Steps
-from vramscope.model.past import SettledSteps
+from vramscope.model.past import SummarizedSteps
 from vramscope.model.program import resolve
-from vramscope.store.read.retained_timeline import behind
-from vramscope.store.retention.old_steps import rows_behind
+from vramscope.store.read.retained_timeline import with_summarized
+from vramscope.store.retention.old_steps import marks_needed_after
 
 LEAST_MARKS = 2000
 """Fewer are gone through in two milliseconds."""
@@ -35,14 +35,14 @@ class _Finished:
     """How many marks there were when all of them were gone through."""
     n_marks: int
     """How many there were when these were found."""
-    said: frozenset[Any]
+    step_rules: frozenset[Any]
     rows: NDArray[Any]
     """Of the marks that the later steps still need."""
-    steps: SettledSteps
+    steps: SummarizedSteps
     phases: Phases
 
 
-class CourseSoFar:
+class IncrementalSteps:
     """``resolve`` for marks that only become more."""
 
     __slots__ = ("_finished",)
@@ -53,22 +53,22 @@ class CourseSoFar:
     def resolve(self, marks: Marks, n_events: int, end_ns: int) -> Found:
         """As ``model.program.resolve``."""
         known = self._finished
-        if known is None or not _still_holds(known, marks):
+        if known is None or not _is_still_valid(known, marks):
             found = resolve(marks, n_events, end_ns)
             self._finished = _finished(marks, found, (n_events, end_ns), len(marks))
             return found
-        found = _behind(known, marks, n_events, end_ns)
+        found = _with_later(known, marks, n_events, end_ns)
         if len(marks) - known.n_marks > LEAST_MARKS:
             self._finished = _finished(marks, found, (n_events, end_ns), known.n_whole) or known
         return found
 
 
-def _still_holds(known: _Finished, marks: Marks) -> bool:
+def _is_still_valid(known: _Finished, marks: Marks) -> bool:
     new = marks.rows(slice(known.n_marks, None))
-    return known.n_marks <= len(marks) <= _LONGER * known.n_whole and _said(new) <= known.said
+    return known.n_marks <= len(marks) <= _LONGER * known.n_whole and _step_rules(new) <= known.step_rules
 
 
-def _said(marks: Marks) -> frozenset[Any]:
+def _step_rules(marks: Marks) -> frozenset[Any]:
     """The kinds of marks that there are, and which optimizers: they decide by which rule steps are found."""
     optimizers = marks.rows(marks.phase == Phase.OPTIMIZER)
     which = set(zip(optimizers.value.tolist(), optimizers.name.tolist(), strict=True))
@@ -90,25 +90,25 @@ def _finished(marks: Marks, found: Found, end: tuple[int, int], n_whole: int) ->
         known = _Finished(
             n_whole,
             len(marks),
-            _said(marks),
-            np.flatnonzero(rows_behind(marks, steps, phases, cut)),
-            _settled(steps, cut),
+            _step_rules(marks),
+            np.flatnonzero(marks_needed_after(marks, steps, phases, cut)),
+            _summarized(steps, cut),
             phases.rows(slice(n_past)),
         )
-        if is_past[:n_past].all() and _is_same(found, _behind(known, marks, *end)):
+        if is_past[:n_past].all() and _is_same(found, _with_later(known, marks, *end)):
             return known
     return None
 
 
-def _settled(steps: Steps, cut: int) -> SettledSteps:
+def _summarized(steps: Steps, cut: int) -> SummarizedSteps:
     joined = (steps.start_event[1:] == steps.end_event[:-1]) & (steps.start_ns[1:] == steps.end_ns[:-1])
     columns = {name: getattr(steps, name)[:cut] for name in Steps.DTYPES if name != "index"}
-    return SettledSteps.of(**columns, is_joined=joined[:cut])
+    return SummarizedSteps.of(**columns, is_joined=joined[:cut])
 
 
-def _behind(known: _Finished, marks: Marks, n_events: int, end_ns: int) -> Found:
+def _with_later(known: _Finished, marks: Marks, n_events: int, end_ns: int) -> Found:
     rows = np.concatenate([known.rows, np.arange(known.n_marks, len(marks))])
-    steps, phases = behind(known.steps, *resolve(marks.rows(rows), n_events, end_ns))
+    steps, phases = with_summarized(known.steps, *resolve(marks.rows(rows), n_events, end_ns))
     cut = len(known.steps)
     began = steps.start_ns[cut] if len(steps) > cut else end_ns
     phases = phases.rows((phases.step >= cut) | (phases.end_ns > began))

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from vramscope.model.marks import Marks, Phases, Steps
-from vramscope.model.past import Past, SettledSteps, StretchPeaks
+from vramscope.model.past import Past, StretchPeaks, SummarizedSteps
 from vramscope.model.program import resolve
 
 Resolve = Callable[[Marks, int, int], tuple[Steps, Phases]]
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class RetainedTimeline:
     """Of the program; instants count from the first event that is there."""
 
     marks: Marks
@@ -25,19 +25,19 @@ class Course:
     past: Past
 
 
-def course(
+def retained_timeline(
     marks: Marks,
-    known: tuple[StretchPeaks, SettledSteps],
+    known: tuple[StretchPeaks, SummarizedSteps],
     events: tuple[int, int],
     end_ns: int,
     found_by: Resolve = resolve,
-) -> Course:
-    """*marks* of the whole recording, whose events *events* (first and behind the last) are still there."""
+) -> RetainedTimeline:
+    """*marks* of the whole recording, whose events *events* (first and end) are still there."""
     first, end = events
     peaks, settled = known
-    steps, phases = behind(settled, *found_by(marks, end, end_ns))
+    steps, phases = with_summarized(settled, *found_by(marks, end, end_ns))
     if not first:
-        return Course(marks, steps, phases, Past())
+        return RetainedTimeline(marks, steps, phases, Past())
     n_past = int(np.searchsorted(steps.start_event, first))
     is_past = np.where(phases.step < 0, phases.start_event < first, phases.step < n_past)
     early = marks.event < first
@@ -50,7 +50,7 @@ def course(
         settled,
     )
     late = marks.rows(~early)
-    return Course(
+    return RetainedTimeline(
         replace(late, event=late.event - first),
         _moved(steps.rows(slice(n_past, None)), first),
         _kept(phases, first, n_past),
@@ -58,7 +58,7 @@ def course(
     )
 
 
-def behind(settled: SettledSteps, steps: Steps, phases: Phases) -> tuple[Steps, Phases]:
+def with_summarized(settled: SummarizedSteps, steps: Steps, phases: Phases) -> tuple[Steps, Phases]:
     """All steps, and the phases of those of which there are marks."""
     n_settled = len(settled)
     if not n_settled:

@@ -32,7 +32,7 @@ _ONLY_DETAIL = (MarkKind.MODULE, MarkKind.GC)
 
 
 @dataclass(frozen=True, slots=True)
-class Leftover:
+class CarriedState:
     """Of one device, behind the last event that was taken."""
 
     state: Snapshot = field(default_factory=Snapshot)
@@ -42,7 +42,7 @@ class Leftover:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DevicePart:
     """What a part says of one device; instants as they are written."""
 
     trace: Trace
@@ -50,7 +50,9 @@ class Part:
     labels: Labels
 
 
-def take(before: Leftover, part: Part, following: Part) -> tuple[Leftover, StretchPeaks, Marks]:
+def compact_part(
+    before: CarriedState, part: DevicePart, following: DevicePart
+) -> tuple[CarriedState, StretchPeaks, Marks]:
     """What is left of *part* behind *before*: the state then, peaks, and the marks that tell the course.
 
     *following* is the part behind it: marks and labels may be written a little later than their events.
@@ -63,7 +65,7 @@ def take(before: Leftover, part: Part, following: Part) -> tuple[Leftover, Stret
     edges = [_boundaries(each.marks) - first for each in (part, following)]
     peaks = _peaks(part.trace, initial, np.concatenate(edges))
     marks = _course(part.marks, state.event)
-    return Leftover(state, labels), replace(peaks, event=peaks.event + first), marks
+    return CarriedState(state, labels), replace(peaks, event=peaks.event + first), marks
 
 
 def _boundaries(marks: Marks) -> NDArray[Any]:
@@ -97,7 +99,7 @@ def _course(marks: Marks, end: int) -> Marks:
     return replace(found, event=event)
 
 
-def _labels(before: Leftover, part: Part, following: Part, state: Snapshot) -> Labels:
+def _labels(before: CarriedState, part: DevicePart, following: DevicePart, state: Snapshot) -> Labels:
     """Those of blocks that live at the end; of several that say the same of a block, the last."""
     late = following.labels.rows(following.labels.event < state.event)
     labels = _joined(before.labels, part.labels, late)

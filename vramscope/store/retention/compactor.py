@@ -24,8 +24,8 @@ from vramscope.store.framing import StreamFile
 from vramscope.store.integrity import SUMMARY, FileSum, Owner
 from vramscope.store.manifest import Cap
 from vramscope.store.read.streams import DeviceStreams
-from vramscope.store.retention.carry_over import Leftover, Part, take
-from vramscope.store.retention.old_steps import shorten
+from vramscope.store.retention.carry_over import CarriedState, DevicePart, compact_part
+from vramscope.store.retention.old_steps import compact_summary
 from vramscope.store.schema import PEAKS, STATES, STEPS, TABLES, device_of, file_name
 
 _N_PARTS = 64
@@ -42,7 +42,7 @@ _GROWING = ("marks", "samples", PEAKS, STEPS)
 """Streams of the summary that the next summary goes on with."""
 
 
-class Thinner:
+class Compactor:
     """Of one rank. A thread of its own works while there is something to do."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Thinner:
         self._sums: dict[str, FileSum] = {}
         """Of the files of the summary that counts."""
         self._whole: deque[tuple[int, int]] = deque()
-        self._left: dict[int, Leftover] = {}
+        self._left: dict[int, CarriedState] = {}
         """Of each device that did anything yet."""
         self._thread: threading.Thread | None = None
         self._at_work = threading.Lock()
@@ -84,7 +84,7 @@ class Thinner:
         is_busy = self._thread is not None and self._thread.is_alive()
         is_full = self._size() > self.cap.max_bytes * _FULL and len(self._whole) > 2
         if is_full and not is_busy and time.monotonic() >= self._again_s:
-            self._thread = threading.Thread(target=self._work, name="vramscope-thinner", daemon=True)
+            self._thread = threading.Thread(target=self._work, name="vramscope-compactor", daemon=True)
             # The interpreter may be ending.
             with suppress(RuntimeError):
                 self._thread.start()
@@ -142,12 +142,12 @@ class Thinner:
 
     def _summarize(
         self, numbers: list[int], old: Path, new: Path
-    ) -> tuple[dict[int, Leftover], dict[str, FileSum]]:
+    ) -> tuple[dict[int, CarriedState], dict[str, FileSum]]:
         """Write what stays of the parts into *new*; what there is then of each device, and of each file."""
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir()
         known_files = (old, self._sums) if self.cap.generation else None
-        summary = _Summary(known_files, new, self._owner)
+        summary = _SummaryDirectory(known_files, new, self._owner)
         left = dict(self._left)
         for number in numbers:
             began = time.monotonic()
@@ -163,11 +163,11 @@ class Thinner:
         summary.write()
         sums = summary.sums
         for device, known in left.items():
-            sums |= shorten((new, self._owner), device, known.state.event, self.cap.max_bytes)
+            sums |= compact_summary((new, self._owner), device, known.state.event, self.cap.max_bytes)
         return left, sums
 
 
-class _Summary:
+class _SummaryDirectory:
     """The directory of a summary while it is made: what the last one said, and more."""
 
     def __init__(self, known: tuple[Path, Mapping[str, FileSum]] | None, new: Path, owner: Owner) -> None:
@@ -213,13 +213,13 @@ def _devices(home: Path) -> set[int]:
 
 
 def _taken(
-    homes: tuple[Path, Path], device: int, before: Leftover | None, summary: _Summary
-) -> Leftover | None:
+    homes: tuple[Path, Path], device: int, before: CarriedState | None, summary: _SummaryDirectory
+) -> CarriedState | None:
     """Take one device's share of a part; what is worth keeping goes to the summary."""
     mine, following = (_read(home, device) for home in homes)
     if before is None and mine.states.initial is not None:
-        before = Leftover(mine.states.initial)
-    left, peaks, marks = take(before or Leftover(), _part(mine), _part(following))
+        before = CarriedState(mine.states.initial)
+    left, peaks, marks = compact_part(before or CarriedState(), _part(mine), _part(following))
     summary.table(peaks, device)
     summary.table(marks, device)
     summary.table(mine.table("samples"), device)
@@ -237,5 +237,5 @@ def _read(home: Path, device: int) -> DeviceStreams:
     return streams
 
 
-def _part(streams: DeviceStreams) -> Part:
-    return Part(streams.table("events"), streams.table("marks"), streams.table("labels"))
+def _part(streams: DeviceStreams) -> DevicePart:
+    return DevicePart(streams.table("events"), streams.table("marks"), streams.table("labels"))

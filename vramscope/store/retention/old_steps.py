@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from vramscope.model.counters import Counters
 from vramscope.model.marks import MarkKind, Marks, Phases, Steps
-from vramscope.model.past import SettledSteps, StretchPeaks
+from vramscope.model.past import StretchPeaks, SummarizedSteps
 from vramscope.model.program import resolve
 from vramscope.store.batches import arrays, batch, write_compressed
 from vramscope.store.integrity import SUMMARY, FileSum, Owner
-from vramscope.store.read.retained_timeline import behind
+from vramscope.store.read.retained_timeline import with_summarized
 from vramscope.store.read.streams import DeviceStreams
 from vramscope.store.schema import PEAKS, STEPS, file_name
 
@@ -33,10 +33,12 @@ _LEAST_ROW_BYTES = 4
 _ATTEMPTS = 4
 _ENDS = (MarkKind.PHASE_END, MarkKind.STEP, MarkKind.EXIT)
 
-Course = tuple[Marks, StretchPeaks, SettledSteps]
+_Timeline = tuple[Marks, StretchPeaks, SummarizedSteps]
 
 
-def shorten(new: tuple[Path, Owner], device: int, n_events: int, max_bytes: int) -> dict[str, FileSum]:
+def compact_summary(
+    new: tuple[Path, Owner], device: int, n_events: int, max_bytes: int
+) -> dict[str, FileSum]:
     """Shorten a summary that nobody reads yet, where it is too long for readers or for the cap.
 
     *new*: its directory, and the trace it belongs to. *n_events*: how many events were taken. Returns what
@@ -52,17 +54,17 @@ def shorten(new: tuple[Path, Owner], device: int, n_events: int, max_bytes: int)
     streams.refresh()
     marks, counters = streams.table("marks"), streams.table("samples")
     if len(marks) > MOST_MARKS or course > max_bytes * _SHARE:
-        known = marks, streams.stretch_peaks(), streams.settled_steps()
-        found = shortened(known, n_events)
+        known = marks, streams.stretch_peaks(), streams.summarized_steps()
+        found = drop_older_marks(known, n_events)
         for stream, table in zip(("marks", PEAKS, STEPS), found or (), strict=False):
             sums |= _replaced((home, owner), file_name(stream, device), batch(stream, arrays(table)))
     if len(counters) > MOST_SAMPLES or samples > max_bytes * _SHARE:
-        rows = batch("samples", arrays(halved(counters)))
+        rows = batch("samples", arrays(downsample_counters(counters)))
         sums |= _replaced((home, owner), file_name("samples", device), rows)
     return sums
 
 
-def halved(counters: Counters) -> Counters:
+def downsample_counters(counters: Counters) -> Counters:
     """Of the older half every second sample: of two neighbours the one with more."""
     n_pairs = len(counters) // 4
     level = np.maximum(counters.reserved_bytes, counters.device_used_bytes)[: 2 * n_pairs]
@@ -82,26 +84,26 @@ def _replaced(new: tuple[Path, Owner], name: str, rows: pa.RecordBatch) -> dict[
     return {name: write_compressed(path, [rows], replace(owner, file=f"{SUMMARY}/{name}"))}
 
 
-def shortened(known: Course, n_events: int) -> Course | None:
+def drop_older_marks(known: _Timeline, n_events: int) -> _Timeline | None:
     """About half of the marks, the stretches behind, and the steps before; None where no cut is safe."""
     marks, peaks, settled = known
     end_ns = int(marks.time_ns[-1]) if len(marks) else 0
-    steps, phases = behind(settled, *resolve(marks, n_events, end_ns))
+    steps, phases = with_summarized(settled, *resolve(marks, n_events, end_ns))
     # The last ones may go on behind the events that were taken.
     middle = (len(settled) + len(steps)) // 2
     for cut in range(middle, min(middle + _ATTEMPTS, len(steps) - 1)):
         if cut <= len(settled) or steps.end_event[cut - 1] > n_events:
             continue
-        kept = marks.rows(rows_behind(marks, steps, phases, cut))
-        older = _settled(known, steps, cut, n_events)
-        again = behind(older, *resolve(kept, n_events, end_ns))
+        kept = marks.rows(marks_needed_after(marks, steps, phases, cut))
+        older = _summarized(known, steps, cut, n_events)
+        again = with_summarized(older, *resolve(kept, n_events, end_ns))
         if _is_same((steps, phases), again, cut):
             first = int(np.searchsorted(peaks.event, steps.start_event[cut]))
             return kept, peaks.rows(slice(first, None)), older
     return None
 
 
-def rows_behind(marks: Marks, steps: Steps, phases: Phases, cut: int) -> NDArray[np.bool_]:
+def marks_needed_after(marks: Marks, steps: Steps, phases: Phases, cut: int) -> NDArray[np.bool_]:
     """Which marks are of the step *cut* and later ones, and of what is still open when it begins."""
     start_ns = steps.start_ns[cut]
     is_later = marks.time_ns > start_ns
@@ -127,15 +129,15 @@ def _entered(marks: Marks, before_ns: int) -> NDArray[np.bool_]:
     return is_open
 
 
-def _settled(known: Course, steps: Steps, cut: int, n_events: int) -> SettledSteps:
+def _summarized(known: _Timeline, steps: Steps, cut: int, n_events: int) -> SummarizedSteps:
     _, peaks, before = known
     new = steps.rows(slice(len(before), cut))
     columns = {name: getattr(new, name) for name in ("start_event", "end_event", "start_ns", "end_ns")}
     columns |= peaks.between(new.start_event, new.end_event, n_events)
     joined = (steps.start_event[1:] == steps.end_event[:-1]) & (steps.start_ns[1:] == steps.end_ns[:-1])
     columns["is_joined"] = joined[len(before) : cut]
-    return SettledSteps(
-        **{name: np.concatenate([getattr(before, name), columns[name]]) for name in SettledSteps.DTYPES}
+    return SummarizedSteps(
+        **{name: np.concatenate([getattr(before, name), columns[name]]) for name in SummarizedSteps.DTYPES}
     )
 
 
