@@ -1,8 +1,9 @@
-"""Which steps and phases do the marks of a run mean that is still being written?
+"""``resolve`` for a run that is still growing: finished steps are not searched again.
 
-They are found over all marks, some µs each: a reader that looks every second would soon do nothing else. So
-finished steps are found once, where what is left of the marks leads to the same later steps. That is tried
-out, and done anew whenever the marks are half as many again, or say something that none step_rules before.
+Resolving takes some µs per mark, so a reader that refreshes every second would soon do nothing else.
+Therefore finished steps are found once, provided the remaining marks lead to the same later steps. That is
+tested, and all marks are resolved again whenever there are half as many more, or a mark is of a kind not seen
+before.
 """
 
 from dataclasses import dataclass
@@ -18,9 +19,9 @@ from vramscope.store.read.retained_timeline import with_summarized
 from vramscope.store.retention.old_steps import marks_needed_after
 
 LEAST_MARKS = 2000
-"""Fewer are gone through in two milliseconds."""
+"""The number of marks that are resolved within two milliseconds."""
 _KEPT_STEPS = 6
-"""The last ones may still become longer: a ``zero_grad`` belongs to the step before it."""
+"""The last steps may still become longer: a ``zero_grad`` belongs to the step before it."""
 _ATTEMPTS = 4
 _LONGER = 1.5
 
@@ -29,21 +30,21 @@ Found = tuple[Steps, Phases]
 
 @dataclass(frozen=True, slots=True)
 class _Finished:
-    """Steps and phases that need not be looked for again."""
+    """Steps and phases that need not be searched again."""
 
     n_whole: int
-    """How many marks there were when all of them were gone through."""
+    """The number of marks when all of them were last resolved."""
     n_marks: int
-    """How many there were when these were found."""
+    """The number of marks when these steps were found."""
     step_rules: frozenset[Any]
     rows: NDArray[Any]
-    """Of the marks that the later steps still need."""
+    """The rows of the marks that later steps still need."""
     steps: SummarizedSteps
     phases: Phases
 
 
 class IncrementalSteps:
-    """``resolve`` for marks that only become more."""
+    """Resolves marks to which new ones are only appended."""
 
     __slots__ = ("_finished",)
 
@@ -51,7 +52,7 @@ class IncrementalSteps:
         self._finished: _Finished | None = None
 
     def resolve(self, marks: Marks, n_events: int, end_ns: int) -> Found:
-        """As ``model.program.resolve``."""
+        """Return steps and phases like ``model.program.resolve``."""
         known = self._finished
         if known is None or not _is_still_valid(known, marks):
             found = resolve(marks, n_events, end_ns)
@@ -69,20 +70,20 @@ def _is_still_valid(known: _Finished, marks: Marks) -> bool:
 
 
 def _step_rules(marks: Marks) -> frozenset[Any]:
-    """The kinds of marks that there are, and which optimizers: they decide by which rule steps are found."""
+    """Return the kinds of marks and the optimizers: they decide by which rule steps are found."""
     optimizers = marks.rows(marks.phase == Phase.OPTIMIZER)
     which = set(zip(optimizers.value.tolist(), optimizers.name.tolist(), strict=True))
     return frozenset(which) | frozenset(np.unique(marks.kind.astype("i8") * 256 + marks.phase).tolist())
 
 
 def _finished(marks: Marks, found: Found, end: tuple[int, int], n_whole: int) -> _Finished | None:
-    """What of *found* will stay; None where there is little, or nothing that is sure."""
+    """Return the part of *found* that is final; None if there are few marks or no safe cut."""
     steps, phases = found
     last = len(steps) - _KEPT_STEPS
     if len(marks) < LEAST_MARKS:
         return None
     for cut in range(last, max(last - _ATTEMPTS, 1), -1):
-        # Marks may be ahead of their events while a file is written: then their instants are not theirs yet.
+        # While a file is written, marks may be ahead of their events: then their instants are not final yet.
         if steps.end_event[cut - 1] >= end[0]:
             continue
         is_past = (phases.step < cut) & (phases.end_ns <= steps.start_ns[cut])
