@@ -1,4 +1,4 @@
-"""What do the events of one window say?"""
+"""Reads the values of all events of one window into columns."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,26 +19,29 @@ NUMBERS = ("addr", "size", "stream", "time_us")
 
 @dataclass(slots=True)
 class Decoded:
-    """One row per place where an event may begin; where none does, ``end`` is 0, the others are anything."""
+    """One row per place where an event may begin.
+
+    If no event begins there, ``end`` is 0 and the other columns are undefined.
+    """
 
     start: NDArray[Any]
     shape: NDArray[Any]
     end: NDArray[Any]
-    """Behind the last byte."""
+    """The offset after the last byte; 0 if no event begins there."""
     n_memo: NDArray[Any]
-    """Objects that the event numbers."""
+    """The number of memo objects that the event defines."""
     highest: NDArray[Any]
     """The highest memo index that it refers to."""
     action: NDArray[Any]
     frames: NDArray[Any]
-    """A list of ``FrameLists``; −1 where there is none, −2 − memo index where it refers to one."""
+    """The number of a list in ``FrameLists``; −1 if there is none, −2 − memo index for a reference."""
     pool: NDArray[Any]
-    """Both halves of the id in one number; −1 − memo index where it refers to one."""
+    """Both halves of the pool's id in one number; −1 − memo index for a reference."""
     numbers: dict[str, NDArray[Any]]
 
     @classmethod
     def empty(cls, rows: EventCandidates) -> "Decoded":
-        """All 0."""
+        """Return columns of zeros for *rows*, without frames."""
         n = len(rows.start)
         return cls(
             start=rows.start,
@@ -56,9 +59,9 @@ class Decoded:
 def decode(
     data: bytes | bytearray, n_bytes: int, rows: EventCandidates, shapes: Shapes, lists: FrameLists
 ) -> Decoded:
-    """The first *n_bytes* of *data* at the places *rows*."""
+    """Decode the events at *rows* that end within the first *n_bytes* of *data*."""
     found = Decoded.empty(rows)
-    # Where no shape fits, its number −1 takes the last of each.
+    # If no shape fits, its number −1 selects the last element of each array.
     found.n_memo = np.array([*(shape.n_memo for shape in shapes.known), 0], "i8")[rows.shape]
     sizes = np.array([*(shape.size for shape in shapes.known), 0], "i8")[rows.shape]
     found.end = np.where(rows.shape < 0, 0, rows.start + sizes)
@@ -70,7 +73,7 @@ def decode(
 
 
 class _ShapeNumbers:
-    """The numbers that stand in events, read for all shapes at once as far as they agree in where."""
+    """Reads numbers of events, for all shapes at once that have them at the same offset."""
 
     __slots__ = ("_columns", "_rows", "_shape", "shapes")
 
@@ -81,11 +84,14 @@ class _ShapeNumbers:
         table = np.full(len(shapes.known) + 1, len(met))
         table[met] = np.arange(len(met))
         self._shape = table[rows.shape]
-        """Of each row the place in ``shapes``; behind them where none fits."""
+        """The index in ``shapes`` of each row; the length of ``shapes`` if none fits."""
         self._columns: dict[tuple[Value | None, ...], NDArray[Any]] = {}
 
     def column(self, values: tuple[Value | None, ...]) -> NDArray[Any]:
-        """What stands there in each event, by its shape: 0 where that has none, anything where none fits."""
+        """Return the value of each event, located by its shape.
+
+        It is 0 if the shape has no such value, and undefined if no shape fits.
+        """
         if values not in self._columns:
             self._columns[values] = self._column(values)
         return self._columns[values]
@@ -105,12 +111,12 @@ class _ShapeNumbers:
         return found
 
     def has(self, values: tuple[Value | None, ...]) -> NDArray[Any]:
-        """Mask of the events whose shape has one."""
+        """Return the mask of the events whose shape has the value."""
         found: NDArray[Any] = np.array([*map(bool, values), False]).take(self._shape)
         return found
 
     def values(self, name: str) -> tuple[Value | None, ...]:
-        """Of each shape the one of that name."""
+        """Return the location of the value *name* in each shape."""
         return tuple(shape.values.get(name) for shape in self.shapes)
 
 
@@ -133,7 +139,10 @@ def _fill(found: Decoded, numbers: _ShapeNumbers) -> None:
 def _open(
     found: Decoded, at: NDArray[Any], data: NDArray[Any], given: tuple[bytes | bytearray, FrameLists]
 ) -> None:
-    """Events that hold their list of frames end where the next one begins, perhaps behind ``e(``."""
+    """Find the ends of events that contain their list of frames.
+
+    Such an event ends where the next one begins, possibly with ``e(`` between them.
+    """
     begin = found.end[at]
     following = np.append(found.start[1:], 0)[at]
     is_next = data[following - 1] == ord("u")
@@ -152,9 +161,9 @@ def _open(
 
 
 def chains(found: Decoded, data: bytes | bytearray) -> Iterator[tuple[int, int]]:
-    """First and last row of events that follow one another without a byte between, or with ``e(``.
+    """Yield the first and last row of events that follow one another without a byte between, or with ``e(``.
 
-    (Pickle closes a batch and opens the next one every thousand items.)
+    Pickle closes a batch and opens the next one every thousand items.
     """
     if not len(found.start):
         return
