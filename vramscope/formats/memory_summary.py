@@ -1,7 +1,7 @@
 """The table of ``torch.cuda.memory_summary()``: alone, or several of them in a log.
 
-It gives current and peak totals, not when and by whom. A table becomes two made-up moments: all quantities
-at their peaks, and as they are now.
+It contains current and peak totals, but no times and no call stacks. A table becomes two made-up instants:
+one with all quantities at their peaks, and one with the current values.
 """
 
 import re
@@ -34,7 +34,7 @@ _TOTALS_ONLY = Note(
 
 
 class _SummaryTable(NamedTuple):
-    """One summary."""
+    """One table of a memory summary."""
 
     device: int
     n_ooms: int
@@ -45,13 +45,13 @@ class _SummaryTable(NamedTuple):
 
 
 def sniff(head: bytes, path: Path) -> bool:
-    """A text with such a title in its beginning or at its end."""
+    """Return whether it is a text with the title of a summary at its beginning or end."""
     start = as_utf8(beginning(head))
     return is_text(start) and any(_TITLE.search(part) for part in (start, tail(head, path)))
 
 
 def read(path: Path) -> Run:
-    """One recording per device."""
+    """Read one recording per device."""
     tables = _tables(as_utf8(contents(path)))
     if not tables:
         raise FormatError(
@@ -66,7 +66,7 @@ def read(path: Path) -> Run:
 
 
 def _tables(data: bytes) -> list[_SummaryTable]:
-    """Every table that has the lines needed."""
+    """Return every table that has the lines needed."""
     titles = list(_TITLE.finditer(data))
     ends = [*(title.start() for title in titles[1:]), len(data)]
     found = [_table(int(title[1]), data[title.end() : end]) for title, end in zip(titles, ends, strict=False)]
@@ -78,7 +78,7 @@ def _table(device: int, text: bytes) -> _SummaryTable:
     peak: dict[str, int] = {}
     for line in _LINE.finditer(text):
         name = _metric(line[1].decode())
-        if name and name not in now:  # the first is the whole, "from large pool" follows
+        if name and name not in now:  # the first line is the total, "from large pool" follows
             now[name], peak[name] = _bytes(line[2], line[3]), _bytes(line[4], line[5])
     failures = _FAILURES.search(text)
     n_ooms, n_retries = (int(failures[1]), int(failures[2])) if failures else (0, 0)
@@ -86,7 +86,7 @@ def _table(device: int, text: bytes) -> _SummaryTable:
 
 
 def _metric(title: str) -> str:
-    """``GPU reserved memory`` → ``reserved``; '' for the lines of pools."""
+    """Return ``reserved`` for ``GPU reserved memory``; empty for the lines of pools."""
     words = title.lower().removeprefix("gpu ")
     return words.removesuffix(" memory") if words.endswith(" memory") else ""
 
@@ -111,12 +111,12 @@ def _recording(index: int, tables: list[_SummaryTable]) -> Recording:
 def _state(of: dict[str, int]) -> TotalsAt:
     allocated = of["allocated"]
     active = max(of["active"], allocated)
-    # Requested bytes are in the tables of torch ≥ 2.0.
+    # Only the tables of torch ≥ 2.0 contain requested bytes.
     return TotalsAt(min(of.get("requested", active), active), allocated, active, of["reserved"])
 
 
 def _notes(table: _SummaryTable) -> list[Note]:
-    """What has no place in a trace."""
+    """Return the values that have no column in a trace."""
     kept, most = table.now.get("non-releasable", 0), table.peak.get("non-releasable", 0)
     said = []
     if "requested" not in table.now:

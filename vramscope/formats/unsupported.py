@@ -1,4 +1,4 @@
-"""Files that hold no data to read, or hold it packed: recognised, so that the refusal helps."""
+"""Recognizes files that contain no data, or compressed data, so that the error says what to do."""
 
 import re
 from collections.abc import Callable
@@ -25,11 +25,11 @@ _SAVED = (
 
 
 class _UnsupportedKind(NamedTuple):
-    """One kind of file."""
+    """One kind of file that cannot be read."""
 
     name: str
     fits: Callable[[bytes], bool]
-    """By the first bytes of the content."""
+    """Returns whether the first bytes of the content are of this kind."""
     advice: str
 
 
@@ -72,12 +72,12 @@ def _kind(start: bytes) -> _UnsupportedKind | None:
 
 
 def sniff(head: bytes, path: Path) -> bool:  # noqa: ARG001 (the interface of formats)
-    """Whether the file is known by its look."""
+    """Return whether the file is of a known kind."""
     return _kind(beginning(head)) is not None
 
 
 def read(path: Path) -> NoReturn:
-    """Say what the file is and what to do instead."""
+    """Raise FormatError that says what the file is and what to do instead."""
     with path.open("rb") as file:
         kind = _kind(beginning(file.read(1 << 16)))
     if kind is None:
