@@ -1,4 +1,4 @@
-"""Which recordings are at this path? Our own directories, and whatever file torch or others wrote."""
+"""Opens recordings: run directories, and files that torch or other tools wrote."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from vramscope.store.read.reader import Reader
 
 HEAD_BYTES = 64 << 10
-"""What a format gets to see of a file before it says whether it is its own."""
+"""The first bytes of a file, by which a format decides whether it can read the file."""
 
 _MOST_FILES = 1000
-"""So many files below a directory, the newest, are looked into: a home directory must not take minutes."""
+"""The most files below a directory that are opened, newest first: a home directory must not take minutes."""
 
 _REFUSES = "unsupported"
-"""The format that only knows why a file cannot be opened, and says so when asked to."""
+"""The format that recognizes files which cannot be read, and explains why."""
 
 _CHANGED = Note("changed", "the file changed while it was read: open it again")
 
@@ -35,25 +35,31 @@ _NEVER_INSIDE = frozenset({"node_modules", "site-packages", "__pycache__"})
 
 
 class Follower:
-    """A run that may still grow. Foreign files never do."""
+    """A run that may still grow; a file of another tool never does."""
 
     def __init__(self, path: Path) -> None:
-        """Raises what ``load`` raises."""
+        """Open the run at *path*. Raises the errors of ``load``."""
         self._source: Reader | Run = _reader(path) if _is_ours(path) else _load_file(path)
         self._checked: tuple[Run, Run] | None = None
-        """A run as it was read, and with its contradictions noted."""
+        """A run as it was read, and the same run with notes on its contradictions."""
 
     def refresh(self) -> bool:
-        """Read what was written since; whether anything came."""
+        """Read what was written since the last call.
+
+        Returns
+        -------
+        bool
+            Whether anything is new.
+        """
         return not isinstance(self._source, Run) and self._source.refresh()
 
     @property
     def run(self) -> Run:
-        """What is known so far; the same object until a refresh finds more."""
+        """The run as far as it was read; the same object until a refresh finds more."""
         if isinstance(self._source, Run):
             return self._source
         run = self._source.run
-        # One pass over all events: a run that still grows is looked at when it has ended.
+        # The check is one pass over all events, so a growing run is checked only when it has ended.
         if run.outcome is Outcome.RUNNING:
             return run
         if self._checked is None or self._checked[0] is not run:
@@ -62,24 +68,59 @@ class Follower:
 
 
 def load(path: str | Path) -> Run:
-    """The run at *path*: a run's directory, one rank's directory, or a file of another tool.
+    """Load the run at *path*.
 
-    A directory that holds exactly one run means that run. Raises UnknownNameError where there is nothing,
-    UsageError where there are several, StoreError or FormatError where it cannot be read.
+    Parameters
+    ----------
+    path
+        A run's directory, the directory of one rank, a directory that contains exactly one run, or a file of
+        another tool, such as a snapshot that ``torch.cuda.memory._dump_snapshot`` wrote.
+
+    Returns
+    -------
+    Run
+        One recording per rank and device, and notes on everything that is missing or damaged.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is nothing at *path*.
+    UsageError
+        If the directory contains several runs.
+    StoreError
+        If a run's directory cannot be read.
+    FormatError
+        If a file of another tool cannot be read; the message says what to do.
     """
     return follow(path).run
 
 
 def follow(path: str | Path) -> Follower:
-    """Like ``load``, for a run that may still be written."""
+    """Load a run that may still be written.
+
+    Parameters
+    ----------
+    path
+        The same paths as for ``load``.
+
+    Returns
+    -------
+    Follower
+        Its ``run`` is the run so far; its ``refresh()`` reads what was written since.
+
+    Raises
+    ------
+    VramscopeError
+        The same errors as ``load``.
+    """
     return Follower(_only_one(Path(path)))
 
 
 def discover(root: str | Path) -> list[Path]:
-    """Run directories and files of known formats at or below *root*, newest first.
+    """Find run directories and files of known formats at or below *root*, newest first.
 
-    Links are not followed, so nothing outside of *root* is found; hidden directories and installed packages
-    are left out, and of very many files only the newest are looked into.
+    Links are not followed, so nothing outside of *root* is found. Hidden directories and installed packages
+    are left out. If there are more than 1,000 files, only the newest are opened.
     """
     root = Path(root)
     if _is_ours(root):
@@ -92,7 +133,7 @@ def discover(root: str | Path) -> list[Path]:
 
 
 def _only_one(path: Path) -> Path:
-    """*path* itself, or the one run below it."""
+    """Return *path* itself or the only run below it."""
     if path.is_symlink() and not path.exists():
         raise UnknownNameError(f"{path}: a link that leads nowhere")
     if not path.exists():
@@ -113,14 +154,14 @@ def _is_ours(path: Path) -> bool:
 
 
 def _reader(path: Path) -> "Reader":
-    # Late: a file of another tool opens without loading Arrow.
+    # Imported late: a file of another tool opens without importing Arrow.
     from vramscope.store.read.reader import Reader
 
     return Reader(path)
 
 
 def _load_file(path: Path) -> Run:
-    """As converted before, or read now and kept for the next time."""
+    """Return the cached conversion of a file, or read the file and cache it."""
     source = conversion_cache.identity(path)
     run = conversion_cache.find(path, source)
     if run is None:
@@ -134,7 +175,7 @@ def _load_file(path: Path) -> Run:
 
 
 def _with_contradictions(run: Run) -> Run:
-    """*run* with a note on every total that cannot be true."""
+    """Return *run* with a note on every total that cannot be true."""
     found = [contradictions(recording) for recording in run.recordings]
     if not any(found):
         return run
@@ -174,12 +215,12 @@ def _why_unknown(path: Path) -> str:
 
 
 def _formats() -> dict[str, Format]:
-    # A stranger's broken format must not keep ours from reading.
+    # A broken format of a plugin must not prevent the others from reading.
     return registry.parts(formats, Format, refused=lambda _name, _error: None)
 
 
 def _format_of(path: Path, offered: Mapping[str, Format]) -> Format | None:
-    """The format that knows this file; None for pipes and devices too. Raises OSError."""
+    """Return the format that recognizes this file; None also for pipes and devices. Raises OSError."""
     if not path.is_file():
         return None
     with path.open("rb") as file:
@@ -194,7 +235,7 @@ def _is_known(path: Path, offered: Mapping[str, Format]) -> bool:
 
 
 def _walk(root: Path) -> tuple[list[Path], list[Path]]:
-    """Runs and other files below *root*; a run's own files are not listed."""
+    """Return the runs and the other files below *root*, without the files that belong to a run."""
     runs: list[Path] = []
     files: list[Path] = []
     for directory, below, names in os.walk(root):
@@ -214,7 +255,7 @@ def _own_files(directory: Path, names: list[str]) -> Iterator[Path]:
 
 
 def _modified(path: Path) -> float:
-    """When a file, or any file of a run, last changed; 0 where it is gone."""
+    """Return when a file, or any file of a run, last changed; 0 if it no longer exists."""
     if path.is_dir():
         return max(map(_modified, path.glob("*" if is_rank(path) else "rank*/*")), default=0.0)
     with suppress(OSError):

@@ -14,7 +14,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WIDTH, LAYERS, HEADS, CONTEXT, BATCH = 256, 4, 4, 256, 20
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention, then an MLP, each added to what came in."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Gpt(nn.Module):
         super().__init__()
         self.characters = nn.Embedding(vocabulary, WIDTH)
         self.places = nn.Embedding(CONTEXT, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
+        self.blocks = nn.ModuleList(TransformerBlock() for _ in range(LAYERS))
         self.head = nn.Linear(WIDTH, vocabulary)
 
     def forward(self, text: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from vramscope.errors import UsageError
 
 
-class Program(NamedTuple):
+class Script(NamedTuple):
     """What is to be run."""
 
     code: CodeType
@@ -22,7 +22,7 @@ class Program(NamedTuple):
     """For ``sys.path[0]``."""
 
 
-def script(path: str) -> Program:
+def script(path: str) -> Script:
     """``python path``."""
     if not Path(path).is_file():
         raise UsageError(f"{path}: there is no such script; a module goes with -m")
@@ -33,10 +33,10 @@ def script(path: str) -> Program:
     except (SyntaxError, ValueError) as error:
         raise UsageError(f"{path}: this is not Python: {error}") from None
     main = _module(full, loader, None)
-    return Program(code, main, path, str(Path(path).resolve().parent))
+    return Script(code, main, path, str(Path(path).resolve().parent))
 
 
-def module(name: str) -> Program:
+def module(name: str) -> Script:
     """``python -m name``."""
     home = str(Path.cwd())
     _set_home(home)
@@ -47,22 +47,22 @@ def module(name: str) -> Program:
     if spec is None or code is None:
         raise UsageError(f"no module {name!r} that could be run")
     main = _module(spec.origin or name, spec.loader, spec)
-    return Program(code, main, spec.origin or name, home)
+    return Script(code, main, spec.origin or name, home)
 
 
-def execute(program: Program, arguments: Sequence[str]) -> None:
+def execute(target: Script, arguments: Sequence[str]) -> None:
     """Run it; whatever it raises comes out."""
-    sys.argv[:] = [program.argv0, *arguments]
-    _set_home(program.home)
-    # It stays: what the program registered for its exit may look itself up there.
-    sys.modules["__main__"] = program.main
-    exec(program.code, program.main.__dict__)  # noqa: S102 -- what the user asked for
+    sys.argv[:] = [target.argv0, *arguments]
+    _set_home(target.home)
+    # It stays: what the program registered with atexit may look itself up there.
+    sys.modules["__main__"] = target.main
+    exec(target.code, target.main.__dict__)  # noqa: S102 -- what the user asked for
 
 
-def own_traceback(error: BaseException, program: Program) -> TracebackType | None:
+def own_traceback(error: BaseException, target: Script) -> TracebackType | None:
     """Without the frames that led to the program."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code is not program.code:
+    while trace is not None and trace.tb_frame.f_code is not target.code:
         trace = trace.tb_next
     return trace or error.__traceback__
 

@@ -17,7 +17,7 @@ _FORBIDDEN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LimitCheck:
     """One limit held against one recording."""
 
     limit: str
@@ -108,7 +108,7 @@ def _limits(args: Namespace) -> dict[str, float]:
 # -------------------------------------------------------------------------------------- the verdicts
 
 
-def _held(run: "Run", limits: dict[str, float]) -> Iterator[Verdict]:
+def _held(run: "Run", limits: dict[str, float]) -> Iterator[LimitCheck]:
     """Each limit against each recording; what is not known does not pass."""
     quantities = {"max_peak": "allocated", "max_reserved": "reserved"}
     for recording in run.recordings:
@@ -119,7 +119,7 @@ def _held(run: "Run", limits: dict[str, float]) -> Iterator[Verdict]:
             yield _fragmented(recording, limits["max_fragmentation"])
 
 
-def _most(recording: "Recording", limit: str, quantity: str, allowed: float) -> Verdict:
+def _most(recording: "Recording", limit: str, quantity: str, allowed: float) -> LimitCheck:
     from vramscope.analysis.peak import peak
     from vramscope.units import format_bytes
 
@@ -132,7 +132,7 @@ def _most(recording: "Recording", limit: str, quantity: str, allowed: float) -> 
     return _verdict(recording, limit, text, high.n_bytes, allowed)
 
 
-def _sampled(recording: "Recording", limit: str, quantity: str, allowed: float) -> Verdict:
+def _sampled(recording: "Recording", limit: str, quantity: str, allowed: float) -> LimitCheck:
     """From counters, read now and then: between two readings there may have been more, unless torch's own
     peak tells."""
     from vramscope.analysis.sampled_peaks import sampled_peaks
@@ -148,7 +148,7 @@ def _sampled(recording: "Recording", limit: str, quantity: str, allowed: float) 
     return _verdict(recording, limit, text, most, allowed)
 
 
-def _fragmented(recording: "Recording", allowed: float) -> Verdict:
+def _fragmented(recording: "Recording", allowed: float) -> LimitCheck:
     from vramscope.analysis.fragmentation import fragmentation
     from vramscope.units import format_bytes
 
@@ -166,7 +166,7 @@ def _fragmented(recording: "Recording", allowed: float) -> Verdict:
     return _verdict(recording, limit, text, percent, allowed)
 
 
-def _grown(base: "Run | None", run: "Run", limits: dict[str, float]) -> Iterator[Verdict]:
+def _grown(base: "Run | None", run: "Run", limits: dict[str, float]) -> Iterator[LimitCheck]:
     """The peak of the whole run against that of an earlier one, and the lines that grew."""
     from vramscope.commands._pairs import alone, pairs
 
@@ -179,7 +179,7 @@ def _grown(base: "Run | None", run: "Run", limits: dict[str, float]) -> Iterator
         yield _unknown(after, "max_growth", "the earlier run has no such rank and device", allowed)
 
 
-def _growth(before: "Recording", after: "Recording", allowed: float) -> Verdict:
+def _growth(before: "Recording", after: "Recording", allowed: float) -> LimitCheck:
     from vramscope.analysis.compare import compare
     from vramscope.units import format_bytes
 
@@ -209,21 +209,21 @@ def _has_events(recording: "Recording") -> bool:
     return len(recording.trace) > 0 or len(recording.initial.segments) > 0
 
 
-def _verdict(recording: "Recording", limit: str, text: str, value: float, allowed: float) -> Verdict:
+def _verdict(recording: "Recording", limit: str, text: str, value: float, allowed: float) -> LimitCheck:
     rank, device = recording.process.rank, recording.device.index
-    return Verdict(limit, rank, device, value <= allowed, text, value, allowed)
+    return LimitCheck(limit, rank, device, value <= allowed, text, value, allowed)
 
 
-def _unknown(recording: "Recording", limit: str, why: str, allowed: float) -> Verdict:
+def _unknown(recording: "Recording", limit: str, why: str, allowed: float) -> LimitCheck:
     """What is not known has not passed."""
     rank, device = recording.process.rank, recording.device.index
-    return Verdict(limit, rank, device, passed=False, text=f"not known: {why}", value=-1, allowed=allowed)
+    return LimitCheck(limit, rank, device, passed=False, text=f"not known: {why}", value=-1, allowed=allowed)
 
 
 # ------------------------------------------------------------------------------------------- output
 
 
-def _print(verdicts: list[Verdict]) -> None:
+def _print(verdicts: list[LimitCheck]) -> None:
     from vramscope.units import printable
 
     for verdict in verdicts:
@@ -231,11 +231,11 @@ def _print(verdicts: list[Verdict]) -> None:
         print(f"{word}  {_name(verdict)}: {printable(verdict.text)}")
 
 
-def _name(verdict: Verdict) -> str:
+def _name(verdict: LimitCheck) -> str:
     return f"{verdict.limit.replace('_', '-')} (rank {verdict.rank}, device {verdict.device})"
 
 
-def junit(verdicts: list[Verdict]) -> str:
+def junit(verdicts: list[LimitCheck]) -> str:
     """One test suite, one test case a verdict: what CI servers show."""
     from xml.etree import ElementTree as ET
 

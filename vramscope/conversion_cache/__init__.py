@@ -1,9 +1,9 @@
-"""Was this foreign file converted before? The cache of conversions, so that a large file is read once.
+"""A cache of converted files, so that a large file of another tool is read only once.
 
-One file per source below ``$XDG_CACHE_HOME/vramscope`` (``~/.cache/vramscope``): nothing is put beside other
-people's files. ``VRAMSCOPE_CACHE`` names another directory, or ``off``. A conversion counts only for the very
-file it was made from (path, size, times, inode) and the very code that made it. What cannot be read, written
-or trusted is as if it were not there.
+Each source has one file below ``$XDG_CACHE_HOME/vramscope`` (``~/.cache/vramscope``): nothing is written next
+to the users' files. ``VRAMSCOPE_CACHE`` names another directory, or is ``off``. A conversion is valid only
+for the exact file it was made from (path, size, times, inode) and the exact code that made it. A conversion
+that cannot be read, written or trusted is ignored.
 """
 
 import hashlib
@@ -21,26 +21,26 @@ from vramscope.conversion_cache import column_file
 from vramscope.model.recording import Run
 
 FEWEST_EVENTS = 100_000
-"""Fewer are read again in a tenth of a second."""
+"""The least number of events that is cached; fewer are read again in a tenth of a second."""
 
 LARGEST_BYTES = 4 << 30
-"""Of the whole directory: the conversions that were not used for longest go first."""
+"""The size limit of the directory; the least recently used conversions are deleted first."""
 
 _SUFFIX = ".mapped"
 _SETTLED_NS = 2 * 10**9
-"""A file changed less than this ago may change again without its time showing it."""
+"""A file that changed more recently may change again without a new modification time."""
 
 _PARTS = ("allocator", "formats", "model", "store")
-"""Of this package: what decides how a conversion comes out."""
+"""The packages whose code decides the result of a conversion."""
 
 Identity = Mapping[str, Any]
 
 
 def identity(path: Path) -> Identity | None:
-    """What tells the file at *path*, as it is now, from any other; None where it cannot be told."""
+    """Return what identifies the file at *path* in its current state; None if that is unknown."""
     try:
         status = path.stat()
-        where = os.path.abspath(path)  # noqa: PTH100 the name counts, not what a link points to
+        where = os.path.abspath(path)  # noqa: PTH100 the name counts, not the target of a link
     except OSError:
         return None
     return {
@@ -53,7 +53,7 @@ def identity(path: Path) -> Identity | None:
 
 
 def find(path: Path, source: Identity | None) -> Run | None:
-    """The conversion of *source*, which is at *path*; None where there is none that can be trusted."""
+    """Return the cached conversion of *source*, the file at *path*; None if there is no valid one."""
     place = _place(source)
     if place is None:
         return None
@@ -72,13 +72,13 @@ def find(path: Path, source: Identity | None) -> Run | None:
 
 
 def is_wanted(run: Run, source: Identity | None) -> bool:
-    """Whether to keep *run*, which was read from *source*: it is large, and the cache is not switched off."""
+    """Return whether to cache *run*, read from *source*: it is large, and the cache is not off."""
     n_events = sum(len(recording.trace) for recording in run.recordings)
     return _place(source) is not None and n_events >= FEWEST_EVENTS
 
 
 def keep(run: Run, path: Path, source: Identity | None) -> None:
-    """Keep *run*, which was read from *source* at *path*, for the next time; never raises."""
+    """Cache *run*, which was read from *source* at *path*; never raises."""
     place = _place(source)
     if place is None or source is None or source != identity(path) or not is_wanted(run, source):
         return
@@ -91,7 +91,10 @@ def keep(run: Run, path: Path, source: Identity | None) -> None:
 
 
 def _write(place: Path, run: Run, source: Identity) -> None:
-    """All of it or nothing: a reader never meets half a file. (After a power cut its sums tell.)"""
+    """Write the file completely or not at all.
+
+    A reader never finds half a file; after a power failure, the checksums show it.
+    """
     with tempfile.NamedTemporaryFile(dir=place.parent, suffix=".part", delete=False) as file:
         try:
             column_file.write(file, run, source)
@@ -103,7 +106,7 @@ def _write(place: Path, run: Run, source: Identity) -> None:
 
 
 def _place(source: Identity | None) -> Path | None:
-    """Where the conversion of *source* is or would be; None where none is wanted."""
+    """Return the path of the conversion of *source*; None if the cache is off or has no directory."""
     wanted = os.environ.get("VRAMSCOPE_CACHE", "")
     if source is None or wanted.lower() in ("off", "0", "no", "false"):
         return None
@@ -111,7 +114,7 @@ def _place(source: Identity | None) -> Path | None:
         home = Path(wanted) if wanted else _home()
     except RuntimeError:  # no home directory
         return None
-    # Of one path there is one conversion: a changed file replaces its older self.
+    # There is one conversion per path: that of a changed file replaces the older one.
     return home / (hashlib.sha256(source["path"].encode(errors="surrogateescape")).hexdigest()[:32] + _SUFFIX)
 
 
@@ -122,7 +125,7 @@ def _home() -> Path:
 
 
 def _tidy(newest: Path) -> None:
-    """Keep the directory within its bound, and remove what a killed process left half-written."""
+    """Keep the directory below its size limit, and delete half-written files of killed processes."""
     found = sorted(_files(newest.parent), reverse=True)
     total = 0
     for used, size, path in found:
@@ -133,7 +136,7 @@ def _tidy(newest: Path) -> None:
 
 
 def _files(directory: Path) -> Iterator[tuple[int, int, Path]]:
-    """When each file was last used, its bytes, and its path."""
+    """Yield when each file was last used, its size in bytes, and its path."""
     for path in directory.iterdir():
         if path.suffix in (_SUFFIX, ".part"):
             with suppress(OSError):
@@ -147,7 +150,7 @@ def _remove(path: Path) -> None:
 
 
 def _code() -> str:
-    """Tells one version of the code that converts from another, also while it is being written."""
+    """Return a fingerprint of the converting code, which also changes while the code is edited."""
     package = Path(__file__).parents[1]
     files = [path for part in _PARTS for path in sorted((package / part).glob("*.py"))]
     states = [(path.name, status.st_size, status.st_mtime_ns) for path in files for status in [path.stat()]]

@@ -1,8 +1,8 @@
-"""How does a run become one file that opens without being read? Columns as they are in memory, mapped.
+"""A file of columns that is memory-mapped instead of read: the format of the conversion cache.
 
-Not a format for exchange (that is the trace directory): whoever wrote it reads it, on the same machine, with
-the same vramscope. ``columns | JSON | trailer``: the JSON says which columns make which tables, with sums
-that tell a damaged file; the trailer where it is.
+It is not an exchange format (that is the trace directory): it is read on the machine that wrote it, by the
+same version of vramscope. The layout is ``columns | JSON | trailer``. The JSON lists the columns of each
+table, with checksums that reveal a damaged file; the trailer says where the JSON is.
 """
 
 import json
@@ -27,7 +27,7 @@ from vramscope.model.table import Table
 
 _MAGIC = b"vramscope-mapped"
 _TRAILER = struct.Struct("<QQQ16s")
-"""Bytes of columns and of JSON, the sum of the JSON, the magic."""
+"""The sizes of columns and JSON in bytes, the checksum of the JSON, and the magic bytes."""
 _ALIGNMENT = 64
 _BLOCK = 1 << 20
 _MODEL = "vramscope.model."
@@ -35,15 +35,15 @@ _CLASS = re.compile(r"([a-z_]+)\.([A-Z][A-Za-z]+)")
 
 
 class DamagedError(Exception):
-    """Not what ``write`` wrote."""
+    """The file is not as ``write`` wrote it."""
 
 
 def write(file: IO[bytes], run: Run, about: Mapping[str, Any]) -> None:
-    """Put *run* into an empty file, with *about* (JSON) beside it.
+    """Write *run* and *about* (JSON) into an empty file.
 
-    Raises OSError, and TypeError where the run holds something that has no place in a file.
+    Raises OSError, and TypeError if the run contains an object that the format cannot store.
     """
-    writer = _Writer(file)
+    writer = _ColumnWriter(file)
     # The run first: it fills the tables.
     text = json.dumps({"run": writer.plain(run), "tables": writer.tables, "about": about}).encode()
     file.write(text)
@@ -51,15 +51,15 @@ def write(file: IO[bytes], run: Run, about: Mapping[str, Any]) -> None:
 
 
 def read(path: Path) -> tuple[Run, Any]:
-    """The run, its columns mapped, and what was written beside it. Raises OSError or DamagedError.
+    """Return the run with mapped columns, and the *about* of ``write``. Raises OSError or DamagedError.
 
-    Every byte is looked at once and stays in no memory of ours: 0.02 s per 100 MB that the system holds.
+    Every byte is checked once, but not kept in this process: 0.02 s per 100 MB in the page cache.
     """
     with path.open("rb", buffering=0) as file:
         text = _text(file)
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         try:
-            return _Reader(file, mapped, text["tables"]).value(text["run"]), text["about"]
+            return _ColumnReader(file, mapped, text["tables"]).value(text["run"]), text["about"]
         except (ArithmeticError, AttributeError, ImportError, LookupError, TypeError, ValueError) as error:
             raise DamagedError(str(error)) from None
 
@@ -83,14 +83,17 @@ def _text(file: FileIO) -> Any:
 
 
 def _sum(block: Any, at: int) -> int:
-    """Of a block at byte *at* of its column. It changes where a word does, or where blocks change places."""
+    """Return the checksum of the block at byte *at* of its column.
+
+    It changes if a word changes, or if blocks change places.
+    """
     words = np.frombuffer(block, "<u8", count=len(block) // 8)
     rest = int.from_bytes(bytes(block[len(words) * 8 :]), "little")
     return (int(words.sum(dtype="u8")) + rest) * (at // _BLOCK * 2 + 1)
 
 
-class _Writer:
-    """Columns go to the file at once, all else becomes JSON."""
+class _ColumnWriter:
+    """Writes columns to the file at once; everything else becomes JSON."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -119,7 +122,7 @@ class _Writer:
         }
 
     def _table(self, table: Table) -> int:
-        """Its number: recordings of one process share their stacks."""
+        """Return the table's number; recordings of one process share their stacks."""
         if id(table) not in self._known:
             columns = {name: self._column(column) for name, column in table.columns()}
             others = [f.name for f in fields(table) if f.name not in table.DTYPES]  # type: ignore[arg-type]
@@ -131,7 +134,7 @@ class _Writer:
         return self._known[id(table)]
 
     def _column(self, column: NDArray[Any]) -> Any:
-        """Where it is in the file; or the value that all rows have."""
+        """Return the column's place in the file, or the value that all rows have."""
         if len(column) > 1 and column[0] == column[-1] and (column == column[0]).all():
             return {"all": column[0].item()}
         data = memoryview(np.ascontiguousarray(column).data).cast("B") if len(column) else memoryview(b"")
@@ -144,15 +147,15 @@ class _Writer:
         return found
 
 
-class _Reader:
-    """The reverse of ``_Writer``."""
+class _ColumnReader:
+    """Rebuilds what ``_ColumnWriter`` wrote."""
 
     def __init__(self, file: FileIO, mapped: mmap.mmap, tables: list[Any]) -> None:
         self._file, self._mapped = file, mapped
         self._tables = [self._table(table) for table in tables]
 
     def value(self, given: Any) -> Any:
-        """What ``plain`` was given."""
+        """Return the object that ``plain`` converted."""
         if isinstance(given, list):
             return tuple(map(self.value, given))
         if not isinstance(given, dict):

@@ -1,4 +1,4 @@
-"""Our recordings in other people's formats: one a file, ``EXPORT = Export(...)``."""
+"""Export of recordings to the formats of other tools: one per module, ``EXPORT = Export(...)``."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from vramscope.model.recording import Run
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """One output format."""
+    """One output format of ``vramscope export``."""
 
     name: str
     help: str
     write: Callable[[Run, Path], list[Path]]
-    """Writes at or below the path, returns the files made; the caller checked that nothing is overwritten."""
+    """Writes at or below the path and returns the files made; the caller checks that none exists."""

@@ -28,7 +28,7 @@ _WORDS: dict[str, type[IntEnum]] = {
 
 
 def write_tables(run: Run, directory: Path, suffix: str, write: Callable[[Any, Path], None]) -> list[Path]:
-    """Write each table of each recording to ``rank<r>-device<d>/<table><suffix>``; returns the files."""
+    """Write each table of each recording to ``rank<r>-device<d>/<table><suffix>``; return the files."""
     files = []
     for recording in run.recordings:
         home = directory / f"rank{recording.process.rank}-device{recording.device.index}"
@@ -40,11 +40,11 @@ def write_tables(run: Run, directory: Path, suffix: str, write: Callable[[Any, P
 
 
 def tables(recording: Recording) -> Iterator[tuple[str, pa.Table]]:
-    """Name and Arrow table of everything in *recording*, with its allocations paired.
+    """Yield the name and the Arrow table of everything in *recording*, with allocations and frees paired.
 
-    Codes become their names (``ALLOC``), name indices the names. Nothing is left out: all columns are the
-    recording's own. Beside the ``stack_id`` of an allocation, segment or block stands the ``stack`` as text;
-    not of an event, where it would come thrice per allocation: a million events made 6 GB of CSV.
+    Codes become their names (``ALLOC``), name indices become the names. No column is left out. Allocations,
+    segments and blocks have the ``stack`` as text next to the ``stack_id``. Events do not, as each allocation
+    would repeat it three times: a million events made 6 GB of CSV.
     """
     stacks = recording.stacks
     yield "recording", _about(recording)
@@ -77,12 +77,12 @@ def tables(recording: Recording) -> Iterator[tuple[str, pa.Table]]:
 
 
 def stack_text(stacks: Stacks, stack_id: int) -> str:
-    """One line, innermost frame first; empty for stack 0."""
+    """Return the stack in one line, innermost frame first; empty for stack 0."""
     return " ← ".join(f"{f.function} ({f.file}:{f.line})" for f in stacks.frames(stack_id))
 
 
 def _about(recording: Recording) -> pa.Table:
-    """One row: where it ran."""
+    """Return one row: process, device and source of the recording."""
     process = asdict(recording.process)
     settings = process.pop("allocator")
     device = {f"device_{name}": value for name, value in asdict(recording.device).items()}
@@ -124,14 +124,14 @@ def _arrow(table: Table) -> pa.Table:
 
 
 def _codes(values: NDArray[Any], kind: type[IntEnum]) -> Any:
-    """Codes as their names; a code newer than this version as its number."""
+    """Return codes as their names; a code that this version does not know stays a number."""
     known = {int(member): member.name for member in kind}
     size = int(values.max(initial=0)) + 1
     return _words(values, [known.get(code, str(code)) for code in range(size)])
 
 
 def _stack_texts(stack_ids: NDArray[Any], stacks: Stacks) -> Any:
-    # Only the stacks in use: every prefix of a deep stack is one too, and their texts would be gigabytes.
+    # Only stacks in use: every prefix of a deep stack is a stack too, and all texts would take gigabytes.
     used, row = np.unique(stack_ids, return_inverse=True)
     return _words(row, [stack_text(stacks, int(stack_id)) for stack_id in used])
 

@@ -1,9 +1,9 @@
-"""Every table as CSV: for spreadsheets and for reading with the eye.
+"""Export of every table as CSV, for spreadsheets and for reading.
 
-A spreadsheet takes a cell that begins with ``=`` for a formula and runs it. Texts of a trace are the names of
-other people's files and functions, so a text that begins like a formula gets an apostrophe before it, which
-a spreadsheet does not show. A text that begins with an apostrophe gets one too: taking one away from
-every text that has one gives back what was recorded. Numbers stay as they are.
+A spreadsheet runs a cell that begins with ``=`` as a formula. Texts of a trace are names of files and
+functions from any source, so a text that begins like a formula gets an apostrophe before it, which a
+spreadsheet does not show. A text that begins with an apostrophe gets one too: removing one apostrophe from
+every text that begins with one restores what was recorded. Numbers are unchanged.
 """
 
 from pathlib import Path
@@ -13,11 +13,11 @@ from vramscope.export import Export
 from vramscope.model.recording import Run
 
 _LIKE_A_FORMULA = "^[=+\\-@\t\r\n'＝＋－＠]"  # noqa: RUF001 — spreadsheets take the wide forms for the same
-"""The list of OWASP's page on CSV injection, and the apostrophe itself."""
+"""The characters of OWASP's page on CSV injection, and the apostrophe itself."""
 
 
 def write(run: Run, path: Path) -> list[Path]:
-    """One file per table per recording, below the directory *path*; UTF-8, a header row."""
+    """Write one file per table and recording below the directory *path*: UTF-8, with a header row."""
     from vramscope.export._tables import write_tables
 
     return write_tables(run, path, ".csv", _write)
@@ -34,7 +34,7 @@ def _write(table: Any, file: Path) -> None:
 
 
 def _texts(column: Any) -> Any:
-    """Texts of *column*, none of which is a formula; CSV has no dictionaries."""
+    """Return the texts of *column* with formulas escaped; CSV has no dictionaries."""
     import pyarrow as pa
     from pyarrow import compute
 

@@ -1,4 +1,4 @@
-"""A recording at a glance, for the cell of a notebook: plain HTML without scripts, for either theme."""
+"""The overview of a recording in a notebook cell: HTML without scripts, for light and dark themes."""
 
 from html import escape
 
@@ -13,7 +13,7 @@ _SOURCE = {"simulated": "simulated device", "cuda": "CUDA", "snapshot": "snapsho
 
 
 def html(recording: Recording) -> str:
-    """Where it is from, its peaks, its course, and what to be careful about."""
+    """Return the origin, peaks, memory over time and notes of a recording as HTML."""
     process, device = recording.process, recording.device
     title = device.name or f"device {device.index}"
     source = _SOURCE.get(recording.source, recording.source)
@@ -48,8 +48,8 @@ def _course(recording: Recording) -> str:
     return f"<div>{escape(said)}</div>{picture}"
 
 
-def _area(values: NDArray[np.int64], top: int, colour: str, opacity: float) -> str:
-    """The greatest value of each column, so that the peak is in the picture."""
+def _area(values: NDArray[np.int64], top: int, color: str, opacity: float) -> str:
+    """Return the area of the maximum in each pixel column, so that the peak is visible."""
     n_columns = min(_COLUMNS, len(values))
     edges = np.linspace(0, len(values), n_columns + 1).astype("i8")[:-1]
     best = np.maximum.reduceat(values, edges)
@@ -58,4 +58,4 @@ def _area(values: NDArray[np.int64], top: int, colour: str, opacity: float) -> s
     steps = zip(x[:-1].tolist(), x[1:].tolist(), heights.tolist(), strict=True)
     points = " ".join(f"{left:.1f},{y:.1f} {right:.1f},{y:.1f}" for left, right, y in steps)
     shape = f"0,{_HEIGHT} {points} {_COLUMNS},{_HEIGHT}"
-    return f"<polygon fill='{colour}' fill-opacity='{opacity}' points='{shape}'/>"
+    return f"<polygon fill='{color}' fill-opacity='{opacity}' points='{shape}'/>"

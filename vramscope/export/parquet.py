@@ -1,4 +1,4 @@
-"""Every table as Parquet: for pandas, Polars, DuckDB."""
+"""Export of every table as Parquet, for pandas, Polars and DuckDB."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from vramscope.model.recording import Run
 
 
 def write(run: Run, path: Path) -> list[Path]:
-    """One file per table per recording, below the directory *path*."""
+    """Write one file per table and recording below the directory *path*."""
     import pyarrow.parquet as pq
 
     from vramscope.export._tables import write_tables

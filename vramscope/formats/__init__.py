@@ -1,4 +1,4 @@
-"""Other people's files, read: one format a file, ``FORMAT = Format(...)``."""
+"""Readers of other tools' files: one format per module, ``FORMAT = Format(...)``."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from vramscope.model.recording import Run
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One kind of foreign file."""
+    """One format of other tools' files."""
 
     name: str
     sniff: Callable[[bytes, Path], bool]
-    """``sniff(first 64 KiB, path)``: whether this looks like ours; never raises."""
+    """``sniff(first 64 KiB, path)`` returns whether the file looks like this format; never raises."""
     read: Callable[[Path], Run]
-    """Raises FormatError with what is wrong, where, and what to do."""
+    """Reads the file. Raises FormatError that says what is wrong, where, and what to do."""

@@ -1,4 +1,4 @@
-"""What does a file hold? Its bytes, unpacked within bounds."""
+"""The bytes of a file, decompressed within limits if it is a gzip."""
 
 import gzip
 import zlib
@@ -12,14 +12,14 @@ from vramscope.units import format_bytes
 
 _GZIP = b"\x1f\x8b"
 UTF8_MARK = b"\xef\xbb\xbf"
-# Snapshots pack 10 to 30 times smaller; 1,000 times, as deflate can, is a bomb.
+# Snapshots compress 10 to 30 times; a file that compresses 1,000 times, as deflate can, is a zip bomb.
 _MOST_INFLATED = 100
 _FREE_BYTES = 16 << 20
 _CHUNK = 1 << 22
 
 
 def contents(path: Path) -> bytes:
-    """All bytes of the file, unpacked if it is a gzip; raises FormatError where it cannot be read."""
+    """Return all bytes of the file, decompressed if it is a gzip. Raises FormatError if it cannot be read."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -28,16 +28,16 @@ def contents(path: Path) -> bytes:
 
 
 class Stream(Protocol):
-    """A file that is read from its beginning."""
+    """A file that is read in sequence."""
 
     def read(self, size: int, /) -> bytes:
-        """Up to *size* bytes; b'' at the end. Raises FormatError."""
+        """Return up to *size* bytes; b'' at the end. Raises FormatError."""
         ...
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[Stream]:
-    """The bytes of the file piece by piece, unpacked if it is a gzip; raises like ``contents``."""
+    """Open the file for reading in pieces, decompressed if it is a gzip. Raises like ``contents``."""
     try:
         with path.open("rb") as file:
             is_gzip = file.read(2) == _GZIP
@@ -48,7 +48,7 @@ def opened(path: Path) -> Iterator[Stream]:
 
 
 class _Inflating:
-    """What a gzip unpacks to, within bounds."""
+    """The decompressed bytes of a gzip, within limits."""
 
     __slots__ = ("_file", "_given", "_limit", "_path", "_size")
 
@@ -83,9 +83,9 @@ def _inflated(path: Path) -> bytes:
 
 
 def beginning(head: bytes) -> bytes:
-    """The first bytes of a file, unpacked if it is a gzip; b'' where it is a damaged one.
+    """Return the first bytes of a file, decompressed if it is a gzip; b'' if that is damaged.
 
-    Without the mark of UTF-8 that some editors put in front.
+    The UTF-8 byte order mark that some editors write is removed.
     """
     if head[:2] != _GZIP:
         return head.removeprefix(UTF8_MARK)

@@ -1,4 +1,4 @@
-"""What does a JSON file hold? With errors that say which file."""
+"""Parsing of JSON files, with errors that name the file."""
 
 import gc
 import json
@@ -11,10 +11,10 @@ from vramscope.formats._file import contents
 
 
 def parsed(path: Path, each: Callable[[dict[str, Any]], Any] | None = None) -> Any:
-    """The content of a JSON file, gzipped or not. What *each* returns takes the place of each object."""
+    """Return the content of a JSON file, gzipped or not; *each* replaces every object by its result."""
     data = contents(path)
     enabled = gc.isenabled()
-    # Millions of live containers and no garbage: cyclic collection would double the time.
+    # There are millions of live containers and no garbage: cyclic garbage collection would double the time.
     gc.disable()
     try:
         return json.loads(data, object_hook=each)

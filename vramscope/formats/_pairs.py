@@ -1,57 +1,57 @@
-"""Which end belongs to which beginning? Where a source gives only sizes, or an address without a history."""
+"""Pairs frees with allocations for sources that give only sizes, or addresses without a history."""
 
 from collections.abc import Hashable
 
-from vramscope.formats._totals_trace import REAL_ADDRESSES, Ledger
+from vramscope.formats._totals_trace import REAL_ADDRESSES, TotalsTrace
 
 _STEP = 512
-"""Made-up addresses are as far apart as torch's, and no two blocks ever share one."""
+"""The alignment of made-up addresses, which is torch's; no two blocks ever share one."""
 
 
 class Pairs:
-    """Blocks by what they are known as: an address, or only size and kind.
+    """Live blocks by a key: an address, or only size and kind.
 
-    Of several that are known alike, the last to come is the first to go; their totals do not depend on it.
-    What ends without a beginning pre-dates the trace. Sizes are positive.
+    If several blocks have the same key, the last one allocated is freed first; totals do not depend on that.
+    A block that is freed without an allocation pre-dates the trace. Sizes are positive.
     """
 
-    __slots__ = ("_ledger", "_live", "_next", "predating_bytes")
+    __slots__ = ("_builder", "_live", "_next", "predating_bytes")
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, builder: TotalsTrace) -> None:
+        self._builder = builder
         self._live: dict[Hashable, list[int]] = {}
         self._next = REAL_ADDRESSES
         self.predating_bytes = 0
 
     def begin(self, known_as: Hashable, size: int, time_ns: int, address: int | None = None) -> int:
-        """A block comes; its address, made up where it has none."""
+        """Allocate a block; return its address, made up if the source gives none."""
         at = self._made_up(size) if address is None else address
-        self._ledger.alloc(at, size, time_ns)
+        self._builder.alloc(at, size, time_ns)
         self._live.setdefault(known_as, []).append(at)
         return at
 
     def end(self, known_as: Hashable, size: int, time_ns: int, address: int | None = None) -> int:
-        """A block goes; its address."""
+        """Free a block; return its address."""
         at = self._taken(known_as, size, address)
-        self._ledger.free(at, size, time_ns)
+        self._builder.free(at, size, time_ns)
         return at
 
     def rename(self, known_as: Hashable, then: Hashable, size: int) -> int:
-        """A block is known as something else from now on; its address."""
+        """Give a block a new key; return its address."""
         at = self._taken(known_as, size, None)
         self._live.setdefault(then, []).append(at)
         return at
 
-    def predate(self, size: int, address: int | None = None) -> int:
-        """A block from before the trace; its address."""
+    def add_initial_block(self, size: int, address: int | None = None) -> int:
+        """Add a block that was allocated before the trace; return its address."""
         at = self._made_up(size) if address is None else address
         self.predating_bytes += size
-        self._ledger.predate(at, size)
+        self._builder.add_initial_block(at, size)
         return at
 
     def expect(self, known_as: Hashable, size: int) -> int:
-        """A block from before the trace that may go later; its address."""
-        at = self.predate(size)
+        """Add a block from before the trace that may be freed later; return its address."""
+        at = self.add_initial_block(size)
         self._live.setdefault(known_as, []).append(at)
         return at
 
@@ -60,7 +60,7 @@ class Pairs:
         if live:
             return live.pop()
         if address is None or live is None:
-            at = self.predate(size, address)
+            at = self.add_initial_block(size, address)
             self._live.setdefault(known_as, [])
             return at
         return address  # freed twice: its allocation is missing

@@ -1,9 +1,9 @@
-"""What data does a pickle hold? Read without executing anything.
+"""Reads the data of a pickle without executing anything.
 
 Pickles are programs. Every opcode is checked first, from the first byte to STOP, against a grammar of plain
 data: None, bool, 64-bit int, float, str, list, dict with such keys, and tuples of a few integers. Whatever
-imports, calls or rebuilds objects is refused by name. Only then CPython's unpickler builds the data, with
-every import forbidden once more.
+imports, calls or rebuilds objects is refused by name. Only then does CPython's unpickler build the data, with
+every import forbidden again.
 
 ``Unpickler`` with a ``find_class`` that raises would not be enough by itself: one LONG_BINPUT resizes its
 memo to gigabytes, a BYTEARRAY8 prefix allocates before it reads, hashing nested tuples takes exponential
@@ -21,8 +21,8 @@ from typing import Any, NoReturn
 
 from vramscope.errors import FormatError
 
-# What a torch snapshot consists of, matched thousands of opcodes at a time: 20 ns each, a loop takes 150.
-# In the order of how often torch's files have them; each alternative is whole opcodes. "." is any byte.
+# The opcodes of a torch snapshot, matched thousands at a time: 20 ns each, where a loop takes 150 ns.
+# Ordered by their frequency in torch's files; each alternative is whole opcodes. "." is any byte.
 _INT = rb"(?:K.|M..|J....)"
 _DECIMAL = rb"I-?\d{1,20}\n"
 _LONG1 = rb"|".join(rb"\x8a" + re.escape(bytes([n])) + b"." * n for n in (6, 4, 5, 0, 1, 2, 3, 7, 8))
@@ -66,10 +66,10 @@ PROBLEMS = (
 
 
 def loads(data: bytes) -> tuple[Any, int]:
-    """The object pickled in *data*, and how many bytes follow it.
+    """Return the object pickled in *data*, and the number of bytes after it.
 
-    Raises FormatError on anything but plain data. Takes about as long as ``pickle.load``: the check costs
-    what pausing the cyclic garbage collector saves. Holds three copies of *data* for a moment.
+    Raises FormatError on anything but plain data. It takes about as long as ``pickle.load``: the check costs
+    as much as pausing the cyclic garbage collector saves. Three copies of *data* exist for a moment.
     """
     body = _unframed(data)
     end = verify(body)
@@ -87,7 +87,7 @@ def loads(data: bytes) -> tuple[Any, int]:
 
 
 class PlainUnpickler(pickle.Unpickler):
-    """Builds what was verified."""
+    """Builds data that was verified before."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise FormatError(f"refused to import {module[:100]!r}.{name[:100]!r}; {_ADVICE}")
@@ -95,7 +95,7 @@ class PlainUnpickler(pickle.Unpickler):
 
 @contextmanager
 def collector_off() -> Iterator[None]:
-    """Millions of live containers and no garbage: cyclic collection would double the time."""
+    """Pause cyclic garbage collection: with millions of live containers it would double the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -106,7 +106,7 @@ def collector_off() -> Iterator[None]:
 
 
 def _unframed(data: bytes) -> bytes:
-    """*data* without its protocol and frame headers: an opcode may not hide behind the end of a frame."""
+    """Return *data* without its protocol and frame headers, so that no opcode hides in a frame's end."""
     if data[:1] != b"\x80":
         return data
     version = _number(data, 1, 1)
@@ -121,7 +121,7 @@ def _unframed(data: bytes) -> bytes:
 
 
 def _piece_end(data: bytes, at: int) -> int:
-    """Where the frame at *at* ends, or the long string between two frames, or the rest without frames."""
+    """Return the end of the frame at *at*, of a long string between frames, or of the unframed rest."""
     if data[at] == _FRAME:
         end = at + 9 + _number(data, at + 1, 8)
     elif data[at] in _LONG_TEXT:
@@ -134,7 +134,7 @@ def _piece_end(data: bytes, at: int) -> int:
 
 
 def verify(body: bytes) -> int:
-    """Check every opcode up to STOP; returns the position after it."""
+    """Check every opcode up to STOP; return the position after it."""
     containers = len(body) - len(body.translate(None, b"}]\x86"))
     at = 0
     while True:
@@ -164,7 +164,7 @@ def _number(data: bytes, at: int, width: int) -> int:
 
 
 def _refuse(data: bytes, at: int) -> int:
-    """Whatever is not plain data, by the name of its opcode and of what it would import."""
+    """Raise FormatError with the name of the opcode that is not plain data, and of what it would import."""
     name = _NAMES.get(data[at])
     if name is None:
         raise FormatError(
@@ -183,7 +183,7 @@ _PLAIN_OPCODES = frozenset(b"jh\x94u}]eaNs\x88\x89(KJM\x8a\x8cqrGpgILFVX\x8d\x80
 
 
 def _wanted(data: bytes, at: int) -> str:
-    """`` of module.name`` for the opcodes that import; the words come from the file, so cut and quoted."""
+    """Return `` of module.name`` for opcodes that import; the words of the file are cut and quoted."""
     if data[at] in b"ci":  # GLOBAL, INST
         words = data[at + 1 : at + 200].split(b"\n")[:2]
     elif data[at] == 0x93:  # STACK_GLOBAL takes the two strings before it
@@ -195,7 +195,7 @@ def _wanted(data: bytes, at: int) -> str:
 
 
 def _text(width: int) -> Callable[[bytes, int], int]:
-    """A string behind its length in *width* bytes."""
+    """Return a function that skips a string after its length in *width* bytes."""
 
     def skip(data: bytes, at: int) -> int:
         return at + 1 + width + _number(data, at + 1, width)

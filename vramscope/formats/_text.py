@@ -1,4 +1,4 @@
-"""What do formats of plain text share?"""
+"""Functions that the formats of plain text share."""
 
 import codecs
 from collections.abc import Sequence
@@ -11,17 +11,17 @@ _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def as_utf8(data: bytes) -> bytes:
-    """What PowerShell redirected into a file is UTF-16."""
+    """Return *data* as UTF-8; a file redirected by PowerShell is UTF-16."""
     return data.decode("utf-16", "replace").encode() if data[:2] in _UTF_16 else data
 
 
 def is_text(start: bytes) -> bool:
-    """Whether the first bytes may be a log; neither binary nor HTML."""
+    """Return whether the first bytes may be a log: neither binary nor HTML."""
     return bool(start) and b"\0" not in start and not start.lstrip().startswith((b"<", b"{", b"[{", b"[["))
 
 
 def tail(head: bytes, path: Path) -> bytes:
-    """The end of a file that begins with *head* and goes on: errors are at the end of a log."""
+    """Return the end of a file that is longer than *head*: errors are at the end of a log."""
     try:
         size = path.stat().st_size
         if size <= len(head):
@@ -35,5 +35,5 @@ def tail(head: bytes, path: Path) -> bytes:
 
 
 def run_of_text(path: Path, recordings: Sequence[Recording]) -> Run:
-    """A run of what was found in a text, which has no clock."""
+    """Return a run of recordings from a text, which has no clock."""
     return Run(name=path.name.removesuffix(".gz"), path=str(path), recordings=tuple(recordings))

@@ -1,8 +1,8 @@
-"""Which trace tells the totals that a source gave? For sources that know sizes, but not segments.
+"""Builds a trace with the totals of a source that reports sizes, but not segments.
 
-Everything reserved lies in one made-up range, which grows and shrinks at its end. Addresses of blocks are the
-source's own where it has any. All totals come out exactly; what depends on where a block lies does not, and
-``NO_LAYOUT`` says so.
+All reserved memory lies in one made-up range, which grows and shrinks at its end. Blocks have the source's
+own addresses if it reports any. All totals are exact; what depends on the positions of blocks is not known,
+and ``NO_LAYOUT`` says so.
 """
 
 from typing import NamedTuple
@@ -14,10 +14,10 @@ from vramscope.model.trace import Action, Trace
 from vramscope.units import format_bytes
 
 REAL_ADDRESSES = 1 << 56
-"""Addresses of a process or a device are below; what is made up is above."""
+"""The limit below which real addresses lie; made-up addresses are above."""
 
 ARENA = 1 << 62
-"""Where the made-up range of everything reserved begins."""
+"""The address at which the made-up range of reserved memory begins."""
 
 NO_LAYOUT = Note(
     "no_layout",
@@ -32,10 +32,10 @@ NO_LAYOUT_NOR_TOTALS = Note(
 )
 
 _MOST_BYTES = 1 << 60
-"""All sizes together: sums and made-up addresses must fit 64 bits."""
+"""The limit of the sum of all sizes: sums and made-up addresses must fit into 64 bits."""
 
 
-class State(NamedTuple):
+class TotalsAt(NamedTuple):
     """Totals at one moment, in bytes."""
 
     requested: int
@@ -44,8 +44,8 @@ class State(NamedTuple):
     reserved: int
 
 
-class _Row(NamedTuple):
-    """One event."""
+class _TraceRow(NamedTuple):
+    """One event of the trace."""
 
     action: int
     time_ns: int
@@ -54,52 +54,60 @@ class _Row(NamedTuple):
     block_size: int
 
 
-class Ledger:
-    """A trace in the making, and the state before it."""
+class TotalsTrace:
+    """Builder of a trace and of the state before it."""
 
-    __slots__ = ("_before", "_initially_reserved", "_moved", "_pending", "_rows", "_used", "reserved")
+    __slots__ = (
+        "_before",
+        "_initially_reserved_bytes",
+        "_moved_bytes",
+        "_pending",
+        "_rows",
+        "_used",
+        "reserved",
+    )
 
     def __init__(self, reserved: int = 0) -> None:
-        """*reserved* bytes were there before the first event."""
-        self._rows: list[_Row] = []
+        """Start with *reserved* bytes reserved before the first event."""
+        self._rows: list[_TraceRow] = []
         self._before: list[tuple[int, int]] = []
-        self._used: tuple[_Row, ...] = ()
-        self._pending: tuple[_Row, ...] = ()
-        self._moved = self._initially_reserved = self.reserved = max(reserved, 0)
+        self._used: tuple[_TraceRow, ...] = ()
+        self._pending: tuple[_TraceRow, ...] = ()
+        self._moved_bytes = self._initially_reserved_bytes = self.reserved = max(reserved, 0)
 
     def __len__(self) -> int:
-        """How many events there are so far: the instant of now."""
+        """Return the number of events so far, which is the current instant."""
         return len(self._rows)
 
-    def predate(self, address: int, size: int) -> None:
-        """A block that was there before the first event."""
-        self._moved += size
+    def add_initial_block(self, address: int, size: int) -> None:
+        """Add a block that was live before the first event."""
+        self._moved_bytes += size
         self._before.append((address, size))
 
     def reserve(self, level: int, time_ns: int) -> None:
-        """So many bytes are reserved from now on."""
+        """Change the reserved memory to *level* bytes."""
         grown = level - self.reserved
         if grown > 0:
-            self._add(_Row(Action.SEGMENT_MAP, time_ns, ARENA + self.reserved, grown, grown))
+            self._add(_TraceRow(Action.SEGMENT_MAP, time_ns, ARENA + self.reserved, grown, grown))
         elif grown < 0:
-            self._add(_Row(Action.SEGMENT_UNMAP, time_ns, ARENA + level, -grown, -grown))
+            self._add(_TraceRow(Action.SEGMENT_UNMAP, time_ns, ARENA + level, -grown, -grown))
         self.reserved = level
 
     def alloc(self, address: int, size: int, time_ns: int) -> None:
-        """A block of *size* bytes is handed out."""
-        self._add(_Row(Action.ALLOC, time_ns, address, size, size))
+        """Add the allocation of a block of *size* bytes."""
+        self._add(_TraceRow(Action.ALLOC, time_ns, address, size, size))
 
     def free(self, address: int, size: int, time_ns: int) -> None:
-        """A block comes back, and can be used at once."""
-        self._add(_Row(Action.FREE_REQUESTED, time_ns, address, size, size))
-        self._add(_Row(Action.FREE_COMPLETED, time_ns, address, size, size))
+        """Add the free of a block, which is reusable at once."""
+        self._add(_TraceRow(Action.FREE_REQUESTED, time_ns, address, size, size))
+        self._add(_TraceRow(Action.FREE_COMPLETED, time_ns, address, size, size))
 
     def fail(self, size: int) -> None:
-        """The program was told that so many bytes could not be had."""
-        self._add(_Row(Action.OOM, 0, 0, size, 0))
+        """Add a failed allocation of *size* bytes."""
+        self._add(_TraceRow(Action.OOM, 0, 0, size, 0))
 
-    def settle(self, state: State) -> None:
-        """These are the totals now: one block is all that is allocated, another one all that is pending."""
+    def set_totals(self, state: TotalsAt) -> None:
+        """Set the totals: one block stands for all allocated bytes, another for all bytes pending free."""
         self._add(*(row._replace(action=Action.FREE_REQUESTED) for row in self._used))
         self._add(*(row._replace(action=Action.FREE_COMPLETED) for row in (*self._used, *self._pending)))
         self.reserve(max(state.reserved, state.active), 0)
@@ -108,32 +116,33 @@ class Ledger:
         rest = min(state.requested - asked, waiting)
         self._used = self._block(ARENA, state.allocated, asked)
         self._pending = self._block(ARENA + state.allocated, waiting, rest)
-        # The pending one comes first: allocated beside the other, it would be a peak that never was.
+        # The pending block comes first: allocated next to the other one, it would cause a peak that never
+        # was.
         self._add(*self._pending, *(row._replace(action=Action.FREE_REQUESTED) for row in self._pending))
         self._add(*self._used)
 
     @staticmethod
-    def _block(address: int, size: int, asked: int) -> "tuple[_Row, ...]":
-        return (_Row(Action.ALLOC, 0, address, asked, size),) if size else ()
+    def _block(address: int, size: int, asked: int) -> "tuple[_TraceRow, ...]":
+        return (_TraceRow(Action.ALLOC, 0, address, asked, size),) if size else ()
 
-    def _add(self, *rows: _Row) -> None:
-        self._moved += sum(max(row.size, row.block_size) for row in rows)
+    def _add(self, *rows: _TraceRow) -> None:
+        self._moved_bytes += sum(max(row.size, row.block_size) for row in rows)
         self._rows += rows
 
     def trace(self) -> Trace:
-        """The events so far; raises FormatError where sizes are beyond all reason."""
+        """Return the events so far. Raises FormatError if the sizes are impossibly large."""
         self._check()
-        columns = zip(*self._rows, strict=True) if self._rows else ((),) * len(_Row._fields)
-        return Trace.of(**dict(zip(_Row._fields, columns, strict=True)))
+        columns = zip(*self._rows, strict=True) if self._rows else ((),) * len(_TraceRow._fields)
+        return Trace.of(**dict(zip(_TraceRow._fields, columns, strict=True)))
 
     def initial(self) -> Snapshot:
-        """What was there before the first event; raises FormatError as ``trace`` does."""
+        """Return the state before the first event. Raises FormatError as ``trace`` does."""
         self._check()
         rows = sorted(self._before)
-        # Blocks must belong to a segment. Theirs is not known: one of no size, so that it counts for nothing.
+        # Blocks must belong to a segment, which is unknown here: one of size 0 adds nothing to any total.
         homes = [(0, 0, False)] if rows else []
-        if self._initially_reserved:
-            homes.append((ARENA, self._initially_reserved, True))
+        if self._initially_reserved_bytes:
+            homes.append((ARENA, self._initially_reserved_bytes, True))
         return Snapshot(
             segments=Segments.of(
                 address=[at for at, _, _ in homes],
@@ -149,5 +158,5 @@ class Ledger:
         )
 
     def _check(self) -> None:
-        if self._moved > _MOST_BYTES:
-            raise FormatError(f"its sizes add up to {format_bytes(self._moved)}: it is damaged")
+        if self._moved_bytes > _MOST_BYTES:
+            raise FormatError(f"its sizes add up to {format_bytes(self._moved_bytes)}: it is damaged")

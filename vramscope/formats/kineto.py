@@ -1,6 +1,6 @@
 """Traces of ``torch.profiler`` with ``profile_memory=True``: Chrome's JSON with ``[memory]`` events.
 
-Traces of 2021 tell only how many bytes came or went; newer ones tell the address and both totals as well.
+Traces of 2021 contain only the bytes allocated or freed; newer ones also contain the address and both totals.
 """
 
 import math
@@ -27,7 +27,7 @@ from vramscope.formats._totals_trace import (
     NO_LAYOUT,
     NO_LAYOUT_NOR_TOTALS,
     REAL_ADDRESSES,
-    Ledger,
+    TotalsTrace,
 )
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import MarkKind, Marks, Note
@@ -54,18 +54,18 @@ _NO_STACKS = Note(
 
 
 class _Event(NamedTuple):
-    """One ``[memory]`` event."""
+    """One ``[memory]`` event of the profiler."""
 
     time_ns: int
     n_bytes: int
-    """Negative where it was freed."""
+    """The size in bytes; negative for a free."""
     address: int | None
     allocated: int | None
     reserved: int | None
 
 
 def sniff(head: bytes, path: Path) -> bool:  # noqa: ARG001 (the interface of formats)
-    """JSON with the keys that the profiler begins its traces with; or the bare list of a trace's events."""
+    """Return whether it is JSON with the first keys of a profiler trace, or a bare list of its events."""
     start = beginning(head)
     if _LIST.match(start):
         return all(key in start for key in _EVENT_KEYS)
@@ -73,7 +73,7 @@ def sniff(head: bytes, path: Path) -> bool:  # noqa: ARG001 (the interface of fo
 
 
 def read(path: Path) -> Run:
-    """One recording per device with memory events; the CPU's only where there is no other."""
+    """Read one recording per device with memory events; the CPU's only if there is no other."""
     content = parsed(path, _kept)
     if type(content) is list:
         content = {"traceEvents": content}
@@ -84,7 +84,7 @@ def read(path: Path) -> Run:
 
 
 def _kept(item: dict[str, Any]) -> Any:
-    """Of the trace's events only those that are needed: most of a trace are kernels and operators."""
+    """Return the event if it is needed: most events of a trace are kernels and operators."""
     if "ph" not in item:
         return item
     name = item.get("name")
@@ -162,7 +162,7 @@ def _nanoseconds(ts: Any) -> int:
 
 
 def _integer(value: Any, name: str) -> int:
-    """Of 64 bits, signed or not."""
+    """Return *value* as an integer of 64 bits, signed or not."""
     number: int = value if type(value) is int else 4 * _MOST
     if not -2 * _MOST <= number < 4 * _MOST:
         _refuse(name, value)
@@ -180,8 +180,8 @@ def _recording(
     header: dict[str, Any],
 ) -> Recording:
     kind, index = device
-    ledger, notes = _ledger(events)
-    trace = ledger.trace()
+    builder, notes = _totals_trace(events)
+    trace = builder.trace()
     marks = _marks(regions, header, trace)
     steps, phases = resolve(marks, len(trace), int(trace.time_ns[-1]))
     name, total_bytes = _properties(header, index) if kind != _CPU else ("", 0)
@@ -191,7 +191,7 @@ def _recording(
         process=_process(header),
         device=Device(index, _KINDS.get(kind, f"type {kind}"), name, total_bytes),
         trace=trace,
-        initial=ledger.initial(),
+        initial=builder.initial(),
         marks=marks,
         steps=steps,
         phases=phases,
@@ -199,14 +199,17 @@ def _recording(
     )
 
 
-def _ledger(events: Sequence[_Event]) -> tuple[Ledger, list[Note]]:
-    """The events of one device as a trace; memory from before shows in the totals and in what is freed."""
+def _totals_trace(events: Sequence[_Event]) -> tuple[TotalsTrace, list[Note]]:
+    """Build a trace from the events of one device.
+
+    Memory from before the trace appears in the totals and in frees without an allocation.
+    """
     first = events[0]
-    ledger = Ledger(first.reserved or 0)
-    pairs = Pairs(ledger)
+    builder = TotalsTrace(first.reserved or 0)
+    pairs = Pairs(builder)
     for event in events:
         if event.reserved is not None:
-            ledger.reserve(event.reserved, event.time_ns)
+            builder.reserve(event.reserved, event.time_ns)
         size = abs(event.n_bytes)
         known_as = size if event.address is None else event.address
         if size:
@@ -216,14 +219,14 @@ def _ledger(events: Sequence[_Event]) -> tuple[Ledger, list[Note]]:
     if first.allocated is not None:
         rest = first.allocated - first.n_bytes - pairs.predating_bytes
         if rest > 0:
-            pairs.predate(rest)
+            pairs.add_initial_block(rest)
     if pairs.predating_bytes:
         notes.insert(0, _late(pairs.predating_bytes))
-    return ledger, notes
+    return builder, notes
 
 
 def _unknown(events: Sequence[_Event]) -> list[Note]:
-    """What these events do not tell."""
+    """Return notes on what these events do not contain."""
     return _contradictions(events) if events[0].allocated is not None else [_no_totals(events[0])]
 
 
@@ -244,7 +247,7 @@ def _no_totals(first: _Event) -> Note:
 
 
 def _contradictions(events: Sequence[_Event]) -> list[Note]:
-    """Where a total is not the one before it plus what came: events are missing."""
+    """Return a note if a total is not the sum of the one before it and the event: events are missing."""
     pairs = pairwise(events)
     wrong = sum(
         None not in (one.allocated, other.allocated)
@@ -258,7 +261,7 @@ def _contradictions(events: Sequence[_Event]) -> list[Note]:
 
 
 def _marks(regions: Sequence[dict[str, Any]], header: dict[str, Any], trace: Trace) -> Marks:
-    """Steps and optimizers that the profiler noted on the host."""
+    """Return marks for the steps and optimizers that the profiler recorded on the host."""
     base_ns = header.get("baseTimeNanoseconds", 0)
     steps: list[PendingMark] = []
     rows: list[dict[str, Any]] = []
@@ -270,14 +273,14 @@ def _marks(regions: Sequence[dict[str, Any]], header: dict[str, Any], trace: Tra
         if region["name"].startswith(_STEP):
             steps += _step(trace, start, end)
         else:
-            # In whole microseconds around the region.
+            # The region is widened to whole microseconds.
             for stage, time_us in (("START", start // 1000), ("END", -(-end // 1000))):
                 rows.append({"name": region["name"], "stage": stage, "time_us": time_us})
     return marks_of([*steps, *annotation_marks(Rows(rows, "region {}".format), 0, trace)])
 
 
 def _step(trace: Trace, start: int, end: int) -> list[PendingMark]:
-    """A step that says when it began, as a block of its own inside of the recording."""
+    """Return the enter and exit marks of a step that the profiler recorded with its times."""
     first, last = np.searchsorted(trace.time_ns, start), np.searchsorted(trace.time_ns, end, side="right")
     return [
         PendingMark(MarkKind.ENTER, start, int(first), value=1),
@@ -292,7 +295,7 @@ def _process(header: dict[str, Any]) -> Process:
 
 
 def _properties(header: dict[str, Any], index: int) -> tuple[str, int]:
-    """Name and capacity of a device."""
+    """Return the name of a device and its capacity in bytes."""
     listed = header.get("deviceProperties")
     for known in listed if type(listed) is list else ():
         if type(known) is dict and known.get("id") == index:

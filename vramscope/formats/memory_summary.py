@@ -1,7 +1,7 @@
 """The table of ``torch.cuda.memory_summary()``: alone, or several of them in a log.
 
-It gives current and peak totals, not when and by whom. A table becomes two made-up moments: all quantities
-at their peaks, and as they are now.
+It contains current and peak totals, but no times and no call stacks. A table becomes two made-up instants:
+one with all quantities at their peaks, and one with the current values.
 """
 
 import re
@@ -12,7 +12,7 @@ from vramscope.errors import FormatError
 from vramscope.formats import Format
 from vramscope.formats._file import beginning, contents
 from vramscope.formats._text import as_utf8, is_text, run_of_text, tail
-from vramscope.formats._totals_trace import NO_LAYOUT, Ledger, State
+from vramscope.formats._totals_trace import NO_LAYOUT, TotalsAt, TotalsTrace
 from vramscope.model.device import Device
 from vramscope.model.marks import Note
 from vramscope.model.recording import Recording, Run
@@ -33,8 +33,8 @@ _TOTALS_ONLY = Note(
 )
 
 
-class _Table(NamedTuple):
-    """One summary."""
+class _SummaryTable(NamedTuple):
+    """One table of a memory summary."""
 
     device: int
     n_ooms: int
@@ -45,13 +45,13 @@ class _Table(NamedTuple):
 
 
 def sniff(head: bytes, path: Path) -> bool:
-    """A text with such a title in its beginning or at its end."""
+    """Return whether it is a text with the title of a summary at its beginning or end."""
     start = as_utf8(beginning(head))
     return is_text(start) and any(_TITLE.search(part) for part in (start, tail(head, path)))
 
 
 def read(path: Path) -> Run:
-    """One recording per device."""
+    """Read one recording per device."""
     tables = _tables(as_utf8(contents(path)))
     if not tables:
         raise FormatError(
@@ -65,28 +65,28 @@ def read(path: Path) -> Run:
     return run_of_text(path, recordings)
 
 
-def _tables(data: bytes) -> list[_Table]:
-    """Every table that has the lines needed."""
+def _tables(data: bytes) -> list[_SummaryTable]:
+    """Return every table that has the lines needed."""
     titles = list(_TITLE.finditer(data))
     ends = [*(title.start() for title in titles[1:]), len(data)]
     found = [_table(int(title[1]), data[title.end() : end]) for title, end in zip(titles, ends, strict=False)]
     return [table for table in found if all(name in table.now for name in _NEEDED)]
 
 
-def _table(device: int, text: bytes) -> _Table:
+def _table(device: int, text: bytes) -> _SummaryTable:
     now: dict[str, int] = {}
     peak: dict[str, int] = {}
     for line in _LINE.finditer(text):
         name = _metric(line[1].decode())
-        if name and name not in now:  # the first is the whole, "from large pool" follows
+        if name and name not in now:  # the first line is the total, "from large pool" follows
             now[name], peak[name] = _bytes(line[2], line[3]), _bytes(line[4], line[5])
     failures = _FAILURES.search(text)
     n_ooms, n_retries = (int(failures[1]), int(failures[2])) if failures else (0, 0)
-    return _Table(device, n_ooms, n_retries, now, peak)
+    return _SummaryTable(device, n_ooms, n_retries, now, peak)
 
 
 def _metric(title: str) -> str:
-    """``GPU reserved memory`` → ``reserved``; '' for the lines of pools."""
+    """Return ``reserved`` for ``GPU reserved memory``; empty for the lines of pools."""
     words = title.lower().removeprefix("gpu ")
     return words.removesuffix(" memory") if words.endswith(" memory") else ""
 
@@ -95,28 +95,28 @@ def _bytes(number: bytes, unit: bytes) -> int:
     return min(parse_bytes(f"{number.decode()} {unit.decode()}"), _MOST)
 
 
-def _recording(index: int, tables: list[_Table]) -> Recording:
-    ledger = Ledger()
+def _recording(index: int, tables: list[_SummaryTable]) -> Recording:
+    builder = TotalsTrace()
     for table in tables:
         for state in dict.fromkeys((_state(table.peak), _state(table.now))):
-            ledger.settle(state)
+            builder.set_totals(state)
     return Recording(
         source="snapshot",
         device=Device(index),
-        trace=ledger.trace(),
+        trace=builder.trace(),
         notes=(*_notes(tables[-1]), _TOTALS_ONLY, NO_LAYOUT),
     )
 
 
-def _state(of: dict[str, int]) -> State:
+def _state(of: dict[str, int]) -> TotalsAt:
     allocated = of["allocated"]
     active = max(of["active"], allocated)
-    # Requested bytes are in the tables of torch ≥ 2.0.
-    return State(min(of.get("requested", active), active), allocated, active, of["reserved"])
+    # Only the tables of torch ≥ 2.0 contain requested bytes.
+    return TotalsAt(min(of.get("requested", active), active), allocated, active, of["reserved"])
 
 
-def _notes(table: _Table) -> list[Note]:
-    """What has no place in a trace."""
+def _notes(table: _SummaryTable) -> list[Note]:
+    """Return the values that have no column in a trace."""
     kept, most = table.now.get("non-releasable", 0), table.peak.get("non-releasable", 0)
     said = []
     if "requested" not in table.now:

@@ -1,7 +1,7 @@
 """Timelines of ``torch.profiler``: what ``export_memory_timeline("….raw.json.gz")`` writes.
 
-Rows of time, action, bytes and the profiler's category, without an address: which of several blocks of one
-size and category an event means is not known, and their sums do not depend on it.
+A row is time, action, bytes and the profiler's category, without an address. So it is unknown which of
+several blocks with the same size and category an event is about; their sums do not depend on that.
 """
 
 import re
@@ -13,7 +13,7 @@ from vramscope.formats import Format
 from vramscope.formats._file import beginning
 from vramscope.formats._json import parsed
 from vramscope.formats._pairs import Pairs
-from vramscope.formats._totals_trace import NO_LAYOUT, Ledger
+from vramscope.formats._totals_trace import NO_LAYOUT, TotalsTrace
 from vramscope.model.device import Device
 from vramscope.model.marks import Category, Labels, Note
 from vramscope.model.recording import Recording, Run
@@ -48,16 +48,16 @@ _NOTES = (
 )
 
 _Known = tuple[int, int]
-"""Size and the profiler's category."""
+"""The size in bytes and the profiler's category."""
 
 
 def sniff(head: bytes, path: Path) -> bool:  # noqa: ARG001 (the interface of formats)
-    """A JSON list that begins with such a row."""
+    """Return whether it is a JSON list that begins with such a row."""
     return _ROW.match(beginning(head)) is not None
 
 
 def read(path: Path) -> Run:
-    """One recording: a timeline is of one device, which it does not name."""
+    """Read one recording: a timeline is of one device, which it does not name."""
     rows = parsed(path)
     try:
         recording = _recording(_checked(rows))
@@ -99,22 +99,22 @@ def _recording(rows: list[list[int]]) -> Recording:
     return Recording(
         source="snapshot",
         device=Device(kind="unknown"),
-        trace=book.ledger.trace(),
-        initial=book.ledger.initial(),
+        trace=book.builder.trace(),
+        initial=book.builder.initial(),
         labels=book.labels(),
         notes=tuple(notes),
     )
 
 
 class _Book:
-    """Rows entered one after the other."""
+    """Collects the rows of a timeline in order."""
 
     def __init__(self) -> None:
-        self.ledger = Ledger()
-        self.pairs = Pairs(self.ledger)
+        self.builder = TotalsTrace()
+        self.pairs = Pairs(self.builder)
         self._labels: list[tuple[int, int, int]] = []
         self._leaving: _Known | None = None
-        """Of a new version of a tensor: the row before said what it was."""
+        """The size and old category of a tensor's new version, from the row before."""
 
     def enter(self, time_ns: int, action: int, n_bytes: int, category: int) -> None:
         size = abs(n_bytes)
@@ -137,10 +137,10 @@ class _Book:
             self._label(self.pairs.rename(before, after, after[0]), after[1])
 
     def _label(self, address: int, category: int) -> None:
-        self._labels.append((len(self.ledger), address, category))
+        self._labels.append((len(self.builder), address, category))
 
     def labels(self) -> Labels:
-        """What each block was for, as often as the profiler changed its mind."""
+        """Return the categories of each block, one label per change."""
         known = [row for row in self._labels if _CATEGORIES[row[2]][0] != Category.UNKNOWN]
         return Labels.of(
             event=[event for event, _, _ in known],

@@ -1,6 +1,6 @@
-"""Pages of ``torch.cuda._memory_viz`` (``trace_plot``, ``segment_plot``): a snapshot inside of HTML.
+"""Pages of ``torch.cuda._memory_viz`` (``trace_plot``, ``segment_plot``): a snapshot inside HTML.
 
-The page carries the pickle as base64. It is read as every other pickle: nothing in it is executed.
+The page contains the pickle as base64. It is read like every other pickle: nothing in it is executed.
 """
 
 import binascii
@@ -28,13 +28,13 @@ _DATA = re.compile(rb'"base64":\s*"([A-Za-z0-9+/=\s]*)"')
 
 
 def sniff(head: bytes, path: Path) -> bool:  # noqa: ARG001 (the interface of formats)
-    """HTML that calls torch's viewer."""
+    """Return whether it is HTML that uses torch's viewer."""
     start = beginning(head)
     return b"<html" in start[:1000].lower() and any(word in start for word in _VIEWER)
 
 
 def read(path: Path) -> Run:
-    """What the snapshot in the page tells."""
+    """Read the snapshot in the page."""
     found = _DATA.search(contents(path))
     if found is None:
         raise FormatError(
@@ -43,7 +43,7 @@ def read(path: Path) -> Run:
         )
     try:
         snapshot, n_trailing = loads(binascii.a2b_base64(found[1]))
-        # torch fills up with one to three zeros, so that the base64 needs no padding.
+        # torch appends one to three zeros, so that the base64 needs no padding.
         run = run_of(snapshot, path, n_trailing if n_trailing > 3 else 0)
     except (FormatError, binascii.Error) as error:
         raise FormatError(f"{path}: the snapshot in this page: {error}") from None
@@ -52,7 +52,7 @@ def read(path: Path) -> Run:
 
 
 def _is_profile(snapshot: Any) -> bool:
-    """``profile_plot`` makes something like a snapshot: its events, and no others, have a category."""
+    """Return whether ``profile_plot`` made the page: only its events have a category."""
     traces = snapshot.get("device_traces", []) if type(snapshot) is dict else []
     return any("category" in event for trace in traces for event in trace[:1])
 

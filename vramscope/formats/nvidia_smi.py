@@ -1,7 +1,8 @@
 """Logs of nvidia-smi: ``--query-gpu=… --format=csv`` or ``--query-compute-apps=…``, also with ``-l``.
 
-The driver's view only: what is used on the device, by everybody together. As found in the field: UTF-16 from
-PowerShell, without a header, units in the cells or in the header, several devices in turn, cut at the end.
+They contain the driver's view only: the used memory of the device, by all processes together. Real logs may
+be UTF-16 from PowerShell, lack a header, have units in the cells or in the header, have rows of several
+devices in turn, and be cut at the end.
 """
 
 import re
@@ -38,7 +39,7 @@ _LARGEST = 1 << 50
 _LAST_NS = 1 << 62
 _MOST_TOLD = 20
 _MOST_COLUMNS = 1000
-"""nvidia-smi has some 130."""
+"""The most columns of a log; nvidia-smi has some 130."""
 _ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
 
 _DRIVER_ONLY = Note(
@@ -54,28 +55,28 @@ _LOCAL_TIME = Note("local_time", "times have no zone in this file: they are show
 
 
 class _Column(NamedTuple):
-    """What a column holds; unit '' where the cells say it."""
+    """The meaning of a column; the unit is empty if the cells contain it."""
 
     name: str
     unit: str
 
 
 class _Log(NamedTuple):
-    """A file as columns: 600,000 lines hold few different cells, so each is understood once."""
+    """A log as columns; 600,000 lines contain few different cells, so each is parsed once."""
 
     columns: Sequence[_Column]
     cells: Mapping[str, Sequence[str]]
     """The cells of each column, by its name."""
     times_ns: Sequence[int]
-    """One a line."""
+    """The time of each line."""
     notes: list[Note]
 
     def cell(self, name: str, row: int) -> str:
-        """'' where there is no such column."""
+        """Return a cell; empty if there is no such column."""
         return self.cells[name][row] if name in self.cells else ""
 
     def column(self, name: str, rows: Sequence[int], meaning: Callable[[str], int]) -> list[int]:
-        """What the cells of *rows* mean; that of an empty cell where there is no such column."""
+        """Return the parsed cells of *rows*; a missing column counts as empty cells."""
         if name not in self.cells:
             return [meaning("")] * len(rows)
         cells = self.cells[name]
@@ -83,13 +84,13 @@ class _Log(NamedTuple):
         return [known[cells[row]] for row in rows]
 
     def sizes(self, name: str, rows: Sequence[int]) -> list[int]:
-        """Bytes."""
+        """Return the cells of *rows* in bytes."""
         unit = next((column.unit for column in self.columns if column.name == name), "")
         return self.column(name, rows, lambda cell: _bytes(cell, unit))
 
 
 def sniff(head: bytes, path: Path) -> bool:  # noqa: ARG001 (the interface of formats)
-    """A first line of nvidia-smi's column names, or of a time and cells with its units."""
+    """Return whether the first line has nvidia-smi's column names, or a time and cells with its units."""
     line = _decoded(beginning(head)).lstrip().split("\n", 1)[0].lower()
     if line.count(",") < 1:
         return False
@@ -97,7 +98,7 @@ def sniff(head: bytes, path: Path) -> bool:  # noqa: ARG001 (the interface of fo
 
 
 def read(path: Path) -> Run:
-    """One recording per device, of counters only."""
+    """Read one recording per device, with counters only."""
     try:
         log = _log(_decoded(contents(path)))
     except FormatError as error:
@@ -118,7 +119,7 @@ def read(path: Path) -> Run:
 
 
 def _decoded(data: bytes) -> str:
-    """Text in the encoding that its first bytes show."""
+    """Return the text, decoded as its first bytes indicate."""
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return data.decode("utf-16", "replace")
     if data[1:2] == b"\0":
@@ -138,7 +139,7 @@ def _log(text: str) -> _Log:
     whole = [cells for cells in table if len(cells) == len(columns) and cells != head]
     notes = list(_left_out(table, len(columns), head, is_cut=not text.endswith("\n")))
     if whole and not text.endswith("\n") and columns[-1].name in _ALIASES.values():
-        # The number in the last cell may be the beginning of a longer one.
+        # The number in the last cell may be cut.
         whole.pop()
         notes.append(Note("truncated", "the last line is cut: left out", 1))
     cells = dict(zip([column.name for column in columns], zip(*whole, strict=True), strict=False))
@@ -156,7 +157,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _column(title: str) -> _Column:
-    """``memory.used [MiB]`` → used, MiB."""
+    """Parse a title such as ``memory.used [MiB]``."""
     name, _, unit = title.lower().partition("[")
     return _Column(_ALIASES.get(name.strip(), name.strip()), unit.rstrip("] "))
 
@@ -171,7 +172,10 @@ def _left_out(table: list[list[str]], width: int, head: list[str], *, is_cut: bo
 
 
 def _guessed(table: list[list[str]]) -> list[_Column]:
-    """Columns by their cells. Of memory: what both changes is used and free, what never changes the total."""
+    """Return the columns of a log without a header, guessed from their cells.
+
+    The memory columns that change are used and free; the one that never changes is the total.
+    """
     width = len(table[0]) if table else 0
     first = [_first_of(cell) for cell in (table[0] if table else [])]
     memory = [at for at, kind in enumerate(first) if kind == "memory"]
@@ -194,7 +198,7 @@ def _first_of(cell: str) -> str:
 
 
 def _memory_names(values: list[list[int]]) -> tuple[str, ...]:
-    """Names of the one, two or more columns of memory; used comes first, as people ask for it."""
+    """Return the names of the memory columns; used comes first, as in most queries."""
     if not values or len(values[0]) < 2:
         return ("used",)
     pairs = [row[:2] for row in values if min(row) >= 0]
@@ -212,7 +216,7 @@ def _headerless(columns: Sequence[_Column]) -> Note:
 
 
 def _time_ns(text: str) -> int:
-    """Unix time; 0 where there is none or it cannot be read."""
+    """Return the Unix time in nanoseconds; 0 if it is missing or unreadable."""
     if _SECONDS.fullmatch(text):
         return int(float(text) * 1e9)
     try:
@@ -229,7 +233,7 @@ def _time_ns(text: str) -> int:
 
 
 def _by_device(log: _Log) -> dict[int, list[int]]:
-    """Rows by the index of their device: its own where a column of numbers tells the devices apart."""
+    """Return the rows of each device by its index, which is the log's own if it has such a column."""
     offered = [column.name for column in log.columns if column.name in _IDENTITY]
     keys = list(zip(*(log.cells[name] for name in offered), strict=True)) or [()] * len(log.times_ns)
     distinct = list(dict.fromkeys(keys))
@@ -283,7 +287,7 @@ def _device(index: int, row: int, log: _Log, total_bytes: int) -> Device:
 
 
 def _largest(rows: list[int], log: _Log) -> tuple[Process, list[int], list[Note]]:
-    """Of a log of processes: the one that used most, its rows, and a note on each other."""
+    """Return the process that used most memory, its rows, and a note on each other process."""
     if "pid" not in log.cells:
         return Process(), rows, []
     by_pid: dict[str, list[int]] = {}
@@ -306,7 +310,7 @@ def _other(pid: str, name: str, n_bytes: int) -> Note:
 
 
 def _bytes(cell: str, unit: str) -> int:
-    """Bytes of ``1129 MiB``, or of ``1129`` under a header with its unit; −1 for ``[N/A]``."""
+    """Return the bytes of ``1129 MiB``, or of ``1129`` with the header's unit; −1 for ``[N/A]``."""
     found = _CELL.fullmatch(cell)
     if found is None or found[2] == "%" or cell.startswith("-"):
         return _UNKNOWN

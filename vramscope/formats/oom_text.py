@@ -1,7 +1,7 @@
 """Messages of torch's OutOfMemoryError, in any of their wordings since 1.0: alone, or in a log.
 
-Each says what was asked for and the totals at that moment, rounded to two decimals. It becomes a failed
-allocation in a trace that consists of such moments only.
+Each contains the requested size and the totals at that moment, rounded to two decimals. It becomes a failed
+allocation in a trace that consists of such instants only.
 """
 
 import re
@@ -13,7 +13,7 @@ from vramscope.errors import FormatError
 from vramscope.formats import Format
 from vramscope.formats._file import beginning, contents
 from vramscope.formats._text import as_utf8, is_text, run_of_text, tail
-from vramscope.formats._totals_trace import NO_LAYOUT, Ledger, State
+from vramscope.formats._totals_trace import NO_LAYOUT, TotalsAt, TotalsTrace
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import MarkKind, Marks, Note
@@ -33,7 +33,7 @@ _MPS = _phrase(
     r"MPS backend out of memory \(MPS allocated: SIZE, other allocations: SIZE, max allowed: SIZE\)\. "
     "Tried to allocate SIZE"
 )
-"""On Apple's chips; its KB, MB and GB are powers of 1024 too."""
+"""The message on Apple's chips; its KB, MB and GB are powers of 1024 too."""
 _RANK = re.compile(rb"\[(?:default)?rank(\d{1,6})\]:")
 _DEVICE = _phrase(r"GPU (\d{1,4})")
 _LEGACY = {
@@ -59,7 +59,7 @@ _WARNING = re.compile(
     rb"\(free: (\d{1,19}), total: (\d{1,19})\)"
 )
 _LONGEST = 4000
-"""Bytes of a message, with room for many processes."""
+"""The longest message in bytes; it may list many processes."""
 _MOST_TOLD = 20
 _MOST = 1 << 50
 
@@ -71,26 +71,26 @@ _MOMENTS_ONLY = Note(
 
 
 class _Message(NamedTuple):
-    """One message; what it does not say is absent."""
+    """One message; values that it does not contain are absent."""
 
     rank: int
     device: int
     requested: int
     known: dict[str, int]
-    """Bytes by the names of ``_LEGACY`` and ``_MODERN``."""
+    """The bytes by the names of ``_LEGACY`` and ``_MODERN``."""
     others: tuple[tuple[int, int], ...]
-    """Pid and bytes of other processes."""
+    """The pid and bytes of each other process."""
 
 
 def sniff(head: bytes, path: Path) -> bool:
-    """A text with such a message in its beginning or at its end."""
+    """Return whether it is a text with such a message at its beginning or end."""
     start = as_utf8(beginning(head))
     parts = (start, tail(head, path))
     return is_text(start) and any(words.search(part) for words in (_START, _MPS) for part in parts)
 
 
 def read(path: Path) -> Run:
-    """One recording per rank and device."""
+    """Read one recording per rank and device."""
     messages = list(_messages(as_utf8(contents(path))))
     if not messages:
         raise FormatError(f"{path}: no complete message of an out-of-memory error in it")
@@ -101,7 +101,7 @@ def read(path: Path) -> Run:
 
 
 def _messages(data: bytes) -> Iterator[_Message]:
-    """All messages; one that is told twice in a row (a log, then the traceback) counts once."""
+    """Yield all messages; one that is repeated at once (a log, then the traceback) counts once."""
     starts = sorted([*_START.finditer(data), *_MPS.finditer(data)], key=lambda found: found.start())
     ends = [*(start.start() for start in starts[1:]), len(data)]
     before, last = 0, None
@@ -123,7 +123,7 @@ def _message(start: re.Match[bytes], text: bytes, before: bytes) -> _Message:
     index = int(device[1]) if device else 0
     warnings = _WARNING.findall(before)
     if warnings and _is_same(int(warnings[-1][1]), start):
-        # The allocator's own warning has the same numbers, exactly.
+        # The allocator's own warning before it contains the same numbers unrounded.
         index, requested, known["free"], known["capacity"] = (min(int(word), _MOST) for word in warnings[-1])
     ranks = _RANK.findall(before[before.rfind(b"\n") + 1 :])
     others = tuple((int(pid), _bytes(size, unit)) for pid, size, unit in _OTHERS.findall(text))
@@ -131,7 +131,7 @@ def _message(start: re.Match[bytes], text: bytes, before: bytes) -> _Message:
 
 
 def _mps(found: re.Match[bytes]) -> _Message:
-    """What may be allocated stands for the device: no more is had of it, whatever it has."""
+    """Return the message of MPS; the allowed bytes stand for the device, as no more can be allocated."""
     words = found.groups()
     own, other, most, asked = (_bytes(*words[at : at + 2]) for at in (0, 2, 4, 6))
     free = max(most - own - other, 0)
@@ -140,7 +140,7 @@ def _mps(found: re.Match[bytes]) -> _Message:
 
 
 def _is_same(exact: int, start: re.Match[bytes]) -> bool:
-    """Whether the rounded number of the message may be that of the warning."""
+    """Return whether the rounded number of the message may be that of the warning."""
     unit = parse_bytes(f"1 {_unit(start[2])}")
     return abs(exact - _bytes(start[1], start[2])) <= unit / 100
 
@@ -155,33 +155,33 @@ def _unit(word: bytes) -> str:
 
 def _recording(place: tuple[int, int], messages: list[_Message]) -> Recording:
     rank, index = place
-    ledger = Ledger()
+    builder = TotalsTrace()
     instants = []
     for message in messages:
         state = _state(message)
         if state is not None:
-            ledger.settle(state)
-        ledger.fail(message.requested)
-        instants.append(len(ledger))
+            builder.set_totals(state)
+        builder.fail(message.requested)
+        instants.append(len(builder))
     return Recording(
         source="snapshot",
         process=Process(rank=rank),
         device=Device(index, total_bytes=max(message.known.get("capacity", 0) for message in messages)),
-        trace=ledger.trace(),
+        trace=builder.trace(),
         marks=_marks(messages, instants),
         counters=_counters(messages, instants),
         notes=(*_notes(messages), _MOMENTS_ONLY, NO_LAYOUT),
     )
 
 
-def _state(message: _Message) -> State | None:
-    """The totals; None where the message is cut before them."""
+def _state(message: _Message) -> TotalsAt | None:
+    """Return the totals; None if the message is cut before them."""
     known = message.known
     if "allocated" not in known:
         return None
     allocated = known["allocated"]
     reserved = max(known.get("reserved", allocated + known.get("unallocated", 0)), allocated)
-    return State(allocated, allocated, allocated, reserved)
+    return TotalsAt(allocated, allocated, allocated, reserved)
 
 
 def _marks(messages: list[_Message], instants: list[int]) -> Marks:
@@ -214,7 +214,7 @@ def _counters(messages: list[_Message], instants: list[int]) -> Counters:
 
 
 def _notes(messages: list[_Message]) -> list[Note]:
-    """What has no column; of many messages the last ones."""
+    """Return the values that have no column; only of the last messages if there are many."""
     said = [note for message in messages[-_MOST_TOLD:] for note in _of_one(message)]
     n_cut = sum(_state(message) is None for message in messages)
     if n_cut:

@@ -1,7 +1,7 @@
 """Snapshots of torch's CUDA allocator: what ``torch.cuda.memory._dump_snapshot`` writes, any version.
 
-As a pickle of any protocol, gzipped or not, or the same as JSON. Also the bare list of segments that
-``torch.cuda.memory_snapshot()`` returns.
+The file is a pickle of any protocol, gzipped or not, or the same as JSON. The bare list of segments that
+``torch.cuda.memory_snapshot()`` returns is read too.
 """
 
 import json
@@ -34,7 +34,10 @@ _JSON_KEYS = (b'"device_traces"', b'"segments"', b'"total_size"')
 
 
 def sniff(head: bytes, path: Path) -> bool:
-    """A pickle, or JSON with the keys of a snapshot. Files are often misnamed: the content decides."""
+    """Return whether it is a pickle, or JSON with the keys of a snapshot.
+
+    Files are often misnamed, so the content decides.
+    """
     start = beginning(head)
     if start[:1] == b"\x80" and b"\x02" <= start[1:2] <= b"\x05":
         return True
@@ -44,12 +47,12 @@ def sniff(head: bytes, path: Path) -> bool:
 
 
 def _is_json(data: bytes) -> bool:
-    """Perhaps behind the mark that editors on Windows put in front."""
+    """Return whether *data* is JSON, with or without a byte order mark."""
     return data.removeprefix(UTF8_MARK).lstrip()[:1] in (b"{", b"[")
 
 
 def read(path: Path) -> Run:
-    """One recording per device that held memory or did something."""
+    """Read one recording per device that held memory or had an event."""
     with collector_off():
         with suppress(Irregular, FormatError):
             return read_packed(path)
@@ -57,19 +60,19 @@ def read(path: Path) -> Run:
 
 
 def read_packed(path: Path) -> Run:
-    """By runs of events, with no object for any: 0.6 s and 150 MB per million events.
+    """Read a snapshot by runs of events without an object for each: 0.6 s and 150 MB per million events.
 
-    Raises Irregular where the file is not as torch writes it; what is wrong with it, ``read_whole`` says.
+    Raises Irregular if the file is not as torch writes it; ``read_whole`` reports what is wrong.
     """
     with opened(path) as file:
         found = [packed(file)]
     n_trailing = found[0].n_trailing
-    # Handed on, not kept: what was read is let go while the run is made of it.
+    # Passed on and not kept, so that the snapshot is freed while the run is built from it.
     return run_of(snapshot_of(found.pop()), path, n_trailing)
 
 
 def read_whole(path: Path) -> Run:
-    """By way of every dict; of anything that ``sniff`` takes for a snapshot."""
+    """Read a snapshot by building every dict; accepts everything that ``sniff`` accepts."""
     snapshot, n_trailing = _parsed(path, contents(path))
     try:
         return run_of(snapshot, path, n_trailing)
@@ -78,7 +81,7 @@ def read_whole(path: Path) -> Run:
 
 
 def run_of(snapshot: Any, path: Path, n_trailing: int = 0) -> Run:
-    """The run that a snapshot (plain data) tells; *path* names it."""
+    """Return the run of a snapshot (plain data); *path* names it."""
     builder = StackBuilder()
     found, notes = histories(snapshot, builder)
     if n_trailing:
@@ -138,7 +141,7 @@ def _recording(history: DeviceHistory, process: Process, stacks: Stacks) -> Reco
 
 
 def _late(initial: Snapshot, trace: Trace) -> list[Note]:
-    """What was there before the first event; with no event at all, everything was."""
+    """Return a note on memory from before the first event; without any event, that is all memory."""
     blocks = initial.blocks
     in_use = blocks.rows(blocks.state != BlockState.INACTIVE)
     if not len(in_use) or (trace.action == Action.SNAPSHOT).all():

@@ -1,4 +1,4 @@
-"""Files that hold no data to read, or hold it packed: recognised, so that the refusal helps."""
+"""Recognizes files that contain no data, or compressed data, so that the error says what to do."""
 
 import re
 from collections.abc import Callable
@@ -24,12 +24,12 @@ _SAVED = (
 )
 
 
-class _Kind(NamedTuple):
-    """One kind of file."""
+class _UnsupportedKind(NamedTuple):
+    """One kind of file that cannot be read."""
 
     name: str
     fits: Callable[[bytes], bool]
-    """By the first bytes of the content."""
+    """Returns whether the first bytes of the content are of this kind."""
     advice: str
 
 
@@ -38,28 +38,28 @@ def _begins(*words: bytes) -> Callable[[bytes], bool]:
 
 
 _KINDS = (
-    _Kind(
+    _UnsupportedKind(
         "a memory timeline page, which holds a picture and no data",
         lambda start: b"<html" in start[:200].lower() and b"memory timeline" in start[:1000].lower(),
         _RAW,
     ),
-    _Kind(
+    _UnsupportedKind(
         "a memory timeline of sums by category, without the single allocations",
         lambda start: _SUMS.match(start) is not None,
         _RAW,
     ),
-    _Kind(
+    _UnsupportedKind(
         "what torch.save writes, a zip archive",
         lambda start: start.startswith(b"PK\x03\x04") and b"/data.pkl" in start[:1000],
         _SAVED,
     ),
-    _Kind("a zip archive", _begins(b"PK\x03\x04"), _UNPACK),
-    _Kind("packed by bzip2", _begins(b"BZh"), _UNPACK),
-    _Kind("packed by xz", _begins(b"\xfd7zXZ\0"), _UNPACK),
-    _Kind("packed by zstd", _begins(b"\x28\xb5\x2f\xfd"), _UNPACK),
-    _Kind("packed by gzip twice", _begins(b"\x1f\x8b"), _UNPACK),
-    _Kind("a tar archive", lambda start: start[257:262] == b"ustar", _UNPACK),
-    _Kind(
+    _UnsupportedKind("a zip archive", _begins(b"PK\x03\x04"), _UNPACK),
+    _UnsupportedKind("packed by bzip2", _begins(b"BZh"), _UNPACK),
+    _UnsupportedKind("packed by xz", _begins(b"\xfd7zXZ\0"), _UNPACK),
+    _UnsupportedKind("packed by zstd", _begins(b"\x28\xb5\x2f\xfd"), _UNPACK),
+    _UnsupportedKind("packed by gzip twice", _begins(b"\x1f\x8b"), _UNPACK),
+    _UnsupportedKind("a tar archive", lambda start: start[257:262] == b"ustar", _UNPACK),
+    _UnsupportedKind(
         "a pointer of Git LFS, not the file itself",
         _begins(b"version https://git-lfs.github.com/"),
         "fetch it with: git lfs pull",
@@ -67,17 +67,17 @@ _KINDS = (
 )
 
 
-def _kind(start: bytes) -> _Kind | None:
+def _kind(start: bytes) -> _UnsupportedKind | None:
     return next((kind for kind in _KINDS if kind.fits(start)), None)
 
 
 def sniff(head: bytes, path: Path) -> bool:  # noqa: ARG001 (the interface of formats)
-    """Whether the file is known by its look."""
+    """Return whether the file is of a known kind."""
     return _kind(beginning(head)) is not None
 
 
 def read(path: Path) -> NoReturn:
-    """Say what the file is and what to do instead."""
+    """Raise FormatError that says what the file is and what to do instead."""
     with path.open("rb") as file:
         kind = _kind(beginning(file.read(1 << 16)))
     if kind is None:

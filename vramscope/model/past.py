@@ -74,7 +74,7 @@ class StretchPeaks(Table):
 
 
 @dataclass(frozen=True, slots=True)
-class SettledSteps(Table):
+class SummarizedSteps(Table):
     """The oldest steps, whose marks were removed as well: each has its peak but no phases. One row per step,
     in order.
     """
@@ -117,6 +117,6 @@ class Past:
     phases: Phases = field(default_factory=Phases.of)
     """Phases of these steps, and those outside of steps."""
     peaks: StretchPeaks = field(default_factory=StretchPeaks.of)
-    """Peaks between the marks after the settled steps."""
-    settled: SettledSteps = field(default_factory=SettledSteps.of)
+    """Peaks between the marks after the summarized steps."""
+    settled: SummarizedSteps = field(default_factory=SummarizedSteps.of)
     """The first rows of ``steps``."""

@@ -1,1 +1,4 @@
-"""The trace directory: schema, appending writer, reader. Only here and in export/ is Arrow known."""
+"""The trace directory.
+
+Its schema, its appending writer, its reader. Only this package and export/ use Arrow.
+"""

@@ -1,4 +1,4 @@
-"""The tables of the model as Arrow's record batches."""
+"""Conversion of the model's tables to Arrow record batches, and the files that they are appended to."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,29 +18,29 @@ from vramscope.store.write.append_file import AppendFile
 
 
 def batch(stream: str, columns: Sequence[pa.Array]) -> pa.RecordBatch:
-    """Of one stream, its columns in order."""
+    """Return a record batch of *stream* from its columns, which are in the order of the schema."""
     return pa.RecordBatch.from_arrays(list(columns), schema=SCHEMAS[stream])
 
 
 def compressed(rows: pa.RecordBatch) -> memoryview:
-    """The message of one batch, its buffers packed. For what is written rarely and kept long."""
+    """Return the Arrow message of one batch with compressed buffers: for rare, long-lived data."""
     codec = "zstd" if pa.Codec.is_available("zstd") else None
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as stream:
         stream.write_batch(rows)
-    # Between the schema and the mark of the end, which a file that goes on has not.
+    # Only the bytes between the schema and the end-of-stream marker: a file that grows has no such marker.
     return memoryview(sink.getvalue())[len(rows.schema.serialize()) : -8]
 
 
 class SealedFile:
-    """One stream of a trace, appended to: every message with a checksum over all up to it."""
+    """An append-only file of one stream; every message carries a checksum over the file up to it."""
 
     __slots__ = ("_file", "_next", "_sum")
 
     def __init__(self, path: Path, owner: Owner, stream: str, known: FileSum | None = None) -> None:
-        """*known*: what the file holds already. Raises OSError."""
+        """Open *path*; *known* is the sum of what the file already holds. Raises OSError."""
         self._file = AppendFile(path)
-        # Ctrl-C may have come before anybody remembered what the file holds.
+        # Ctrl-C may have interrupted the writer before it stored the sum of the file.
         self._sum = known or (_sum_of(path) if self._file.size else FileSum())
         self._next: tuple[int, FileSum] | None = None
         if not self._file.size:
@@ -48,23 +48,23 @@ class SealedFile:
 
     @property
     def size(self) -> int:
-        """Bytes of whole messages."""
+        """The size of all whole messages, in bytes."""
         return self._file.size
 
     @property
     def sum(self) -> FileSum:
-        """Over all that is in the file."""
-        # What the file has counts: Ctrl-C may have come between the write and whatever follows it.
+        """The rows, messages and checksum of the whole file."""
+        # The size of the file decides: Ctrl-C may have come between the write and the statements after it.
         if self._next is not None and self._next[0] == self._file.size:
             self._sum = self._next[1]
         return self._sum
 
     def append(self, rows: pa.RecordBatch, number: int = 0, *, is_packed: bool = False) -> int:
-        """Add a batch, the *number*-th of its rank; returns its bytes. Raises OSError."""
+        """Append a batch, the *number*-th of its rank; return its size in bytes. Raises OSError."""
         return self._append(compressed(rows) if is_packed else rows.serialize(), number, len(rows))
 
     def close(self, *, durable: bool) -> None:
-        """Let go of the file; with *durable* after the disk has it. Raises OSError."""
+        """Close the file; with *durable*, wait for the disk first. Raises OSError."""
         self._file.close(durable=durable)
 
     def _append(self, message: Any, number: int, n_rows: int) -> int:
@@ -85,9 +85,9 @@ def _sum_of(path: Path) -> FileSum:
 def write_compressed(
     path: Path, rows: Sequence[pa.RecordBatch], owner: Owner, known: FileSum | None = None
 ) -> FileSum:
-    """Append *rows* as one batch, and wait for the disk; what the file then holds. Raises OSError.
+    """Append *rows* as one compressed batch and wait for the disk. Raises OSError.
 
-    *known*: what it holds already.
+    *known* is the sum of what the file already holds; the sum of the whole file is returned.
     """
     stream = path.name.removesuffix(SUFFIX).rpartition("-")[0]
     file = SealedFile(path, owner, stream, known)
@@ -101,18 +101,18 @@ def write_compressed(
 
 
 def row_of_state(state: Snapshot, *, reported: bool) -> pa.RecordBatch:
-    """A whole state is one row."""
+    """Return the allocator's state as a batch of one row."""
     head = [array([state.event], "i8"), array([state.time_ns], "i8"), array([reported], "?")]
     return batch(STATES, [*head, _list_of_one(state.segments), _list_of_one(state.blocks)])
 
 
 def array(values: Sequence[int], dtype: str) -> pa.Array:
-    """A column of numbers."""
+    """Return *values* as an Arrow column of numbers."""
     return number_array(np.array(values, dtype))
 
 
 def arrays(table: Table) -> list[pa.Array]:
-    """The columns of a table; names as strings."""
+    """Return the columns of a table, with names as strings."""
     names = getattr(table, "names", ())
     return [
         _named(column, names) if names and name == "name" else number_array(column)
@@ -121,13 +121,16 @@ def arrays(table: Table) -> list[pa.Array]:
 
 
 def _named(column: NDArray[Any], names: Sequence[str]) -> pa.Array:
-    """The strings that *column* stands for; a call costs its rows, not all names so far."""
+    """Return the strings that the indices in *column* stand for.
+
+    The cost grows with the rows of the call, not with the number of all names so far.
+    """
     used, row_of = np.unique(column, return_inverse=True)
     return string_array(names[index] for index in used).take(number_array(row_of))
 
 
 def _list_of_one(table: Table) -> pa.Array:
-    """All rows of *table* as the value of one row."""
+    """Return all rows of *table* as a list column of one row."""
     kind = SCHEMAS[STATES].field(type(table).__name__.lower()).type
     rows = pa.StructArray.from_arrays(arrays(table), fields=list(kind.value_type))
     return pa.ListArray.from_arrays(array([0, len(table)], "i4"), rows, type=kind)

@@ -1,4 +1,4 @@
-"""Columns that grow at their end while earlier rows stay where they are."""
+"""Columns that grow at their end, and conversion between NumPy and Arrow without pandas."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,11 +11,11 @@ from vramscope.store.schema import arrow_type, numpy_type
 
 
 class GrowingColumn:
-    """One column, appended to.
+    """A column that rows are appended to.
 
-    Views handed out stay valid and unchanged: new rows go behind them, or into a larger copy. So a refresh
-    costs what is new, not what is there. Room is memory only once it is written to, and a column that is 0
-    throughout, as streams and pools mostly are, never is.
+    Views that were returned stay valid and unchanged: new rows go after them, or into a larger copy. So the
+    cost of a refresh grows with the new rows, not with all rows. Reserved capacity uses memory only once it
+    is written to. A column of zeros, as CUDA streams and pools mostly are, is never written to.
     """
 
     __slots__ = ("_data", "_is_zero", "_n_rows")
@@ -29,7 +29,7 @@ class GrowingColumn:
         return self._n_rows
 
     def reserve(self, n_rows: int) -> None:
-        """Make room for so many more rows; untouched room costs no memory."""
+        """Reserve capacity for *n_rows* more rows; unused capacity costs no memory."""
         needed = self._n_rows + n_rows
         if needed > len(self._data):
             grown = np.zeros(max(needed, len(self._data) * 3 // 2), self._data.dtype)
@@ -38,7 +38,7 @@ class GrowingColumn:
             self._data = grown
 
     def extend(self, rows: NDArray[Any]) -> None:
-        """Add *rows* at the end."""
+        """Append *rows* at the end of the column."""
         self.reserve(len(rows))
         if not self._is_zero or np.any(rows):
             self._is_zero = False
@@ -46,12 +46,12 @@ class GrowingColumn:
         self._n_rows += len(rows)
 
     def view(self) -> NDArray[Any]:
-        """The rows so far."""
+        """Return a view of the rows so far."""
         return self._data[: self._n_rows]
 
 
 class Names:
-    """Each string once, by index; 0 is ''."""
+    """A table that holds each string once; index 0 is the empty string."""
 
     __slots__ = ("_index",)
 
@@ -59,7 +59,7 @@ class Names:
         self._index = {"": 0}
 
     def indices(self, column: pa.Array) -> NDArray[Any]:
-        """An index per row of a column of strings; null counts as ''."""
+        """Return the index of each row's string; null counts as the empty string."""
         encoded = (column.fill_null("") if column.null_count else column).dictionary_encode()
         own = np.array([self._add(text) for text in encoded.dictionary.to_pylist()], "i4")
         return own[to_numpy(encoded.indices)]
@@ -68,15 +68,15 @@ class Names:
         return self._index.setdefault(text, len(self._index))
 
     def tuple(self) -> tuple[str, ...]:
-        """The strings by index."""
+        """Return the strings in the order of their indices."""
         return tuple(self._index)
 
 
 def numbers(batch: pa.RecordBatch, name: str, dtype: str, absent: int = 0) -> NDArray[Any]:
-    """The column *name* as NumPy numbers: *absent* where there is no such column, zeros where it is null;
-    converted where it is wider.
+    """Return the column *name* as a NumPy array of *dtype*.
 
-    Raises pa.ArrowException where it is something else than numbers that fit.
+    A missing column is filled with *absent*, a null is 0, and a wider type is converted. Raises
+    pa.ArrowException if the values are not numbers that fit *dtype*.
     """
     at = batch.schema.get_field_index(name)
     if at < 0:
@@ -90,17 +90,17 @@ def numbers(batch: pa.RecordBatch, name: str, dtype: str, absent: int = 0) -> ND
 
 
 def strings(batch: pa.RecordBatch, name: str) -> pa.Array:
-    """The column *name* as an array of strings: '' where it is missing."""
+    """Return the column *name* as an array of strings; a missing column is filled with empty strings."""
     at = batch.schema.get_field_index(name)
     return pa.repeat("", len(batch)) if at < 0 else batch.column(at).cast(pa.string())
 
 
-# pa.array and Array.to_numpy import pandas where it is installed: 0.3 s of a training's start and of every
-# report, for nothing. These go through Arrow's buffers instead.
+# pa.array and Array.to_numpy import pandas if it is installed. That costs 0.3 s at the start of every
+# training and of every report, and nothing here needs it. The functions below use Arrow's buffers instead.
 
 
 def to_numpy(column: pa.Array) -> NDArray[Any]:
-    """Numbers or booleans without nulls, as NumPy sees Arrow's own buffer (booleans are unpacked)."""
+    """Return numbers or booleans without nulls as a NumPy view of Arrow's buffer (booleans are unpacked)."""
     data, end = column.buffers()[1], column.offset + len(column)
     if data is None:
         return np.zeros(0, numpy_type(column.type))
@@ -111,13 +111,13 @@ def to_numpy(column: pa.Array) -> NDArray[Any]:
 
 
 def number_array(values: NDArray[Any]) -> pa.Array:
-    """Numbers or booleans, as Arrow sees NumPy's own memory (booleans are packed)."""
+    """Return numbers or booleans as an Arrow view of NumPy's memory (booleans are packed)."""
     data = np.packbits(values, bitorder="little") if values.dtype == bool else np.ascontiguousarray(values)
     return pa.Array.from_buffers(arrow_type(values.dtype.str), len(values), [None, pa.py_buffer(data)])
 
 
 def string_array(texts: Iterable[str]) -> pa.Array:
-    """Strings; lone surrogates (file names that are not UTF-8) are escaped."""
+    """Return an Arrow array of strings; lone surrogates (file names that are not UTF-8) are escaped."""
     encoded = [text.encode(errors="backslashreplace") for text in texts]
     ends = np.zeros(len(encoded) + 1, "i4")
     ends[1:] = np.cumsum([len(text) for text in encoded])

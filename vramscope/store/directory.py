@@ -1,4 +1,7 @@
-"""Is this directory a run? Asked of many; nothing is read, and Arrow not loaded."""
+"""Recognition of run directories by their names alone.
+
+Many directories are checked this way, so no file is read and Arrow is not imported.
+"""
 
 import re
 from pathlib import Path
@@ -7,12 +10,12 @@ MANIFEST = "manifest.json"
 
 
 def is_rank(directory: Path) -> bool:
-    """Whether one rank's trace is in this directory."""
+    """Return whether this directory holds the trace of one rank."""
     return (directory / MANIFEST).is_file()
 
 
 def ranks_of(run: Path) -> list[Path]:
-    """The directories of a run's ranks, in order; those without a manifest (yet) are left out."""
+    """Return the directories of a run's ranks in order, without those that have no manifest (yet)."""
     try:
         found = [
             path for path in run.iterdir() if re.fullmatch("rank[0-9]{1,9}", path.name) and is_rank(path)
@@ -23,5 +26,5 @@ def ranks_of(run: Path) -> list[Path]:
 
 
 def is_run(directory: Path) -> bool:
-    """Whether a run was recorded into this directory."""
+    """Return whether a run was recorded into this directory."""
     return bool(ranks_of(directory))

@@ -1,7 +1,8 @@
-"""Which complete record batches are in this file, and what is behind them?
+"""Reads the complete record batches of a file that may still grow, be cut or be damaged.
 
-Arrow's own reader raises at a torn end and cannot come back for more; this one takes each message of a stream
-when it is whole, remembers where it stopped, and tells an unfinished message from a damaged one.
+Arrow's own reader raises an error at a torn end and cannot continue later. This one yields each message of a
+stream once it is whole, remembers where it stopped, and distinguishes an unfinished message from a damaged
+one.
 """
 
 import stat
@@ -24,7 +25,7 @@ _BUFFER = 1 << 20
 _LONGEST_REASON = 200
 
 _DAMAGE = (pa.ArrowException, ArithmeticError, LookupError, MemoryError, TypeError, ValueError, struct.error)
-"""What bytes that nobody wrote can make of Arrow: not all of it is an error of its own."""
+"""The exceptions that Arrow raises on damaged bytes; not all of them are its own."""
 
 Decoded = TypeVar("Decoded")
 
@@ -39,21 +40,21 @@ class StreamFile:
 
     path: Path
     owner: Owner | None = None
-    """The trace it must belong to, and its place there; None: whatever it says."""
+    """The trace that the file must belong to, and its place there; None accepts any owner."""
     offset: int = 0
-    """Where the next message starts: everything before it has been read."""
+    """The byte at which the next message starts; everything before it has been read."""
     unfinished_bytes: int = 0
-    """Behind the last whole message: a batch that is being written, or was never finished."""
+    """Bytes after the last whole message: a batch that is being written, or was never finished."""
     damage: str = ""
-    """What is wrong at *offset*; '' while nothing is. Nothing behind it is read."""
+    """What is wrong at *offset*, or an empty string. Nothing after it is read."""
     sum: FileSum = field(default_factory=FileSum)
-    """Over everything before *offset*."""
+    """The rows, messages and checksum of everything before *offset*."""
     last_number: int = 0
-    """Of the last batch read, among all batches of the rank; 0 where they are not numbered."""
+    """The number of the last batch read, among all batches of the rank; 0 if they are not numbered."""
     _schema: pa.Schema | None = field(default=None, repr=False)
 
     def size(self) -> int:
-        """Bytes of the file; 0 where there is none (yet)."""
+        """Return the size of the file in bytes; 0 if it does not exist (yet)."""
         try:
             status = self.path.stat()
         except OSError:
@@ -61,16 +62,16 @@ class StreamFile:
         return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
     def new_bytes(self) -> int:
-        """What came since the last read; of a sparse file at most what the disk holds of it."""
+        """Return the bytes added since the last read; for a sparse file at most what the disk holds."""
         size = self.size()
         with suppress(OSError, AttributeError):  # Windows does not count blocks
             size = min(size, self.path.stat().st_blocks * 512)
         return max(0, size - self.offset - self.unfinished_bytes)
 
     def read(self, decode: Callable[[pa.RecordBatch], Decoded]) -> Iterator[Decoded]:
-        """Every whole batch that was not given before, decoded; never raises for what the file holds.
+        """Yield every new whole batch, decoded; never raise for what the file holds.
 
-        A batch that *decode* cannot make anything of is damage like any other.
+        A batch that *decode* cannot decode counts as damage.
         """
         size = self.size()
         if size == self.offset + self.unfinished_bytes:
@@ -78,7 +79,7 @@ class StreamFile:
         if size < self.offset:
             self.damage = f"it shrank to {size} bytes while it was read"
             return
-        # Damage is looked at again: on a network file system new bytes may first have been seen as zeros.
+        # Damage is checked again at each read: a network file system may first show new bytes as zeros.
         self.damage = ""
         try:
             with self.path.open("rb", _BUFFER) as file:
@@ -106,7 +107,7 @@ class StreamFile:
         self.unfinished_bytes = size - self.offset
 
     def _sealed(self, message: bytes) -> tuple[int, int]:
-        """The checksum up to *message*, and the number of its batch."""
+        """Return the checksum up to *message* and the number of its batch."""
         is_expected = self.owner is not None and bool(self.owner.trace)
         if len(message) == _PREFIX.size:
             if is_expected:
@@ -140,7 +141,7 @@ class StreamFile:
 
 
 def _message(file: BinaryIO, available: int) -> bytes:
-    """The next message with its prefix; empty where it is not whole."""
+    """Return the next message with its prefix; empty if it is not whole."""
     prefix = file.read(_PREFIX.size)
     if len(prefix) < _PREFIX.size:
         return b""
@@ -164,7 +165,7 @@ def _message(file: BinaryIO, available: int) -> bytes:
 
 
 def _body_size(metadata: bytes) -> int:
-    """``Message.bodyLength`` (Arrow's Message.fbs: field 3 of the root table), without flatbuffers."""
+    """Return ``Message.bodyLength`` (Arrow's Message.fbs: field 3 of the root table) without flatbuffers."""
     (table,) = struct.unpack_from("<I", metadata)
     (back,) = struct.unpack_from("<i", metadata, table)
     vtable = table - back

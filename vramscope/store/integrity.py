@@ -1,10 +1,10 @@
-"""Is every message of a trace's files the one that was written, in its place, in its file?
+"""Checksums that show whether every message of a trace is as it was written, in its place and its file.
 
-Each message carries a trailer at the end of its metadata, where Arrow pads and readers look for nothing: a
-mark, a CRC-32 and a number. The CRC covers the message and the CRC of the message before, so a batch that is
-missing, doubled or moved breaks it like a changed one. The number counts the batches of the whole rank, over
-all files: in the trace of a process that was killed, a gap shows that a file is gone or cut.
-CRC-32 of zlib: 1 to 3 GB/s, some 30 ms for the 49 MB of a million events.
+Each message carries a trailer at the end of its metadata, in the padding that Arrow's readers ignore: a
+marker, a CRC-32 and a number. The CRC covers the message and the CRC of the message before it, so a missing,
+doubled or moved batch breaks it as a changed one does. The number counts the batches of the whole rank, over
+all files: in the trace of a killed process, a gap shows that a file is missing or cut. The CRC-32 of zlib
+processes 1 to 3 GB/s: some 30 ms for the 49 MB of a million events.
 """
 
 import struct
@@ -20,35 +20,35 @@ _PREFIX = struct.Struct("<Ii")
 
 _TRACE, _FILE = b"vramscope.trace", b"vramscope.file"
 SUMMARY = "past"
-"""The directory by which files of a summary are named, whatever its generation."""
+"""The directory name in the paths of a summary's files, whatever the summary's generation."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileSum:
-    """How much a file holds, and the checksum over all of it."""
+    """The number of rows and messages in a file, and the checksum over all of it."""
 
     rows: int = 0
     messages: int = 0
-    """Record batches that carry a number."""
+    """The record batches that carry a number."""
     crc32: int = 0
-    """Of the last message, and so of all."""
+    """The CRC of the last message, which covers all messages before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The trace that a file belongs to, and its place there: metadata of the file's schema."""
+    """The trace that a file belongs to and its place there, stored in the metadata of the file's schema."""
 
     trace: str = ""
-    """The trace's ``id``; '' for a trace from before there were any."""
+    """The ``id`` of the trace; empty for a trace older than ids."""
     file: str = ""
-    """Relative to the rank's directory."""
+    """The path of the file, relative to the rank's directory."""
 
     def named(self, schema: pa.Schema) -> pa.Schema:
-        """*schema* with this owner in its metadata."""
+        """Return *schema* with this owner in its metadata."""
         return schema.with_metadata({_TRACE: self.trace, _FILE: self.file}) if self.trace else schema
 
     def complaint(self, schema: pa.Schema) -> str:
-        """Why a file of that schema is not this one; '' where it is."""
+        """Return why a file with *schema* is not this owner's; empty if it is."""
         metadata = schema.metadata or {}
         trace, file = metadata.get(_TRACE, b""), metadata.get(_FILE, b"")
         if trace != self.trace.encode():
@@ -59,9 +59,10 @@ class Owner:
 
 
 def sealed(message: Any, before: int, number: int = 0) -> tuple[bytes, int]:
-    """An Arrow message with its trailer, and its CRC; *before*: the CRC of the message before it in its file.
+    """Return an Arrow message with its trailer, and the CRC of both.
 
-    *number* is the batch's among all batches of the rank; 0 where batches are not counted.
+    *before* is the CRC of the message before it in its file. *number* counts the batch among all batches of
+    the rank; it is 0 if batches are not counted.
     """
     data = memoryview(message).cast("B")
     mark, metadata_size = _PREFIX.unpack_from(data)
@@ -78,11 +79,11 @@ class Seal:
     crc32: int
     number: int
     is_whole: bool
-    """Whether the message is the one that was written, after the one before."""
+    """Whether the message is unchanged and follows the message that it was written after."""
 
 
 def seal_of(message: Any, before: int) -> Seal | None:
-    """The trailer of *message*; None where it carries none."""
+    """Return the trailer of *message*; None if it carries none."""
     data = memoryview(message)
     end = _PREFIX.size + _PREFIX.unpack_from(data)[1]
     if end < _PREFIX.size + _TRAILER.size:

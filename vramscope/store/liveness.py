@@ -1,6 +1,6 @@
-"""Does the process that writes this trace still live?
+"""Finds out whether the process that writes a trace is still alive.
 
-A pid alone does not say: it may have been given away since, or belong to another machine or container.
+A pid alone does not answer that: it may have been reused since, or belong to another machine or container.
 """
 
 import os
@@ -10,23 +10,23 @@ from pathlib import Path
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE = Path("/proc/self/ns/pid")
-_GONE = ("Z", "X")  # exited, though its parent has not asked yet
+_GONE = ("Z", "X")  # exited, but its parent has not collected the exit status yet
 
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """What makes a pid unique; '' and 0 where the system does not tell (not Linux)."""
+    """The values that make a pid unique; empty and 0 on systems that do not report them (not Linux)."""
 
     boot: str = ""
-    """Of the kernel: the same on every container of one machine, new after each start."""
+    """The boot id of the kernel: the same in every container of a machine, new after each boot."""
     namespace: str = ""
-    """Of pids: containers of one machine count for themselves."""
+    """The pid namespace: containers of one machine number their processes separately."""
     started: int = 0
-    """When the process started, in clock ticks since the boot."""
+    """The start time of the process, in clock ticks since the boot."""
 
 
-def here() -> Incarnation:
-    """Of this process."""
+def current_incarnation() -> Incarnation:
+    """Return the boot id, pid namespace and start time of this process."""
     try:
         boot, namespace = _BOOT.read_text().strip(), str(_NAMESPACE.readlink())
     except OSError:
@@ -35,13 +35,13 @@ def here() -> Incarnation:
 
 
 def is_alive(host: str, pid: int, incarnation: Incarnation) -> bool | None:
-    """Whether the process lives; None where it cannot be told from here."""
-    me = here()
-    if incarnation.boot and me.boot:
-        if incarnation.boot != me.boot:
-            # The same machine after a restart, or another one that we cannot look into.
+    """Return whether the process is alive; None if that cannot be found out from this process."""
+    own = current_incarnation()
+    if incarnation.boot and own.boot:
+        if incarnation.boot != own.boot:
+            # Either the same machine after a reboot, or another machine whose processes are not visible here.
             return False if host and host == socket.gethostname() else None
-        if incarnation.namespace != me.namespace:
+        if incarnation.namespace != own.namespace:
             return None
         return _is_running(pid) and _started(pid) in (None, incarnation.started)
     return _is_running(pid) if host and host == socket.gethostname() else None
@@ -66,10 +66,10 @@ def _started(pid: int) -> int | None:
 
 
 def _status(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the third (the state) on; empty where unreadable."""
+    """Return the fields of /proc/PID/stat from the third (the state) on; empty if it cannot be read."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return []
-    # The second field is the program's name, in brackets, and may hold brackets and spaces itself.
+    # The second field is the program's name in brackets; the name may contain brackets and spaces itself.
     return text.rpartition(")")[2].split()

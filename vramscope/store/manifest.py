@@ -1,4 +1,4 @@
-"""What was recorded on a rank, by whom, and how did it end? The small JSON file beside the streams."""
+"""The manifest: a small JSON file that says what a rank recorded, which process did, and how it ended."""
 
 import hashlib
 import json
@@ -29,22 +29,22 @@ _CHECKSUM = "crc32"
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """How far a rank's directory was kept below a size."""
+    """The size cap of a rank's directory, and what was deleted because of it."""
 
     max_bytes: int = 0
     generation: int = 0
-    """Of the summary of what was taken; 0: nothing was taken yet."""
+    """The generation of the summary; 0 if nothing was deleted yet."""
     first_part: int = 0
-    """The first that is still there with all its detail."""
+    """The first part that still has all its detail."""
     events: Mapping[int, int] = field(default_factory=dict)
-    """How many events of each device were taken."""
+    """The number of deleted events of each device."""
     messages: int = 0
-    """How many numbered record batches went with them."""
+    """The number of numbered record batches that were deleted with them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One rank's ``manifest.json``."""
+    """The contents of one rank's ``manifest.json``."""
 
     source: str = "cuda"
     process: Process = field(default_factory=Process)
@@ -53,31 +53,31 @@ class Manifest:
     started_ns: int = 0
     outcome: Outcome = Outcome.RUNNING
     ended_ns: int = 0
-    """0 while it runs."""
+    """Unix time of the end; 0 while it runs."""
     error: str = ""
-    """The exception that ended it, one line."""
+    """The exception that ended it, in one line."""
     stopped: str = ""
-    """Why writing stopped before the end (a full disk); '' where it did not."""
+    """The reason why writing stopped before the end (such as a full disk); empty if it did not."""
     cap: Cap | None = None
-    """Of a trace in several parts."""
+    """The size cap of a trace in several parts."""
     id: str = ""
-    """Names this trace: every file of it carries it. '' for a trace from before there were checksums."""
+    """The id of this trace, which each of its files carries; empty for a trace older than checksums."""
     files: Mapping[str, FileSum] = field(default_factory=dict)
-    """What every file held when this manifest was written, by its path in the rank's directory."""
+    """The sum of every file when this manifest was written, by its path in the rank's directory."""
     is_changed: bool = False
-    """Whether it is not as its writer left it."""
+    """Whether the file differs from what its writer wrote."""
 
 
 def new_id(process: Process, incarnation: Incarnation, started_ns: int) -> str:
-    """The id of the trace that a process starts at a moment: no other trace has it."""
+    """Return a unique id for the trace that a process starts at a moment."""
     known = (process.host, process.pid, process.rank, incarnation.boot, incarnation.started, started_ns)
     return hashlib.sha256(repr(known).encode(errors="backslashreplace")).hexdigest()[:32]
 
 
 def write(path: Path, manifest: Manifest, *, durable: bool) -> int:
-    """Replace the file in one step, so that a reader always finds a whole one; returns its bytes.
+    """Replace the file in one step, so that a reader always finds a whole one; return its size in bytes.
 
-    Raises OSError, and then the file is as it was.
+    Raises OSError, and then the file is unchanged.
     """
     document = _to_json(manifest)
     if manifest.id:
@@ -98,7 +98,7 @@ def write(path: Path, manifest: Manifest, *, durable: bool) -> int:
 
 
 def read(path: Path) -> Manifest:
-    """Raises StoreError where the file is missing, damaged, or of a newer major version."""
+    """Read a manifest. Raises StoreError if it is missing, damaged or of a newer major version."""
     document = _document(path)
     try:
         _check_version(document)
@@ -108,7 +108,10 @@ def read(path: Path) -> Manifest:
 
 
 def _text(document: Mapping[str, Any]) -> bytes:
-    """A line for each key. json's own indentation takes ten times as long, twice in every `with record()`."""
+    """Return the JSON text with a line per key.
+
+    json's own indentation takes ten times as long, twice in every `with record()`.
+    """
     lines = (
         f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in document.items()
     )
@@ -116,7 +119,7 @@ def _text(document: Mapping[str, Any]) -> bytes:
 
 
 def _checksum(document: Mapping[str, Any]) -> int:
-    """The CRC-32 over all values but itself, whatever their order and the white space around them."""
+    """Return the CRC-32 over all values but itself, independent of their order and of white space."""
     values = {name: value for name, value in document.items() if name != _CHECKSUM}
     return zlib.crc32(json.dumps(values, sort_keys=True, separators=(",", ":")).encode())
 
@@ -207,7 +210,7 @@ def _files(document: Mapping[str, Any]) -> dict[str, FileSum]:
 
 
 def _is_changed(document: Mapping[str, Any]) -> bool:
-    # Of 1.3 and 2.2 on; a key that was damaged is no reason to look away.
+    # Versions from 1.3 and 2.2 on carry a checksum; the check is made even if its key was damaged.
     version = _mapping(document, "schema")
     known = schema.FIRST_WITH_CHECKSUMS.get(_get(version, "major", 0), 0)
     is_expected = "id" in document or _CHECKSUM in document or _get(version, "minor", 0) >= known
@@ -219,7 +222,7 @@ def _cap(document: Mapping[str, Any]) -> Cap:
     if not all(re.fullmatch("[0-9]{1,5}", device) for device in counts):
         raise ValueError("'events' is not by device; the manifest is damaged")
     found = _shape(Cap, document, events={int(device): _get(counts, device, 0) for device in counts})
-    # Numbers become parts of directories' names.
+    # The numbers become part of the names of directories.
     if min(found.generation, found.first_part, *found.events.values(), 0) < 0:
         raise ValueError("'cap' holds what cannot be; the manifest is damaged")
     return found
@@ -234,7 +237,7 @@ def _device(document: Mapping[str, Any]) -> Device:
 
 
 def _outcome(text: str, ended_ns: int) -> Outcome:
-    """A word that a newer writer knows means what it looks like: ended, or not."""
+    """Return the outcome; an unknown word of a newer writer counts as ended if there is an end time."""
     try:
         return Outcome(text)
     except ValueError:
@@ -242,7 +245,7 @@ def _outcome(text: str, ended_ns: int) -> Outcome:
 
 
 def _shape(shape: type[Shape], document: Mapping[str, Any], **known: Any) -> Shape:
-    """The dataclass from the values of its names; what is missing keeps its default."""
+    """Build the dataclass from the values of its field names; a missing field keeps its default."""
     default = shape()
     found = {
         f.name: _get(document, f.name, getattr(default, f.name)) for f in fields(shape) if f.name not in known

@@ -1,7 +1,7 @@
-"""In which directories does a trace go on? One grows; whole ones may be taken, oldest first.
+"""The directories of a trace in several parts: one grows, complete ones may be deleted, oldest first.
 
-The first part is the rank's own directory. A trace that never outgrew its cap has no other, and is what
-readers before schema 2 know.
+The first part is the rank's own directory. A trace that never reached its cap has no other part; it is the
+only form that readers before schema 2 know.
 """
 
 import re
@@ -12,17 +12,17 @@ from vramscope.store.schema import IN_SUMMARIES, device_of
 
 
 def part(rank: Path, number: int) -> Path:
-    """The directory of a part: 0 is the rank's own."""
+    """Return the directory of a part; part 0 is the rank's own directory."""
     return rank / f"part{number}" if number else rank
 
 
 def past(rank: Path, generation: int) -> Path:
-    """The directory of what is left of the parts that were taken; a new one each time."""
+    """Return the directory of the summary of deleted parts; each generation has a new one."""
     return rank / f"past{generation}"
 
 
 def homes(rank: Path, cap: Cap | None) -> list[Path]:
-    """Where the streams of a rank are, in the order in which they go on."""
+    """Return the directories that hold the streams of a rank, in order."""
     if cap is None:
         return [rank]
     begin = [past(rank, cap.generation)] if cap.generation else []
@@ -34,28 +34,28 @@ def homes(rank: Path, cap: Cap | None) -> list[Path]:
 
 
 def unreachable(rank: Path, cap: Cap | None) -> int:
-    """How many parts stand after one that is not there: what they hold has no place any more."""
+    """Return the number of parts after a missing one: their rows have no known position."""
     first, n_reached = (
         (0, 1) if cap is None else (cap.first_part, len(homes(rank, cap)) - bool(cap.generation))
     )
     beyond = (part(rank, number) for number in _numbers(rank) if number >= first + n_reached)
-    # A process may have been killed between making the directory of its next part and telling of it.
+    # A process may have been killed between making the directory of its next part and writing into it.
     return sum(any(is_in_part(path.name) for path in home.iterdir()) for home in beyond if home.is_dir())
 
 
 def _numbers(rank: Path) -> set[int]:
-    """Of the parts' directories beside the first part, which is the rank's own directory."""
+    """Return the numbers of the parts' directories, without the first part (the rank's own directory)."""
     found = (re.fullmatch("part([1-9][0-9]{0,8})", path.name) for path in rank.iterdir())
     return {int(match[1]) for match in found if match is not None}
 
 
 def file_of(home: Path, rank: Path, name: str) -> str:
-    """The path of a file in the rank's directory, with ``/``."""
+    """Return the path of a file in the rank's directory, with ``/``."""
     return name if home == rank else f"{home.name}/{name}"
 
 
 def number_of(file: str) -> int | None:
-    """The part that a file of a rank is in; None for those that are in no part, or in a summary."""
+    """Return the part that a file of a rank is in; None for files in no part or in a summary."""
     home, _, name = file.rpartition("/")
     match = re.fullmatch("part([1-9][0-9]{0,8})", home)
     if match is not None:

@@ -1,8 +1,8 @@
-"""Which files does a trace directory have, and which columns are in each?
+"""The files of a trace directory and the columns of each.
 
-docs/trace-format.md says the same for people; a test keeps the two together. A column or a file more is a new
-MINOR (older readers skip it, newer readers fill it with zeros, or with −1 in samples); anything that an older
-reader would get wrong is a new MAJOR.
+docs/trace-format.md documents the same, and a test compares the two. A new column or file is a new MINOR
+version (older readers skip it, newer readers fill it with zeros, or with −1 in samples). A change that an
+older reader would misread is a new MAJOR version.
 """
 
 import re
@@ -14,17 +14,17 @@ import pyarrow as pa
 
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.marks import Labels, Marks
-from vramscope.model.past import SettledSteps, StretchPeaks
+from vramscope.model.past import StretchPeaks, SummarizedSteps
 from vramscope.model.snapshot import Blocks, Segments
 from vramscope.model.table import Table
 from vramscope.model.trace import Trace
 
 WHOLE = (1, 3)
-"""Major and minor of a trace in one part."""
+"""The major and minor version of a trace in one part."""
 IN_PARTS = (2, 2)
-"""Of one in several: an older reader would take the first for all."""
+"""The version of a trace in several parts: an older reader would take the first part for the whole."""
 FIRST_WITH_CHECKSUMS: Mapping[int, int] = {1: 3, 2: 2}
-"""Major → the minor since which files carry checksums and the id of their trace."""
+"""Maps a major to the first minor version whose files carry checksums and the id of their trace."""
 
 SUFFIX = ".arrows"  # Arrow's name for the streaming format
 
@@ -32,19 +32,22 @@ SUFFIX = ".arrows"  # Arrow's name for the streaming format
 def _fields(table: type[Table]) -> list[pa.Field]:
     named = hasattr(table, "names")
     return [
-        # Names are stored as themselves: an index would need its list to be rewritten.
+        # Names are stored as strings: an index would need its list to be rewritten.
         pa.field(name, pa.string() if named and name == "name" else arrow_type(dtype), nullable=False)
         for name, dtype in table.DTYPES.items()
     ]
 
 
 def arrow_type(dtype: str) -> pa.DataType:
-    """Of a NumPy dtype such as ``'i8'``."""
+    """Return the Arrow type of a NumPy dtype such as ``'i8'``."""
     return pa.from_numpy_dtype(np.dtype(dtype))
 
 
 def numpy_type(kind: pa.DataType) -> np.dtype[Any]:
-    """Of integers and booleans, which both libraries call the same; Arrow's own answer needs pandas."""
+    """Return the NumPy dtype of an Arrow integer or boolean, which have the same names in both libraries.
+
+    Arrow's own conversion needs pandas.
+    """
     return np.dtype(str(kind))
 
 
@@ -56,13 +59,13 @@ TABLES: Mapping[str, type[Table]] = {"events": Trace, "marks": Marks, "labels": 
 """Streams that hold one table of the model, one file per device."""
 
 ABSENT: Mapping[str, int] = {"samples": UNKNOWN}
-"""What a column of a stream that its file does not have is filled with, where not with zeros."""
+"""The value of a stream's missing columns if it is not zero."""
 
 ADDED_LATER: Mapping[str, frozenset[str]] = {
     "labels": frozenset({"element_bytes"}),
     "samples": frozenset(list(Counters.DTYPES)[8:]),
 }
-"""Columns that older files lack; every other column is in every file."""
+"""The columns that older files lack; every other column is in every file."""
 
 PEAKS = "peaks"
 STEPS = "steps"
@@ -74,8 +77,8 @@ NOTES = "notes"
 SCHEMAS: Mapping[str, pa.Schema] = {
     **{stream: pa.schema(_fields(table)) for stream, table in TABLES.items()},
     PEAKS: pa.schema(_fields(StretchPeaks)),
-    STEPS: pa.schema(_fields(SettledSteps)),
-    # A state is one row, so that it is there whole or not at all.
+    STEPS: pa.schema(_fields(SummarizedSteps)),
+    # A state is one row, so that it is stored completely or not at all.
     STATES: pa.schema(
         [
             pa.field("event", pa.int64(), nullable=False),
@@ -114,22 +117,22 @@ OF_THE_RANK = frozenset({STACKS, NOTES})
 """Streams with one file per rank; every other stream has one per device."""
 
 IN_EACH_PART = frozenset({*TABLES, STATES})
-"""Streams that go on in the next part; every other is one file, whatever is taken."""
+"""Streams that continue in the next part; every other stream is one file and is never deleted."""
 
 IN_SUMMARIES = frozenset({*IN_EACH_PART, PEAKS, STEPS})
-"""Streams that tell what is left of parts that were taken."""
+"""Streams of the summary of deleted parts."""
 
 EVERY_DEVICE = -1
-"""``notes.device`` of what concerns the whole rank."""
+"""The value of ``notes.device`` for notes on the whole rank."""
 
 
 def file_name(stream: str, device: int | None = None) -> str:
-    """``events-0.arrows``, ``stacks.arrows``."""
+    """Return the name of a stream's file, such as ``events-0.arrows`` or ``stacks.arrows``."""
     return f"{stream}{SUFFIX}" if device is None else f"{stream}-{device}{SUFFIX}"
 
 
 def device_of(file: str) -> int | None:
-    """The device that a stream's file belongs to; None for files of the rank and for unknown streams."""
+    """Return the device of a stream's file; None for files of the rank and for unknown streams."""
     match = re.fullmatch(r"([a-z_]+)-([0-9]{1,5})" + re.escape(SUFFIX), file)
     known = match is not None and match[1] in SCHEMAS and match[1] not in OF_THE_RANK
     return int(match[2]) if match is not None and known else None

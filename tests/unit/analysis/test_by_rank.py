@@ -11,7 +11,7 @@ from vramscope.analysis.by_rank import NONE, by_rank
 from vramscope.errors import UsageError
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import Steps
-from vramscope.model.past import Past, SettledSteps
+from vramscope.model.past import Past, SummarizedSteps
 from vramscope.model.recording import Recording
 from vramscope.model.trace import Action
 
@@ -123,7 +123,7 @@ def test_a_step_whose_events_a_cap_took_has_its_peak_left(on_rank):
     past = Past(
         n_events=30,
         steps=Steps.of(index=[0], start_event=[0], end_event=[30]),
-        settled=SettledSteps.of(start_event=[0], end_event=[30], allocated=[9000]),
+        settled=SummarizedSteps.of(start_event=[0], end_event=[30], allocated=[9000]),
     )
 
     found = by_rank(on_rank(0, [10], (A, 1, KIB), past=past), step=0)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from vramscope.analysis.peak import findings, peak
 from vramscope.model.marks import Phase, Phases, Steps
-from vramscope.model.past import Past, SettledSteps, StretchPeaks
+from vramscope.model.past import Past, StretchPeaks, SummarizedSteps
 from vramscope.model.recording import Recording
 from vramscope.model.trace import Action
 
@@ -45,7 +45,7 @@ def test_of_a_run_that_outgrew_its_cap_the_oldest_steps_count_too(recording, set
     past = Past(
         n_events=30,
         steps=Steps.of(index=[0, 1, 2], start_event=[0, 10, 20], end_event=[10, 20, 30]),
-        settled=SettledSteps.of(start_event=[0, 10], end_event=[10, 20], allocated=[settled, 1000]),
+        settled=SummarizedSteps.of(start_event=[0, 10], end_event=[10, 20], allocated=[settled, 1000]),
         peaks=StretchPeaks.of(event=[20, 25], allocated=[7000, 8000]),
     )
 

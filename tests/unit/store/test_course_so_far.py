@@ -6,7 +6,7 @@ import pytest
 from vramscope.model.marks import MarkKind, Marks, Phase
 from vramscope.model.program import resolve
 from vramscope.store.read import incremental_steps
-from vramscope.store.read.incremental_steps import CourseSoFar
+from vramscope.store.read.incremental_steps import IncrementalSteps
 
 FORWARD, BACKWARD, OPTIMIZER = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
 STEP = ((FORWARD, 0), (BACKWARD, 0), (OPTIMIZER, 7), (Phase.ZERO_GRAD, 0))
@@ -57,7 +57,7 @@ def few_are_enough(monkeypatch):
 
 @pytest.mark.parametrize("turn", [STEP, CLEARING_FIRST, WITHOUT_OPTIMIZER, GAN, WITH_EVALUATION])
 def test_each_look_finds_what_the_whole_says(turn):
-    loop, so_far = Loop(), CourseSoFar()
+    loop, so_far = Loop(), IncrementalSteps()
     for _ in range(60):
         loop.turn(turn)
     for marks, n_events, end_ns in looks(loop.marks()):
@@ -66,7 +66,7 @@ def test_each_look_finds_what_the_whole_says(turn):
 
 @pytest.mark.parametrize("kind", [MarkKind.STEP, MarkKind.ENTER])
 def test_a_program_that_says_its_steps_late_is_believed_at_once(kind):
-    loop, so_far = Loop(), CourseSoFar()
+    loop, so_far = Loop(), IncrementalSteps()
     for i in range(60):
         loop.turn(STEP)
         if i > 40:
@@ -77,7 +77,7 @@ def test_a_program_that_says_its_steps_late_is_believed_at_once(kind):
 
 
 def test_a_block_around_everything_stays_open():
-    loop, so_far = Loop(), CourseSoFar()
+    loop, so_far = Loop(), IncrementalSteps()
     loop.mark(MarkKind.ENTER)
     for _ in range(60):
         loop.turn(STEP)
@@ -93,7 +93,7 @@ def test_finished_steps_are_not_gone_through_again(monkeypatch):
         return resolve(marks, n_events, end_ns)
 
     monkeypatch.setattr(incremental_steps, "resolve", noticed)
-    loop, so_far = Loop(), CourseSoFar()
+    loop, so_far = Loop(), IncrementalSteps()
     for _ in range(400):
         loop.turn(STEP)
     n_looks = sum(so_far.resolve(*look) is not None for look in looks(loop.marks(), seed=1))
@@ -102,7 +102,7 @@ def test_finished_steps_are_not_gone_through_again(monkeypatch):
 
 
 def test_marks_that_became_fewer_are_read_anew():
-    loop, so_far = Loop(), CourseSoFar()
+    loop, so_far = Loop(), IncrementalSteps()
     for _ in range(40):
         loop.turn(STEP)
     so_far.resolve(loop.marks(), 10**6, 10**9)

@@ -14,7 +14,7 @@ import pytest
 from vramscope.model.device import Process
 from vramscope.model.recording import Outcome
 from vramscope.store import liveness, manifest
-from vramscope.store.liveness import Incarnation, here, is_alive
+from vramscope.store.liveness import Incarnation, current_incarnation, is_alive
 from vramscope.store.read.reader import Reader
 from vramscope.store.write.writer import Writer
 
@@ -24,11 +24,14 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="ne
 
 
 def test_this_process_is_alive() -> None:
-    assert is_alive(HOST, os.getpid(), here()) is True
+    assert is_alive(HOST, os.getpid(), current_incarnation()) is True
 
 
 def test_a_pid_that_was_given_to_another_process_is_not_ours() -> None:
-    assert is_alive(HOST, os.getpid(), replace(here(), started=here().started - 1)) is False
+    assert (
+        is_alive(HOST, os.getpid(), replace(current_incarnation(), started=current_incarnation().started - 1))
+        is False
+    )
 
 
 def test_a_process_that_ended_is_dead_even_before_its_parent_asks(started: Any) -> None:
@@ -36,30 +39,30 @@ def test_a_process_that_ended_is_dead_even_before_its_parent_asks(started: Any) 
         while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
             time.sleep(0.005)
 
-        assert is_alive(HOST, process.pid, here()) is False
-    assert is_alive(HOST, process.pid, here()) is False
+        assert is_alive(HOST, process.pid, current_incarnation()) is False
+    assert is_alive(HOST, process.pid, current_incarnation()) is False
 
 
 @pytest.mark.parametrize("pid", [0, -1, 2**62])
 def test_a_pid_that_cannot_be_is_dead(pid: int) -> None:
-    assert is_alive(HOST, pid, here()) is False
+    assert is_alive(HOST, pid, current_incarnation()) is False
 
 
 def test_a_boot_ago_is_dead_on_this_machine_and_unknown_elsewhere() -> None:
-    before = replace(here(), boot="another")
+    before = replace(current_incarnation(), boot="another")
 
     assert is_alive(HOST, os.getpid(), before) is False
     assert is_alive("elsewhere", os.getpid(), before) is None
 
 
 def test_another_container_cannot_be_asked() -> None:
-    assert is_alive(HOST, os.getpid(), replace(here(), namespace="pid:[1]")) is None
+    assert is_alive(HOST, os.getpid(), replace(current_incarnation(), namespace="pid:[1]")) is None
 
 
 def test_without_proc_the_pid_and_the_host_must_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(liveness, "_BOOT", Path("/nowhere"))
 
-    assert here() == Incarnation()
+    assert current_incarnation() == Incarnation()
     assert is_alive(HOST, os.getpid(), Incarnation()) is True
     assert is_alive("elsewhere", os.getpid(), Incarnation()) is None
 

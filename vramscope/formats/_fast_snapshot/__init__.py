@@ -1,14 +1,46 @@
-"""How does a snapshot become columns without a dict per event?
+r"""Fast reader of pickled snapshots: events become columns without a dict per event.
 
-A pickled snapshot of a million events is 150 MB of opcodes that CPython turns into a million dicts and
-ten million references. Here the file is walked once, in windows of some megabytes: runs of events of known
-shape (``_shapes.py``) go straight into columns; everything else, usually one byte in a hundred, is verified
-and built as ever (``_pickle.py``), with a number in place of every run.
+A pickled snapshot of a million events is 150 MB of opcodes, which CPython turns into a million dicts and ten
+million references. This reader walks the file once, in windows of some megabytes. Runs of events of a known
+shape go straight into columns. Everything else, usually one byte in a hundred, is verified and built by
+``formats/_pickle.py``, with the number of a run in place of the run's events.
 
-Nothing rests on guessing. A run is taken only where reading opcode for opcode from the start of the file
-arrives at its first byte, and every byte of it is compared with a shape; what it refers to is looked up
-among the objects built. Wherever something is not as torch writes it, ``Irregular`` says so, and the file is
-read the slow way, to the same result or the same refusal.
+What one event looks like, in pickle protocol 4 or 5 (one line per item, bytes in hex)::
+
+    7D 94 28            }  MEMOIZE  (       a new dict, numbered in the memo; its items follow
+    68 05   68 06       h 5     h 6         "action": a reference to the string "alloc"
+    68 07   8A 06 ....  h 7     LONG1 6     "addr": 6 bytes, little-endian
+    68 09   4A ....     h 9     J           "size": 4 bytes
+    68 0A   4B 00       h 10    K           "stream": 1 byte
+    68 0B   5D 94       h 11    ]  MEMOIZE  "frames": a new list, or a reference to an earlier one
+        28 68 20 6A ....  65    (  h  j  e  the list's contents: references to the dicts of frames
+    75                  u                   the end of the dict
+
+``h`` (1 byte) and ``j`` (4 bytes) refer to an object by its number in the memo. The keys are strings that the
+first event of the file defines. Nearly all events of a file have one of some thirty *shapes*: the same
+opcodes at the same places, with other numbers in between. A shape is therefore two rows of bytes::
+
+    bytes   7D 94 28 68 05 68 00 68 07 8A 06 00 00 00 00 00 00 68 09 4A 00 00 00 00 ...
+    mask    FF FF FF FF FF FF 00 FF FF FF FF 00 00 00 00 00 80 FF FF FF 00 00 00 80 ...
+
+NumPy compares thousands of places with ``(data & mask) == bytes`` at once. Where the mask is 0 stands a
+number, at a known offset and width; ``80`` demands only that a signed number is not negative. The variable
+part, the list of frames, stands last in an event and is looked up by its bytes, as nearly every list repeats
+an earlier one.
+
+A run of events is replaced, in what CPython's unpickler builds, by its number and by opcodes that number as
+many memo objects as the run did, so that later references stay right::
+
+    4A <number of the run>   4E 94 94 94 ... 94 30        J number   N  MEMOIZE ...  0 (POP)
+
+The modules are the steps: ``opcode_blocks`` removes the frames of the pickle, ``opcode_shapes`` learns and
+matches shapes, ``frame_lists`` finds lists of frames, ``decoded`` reads the numbers of a window, this module
+walks the file and builds the rest, and ``events`` merges runs and dicts into the columns of ``Events``.
+
+Nothing rests on guessing. A run is accepted only if reading opcode by opcode from the start of the file
+arrives at its first byte, and each of its bytes is compared with a shape; what it refers to is looked up
+among the objects built. If anything is not as torch writes it, ``Irregular`` is raised and the file is read
+the slow way, with the same result or the same refusal. A test compares both readers.
 """
 
 import io
@@ -42,26 +74,26 @@ from vramscope.formats._pickle import PROBLEMS, PlainUnpickler, collector_off, v
 WINDOW = 4 << 20
 _PAD = bytes(LONGEST + 1024)
 _LONGEST_REST = 64 << 20
-"""Bytes that may be carried over as a text or an event that does not end."""
+"""The most bytes of an unfinished text or event that are carried over to the next window."""
 
-_LONG = 8 << 20
-"""Bytes."""
+_ARENA_BYTES = 8 << 20
+"""The size of one array of the arena."""
 
 _SHORTEST_RUN = 4
-"""Events: fewer are read sooner like anything else."""
+"""The least number of events in a run; fewer are built faster like anything else."""
 
 _TEXT = {0x8C: 1, ord("X"): 4, 0x8D: 8}
 NAMES = ("action", "addr", "device_free", "size", "stream", "time_us", "frames", "pool_id")
-"""Keys of an event that say something."""
+"""The keys of an event that are read."""
 
 _DEFINITION = re.compile(rb"\x8c[\x04-\x0b](" + "|".join(NAMES).encode() + rb")\x94")
 _BEGIN_EVENT = b"}\x94("
 _MOST_DEFINITIONS = 64
-"""Torch has each word once; functions of the same names may be on a stack."""
+"""The most definitions of key names; torch writes each once, but functions may have the same names."""
 
 
 def _sized(opcode: bytes, sizes: Iterable[int]) -> bytes:
-    """A value behind its size in one byte."""
+    """Return the pattern of a value after its size in one byte."""
     return opcode + rb"(?:" + b"|".join(re.escape(bytes([n])) + b"." * n for n in sizes) + rb")"
 
 
@@ -79,45 +111,46 @@ _WITH_VALUE = re.compile(rb"(?:" + _VALUES + rb")+", re.DOTALL)
 _LONGEST_TOKEN = 2 + 255
 
 
-class Run(NamedTuple):
-    """Events that follow one another in the file, as columns; None where a column is 0 throughout."""
+class EventRun(NamedTuple):
+    """Events that follow one another in the file, as columns; a column of zeros is None."""
 
     first_memo: int
-    """Objects numbered before."""
+    """The number of memo objects before the run."""
     n_memo: int
     shape: Shape
-    """Of the first event."""
+    """The shape of the first event."""
     action: NDArray[Any]
-    """Index in the memo."""
+    """The memo index of each event's action."""
     frames: NDArray[Any]
-    """A list of ``FrameLists``; −1 where there is none, −2 − memo index where it refers to one."""
+    """The number of a list in ``FrameLists``; −1 if there is none, −2 − memo index for a reference."""
     pool: NDArray[Any] | None
-    """Both halves of the id in one number; −1 − memo index where it refers to one."""
+    """Both halves of the pool's id in one number; −1 − memo index for a reference."""
     numbers: Mapping[str, NDArray[Any] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A snapshot as far as it was built, and the runs that were not."""
+    """A snapshot as far as it was built, and the runs that were left out."""
 
     whole: Any
-    """As ``pickle.load`` would give it, but with the number of a run in place of its events."""
-    runs: tuple[Run, ...]
+    """The object that ``pickle.load`` would return, with the number of a run in place of its events."""
+    runs: tuple[EventRun, ...]
     lists: FrameLists
     list_of_memo: NDArray[Any]
-    """The list in ``lists`` that each memo index is, −1 where it is none."""
+    """The number in ``lists`` of each memo index; −1 if it is not a list of frames."""
     objects: Mapping[int, Any]
-    """What the runs refer to, by memo index."""
+    """The objects that the runs refer to, by memo index."""
     n_trailing: int
-    """Bytes behind the end."""
+    """The number of bytes after the end of the pickle."""
 
 
 def packed(file: Readable, window: int = WINDOW) -> Packed:
-    """The snapshot pickled in *file*, read by *window* bytes. Raises Irregular."""
-    # glibc returns the free end of its heap to the system and asks for it again, window by window, unless it
-    # has once freed a mapping half as long. Nothing writes to this one, so that it costs nothing.
+    """Read the snapshot pickled in *file*, *window* bytes at a time. Raises Irregular."""
+    # glibc returns the free end of its heap to the system and requests it again at each window, unless it has
+    # once freed a mapping half as long. This array is such a mapping; nothing writes to it, so it costs
+    # nothing.
     np.empty(4 * window, "u1")
-    walk = _Walk(Body(file), window)
+    walk = _OpcodeWalk(Body(file), window)
     walk.read()
     try:
         return _built(walk)
@@ -125,26 +158,26 @@ def packed(file: Readable, window: int = WINDOW) -> Packed:
         raise Irregular from None
 
 
-class _Walk:
-    """From the first opcode to the last."""
+class _OpcodeWalk:
+    """Walks the opcodes of a file from the first to the last."""
 
     def __init__(self, body: Body, window: int) -> None:
         self._body, self._window = body, window
         self._data, self._end, self._at = bytearray(_PAD), 0, 0
-        """One buffer for all windows: a new one each time would cost as much as copying into it."""
+        """One buffer for all windows: allocating one per window would cost as much as copying into it."""
         self._begins: list[bytes] = []
-        """How the dict of an event may begin."""
+        """The bytes with which the dict of an event may begin."""
         self._stopped = False
-        self.shapes, self.lists, self._shelf = Shapes(), FrameLists(), _Shelf()
+        self.shapes, self.lists, self._arena = Shapes(), FrameLists(), _ColumnArena()
         self.n_memo = 0
-        self.pieces: list[bytes | Run] = []
-        """What is built, and the runs between."""
+        self.pieces: list[bytes | EventRun] = []
+        """The opcodes to build, and the runs between them."""
         self.opcodes: list[bytes] = []
-        """What is built, without long texts."""
+        """The opcodes to build, without long texts."""
         self.n_trailing = 0
 
     def read(self) -> None:
-        """All of it."""
+        """Read the whole file. Raises Irregular."""
         while not self._stopped:
             is_last = not self._more()
             self._read_window(is_last)
@@ -156,7 +189,7 @@ class _Walk:
             self.n_trailing += sum(map(len, pieces))
 
     def _more(self) -> bool:
-        """Go on to the next window, which begins where this one was left; whether there was more."""
+        """Load the next window, which begins where this one was left; return whether there was more."""
         pieces = self._body.read(self._window)
         n_rest = self._end - self._at
         if n_rest > _LONGEST_REST:
@@ -177,13 +210,13 @@ class _Walk:
             pass
         start = self._candidates() if self._begins else np.zeros(0, "i8")
         if len(start):
-            self._walk(int(start[0]))  # the first event tells the words of all
+            self._walk(int(start[0]))  # the first event defines the key strings of all
             self._take(start)
         waits = bool(len(start)) and not is_last and self._at <= start[-1]
         self._walk(int(start[-1]) if waits else self._end)
 
     def _candidates(self) -> NDArray[Any]:
-        """Where events may begin."""
+        """Return the offsets at which events may begin."""
         data = np.frombuffer(self._data, "u1")[: self._end]
         found = np.flatnonzero(data[self._at :] == ord("}")) + self._at
         anywhere: NDArray[Any] = np.ndarray((len(self._data) - 8,), "<u8", self._data, strides=(1,))
@@ -194,7 +227,7 @@ class _Walk:
         return found[fits]
 
     def _take(self, start: NDArray[Any]) -> None:
-        """Walk from run to run."""
+        """Match the events at *start* and append them run by run."""
         rows = self.shapes.match(self._data, start, self.n_memo)
         found = decode(self._data, self._end, rows, self.shapes, self.lists)
         for first, last in chains(found, self._data):
@@ -205,7 +238,7 @@ class _Walk:
                     self._append(found, slice(first, last + 1))
 
     def _append(self, found: Decoded, at: slice) -> None:
-        """One run, whose first byte was arrived at."""
+        """Append the run *at*, whose first byte the walk has reached."""
         counts, shapes = found.n_memo[at], self.shapes.known
         before = np.cumsum(counts) - counts + self.n_memo
         keys = [max(shapes[shape].keys) for shape in np.flatnonzero(np.bincount(found.shape[at])).tolist()]
@@ -213,8 +246,8 @@ class _Walk:
             raise Irregular  # refers to what comes later
         holds = found.frames[at] >= 0
         self.lists.number((before + counts - 1)[holds], found.frames[at][holds])
-        put = self._shelf.put
-        run = Run(
+        put = self._arena.put
+        run = EventRun(
             first_memo=self.n_memo,
             n_memo=int(counts.sum()),
             shape=shapes[found.shape[at.start]],
@@ -228,12 +261,15 @@ class _Walk:
         self._at = int(found.end[at.stop - 1])
 
     def _walk(self, target: int) -> None:
-        """Opcode for opcode to *target*, or beyond where an opcode reaches over it, or as far as can be."""
+        """Walk opcode by opcode to *target*.
+
+        It stops later if an opcode reaches beyond *target*, and earlier if the window ends.
+        """
         while self._at < target and self._step(target):
             pass
 
     def _step(self, target: int) -> bool:
-        """Some opcodes further; whether it was possible."""
+        """Advance by some opcodes; return whether that was possible."""
         if self._stopped or self._at >= self._end:
             return False
         found = _TOKENS.match(self._data, self._at, target)
@@ -262,7 +298,7 @@ class _Walk:
         return True
 
     def _keep(self, piece: bytes) -> None:
-        """Opcodes to be built."""
+        """Keep opcodes that are to be built."""
         for found in _DEFINITION.finditer(piece):
             self._define(self.n_memo + _n_memoized(piece[: found.start()]), found[1])
         self.n_memo += _n_memoized(piece)
@@ -271,7 +307,7 @@ class _Walk:
         self._at += len(piece)
 
     def _define(self, memo: int, word: bytes) -> None:
-        """This is what the string will be called."""
+        """Note that *memo* is the index of the string *word*."""
         if len(self.shapes.names) >= _MOST_DEFINITIONS:
             raise Irregular
         self.shapes.names[memo] = word.decode()
@@ -280,7 +316,7 @@ class _Walk:
 
 
 def _n_memoized(opcodes: bytes) -> int:
-    """How many objects they number."""
+    """Return the number of objects that *opcodes* add to the memo."""
     return _WITH_VALUE.sub(b"", opcodes).count(b"\x94")
 
 
@@ -288,8 +324,8 @@ def _unless_zero(column: NDArray[Any], put: Callable[[NDArray[Any]], NDArray[Any
     return put(column) if column.any() else None
 
 
-class _Shelf:
-    """Short columns, kept in long arrays: for these the system gives memory 2 MiB at a time, not 4 KiB."""
+class _ColumnArena:
+    """Keeps short columns in long arrays, for which the system maps memory by 2 MiB instead of 4 KiB."""
 
     __slots__ = ("_at", "_room")
 
@@ -297,9 +333,9 @@ class _Shelf:
         self._room, self._at = np.zeros(0, "u1"), 0
 
     def put(self, column: NDArray[Any]) -> NDArray[Any]:
-        """A copy."""
+        """Return a copy of *column* in the arena."""
         if self._at + column.nbytes > len(self._room):
-            self._room, self._at = np.empty(max(_LONG, column.nbytes), "u1"), 0
+            self._room, self._at = np.empty(max(_ARENA_BYTES, column.nbytes), "u1"), 0
         found = self._room[self._at : self._at + column.nbytes].view(column.dtype)
         found[:] = column
         self._at += -(-column.nbytes // 8) * 8
@@ -307,13 +343,13 @@ class _Shelf:
 
 
 def _get(memo: int) -> bytes:
-    """The opcode that takes an object out of the memo."""
+    """Return the opcode that pushes an object of the memo."""
     return b"h" + bytes([memo]) if memo < 256 else b"j" + memo.to_bytes(4, "little")
 
 
-def _built(walk: _Walk) -> Packed:
-    """What was kept, built; and what the runs refer to."""
-    runs = [piece for piece in walk.pieces if isinstance(piece, Run)]
+def _built(walk: _OpcodeWalk) -> Packed:
+    """Build the kept opcodes and the objects that the runs refer to."""
+    runs = [piece for piece in walk.pieces if isinstance(piece, EventRun)]
     kept = b"".join(piece for piece in walk.pieces if isinstance(piece, bytes))
     if verify(kept) != len(kept):
         raise Irregular
@@ -323,7 +359,7 @@ def _built(walk: _Walk) -> Packed:
     opcodes = walk.lists.opcodes()
     pieces, n_runs = [], 0
     for piece in walk.pieces:
-        if isinstance(piece, Run):
+        if isinstance(piece, EventRun):
             pieces.append(
                 b"J" + n_runs.to_bytes(4, "little") + _numbered(piece, needed, list_of_memo, opcodes)
             )
@@ -345,8 +381,8 @@ def _built(walk: _Walk) -> Packed:
     return found
 
 
-def _wanted(walk: _Walk, runs: list[Run], list_of_memo: NDArray[Any]) -> list[int]:
-    """Memo indices of what the runs refer to, but the lists that are in runs."""
+def _wanted(walk: _OpcodeWalk, runs: list[EventRun], list_of_memo: NDArray[Any]) -> list[int]:
+    """Return the memo indices that runs refer to, without the lists that are inside runs."""
     found = {key for shape in walk.shapes.known for key in shape.keys if key < walk.n_memo}
     is_action = np.zeros(walk.n_memo, "?")
     for run in runs:
@@ -361,8 +397,11 @@ def _wanted(walk: _Walk, runs: list[Run], list_of_memo: NDArray[Any]) -> list[in
     return sorted(found)
 
 
-def _needed(pieces: list[bytes], runs: list[Run], list_of_memo: NDArray[Any]) -> frozenset[int]:
-    """Lists in runs that what is built refers to, by memo index. Raises Irregular for anything but lists."""
+def _needed(pieces: list[bytes], runs: list[EventRun], list_of_memo: NDArray[Any]) -> frozenset[int]:
+    """Return the memo indices of lists inside runs that kept opcodes refer to.
+
+    Raises Irregular if they refer to anything else inside a run.
+    """
     if not runs:
         return frozenset()
     found = {memo for piece in pieces for memo in _references(piece)}
@@ -380,13 +419,15 @@ _ONE_VALUE = re.compile(_VALUES, re.DOTALL)
 
 
 def _references(opcodes: bytes) -> set[int]:
-    """Memo indices."""
+    """Return the memo indices that *opcodes* refer to."""
     values = _ONE_VALUE.findall(opcodes)
     return {int.from_bytes(value[1:], "little") for value in values if value[0] in b"jh"}
 
 
-def _numbered(run: Run, needed: frozenset[int], list_of_memo: NDArray[Any], opcodes: list[bytes]) -> bytes:
-    """Opcodes that number as many objects as *run* does, all None but the lists that are needed."""
+def _numbered(
+    run: EventRun, needed: frozenset[int], list_of_memo: NDArray[Any], opcodes: list[bytes]
+) -> bytes:
+    """Return opcodes that number as many objects as *run* does, all None but the lists that are needed."""
     found, at, end = [], run.first_memo, run.first_memo + run.n_memo
     for memo in sorted(memo for memo in needed if at <= memo < end):
         found += [_nothing(memo - at), b"]\x94", opcodes[list_of_memo[memo]], b"0"]
@@ -399,7 +440,7 @@ def _nothing(n: int) -> bytes:
 
 
 def _check_keys(found: Packed, shapes: Shapes) -> None:
-    """The keys of events must be the strings for which they were taken."""
+    """Raise Irregular unless the keys of events are the strings that they were assumed to be."""
     for shape in shapes.known:
         if not shape.n_found:
             continue

@@ -1,4 +1,4 @@
-"""What do the events of one window say?"""
+"""Reads the values of all events of one window into columns."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from vramscope.formats._fast_snapshot.frame_lists import FrameLists
 from vramscope.formats._fast_snapshot.opcode_shapes import (
-    Rows,
+    EventCandidates,
     Shapes,
     Value,
 )
@@ -19,26 +19,29 @@ NUMBERS = ("addr", "size", "stream", "time_us")
 
 @dataclass(slots=True)
 class Decoded:
-    """One row per place where an event may begin; where none does, ``end`` is 0, the others are anything."""
+    """One row per place where an event may begin.
+
+    If no event begins there, ``end`` is 0 and the other columns are undefined.
+    """
 
     start: NDArray[Any]
     shape: NDArray[Any]
     end: NDArray[Any]
-    """Behind the last byte."""
+    """The offset after the last byte; 0 if no event begins there."""
     n_memo: NDArray[Any]
-    """Objects that the event numbers."""
+    """The number of memo objects that the event defines."""
     highest: NDArray[Any]
     """The highest memo index that it refers to."""
     action: NDArray[Any]
     frames: NDArray[Any]
-    """A list of ``FrameLists``; −1 where there is none, −2 − memo index where it refers to one."""
+    """The number of a list in ``FrameLists``; −1 if there is none, −2 − memo index for a reference."""
     pool: NDArray[Any]
-    """Both halves of the id in one number; −1 − memo index where it refers to one."""
+    """Both halves of the pool's id in one number; −1 − memo index for a reference."""
     numbers: dict[str, NDArray[Any]]
 
     @classmethod
-    def empty(cls, rows: Rows) -> "Decoded":
-        """All 0."""
+    def empty(cls, rows: EventCandidates) -> "Decoded":
+        """Return columns of zeros for *rows*, without frames."""
         n = len(rows.start)
         return cls(
             start=rows.start,
@@ -53,37 +56,42 @@ class Decoded:
         )
 
 
-def decode(data: bytes | bytearray, n_bytes: int, rows: Rows, shapes: Shapes, lists: FrameLists) -> Decoded:
-    """The first *n_bytes* of *data* at the places *rows*."""
+def decode(
+    data: bytes | bytearray, n_bytes: int, rows: EventCandidates, shapes: Shapes, lists: FrameLists
+) -> Decoded:
+    """Decode the events at *rows* that end within the first *n_bytes* of *data*."""
     found = Decoded.empty(rows)
-    # Where no shape fits, its number −1 takes the last of each.
+    # If no shape fits, its number −1 selects the last element of each array.
     found.n_memo = np.array([*(shape.n_memo for shape in shapes.known), 0], "i8")[rows.shape]
     sizes = np.array([*(shape.size for shape in shapes.known), 0], "i8")[rows.shape]
     found.end = np.where(rows.shape < 0, 0, rows.start + sizes)
-    _fill(found, _Told(rows, shapes))
+    _fill(found, _ShapeNumbers(rows, shapes))
     is_open = np.array([*(shape.is_open for shape in shapes.known), False], "?")[rows.shape]
     _open(found, np.flatnonzero(is_open), np.frombuffer(data, "u1"), (data, lists))
     found.end[found.end > n_bytes] = 0
     return found
 
 
-class _Told:
-    """The numbers that stand in events, read for all shapes at once as far as they agree in where."""
+class _ShapeNumbers:
+    """Reads numbers of events, for all shapes at once that have them at the same offset."""
 
     __slots__ = ("_columns", "_rows", "_shape", "shapes")
 
-    def __init__(self, rows: Rows, shapes: Shapes) -> None:
+    def __init__(self, rows: EventCandidates, shapes: Shapes) -> None:
         met = np.flatnonzero(np.bincount(rows.shape + 1, minlength=1)[1:])
         self.shapes = [shapes.known[at] for at in met.tolist()]
         self._rows = rows
         table = np.full(len(shapes.known) + 1, len(met))
         table[met] = np.arange(len(met))
         self._shape = table[rows.shape]
-        """Of each row the place in ``shapes``; behind them where none fits."""
+        """The index in ``shapes`` of each row; the length of ``shapes`` if none fits."""
         self._columns: dict[tuple[Value | None, ...], NDArray[Any]] = {}
 
     def column(self, values: tuple[Value | None, ...]) -> NDArray[Any]:
-        """What stands there in each event, by its shape: 0 where that has none, anything where none fits."""
+        """Return the value of each event, located by its shape.
+
+        It is 0 if the shape has no such value, and undefined if no shape fits.
+        """
         if values not in self._columns:
             self._columns[values] = self._column(values)
         return self._columns[values]
@@ -103,35 +111,38 @@ class _Told:
         return found
 
     def has(self, values: tuple[Value | None, ...]) -> NDArray[Any]:
-        """Mask of the events whose shape has one."""
+        """Return the mask of the events whose shape has the value."""
         found: NDArray[Any] = np.array([*map(bool, values), False]).take(self._shape)
         return found
 
     def values(self, name: str) -> tuple[Value | None, ...]:
-        """Of each shape the one of that name."""
+        """Return the location of the value *name* in each shape."""
         return tuple(shape.values.get(name) for shape in self.shapes)
 
 
-def _fill(found: Decoded, told: _Told) -> None:
-    shapes = told.shapes
+def _fill(found: Decoded, numbers: _ShapeNumbers) -> None:
+    shapes = numbers.shapes
     for i in range(max((len(shape.gets) for shape in shapes), default=0)):
         gets = tuple(shape.gets[i] if i < len(shape.gets) else None for shape in shapes)
-        np.maximum(found.highest, told.column(gets).astype("i8"), out=found.highest)
-    given = {name: told.values(name) for name in ("action", "frames", "pool_id", "pool_id[1]", *NUMBERS)}
-    found.action = told.column(given["action"]).astype("i4")
-    found.numbers = {name: told.column(given[name]) for name in NUMBERS}
-    frames = told.column(given["frames"]).astype("i4")
-    found.frames = np.where(told.has(given["frames"]), -2 - frames, np.int32(-1))
+        np.maximum(found.highest, numbers.column(gets).astype("i8"), out=found.highest)
+    given = {name: numbers.values(name) for name in ("action", "frames", "pool_id", "pool_id[1]", *NUMBERS)}
+    found.action = numbers.column(given["action"]).astype("i4")
+    found.numbers = {name: numbers.column(given[name]) for name in NUMBERS}
+    frames = numbers.column(given["frames"]).astype("i4")
+    found.frames = np.where(numbers.has(given["frames"]), -2 - frames, np.int32(-1))
     if any(given["pool_id"]):
-        first, second = (told.column(given[name]).astype("i8") for name in ("pool_id", "pool_id[1]"))
-        is_get = told.has(tuple(value if value and value.is_get else None for value in given["pool_id"]))
+        first, second = (numbers.column(given[name]).astype("i8") for name in ("pool_id", "pool_id[1]"))
+        is_get = numbers.has(tuple(value if value and value.is_get else None for value in given["pool_id"]))
         found.pool = np.where(is_get, -1 - first, first + (second << 32))
 
 
 def _open(
     found: Decoded, at: NDArray[Any], data: NDArray[Any], given: tuple[bytes | bytearray, FrameLists]
 ) -> None:
-    """Events that hold their list of frames end where the next one begins, perhaps behind ``e(``."""
+    """Find the ends of events that contain their list of frames.
+
+    Such an event ends where the next one begins, possibly with ``e(`` between them.
+    """
     begin = found.end[at]
     following = np.append(found.start[1:], 0)[at]
     is_next = data[following - 1] == ord("u")
@@ -150,9 +161,9 @@ def _open(
 
 
 def chains(found: Decoded, data: bytes | bytearray) -> Iterator[tuple[int, int]]:
-    """First and last row of events that follow one another without a byte between, or with ``e(``.
+    """Yield the first and last row of events that follow one another without a byte between, or with ``e(``.
 
-    (Pickle closes a batch and opens the next one every thousand items.)
+    Pickle closes a batch and opens the next one every thousand items.
     """
     if not len(found.start):
         return

@@ -1,4 +1,4 @@
-"""Which events do a snapshot's runs and its dicts tell together? Columns, in the order of the file."""
+"""Merges the runs and the dicts of a snapshot into columns of events, in the order of the file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from vramscope.allocator.torch_history.events import (
     events_of,
 )
 from vramscope.allocator.torch_history.rows import Rows
-from vramscope.formats._fast_snapshot import Packed, Run
+from vramscope.formats._fast_snapshot import EventRun, Packed
 from vramscope.formats._fast_snapshot.opcode_blocks import Irregular
 
 _COLUMNS = {"addr": "address", "size": "size", "stream": "stream", "time_us": "time_us"}
@@ -21,7 +21,10 @@ _DTYPES = {"addr": "u8", "size": "i8", "stream": "u8", "time_us": "i8"}
 
 
 def snapshot_of(found: Packed) -> Any:
-    """The snapshot, its traces as ``Events``. Raises Irregular, or FormatError as ``histories`` does."""
+    """Return the snapshot with its traces as ``Events``.
+
+    Raises Irregular, or FormatError as ``histories`` does.
+    """
     if not found.runs:
         return found.whole
     traces = found.whole.get("device_traces") if type(found.whole) is dict else None
@@ -37,18 +40,21 @@ def snapshot_of(found: Packed) -> Any:
 
 @dataclass(slots=True)
 class _Layout:
-    """Which rows of a trace are of which run, and which are dicts."""
+    """The rows of a trace that belong to each run, and those that are dicts."""
 
-    runs: list[tuple[int, Run]]
-    """With the first row of each."""
+    runs: list[tuple[int, EventRun]]
+    """The runs, each with its first row."""
     rows: NDArray[Any]
-    """Of the dicts."""
+    """The row of each dict."""
     dicts: list[Any]
     n_rows: int
 
 
 class _Merger:
-    """Objects that several traces share must stay the same objects: stacks are told apart by them."""
+    """Merges traces.
+
+    Objects that several traces share stay the same, as stacks are distinguished by identity.
+    """
 
     __slots__ = ("_found", "_lists")
 
@@ -58,7 +64,7 @@ class _Merger:
         self._lists = [[objects.get(memo) for memo in frames] for frames in found.lists.frames]
 
     def events(self, trace: list[Any]) -> Events:
-        """One device's."""
+        """Return the events of one device's trace."""
         layout = self._layout(trace)
         rest = events_of(Rows(layout.dicts, "event {}".format))
         words, action = self._actions(layout, rest)
@@ -127,7 +133,10 @@ class _Merger:
         return pool
 
     def _stacks(self, layout: _Layout, rest: Events) -> tuple[tuple[list[Any], ...], NDArray[Any]]:
-        """Lists that events hold, lists that they refer to, lists of the dicts."""
+        """Return the lists of frames and the index of each event's list.
+
+        The lists are those inside events, those that events refer to, and those of the dicts.
+        """
         lists = list(self._lists)
         stack = np.empty(layout.n_rows, "i4")
         for at, run in layout.runs:
@@ -136,7 +145,7 @@ class _Merger:
         return _in_order((*lists, *rest.stacks), stack)
 
     def _resolved(self, frames: NDArray[Any], lists: list[list[Any]]) -> NDArray[Any]:
-        """Indices into *lists*, which grows by the lists that were built."""
+        """Return indices into *lists*; the lists that were built are appended to it."""
         elsewhere = frames < -1
         memo = -2 - frames[elsewhere]
         found = frames.copy()
@@ -167,7 +176,7 @@ def _tells_pools(trace: Sequence[Any], layout: _Layout) -> bool:
 
 
 def _used(memo: NDArray[Any], n_memo: int) -> tuple[list[int], NDArray[Any]]:
-    """Which numbers below *n_memo* occur in *memo*, and the place of each among them."""
+    """Return the numbers below *n_memo* that occur in *memo*, and the position of each among them."""
     occurs, place = np.zeros(n_memo, "?"), np.zeros(n_memo, "i4")
     occurs[memo] = True
     used = np.flatnonzero(occurs)
@@ -176,7 +185,10 @@ def _used(memo: NDArray[Any], n_memo: int) -> tuple[list[int], NDArray[Any]]:
 
 
 def _in_order(values: tuple[Any, ...], index: NDArray[Any]) -> tuple[tuple[Any, ...], NDArray[Any]]:
-    """Those of *values* that *index* names, in the order in which it first does; −1 names none."""
+    """Return the *values* that *index* uses, in the order of their first use, and the new index.
+
+    −1 in *index* stands for no value.
+    """
     first = np.full(len(values) + 1, len(index), "i8")
     first[index[::-1]] = np.arange(len(index))[::-1]
     n_used = int(np.count_nonzero(first[:-1] < len(index)))

@@ -1,4 +1,4 @@
-"""Which lists of frames stand inside of events? Each list of the same frames once."""
+"""Finds the lists of frames inside events, each distinct list once."""
 
 import hashlib
 import re
@@ -14,14 +14,14 @@ _REFERENCES = re.compile(rb"j(....)|h(.)", re.DOTALL)
 _SLOT_BITS = 16
 _MOST_RECENT = 4096
 _WIDTHS = (128, 256, 640)
-"""Bytes of the longest lists that have slots in one table: stacks of 25, 50 and 125 frames."""
+"""The longest lists in bytes of each table of slots: stacks of 25, 50 and 125 frames."""
 
 _FEW = 500
-"""So many lists that are not known are learned before the others are looked up once more."""
+"""The number of unknown lists that are learned before the others are looked up again."""
 
 
-class _Known(dict[bytes, int]):
-    """The number of each list by its opcodes; −1 where these are something else."""
+class _ListNumbers(dict[bytes, int]):
+    """Maps the opcodes of a list to its number; −1 if they are not a list of frames."""
 
     __slots__ = ("frames", "highest")
 
@@ -40,7 +40,7 @@ class _Known(dict[bytes, int]):
 
 
 class _Recent:
-    """Lists met before, found by their bytes without an object for each."""
+    """A cache of recent lists, looked up by their bytes without a Python object for each."""
 
     __slots__ = ("_entry", "_masks", "_n_entries", "_numbers", "_rows", "_sizes", "_weights", "width")
 
@@ -49,20 +49,22 @@ class _Recent:
         self._rows = np.zeros((_MOST_RECENT, width // 8), "<u8")
         self._sizes, self._numbers = np.full((2, _MOST_RECENT), -1, "i8")
         self._n_entries = 1
-        """The first stands for all that are not known."""
+        """Entry 0 stands for all lists that are not in the cache."""
         self._entry = np.zeros(1 << _SLOT_BITS, "i4")
-        """Of each slot, which follows from the bytes; the newest list takes it."""
+        """The entry of each slot; the bytes of a list determine its slot, and the newest list gets it."""
         bits = np.arange(width) < np.arange(width + 1)[:, None]
         self._masks = np.where(bits, np.uint8(255), np.uint8(0)).view("<u8")
-        """Of each size."""
+        """The mask of a list of each size."""
         any_numbers = hashlib.shake_128(b"slots").digest(width)
         self._weights = np.frombuffer(any_numbers, "<u8") | np.uint64(1)
 
     def find(
         self, data: bytes | bytearray, begin: NDArray[Any], size: NDArray[Any]
     ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The list that each piece is, −1 where that is not known; and its slot. *data* reaches ``width``
-        further than the last one begins."""
+        """Return the number of each piece's list (−1 if unknown) and its slot.
+
+        *data* must reach ``width`` bytes beyond the beginning of the last piece.
+        """
         width = max(-(-int(size.max()) // 8), 1)
         row = f"V{8 * width}"
         anywhere: NDArray[Any] = np.ndarray((len(data) - 8 * width + 1,), row, data, strides=(1,))
@@ -77,7 +79,7 @@ class _Recent:
         return number, slot
 
     def learn(self, slot: int, opcodes: bytes, number: int) -> None:
-        """The list that has this slot from now on."""
+        """Store a list in *slot*."""
         if self._n_entries == _MOST_RECENT:
             self._entry[:], self._n_entries = 0, 1
         self._entry[slot] = entry = self._n_entries
@@ -87,26 +89,29 @@ class _Recent:
 
 
 class FrameLists:
-    """torch writes a list per call, of references to shared frames; nearly all repeat an earlier one."""
+    """The distinct lists of frames of a file.
+
+    torch writes a list per call, of references to shared frames; nearly all repeat an earlier one.
+    """
 
     __slots__ = ("_known", "_memo", "_numbers", "_recent")
 
     def __init__(self) -> None:
-        self._known = _Known()
+        self._known = _ListNumbers()
         self._recent: dict[int, _Recent] = {}
-        """By width: each when it is first needed."""
+        """The cache of each width, made when it is first needed."""
         self._memo: list[NDArray[Any]] = []
         self._numbers: list[NDArray[Any]] = []
 
     @property
     def frames(self) -> list[list[int]]:
-        """Of each list, the memo indices of its frames."""
+        """The memo indices of each list's frames."""
         return self._known.frames
 
     def find(self, data: bytes | bytearray, begin: NDArray[Any], end: NDArray[Any]) -> NDArray[Any]:
-        """The list that each piece of *data* is the contents of; −1 where it is none.
+        """Return the number of the list that each piece of *data* contains; −1 if it is not one.
 
-        *data* reaches so far behind the last piece as the longest list that has a slot.
+        *data* must reach beyond the last piece by the length of the longest list that has a slot.
         """
         found, size = np.full(len(begin), -1, "i4"), end - begin
         least = 0
@@ -124,7 +129,7 @@ class FrameLists:
     def _found(
         self, data: bytes | bytearray, begin: NDArray[Any], size: NDArray[Any], width: int
     ) -> NDArray[Any]:
-        """``find`` for lists that have a slot. Those of the first window are few, each very often."""
+        """Find lists that have a slot; the first window has few distinct lists, each very often."""
         recent = self._recent[width] = self._recent.get(width) or _Recent(width)
         found, rest, few = np.full(len(begin), -1, "i4"), np.arange(len(begin)), _FEW
         while len(rest):
@@ -143,21 +148,21 @@ class FrameLists:
         return found
 
     def highest(self) -> NDArray[Any]:
-        """The highest memo index that each list refers to; −1 for an empty one, and behind them for −1."""
+        """Return the highest memo index of each list (−1 if empty), and at the end −1 for list −1."""
         return np.array([*self._known.highest, -1], "i8")
 
     def number(self, memo: NDArray[Any], lists: NDArray[Any]) -> None:
-        """These memo indices are these lists."""
+        """Note which list each of the memo indices is."""
         self._memo.append(memo.astype("i4"))
         self._numbers.append(lists.astype("i4"))
 
     def by_memo(self, n_memo: int) -> NDArray[Any]:
-        """The list that each memo index is; −1 where it is something else."""
+        """Return the number of the list of each memo index; −1 for other objects."""
         found = np.full(n_memo, -1, "i4")
         for memo, lists in zip(self._memo, self._numbers, strict=True):
             found[memo] = lists
         return found
 
     def opcodes(self) -> list[bytes]:
-        """What stands between the brackets of each list."""
+        """Return the opcodes of the contents of each list."""
         return list(self._known)

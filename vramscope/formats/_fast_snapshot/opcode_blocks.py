@@ -1,52 +1,54 @@
-"""The opcodes of a pickle of protocol 4 or 5, in blocks: without its frames, and never all at once."""
+"""Reads the opcodes of a pickle of protocol 4 or 5 in blocks, without the pickle's frame headers."""
 
 from typing import Protocol
 
 FRAME = 0x95
 _LONG_TEXT_WIDTH = {ord("X"): 4, 0x8D: 8}
-"""Strings too long for a frame stand between two: opcode and bytes of their length."""
+"""The opcodes of strings too long for a frame, which stand between two frames; the bytes of their length."""
 _HEADER = 9
 _EVERYTHING = 1 << 63
 
 
 class Irregular(Exception):  # noqa: N818 not an error: the other reader takes over
-    """Not what torch writes, or damaged: for the reader that looks at every opcode."""
+    """The file is damaged or not as torch writes it; the reader that checks every opcode takes over."""
 
 
 class Readable(Protocol):
-    """A binary file."""
+    """A binary file that can be read in sequence."""
 
     def read(self, size: int, /) -> bytes:
-        """Up to *size* bytes; b'' at the end."""
+        """Return up to *size* bytes; b'' at the end."""
         ...
 
 
 class Body:
-    """What a pickle says, frame headers taken out.
+    """The opcodes of a pickle without its frame headers.
 
-    An opcode may reach over the end of a frame, as C's unpickler would read it were there no frames: so it
-    cannot hide there.
+    An opcode may reach over the end of a frame; it is read as if there were no frames, as CPython's unpickler
+    reads it. So no opcode can hide there.
     """
 
     __slots__ = ("_file", "_rest", "_taken")
 
     def __init__(self, file: Readable) -> None:
-        """Raises Irregular on another protocol."""
+        """Read the header. Raises Irregular if the protocol is not 4 or 5."""
         self._file = file
         self._rest = 0
-        """Bytes until the next header; 0 where one may come."""
+        """The bytes until the next header; 0 if one may follow."""
         self._taken = b""
-        """Read from the file, not yet given."""
+        """Bytes read from the file and not returned yet."""
         head = file.read(2)
         if head[:1] != b"\x80" or head[1:] not in (b"\x04", b"\x05"):
             raise Irregular
 
     def read(self, size: int) -> list[memoryview]:
-        """The pieces of the next *size* bytes or somewhat fewer; none at the end. Raises Irregular on a torn
-        file."""
+        """Return the pieces of the next *size* bytes or somewhat fewer; none at the end.
+
+        Raises Irregular if the file ends inside a frame.
+        """
         while raw := self._file.read(size):
-            if said := self._without_headers(self._taken + raw if self._taken else raw):
-                return said
+            if pieces := self._without_headers(self._taken + raw if self._taken else raw):
+                return pieces
         if self._taken or 0 < self._rest < _EVERYTHING // 2:
             raise Irregular
         return []
@@ -69,7 +71,7 @@ class Body:
         return pieces
 
     def _header(self, raw: bytes, at: int) -> int | None:
-        """Where the piece at *at* begins to say something; None where more of the file must be seen first."""
+        """Return where the contents of the piece at *at* begin; None if its header is not complete yet."""
         opcode = raw[at]
         if opcode == FRAME:
             if at + _HEADER > len(raw):

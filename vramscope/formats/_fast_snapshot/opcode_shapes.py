@@ -1,8 +1,8 @@
-"""Which bytes are an event? The few sequences of opcodes that a snapshot's events consist of.
+"""Learns and matches shapes: the few sequences of opcodes that a snapshot's events consist of.
 
-One program writes all events of a file, so nearly all of them are one of some thirty *shapes*: the same
-opcodes in the same places, only the numbers differ. A shape is learned by reading one event opcode for
-opcode; NumPy then compares thousands of others with it at once, byte for byte.
+One program writes all events of a file, so nearly all of them have one of some thirty *shapes*: the same
+opcodes at the same places, with different numbers. A shape is learned by reading one event opcode by opcode;
+NumPy then compares thousands of others with it at once, byte by byte.
 """
 
 from dataclasses import dataclass, field
@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 LONGEST = 400
-"""Bytes of the longest event that is compared; a longer one is read like anything else."""
+"""The longest event in bytes that is compared; a longer one is built like anything else."""
 
 _MOST_SHAPES = 200
 _MOST_ATTEMPTS = 40
-"""Events in one window from which a shape is tried to be learned."""
+"""The most events of one window from which learning a shape is tried."""
 
 _GET = {ord("h"): 1, ord("j"): 4}
 _INT = {ord("K"): 1, ord("M"): 2, ord("J"): 4}
@@ -26,40 +26,40 @@ _WHOLE, _NOT_NEGATIVE, _ASCII = 0xFF, 0x80, 0x80
 
 
 class Value(NamedTuple):
-    """Where in an event a number stands."""
+    """The place of a number in an event."""
 
     offset: int
     width: int
-    """Bytes, little-endian; 0 for a value that is not there."""
+    """The width in bytes, little-endian; 0 for a value that does not exist."""
     is_get: bool = False
-    """A reference: the number of an object that came earlier."""
+    """Whether it is a reference: the memo index of an earlier object."""
 
 
 @dataclass(slots=True)
 class Shape:
-    """One sequence of opcodes."""
+    """One sequence of opcodes that many events share."""
 
     size: int
-    """Bytes; up to the contents of the list of frames, where the event holds that itself."""
+    """The size in bytes, only up to the contents of the list of frames if the event contains it."""
     is_open: bool
-    """Whether the list of frames is in the event."""
+    """Whether the event contains its list of frames."""
     keys: tuple[int, ...]
-    """Memo indices of the keys of the dict."""
+    """The memo indices of the dict's keys."""
     values: dict[str, Value]
-    """Of the keys that matter, by name."""
+    """The places of the values that are read, by key."""
     gets: tuple[Value, ...]
-    """All references."""
+    """The places of all references."""
     n_memo: int
-    """Objects that the event numbers."""
+    """The number of memo objects that the event defines."""
     mask: NDArray[Any] = field(repr=False)
-    """Which bits of its bytes say what it is, in words of 8 bytes."""
+    """The bits that all events of the shape share, in words of 8 bytes."""
     bits: NDArray[Any] = field(repr=False)
-    """What they are."""
+    """The values of these bits, in words of 8 bytes."""
     n_found: int = 0
 
 
 class _Learner:
-    """Reads one event, opcode for opcode."""
+    """Learns a shape by reading one event opcode by opcode."""
 
     __slots__ = ("at", "bits", "data", "gets", "keys", "mask", "n_known", "n_memo", "names", "values")
 
@@ -80,7 +80,7 @@ class _Learner:
                 return None
             key = int.from_bytes(self.data[self.at + 1 : self.at + 1 + _GET[opcode]], "little")
             if key >= self.n_known:
-                return None  # a word that was not met yet
+                return None  # a key that is not defined yet
             self.keys.append(key)
             self._literal(1 + _GET[opcode])
             name = self.names.get(key, "")
@@ -94,7 +94,7 @@ class _Learner:
         return self._made(is_open) if self._is_event() else None
 
     def _is_event(self) -> bool:
-        """Whether keys differ, and values are of the kinds that torch writes."""
+        """Return whether the keys differ and the values are of the kinds that torch writes."""
         kinds = {name: value.is_get for name, value in self.values.items()}
         return (
             len(set(self.keys)) == len(self.keys)
@@ -138,7 +138,7 @@ class _Learner:
         return value
 
     def _pair(self, name: str, first: Value, second: Value) -> bool:
-        """A pool's id, written out."""
+        """Read a pool's id that is written as a tuple of two integers."""
         if name != "pool_id" or self.data[self.at : self.at + 2] != b"\x86\x94":
             return False
         self._memoized(2)
@@ -147,7 +147,7 @@ class _Learner:
         return first.width in (1, 2, 4) and second.width in (1, 2, 4)
 
     def _text(self) -> bool:
-        """ASCII only: what is not, must be checked to be UTF-8."""
+        """Read a string of ASCII; other strings would have to be checked to be UTF-8."""
         size = self.data[self.at + 1]
         self._literal(2)
         start = len(self.mask)
@@ -189,17 +189,17 @@ class _Learner:
 
 
 @dataclass(slots=True)
-class Rows:
-    """Places where an event may begin, and what is there."""
+class EventCandidates:
+    """The places where an event may begin, and their bytes."""
 
     start: NDArray[Any]
     shape: NDArray[Any]
-    """Index of the shape; −1 where none fits."""
+    """The index of the shape; −1 if none fits."""
     words: NDArray[Any] = field(repr=False)
-    """What is there, 8 bytes at a time: one column each, so that many events are compared at once."""
+    """The bytes at each place, a column per 8 bytes, so that many events are compared at once."""
 
     def numbers(self, offset: int, width: int) -> NDArray[Any]:
-        """What stands *offset* bytes behind each place: *width* bytes, and above these anything."""
+        """Return the *width* bytes at *offset* from each place; the bits above them are undefined."""
         at, skipped = divmod(offset, 8)
         found: NDArray[Any] = self.words[at] >> np.uint64(8 * skipped)
         if skipped + width > 8:
@@ -208,20 +208,21 @@ class Rows:
 
 
 class Shapes:
-    """All shapes of one file."""
+    """The shapes learned from one file."""
 
     __slots__ = ("_order", "known", "names")
 
     def __init__(self) -> None:
         self.known: list[Shape] = []
         self.names: dict[int, str] = {}
-        """Of the memo: the strings that are keys of events, by index."""
+        """The strings that are keys of events, by memo index."""
         self._order: list[int] = []
 
-    def match(self, data: bytes | bytearray, start: NDArray[Any], n_known: int) -> Rows:
-        """The shapes of the events that begin at *start* in *data*, which reaches ``LONGEST`` + 8 further.
+    def match(self, data: bytes | bytearray, start: NDArray[Any], n_known: int) -> EventCandidates:
+        """Return the shapes of the events that begin at *start* in *data*.
 
-        *n_known* objects were numbered so far: new shapes have only words among these.
+        *data* must reach ``LONGEST`` + 8 bytes further. *n_known* is the number of memo objects so far: the
+        keys of new shapes must be among them.
         """
         width = max((len(shape.mask) * 8 for shape in self.known), default=96) + 8
         rows = self._rows(data, start, width)
@@ -246,13 +247,13 @@ class Shapes:
         return rows
 
     @staticmethod
-    def _rows(data: bytes | bytearray, start: NDArray[Any], width: int) -> Rows:
+    def _rows(data: bytes | bytearray, start: NDArray[Any], width: int) -> EventCandidates:
         anywhere: NDArray[Any] = np.ndarray((len(data) - width,), f"V{width}", data, strides=(1,))
         words = anywhere[start].view("<u8").reshape(-1, width // 8)
-        return Rows(start, np.full(len(start), -1, "i2"), np.ascontiguousarray(words.T))
+        return EventCandidates(start, np.full(len(start), -1, "i2"), np.ascontiguousarray(words.T))
 
-    def _mark(self, at: int, rows: Rows, rest: NDArray[Any]) -> NDArray[Any]:
-        """Note which of the rows *rest* have the shape *at*; the others."""
+    def _mark(self, at: int, rows: EventCandidates, rest: NDArray[Any]) -> NDArray[Any]:
+        """Mark the rows of *rest* that have the shape *at*; return the others."""
         shape = self.known[at]
         found = rest
         for i in np.flatnonzero(shape.mask)[::-1].tolist():  # the ends differ most

@@ -1,4 +1,4 @@
-"""Which recording do the streams of one device make?"""
+"""Builds a recording from the streams of one device."""
 
 import re
 from dataclasses import replace
@@ -16,7 +16,7 @@ from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import Stacks
 from vramscope.store.manifest import Cap, Manifest
 from vramscope.store.read import repair
-from vramscope.store.read.retained_timeline import Resolve, course
+from vramscope.store.read.retained_timeline import Resolve, retained_timeline
 from vramscope.store.read.streams import ColumnStream, DeviceStreams
 from vramscope.units import format_bytes, format_duration, parse_bytes
 
@@ -29,9 +29,9 @@ def recording(
     end_ns: int,
     found_by: Resolve = resolve,
 ) -> Recording:
-    """Everything of one device; what points to rows that are not there is made harmless and noted.
+    """Return the recording of one device; references to missing rows are neutralized and noted.
 
-    *found_by*: how its steps are found.
+    *found_by* is the function that finds its steps.
     """
     pools = streams.pool_ids()
     first, end = streams.first_event, streams.first_event + len(streams)
@@ -42,7 +42,9 @@ def recording(
     marks = streams.table("marks")
     missing = _missing(marks, end, manifest.outcome)
     marks = repair.marks_within(marks, end)
-    found = course(marks, (streams.stretch_peaks(), streams.settled_steps()), (first, end), end_ns, found_by)
+    found = retained_timeline(
+        marks, (streams.stretch_peaks(), streams.summarized_steps()), (first, end), end_ns, found_by
+    )
     return Recording(
         source=manifest.source,
         process=manifest.process,
@@ -63,7 +65,7 @@ def recording(
 
 
 def _missing(marks: Marks, end: int, outcome: Outcome) -> list[Note]:
-    """What a run that was closed must have had, and has no more."""
+    """Return a note on events that a closed run must have had and that are missing."""
     n_events = int(marks.event.max(initial=0))
     if outcome is Outcome.RUNNING or n_events <= end:
         return []
@@ -77,7 +79,7 @@ _LIMIT = re.compile(
     r"out of memory\..{0,200}?\bGPU (\d{1,4})\b.{0,400}?(\d{1,7}(?:\.\d{1,4})? (?:bytes|[KMGT]iB)) allowed;",
     re.DOTALL,
 )
-"""torch's own message, under ``set_per_process_memory_fraction``; no other trace of that call is kept."""
+"""torch's own message under ``set_per_process_memory_fraction``: the only record of that call."""
 
 
 def limit_notes(error: str, device: int) -> list[Note]:
@@ -91,7 +93,7 @@ def limit_notes(error: str, device: int) -> list[Note]:
 
 
 def _final(streams: DeviceStreams, limits: dict[str, int]) -> tuple[Snapshot | None, int]:
-    """The reported state, where it is of the end: a truth about another moment would only mislead."""
+    """Return the reported state if it is of the end; a state of another moment would only mislead."""
     reported = streams.states.reported
     if reported is None or reported.event != streams.first_event + len(streams):
         return None, 0
@@ -99,7 +101,7 @@ def _final(streams: DeviceStreams, limits: dict[str, int]) -> tuple[Snapshot | N
 
 
 def _labels(labels: Labels, first: int) -> Labels:
-    """What was known of blocks that live on is told again of the first instant."""
+    """Return the labels from the event *first* on, relative to it; the summary repeats earlier ones there."""
     if not first:
         return labels
     kept = labels.rows(labels.event >= first)
@@ -107,14 +109,14 @@ def _labels(labels: Labels, first: int) -> Labels:
 
 
 def _counters(counters: Counters, first: int) -> Counters:
-    """All of them; of most of the early ones the instant is gone."""
+    """Return all samples; those before the retained events have no known instant."""
     if not first:
         return counters
     return replace(counters, event=np.where(counters.event >= first, counters.event - first, UNKNOWN))
 
 
 def _thinned(cap: Cap | None, past: Past) -> list[Note]:
-    """What is not known any more, and what still is."""
+    """Return a note on what the size cap removed and what is still exact."""
     if not past.n_events or cap is None:
         return []
     index = past.steps.index
@@ -128,13 +130,13 @@ def _thinned(cap: Cap | None, past: Past) -> list[Note]:
 
 
 def stacks_of(stream: ColumnStream) -> tuple[Stacks, list[Note]]:
-    """Every call stack of a rank."""
+    """Return every call stack of a rank, and notes on broken references."""
     stacks, n_strays = repair.keep_known_parents(Stacks(**stream.columns(), strings=stream.names()))
     return stacks, stray_notes(n_strays)
 
 
 def stray_notes(n_strays: int) -> list[Note]:
-    """What to say of references to rows that are not there."""
+    """Return a note on references to missing rows."""
     if not n_strays:
         return []
     text = f"{n_strays} references to call stacks or pools that the trace does not hold; they show as unknown"
@@ -142,14 +144,14 @@ def stray_notes(n_strays: int) -> list[Note]:
 
 
 def written_notes(stream: ColumnStream, device: int) -> list[Note]:
-    """What the recorder itself had to say of a device."""
+    """Return the notes that the recorder wrote about a device."""
     columns, names = stream.columns(), stream.names()
     rows = zip(*(columns[name].tolist() for name in ("device", "code", "text", "value")), strict=True)
     return [Note(names[code], names[text], value) for of, code, text, value in rows if of == device]
 
 
 def obituary(started_ns: int, last_ns: int) -> Note:
-    """Of a process that is gone without a word."""
+    """Return the note on a process that ended without closing its trace."""
     if not last_ns:
         return Note("died", "the process is gone and never closed the trace; nothing of it carries a time")
     when = datetime.fromtimestamp(last_ns // 10**9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,4 +1,4 @@
-"""Which files of a trace are missing, cut, damaged or another's, and what does that mean for the figures?"""
+"""Notes on missing, cut, damaged or foreign files of a trace, and on what that means for the figures."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,11 +24,11 @@ _MEANS: Mapping[str, str] = {
     "peaks": "peaks of the thinned beginning are incomplete or unknown",
     "steps": "the oldest steps are incomplete or unknown",
 }
-"""The stream → what its loss means."""
+"""Maps a stream to what its loss means."""
 
 
 def damage_notes(files: Sequence[StreamFile], outcome: Outcome) -> Iterator[Note]:
-    """What could not be read; an unfinished end of a file that is still written is nothing to note."""
+    """Yield notes on what could not be read; an unfinished end is normal while the file is written."""
     for file in files:
         end = f"{file.path.parent.name}/{file.path.name} at byte {file.offset}"
         lost = format_bytes(file.unfinished_bytes)
@@ -43,9 +43,9 @@ def damage_notes(files: Sequence[StreamFile], outcome: Outcome) -> Iterator[Note
 def missing_notes(
     manifest: Manifest, files: Mapping[str, StreamFile], outcome: Outcome, names: Sequence[str]
 ) -> Iterator[Note]:
-    """What the manifest counts among *names* and the files (by path in the rank's directory) do not hold.
+    """Yield notes on what the manifest lists for *names* and *files* (by path in the rank's directory) lack.
 
-    A closed trace holds exactly that; a process that was killed had written at least that.
+    A closed trace holds exactly what its manifest lists; a killed process had written at least that.
     """
     for name in names:
         known, file = manifest.files[name], files.get(name)
@@ -68,7 +68,7 @@ def _cut(name: str, known: FileSum, file: StreamFile, *, is_closed: bool) -> Ite
 
 
 def gap_note(manifest: Manifest, files: Sequence[StreamFile]) -> Iterator[Note]:
-    """Batches that a killed process wrote and that are not there: they are numbered over all files."""
+    """Yield a note on missing or doubled batches of a killed process; numbers run over all files."""
     if any(file.damage for file in files):
         return
     n_there = sum(file.sum.messages for file in files)
@@ -86,7 +86,7 @@ def gap_note(manifest: Manifest, files: Sequence[StreamFile]) -> Iterator[Note]:
 
 
 def unreachable_note(n_parts: int) -> Iterator[Note]:
-    """Parts of the trace that stand after one that is not there."""
+    """Yield a note on parts of the trace that follow a missing part."""
     if n_parts:
         text = (
             f"{n_parts:,} parts of the recording stand after one that is missing, and were not read: "
@@ -96,7 +96,7 @@ def unreachable_note(n_parts: int) -> Iterator[Note]:
 
 
 def manifest_notes(manifest: Manifest, directory: Path) -> Iterator[Note]:
-    """What the manifest says of itself, and of the directory it is in."""
+    """Yield notes on a changed or old manifest, and on a renamed directory."""
     if manifest.is_changed:
         text = (
             f"{directory.name}/manifest.json is not as it was written: it is damaged or was edited, and "
@@ -116,7 +116,7 @@ def manifest_notes(manifest: Manifest, directory: Path) -> Iterator[Note]:
 
 
 def stream_of(file: str) -> str:
-    """The stream of a file, by its name or path."""
+    """Return the stream of a file from its name or path."""
     return file.rpartition("/")[2].removesuffix(SUFFIX).rpartition("-")[0] or file.removesuffix(SUFFIX)
 
 

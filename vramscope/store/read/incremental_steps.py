@@ -1,8 +1,9 @@
-"""Which steps and phases do the marks of a run mean that is still being written?
+"""``resolve`` for a run that is still growing: finished steps are not searched again.
 
-They are found over all marks, some µs each: a reader that looks every second would soon do nothing else. So
-finished steps are found once, where what is left of the marks leads to the same later steps. That is tried
-out, and done anew whenever the marks are half as many again, or say something that none said before.
+Resolving takes some µs per mark, so a reader that refreshes every second would soon do nothing else.
+Therefore finished steps are found once, provided the remaining marks lead to the same later steps. That is
+tested, and all marks are resolved again whenever there are half as many more, or a mark is of a kind not seen
+before.
 """
 
 from dataclasses import dataclass
@@ -12,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.model.marks import Marks, Phase, Phases, Steps
-from vramscope.model.past import SettledSteps
+from vramscope.model.past import SummarizedSteps
 from vramscope.model.program import resolve
-from vramscope.store.read.retained_timeline import behind
-from vramscope.store.retention.old_steps import rows_behind
+from vramscope.store.read.retained_timeline import with_summarized
+from vramscope.store.retention.old_steps import marks_needed_after
 
 LEAST_MARKS = 2000
-"""Fewer are gone through in two milliseconds."""
+"""The number of marks that are resolved within two milliseconds."""
 _KEPT_STEPS = 6
-"""The last ones may still become longer: a ``zero_grad`` belongs to the step before it."""
+"""The last steps may still become longer: a ``zero_grad`` belongs to the step before it."""
 _ATTEMPTS = 4
 _LONGER = 1.5
 
@@ -29,21 +30,21 @@ Found = tuple[Steps, Phases]
 
 @dataclass(frozen=True, slots=True)
 class _Finished:
-    """Steps and phases that need not be looked for again."""
+    """Steps and phases that need not be searched again."""
 
     n_whole: int
-    """How many marks there were when all of them were gone through."""
+    """The number of marks when all of them were last resolved."""
     n_marks: int
-    """How many there were when these were found."""
-    said: frozenset[Any]
+    """The number of marks when these steps were found."""
+    step_rules: frozenset[Any]
     rows: NDArray[Any]
-    """Of the marks that the later steps still need."""
-    steps: SettledSteps
+    """The rows of the marks that later steps still need."""
+    steps: SummarizedSteps
     phases: Phases
 
 
-class CourseSoFar:
-    """``resolve`` for marks that only become more."""
+class IncrementalSteps:
+    """Resolves marks to which new ones are only appended."""
 
     __slots__ = ("_finished",)
 
@@ -51,38 +52,38 @@ class CourseSoFar:
         self._finished: _Finished | None = None
 
     def resolve(self, marks: Marks, n_events: int, end_ns: int) -> Found:
-        """As ``model.program.resolve``."""
+        """Return steps and phases like ``model.program.resolve``."""
         known = self._finished
-        if known is None or not _still_holds(known, marks):
+        if known is None or not _is_still_valid(known, marks):
             found = resolve(marks, n_events, end_ns)
             self._finished = _finished(marks, found, (n_events, end_ns), len(marks))
             return found
-        found = _behind(known, marks, n_events, end_ns)
+        found = _with_later(known, marks, n_events, end_ns)
         if len(marks) - known.n_marks > LEAST_MARKS:
             self._finished = _finished(marks, found, (n_events, end_ns), known.n_whole) or known
         return found
 
 
-def _still_holds(known: _Finished, marks: Marks) -> bool:
+def _is_still_valid(known: _Finished, marks: Marks) -> bool:
     new = marks.rows(slice(known.n_marks, None))
-    return known.n_marks <= len(marks) <= _LONGER * known.n_whole and _said(new) <= known.said
+    return known.n_marks <= len(marks) <= _LONGER * known.n_whole and _step_rules(new) <= known.step_rules
 
 
-def _said(marks: Marks) -> frozenset[Any]:
-    """The kinds of marks that there are, and which optimizers: they decide by which rule steps are found."""
+def _step_rules(marks: Marks) -> frozenset[Any]:
+    """Return the kinds of marks and the optimizers: they decide by which rule steps are found."""
     optimizers = marks.rows(marks.phase == Phase.OPTIMIZER)
     which = set(zip(optimizers.value.tolist(), optimizers.name.tolist(), strict=True))
     return frozenset(which) | frozenset(np.unique(marks.kind.astype("i8") * 256 + marks.phase).tolist())
 
 
 def _finished(marks: Marks, found: Found, end: tuple[int, int], n_whole: int) -> _Finished | None:
-    """What of *found* will stay; None where there is little, or nothing that is sure."""
+    """Return the part of *found* that is final; None if there are few marks or no safe cut."""
     steps, phases = found
     last = len(steps) - _KEPT_STEPS
     if len(marks) < LEAST_MARKS:
         return None
     for cut in range(last, max(last - _ATTEMPTS, 1), -1):
-        # Marks may be ahead of their events while a file is written: then their instants are not theirs yet.
+        # While a file is written, marks may be ahead of their events: then their instants are not final yet.
         if steps.end_event[cut - 1] >= end[0]:
             continue
         is_past = (phases.step < cut) & (phases.end_ns <= steps.start_ns[cut])
@@ -90,25 +91,25 @@ def _finished(marks: Marks, found: Found, end: tuple[int, int], n_whole: int) ->
         known = _Finished(
             n_whole,
             len(marks),
-            _said(marks),
-            np.flatnonzero(rows_behind(marks, steps, phases, cut)),
-            _settled(steps, cut),
+            _step_rules(marks),
+            np.flatnonzero(marks_needed_after(marks, steps, phases, cut)),
+            _summarized(steps, cut),
             phases.rows(slice(n_past)),
         )
-        if is_past[:n_past].all() and _is_same(found, _behind(known, marks, *end)):
+        if is_past[:n_past].all() and _is_same(found, _with_later(known, marks, *end)):
             return known
     return None
 
 
-def _settled(steps: Steps, cut: int) -> SettledSteps:
+def _summarized(steps: Steps, cut: int) -> SummarizedSteps:
     joined = (steps.start_event[1:] == steps.end_event[:-1]) & (steps.start_ns[1:] == steps.end_ns[:-1])
     columns = {name: getattr(steps, name)[:cut] for name in Steps.DTYPES if name != "index"}
-    return SettledSteps.of(**columns, is_joined=joined[:cut])
+    return SummarizedSteps.of(**columns, is_joined=joined[:cut])
 
 
-def _behind(known: _Finished, marks: Marks, n_events: int, end_ns: int) -> Found:
+def _with_later(known: _Finished, marks: Marks, n_events: int, end_ns: int) -> Found:
     rows = np.concatenate([known.rows, np.arange(known.n_marks, len(marks))])
-    steps, phases = behind(known.steps, *resolve(marks.rows(rows), n_events, end_ns))
+    steps, phases = with_summarized(known.steps, *resolve(marks.rows(rows), n_events, end_ns))
     cut = len(known.steps)
     began = steps.start_ns[cut] if len(steps) > cut else end_ns
     phases = phases.rows((phases.step >= cut) | (phases.end_ns > began))

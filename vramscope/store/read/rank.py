@@ -15,7 +15,7 @@ from vramscope.store.framing import StreamFile
 from vramscope.store.integrity import SUMMARY, Owner
 from vramscope.store.liveness import is_alive
 from vramscope.store.read import assembly, completeness
-from vramscope.store.read.incremental_steps import CourseSoFar
+from vramscope.store.read.incremental_steps import IncrementalSteps
 from vramscope.store.read.streams import (
     ColumnStream,
     DeviceStreams,
@@ -43,7 +43,7 @@ class RankReader:
         self._is_settled = False
         """Whether the manifest is still the one by which the files were read."""
         self._devices: dict[int, DeviceStreams] = {}
-        self._courses: dict[int, CourseSoFar] = {}
+        self._incremental_steps: dict[int, IncrementalSteps] = {}
         """Of the devices; asked while more may come."""
         self._homes: list[Path] = []
         # Row 0 is the empty stack, and is not written.
@@ -87,7 +87,7 @@ class RankReader:
         of_rank = (*self.notes(), *stack_notes)
         found = []
         for device, streams in sorted(self._devices.items()):
-            found_by = self._courses[device].resolve if self.outcome is Outcome.RUNNING else resolve
+            found_by = self._incremental_steps[device].resolve if self.outcome is Outcome.RUNNING else resolve
             recording = assembly.recording(self.manifest, device, streams, stacks, self.ended_ns(), found_by)
             own = (
                 *assembly.written_notes(self._notes, device),
@@ -200,5 +200,5 @@ class RankReader:
             self._devices[device] = DeviceStreams(
                 self.directory, self._homes, device, taken.get(device, 0), self._owner_of
             )
-            self._courses[device] = CourseSoFar()
+            self._incremental_steps[device] = IncrementalSteps()
         return bool(new)

@@ -1,4 +1,4 @@
-"""Which marks, steps and phases belong to the events that are still there, and which to those taken?
+"""Splits marks, steps and phases into those of retained events and those of deleted events.
 
 Steps are found over all marks at once, so that nothing depends on where the cut is.
 """
@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from vramscope.model.marks import Marks, Phases, Steps
-from vramscope.model.past import Past, SettledSteps, StretchPeaks
+from vramscope.model.past import Past, StretchPeaks, SummarizedSteps
 from vramscope.model.program import resolve
 
 Resolve = Callable[[Marks, int, int], tuple[Steps, Phases]]
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
-    """Of the program; instants count from the first event that is there."""
+class RetainedTimeline:
+    """Marks, steps and phases of the retained events; instants are relative to the first one."""
 
     marks: Marks
     steps: Steps
@@ -25,19 +25,19 @@ class Course:
     past: Past
 
 
-def course(
+def retained_timeline(
     marks: Marks,
-    known: tuple[StretchPeaks, SettledSteps],
+    known: tuple[StretchPeaks, SummarizedSteps],
     events: tuple[int, int],
     end_ns: int,
     found_by: Resolve = resolve,
-) -> Course:
-    """*marks* of the whole recording, whose events *events* (first and behind the last) are still there."""
+) -> RetainedTimeline:
+    """Return the timeline of the retained *events* (first, end) from all marks of the recording."""
     first, end = events
     peaks, settled = known
-    steps, phases = behind(settled, *found_by(marks, end, end_ns))
+    steps, phases = with_summarized(settled, *found_by(marks, end, end_ns))
     if not first:
-        return Course(marks, steps, phases, Past())
+        return RetainedTimeline(marks, steps, phases, Past())
     n_past = int(np.searchsorted(steps.start_event, first))
     is_past = np.where(phases.step < 0, phases.start_event < first, phases.step < n_past)
     early = marks.event < first
@@ -50,7 +50,7 @@ def course(
         settled,
     )
     late = marks.rows(~early)
-    return Course(
+    return RetainedTimeline(
         replace(late, event=late.event - first),
         _moved(steps.rows(slice(n_past, None)), first),
         _kept(phases, first, n_past),
@@ -58,15 +58,15 @@ def course(
     )
 
 
-def behind(settled: SettledSteps, steps: Steps, phases: Phases) -> tuple[Steps, Phases]:
-    """All steps, and the phases of those of which there are marks."""
+def with_summarized(settled: SummarizedSteps, steps: Steps, phases: Phases) -> tuple[Steps, Phases]:
+    """Put the summarized steps before *steps*; return all steps, and the phases with the new step numbers."""
     n_settled = len(settled)
     if not n_settled:
         return steps, phases
     start = {name: getattr(steps, name).copy() for name in ("start_event", "start_ns")}
     step = phases.step.copy()
     if settled.is_joined[-1] and len(steps):
-        # The mark at which it began went with the step before it.
+        # The mark at which this step began was deleted with the step before it.
         start["start_event"][0], start["start_ns"][0] = settled.end_event[-1], settled.end_ns[-1]
         step[(step < 0) & (phases.start_ns >= start["start_ns"][0]) & (phases.start_ns < steps.end_ns[0])] = 0
     joined = {
@@ -79,12 +79,12 @@ def behind(settled: SettledSteps, steps: Steps, phases: Phases) -> tuple[Steps, 
 
 
 def _moved(steps: Steps, first: int) -> Steps:
-    """They keep their index: it is the number by which people know them."""
+    """Return *steps* relative to the event *first*; they keep their index, the number that users know."""
     return replace(steps, start_event=steps.start_event - first, end_event=steps.end_event - first)
 
 
 def _kept(phases: Phases, first: int, n_past: int) -> Phases:
-    """Those that reach into what is there; the steps of some of them do not."""
+    """Return the phases that reach into the retained events; the steps of some of them do not."""
     kept = phases.rows((phases.start_event >= first) | (phases.end_event > first))
     return replace(
         kept,

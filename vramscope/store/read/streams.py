@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from vramscope.model.past import SettledSteps, StretchPeaks
+from vramscope.model.past import StretchPeaks, SummarizedSteps
 from vramscope.model.snapshot import Blocks, Segments, Snapshot
 from vramscope.store.columns import GrowingColumn, Names, numbers, strings
 from vramscope.store.framing import StreamFile
@@ -266,9 +266,9 @@ class DeviceStreams:
         """Of the events that were taken."""
         return StretchPeaks(**self.peaks.columns())
 
-    def settled_steps(self) -> SettledSteps:
+    def summarized_steps(self) -> SummarizedSteps:
         """The oldest, of which there are no marks any more."""
-        return SettledSteps(**self.settled.columns())
+        return SummarizedSteps(**self.settled.columns())
 
     def pool_ids(self) -> tuple[tuple[int, int], ...]:
         """torch's ids, by the index that columns carry."""

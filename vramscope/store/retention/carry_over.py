@@ -1,6 +1,7 @@
-"""What stays of events that are taken? Peaks between marks, the state behind them, and what that needs.
+"""The information that must survive when a part of a trace is deleted.
 
-Exact: whatever is asked of later events finds the state and the labels that it would have found.
+That is the peaks between marks, the allocator's state after the last deleted event, and the labels of its
+blocks. It is exact: every analysis of later events finds the same state and labels as without the deletion.
 """
 
 from dataclasses import dataclass, field, replace
@@ -25,35 +26,38 @@ _BOUNDARIES = (
     MarkKind.EXIT,
     MarkKind.MARK,
 )
-"""Where steps and phases may begin and end, by whatever rule."""
+"""The kinds of marks at which steps and phases may begin and end, by any rule."""
 
 _ONLY_DETAIL = (MarkKind.MODULE, MarkKind.GC)
-"""They explain allocations that are not known any more."""
+"""The kinds of marks that only explain allocations; they are useless once the allocations are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Leftover:
-    """Of one device, behind the last event that was taken."""
+class CarriedState:
+    """State and labels of one device after its last deleted event."""
 
     state: Snapshot = field(default_factory=Snapshot)
-    """Its ``event`` counts from the first event ever: so many were taken."""
+    """The allocator's state; its ``event`` is the number of events deleted so far."""
     labels: Labels = field(default_factory=Labels.of)
-    """Of blocks that live then, told at that instant."""
+    """The labels of the blocks that are live then, moved to that instant."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What a part says of one device; instants as they are written."""
+class DevicePart:
+    """The events, marks and labels of one device in one part; instants are as written."""
 
     trace: Trace
     marks: Marks
     labels: Labels
 
 
-def take(before: Leftover, part: Part, following: Part) -> tuple[Leftover, StretchPeaks, Marks]:
-    """What is left of *part* behind *before*: the state then, peaks, and the marks that tell the course.
+def compact_part(
+    before: CarriedState, part: DevicePart, following: DevicePart
+) -> tuple[CarriedState, StretchPeaks, Marks]:
+    """Compact *part*: return the carried state after it, its peaks, and the marks that steps depend on.
 
-    *following* is the part behind it: marks and labels may be written a little later than their events.
+    *before* is the state carried from the parts before. *following* is the next part: marks and labels may
+    be written a little later than their events.
     """
     first, n_events = before.state.event, len(part.trace)
     initial = replace(before.state, event=0)
@@ -63,7 +67,7 @@ def take(before: Leftover, part: Part, following: Part) -> tuple[Leftover, Stret
     edges = [_boundaries(each.marks) - first for each in (part, following)]
     peaks = _peaks(part.trace, initial, np.concatenate(edges))
     marks = _course(part.marks, state.event)
-    return Leftover(state, labels), replace(peaks, event=peaks.event + first), marks
+    return CarriedState(state, labels), replace(peaks, event=peaks.event + first), marks
 
 
 def _boundaries(marks: Marks) -> NDArray[Any]:
@@ -71,7 +75,7 @@ def _boundaries(marks: Marks) -> NDArray[Any]:
 
 
 def _peaks(trace: Trace, initial: Snapshot, edges: NDArray[Any]) -> StretchPeaks:
-    """Where two marks or more are at one instant, a stretch of its own tells the level there."""
+    """Return the peaks between *edges*; an instant with two marks or more gets a stretch of its own."""
     n_events = len(trace)
     edges = np.append(edges[(edges >= 0) & (edges <= n_events)], 0)
     distinct, count = np.unique(edges, return_counts=True)
@@ -88,7 +92,10 @@ def _peaks(trace: Trace, initial: Snapshot, edges: NDArray[Any]) -> StretchPeaks
 
 
 def _course(marks: Marks, end: int) -> Marks:
-    """Without what only explains allocations; but which module runs at the end is told there."""
+    """Return *marks* without those that only explain allocations.
+
+    The last module mark stays, moved to *end*: it names the module that runs there.
+    """
     modules = np.flatnonzero((marks.kind == MarkKind.MODULE) & (marks.event <= end))[-1:]
     kept = np.flatnonzero(~np.isin(marks.kind, _ONLY_DETAIL))
     found = marks.rows(np.concatenate([kept, modules]))
@@ -97,8 +104,11 @@ def _course(marks: Marks, end: int) -> Marks:
     return replace(found, event=event)
 
 
-def _labels(before: Leftover, part: Part, following: Part, state: Snapshot) -> Labels:
-    """Those of blocks that live at the end; of several that say the same of a block, the last."""
+def _labels(before: CarriedState, part: DevicePart, following: DevicePart, state: Snapshot) -> Labels:
+    """Return the labels of blocks that are live at the end.
+
+    The last one of several equal labels of a block.
+    """
     late = following.labels.rows(following.labels.event < state.event)
     labels = _joined(before.labels, part.labels, late)
     last = _last_handed_out(part.trace, before.state.event)
@@ -113,14 +123,14 @@ def _labels(before: Leftover, part: Part, following: Part, state: Snapshot) -> L
 
 
 def _last_handed_out(trace: Trace, first: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Addresses, and the event that handed out each of them last."""
+    """Return addresses, and for each the last event that allocated it."""
     events = np.flatnonzero((trace.action == Action.ALLOC) & (trace.block_size > 0))[::-1]
     address, at = np.unique(trace.address[events], return_index=True)
     return address, events[at] + first
 
 
 def _looked_up(known: tuple[NDArray[Any], NDArray[Any]], address: NDArray[Any]) -> NDArray[Any]:
-    """The event of each address, −1 for those that are not known."""
+    """Return the event of each address; −1 for an address that is not in *known*."""
     addresses, events = known
     if not len(addresses):
         return np.full(len(address), -1)
@@ -129,7 +139,7 @@ def _looked_up(known: tuple[NDArray[Any], NDArray[Any]], address: NDArray[Any]) 
 
 
 def _joined(*tables: Labels) -> Labels:
-    """One behind the other, with names of their own."""
+    """Concatenate label tables and merge their names."""
     names = {"": 0}
     for table in tables:
         for name in table.names:

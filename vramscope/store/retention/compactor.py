@@ -1,7 +1,7 @@
-"""A trace kept below a size while it grows: its oldest parts make room, and a summary of them stays.
+"""Keeps a growing trace below a size: its oldest parts are replaced by a summary of them.
 
-The summary is written beside what there is, then the manifest names it in one step, then the parts go. So a
-process killed at any moment leaves the trace as it was before or as it is after.
+The summary is written next to the existing files, then the manifest names it in one step, then the parts are
+deleted. So a process killed at any moment leaves the trace as it was before or as it is after.
 """
 
 import shutil
@@ -24,26 +24,34 @@ from vramscope.store.framing import StreamFile
 from vramscope.store.integrity import SUMMARY, FileSum, Owner
 from vramscope.store.manifest import Cap
 from vramscope.store.read.streams import DeviceStreams
-from vramscope.store.retention.carry_over import Leftover, Part, take
-from vramscope.store.retention.old_steps import shorten
+from vramscope.store.retention.carry_over import CarriedState, DevicePart, compact_part
+from vramscope.store.retention.old_steps import compact_summary
 from vramscope.store.schema import PEAKS, STATES, STEPS, TABLES, device_of, file_name
 
 _N_PARTS = 64
-"""Of a full trace: what is taken at once is small enough to be looked at in a second."""
+"""Parts of a full trace; one part is small enough to be summarized within a second."""
 _FULL, _ROOM = 7 / 8, 3 / 4
-"""Of the cap: above the first the oldest parts go, until the second is reached. Few large steps: a reader
-that follows begins anew after each."""
+"""Shares of the cap: above the first, the oldest parts are deleted until the second is reached.
+
+That happens in few large steps, as a reader that follows must start again after each.
+"""
 _SHARE, _HURRY = 1 / 5, 15 / 16
-"""Of the time, while not so much of the cap is used: the program needs the interpreter too."""
+"""The share of the time that the thread works, until the second share of the cap is used.
+
+The program needs the interpreter too.
+"""
 _RETRY_S = 10.0
 _SMALL = 1 << 20
 _STREAMS = {table: stream for stream, table in TABLES.items()} | {StretchPeaks: PEAKS}
 _GROWING = ("marks", "samples", PEAKS, STEPS)
-"""Streams of the summary that the next summary goes on with."""
+"""Streams of a summary that the next summary continues."""
 
 
-class Thinner:
-    """Of one rank. A thread of its own works while there is something to do."""
+class Compactor:
+    """Keeps one rank's directory below its size cap by replacing the oldest parts with a summary.
+
+    A background thread does the work while there is any.
+    """
 
     def __init__(
         self,
@@ -53,44 +61,46 @@ class Thinner:
         commit: Callable[[Cap, Mapping[str, FileSum], int], None],
         freed: Callable[[int], None],
     ) -> None:
-        """*home*: the rank's directory, and the trace it holds. *size* returns the bytes of the directory;
-        *commit* makes a cap and the files of its summary those that count, and takes the summary's bytes;
-        *freed* takes the bytes that were removed."""
+        """Compact the directory in *home*, which also names the trace that it holds.
+
+        *size* returns the bytes of the directory. *commit* makes a cap and the files of its summary valid; it
+        is also given the summary's bytes. *freed* is given the number of bytes that were deleted.
+        """
         self.cap = Cap(max_bytes)
         self.part_bytes = max(max_bytes // _N_PARTS, 1)
-        """A part of that size is whole."""
+        """The size in bytes at which a part is complete."""
         self.error = ""
-        """Why the last attempt failed."""
+        """The reason why the last attempt failed; empty if it did not."""
         self._rank, self._owner = home
         self._size = size
         self._commit = commit
         self._freed = freed
         self._sums: dict[str, FileSum] = {}
-        """Of the files of the summary that counts."""
+        """The sums of the files of the valid summary."""
         self._whole: deque[tuple[int, int]] = deque()
-        self._left: dict[int, Leftover] = {}
-        """Of each device that did anything yet."""
+        self._left: dict[int, CarriedState] = {}
+        """The carried state of each device that has had any event."""
         self._thread: threading.Thread | None = None
         self._at_work = threading.Lock()
         self._is_awaited = threading.Event()
         self._again_s = float("-inf")
 
     def whole(self, number: int, n_bytes: int) -> None:
-        """A part will not grow any more."""
+        """Note that a part is complete and will not grow any more."""
         self._whole.append((number, n_bytes))
 
     def look(self) -> None:
-        """Begin where it is time to; waits for nothing."""
+        """Start the thread if the cap is nearly reached; return at once."""
         is_busy = self._thread is not None and self._thread.is_alive()
         is_full = self._size() > self.cap.max_bytes * _FULL and len(self._whole) > 2
         if is_full and not is_busy and time.monotonic() >= self._again_s:
-            self._thread = threading.Thread(target=self._work, name="vramscope-thinner", daemon=True)
+            self._thread = threading.Thread(target=self._work, name="vramscope-compactor", daemon=True)
             # The interpreter may be ending.
             with suppress(RuntimeError):
                 self._thread.start()
 
     def thin(self) -> None:
-        """Take the oldest parts until there is room, without a rest; waits for whoever does so already."""
+        """Compact now, without pauses, and wait for it; a thread that already does so is waited for."""
         self._is_awaited.set()
         self._work()
         self._is_awaited.clear()
@@ -107,7 +117,10 @@ class Thinner:
                 self._again_s = time.monotonic() + _RETRY_S
 
     def _chosen(self) -> list[int]:
-        """The parts to take. The newest whole one stays: it may hold marks of the one before it."""
+        """Return the parts to delete.
+
+        The newest complete part stays: it may hold marks of the part before it.
+        """
         size, found = self._size(), []
         if size <= self.cap.max_bytes * _FULL:
             return []
@@ -133,7 +146,7 @@ class Thinner:
         self.cap, self._left, self._sums = cap, left, sums
         for _ in numbers:
             self._whole.popleft()
-        # From here on nobody needs them; what cannot be removed is only in the way.
+        # From here on nothing reads these files; one that cannot be deleted only takes space.
         taken = 0
         for home in [old] * (cap.generation > 1) + [parts.part(self._rank, number) for number in numbers]:
             with suppress(OSError):
@@ -142,12 +155,12 @@ class Thinner:
 
     def _summarize(
         self, numbers: list[int], old: Path, new: Path
-    ) -> tuple[dict[int, Leftover], dict[str, FileSum]]:
+    ) -> tuple[dict[int, CarriedState], dict[str, FileSum]]:
         """Write what stays of the parts into *new*; what there is then of each device, and of each file."""
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir()
         known_files = (old, self._sums) if self.cap.generation else None
-        summary = _Summary(known_files, new, self._owner)
+        summary = _SummaryDirectory(known_files, new, self._owner)
         left = dict(self._left)
         for number in numbers:
             began = time.monotonic()
@@ -163,12 +176,12 @@ class Thinner:
         summary.write()
         sums = summary.sums
         for device, known in left.items():
-            sums |= shorten((new, self._owner), device, known.state.event, self.cap.max_bytes)
+            sums |= compact_summary((new, self._owner), device, known.state.event, self.cap.max_bytes)
         return left, sums
 
 
-class _Summary:
-    """The directory of a summary while it is made: what the last one said, and more."""
+class _SummaryDirectory:
+    """The directory of a summary while it is written: the rows of the last summary and the new ones."""
 
     def __init__(self, known: tuple[Path, Mapping[str, FileSum]] | None, new: Path, owner: Owner) -> None:
         self._old: Path | None = known[0] if known else None
@@ -176,7 +189,7 @@ class _Summary:
         self._new = new
         self._owner = owner
         self.sums: dict[str, FileSum] = {}
-        """Of the files written, by name."""
+        """The sums of the files written, by name."""
         self._rows: dict[str, list[pa.RecordBatch]] = {}
 
     def table(self, table: Marks | Labels | Counters | StretchPeaks, device: int) -> None:
@@ -188,13 +201,13 @@ class _Summary:
         self._rows.setdefault(file_name(stream, device), []).append(rows)
 
     def write(self) -> None:
-        """Wait for the disk. Raises OSError."""
+        """Write all files and wait for the disk. Raises OSError."""
         old = [] if self._old is None else [path.name for path in self._old.iterdir()]
         for name in {*self._rows, *(name for name in old if name.startswith(_GROWING))}:
             self._write(name, None if self._old is None else self._old / name)
 
     def _write(self, name: str, old: Path | None) -> None:
-        """What was small becomes one batch: each has some 500 bytes of its own."""
+        """Write one file; small batches are joined into one, as each has an overhead of some 500 bytes."""
         known = StreamFile(old) if old is not None and name.startswith(_GROWING) else None
         rows = self._rows.get(name, [])
         if known is not None and known.size() < _SMALL:
@@ -213,17 +226,17 @@ def _devices(home: Path) -> set[int]:
 
 
 def _taken(
-    homes: tuple[Path, Path], device: int, before: Leftover | None, summary: _Summary
-) -> Leftover | None:
-    """Take one device's share of a part; what is worth keeping goes to the summary."""
+    homes: tuple[Path, Path], device: int, before: CarriedState | None, summary: _SummaryDirectory
+) -> CarriedState | None:
+    """Compact one device's share of a part into the summary."""
     mine, following = (_read(home, device) for home in homes)
     if before is None and mine.states.initial is not None:
-        before = Leftover(mine.states.initial)
-    left, peaks, marks = take(before or Leftover(), _part(mine), _part(following))
+        before = CarriedState(mine.states.initial)
+    left, peaks, marks = compact_part(before or CarriedState(), _part(mine), _part(following))
     summary.table(peaks, device)
     summary.table(marks, device)
     summary.table(mine.table("samples"), device)
-    # A device that is not used yet will tell what was there first.
+    # A device that is not used yet will still report its first state.
     return None if before is None and not len(mine) else left
 
 
@@ -232,10 +245,10 @@ def _read(home: Path, device: int) -> DeviceStreams:
     streams.refresh()
     damaged = next((file for file in streams.files() if file.damage or file.unfinished_bytes), None)
     if damaged is not None:
-        # A summary of less than was written would pass for all of it.
+        # A summary of a damaged part would look like a summary of the whole part.
         raise ValueError(f"{damaged.path.name}: {damaged.damage or 'its end is missing'}")
     return streams
 
 
-def _part(streams: DeviceStreams) -> Part:
-    return Part(streams.table("events"), streams.table("marks"), streams.table("labels"))
+def _part(streams: DeviceStreams) -> DevicePart:
+    return DevicePart(streams.table("events"), streams.table("marks"), streams.table("labels"))

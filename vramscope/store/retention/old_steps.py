@@ -1,8 +1,8 @@
-"""Of very many steps whose events are gone, the oldest are told by their peaks alone.
+"""Reduces the oldest steps of a summary, whose events are deleted, to their peaks.
 
-Steps are found in marks when a trace is read, some µs a mark: a run of weeks could not be opened any more.
-So the older half of its marks becomes finished steps, where what is left of the marks leads to the same later
-steps as all of them do. That is tried out; where it fails, the marks stay.
+Reading a trace finds steps from marks and takes some µs per mark, so a run of weeks could not be opened any
+more. Therefore the older half of the marks is replaced by finished steps if the remaining marks lead to the
+same later steps as all marks do. That is tested; if it fails, the marks stay.
 """
 
 from dataclasses import replace
@@ -14,33 +14,35 @@ from numpy.typing import NDArray
 
 from vramscope.model.counters import Counters
 from vramscope.model.marks import MarkKind, Marks, Phases, Steps
-from vramscope.model.past import SettledSteps, StretchPeaks
+from vramscope.model.past import StretchPeaks, SummarizedSteps
 from vramscope.model.program import resolve
 from vramscope.store.batches import arrays, batch, write_compressed
 from vramscope.store.integrity import SUMMARY, FileSum, Owner
-from vramscope.store.read.retained_timeline import behind
+from vramscope.store.read.retained_timeline import with_summarized
 from vramscope.store.read.streams import DeviceStreams
 from vramscope.store.schema import PEAKS, STEPS, file_name
 
 MOST_MARKS = 100_000
-"""Some 12,000 steps: found in half a second, with 50 MB."""
+"""Marks of some 12,000 steps: they are resolved in half a second, with 50 MB."""
 MOST_SAMPLES = 500_000
-"""Of 14 hours at ten a second."""
+"""Samples of 14 hours at ten per second."""
 _SHARE = 1 / 16
-"""Of the cap, for marks with peaks and for samples each."""
+"""The share of the cap for marks and peaks together, and again for samples."""
 _LEAST_ROW_BYTES = 4
-"""Compressed; a file below that many of them is not worth opening."""
+"""Compressed size of a row; a file with fewer bytes than the limit of rows takes is not opened."""
 _ATTEMPTS = 4
 _ENDS = (MarkKind.PHASE_END, MarkKind.STEP, MarkKind.EXIT)
 
-Course = tuple[Marks, StretchPeaks, SettledSteps]
+_Timeline = tuple[Marks, StretchPeaks, SummarizedSteps]
 
 
-def shorten(new: tuple[Path, Owner], device: int, n_events: int, max_bytes: int) -> dict[str, FileSum]:
-    """Shorten a summary that nobody reads yet, where it is too long for readers or for the cap.
+def compact_summary(
+    new: tuple[Path, Owner], device: int, n_events: int, max_bytes: int
+) -> dict[str, FileSum]:
+    """Shorten a summary that is not valid yet if it is too long for readers or for the cap.
 
-    *new*: its directory, and the trace it belongs to. *n_events*: how many events were taken. Returns what
-    the files that were written again hold. Raises OSError.
+    *new* is its directory and the trace it belongs to, *n_events* the number of deleted events. Returns the
+    sums of the files that were written again. Raises OSError.
     """
     home, owner = new
     sums: dict[str, FileSum] = {}
@@ -52,18 +54,18 @@ def shorten(new: tuple[Path, Owner], device: int, n_events: int, max_bytes: int)
     streams.refresh()
     marks, counters = streams.table("marks"), streams.table("samples")
     if len(marks) > MOST_MARKS or course > max_bytes * _SHARE:
-        known = marks, streams.stretch_peaks(), streams.settled_steps()
-        found = shortened(known, n_events)
+        known = marks, streams.stretch_peaks(), streams.summarized_steps()
+        found = drop_older_marks(known, n_events)
         for stream, table in zip(("marks", PEAKS, STEPS), found or (), strict=False):
             sums |= _replaced((home, owner), file_name(stream, device), batch(stream, arrays(table)))
     if len(counters) > MOST_SAMPLES or samples > max_bytes * _SHARE:
-        rows = batch("samples", arrays(halved(counters)))
+        rows = batch("samples", arrays(downsample_counters(counters)))
         sums |= _replaced((home, owner), file_name("samples", device), rows)
     return sums
 
 
-def halved(counters: Counters) -> Counters:
-    """Of the older half every second sample: of two neighbours the one with more."""
+def downsample_counters(counters: Counters) -> Counters:
+    """Drop every second sample of the older half: of two neighbors the one with more bytes stays."""
     n_pairs = len(counters) // 4
     level = np.maximum(counters.reserved_bytes, counters.device_used_bytes)[: 2 * n_pairs]
     most = level.reshape(n_pairs, 2).argmax(axis=1) + 2 * np.arange(n_pairs)
@@ -82,27 +84,33 @@ def _replaced(new: tuple[Path, Owner], name: str, rows: pa.RecordBatch) -> dict[
     return {name: write_compressed(path, [rows], replace(owner, file=f"{SUMMARY}/{name}"))}
 
 
-def shortened(known: Course, n_events: int) -> Course | None:
-    """About half of the marks, the stretches behind, and the steps before; None where no cut is safe."""
+def drop_older_marks(known: _Timeline, n_events: int) -> _Timeline | None:
+    """Return about half of the marks, the stretches after the cut and the steps before it.
+
+    Returns None if no cut is safe.
+    """
     marks, peaks, settled = known
     end_ns = int(marks.time_ns[-1]) if len(marks) else 0
-    steps, phases = behind(settled, *resolve(marks, n_events, end_ns))
-    # The last ones may go on behind the events that were taken.
+    steps, phases = with_summarized(settled, *resolve(marks, n_events, end_ns))
+    # The last steps may continue after the deleted events.
     middle = (len(settled) + len(steps)) // 2
     for cut in range(middle, min(middle + _ATTEMPTS, len(steps) - 1)):
         if cut <= len(settled) or steps.end_event[cut - 1] > n_events:
             continue
-        kept = marks.rows(rows_behind(marks, steps, phases, cut))
-        older = _settled(known, steps, cut, n_events)
-        again = behind(older, *resolve(kept, n_events, end_ns))
+        kept = marks.rows(marks_needed_after(marks, steps, phases, cut))
+        older = _summarized(known, steps, cut, n_events)
+        again = with_summarized(older, *resolve(kept, n_events, end_ns))
         if _is_same((steps, phases), again, cut):
             first = int(np.searchsorted(peaks.event, steps.start_event[cut]))
             return kept, peaks.rows(slice(first, None)), older
     return None
 
 
-def rows_behind(marks: Marks, steps: Steps, phases: Phases, cut: int) -> NDArray[np.bool_]:
-    """Which marks are of the step *cut* and later ones, and of what is still open when it begins."""
+def marks_needed_after(marks: Marks, steps: Steps, phases: Phases, cut: int) -> NDArray[np.bool_]:
+    """Return the mask of the marks that the step *cut* and later steps need.
+
+    These are their own marks and those of phases and blocks that are open when the step begins.
+    """
     start_ns = steps.start_ns[cut]
     is_later = marks.time_ns > start_ns
     is_later |= (marks.time_ns == start_ns) & ~np.isin(marks.kind, _ENDS)
@@ -113,7 +121,7 @@ def rows_behind(marks: Marks, steps: Steps, phases: Phases, cut: int) -> NDArray
 
 
 def _entered(marks: Marks, before_ns: int) -> NDArray[np.bool_]:
-    """The blocks entered and not left before that time."""
+    """Return the mask of the enter marks of blocks that are still open at *before_ns*."""
     is_open = np.zeros(len(marks), dtype="?")
     stack: list[int] = []
     for row in np.flatnonzero(np.isin(marks.kind, (MarkKind.ENTER, MarkKind.EXIT))).tolist():
@@ -127,26 +135,26 @@ def _entered(marks: Marks, before_ns: int) -> NDArray[np.bool_]:
     return is_open
 
 
-def _settled(known: Course, steps: Steps, cut: int, n_events: int) -> SettledSteps:
+def _summarized(known: _Timeline, steps: Steps, cut: int, n_events: int) -> SummarizedSteps:
     _, peaks, before = known
     new = steps.rows(slice(len(before), cut))
     columns = {name: getattr(new, name) for name in ("start_event", "end_event", "start_ns", "end_ns")}
     columns |= peaks.between(new.start_event, new.end_event, n_events)
     joined = (steps.start_event[1:] == steps.end_event[:-1]) & (steps.start_ns[1:] == steps.end_ns[:-1])
     columns["is_joined"] = joined[len(before) : cut]
-    return SettledSteps(
-        **{name: np.concatenate([getattr(before, name), columns[name]]) for name in SettledSteps.DTYPES}
+    return SummarizedSteps(
+        **{name: np.concatenate([getattr(before, name), columns[name]]) for name in SummarizedSteps.DTYPES}
     )
 
 
 def _is_same(before: tuple[Steps, Phases], after: tuple[Steps, Phases], cut: int) -> bool:
-    """Whether the steps from *cut* on and all of their phases are found again."""
+    """Return whether all steps, and all phases from the step *cut* on, are found again."""
     (steps, phases), (found, found_phases) = before, after
     if len(steps) != len(found):
         return False
     wanted = phases.rows((phases.step >= cut) | (phases.end_ns > steps.start_ns[cut]))
     there = found_phases.rows((found_phases.step >= cut) | (found_phases.end_ns > steps.start_ns[cut]))
-    # A phase that goes on from a step before has lost that step.
+    # A phase that began in an earlier step no longer has the index of that step.
     wanted = replace(wanted, step=np.where(wanted.step < cut, -1, wanted.step))
     there = replace(there, step=np.where(there.step < cut, -1, there.step))
     names = [name for name in Phases.DTYPES if name != "name"]

@@ -27,9 +27,9 @@ from vramscope.store.batches import SealedFile, array, arrays, batch, row_of_sta
 from vramscope.store.columns import string_array
 from vramscope.store.directory import MANIFEST
 from vramscope.store.integrity import FileSum, Owner
-from vramscope.store.liveness import here
+from vramscope.store.liveness import current_incarnation
 from vramscope.store.manifest import Cap, Manifest
-from vramscope.store.retention.compactor import Thinner
+from vramscope.store.retention.compactor import Compactor
 from vramscope.store.schema import (
     EVERY_DEVICE,
     IN_EACH_PART,
@@ -100,7 +100,7 @@ class Writer:
         self._stopped = ""
         self._is_open = True
         self._synced_s = float("-inf")
-        incarnation = here()
+        incarnation = current_incarnation()
         self._manifest = Manifest(
             source=source,
             process=process,
@@ -113,10 +113,10 @@ class Writer:
         self._manifest_bytes = 0
         self._part = self._part_bytes = 0
         """The number of the part that grows, and how large it is."""
-        self._thinner = None
+        self._compactor = None
         if max_bytes is not None:
             owner = Owner(self._manifest.id)
-            self._thinner = Thinner((self.path, owner), max_bytes, self._size, self._commit, self._freed)
+            self._compactor = Compactor((self.path, owner), max_bytes, self._size, self._commit, self._freed)
         self._claim()
 
     def stacks(self, rows: Iterable[tuple[int, str, str, int]]) -> None:
@@ -192,8 +192,8 @@ class Writer:
 
     def thin(self) -> None:
         """Where a cap is reached, take the detail of the beginning now, and wait for that."""
-        if self._thinner is not None:
-            self._thinner.thin()
+        if self._compactor is not None:
+            self._compactor.thin()
 
     def _size(self) -> int:
         return self.written_bytes
@@ -240,10 +240,10 @@ class Writer:
             self._grew(stream, n_bytes)
 
     def _stop_if_too_large(self) -> None:
-        thinner = self._thinner
-        if thinner is not None and thinner.error and self.written_bytes > thinner.cap.max_bytes:
-            size = format_bytes(thinner.cap.max_bytes)
-            self._stopped = f"{self.path}: reached {size}, and older detail could not go: {thinner.error}"
+        compactor = self._compactor
+        if compactor is not None and compactor.error and self.written_bytes > compactor.cap.max_bytes:
+            size = format_bytes(compactor.cap.max_bytes)
+            self._stopped = f"{self.path}: reached {size}, and older detail could not go: {compactor.error}"
             raise StoreError(self._stopped)
 
     def _home(self, stream: str) -> Path:
@@ -251,21 +251,21 @@ class Writer:
 
     def _grew(self, stream: str, n_bytes: int) -> None:
         self.written_bytes += n_bytes
-        if self._thinner is None:
+        if self._compactor is None:
             return
         if stream in IN_EACH_PART:
             self._part_bytes += n_bytes
-        self._thinner.look()
+        self._compactor.look()
 
     def _begin_part_if_full(self, stream: str) -> None:
         """Only before events or samples: what is said of them is not cut off from them."""
-        if self._thinner is None or stream not in _BEGIN_PARTS:
+        if self._compactor is None or stream not in _BEGIN_PARTS:
             return
         with self._mine():
-            if self._is_open and not self._stopped and self._part_bytes >= self._thinner.part_bytes:
-                self._begin_part(self._thinner)
+            if self._is_open and not self._stopped and self._part_bytes >= self._compactor.part_bytes:
+                self._begin_part(self._compactor)
 
-    def _begin_part(self, thinner: Thinner) -> None:
+    def _begin_part(self, compactor: Compactor) -> None:
         path = parts.part(self.path, self._part + 1)
         try:
             path.mkdir()
@@ -274,11 +274,11 @@ class Writer:
             raise StoreError(self._stopped) from error
         if not self._part:
             # Before anything is in it: an older reader must not take the first part for all.
-            self._manifest = replace(self._manifest, cap=thinner.cap)
+            self._manifest = replace(self._manifest, cap=compactor.cap)
             self._save(self._manifest, durable=False)
         ended = [name for name in self._files if parts.is_in_part(Path(name).name)]
         self._let_go(ended, durable=False)
-        thinner.whole(self._part, self._part_bytes)
+        compactor.whole(self._part, self._part_bytes)
         self._part, self._part_bytes = self._part + 1, 0
 
     def _commit(self, cap: Cap, summary: Mapping[str, FileSum], n_bytes: int) -> None:
