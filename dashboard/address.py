@@ -38,7 +38,7 @@ class Address:
     axis: str = ""
     """``events``, or '' for time."""
     by: str = ""
-    """What colours, groups or compares; each page knows its own words."""
+    """What colors, groups or compares; each page knows its own words."""
     q: str = ""
     """What was searched for."""
     other: str = ""

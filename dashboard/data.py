@@ -19,8 +19,8 @@ from vramscope.errors import UnknownNameError, VramscopeError
 from vramscope.model.recording import Outcome, Recording, Run
 
 from .address import Address
-from .queries.live_recording import Growing
-from .queries.read_progress import Progress, progress
+from .queries.live_recording import LiveRecording
+from .queries.read_progress import ReadProgress, progress
 
 MAX_OPEN_RUNS = 6
 MAX_ANSWERS = 64
@@ -52,7 +52,7 @@ class Pace:
     """A recording of more events shows its chart first and the findings later."""
 
 
-class Follower(Protocol):
+class FollowedRun(Protocol):
     """A run that may still be growing."""
 
     run: Run
@@ -67,7 +67,7 @@ class Library(Protocol):
     def discover(self, root: Path) -> Sequence[Path]:
         """Runs and files below *root*, newest first."""
 
-    def follow(self, path: Path) -> Follower:
+    def follow(self, path: Path) -> FollowedRun:
         """Open one of them."""
 
 
@@ -96,10 +96,10 @@ Stamp = tuple[tuple[str, int, int], ...]
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenRun:
     """A run that somebody looks at."""
 
-    follower: Follower
+    follower: FollowedRun
     lock: RLock = field(default_factory=RLock)
     version: int = 0
     changed_s: float = field(default_factory=monotonic)
@@ -107,7 +107,7 @@ class _Open:
     answers: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
     making: dict[Hashable, RLock] = field(default_factory=dict)
     """Held by whoever makes that answer."""
-    growing: dict[Hashable, Growing] = field(default_factory=dict)
+    live_recordings: dict[Hashable, LiveRecording] = field(default_factory=dict)
     """By rank and device, while more may come."""
     refreshed_s: float = field(default_factory=monotonic)
     spent_s: float = 0.0
@@ -131,7 +131,7 @@ class Data:
         self._paths: dict[str, Path] = {}
         self._scanned_s = float("-inf")
         self._scan_took_s = 0.0
-        self._open: OrderedDict[str, _Open] = OrderedDict()
+        self._open: OrderedDict[str, _OpenRun] = OrderedDict()
         self._began: dict[str, tuple[int, int]] = {}
         """When the run began that was opened last under each id, and its last version."""
         self._read_bytes: dict[str, int] = {}
@@ -187,17 +187,17 @@ class Data:
         self._forget(name)
         return self._again(name, opened, is_altered=is_altered).version
 
-    def _pause_s(self, opened: _Open) -> float:
+    def _pause_s(self, opened: _OpenRun) -> float:
         """How long to leave a run alone after a refresh."""
         return min(max(self.pace.refresh_s, opened.spent_s / self.pace.share), self.pace.longest_s)
 
-    def _was_altered(self, name: str, opened: _Open) -> bool:
+    def _was_altered(self, name: str, opened: _OpenRun) -> bool:
         """Whether the files of a run that has ended are not those that were read."""
         if opened.follower.run.outcome in (Outcome.RUNNING, Outcome.DIED):
             return False  # a process of another machine may be taken for dead, and write on
         return stamp(self._paths[name]) != opened.stamp
 
-    def _again(self, name: str, before: _Open, *, is_altered: bool) -> _Open:
+    def _again(self, name: str, before: _OpenRun, *, is_altered: bool) -> _OpenRun:
         """Read a run from its beginning; pages hear of it as of a later version."""
         if is_altered:
             self._began[name] = before.follower.run.started_ns, before.version + 1
@@ -205,7 +205,7 @@ class Data:
         opened.is_altered = is_altered and not opened.is_other
         return opened
 
-    def _read_on(self, opened: _Open) -> bool:
+    def _read_on(self, opened: _OpenRun) -> bool:
         try:
             return opened.follower.refresh()
         except OSError as error:  # deleted this very moment
@@ -213,7 +213,7 @@ class Data:
                 "This run cannot be read any more: it is being moved or deleted."
             ) from error
 
-    def _grow(self, name: str, opened: _Open) -> None:
+    def _grow(self, name: str, opened: _OpenRun) -> None:
         opened.version += 1
         opened.changed_s = monotonic()
         opened.stamp = stamp(self._paths[name])
@@ -221,14 +221,14 @@ class Data:
         run = opened.follower.run
         self._began[name] = run.started_ns, opened.version
         if run.outcome is not Outcome.RUNNING:
-            opened.growing.clear()
+            opened.live_recordings.clear()
 
     def is_opening(self, name: str) -> bool:
         """Whether somebody reads that run for the first time just now."""
         with self._lock:
             return name in self._opening
 
-    def reading(self, name: str) -> Progress | None:
+    def reading(self, name: str) -> ReadProgress | None:
         """How far a file is read that somebody opens just now; None where that cannot be told."""
         path = self.paths().get(name)
         if path is None or not self.is_opening(name):
@@ -239,7 +239,7 @@ class Data:
             self._read_bytes[name] = now.n_bytes
         # Closed again: all of it was read, and is being made sense of.
         n_bytes = self._read_bytes.get(name)
-        return now or (Progress(n_bytes, n_bytes) if n_bytes is not None else None)
+        return now or (ReadProgress(n_bytes, n_bytes) if n_bytes is not None else None)
 
     def stalled_s(self, name: str) -> int:
         """For how long nothing new was written to a run that is said to run, in steps of STALLED_S; 0 where
@@ -268,7 +268,7 @@ class Data:
         self.refresh(name)
         return self._opened(name).follower.run
 
-    def growing(self, view: View) -> Growing | None:
+    def live_recording(self, view: View) -> LiveRecording | None:
         """What is known of a recording to which more may come; None where all of it is there."""
         if not view.is_live:
             return None
@@ -277,15 +277,15 @@ class Data:
         with opened.lock:
             if opened.follower.run.outcome is not Outcome.RUNNING:
                 return None  # it ended while somebody looked
-            if rank_device not in opened.growing:
-                opened.growing[rank_device] = Growing(view.recording)
-            return opened.growing[rank_device]
+            if rank_device not in opened.live_recordings:
+                opened.live_recordings[rank_device] = LiveRecording(view.recording)
+            return opened.live_recordings[rank_device]
 
-    def lately(self, view: View, what: Hashable, make: Callable[[], Any]) -> Any:
+    def ask_allowing_stale(self, view: View, what: Hashable, make: Callable[[], Any]) -> Any:
         """What takes the whole recording; of one that grows perhaps as of a while ago. It keeps its own share
         of the time, so that nobody waits longer for what is new because of it."""
-        growing = self.growing(view)
-        if growing is None:
+        live_recording = self.live_recording(view)
+        if live_recording is None:
             return make()
         opened = self._opened(view.run_id)
 
@@ -295,7 +295,7 @@ class Data:
             opened.spent_s = before
             return made
 
-        return growing.lately(what, view.recording, apart)
+        return live_recording.ask_allowing_stale(what, view.recording, apart)
 
     def ask(self, view: View, question: str, **options: Any) -> Any:
         """The answer of one analysis, once per (view, options)."""
@@ -326,7 +326,7 @@ class Data:
                     opened.answers.popitem(last=False)
             return made
 
-    def _opened(self, name: str) -> _Open:
+    def _opened(self, name: str) -> _OpenRun:
         path = self.path(name)
         with self._lock:
             if name in self._open:
@@ -341,7 +341,7 @@ class Data:
                 with self._lock:
                     self._opening.pop(name, None)
 
-    def _read(self, name: str, path: Path) -> _Open:
+    def _read(self, name: str, path: Path) -> _OpenRun:
         with self._lock:
             opened = self._open.get(name)
         if opened is None:
@@ -352,7 +352,7 @@ class Data:
                     self._open.popitem(last=False)
         return opened
 
-    def _follow(self, name: str, path: Path) -> _Open:
+    def _follow(self, name: str, path: Path) -> _OpenRun:
         """The run, read for the first time; files that could not be read are tried again when they change."""
         now = stamp(path)
         known = self._refused.get(name)
@@ -367,14 +367,14 @@ class Data:
         opened.stamp = now
         return opened
 
-    def _new(self, name: str, follower: Follower) -> _Open:
+    def _new(self, name: str, follower: FollowedRun) -> _OpenRun:
         began = follower.run.started_ns
         before, version = self._began.get(name, (began, -1))
         is_other = began > before
         version = version + 1 if is_other else max(version, 0)
         self._began[name] = began, version
         age_s = max(time() - changed_ns(self._paths[name]) / 1e9, 0.0) if name in self._paths else 0.0
-        return _Open(follower, version=version, is_other=is_other, changed_s=monotonic() - age_s)
+        return _OpenRun(follower, version=version, is_other=is_other, changed_s=monotonic() - age_s)
 
     def _forget(self, name: str) -> None:
         with self._lock:

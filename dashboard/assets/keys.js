@@ -29,7 +29,7 @@
   });
   const pan = (share) => range((a, b) => [a + share * (b - a), b + share * (b - a)]);
 
-  function neighbour(step) {
+  function neighbor(step) {
     const links = [...document.querySelectorAll("#menu a")];
     const here = links.findIndex((link) => link.classList.contains("here"));
     const next = links[here + step];
@@ -68,7 +68,7 @@
     j: () => ask("j"), k: () => ask("k"), p: () => ask("p"),
     w: () => zoom(0.5), s: () => zoom(2), a: () => pan(-0.25), d: () => pan(0.25),
     0: () => graph() && Plotly.relayout(graph(), { "xaxis.autorange": true, "yaxis.autorange": true }),
-    x: axis, "/": find, "[": () => neighbour(-1), "]": () => neighbour(1),
+    x: axis, "/": find, "[": () => neighbor(-1), "]": () => neighbor(1),
     t: () => theme(other()), "?": () => help(true),
   };
 

@@ -14,7 +14,7 @@
     link.click();
   }
 
-  // The page colours Plotly by style sheet; a file needs the colours themselves.
+  // The page colors Plotly by style sheet; a file needs the colors themselves.
   function alone(gd, figure) {
     const layout = JSON.parse(JSON.stringify(gd.layout)), ink = css("--ink-2");
     Object.assign(layout, { paper_bgcolor: css("--surface"), plot_bgcolor: css("--surface"), font: { ...layout.font, color: ink } });

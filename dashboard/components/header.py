@@ -31,7 +31,7 @@ def source_badge(source: str) -> Any:
 
 
 def outcome_dot(outcome: Outcome, stalled_s: int = 0) -> html.Span:
-    """How it stands, as a word with a dot, never a colour alone; *stalled_s*: nothing new for so long."""
+    """How it stands, as a word with a dot, never a color alone; *stalled_s*: nothing new for so long."""
     word = OUTCOME[outcome]
     if stalled_s:
         text = f"running, nothing new for {stalled_s} s"

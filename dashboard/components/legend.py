@@ -71,7 +71,7 @@ def axis_choice(view: View, address: Address) -> Any:
 
 
 def phases(series: Series) -> Any:
-    """The colours of the lane, for the phases that occur."""
+    """The colors of the lane, for the phases that occur."""
     present = [phase for phase in Phase if phase != Phase.OTHER and (series.phases.label == phase).any()]
     if not present:
         return html.P("No phases were recorded.", className="dim lane-key")

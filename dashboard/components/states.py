@@ -6,7 +6,7 @@ from dash import dcc, html
 
 from vramscope.units import format_bytes
 
-from ..queries.read_progress import Progress
+from ..queries.read_progress import ReadProgress
 
 POLL_MS = 250
 
@@ -67,7 +67,7 @@ def failure(message: str) -> html.Section:
     )
 
 
-def working(title: str, is_reading: bool, read: Progress | None = None) -> html.Section:
+def working(title: str, is_reading: bool, read: ReadProgress | None = None) -> html.Section:
     """A page that takes its time: what happens; the page comes by itself."""
     poll = dcc.Interval(id="poll", interval=POLL_MS)
     said = html.Div(how_far(is_reading, read), id="how-far")
@@ -77,7 +77,7 @@ def working(title: str, is_reading: bool, read: Progress | None = None) -> html.
     )  # fmt: skip
 
 
-def how_far(is_reading: bool, read: Progress | None) -> Any:
+def how_far(is_reading: bool, read: ReadProgress | None) -> Any:
     """What a page waits for, and how much of it is done."""
     if read is not None and read.n_bytes:
         text = f"Reading the file: {format_bytes(read.n_read)} of {format_bytes(read.n_bytes)}."

@@ -136,19 +136,19 @@ def raster(index: Bands, box: Box) -> tuple[NDArray[Any], Level]:
     """Row of the lifetimes at each pixel, shape (columns, height) from the bottom up; EMPTY or SMALLER."""
     step = (box.high - box.low) / box.height
     level = index.level_for(step)
-    centres = box.low + (np.arange(box.height) + 0.5) * step
+    centers = box.low + (np.arange(box.height) + 0.5) * step
     unique, column = np.unique(box.instants, return_inverse=True)
     painted = np.empty((len(unique), box.height), np.int32)
     for i, instant in enumerate(unique.tolist()):
-        painted[i] = _column(level, instant, centres, int(index.allocated[instant]))
+        painted[i] = _column(level, instant, centers, int(index.allocated[instant]))
     return painted[column], level
 
 
-def _column(level: Level, instant: int, centres: NDArray[Any], total: int) -> NDArray[Any]:
+def _column(level: Level, instant: int, centers: NDArray[Any], total: int) -> NDArray[Any]:
     live = level.live(instant)
     tops = np.cumsum(level.size[live])
-    at = np.searchsorted(tops, centres, side="right")
+    at = np.searchsorted(tops, centers, side="right")
     names = np.append(level.rows[live], SMALLER).astype(np.int32)
     found = names[at]
-    found[(centres >= total) | (centres < 0)] = EMPTY
+    found[(centers >= total) | (centers < 0)] = EMPTY
     return found

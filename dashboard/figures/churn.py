@@ -24,12 +24,12 @@ from .steps import spacing
 MOST_BARS = 160
 CAME, WENT, RETRY, FAILED = "from the driver", "back to the driver", "retry", "out of memory"
 _ZERO = "rgba(128,128,128,0.6)"
-COLOUR = {CAME: SKY, WENT: "#7A8896", RETRY: ORANGE, FAILED: VERMILION}
+COLOR = {CAME: SKY, WENT: "#7A8896", RETRY: ORANGE, FAILED: VERMILION}
 
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Sums of neighbouring steps; one row a bar."""
+    """Sums of neighboring steps; one row a bar."""
 
     per_bar: int
     index: NDArray[Any]
@@ -53,9 +53,9 @@ def bars_of(found: ChurnOverTime, steps: Steps) -> Bars:
 
 
 def present(bars: Bars) -> list[tuple[str, str]]:
-    """Name and colour of what occurs."""
+    """Name and color of what occurs."""
     values = {CAME: bars.came, WENT: bars.went, RETRY: bars.retries, FAILED: bars.failures}
-    return [(name, COLOUR[name]) for name, column in values.items() if column.any()]
+    return [(name, COLOR[name]) for name, column in values.items() if column.any()]
 
 
 def figure(bars: Bars) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def _bar(name: str, bars: Bars, n_bytes: NDArray[Any], unit: int) -> dict[str, A
     return {
         "type": "bar", "name": name, "uid": f"churn-{name}", "x": pack(bars.index),
         "y": pack(scaled(n_bytes, unit)), "customdata": pack(bars.instant),
-        "offset": 0, "width": 0.85 * bars.per_bar, "marker": {"color": COLOUR[name]},
+        "offset": 0, "width": 0.85 * bars.per_bar, "marker": {"color": COLOR[name]},
         "hovertemplate": "%{y:.2f}",
     }  # fmt: skip
 
@@ -91,5 +91,5 @@ def _signs(name: str, symbol: str, bars: Bars, count: NDArray[Any], height: floa
         "type": "scatter", "mode": "markers", "name": name, "uid": f"churn-{name}",
         "x": pack(bars.index[rows] + 0.42 * bars.per_bar), "y": [height] * len(rows),
         "customdata": pack(bars.instant[rows]), "text": [f"{n:,}" for n in count[rows].tolist()],
-        "marker": {"symbol": symbol, "size": 9, "color": COLOUR[name]}, "hovertemplate": "%{text}",
+        "marker": {"symbol": symbol, "size": 9, "color": COLOR[name]}, "hovertemplate": "%{text}",
     }  # fmt: skip

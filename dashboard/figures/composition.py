@@ -13,7 +13,7 @@ from .timeline import figure as whole
 from .timeline import traces as all_traces
 
 PARTS = ("requested", "rounding", "pending", "inactive_split", "releasable")
-COLOUR = {
+COLOR = {
     "requested": "#7A8896", "rounding": "#CC79A7", "pending": "#E69F00", "inactive_split": "#D55E00",
     "releasable": "#56B4E9",
 }  # fmt: skip
@@ -54,6 +54,6 @@ def _sampled(series: Series, parts: Any, view: Window) -> tuple[NDArray[Any], ND
 def _area(part: str, x: NDArray[Any], n_bytes: NDArray[Any], unit: int, unit_name: str) -> dict[str, Any]:
     return {
         "type": "scatter", "mode": "lines", "uid": part, "name": part, "meta": unit_name, "x": pack(x),
-        "y": pack(scaled(n_bytes, unit)), "stackgroup": "parts", "fillcolor": COLOUR[part],
-        "line": {"shape": "hv", "width": 0, "color": COLOUR[part]},
+        "y": pack(scaled(n_bytes, unit)), "stackgroup": "parts", "fillcolor": COLOR[part],
+        "line": {"shape": "hv", "width": 0, "color": COLOR[part]},
     }  # fmt: skip

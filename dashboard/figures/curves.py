@@ -19,7 +19,7 @@ from .drawing.theme import (
 )
 
 
-class Curve(NamedTuple):
+class NamedCurve(NamedTuple):
     """Bytes after events, by event."""
 
     name: str
@@ -27,10 +27,12 @@ class Curve(NamedTuple):
     n_bytes: NDArray[Any]
 
 
-COLOUR = {"before": SKY, "after": GREEN, "allocated": "#7A8896", "capacity": VERMILION}
+COLOR = {"before": SKY, "after": GREEN, "allocated": "#7A8896", "capacity": VERMILION}
 
 
-def figure(before: Curve, after: Curve | None, allocated: Curve, capacity: int = 0) -> dict[str, Any]:
+def figure(
+    before: NamedCurve, after: NamedCurve | None, allocated: NamedCurve, capacity: int = 0
+) -> dict[str, Any]:
     """*capacity* is drawn where it is near enough to what is reserved to be seen with it; 0: not."""
     curves = [curve for curve in (allocated, before, after) if curve is not None]
     top = max(int(curve.n_bytes.max(initial=0)) for curve in curves)
@@ -51,8 +53,8 @@ def figure(before: Curve, after: Curve | None, allocated: Curve, capacity: int =
     }
 
 
-def _line(kind: str, curve: Curve, unit: int, **more: str) -> dict[str, Any]:
-    style = {"width": 2 if kind != "allocated" else 1, "color": COLOUR[kind], "shape": "hv"}
+def _line(kind: str, curve: NamedCurve, unit: int, **more: str) -> dict[str, Any]:
+    style = {"width": 2 if kind != "allocated" else 1, "color": COLOR[kind], "shape": "hv"}
     fill = {"fill": more["fill"], "fillcolor": "rgba(122, 136, 150, .22)"} if "fill" in more else {}
     return {
         "type": "scatter", "mode": "lines", "name": esc(curve.name, 60), "uid": f"fit{kind}",
@@ -62,7 +64,7 @@ def _line(kind: str, curve: Curve, unit: int, **more: str) -> dict[str, Any]:
 
 
 def _limit(level: float) -> dict[str, Any]:
-    style = {"color": COLOUR["capacity"], "width": 1.5, "dash": "dash"}
+    style = {"color": COLOR["capacity"], "width": 1.5, "dash": "dash"}
     return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": level, "y1": level, "line": style}
 
 

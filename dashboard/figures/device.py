@@ -15,7 +15,7 @@ from .drawing.theme import (
 )
 
 COLUMNS = 150
-COLOUR = {
+COLOR = {
     "requested": "#7A8896", "allocated": "#7A8896", "rounding": "#CC79A7", "pending": "#E69F00",
     "inactive_split": "#D55E00", "releasable": "#56B4E9", "private_pools": "#8C6D31",
     "own_outside": "#009E73", "others": "#6A51A3", "unattributed": "#999999", "outside": "#009E73",
@@ -54,7 +54,7 @@ def figure(found: Any, row: int) -> dict[str, Any]:
 
 def stacked(found: Any) -> dict[str, NDArray[Any]]:
     """Parts by name; where a part is not known at a sample, what is left of the sum it belongs to."""
-    parts = {name: np.maximum(getattr(found, name), 0) for name in COLOUR if hasattr(found, name)}
+    parts = {name: np.maximum(getattr(found, name), 0) for name in COLOR if hasattr(found, name)}
     unknown = found.requested < 0
     parts["allocated"] = np.where(unknown, np.maximum(found.allocated, 0), 0)
     inside = (
@@ -78,8 +78,8 @@ def stacked(found: Any) -> dict[str, NDArray[Any]]:
 def _area(name: str, x: NDArray[Any], n_bytes: NDArray[Any], rows: NDArray[Any], unit: int) -> dict[str, Any]:
     return {
         "type": "scatter", "mode": "lines", "uid": f"part-{name}", "name": name.replace("_", " "),
-        "stackgroup": "all", "x": pack(x), "y": pack(scaled(n_bytes, unit)), "fillcolor": COLOUR[name],
-        "customdata": pack(rows), "line": {"shape": "hv", "width": 0, "color": COLOUR[name]},
+        "stackgroup": "all", "x": pack(x), "y": pack(scaled(n_bytes, unit)), "fillcolor": COLOR[name],
+        "customdata": pack(rows), "line": {"shape": "hv", "width": 0, "color": COLOR[name]},
         "hovertemplate": "%{y:.2f}",
     }  # fmt: skip
 

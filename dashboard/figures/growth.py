@@ -23,7 +23,7 @@ from .drawing.theme import (
 )
 from .steps import spacing
 
-COLOURS = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, SKY, "#6A51A3", "#7A8896")
+COLORS = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, SKY, "#6A51A3", "#7A8896")
 COLUMNS = 200
 
 
@@ -50,9 +50,9 @@ def _line(level: NDArray[Any], name: str, i: int, x: NDArray[Any], unit: int) ->
     kept = np.arange(len(level))
     if len(level) > 2 * COLUMNS:
         kept = m4([level], even_edges(0, len(level), COLUMNS))
-    colour = COLOURS[i % len(COLOURS)]
+    color = COLORS[i % len(COLORS)]
     return {
         "type": "scatter", "mode": "lines+markers" if len(kept) <= 60 else "lines", "name": esc(name, 60),
         "uid": f"growth{i}", "x": pack(x[kept]), "y": pack(scaled(level[kept], unit)),
-        "line": {"width": 2, "color": colour}, "marker": {"size": 6}, "hovertemplate": "%{y:.2f}",
+        "line": {"width": 2, "color": color}, "marker": {"size": 6}, "hovertemplate": "%{y:.2f}",
     }  # fmt: skip

@@ -39,7 +39,7 @@ def figure(whole: Tree, root: int = 0) -> dict[str, Any]:
         "customdata": [_target(drawn, row) for row in n_rows],
         "tiling": {"orientation": "v", "pad": 1}, "domain": {"y": [1 - share, 1]}, "leaf": {"opacity": 1},
         "maxdepth": max(_levels(drawn), 2), "pathbar": {"visible": False},
-        "marker": {"colors": [_colour(drawn, row) for row in n_rows], "line": {"width": 0}},
+        "marker": {"colors": [_color(drawn, row) for row in n_rows], "line": {"width": 0}},
         "textposition": "middle left", "insidetextfont": {"size": 12, "color": INK},
     }  # fmt: skip
     layout = base_layout(hovermode="closest", uniformtext={"minsize": 11, "mode": "hide"})
@@ -90,7 +90,7 @@ def _target(drawn: Tree, row: int) -> int:
     return node if node >= 0 else int(drawn.node[drawn.parent[row]])
 
 
-def _colour(drawn: Tree, row: int) -> str:
+def _color(drawn: Tree, row: int) -> str:
     if not drawn.frame(row).file:
         return _NEUTRAL
     return _TINTS[(3 * int(drawn.function[row]) + int(drawn.file[row])) % len(_TINTS)]

@@ -11,9 +11,9 @@ from vramscope.model.marks import Category, Phase
 
 from .drawing.m4 import even_edges, m4
 from .drawing.theme import (
-    CATEGORY_COLOUR,
-    PHASE_COLOUR,
-    QUANTITY_COLOUR,
+    CATEGORY_COLOR,
+    PHASE_COLOR,
+    QUANTITY_COLOR,
     base_layout,
     byte_axis,
     byte_unit,
@@ -35,9 +35,7 @@ def peaks(found: StepPeaks, index: NDArray[Any], chosen: int | None, n_thinned: 
     first *n_thinned* nothing but these peaks is known."""
     unit, unit_name = byte_unit(int(found.per_step.allocated.max(initial=0)))
     lines = [
-        _line(
-            phase.name.lower().replace("_", " "), PHASE_COLOUR[phase], *_of_phase(found, phase, index), unit
-        )
+        _line(phase.name.lower().replace("_", " "), PHASE_COLOR[phase], *_of_phase(found, phase, index), unit)
         for phase in Phase
         if phase != Phase.OTHER and (found.per_phase.phase == phase).any()
     ]
@@ -61,7 +59,7 @@ def levels(found: IntervalPeaks, index: NDArray[Any]) -> dict[str, Any]:
     unit, unit_name = byte_unit(int(found.reserved.max(initial=0)))
     rows = np.arange(len(index))
     lines = [
-        _line(name, QUANTITY_COLOUR[name], index, getattr(found, name), rows, unit)
+        _line(name, QUANTITY_COLOR[name], index, getattr(found, name), rows, unit)
         | {"uid": name, "mode": "lines"}
         for name in ("reserved", "allocated")
     ]
@@ -112,7 +110,7 @@ def _of_phase(found: StepPeaks, phase: Phase, index: NDArray[Any]) -> tuple[Any,
 
 
 def _line(
-    name: str, colour: str, x: NDArray[Any], n_bytes: NDArray[Any], rows: NDArray[Any], unit: int
+    name: str, color: str, x: NDArray[Any], n_bytes: NDArray[Any], rows: NDArray[Any], unit: int
 ) -> dict[str, Any]:
     """With its extremes where there are more steps than columns."""
     kept = np.arange(len(x))
@@ -122,7 +120,7 @@ def _line(
     return {
         "type": "scatter", "mode": "lines+markers" if few else "lines", "name": name, "uid": f"peak-{name}",
         "x": pack(x[kept]), "y": pack(scaled(n_bytes[kept], unit)), "customdata": pack(rows[kept]),
-        "line": {"width": 1.6, "color": colour}, "marker": {"size": 6, "color": colour},
+        "line": {"width": 1.6, "color": color}, "marker": {"size": 6, "color": color},
         "hovertemplate": "%{y:.2f}",
     }  # fmt: skip
 
@@ -169,10 +167,10 @@ def by_category(found: Allocations, category: NDArray[Any], start: int, end: int
 
 
 def _area(category: Category, x: Any, n_bytes: NDArray[Any], unit: int) -> dict[str, Any]:
-    colour = CATEGORY_COLOUR[category]
+    color = CATEGORY_COLOR[category]
     return {
         "type": "scatter", "mode": "lines", "uid": f"cat-{int(category)}", "stackgroup": "all", "x": x,
         "name": category.name.lower().replace("_", " "), "y": pack(scaled(n_bytes, unit)),
-        "fillcolor": colour, "line": {"shape": "hv", "width": 0, "color": colour},
+        "fillcolor": color, "line": {"shape": "hv", "width": 0, "color": color},
         "hovertemplate": "%{y:.2f}",
     }  # fmt: skip

@@ -12,8 +12,8 @@ from .drawing.lanes import phase_bands, step_labels
 from .drawing.m4 import Extremes, m4, time_edges
 from .drawing.series import EVENTS, RETRY, Curve, Series
 from .drawing.theme import (
-    PHASE_COLOUR,
-    QUANTITY_COLOUR,
+    PHASE_COLOR,
+    QUANTITY_COLOR,
     base_layout,
     byte_axis,
     byte_unit,
@@ -163,7 +163,7 @@ def _line(name: str, points: _Points, unit: int, unit_name: str) -> dict[str, An
         "meta": unit_name,
         "x": pack(points.position),
         "y": pack(scaled(points.value, unit)),
-        "line": {"shape": "hv", "color": QUANTITY_COLOUR[name], **_LINE[name]},
+        "line": {"shape": "hv", "color": QUANTITY_COLOR[name], **_LINE[name]},
     }
     return trace | ({"fill": "tozeroy", "fillcolor": _FILL[name]} if name in _FILL else {})
 
@@ -177,7 +177,7 @@ def _band(phase: Phase, edges: NDArray[Any]) -> dict[str, Any]:
     """One thick line with a gap after every band: a third of the points of filled shapes."""
     gaps = np.insert(edges.reshape(-1, 2), 2, edges[1::2], axis=1).ravel()
     height = np.tile([0.74, 0.74, np.nan], len(edges) // 2)
-    line = {"color": PHASE_COLOUR[phase], "width": 11}
+    line = {"color": PHASE_COLOR[phase], "width": 11}
     return {
         "type": "scatter", "mode": "lines", "name": phase.name.lower(), "uid": f"phase{int(phase)}",
         "x": pack(gaps), "y": pack(height), "yaxis": "y2", "line": line,
@@ -198,7 +198,7 @@ def _step_traces(series: Series, view: Window) -> list[dict[str, Any]]:
     }  # fmt: skip
     names = {
         "type": "scatter", "mode": "text", "name": "step", "uid": "stepnames", "yaxis": "y2",
-        "x": pack(labels.centres), "y": pack(np.full(len(labels.centres), 0.2)),
+        "x": pack(labels.centers), "y": pack(np.full(len(labels.centers), 0.2)),
         **_UNPADDED, "text": [f"step {n}" for n in labels.numbers],
         "textfont": {"size": 11}, "cliponaxis": True,
     }  # fmt: skip

@@ -18,7 +18,7 @@ from ..components.panels import allocation
 from ..data import Data, View
 from ..figures import outline
 from ..figures.bands import Bands, Box, bands, fullest
-from ..figures.bands import raster as rasterise
+from ..figures.bands import raster as rasterize
 from ..figures.drawing.paint import (
     WAYS,
     Paint,
@@ -33,7 +33,7 @@ from ..figures.timeline import Window, window
 from ..queries.allocation_search import matching, parse
 from ..queries.answers import folded, owners, series_of, totals
 from ..server import api
-from ..server.callbacks import Picked, Row, Stored, view_or_nothing
+from ..server.callbacks import Picked, SelectedRow, Stored, view_or_nothing
 from . import Context, Page
 
 _COARSER = ((200_000, 400, 480), (20_000, 600, 560))
@@ -92,7 +92,7 @@ def _usual(data: Data, view: View) -> str:
 
 def _ways(address: Address, way: str) -> Any:
     links = [(word, address.go(by=name).url, name == way) for name, word in _WORDS.items()]
-    return segments("Colour by", links)
+    return segments("Color by", links)
 
 
 def _search(address: Address) -> Any:
@@ -184,7 +184,7 @@ def _active(data: Data) -> Response:
     n_columns, height = _fineness(int(stop - first), n_columns, height)
     borders = np.linspace(start, end, n_columns + 1)
     instants = fullest(series.position, series.allocated, borders)
-    pixels, level = rasterise(_index(data, view), Box(instants, low, high, height))
+    pixels, level = rasterize(_index(data, view), Box(instants, low, high, height))
     outside = (borders[1:] <= series.position[0]) | (borders[:-1] > series.position[-1])
     pixels[outside] = -1
     paint = _paint(data, view, api.word("by", WAYS))
@@ -210,7 +210,7 @@ def _sent(data: Data, view: View, made: tuple[Any, Any, int], paint: Paint, text
     group = paint.group[real]
     named = np.unique(group[ids >= 0]).tolist()
     header = {
-        "w": len(instants), "h": pixels.shape[1], "cut": cut, "colours": paint.colours,
+        "w": len(instants), "h": pixels.shape[1], "cut": cut, "colors": paint.colors,
         "names": {str(i): paint.names[i] for i in named},
     }  # fmt: skip
     return api.columns(header, ids=ids, group=group, shade=shade, flags=flags, local=local, length=length,
@@ -263,7 +263,7 @@ def _register(app: Any, data: Data) -> None:
         Input("al-pick", "data"), Input("al-table", "selectedRows"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def show(pick: Picked | None, selected: list[Row] | None, said: Stored | None) -> Any:
+    def show(pick: Picked | None, selected: list[SelectedRow] | None, said: Stored | None) -> Any:
         from dash import ctx
 
         chosen = (pick or {}).get("row") if ctx.triggered_id == "al-pick" else _selected(selected)

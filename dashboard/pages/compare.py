@@ -76,9 +76,11 @@ def _compared(data: Data, view: View, other: View) -> Comparison:
         return found
 
     for each, aside in ((other, view), (view, other)):
-        growing = data.growing(each)
-        if growing is not None and len(each.recording.trace) > MOST_EVENTS_AT_ONCE:
-            known: Comparison = growing.lately(("compare", aside.key[0], aside.key[2:]), each.recording, make)
+        live_recording = data.live_recording(each)
+        if live_recording is not None and len(each.recording.trace) > MOST_EVENTS_AT_ONCE:
+            known: Comparison = live_recording.ask_allowing_stale(
+                ("compare", aside.key[0], aside.key[2:]), each.recording, make
+            )
             return known
     return make()
 
@@ -136,8 +138,8 @@ def _steps(found: Comparison) -> list[Any]:
     levels = np.stack([found.after, found.before])
     drawn = growth.figure(levels, ("after", "before"), found.steps, ("solid", "dot"))
     key = [
-        html.Span([html.I(className="swatch", style={"background": colour}), word])
-        for word, colour in zip(("after", "before (dotted)"), growth.COLOURS, strict=False)
+        html.Span([html.I(className="swatch", style={"background": color}), word])
+        for word, color in zip(("after", "before (dotted)"), growth.COLORS, strict=False)
     ]
     head = html.Div([html.H3("Peak of each step"), html.Div(key, className="lane-key parts-key")],
                     className="panel-bar")  # fmt: skip

@@ -8,8 +8,7 @@ from typing import Any
 from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from vramscope.analysis.fit import BASIS, FitAnswer
-from vramscope.analysis.fit import Verdict as Word
+from vramscope.analysis.fit import BASIS, FitAnswer, Verdict
 from vramscope.analysis.fit.cards import BASIS as CARDS_BASIS
 from vramscope.analysis.fit.cards import CARDS
 from vramscope.analysis.settings_advice import Candidate, Trial
@@ -27,7 +26,7 @@ from ..components.panels.savings import (
 from ..data import Data, View
 from ..figures import curves
 from ..queries.settings_search import (
-    Search,
+    SettingsSearch,
     devices,
     searches,
     target,
@@ -46,7 +45,7 @@ _LEAST = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DeviceVerdict:
     """Of one device, as the program is and with the setting that is looked at."""
 
     key: str
@@ -55,10 +54,10 @@ class Verdict:
     total_bytes: int
     room: int
     """Bytes for the allocator."""
-    word: Word
+    word: Verdict
     reason: str = ""
     """Why the word is ``unknown``."""
-    with_setting: Word | None = None
+    with_setting: Verdict | None = None
     """The same with the setting; None where none is looked at."""
 
 
@@ -78,7 +77,7 @@ def _layout(context: Context) -> Any:
     ]
 
 
-def _body(data: Data, search: Search, address: Address) -> list[Any]:
+def _body(data: Data, search: SettingsSearch, address: Address) -> list[Any]:
     if not search.is_done:
         return _running(search)
     if search.fit is None:
@@ -101,7 +100,7 @@ def _body(data: Data, search: Search, address: Address) -> list[Any]:
 # ------------------------------------------------------------------------------- while it is searched
 
 
-def _running(search: Search) -> list[Any]:
+def _running(search: SettingsSearch) -> list[Any]:
     stop = html.Button("Stop", id="fi-stop", className="fit-stop", title="after the replay that runs")
     return [
         html.Section(
@@ -116,7 +115,7 @@ def _running(search: Search) -> list[Any]:
     ]  # fmt: skip
 
 
-def _progress(search: Search) -> list[Any]:
+def _progress(search: SettingsSearch) -> list[Any]:
     trials, wanted = list(search.trials), search.wanted
     n_bytes = [trial.outcome.peak_reserved for trial in trials if trial.outcome.fits]
     best = min(trials, key=lambda trial: (not trial.outcome.fits, trial.outcome.peak_reserved), default=None)
@@ -147,24 +146,24 @@ def _so_far(trial: Trial | None) -> list[html.Td]:
 # ---------------------------------------------------------------------------------------- the card
 
 
-def _verdicts(data: Data, view: View, fit: FitAnswer, chosen: Trial | None) -> list[Verdict]:
+def _verdicts(data: Data, view: View, fit: FitAnswer, chosen: Trial | None) -> list[DeviceVerdict]:
     return [_verdict(data, view, fit, chosen, device) for device in devices(view.recording)]
 
 
 def _verdict(
     data: Data, view: View, fit: FitAnswer, chosen: Trial | None, device: tuple[str, str, int]
-) -> Verdict:
+) -> DeviceVerdict:
     key, name, total = device
     other = verdict(data, view, fit, total, chosen) if chosen else None
     room = fit.room_on(target(fit, total))
     found = verdict(data, view, fit, total, None)
     reason = ""
-    if found is Word.UNKNOWN and fit.without_limit is not None:
+    if found is Verdict.UNKNOWN and fit.without_limit is not None:
         reason = fit.judged(target(fit, total), fit.without_limit)[1]
-    return Verdict(key, name, total, room, found, reason, other)
+    return DeviceVerdict(key, name, total, room, found, reason, other)
 
 
-def _here(data: Data, view: View, fit: FitAnswer, chosen: Trial | None, address: Address) -> Verdict:
+def _here(data: Data, view: View, fit: FitAnswer, chosen: Trial | None, address: Address) -> DeviceVerdict:
     """The one that the address names, by key or by MiB; else this device, else the smallest that does."""
     size = re.fullmatch(r"([0-9]{1,9})mib", address.by)
     if size:
@@ -173,11 +172,11 @@ def _here(data: Data, view: View, fit: FitAnswer, chosen: Trial | None, address:
     verdicts = _verdicts(data, view, fit, chosen)
     named = [each for each in verdicts if each.key == address.by]
     own = [each for each in verdicts if each.key == "this-device"]
-    enough = [each for each in verdicts if each.word is Word.FITS]
+    enough = [each for each in verdicts if each.word is Verdict.FITS]
     return (named or own or enough or verdicts[-1:])[0]
 
 
-def _opening(fit: FitAnswer, here: Verdict) -> html.Section:
+def _opening(fit: FitAnswer, here: DeviceVerdict) -> html.Section:
     phrases = {card.label: card.phrase for card in CARDS}
     name = phrases.get(here.name, here.name if here.key == "this-device" else f"a card of {here.name}")
     free = fit.without_limit
@@ -185,16 +184,16 @@ def _opening(fit: FitAnswer, here: Verdict) -> html.Section:
     reserved, allocated = free.peak_reserved, free.peak_allocated
     spare = here.room - reserved
     claim = {
-        Word.FITS: f"It fits {name}" + (f", with {format_bytes(spare)} to spare" if spare > 0 else ""),
-        Word.TIGHT: f"It just fits {name}: the cache has to be released to make room",
-        Word.TOO_SMALL: f"It does not fit {name}",
-        Word.UNKNOWN: f"Whether it fits {name} is not known",
+        Verdict.FITS: f"It fits {name}" + (f", with {format_bytes(spare)} to spare" if spare > 0 else ""),
+        Verdict.TIGHT: f"It just fits {name}: the cache has to be released to make room",
+        Verdict.TOO_SMALL: f"It does not fit {name}",
+        Verdict.UNKNOWN: f"Whether it fits {name} is not known",
     }[here.word]
-    if here.word is Word.TOO_SMALL and here.with_setting in (Word.FITS, Word.TIGHT):
+    if here.word is Verdict.TOO_SMALL and here.with_setting in (Verdict.FITS, Verdict.TIGHT):
         claim += "; with the setting below it would"
     lacking = allocated - here.room
     why = f"; {format_bytes(lacking)} too much, whatever the settings" if lacking > 0 else ""
-    limit = "" if here.word is Word.FITS else "Without a limit "
+    limit = "" if here.word is Verdict.FITS else "Without a limit "
     text = f"{limit}{format_bytes(reserved)} are reserved at most, {format_bytes(allocated)} allocated{why}."
     if here.reason:
         text = f"{here.reason[:1].upper()}{here.reason[1:]}. {text}"
@@ -204,11 +203,11 @@ def _opening(fit: FitAnswer, here: Verdict) -> html.Section:
     )  # fmt: skip
 
 
-_MARK = {Word.FITS: "●", Word.TIGHT: "◐", Word.TOO_SMALL: "○", Word.UNKNOWN: "?"}
+_MARK = {Verdict.FITS: "●", Verdict.TIGHT: "◐", Verdict.TOO_SMALL: "○", Verdict.UNKNOWN: "?"}
 
 
 def _capacity(
-    data: Data, view: View, fit: FitAnswer, chosen: Trial | None, here: Verdict, address: Address
+    data: Data, view: View, fit: FitAnswer, chosen: Trial | None, here: DeviceVerdict, address: Address
 ) -> html.Section:
     notch = str(_notch(fit, here.total_bytes))
     slider = typed.box("fi-size", notch, type="range", min=0, max=_NOTCHES, step=1, className="fit-slider")
@@ -225,7 +224,7 @@ def _capacity(
     )  # fmt: skip
 
 
-def _size(here: Verdict) -> list[Any]:
+def _size(here: DeviceVerdict) -> list[Any]:
     outside = f"{format_bytes(here.room)} for the allocator"
     return [html.Strong(format_bytes(here.total_bytes)), html.Span(outside, className="dim")]
 
@@ -249,7 +248,7 @@ def _bytes_at(fit: FitAnswer, notch: int) -> int:
 
 
 def _cards(
-    data: Data, view: View, fit: FitAnswer, chosen: Trial | None, here: Verdict, address: Address
+    data: Data, view: View, fit: FitAnswer, chosen: Trial | None, here: DeviceVerdict, address: Address
 ) -> list[Any]:
     return [
         dcc.Link(
@@ -270,14 +269,14 @@ def _cards(
     ]
 
 
-def _name_of(verdict: Verdict) -> list[Any]:
+def _name_of(verdict: DeviceVerdict) -> list[Any]:
     """The name, and below it what the card is sold with."""
     found = re.fullmatch(r"(.+?) (\d+ GB)", verdict.name)
     name, size = found.groups() if found else (verdict.name, format_bytes(verdict.total_bytes))
     return [name, html.Small(size)]
 
 
-def _second(verdict: Verdict) -> str:
+def _second(verdict: DeviceVerdict) -> str:
     if verdict.with_setting in (None, verdict.word):
         return ""
     return f"{verdict.with_setting.value} with the setting"
@@ -293,7 +292,7 @@ def _chosen(fit: FitAnswer, address: Address) -> Trial | None:
     return named[0] if named else fit.settings.advised
 
 
-def _settings(search: Search, chosen: Trial | None, address: Address) -> html.Section:
+def _settings(search: SettingsSearch, chosen: Trial | None, address: Address) -> html.Section:
     assert search.fit is not None  # noqa: S101 - for the type checker
     assert search.fit.settings is not None  # noqa: S101 - for the type checker
     advice = search.fit.settings
@@ -319,13 +318,13 @@ def _settings(search: Search, chosen: Trial | None, address: Address) -> html.Se
     return html.Section([bar, *body], className="panel", **{"aria-label": "Settings of the allocator"})
 
 
-def _stopped(search: Search) -> html.P:
+def _stopped(search: SettingsSearch) -> html.P:
     again = html.Button("Try all", id="fi-again", className="fit-stop only-live")
     text = f"Stopped: {len(search.trials)} of {len(search.wanted)} settings were tried. "
     return html.P([text, again], className="fit-reason")
 
 
-def _trials(search: Search, chosen: Trial | None, address: Address) -> html.Table:
+def _trials(search: SettingsSearch, chosen: Trial | None, address: Address) -> html.Table:
     assert search.fit is not None  # noqa: S101 - for the type checker
     assert search.fit.settings is not None  # noqa: S101 - for the type checker
     advice = search.fit.settings
@@ -374,23 +373,27 @@ def _calls(outcome: Outcome) -> str:
     return f"{outcome.n_mappings:,} mapped" if outcome.n_mappings else f"{outcome.n_segments:,}"
 
 
-def _drawn(data: Data, view: View, fit: FitAnswer, chosen: Trial | None, here: Verdict) -> dict[str, Any]:
+def _drawn(
+    data: Data, view: View, fit: FitAnswer, chosen: Trial | None, here: DeviceVerdict
+) -> dict[str, Any]:
     assert fit.settings is not None  # noqa: S101 - for the type checker
     base = fit.settings.base
     levels = data.ask(view, "timeline").allocated
-    before = curves.Curve("reserved, as it is", base.events, base.reserved)
-    allocated = curves.Curve("allocated", base.events, curves.outline(base.events, levels))
+    before = curves.NamedCurve("reserved, as it is", base.events, base.reserved)
+    allocated = curves.NamedCurve("allocated", base.events, curves.outline(base.events, levels))
     after = None
     if chosen is not None:
-        after = curves.Curve(chosen.candidate.name, chosen.outcome.events, chosen.outcome.reserved)
+        after = curves.NamedCurve(chosen.candidate.name, chosen.outcome.events, chosen.outcome.reserved)
     return curves.figure(before, after, allocated, here.room)
 
 
-def _curves(data: Data, view: View, fit: FitAnswer, chosen: Trial | None, here: Verdict) -> html.Section:
+def _curves(
+    data: Data, view: View, fit: FitAnswer, chosen: Trial | None, here: DeviceVerdict
+) -> html.Section:
     words = [("before", "as it is (dotted)"), ("allocated", "allocated")]
     words += [("after", chosen.candidate.name)] if chosen else []
     words.append(("capacity", "what the allocator can reserve on the card"))
-    key = [html.Span([html.I(className="swatch", style={"background": curves.COLOUR[kind]}), word])
+    key = [html.Span([html.I(className="swatch", style={"background": curves.COLOR[kind]}), word])
            for kind, word in words]  # fmt: skip
     bar = html.Div([html.H3("Reserved"), html.Div(key, className="lane-key parts-key")],
                    className="panel-bar")  # fmt: skip
@@ -481,7 +484,7 @@ def _register(app: Any, data: Data) -> None:
         )
 
 
-def _search(data: Data, said: Stored | None) -> Search:
+def _search(data: Data, said: Stored | None) -> SettingsSearch:
     return searches(data).of(data.view(restore(said)))
 
 

@@ -22,12 +22,12 @@ from ..data import Data, View
 from ..figures import composition, segment_map
 from ..figures.drawing.names import counted
 from ..figures.drawing.series import EVENTS, TIME, Series
-from ..figures.drawing.theme import CATEGORY_COLOUR
+from ..figures.drawing.theme import CATEGORY_COLOR
 from ..figures.timeline import Window, window
 from ..queries.answers import (
-    lately,
+    ask_allowing_stale,
     moment,
-    neighbour,
+    neighbor,
     series_of,
     totals,
 )
@@ -36,13 +36,13 @@ from ..server.callbacks import (
     Click,
     Picked,
     Pressed,
-    Row,
+    SelectedRow,
     Stored,
     view_or_nothing,
 )
 from . import Context, Page
 
-_MAP = "Segments end to end, their blocks coloured by what they are for."
+_MAP = "Segments end to end, their blocks colored by what they are for."
 _HOLE, _WHOLE, _PENDING = len(Category), len(Category) + 1, len(Category) + 2
 _NAMES = {_HOLE: "free, in a segment in use", _WHOLE: "segment wholly free", _PENDING: "waiting for a stream"}
 
@@ -95,7 +95,7 @@ def _over_time(data: Data, view: View, series: Series) -> list[Any]:
 
 def _told(data: Data, view: View) -> int:
     """Up to which instant they were looked at."""
-    return int(lately(data, view, "largest_free").instant.max(initial=0))
+    return int(ask_allowing_stale(data, view, "largest_free").instant.max(initial=0))
 
 
 def _no_segments(view: View) -> Any:
@@ -213,13 +213,13 @@ def _sent(data: Data, view: View, there: tuple[int, float, Snapshot], pixels: An
     at, x, state = there
     shown, local, length = api.runs(pixels.reshape(1, -1))
     group = _groups(data, view, state, shown)
-    colours = (*(CATEGORY_COLOUR[each] for each in Category), "hole", "whole", "#E69F00")
+    colors = (*(CATEGORY_COLOR[each] for each in Category), "hole", "whole", "#E69F00")
     names = [*(each.name.lower().replace("_", " ") for each in Category), *_NAMES.values()]
     found, real = data.ask(view, "lifetimes"), np.maximum(shown, 0)
     shade = np.where(shown >= 0, (found.stack_id[real] * np.int64(7) + 3) % 5, 0)
     flags = (shown >= 0) & (found.alloc_event[real] < 0)
     header = {
-        "w": pixels.shape[1], "h": pixels.shape[0], "rows": True, "cut": 0, "colours": colours, "x": x,
+        "w": pixels.shape[1], "h": pixels.shape[0], "rows": True, "cut": 0, "colors": colors, "x": x,
         "names": {str(i): names[i] for i in np.unique(group[shown != -1]).tolist()},
         "said": {"moment": moment(data, view, at).words, "sums": _sums(state)},
     }  # fmt: skip
@@ -358,7 +358,7 @@ def _choose(app: Any, data: Data) -> None:
         word = (key or {}).get("key")
         if word == "p":
             return int(data.ask(view, "fragmentation").worst)
-        to = neighbour(data, view, _given(data, view, at), {"j": 1, "k": -1}.get(str(word), 0))
+        to = neighbor(data, view, _given(data, view, at), {"j": 1, "k": -1}.get(str(word), 0))
         return no_update if to is None else to
 
 
@@ -379,7 +379,7 @@ def _tell(app: Any, data: Data) -> None:
         Output("code-ask", "data", allow_duplicate=True), Input("fr-pins", "selectedRows"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def line(selected: list[Row] | None) -> Any:
+    def line(selected: list[SelectedRow] | None) -> Any:
         return {"stack": selected[0].get("stack")} if selected else no_update
 
     @app.callback(

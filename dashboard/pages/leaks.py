@@ -138,8 +138,8 @@ def _turns(view: View, found: Leaks) -> Any:
 
 def _key(names: list[str]) -> html.Div:
     entries = [
-        html.Span([html.I(className="swatch", style={"background": colour}), html.Bdi(name)])
-        for name, colour in zip(names, growth.COLOURS, strict=False)
+        html.Span([html.I(className="swatch", style={"background": color}), html.Bdi(name)])
+        for name, color in zip(names, growth.COLORS, strict=False)
     ]
     return html.Div(entries, className="lane-key parts-key")
 

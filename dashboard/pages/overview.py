@@ -24,7 +24,7 @@ from ..queries.answers import (
     clamp,
     fullest,
     moment,
-    neighbour,
+    neighbor,
     series_of,
     totals,
 )
@@ -310,10 +310,10 @@ def _instant(said: Any) -> int | None:
 
 
 def _jump(data: Data, view: View, key: Any, at: int) -> Any:
-    """The instant that a key leads to: the peak, or the peak of a neighbouring step."""
+    """The instant that a key leads to: the peak, or the peak of a neighboring step."""
     if key == PEAK_KEY:
         return fullest(data, view)
-    to = neighbour(data, view, at, {NEXT_KEY: 1, PREVIOUS_KEY: -1}.get(str(key), 0))
+    to = neighbor(data, view, at, {NEXT_KEY: 1, PREVIOUS_KEY: -1}.get(str(key), 0))
     return no_update if to is None else to
 
 

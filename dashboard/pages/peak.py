@@ -19,7 +19,7 @@ from ..queries.answers import (
     clamp,
     held,
     moment,
-    neighbour,
+    neighbor,
     totals,
     tree_at,
 )
@@ -81,8 +81,8 @@ def _opening(data: Data, view: View, at: int, address: Address) -> html.Section:
 
 
 def _jumps(data: Data, view: View, at: int, peak: int, address: Address) -> html.Nav:
-    """Neighbouring steps and the peak, as links: an instant is an address."""
-    before, after = (neighbour(data, view, at, direction) for direction in (-1, 1))
+    """Neighboring steps and the peak, as links: an instant is an address."""
+    before, after = (neighbor(data, view, at, direction) for direction in (-1, 1))
     choices = (("Peak", peak), ("← Step", before), ("Step →", after))
     links = [
         dcc.Link(word, href=address.go(at=to).url, className="here" if to == at and word == "Peak" else "")
@@ -169,7 +169,7 @@ def _register(app: Any, data: Data) -> None:
         view = view_or_nothing(data, address)
         pressed = (key or {}).get("key")
         here = clamp(data, view, at)
-        to = None if pressed == "p" else neighbour(data, view, here, {"j": 1, "k": -1}.get(str(pressed), 0))
+        to = None if pressed == "p" else neighbor(data, view, here, {"j": 1, "k": -1}.get(str(pressed), 0))
         return no_update if to is None and pressed != "p" else f"?{address.go(at=to).url.partition('?')[2]}"
 
 

@@ -17,7 +17,7 @@ from ..components.choice import segments
 from ..components.definitions import term
 from ..components.graph import graph
 from ..components.panels.differences import Difference, table
-from ..components.panels.past import MEANING, Course, course
+from ..components.panels.past import MEANING, AllSteps, steps_with_past
 from ..data import Data, View
 from ..figures import steps as figures
 from ..figures.drawing.names import place
@@ -46,7 +46,7 @@ def _layout(context: Context) -> Any:
         )
     row = _row(data, view, address.at)
     base = address.by if address.by in BASES else BASES[0]
-    all_steps = course(data, view)
+    all_steps = steps_with_past(data, view)
     sentence = f"Peak allocated bytes of {len(all_steps.index)} steps, and of each phase of them."
     return [
         html.Section(_opening(all_steps), id="ph-opening", className="opening"),
@@ -82,7 +82,7 @@ def _layout(context: Context) -> Any:
     ]  # fmt: skip
 
 
-def _picture(all_steps: Course, row: int) -> dict[str, Any]:
+def _picture(all_steps: AllSteps, row: int) -> dict[str, Any]:
     return figures.peaks(all_steps.found, all_steps.index, row, all_steps.n_thinned)
 
 
@@ -98,10 +98,10 @@ def _row(data: Data, view: View, at: int | None) -> int:
         within = np.flatnonzero(_starts(view) < (max(at, 1) if at >= 0 else at + 1))
         if len(within):
             return int(within[-1])
-    return int(course(data, view).found.per_step.allocated.argmax())
+    return int(steps_with_past(data, view).found.per_step.allocated.argmax())
 
 
-def _opening(all_steps: Course) -> list[Any]:
+def _opening(all_steps: AllSteps) -> list[Any]:
     found, index = all_steps.found, all_steps.index
     peaks = found.per_step.allocated
     top = int(peaks.argmax())
@@ -178,7 +178,7 @@ def _inside(data: Data, view: View, row: int) -> list[Any]:
     ]  # fmt: skip
 
 
-def _phases_of(all_steps: Course, row: int) -> list[Any]:
+def _phases_of(all_steps: AllSteps, row: int) -> list[Any]:
     found = all_steps.found
     mine = found.per_phase.rows(found.per_phase.step == row)
     top = max(int(mine.allocated.max(initial=0)), 1)
@@ -295,7 +295,7 @@ def _register(app: Any, data: Data) -> None:
     )  # fmt: skip
     def redraw(row: int | None, _: Any, base: str | None, said: Stored | None) -> Any:
         view = view_or_nothing(data, restore(said))
-        all_steps = course(data, view)
+        all_steps = steps_with_past(data, view)
         if row is None or not 0 <= row < len(all_steps.index):
             raise PreventUpdate
         return (

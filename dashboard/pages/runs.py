@@ -13,7 +13,7 @@ from ..components import header, states
 from ..components.definitions import term
 from ..data import Data
 from ..figures.sparkline import image
-from ..queries.run_summaries import Summaries, Summary
+from ..queries.run_summaries import RunSummaries, RunSummary
 from . import Context, Page
 
 MAX_RUNS = 300
@@ -32,7 +32,7 @@ def _layout(context: Context) -> Any:
 
 
 def _register(app: Any, data: Data) -> None:
-    summaries = Summaries(data)
+    summaries = RunSummaries(data)
 
     @app.callback(
         Output("runs-list", "children"), Output("runs-shown", "data"),
@@ -47,7 +47,7 @@ def _register(app: Any, data: Data) -> None:
         return listing(known, str(data.root), len(data.paths())), now
 
 
-def _print(summary: Summary | None) -> str:
+def _print(summary: RunSummary | None) -> str:
     """Changes when the line would look different."""
     if summary is None:
         return ""
@@ -55,7 +55,7 @@ def _print(summary: Summary | None) -> str:
     return f"{summary.outcome.value} {summary.stalled_s} {summary.verdict} {figures} {summary.error}"
 
 
-def listing(known: list[tuple[str, Summary | None]], folder: str, n_runs: int) -> Any:
+def listing(known: list[tuple[str, RunSummary | None]], folder: str, n_runs: int) -> Any:
     """The table of runs; newest first."""
     if not known:
         return states.no_runs(folder)
@@ -78,7 +78,7 @@ def listing(known: list[tuple[str, Summary | None]], folder: str, n_runs: int) -
     return table
 
 
-def _row(name: str, summary: Summary | None) -> html.Tr:
+def _row(name: str, summary: RunSummary | None) -> html.Tr:
     if summary is None:
         word = name.rsplit("-", 1)[0]
         return html.Tr(
@@ -144,7 +144,7 @@ def _tone(verdict: str) -> str:
     return "verdict-bad" if grave else "verdict-warn" if verdict.startswith("leaks") else "dim"
 
 
-def _spark(summary: Summary) -> Any:
+def _spark(summary: RunSummary) -> Any:
     if not len(summary.allocated):
         return html.Span("no events", className="dim")
     text = f"Peak {format_bytes(summary.peak_allocated_bytes)} allocated"

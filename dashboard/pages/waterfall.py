@@ -109,8 +109,8 @@ def _scale(bars: Any) -> int:
 
 
 def _bar(bar: Any, below: int, whole: int) -> html.Tr:
-    colour = device.COLOUR.get(bar.name, "#c3cad2")
-    swatch = html.I(className="swatch", style={"background": colour})
+    color = device.COLOR.get(bar.name, "#c3cad2")
+    swatch = html.I(className="swatch", style={"background": color})
     word = _WORDS.get(bar.name, bar.name.replace("_", " "))
     name = html.Span([swatch, word], className="phase-name term", tabIndex="0")
     meaning = _MEANING.get(bar.name) or DEFINITION.get(bar.name)
@@ -120,7 +120,7 @@ def _bar(bar: Any, below: int, whole: int) -> html.Tr:
         return html.Tr([html.Td(label), html.Td("–", className="number dim"), reason])
     left, width = 100 * below / whole, 100 * bar.n_bytes / whole
     fits = left + width < 100.5 and bar.n_bytes
-    style = {"left": f"{left:.2f}%", "width": f"max({width:.2f}%, 1px)", "background": colour}
+    style = {"left": f"{left:.2f}%", "width": f"max({width:.2f}%, 1px)", "background": color}
     drawn = html.Div(html.I(style=style), className="diff-bar plain") if fits else ""
     return html.Tr(
         [
@@ -162,7 +162,7 @@ def _clicked(click: Any) -> int | None:
 
 
 def _keyed(key: Any, row: Any, found: Any) -> int | None:
-    """The sample that a key leads to: the fullest, or a neighbour."""
+    """The sample that a key leads to: the fullest, or a neighbor."""
     word = str((key or {}).get("key"))
     if word == "p":
         return int(found.fullest)

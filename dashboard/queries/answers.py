@@ -44,37 +44,41 @@ class Moment:
 
 def totals(data: Data, view: View) -> Any:
     """The totals by instant."""
-    growing = data.growing(view)
-    return data.ask(view, "timeline") if growing is None else growing.totals(view.recording)
+    live_recording = data.live_recording(view)
+    return data.ask(view, "timeline") if live_recording is None else live_recording.totals(view.recording)
 
 
 def fullest(data: Data, view: View, quantity: str = "allocated") -> int:
     """The first instant at which most was allocated, or reserved."""
-    growing = data.growing(view)
-    if growing is not None:
-        return growing.fullest(view.recording, quantity)
+    live_recording = data.live_recording(view)
+    if live_recording is not None:
+        return live_recording.fullest(view.recording, quantity)
     known = totals(data, view)
     at: int = data.derive(view, ("fullest", quantity), lambda _: int(getattr(known, quantity).argmax()))
     return at
 
 
-def lately(data: Data, view: View, question: str) -> Any:
+def ask_allowing_stale(data: Data, view: View, question: str) -> Any:
     """What an analysis of the whole recording says; while it grows, perhaps as of a while ago."""
-    growing = data.growing(view)
-    if growing is None:
+    live_recording = data.live_recording(view)
+    if live_recording is None:
         return data.ask(view, question)
-    return growing.lately(question, view.recording, lambda: data.ask(view, question))
+    return live_recording.ask_allowing_stale(question, view.recording, lambda: data.ask(view, question))
 
 
 def series_of(data: Data, view: View, axis: str) -> Series:
     """The overview's series on one axis."""
-    growing = data.growing(view)
+    live_recording = data.live_recording(view)
 
     def make(recording: Recording) -> Series:
         at = totals(data, view)
-        if growing is None:
+        if live_recording is None:
             return series(recording, at, axis)
-        known = growing.ruler(recording, axis), growing.retries(recording), growing.blocks(recording)
+        known = (
+            live_recording.ruler(recording, axis),
+            live_recording.retries(recording),
+            live_recording.blocks(recording),
+        )
         return series(recording, at, axis, *known)
 
     return data.derive(view, ("series", axis), make)
@@ -114,10 +118,10 @@ def owners(data: Data, view: View) -> Owners:
 
 def folded(data: Data, view: View) -> Folded:
     """The stacks without frames of the framework."""
-    growing, stacks = data.growing(view), view.recording.stacks
-    if growing is None:
+    live_recording, stacks = data.live_recording(view), view.recording.stacks
+    if live_recording is None:
         return data.derive(view, "folded", lambda _: _named(stacks))
-    made: Folded = growing.kept(("folded", len(stacks)), lambda: _named(stacks))
+    made: Folded = live_recording.kept(("folded", len(stacks)), lambda: _named(stacks))
     return made
 
 
@@ -131,24 +135,24 @@ def _named(stacks: Stacks) -> Folded:
 
 def held(data: Data, view: View, at: int) -> Holders:
     """Who holds what is live at an instant, by the user's line."""
-    code, growing = folded(data, view), data.growing(view)
+    code, live_recording = folded(data, view), data.live_recording(view)
 
     def make() -> Holders:
         rows = stacks_at(data, view, at)
         return holders(code, rows.stack_id, rows.bytes, rows.count)
 
-    if growing is None:
+    if live_recording is None:
         return data.derive(view, ("held", at), lambda _: make())
-    made: Holders = growing.kept(("held", at, len(view.recording.stacks)), make)
+    made: Holders = live_recording.kept(("held", at, len(view.recording.stacks)), make)
     return made
 
 
 def stacks_at(data: Data, view: View, at: int) -> StackBytes:
     """Which call stacks hold what is live at an instant."""
-    growing = data.growing(view)
-    if growing is None:
+    live_recording = data.live_recording(view)
+    if live_recording is None:
         return stack_bytes(data.ask(view, "lifetimes"), at)
-    return growing.stacks_at(view.recording, at)
+    return live_recording.stacks_at(view.recording, at)
 
 
 def tree_at(data: Data, view: View, at: int) -> Tree:
@@ -157,7 +161,7 @@ def tree_at(data: Data, view: View, at: int) -> Tree:
     return data.derive(view, ("tree", at), lambda recording: tree_of(recording.stacks, rows))
 
 
-def neighbour(data: Data, view: View, at: int, direction: int) -> int | None:
+def neighbor(data: Data, view: View, at: int, direction: int) -> int | None:
     """The peak of the next (1) or previous (−1) step seen from an instant; None where there is none."""
     steps = view.recording.steps
     here = int((steps.start_event < at).sum()) - 1

@@ -104,7 +104,7 @@ def _holding(data: Data, view: View, at: int) -> int:
     return int(live.example[int(known.argmax())]) if known.any() else 0
 
 
-class Said(NamedTuple):
+class LatestFindings(NamedTuple):
     """What the analyses say unasked, gravest first."""
 
     findings: list[Finding]
@@ -112,17 +112,17 @@ class Said(NamedTuple):
     """As of which: while a run grows they are not asked every second."""
 
 
-def findings(data: Data, view: View) -> Said:
+def findings(data: Data, view: View) -> LatestFindings:
     """Of all analyses; the peak is the headline already."""
-    said: Said = data.lately(view, "findings", lambda: _findings(data, view))
+    said: LatestFindings = data.ask_allowing_stale(view, "findings", lambda: _findings(data, view))
     return said
 
 
-def _findings(data: Data, view: View) -> Said:
+def _findings(data: Data, view: View) -> LatestFindings:
     # Of a run that grows no answer is kept: nobody asks for it again, and all of them together are large.
-    is_kept = data.growing(view) is None
+    is_kept = data.live_recording(view) is None
 
     def ask(name: str) -> Any:
         return data.ask(view, name) if is_kept else answer(view.recording, name)
 
-    return Said(collect(ask), len(view.recording.trace))
+    return LatestFindings(collect(ask), len(view.recording.trace))

@@ -41,7 +41,7 @@ LONGER = 1.2
 than a few of the last."""
 
 
-class Growing:
+class LiveRecording:
     """One recording, followed. Safe to use from several threads, of which one may be a version behind."""
 
     def __init__(self, recording: Recording) -> None:
@@ -110,10 +110,10 @@ class Growing:
                 self._kept.popitem(last=False)
             return made
 
-    def lately(self, what: Hashable, recording: Recording, make: Callable[[], Any]) -> Any:
+    def ask_allowing_stale(self, what: Hashable, recording: Recording, make: Callable[[], Any]) -> Any:
         """What takes the whole recording: perhaps as of a while ago."""
         with self._lock:
-            known = self._lately.get(what)
+            known = self._stale_answers.get(what)
         if known is not None:
             made, n_events, n_steps, again_s = known
             is_longer = len(recording.trace) >= LONGER * n_events or len(recording.steps) >= LONGER * n_steps
@@ -123,7 +123,7 @@ class Growing:
         made = make()
         again_s = monotonic() + (thread_time() - began) / SHARE
         with self._lock:
-            self._lately[what] = made, len(recording.trace), len(recording.steps), again_s
+            self._stale_answers[what] = made, len(recording.trace), len(recording.steps), again_s
         return made
 
     # ------------------------------------------------------------------------------------ what is new
@@ -145,7 +145,7 @@ class Growing:
         self._is_in_order = True
         self._positions: dict[str, tuple[int, GrowingColumn]] = {}
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
-        self._lately: dict[Hashable, tuple[Any, int, int, float]] = {}
+        self._stale_answers: dict[Hashable, tuple[Any, int, int, float]] = {}
 
     def _follow(self, recording: Recording) -> None:
         if not self._goes_on_in(recording):

@@ -9,21 +9,21 @@ _OPEN = Path("/proc/self/fd")
 _PLACES = Path("/proc/self/fdinfo")
 
 
-class Progress(NamedTuple):
+class ReadProgress(NamedTuple):
     """Bytes that were read, and bytes there are; of a packed file both packed."""
 
     n_read: int
     n_bytes: int
 
 
-def progress(path: Path) -> Progress | None:
+def progress(path: Path) -> ReadProgress | None:
     """Of the one at *path* that is open here; None where none is, or the system does not tell."""
     with suppress(OSError, ValueError):
         wanted = path.stat()
         for each in _OPEN.iterdir():
             with suppress(OSError):
                 if os.path.samestat(each.stat(), wanted):
-                    return Progress(_place(each.name), wanted.st_size)
+                    return ReadProgress(_place(each.name), wanted.st_size)
     return None
 
 

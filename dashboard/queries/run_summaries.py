@@ -21,7 +21,7 @@ from .headline import past_peak
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class RunSummary:
     """What the list says about a run."""
 
     name: str
@@ -44,19 +44,19 @@ class Summary:
     """For so long nothing new was written to it, though it runs."""
 
 
-class Summaries:
+class RunSummaries:
     """Summaries by run id, as of the state of the files when they were made."""
 
     def __init__(self, data: Data) -> None:
         self._data = data
         self._lock = Lock()
-        self._known: dict[str, tuple[int, Summary]] = {}
+        self._known: dict[str, tuple[int, RunSummary]] = {}
         self._asked: dict[str, int] = {}
         self._again_s: dict[str, float] = {}
         self._queue: SimpleQueue[tuple[str, int]] = SimpleQueue()
         self._thread: Thread | None = None
 
-    def get(self, run: str) -> Summary | None:
+    def get(self, run: str) -> RunSummary | None:
         """What is known of a run, perhaps of a moment ago; None until the first is made."""
         with self._lock:
             known = self._known.get(run)
@@ -84,30 +84,30 @@ class Summaries:
     def _work(self) -> None:
         while True:
             run, changed = self._queue.get()
-            made = summarise(self._data, run)
+            made = summarize(self._data, run)
             with self._lock:
                 self._known[run] = (changed, made)
 
 
-def summarise(data: Data, run: str) -> Summary:
+def summarize(data: Data, run: str) -> RunSummary:
     """Open a run and say the essential; an error becomes the line's text."""
     try:
         return _of(data, run, data.read(run))
     except VramscopeError as error:
-        return Summary(run.rsplit("-", 1)[0], error=str(error))
+        return RunSummary(run.rsplit("-", 1)[0], error=str(error))
     except Exception as error:  # noqa: BLE001 — one odd file must not end the list
-        return Summary(run.rsplit("-", 1)[0], error=f"{type(error).__name__} in vramscope while reading")
+        return RunSummary(run.rsplit("-", 1)[0], error=f"{type(error).__name__} in vramscope while reading")
 
 
-def _of(data: Data, run_id: str, run: Run) -> Summary:
+def _of(data: Data, run_id: str, run: Run) -> RunSummary:
     if not run.recordings:
-        return Summary(run.name, run.outcome, started_ns=run.started_ns)
+        return RunSummary(run.name, run.outcome, started_ns=run.started_ns)
     each = [(_totals(data, View(run_id, 0, run, one)), one) for one in run.recordings]
     best, recording = max(each, key=lambda pair: int(pair[0].allocated.max()))
     position = (
         np.maximum.accumulate(best.time_ns) if recording.trace.has_clock else np.arange(len(best.time_ns))
     )
-    return Summary(
+    return RunSummary(
         name=run.name,
         outcome=run.outcome,
         source=recording.source,
@@ -120,14 +120,20 @@ def _of(data: Data, run_id: str, run: Run) -> Summary:
         allocated=outline(position, best.allocated) if len(recording.trace) else best.allocated[:0],
         reserved=outline(position, best.reserved) if len(recording.trace) else best.reserved[:0],
         stalled_s=data.stalled_s(run_id) if run.outcome is Outcome.RUNNING else 0,
-        verdict=data.lately(View(run_id, 0, run, recording), "verdict", lambda: _verdict(run, recording)),
+        verdict=data.ask_allowing_stale(
+            View(run_id, 0, run, recording), "verdict", lambda: _verdict(run, recording)
+        ),
     )
 
 
 def _totals(data: Data, view: View) -> Any:
     """Kept only of a run that grows: hundreds may be listed."""
-    growing = data.growing(view)
-    return answer(view.recording, "timeline") if growing is None else growing.totals(view.recording)
+    live_recording = data.live_recording(view)
+    return (
+        answer(view.recording, "timeline")
+        if live_recording is None
+        else live_recording.totals(view.recording)
+    )
 
 
 def _highest(known: Any, recording: Recording, quantity: str) -> int:

@@ -38,7 +38,7 @@ _STAGES = {
 _LOG = logging.getLogger(__name__)
 
 
-class Search:
+class SettingsSearch:
     """One search, in a thread of its own."""
 
     def __init__(self, data: Data, view: View) -> None:
@@ -111,15 +111,15 @@ class Search:
             yield outcome
 
 
-class Searches:
+class SettingsSearches:
     """The latest searches of one dashboard."""
 
     def __init__(self, data: Data) -> None:
         self._data = data
         self._lock = Lock()
-        self._known: OrderedDict[Hashable, Search] = OrderedDict()
+        self._known: OrderedDict[Hashable, SettingsSearch] = OrderedDict()
 
-    def of(self, view: View, *, anew: bool = False) -> Search:
+    def of(self, view: View, *, anew: bool = False) -> SettingsSearch:
         """The one of this recording, begun now where there is none. One that runs goes on though the run has
         grown since; *anew*: where it was stopped."""
         place = (view.run_id, *view.key[2:])
@@ -127,19 +127,19 @@ class Searches:
             known = self._known.get(place)
             is_old = known is not None and known.is_done and known.view.key != view.key
             if known is None or is_old or (anew and known.is_done):
-                known = self._known[place] = Search(self._data, view)
+                known = self._known[place] = SettingsSearch(self._data, view)
             self._known.move_to_end(place)
             while len(self._known) > _MOST_SEARCHES:
                 self._known.popitem(last=False)[1].stop()
             return known
 
 
-_OF: WeakKeyDictionary[Data, Searches] = WeakKeyDictionary()
+_OF: WeakKeyDictionary[Data, SettingsSearches] = WeakKeyDictionary()
 
 
-def searches(data: Data) -> Searches:
+def searches(data: Data) -> SettingsSearches:
     """Those of that dashboard."""
-    return _OF.setdefault(data, Searches(data))
+    return _OF.setdefault(data, SettingsSearches(data))
 
 
 # ---------------------------------------------------------------------------------------- the card

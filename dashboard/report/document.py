@@ -62,7 +62,7 @@ _STYLE = """
 def document(run: Run) -> str:
     """The whole file."""
     printer = Printer()
-    data = Data(Path(run.path or run.name), _Shelf(run))
+    data = Data(Path(run.path or run.name), _SingleRun(run))
     shown = run.recordings[:MOST_RECORDINGS]
     parts = [_recording(data, run, recording, printer) for recording in shown]
     left = len(run.recordings) - len(shown)
@@ -86,7 +86,7 @@ def document(run: Run) -> str:
     )
 
 
-class _Shelf:
+class _SingleRun:
     """A library that holds the one run, read already."""
 
     def __init__(self, run: Run) -> None:
@@ -96,7 +96,7 @@ class _Shelf:
         """The run itself."""
         return [root]
 
-    def follow(self, _: Path) -> "_Shelf":
+    def follow(self, _: Path) -> "_SingleRun":
         """The run does not grow any more as far as this file goes."""
         return self
 

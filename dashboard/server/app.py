@@ -17,7 +17,7 @@ from ..data import Data, View
 from ..pages import Context, Page, pages
 from ..report import route
 from .callbacks import OutcomeWord, Standing, Stored, guard
-from .pending_pages import Patience
+from .pending_pages import PendingPages
 from .security import Access, protect
 
 _LOG = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ def _help() -> Any:
 
 
 def _route(app: Dash, data: Data, rooms: dict[str, Page]) -> None:
-    patience = Patience()
+    patience = PendingPages()
 
     @app.callback(
         Output("menu", "children"), Output("top", "children"), Output("page", "children"),

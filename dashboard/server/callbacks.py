@@ -58,7 +58,7 @@ class Click(TypedDict, total=False):
     points: list[Point] | None
 
 
-class Row(TypedDict, total=False):
+class SelectedRow(TypedDict, total=False):
     """A row of a table that was selected."""
 
     id: str

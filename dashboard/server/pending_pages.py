@@ -12,7 +12,7 @@ MOST_PENDING = 32
 _N_THREADS = 4
 
 
-class Patience:
+class PendingPages:
     """Work by name: who asks gets the result, or after a while None and may ask again."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ def share(part: float, whole: float) -> str:
     return format_share(part, max(whole, 1))
 
 
-class Part(NamedTuple):
+class BarPart(NamedTuple):
     """One stretch of a bar."""
 
     name: str
@@ -29,12 +29,14 @@ class Part(NamedTuple):
 
 def layout(data: Data, view: View, at: int) -> html.Div:
     """Both bars of an instant; the second only where something is known."""
-    reserved = [Part(name, n_bytes) for name, n_bytes in data.ask(view, "identity", instant=at).parts.items()]
+    reserved = [
+        BarPart(name, n_bytes) for name, n_bytes in data.ask(view, "identity", instant=at).parts.items()
+    ]
     panels = [_panel("Reserved", reserved)]
     known = category_bytes(data, view, at)
     if known[Category.UNKNOWN + 1 :].any():
         order = [Category(i) for i in np.argsort(-known, kind="stable").tolist() if known[i]]
-        panels.append(_panel("Allocated", [Part(each.name.lower(), int(known[each])) for each in order]))
+        panels.append(_panel("Allocated", [BarPart(each.name.lower(), int(known[each])) for each in order]))
     return html.Div(panels, className="pair")
 
 
@@ -72,7 +74,7 @@ def _module(path: str, n_bytes: int, top: float, whole: float) -> html.Tr:
     )
 
 
-def _panel(title: str, parts: list[Part]) -> html.Section:
+def _panel(title: str, parts: list[BarPart]) -> html.Section:
     whole = sum(part.n_bytes for part in parts)
     heading = html.H3([f"{title} ", html.Span(format_bytes(whole), className="dim")])
     bar = [_stretch(part) for part in parts if part.n_bytes]
@@ -87,11 +89,11 @@ def _panel(title: str, parts: list[Part]) -> html.Section:
     )
 
 
-def _stretch(part: Part) -> html.Span:
+def _stretch(part: BarPart) -> html.Span:
     return html.Span(className=f"part part-{part.name}", style={"flexGrow": str(part.n_bytes)})
 
 
-def _entry(part: Part, whole: int) -> html.Div:
+def _entry(part: BarPart, whole: int) -> html.Div:
     swatch = html.I(className=f"swatch part-{part.name}")
     name = html.Span([swatch, part.name.replace("_", " ")], className="term", tabIndex="0")
     percent = html.Span(share(part.n_bytes, whole), className="dim")

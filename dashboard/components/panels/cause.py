@@ -28,7 +28,7 @@ def card(found: Finding, *more: Any, links: Any = None, recorded_ns: int = 0) ->
 
 
 def where(found: Finding, recorded_ns: int = 0) -> Any:
-    """The line with its neighbours; None where it is not known."""
+    """The line with its neighbors; None where it is not known."""
     if not found.file:
         return None
     frame = Frame(found.function or "", found.file, found.line or 0)

@@ -10,7 +10,7 @@ from vramscope.analysis.churn import ChurnOverTime
 from ...data import Data, View
 from ...figures import churn as figures
 from ...figures.drawing.names import counted
-from ...queries.answers import lately
+from ...queries.answers import ask_allowing_stale
 from ..definitions import explained
 from ..graph import graph
 
@@ -23,7 +23,7 @@ MEANING = (
 def panel(data: Data, view: View) -> Any:
     """Bars by step; nothing where there are no steps, or the driver was never asked in one."""
     steps = view.recording.steps
-    found: ChurnOverTime = lately(data, view, "churn")
+    found: ChurnOverTime = ask_allowing_stale(data, view, "churn")
     inside = found.rows(found.step >= 0)
     n_known = min(len(steps), len(inside))
     moved = (inside.n_made + inside.n_released)[:n_known]
@@ -37,8 +37,8 @@ def panel(data: Data, view: View) -> Any:
     told = html.Span(f"{words}{apart}", className="term dim", tabIndex="0")
     title = html.Div([html.H3("From the driver and back"), explained(told, MEANING)], className="titled")
     key = [
-        html.Span([html.I(className="swatch", style={"background": colour}), name])
-        for name, colour in figures.present(bars)
+        html.Span([html.I(className="swatch", style={"background": color}), name])
+        for name, color in figures.present(bars)
     ]
     sentence = f"Bytes that came from the driver and went back in each of {n_known:,} steps."
     return html.Section(

@@ -10,7 +10,7 @@ from ...data import Data, View
 from ...figures import free_blocks as figures
 from ...figures.drawing.names import counted
 from ...figures.drawing.series import Series
-from ...queries.answers import lately
+from ...queries.answers import ask_allowing_stale
 from ..definitions import explained
 from ..graph import graph
 
@@ -22,12 +22,12 @@ MEANING = (
 
 def panel(data: Data, view: View, series: Series) -> Any:
     """The largest free block of each pool and stream."""
-    found: LargestFree = lately(data, view, "largest_free")
+    found: LargestFree = ask_allowing_stale(data, view, "largest_free")
     kinds = figures.kinds_of(found, view.recording.pools)
     instants = len(set(found.instant.tolist()))
     told = html.Span(f"at {counted(instants, 'instant')}", className="term dim", tabIndex="0")
     title = html.Div([html.H3("Largest free block"), explained(told, MEANING)], className="titled")
-    key = [html.Span([html.I(className="swatch", style={"background": kind.colour}), kind.name])
+    key = [html.Span([html.I(className="swatch", style={"background": kind.color}), kind.name])
            for kind in kinds]  # fmt: skip
     drawn = figures.figure(series, found, kinds)
     sentence = f"The largest free block of {counted(len(kinds), 'kind')} of memory over time."

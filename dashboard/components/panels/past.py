@@ -22,7 +22,7 @@ MEANING = (
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class AllSteps:
     """All steps, those that are known by their peaks alone first."""
 
     found: StepPeaks
@@ -32,19 +32,19 @@ class Course:
     n_thinned: int
 
 
-def course(data: Data, view: View) -> Course:
+def steps_with_past(data: Data, view: View) -> AllSteps:
     """Every step of a recording."""
     found: StepPeaks = data.ask(view, "step_peaks")
     past, steps = view.recording.past, view.recording.steps
     n_thinned = len(past.steps)
     if not n_thinned:
-        return Course(found, steps.index, 0)
+        return AllSteps(found, steps.index, 0)
     joined = StepPeaks(
         _joined(found.past_per_step, found.per_step, n_thinned),
         _joined(found.past_per_phase, found.per_phase, n_thinned),
         outside=found.outside,
     )
-    return Course(joined, np.concatenate([past.steps.index, steps.index]), n_thinned)
+    return AllSteps(joined, np.concatenate([past.steps.index, steps.index]), n_thinned)
 
 
 def _joined(before: IntervalPeaks, after: IntervalPeaks, n_steps: int) -> IntervalPeaks:

@@ -46,14 +46,14 @@ def panel(data: Data, view: View) -> Any:
 
 
 def _asked(data: Data, view: View, recordings: list[Recording]) -> RankBytes:
-    growing = data.growing(view)
+    live_recording = data.live_recording(view)
 
     def make() -> RankBytes:
         return by_rank(recordings[0], recordings[1:])
 
-    if growing is None:
+    if live_recording is None:
         return data.derive(view, "by_rank", lambda _: make())
-    return growing.lately("by_rank", view.recording, make)
+    return live_recording.ask_allowing_stale("by_rank", view.recording, make)
 
 
 def _row(view: View, found: RankBytes, i: int, name: str, scale: tuple[int, int]) -> html.Tr:

@@ -1,11 +1,14 @@
 """The live set as a table by line of code, and the whole stack of the row that is picked."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import dash_ag_grid as dag
 from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update
 
 from vramscope.analysis.folding import Folded, Holders, user_files
+from vramscope.analysis.source_text import Excerpt, excerpt
 from vramscope.errors import VramscopeError
 from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes
@@ -13,11 +16,11 @@ from vramscope.units import format_bytes
 from ...address import restore
 from ...data import Data, View
 from ...figures.drawing.names import place
-from ...server.callbacks import Row, Stored
-from .source import source
+from ...server.callbacks import SelectedRow, Stored
 
 MAX_ROWS = 500
 MAX_FRAMES = 80
+MAX_SOURCE_BYTES = 2 << 20
 NO_FRAME = "libraries only"
 NO_STACK = "no stack recorded"
 
@@ -77,7 +80,7 @@ def register(app: Any, data: Data, prefix: str) -> None:
         State("address", "data"),
         prevent_initial_call=True,
     )
-    def show_stack(selected: list[Row] | None, said: Stored | None) -> Any:
+    def show_stack(selected: list[SelectedRow] | None, said: Stored | None) -> Any:
         if not selected:
             return []
         try:
@@ -163,8 +166,33 @@ def detail(view: View, stack: Any) -> Any:
     ]
 
 
+def source(frame: Frame, recorded_ns: int = 0) -> Excerpt | None:
+    """Return the source lines around a frame's line; None where the file is not on this machine.
+
+    A recording may name any file, so only Python sources are opened: a viewer of code is expected to show
+    their text, and no other file of the disk is read.
+
+    Parameters
+    ----------
+    frame
+        The frame, with an absolute path and a line from 1 on.
+    recorded_ns
+        When the recording began, as in ``excerpt``.
+    """
+    path = Path(frame.file)
+    if not re.search(r"\.py$", frame.file) or not path.is_absolute() or frame.line < 1:
+        return None
+    try:
+        if not path.is_file() or path.resolve().suffix != ".py" or path.stat().st_size > MAX_SOURCE_BYTES:
+            return None
+        text = path.read_text(encoding="utf-8", errors="replace")
+        return excerpt(text, frame, modified_ns=path.stat().st_mtime_ns, recorded_ns=recorded_ns)
+    except (OSError, ValueError):
+        return None
+
+
 def code(frame: Frame, recorded_ns: int = 0) -> Any:
-    """The line itself between its neighbours, where this machine has the file. *recorded_ns*: when the
+    """The line itself between its neighbors, where this machine has the file. *recorded_ns*: when the
     recording began; a file that changed since is shown with that said."""
     found = source(frame, recorded_ns)
     if found is None:

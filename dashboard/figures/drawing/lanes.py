@@ -16,8 +16,8 @@ HALF_NAME = 0.025
 
 
 @dataclass(frozen=True, slots=True)
-class Bands:
-    """Neighbouring stretches: *phase[i]* holds from *edges[i]* to *edges[i + 1]*."""
+class PhaseBands:
+    """Neighboring stretches: *phase[i]* holds from *edges[i]* to *edges[i + 1]*."""
 
     edges: NDArray[Any]
     phase: NDArray[Any]
@@ -28,7 +28,7 @@ class Bands:
         return np.stack([self.edges[mine], self.edges[mine + 1]], axis=1).ravel()
 
 
-def phase_bands(phases: Spans, start: float, end: float) -> Bands:
+def phase_bands(phases: Spans, start: float, end: float) -> PhaseBands:
     """The innermost phase over ``[start, end]`` in at most MAX_BANDS stretches.
 
     Exact while there are few borders; beyond, the phase in the middle of each of MAX_BANDS columns.
@@ -40,7 +40,7 @@ def phase_bands(phases: Spans, start: float, end: float) -> Bands:
         edges = np.linspace(start, end, MAX_BANDS + 1)
     phase = innermost(phases, (edges[:-1] + edges[1:]) / 2)
     changes = np.flatnonzero(np.concatenate([[True], phase[1:] != phase[:-1]]))
-    return Bands(np.append(edges[changes], edges[-1]), phase[changes])
+    return PhaseBands(np.append(edges[changes], edges[-1]), phase[changes])
 
 
 def innermost(phases: Spans, at: NDArray[Any]) -> NDArray[Any]:
@@ -59,7 +59,7 @@ class StepLabels:
     """Where steps begin and what to write below them."""
 
     borders: NDArray[Any]
-    centres: NDArray[Any]
+    centers: NDArray[Any]
     numbers: list[int]
 
 
@@ -68,24 +68,24 @@ def step_labels(steps: Spans, start: float, end: float) -> StepLabels:
     near = np.flatnonzero((steps.end > start) & (steps.start < end))
     borders = np.union1d(steps.start[near], steps.end[near])
     borders = borders[(borders > start) & (borders < end)]
-    centres = (np.maximum(steps.start[near], start) + np.minimum(steps.end[near], end)) / 2
-    named = [i for i in _spread(centres, start, end) if _is_clear(centres[i], start, end)]
+    centers = (np.maximum(steps.start[near], start) + np.minimum(steps.end[near], end)) / 2
+    named = [i for i in _spread(centers, start, end) if _is_clear(centers[i], start, end)]
     few = borders if len(borders) <= MAX_BORDERS else borders[:0]
-    return StepLabels(few, centres[named], [int(n) for n in steps.label[near[named]]])
+    return StepLabels(few, centers[named], [int(n) for n in steps.label[near[named]]])
 
 
-def _is_clear(centre: float, start: float, end: float) -> bool:
+def _is_clear(center: float, start: float, end: float) -> bool:
     """Whether a name there is not cut off by the edge of the picture."""
     margin = HALF_NAME * (end - start)
-    return start + margin <= centre <= end - margin
+    return start + margin <= center <= end - margin
 
 
-def _spread(centres: NDArray[Any], start: float, end: float) -> list[int]:
-    """Indices of centres far enough apart for their names not to touch."""
+def _spread(centers: NDArray[Any], start: float, end: float) -> list[int]:
+    """Indices of centers far enough apart for their names not to touch."""
     room = (end - start) / (MAX_LABELS + 1)
-    firsts = np.unique(((centres - start) // room).astype("i8"), return_index=True)[1]
+    firsts = np.unique(((centers - start) // room).astype("i8"), return_index=True)[1]
     kept: list[int] = []
     for index in firsts:
-        if not kept or centres[index] - centres[kept[-1]] >= room:
+        if not kept or centers[index] - centers[kept[-1]] >= room:
             kept.append(int(index))
     return kept

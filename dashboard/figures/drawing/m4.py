@@ -32,7 +32,7 @@ def time_edges(position: NDArray[Any], start: int, stop: int, n_columns: int) ->
 
 
 class Extremes(NamedTuple):
-    """The least and the greatest of every BLOCK neighbours; an unfinished block at the end is left out."""
+    """The least and the greatest of every BLOCK neighbors; an unfinished block at the end is left out."""
 
     low: NDArray[Any]
     high: NDArray[Any]

@@ -1,7 +1,7 @@
 """One look for every figure: the palette, the bare layout, the safe configuration, escaping.
 
 Figures are plain dicts of Plotly JSON with transparent paper; text, grid and the neutral lines take their
-colour from ``assets/style.css``, so that light and dark need no redraw. A hue means the same in every view.
+color from ``assets/style.css``, so that light and dark need no redraw. A hue means the same in every view.
 """
 
 import base64
@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from vramscope.model.marks import Category, Phase
 
-# Okabe–Ito: told apart with every common colour vision.
+# Okabe–Ito: told apart with every common color vision.
 BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
-VERMILION, PURPLE, YELLOW, GREY = "#D55E00", "#CC79A7", "#F0E442", "#999999"
+VERMILION, PURPLE, YELLOW, GRAY = "#D55E00", "#CC79A7", "#F0E442", "#999999"
 
-CATEGORY_COLOUR = {
-    Category.UNKNOWN: GREY,
+CATEGORY_COLOR = {
+    Category.UNKNOWN: GRAY,
     Category.PARAMETER: BLUE,
     Category.BUFFER: "#5B7FA6",
     Category.GRADIENT: VERMILION,
@@ -30,7 +30,7 @@ CATEGORY_COLOUR = {
     Category.WORKSPACE: "#8C6D46",
 }
 # A phase has the hue of what it works on: backward makes gradients, the optimizer its state.
-PHASE_COLOUR = {
+PHASE_COLOR = {
     Phase.OTHER: "#C3C9D1",
     Phase.FORWARD: BLUE,
     Phase.BACKWARD: VERMILION,
@@ -42,7 +42,7 @@ PHASE_COLOUR = {
     Phase.LOSS: PURPLE,
     Phase.USER: "#6A51A3",
 }
-QUANTITY_COLOUR = {
+QUANTITY_COLOR = {
     "allocated": "#1F2933",  # the stylesheet turns it to the theme's ink
     "active": "#1F2933",
     "reserved": SKY,

@@ -12,7 +12,7 @@ from vramscope.dashboard.data import Data, View
 from vramscope.dashboard.figures.churn import MOST_BARS, bars_of
 from vramscope.dashboard.figures.free_blocks import kinds_of
 from vramscope.dashboard.pages import Context, pages
-from vramscope.dashboard.queries.answers import lately
+from vramscope.dashboard.queries.answers import ask_allowing_stale
 
 from vramscope.analysis.churn import ChurnOverTime
 from vramscope.model.marks import Steps
@@ -46,7 +46,7 @@ def shown(data: Data, view: View, **address: Any) -> str:
 
 def test_bars_hold_what_each_step_took_and_gave(grown: tuple[Data, View]) -> None:
     data, view = grown
-    found = lately(data, view, "churn")
+    found = ask_allowing_stale(data, view, "churn")
     steps = view.recording.steps
     bars = bars_of(found.rows(found.step >= 0), steps)
     of = {int(number): row for row, number in enumerate(bars.index)}
@@ -72,7 +72,7 @@ def test_many_steps_share_bars_and_no_byte_is_lost() -> None:
 
 def test_the_largest_free_block_is_drawn_for_each_kind_of_memory(grown: tuple[Data, View]) -> None:
     data, view = grown
-    found = lately(data, view, "largest_free")
+    found = ask_allowing_stale(data, view, "largest_free")
     (kind,) = kinds_of(found, view.recording.pools)
     last = kind.rows[found.instant[kind.rows] == len(view.recording.trace)]
 
