@@ -1,4 +1,4 @@
-"""A Plotly graph as we show it everywhere: local, quiet, with a sentence for those who cannot see it."""
+"""A Plotly graph with the shared configuration and a text for screen readers."""
 
 from typing import Any
 
@@ -8,9 +8,20 @@ from ..figures.drawing.theme import CONFIG
 
 
 def graph(name: str, figure: dict[str, Any], sentence: str, kind: str, height_px: int = 0) -> html.Figure:
-    """*figure* under the id *name*; *sentence* says in words what it shows.
+    """Return *figure* in a frame, with a text for screen readers.
 
-    The frame has the height, *height_px* or the stylesheet's for ``figure.<kind>``; Plotly fills it.
+    Parameters
+    ----------
+    name
+        Id of the graph.
+    figure
+        Plotly JSON.
+    sentence
+        What the figure shows, in words.
+    kind
+        Class of the frame; the stylesheet gives ``figure.<kind>`` its height.
+    height_px
+        Height of the frame in pixels; 0 takes that of the stylesheet. Plotly fills the frame.
     """
     tall = {"style": {"height": f"{height_px}px"}} if height_px else {}
     drawing = dcc.Graph(id=name, figure=figure, config=CONFIG, responsive=True, style={"height": "100%"})

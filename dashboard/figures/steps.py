@@ -98,7 +98,7 @@ def _thinned(index: NDArray[Any], n_thinned: int) -> dict[str, Any]:
         "y0": 0, "y1": 1, "line": {"width": 0}, "fillcolor": "rgba(128,128,128,0.10)",
     }  # fmt: skip
     words = {
-        "text": "exact peaks, detail thinned", "x": first, "y": 0, "xref": "x", "yref": "paper",
+        "text": "exact peaks, no allocations", "x": first, "y": 0, "xref": "x", "yref": "paper",
         "xanchor": "left", "yanchor": "bottom", "showarrow": False, "font": {"size": 11, "color": "#7A8896"},
     }  # fmt: skip
     return {"shapes": [shade], "annotations": [words]}

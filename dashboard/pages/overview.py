@@ -135,7 +135,7 @@ def _at(view: View, path: str, at: int | None = None) -> Address:
 
 def _waiting(data: Data, view: View) -> list[Any]:
     """What the totals alone tell, at the height of what follows."""
-    return _opening(data, view, ["Who allocated the peak is being counted …"], [])
+    return _opening(data, view, ["Counting who allocated the peak …"], [])
 
 
 def _opening(data: Data, view: View, support: list[Any], more: list[Any]) -> list[Any]:
@@ -186,7 +186,7 @@ def _highest(view: View, quantity: str, n_bytes: int, words: str) -> tuple[int, 
     before = past_peak(view.recording.past, quantity)
     if before is None or before.n_bytes <= n_bytes:
         return n_bytes, words
-    return before.n_bytes, f"{past_words(before)}, detail thinned"
+    return before.n_bytes, f"{past_words(before)}, no allocations retained"
 
 
 def _percent(part: int, whole: int) -> str:

@@ -1,4 +1,4 @@
-"""One allocation in words: what it is, who made it, when, and for how long."""
+"""One allocation in words: size, category, line of code, and when it was allocated and freed."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from . import stack_table
 
 
 def words(data: Data, view: View, row: int) -> dict[str, Any]:
-    """Short texts about one row of the lifetimes; under 1 kB."""
+    """Return short texts about one row of the lifetimes; under 1 kB, because every hover fetches them."""
     found = data.ask(view, "lifetimes")
     stack = int(found.stack_id[row])
     code = folded(data, view)
@@ -58,7 +58,7 @@ def _lived(found: Any, row: int, view: View) -> str:
 
 
 def detail(data: Data, view: View, row: int, address: Address) -> list[Any]:
-    """Everything about one allocation, its stack with the source beside it."""
+    """Return the facts about one allocation, its stack and the source of its line."""
     said = words(data, view, row)
     found = data.ask(view, "lifetimes")
     born = int(found.alloc_event[row])
@@ -76,7 +76,7 @@ def detail(data: Data, view: View, row: int, address: Address) -> list[Any]:
     links = []
     if born >= 0:
         to = address.go(path="/peak", at=born + 1, q="", by="", **UNZOOMED)
-        links = [html.P(dcc.Link("What was live when it came", href=to.url, className="link"))]
+        links = [html.P(dcc.Link("What was live when it was allocated", href=to.url, className="link"))]
     return [html.Dl(shown, className="fact-list"), *links, *_as_list(stack_table.detail(view, said["stack"]))]
 
 

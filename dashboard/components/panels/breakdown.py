@@ -1,4 +1,4 @@
-"""What do the reserved bytes serve at an instant, and what are the allocated ones for? Bars that sum up."""
+"""Bars of an instant: reserved bytes by part, allocated bytes by category and by module."""
 
 from typing import Any, NamedTuple
 
@@ -16,19 +16,19 @@ MOST_MODULES = 12
 
 
 def share(part: float, whole: float) -> str:
-    """``12.3 %``; what is there never reads as nothing."""
+    """Return a share as ``12.3 %``; a share above 0 never reads as 0."""
     return format_share(part, max(whole, 1))
 
 
 class BarPart(NamedTuple):
-    """One stretch of a bar."""
+    """One segment of a bar."""
 
     name: str
     n_bytes: int
 
 
 def layout(data: Data, view: View, at: int) -> html.Div:
-    """Both bars of an instant; the second only where something is known."""
+    """Return the bars of an instant; that by category only where some category is known."""
     reserved = [
         BarPart(name, n_bytes) for name, n_bytes in data.ask(view, "identity", instant=at).parts.items()
     ]
@@ -41,7 +41,7 @@ def layout(data: Data, view: View, at: int) -> html.Div:
 
 
 def modules(data: Data, view: View, at: int) -> Any:
-    """Which modules of the model hold what is allocated; nothing where none was seen."""
+    """Return the table of allocated bytes by module of the model; nothing where no module is known."""
     known = owners(data, view)
     lives = data.ask(view, "lifetimes")
     live = lives.allocated_at(at)
@@ -85,7 +85,7 @@ def _panel(title: str, parts: list[BarPart]) -> html.Section:
             html.Dl([_entry(part, whole) for part in parts], className="part-list"),
         ],
         className="panel",
-        **{"aria-label": f"What the {title.lower()} memory serves"},
+        **{"aria-label": f"Parts of the {title.lower()} memory"},
     )
 
 

@@ -1,4 +1,4 @@
-"""Which blocks keep segments from going back, and who allocated them?"""
+"""The table of blocks that keep mostly free segments from being released, and who allocated them."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ _COLUMNS = [
     {"field": "where", "headerName": "Allocated by", "flex": 4, "minWidth": 150, "cellRenderer": "VsWhere"},
     {"field": "kept", "headerName": "Keeps", "width": 112, "type": "rightAligned", "sort": "desc",
      "valueFormatter": {"function": "vsBytes(params.value)"},
-     "headerTooltip": "Free bytes of its segment, which nobody else can have while it lives"},
+     "headerTooltip": "Free bytes of its segment, which cannot be released while this block is live"},
     {"field": "size", "headerName": "Block", "width": 108, "type": "rightAligned",
      "valueFormatter": {"function": "vsBytes(params.value)"}},
     {"field": "segment", "headerName": "Segment", "width": 112, "type": "rightAligned",
@@ -34,7 +34,7 @@ _COLUMNS = [
 
 
 def panel(data: Data, view: View, at: int, state: Snapshot) -> html.Section:
-    """The table with its heading; a row leads to the line."""
+    """Return the table with its heading; a selected row opens the line of code."""
     options = {
         "rowHeight": 34,
         "headerHeight": 34,
@@ -53,7 +53,7 @@ def panel(data: Data, view: View, at: int, state: Snapshot) -> html.Section:
 
 
 def rows(data: Data, view: View, at: int, state: Snapshot) -> tuple[str, list[dict[str, Any]]]:
-    """Heading and rows for another instant, whose *state* is known."""
+    """Return heading and rows for the instant *at*, whose blocks are *state*."""
     found = data.derive(view, ("pins", at), lambda recording: pins_of(recording, state))
     if not len(found):
         return "Nothing pins a mostly free segment here", []

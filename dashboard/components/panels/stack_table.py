@@ -1,4 +1,4 @@
-"""The live set as a table by line of code, and the whole stack of the row that is picked."""
+"""The table of live memory by line of code, and the stack and source of the selected row."""
 
 import re
 from pathlib import Path
@@ -41,7 +41,7 @@ _COLUMNS = [
 
 
 def layout(prefix: str, rows: list[dict[str, Any]]) -> html.Div:
-    """The table with its search box, and room for a stack."""
+    """Return the table, and an empty element for the stack of the selected row."""
     grid = dag.AgGrid(
         id=f"{prefix}-table",
         rowData=rows,
@@ -64,7 +64,7 @@ def layout(prefix: str, rows: list[dict[str, Any]]) -> html.Div:
 
 
 def search_box(prefix: str) -> Any:
-    """Finds a function or a file in the table; ``/`` jumps here. Client side."""
+    """Return the box that filters the table in the browser; the key ``/`` moves the focus to it."""
     box = dcc.Input(
         id=f"{prefix}-search", type="search", placeholder="Find a function or file", className="search"
     )
@@ -72,7 +72,7 @@ def search_box(prefix: str) -> Any:
 
 
 def register(app: Any, data: Data, prefix: str) -> None:
-    """The callbacks of one table."""
+    """Register the callbacks of one table."""
 
     @app.callback(
         Output(f"{prefix}-detail", "children"),
@@ -99,7 +99,7 @@ def register(app: Any, data: Data, prefix: str) -> None:
 
 
 def rows(folded: Folded, held: Holders) -> list[dict[str, Any]]:
-    """The largest MAX_ROWS − 1 rows; what is left is one row that says so."""
+    """Return up to MAX_ROWS rows, largest first; beyond, the last row sums up the remaining lines."""
     whole = max(held.total_bytes, 1)
     shown = len(held.n_bytes) if len(held.n_bytes) <= MAX_ROWS else MAX_ROWS - 1
     found = [_row(folded, held, i, whole) for i in range(shown)]
@@ -129,7 +129,7 @@ def _row(folded: Folded, held: Holders, i: int, whole: int) -> dict[str, Any]:
 
 
 def marked_place(folded: Folded, node: int) -> str:
-    """``train.py:31``; of a library's frame, named because none is the user's, ``loader.py:9 (library)``."""
+    """Return ``train.py:31``; ``loader.py:9 (library)`` where no frame of the stack is the user's."""
     if not node:
         return ""
     return place(folded.stacks.frame(node)) + (" (library)" if folded.is_library(node) else "")
@@ -147,11 +147,11 @@ def _caller(folded: Folded, node: int) -> str:
 
 
 def detail(view: View, stack: Any) -> Any:
-    """The frames of one stack, outermost last, the user's own in full, those of libraries folded."""
+    """Return the frames of one stack, outermost last; those of libraries are folded."""
     stacks = view.recording.stacks
     if not isinstance(stack, int) or not 0 < stack < len(stacks):
-        return html.P("No stack was recorded for these bytes: they were allocated before the recording "
-                      "began, or outside of Python.", className="dim hint")  # fmt: skip
+        return html.P("No stack recorded: these bytes were allocated before the recording began, or "
+                      "outside of Python.", className="dim hint")  # fmt: skip
     frames = stacks.frames(stack)
     mine = user_files(stacks)
     own = [frame for frame in frames if frame.file in mine]
@@ -192,8 +192,15 @@ def source(frame: Frame, recorded_ns: int = 0) -> Excerpt | None:
 
 
 def code(frame: Frame, recorded_ns: int = 0) -> Any:
-    """The line itself between its neighbors, where this machine has the file. *recorded_ns*: when the
-    recording began; a file that changed since is shown with that said."""
+    """Return the line between its neighbors, where this machine has the file.
+
+    Parameters
+    ----------
+    frame
+        The frame whose line is shown.
+    recorded_ns
+        When the recording began; a file that changed since is shown with a warning.
+    """
     found = source(frame, recorded_ns)
     if found is None:
         return html.P("The source is not on this machine.", className="dim hint")
@@ -237,7 +244,7 @@ def _folded_item(run: list[Frame]) -> html.Li:
 
 
 def summary(held: Holders) -> str:
-    """``3.21 GiB in 812 blocks from 64 lines``."""
+    """Return a summary such as ``3.21 GiB in 812 blocks from 64 lines``."""
     lines, blocks = len(held.n_bytes), held.total_count
     return (
         f"{format_bytes(held.total_bytes)} in {blocks:,} block{'s' if blocks != 1 else ''} "

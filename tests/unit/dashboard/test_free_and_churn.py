@@ -86,12 +86,12 @@ def test_the_room_says_up_to_when_the_driver_was_asked(grown: tuple[Data, View])
     text = shown(*grown)
 
     assert "nothing after step 4" in text
-    assert "From the driver and back" in text
+    assert "cudaMalloc / cudaFree per step" in text
     assert "Largest free block" in text
 
 
 def test_where_the_driver_was_never_asked_in_a_step_there_is_no_chart(data: Data, view: View) -> None:
     text = shown(data, view)
 
-    assert "From the driver and back" not in text
+    assert "cudaMalloc / cudaFree per step" not in text
     assert "Largest free block" in text

@@ -62,7 +62,7 @@ def test_time_goes_on_counting_from_the_first_step(capped: tuple[Data, View]) ->
 
     assert first > 0
     assert f"Steps 0 to {len(view.recording.past.steps) - 1}" in text
-    assert "exact peaks, detail thinned" in text
+    assert "exact peaks, no allocations" in text
 
 
 def test_a_step_without_detail_has_its_phases_and_says_what_is_not_known(capped: tuple[Data, View]) -> None:
