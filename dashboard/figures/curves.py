@@ -1,4 +1,4 @@
-"""What was reserved over a run as it was, and as it would have been: lines over the allocated bytes."""
+"""The chart of reserved bytes of a run, as recorded and as replayed, over the allocated bytes."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from .drawing.theme import (
 
 
 class NamedCurve(NamedTuple):
-    """Bytes after events, by event."""
+    """A curve with a name: bytes after each event."""
 
     name: str
     events: NDArray[Any]
@@ -33,7 +33,19 @@ COLOR = {"before": SKY, "after": GREEN, "allocated": "#7A8896", "capacity": VERM
 def figure(
     before: NamedCurve, after: NamedCurve | None, allocated: NamedCurve, capacity: int = 0
 ) -> dict[str, Any]:
-    """*capacity* is drawn where it is near enough to what is reserved to be seen with it; 0: not."""
+    """Return the figure.
+
+    Parameters
+    ----------
+    before
+        Reserved bytes as recorded.
+    after
+        Reserved bytes with a setting; None where none is chosen.
+    allocated
+        Allocated bytes.
+    capacity
+        Bytes that the allocator can reserve; 0 where unknown. Drawn up to twice the greatest of the curves.
+    """
     curves = [curve for curve in (allocated, before, after) if curve is not None]
     top = max(int(curve.n_bytes.max(initial=0)) for curve in curves)
     shown = 0 < capacity <= 2 * top
@@ -69,7 +81,7 @@ def _limit(level: float) -> dict[str, Any]:
 
 
 def outline(events: Sequence[int] | NDArray[Any], levels: NDArray[Any]) -> NDArray[Any]:
-    """The greatest of *levels* (by instant) up to each of *events*, from the one before."""
+    """Return the greatest of *levels*, which are by instant, between each of *events* and the one before."""
     if not len(levels) or not len(events):
         return np.zeros(len(events), "i8")
     edges = np.clip(np.asarray(events) + 1, 0, len(levels) - 1)

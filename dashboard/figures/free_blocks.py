@@ -1,4 +1,4 @@
-"""The largest free block of each kind of memory, at the instants that were looked at."""
+"""The chart of the largest free block of each kind of memory, at the instants of the analysis."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -26,16 +26,16 @@ COLORS = (BLUE, ORANGE, GREEN, PURPLE, SKY, "#6A51A3")
 
 
 class BlockKind(NamedTuple):
-    """Memory whose free blocks serve the same requests."""
+    """A pool, stream and size class, whose free blocks serve the same requests."""
 
     name: str
     color: str
     rows: NDArray[Any]
-    """Of the table."""
+    """Rows of the table."""
 
 
 def kinds_of(found: LargestFree, pools: Sequence[tuple[int, int]]) -> list[BlockKind]:
-    """Those with most free bytes first."""
+    """Return the kinds that occur, those with most free bytes first; as many as there are colors."""
     columns = np.stack([found.pool.astype("i8"), found.stream.astype("i8"), found.is_large.astype("i8")])
     known, of = np.unique(columns, axis=1, return_inverse=True)
     of = of.reshape(-1)
@@ -59,7 +59,7 @@ def _name(kind: list[int], pools: Sequence[tuple[int, int]], streams: list[int])
 
 
 def figure(series: Series, found: LargestFree, kinds: Sequence[BlockKind]) -> dict[str, Any]:
-    """A line each."""
+    """Return a line for each kind."""
     unit, unit_name = byte_unit(int(found.largest.max(initial=0)))
     lines = [
         _line(kind.name, kind.color, _places(series, found.instant[kind.rows]), found.largest[kind.rows],

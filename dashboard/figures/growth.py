@@ -1,4 +1,4 @@
-"""How did what some lines hold grow, at the same point of every step?"""
+"""The chart of the bytes that some lines hold at the same point of every step."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +30,19 @@ COLUMNS = 200
 def figure(
     levels: NDArray[Any], names: Sequence[str], x: NDArray[Any], dashes: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """A line each; *levels* has shape (lines, steps) in bytes, *x* the number of each step."""
+    """Return one line for each row of *levels*.
+
+    Parameters
+    ----------
+    levels
+        Bytes, shape (lines, steps).
+    names
+        A name for each line.
+    x
+        Number of each step, shape (steps,).
+    dashes
+        Plotly's dash of each line; solid where missing.
+    """
     unit, unit_name = byte_unit(int(levels.max(initial=0)))
     lines = [
         _line(level, name, i, x, unit) for i, (level, name) in enumerate(zip(levels, names, strict=True))

@@ -1,4 +1,4 @@
-"""How high did each step and each of its phases reach, and what filled one of them?"""
+"""The charts of peaks by step and phase, and of one step by category."""
 
 from typing import Any
 
@@ -31,8 +31,19 @@ ORDER = (
 
 
 def peaks(found: StepPeaks, index: NDArray[Any], chosen: int | None, n_thinned: int = 0) -> dict[str, Any]:
-    """A line per phase over the steps, the whole step above them; *chosen* is a row of the steps. Of the
-    first *n_thinned* nothing but these peaks is known."""
+    """Return a line per phase over the steps, and one for the whole step.
+
+    Parameters
+    ----------
+    found
+        Peaks by step and phase.
+    index
+        Number of each step, shape (steps,).
+    chosen
+        Row of the step that is marked; None for none.
+    n_thinned
+        Number of first steps of which only the peaks are retained.
+    """
     unit, unit_name = byte_unit(int(found.per_step.allocated.max(initial=0)))
     lines = [
         _line(phase.name.lower().replace("_", " "), PHASE_COLOR[phase], *_of_phase(found, phase, index), unit)
@@ -55,7 +66,7 @@ def peaks(found: StepPeaks, index: NDArray[Any], chosen: int | None, n_thinned: 
 
 
 def levels(found: IntervalPeaks, index: NDArray[Any]) -> dict[str, Any]:
-    """Peak allocated and peak reserved of steps of which nothing else is known."""
+    """Return peak allocated and peak reserved of steps of which only the peaks are retained."""
     unit, unit_name = byte_unit(int(found.reserved.max(initial=0)))
     rows = np.arange(len(index))
     lines = [
@@ -79,7 +90,7 @@ def _step_axis(index: NDArray[Any]) -> dict[str, Any]:
 
 
 def spacing(span: int) -> int:
-    """Between the labels of so many steps: 1, 2 or 5 times a power of ten, at most 12 labels."""
+    """Return the distance of labels over *span* steps: 1, 2 or 5 times a power of ten, at most 12 labels."""
     power = 1
     while True:
         for factor in (1, 2, 5):
@@ -89,12 +100,12 @@ def spacing(span: int) -> int:
 
 
 def _thinned(index: NDArray[Any], n_thinned: int) -> dict[str, Any]:
-    """A shade behind the steps whose allocations are not known."""
+    """Return a shade over the steps whose allocations are unknown."""
     if not n_thinned:
         return {}
-    first, behind = int(index[0]), int(index[n_thinned - 1]) + 0.5
+    first, end = int(index[0]), int(index[n_thinned - 1]) + 0.5
     shade = {
-        "type": "rect", "layer": "below", "xref": "x", "yref": "paper", "x0": first, "x1": behind,
+        "type": "rect", "layer": "below", "xref": "x", "yref": "paper", "x0": first, "x1": end,
         "y0": 0, "y1": 1, "line": {"width": 0}, "fillcolor": "rgba(128,128,128,0.10)",
     }  # fmt: skip
     words = {
@@ -112,7 +123,7 @@ def _of_phase(found: StepPeaks, phase: Phase, index: NDArray[Any]) -> tuple[Any,
 def _line(
     name: str, color: str, x: NDArray[Any], n_bytes: NDArray[Any], rows: NDArray[Any], unit: int
 ) -> dict[str, Any]:
-    """With its extremes where there are more steps than columns."""
+    """Return one line; above twice STEP_COLUMNS steps, with the extremes of each column."""
     kept = np.arange(len(x))
     if len(x) > 2 * STEP_COLUMNS:
         kept = m4([n_bytes], even_edges(0, len(x), STEP_COLUMNS))
@@ -138,7 +149,7 @@ def _chosen(index: NDArray[Any], found: StepPeaks, row: int | None, unit: int) -
 def stack(
     found: Allocations, category: NDArray[Any], start: int, end: int, allocated: NDArray[Any]
 ) -> dict[str, Any]:
-    """Bytes by category over the instants *start* to *end*; the outline is exact."""
+    """Return bytes by category over the instants *start* to *end*, both included; the outline is exact."""
     levels = by_category(found, category, start, end)
     edges = even_edges(0, end - start + 1, STACK_COLUMNS)
     chosen = m4([allocated[start : end + 1]], edges)
@@ -155,7 +166,7 @@ def stack(
 
 
 def by_category(found: Allocations, category: NDArray[Any], start: int, end: int) -> NDArray[Any]:
-    """Allocated bytes, shape (categories, instants *start* to *end*)."""
+    """Return allocated bytes, shape (categories, instants from *start* to *end*, both included)."""
     change = np.zeros((len(Category), end - start + 1), "i8")
     at_start = found.allocated_at(start)
     np.add.at(change[:, 0], category[at_start], found.block_size[at_start])

@@ -1,4 +1,4 @@
-"""Which allocations make up the memory, each with its own band, from birth to death?"""
+"""The page "Allocations": every allocation as a band from its allocation to its free, with a search."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ from ..server.callbacks import Picked, SelectedRow, Stored, view_or_nothing
 from . import Context, Page
 
 _COARSER = ((200_000, 400, 480), (20_000, 600, 560))
-"""Views of more events have at most so many columns, and rows: more would be no clearer, only heavier."""
+"""Events, columns, rows: views of more events have at most this resolution; more is heavier, not clearer."""
 MAX_FOUND = 500
 _WORDS = {"category": "Category", "phase": "Phase", "module": "Module", "line": "Line", "age": "Age"}
 
@@ -80,13 +80,13 @@ def _layout(context: Context) -> Any:
 
 
 def _heights(address: Address) -> tuple[int, int] | None:
-    """The zoom in bytes; None where none is said, or none that makes sense."""
+    """Return the zoom in bytes; None where the address has none, or an empty one."""
     low, high = max(address.b0 or 0, 0), address.b1 or 0
     return (low, high) if high > low else None
 
 
 def _usual(data: Data, view: View) -> str:
-    """By category where any is known; else by line."""
+    """Return what bands are colored by at first: category where any is known, else line."""
     return "category" if data.ask(view, "categories").is_known else "line"
 
 
@@ -132,11 +132,11 @@ def _table(rows: list[dict[str, Any]]) -> Any:
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------ what is painted
+# ------------------------------------------------------------------------------ painting
 
 
 def lives(data: Data, view: View) -> Allocations:
-    """Every allocation of the recording."""
+    """Return every allocation of the recording."""
     found: Allocations = data.ask(view, "lifetimes")
     return found
 
@@ -170,7 +170,7 @@ def _hits(data: Data, view: View, text: str) -> NDArray[Any] | None:
 
 
 def _active(data: Data) -> Response:
-    """The raster of one view of the timeline."""
+    """Return the raster of one view of the timeline."""
     from flask import request
 
     view = api.view_of(data)
@@ -279,7 +279,7 @@ def _selected(rows: Any) -> int | None:
 
 
 def _alloc(data: Data) -> Response:
-    """What the pointer is on, in a few words."""
+    """Return a few words about the allocation under the pointer."""
     view = api.view_of(data)
     row = api.whole("id", -1, 1 << 40)
     if not 0 <= row < len(lives(data, view)):

@@ -1,4 +1,4 @@
-"""What became different from one run, or one rank, to another, step by step?"""
+"""The page "Compare": what changed from one run or rank to another, step by step."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,7 @@ from . import Context, Page
 MOST_CHOICES, MOST_CHANGES = 24, 20
 MOST_EVENTS_AT_ONCE = 50_000
 OTHER_MS = 2000
-"""How often the other run is looked at, while it grows."""
+"""Milliseconds between two checks of the other run while it grows."""
 _RECORDING = re.compile(r"(.+)\.r(\d{1,6})\.d(\d{1,4})", re.ASCII)
 
 
@@ -43,11 +43,9 @@ def _layout(context: Context) -> Any:
 
 
 def _question(view: View) -> html.Section:
-    """Before another run is chosen."""
-    claim = html.H2(["What became different in ", html.Bdi(_name(view)), "?"], className="claim")
-    text = (
-        "Choose what it was before: another run, rank or device. Steps are held against each other by number."
-    )
+    """Return what the page shows before another run is chosen."""
+    claim = html.H2(["Compare ", html.Bdi(_name(view)), " with another run"], className="claim")
+    text = "Choose the baseline: another run, rank or device. Steps are compared by their number."
     return html.Section([claim, html.P(text, className="support")], className="opening")
 
 
@@ -67,7 +65,7 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
 
 
 def _compared(data: Data, view: View, other: View) -> Comparison:
-    """Once per version of both; of long runs that grow perhaps as of a while ago."""
+    """Return the comparison, computed once per version of both; for long live runs it may lag behind."""
 
     def make() -> Comparison:
         found: Comparison = data.derive(
@@ -91,10 +89,10 @@ def _together(data: Data, view: View) -> list[Any]:
 
 
 def _other(data: Data, address: Address) -> View:
-    """The recording to compare with: of another run its fullest, or the one that is named."""
-    said = _RECORDING.fullmatch(address.other)
-    if said:
-        return data.view(Address(run=said[1], rank=int(said[2]), device=int(said[3])))
+    """Return the baseline: the recording that the address names, else that of the run with most events."""
+    named = _RECORDING.fullmatch(address.other)
+    if named:
+        return data.view(Address(run=named[1], rank=int(named[2]), device=int(named[3])))
     try:
         return data.view(Address(run=address.other, rank=address.rank, device=address.device))
     except VramscopeError:
@@ -112,7 +110,7 @@ def _opening(found: Comparison, view: View, other: View) -> html.Section:
     if not found.changes:
         claim = "The same, within a thousandth of the peak"
     elif not change:
-        claim = "The same peak, differently made up"
+        claim = "The same peak, of different parts"
     else:
         word = "more" if change > 0 else "less"
         share = f" ({format_share(abs(change), before)})" if before else ""
@@ -174,7 +172,7 @@ def _changes(found: Comparison, view: View) -> list[Any]:
 
 
 def _stack(change: Any, view: View) -> int:
-    """Of a line, as the later run has it."""
+    """Return a stack of the changed line in the later run; 0 where the change is not a line."""
     place = change.place
     return stack_of(view.recording.stacks, place.file, place.line) if place is not None and place.file else 0
 
@@ -214,7 +212,7 @@ def _choice(data: Data, view: View, address: Address) -> html.Section:
 
 
 def _place(path: Path, root: Path) -> str:
-    """Where a run lies below the folder that is served."""
+    """Return the path of a run relative to the folder that is served."""
     return str(path.relative_to(root)) if path.is_relative_to(root) else path.name
 
 
@@ -227,7 +225,7 @@ def _register(app: Any, data: Data) -> None:
         prevent_initial_call=True,
     )  # fmt: skip
     def follow(_: Any, seen: int | None, said: Stored | None) -> Any:
-        """The run of this page is followed by the shell; the other one here."""
+        """Follow the baseline; the shell follows the run of this page."""
         address = restore(said)
         try:
             now = data.refresh(_other(data, address).run_id)

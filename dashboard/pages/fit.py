@@ -1,4 +1,4 @@
-"""Which card would do, which setting of the allocator helps, and what else lowers the peak?"""
+"""The page "Fit": which card is large enough, which allocator setting helps, what else lowers the peak."""
 
 import math
 import re
@@ -36,29 +36,29 @@ from ..server.callbacks import Stored
 from . import Context, Page
 
 _AT_ONCE_S = 0.6
-"""A search that takes longer is shown while it runs."""
+"""Seconds after which a search shows its progress."""
 _POLL_MS = 400
 _NOTCHES = 400
-"""Of the slider, from less than is allocated to more than the largest card, in equal ratios."""
+"""Steps of the slider, from half of what the run needs to the largest card or beyond, in equal ratios."""
 _LARGEST = 192 << 30
 _LEAST = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceVerdict:
-    """Of one device, as the program is and with the setting that is looked at."""
+    """The verdict for one device, for the program as it is and with the chosen setting."""
 
     key: str
-    """In the address."""
+    """Word in the address."""
     name: str
     total_bytes: int
     room: int
-    """Bytes for the allocator."""
+    """Bytes that the allocator can reserve."""
     word: Verdict
     reason: str = ""
     """Why the word is ``unknown``."""
     with_setting: Verdict | None = None
-    """The same with the setting; None where none is looked at."""
+    """The verdict with the chosen setting; None where none is chosen."""
 
 
 def _layout(context: Context) -> Any:
@@ -97,11 +97,11 @@ def _body(data: Data, search: SettingsSearch, address: Address) -> list[Any]:
     ]
 
 
-# ------------------------------------------------------------------------------- while it is searched
+# ------------------------------------------------------------------------------- during the search
 
 
 def _running(search: SettingsSearch) -> list[Any]:
-    stop = html.Button("Stop", id="fi-stop", className="fit-stop", title="after the replay that runs")
+    stop = html.Button("Stop", id="fi-stop", className="fit-stop", title="Stops after the current replay")
     return [
         html.Section(
             [
@@ -164,7 +164,7 @@ def _verdict(
 
 
 def _here(data: Data, view: View, fit: FitAnswer, chosen: Trial | None, address: Address) -> DeviceVerdict:
-    """The one that the address names, by key or by MiB; else this device, else the smallest that does."""
+    """Return the device that the address names; else this device, else the smallest that fits."""
     size = re.fullmatch(r"([0-9]{1,9})mib", address.by)
     if size:
         total = max(int(size[1]) << 20, 1)
@@ -192,7 +192,7 @@ def _opening(fit: FitAnswer, here: DeviceVerdict) -> html.Section:
     if here.word is Verdict.TOO_SMALL and here.with_setting in (Verdict.FITS, Verdict.TIGHT):
         claim += "; with the setting below it would"
     lacking = allocated - here.room
-    why = f"; {format_bytes(lacking)} too much, whatever the settings" if lacking > 0 else ""
+    why = f"; {format_bytes(lacking)} too much with any setting" if lacking > 0 else ""
     limit = "" if here.word is Verdict.FITS else "Without a limit "
     text = f"{limit}{format_bytes(reserved)} are reserved at most, {format_bytes(allocated)} allocated{why}."
     if here.reason:
@@ -230,7 +230,7 @@ def _size(here: DeviceVerdict) -> list[Any]:
 
 
 def _edges(fit: FitAnswer) -> tuple[float, float]:
-    """Bytes at both ends of the slider."""
+    """Return the logarithms of the bytes at both ends of the slider."""
     free, outside = fit.without_limit, fit.outside_bytes
     assert free is not None  # noqa: S101 - for the type checker
     least = max((free.peak_allocated + outside) / 2, _LEAST)
@@ -270,7 +270,7 @@ def _cards(
 
 
 def _name_of(verdict: DeviceVerdict) -> list[Any]:
-    """The name, and below it what the card is sold with."""
+    """Return the name of the card, and below it the memory that it is sold with."""
     found = re.fullmatch(r"(.+?) (\d+ GB)", verdict.name)
     name, size = found.groups() if found else (verdict.name, format_bytes(verdict.total_bytes))
     return [name, html.Small(size)]
@@ -286,7 +286,7 @@ def _second(verdict: DeviceVerdict) -> str:
 
 
 def _chosen(fit: FitAnswer, address: Address) -> Trial | None:
-    """What the address names, else what is advised."""
+    """Return the setting that the address names, else the advised one."""
     assert fit.settings is not None  # noqa: S101 - for the type checker
     named = [trial for trial in fit.settings.trials if trial.candidate.name == address.q]
     return named[0] if named else fit.settings.advised
@@ -308,14 +308,14 @@ def _settings(search: SettingsSearch, chosen: Trial | None, address: Address) ->
         said.append(html.P([html.Span("In the program ", className="dim"), states.command(call)],
                            className="fit-set"))  # fmt: skip
     if not search.fit.is_reproduced:
-        said.append(html.P("An estimate: under the recorded settings the replay does not come to what was "
-                           f"recorded, {format_bytes(advice.recorded_peak)}.", className="dim"))  # fmt: skip
-    bar = html.Div([html.H3("Settings of the allocator"), html.Span("by replay", className="dim")],
+        said.append(html.P("An estimate: the replay with the recorded settings does not reproduce the "
+                           f"recorded peak, {format_bytes(advice.recorded_peak)}.", className="dim"))  # fmt: skip
+    bar = html.Div([html.H3("Allocator settings"), html.Span("by replay", className="dim")],
                    className="panel-bar")  # fmt: skip
     body = [html.Div(said, className="fit-said")]
     if advice.trials:
         body.append(_trials(search, chosen, address))
-    return html.Section([bar, *body], className="panel", **{"aria-label": "Settings of the allocator"})
+    return html.Section([bar, *body], className="panel", **{"aria-label": "Allocator settings"})
 
 
 def _stopped(search: SettingsSearch) -> html.P:
@@ -369,7 +369,7 @@ def _numbers(outcome: Outcome, base: Outcome) -> list[html.Td]:
 
 
 def _calls(outcome: Outcome) -> str:
-    """Return how often the driver gave memory; expandable segments map it without cudaMalloc."""
+    """Return the number of cudaMalloc calls, or of mappings: expandable segments map memory without it."""
     return f"{outcome.n_mappings:,} mapped" if outcome.n_mappings else f"{outcome.n_segments:,}"
 
 
@@ -404,12 +404,12 @@ def _curves(
 
 
 def _basis(fit: FitAnswer) -> html.P:
-    how = "as measured" if fit.is_outside_measured else "assumed: the recording does not say"
+    how = "as measured" if fit.is_outside_measured else "assumed: not recorded"
     limit = ""
     if fit.limit_bytes is not None:
         limit = f" The program limits itself to {format_bytes(fit.limit_bytes)} of the recorded device."
     return html.P(
-        f"{format_bytes(fit.outside_bytes)} of each card lie outside of the allocator ({how}).{limit} "
+        f"{format_bytes(fit.outside_bytes)} of each card are used outside of the allocator ({how}).{limit} "
         f"{sentence(CARDS_BASIS)} The figures are {BASIS}.",
         className="dim fit-basis",
     )
@@ -453,7 +453,7 @@ def _register(app: Any, data: Data) -> None:
     def again(n: int | None, said: Stored | None) -> tuple[Any, bool]:
         if not n:
             raise PreventUpdate
-        search = searches(data).of(data.view(restore(said)), anew=True)
+        search = searches(data).of(data.view(restore(said)), again=True)
         return _running(search), False
 
     @app.callback(
@@ -471,7 +471,7 @@ def _register(app: Any, data: Data) -> None:
         here = _here(data, view, fit, chosen, address)
         at = int(str(notch))
         if by is None and at == _notch(fit, here.total_bytes):
-            raise PreventUpdate  # nobody has moved it yet
+            raise PreventUpdate  # the slider has not been moved yet
         address = address.go(by=f"{_bytes_at(fit, at) >> 20}mib")
         here = _here(data, view, fit, chosen, address)
         return (

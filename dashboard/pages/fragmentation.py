@@ -1,4 +1,4 @@
-"""How do blocks lie in their segments, how much of that is of no use, and what keeps it so?"""
+"""The page "Fragmentation": blocks in their segments, unusable free bytes, and what pins segments."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ from ..server.callbacks import (
 )
 from . import Context, Page
 
-_MAP = "Segments end to end, their blocks colored by what they are for."
+_MAP = "Segments end to end, their blocks colored by category."
 _HOLE, _WHOLE, _PENDING = len(Category), len(Category) + 1, len(Category) + 2
 _NAMES = {_HOLE: "free, in a segment in use", _WHOLE: "segment wholly free", _PENDING: "waiting for a stream"}
 
@@ -94,7 +94,7 @@ def _over_time(data: Data, view: View, series: Series) -> list[Any]:
 
 
 def _told(data: Data, view: View) -> int:
-    """Up to which instant they were looked at."""
+    """Return the last instant of the chart of the largest free block."""
     return int(ask_allowing_stale(data, view, "largest_free").instant.max(initial=0))
 
 
@@ -103,7 +103,7 @@ def _no_segments(view: View) -> Any:
         return states.nothing_recorded(view.is_live)
     return states.state(
         "No segments were recorded",
-        "This recording has allocations, but not the segments they lie in.",
+        "This recording has allocations, but not their segments.",
         "CUDA recordings and snapshots with segment events show their fragmentation here.",
     )
 
@@ -127,7 +127,7 @@ def _opening(data: Data, view: View) -> list[Any]:
         claim = f"At most {fragmented}, at {when}"
     said = [
         _most(data, view, parts) if found.was_asked else "",
-        f"{found.churn.n_made:,} segments came from the driver, {found.churn.n_released:,} went back",
+        f"{found.churn.n_made:,} segments from cudaMalloc, {found.churn.n_released:,} released by cudaFree",
         f"{found.churn.n_retries:,} retries after releasing the cache" if found.churn.n_retries else "",
         "expandable segments" if found.is_expandable else "",
     ]
@@ -136,7 +136,7 @@ def _opening(data: Data, view: View) -> list[Any]:
 
 
 def _most(data: Data, view: View, parts: Any) -> str:
-    """The most free pieces ever, which did no harm as long as nothing was asked for."""
+    """Return the greatest fragmentation of all instants; it is harmless while nothing is requested."""
     at = int(parts.inactive_split.argmax())
     return f"{format_bytes(int(parts.inactive_split[at]))} at most, at {moment(data, view, at).words}"
 
@@ -151,7 +151,7 @@ def _parts_key() -> Any:
 
 
 def _said(name: str) -> html.Span:
-    """Filled by the script with what came along with the picture."""
+    """Return an element that the script fills with a text of the raster's header."""
     return html.Span(**{"data-from": "fr", "data-said": name})
 
 
@@ -179,7 +179,7 @@ def _state(data: Data, view: View, at: int) -> Snapshot:
 
 
 def _ids(data: Data, view: View, state: Snapshot, at: int) -> Any:
-    """Row of the lifetimes of each block in use, by its address."""
+    """Return the row of the lifetimes of each block in use, by its address."""
     found = data.ask(view, "lifetimes")
 
     def make(_: Any) -> Any:
@@ -201,7 +201,7 @@ def _segments(data: Data) -> Response:
 
 
 def _asked(series: Series) -> int:
-    """The instant, said itself or by a position on the axis."""
+    """Return the requested instant, which is given as such or as a position on the axis."""
     last = len(series.position) - 1
     if "x" not in request.args:
         return api.whole("at", 0, last)
@@ -247,7 +247,7 @@ def _sums(state: Snapshot) -> str:
 
 
 def _block(data: Data) -> Response:
-    """What the pointer is on."""
+    """Return a few words about the block under the pointer."""
     view = api.view_of(data)
     at, row = api.whole("at", 0, len(view.recording.trace)), api.whole("id", -(1 << 40), 1 << 40)
     state = _state(data, view, at)
@@ -336,7 +336,7 @@ def _register(app: Any, data: Data) -> None:
 
 
 def _choose(app: Any, data: Data) -> None:
-    """Callbacks that lead to another instant."""
+    """Register the callbacks that change the instant."""
 
     @app.callback(
         Output("fr-at", "data", allow_duplicate=True),
@@ -363,7 +363,7 @@ def _choose(app: Any, data: Data) -> None:
 
 
 def _tell(app: Any, data: Data) -> None:
-    """Callbacks that say more about the instant."""
+    """Register the callbacks that show details of the instant."""
 
     @app.callback(
         Output("fr-pins", "rowData"), Output("fr-pins-heading", "children"),
@@ -405,7 +405,7 @@ def _tell(app: Any, data: Data) -> None:
 
 
 def _clicked(click: Any) -> Any:
-    """The instant that a point stands for."""
+    """Return the instant of the clicked point."""
     points = (click or {}).get("points") or [{}]
     return next((p["customdata"] for p in points if isinstance(p.get("customdata"), int)), None)
 

@@ -1,4 +1,4 @@
-"""Does memory grow from step to step, by which line and which mistake, and who keeps it?"""
+"""The page "Leaks": growth from step to step, with its line, cause and holder."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ from dash import dcc, html
 
 from vramscope import analysis
 from vramscope.analysis.leaks import Leak, Leaks
+from vramscope.analysis.lines import NO_STACK
 from vramscope.units import format_bytes
 
 from ..address import Address
@@ -35,7 +36,7 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
         first = _growing_batch(found, found.batch, address, view) if found.batch else [_nothing(found)]
         return [*first, *_no_leak(found)]
     total = sum(leak.bytes_per_step for leak in found.leaks)
-    turn = "step" if found.has_steps else "turn of its loop"
+    turn = "step" if found.has_steps else "loop iteration"
     many = f"{len(found.leaks)} leaks" if len(found.leaks) > 1 else "A leak"
     claim = f"{many}: {format_bytes(total)} more with every {turn}"
     question = analysis.analyses()["leaks"]
@@ -43,7 +44,7 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
     shown = found.leaks[:MOST_SHOWN]
     names = [_group(leak) for leak in shown]
     figure = growth.figure(np.array([leak.level for leak in shown]), names, _turns(view, found))
-    word = "steps" if found.has_steps else "turns of its loop"
+    word = "steps" if found.has_steps else "loop iterations"
     support = f"Compared at the same point of {len(found.turns)} {word}."
     return [
         html.Section([html.H2(claim, className="claim"), html.P(support, className="support")],
@@ -58,7 +59,7 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
 
 
 def _growing_batch(found: Leaks, batch: Leak, address: Address, view: View) -> list[Any]:
-    """No leak: each step is given more than the one before."""
+    """Return the message for a batch that grows: each step gets more than the one before, without a leak."""
     question = analysis.analyses()["leaks"]
     told = question.findings(found) if question.findings else []
     (said,) = (each for each in told if each.kind == "growing_batch")
@@ -91,14 +92,14 @@ def _card(told: list[Any], leak: Leak, i: int, address: Address, view: View) -> 
         if leak.path
         else None
     )
-    sure = f"{leak.n_steps} steps looked at, {100 * leak.confidence:.0f} % steady. {kept}"
+    basis = f"Confidence {100 * leak.confidence:.0f} % (Kendall's tau over {leak.n_steps} steps). {kept}"
     link = dcc.Link("Show its allocations", href=to.url, className="link")
-    told_by = html.P(sure, className="dim")
-    return cause.card(said, path, facts, told_by, links=link, recorded_ns=view.run.started_ns)
+    based_on = html.P(basis, className="dim")
+    return cause.card(said, path, facts, based_on, links=link, recorded_ns=view.run.started_ns)
 
 
 def _line(view: View, frame: Any, in_backward: bool) -> list[Any]:
-    """One line that allocates; a click shows it."""
+    """Return one line that allocates; a click shows its code."""
     if not frame:
         return [_place(frame)]
     stack = stack_of(view.recording.stacks, frame.file, frame.line)
@@ -107,13 +108,13 @@ def _line(view: View, frame: Any, in_backward: bool) -> list[Any]:
 
 
 def place_of(kept: tuple[str, int, str]) -> str:
-    """``train.py:57: losses.append(loss)``."""
+    """Return the line that keeps the memory, as ``train.py:57: losses.append(loss)``."""
     file, line, text = kept
     return f"{file.rsplit('/', 1)[-1]}:{line}: {text.strip()[:160]}"
 
 
 def _place(frame: Any) -> str:
-    return f"{frame.function} {place(frame)}"[:160] if frame else "no stack recorded"
+    return f"{frame.function} {place(frame)}"[:160] if frame else NO_STACK
 
 
 def _name(leak: Leak) -> str:
@@ -122,13 +123,13 @@ def _name(leak: Leak) -> str:
 
 
 def _group(leak: Leak) -> str:
-    """What one curve sums up."""
+    """Return the name of one curve, which may sum up several lines."""
     more = len(leak.lines) - 1
     return _name(leak) + (f" and {counted(more, 'more line')}" if more > 0 else "")
 
 
 def _turns(view: View, found: Leaks) -> Any:
-    """Numbers for the horizontal axis: of steps where they are known."""
+    """Return numbers for the horizontal axis: those of the steps where they are known."""
     ends = view.recording.steps
     if not found.has_steps or not len(ends):
         return np.arange(len(found.turns))
@@ -157,7 +158,7 @@ def _nothing(found: Leaks) -> html.Section:
 
 
 def _no_leak(found: Leaks) -> list[Any]:
-    """Growth that has another cause."""
+    """Return notes about growth that is not a leak."""
     fragments = "The allocator reserves {} more per step beyond what is allocated: fragmentation, not a leak."
     outside = "The process holds {} more per step outside of torch: libraries, NCCL or raw cudaMalloc."
     said = [(found.cache_bytes_per_step, fragments), (found.outside_bytes_per_step, outside)]

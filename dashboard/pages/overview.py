@@ -1,4 +1,4 @@
-"""How full was the device, when, and by what?"""
+"""The page "Overview": memory over time, the peak, its largest holders and the findings."""
 
 from typing import Any
 
@@ -91,7 +91,15 @@ def _layout(context: Context) -> Any:
 
 
 def opening(data: Data, view: View, *, at_once: bool = True) -> list[Any]:
-    """The answer first; the findings later where they take long: seconds per million events."""
+    """Return the top of the page: the claim about the peak, the findings and the key figures.
+
+    Parameters
+    ----------
+    data, view
+        The recording.
+    at_once
+        Whether the findings are included; they take seconds per million events.
+    """
     said = headline(data, view)
     line = [" ", html.Span(to_code("Show the line", said.stack), className="only-live")] if said.stack else []
     return _opening(data, view, [said.support, *line], _found(data, view) if at_once else [])
@@ -105,16 +113,21 @@ def _found(data: Data, view: View) -> list[Any]:
     return lines
 
 
-_ROOMS = {"leak": "/leaks", "growing_batch": "/leaks", "oom": "/oom", "fragmentation": "/fragmentation"}
+_PAGE_OF_KIND = {
+    "leak": "/leaks",
+    "growing_batch": "/leaks",
+    "oom": "/oom",
+    "fragmentation": "/fragmentation",
+}
 
 
 def _finding(view: View, found: Finding) -> html.Li:
-    """The claim leads to its room, its place to the line."""
+    """Return a finding whose claim links to its page and whose place opens the line."""
     severity = html.Span(found.severity, className=f"severity {found.severity}")
-    room = _ROOMS.get(found.kind)
+    page = _PAGE_OF_KIND.get(found.kind)
     claim = (
-        dcc.Link(prose(found.claim[:600]), href=_at(view, room).url, className="plain-link")
-        if room
+        dcc.Link(prose(found.claim[:600]), href=_at(view, page).url, className="plain-link")
+        if page
         else prose(found.claim[:600])
     )
     if not found.file:
@@ -126,7 +139,7 @@ def _finding(view: View, found: Finding) -> html.Li:
 
 
 def _at(view: View, path: str, at: int | None = None) -> Address:
-    """A page about this recording."""
+    """Return the address of a page about this recording."""
     if len(view.run.recordings) < 2:
         return Address(path, run=view.run_id, at=at)
     recording = view.recording
@@ -134,7 +147,7 @@ def _at(view: View, path: str, at: int | None = None) -> Address:
 
 
 def _waiting(data: Data, view: View) -> list[Any]:
-    """What the totals alone tell, at the height of what follows."""
+    """Return the top of the page from the totals alone, with the height of the final one."""
     return _opening(data, view, ["Counting who allocated the peak …"], [])
 
 
@@ -177,12 +190,12 @@ def _kpis(data: Data, view: View) -> Any:
 
 
 def _way(view: View, path: str, at: int | None, words: str) -> Any:
-    """Below a number: where it is taken apart."""
+    """Return the link below a key figure to the page that breaks it down."""
     return dcc.Link(words, href=_at(view, path, at).url, className="plain-link") if words else ""
 
 
 def _highest(view: View, quantity: str, n_bytes: int, words: str) -> tuple[int, str]:
-    """*n_bytes* with its words, or what was more in the part that is known by its peaks alone."""
+    """Return *n_bytes* and *words*, or a higher peak of the steps of which only the peaks are retained."""
     before = past_peak(view.recording.past, quantity)
     if before is None or before.n_bytes <= n_bytes:
         return n_bytes, words
@@ -245,7 +258,7 @@ def _register(app: Any, data: Data) -> None:
         view = view_or_nothing(data, address)
         known = _shown_instant(data, view, address, zoom, at)
         if ctx.triggered_id == "version" and known <= (version.get("told", -1) if version else -1):
-            raise PreventUpdate  # what was live then does not change
+            raise PreventUpdate  # what was live at a past instant does not change
         return *live_set.content(data, view, known, address), [] if ctx.triggered_id == "ov-at" else no_update
 
     @app.callback(
@@ -257,7 +270,7 @@ def _register(app: Any, data: Data) -> None:
         prevent_initial_call=True,
     )  # fmt: skip
     def tell(drawn: Any, later: Any, zoom: Any, at: int | None, said: Stored | None) -> Any:
-        # Of a long run: once the chart is there, who holds the peak; then the findings, which take longest.
+        # For a long run the holders of the peak come after the chart, then the findings, which take longest.
         if not drawn or not later:
             raise PreventUpdate
         address = restore(said)
@@ -276,13 +289,13 @@ def _register(app: Any, data: Data) -> None:
 
 
 def _check_chosen(at: int | None) -> None:
-    """Nothing happens where none was chosen: Dash says so of every new page, which shows that already."""
+    """Raise PreventUpdate where no instant was chosen: Dash calls back for every new page."""
     if at is None and ctx.triggered_id == "ov-at":
         raise PreventUpdate
 
 
 def _redraw(data: Data, address: Address, zoom: Any, shown: list[str], at: int | None) -> Any:
-    """New data for the same axes: the range is the user's, and never written from here."""
+    """Return new data for the same axes; the range belongs to the user and is never written from here."""
     view = view_or_nothing(data, address)
     series = series_of(data, view, address.axis or TIME)
     t0, t1 = (_instant(edge) for edge in zoom) if isinstance(zoom, list) and len(zoom) == 2 else (None, None)
@@ -293,7 +306,7 @@ def _redraw(data: Data, address: Address, zoom: Any, shown: list[str], at: int |
 
 
 def _shown_instant(data: Data, view: View, address: Address, zoom: Any, at: int | None) -> int:
-    """The instant that was chosen; else the highest of what is in view."""
+    """Return the chosen instant; else that of the highest level in view."""
     edges = [_instant(edge) for edge in zoom] if isinstance(zoom, list) and len(zoom) == 2 else [None, None]
     if at is not None or edges == [None, None]:
         return clamp(data, view, at)
@@ -310,7 +323,7 @@ def _instant(said: Any) -> int | None:
 
 
 def _jump(data: Data, view: View, key: Any, at: int) -> Any:
-    """The instant that a key leads to: the peak, or the peak of a neighboring step."""
+    """Return the instant that a key leads to: the peak, or the peak of a neighboring step."""
     if key == PEAK_KEY:
         return fullest(data, view)
     to = neighbor(data, view, at, {NEXT_KEY: 1, PREVIOUS_KEY: -1}.get(str(key), 0))

@@ -1,4 +1,4 @@
-"""What was live at the peak, or at any instant, and which calls led to it?"""
+"""The page "Peak": what was live at the peak or any instant, by category, module, call and line."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def _content(data: Data, view: View, address: Address) -> Any:
     tree = tree_at(data, view, at)
     figure = icicle.figure(tree)
     sentence = f"Calls that lead to the live memory: {stack_table.summary(held(data, view, at))}."
-    way = {"aria-label": "Where the picture starts"}
+    way = {"aria-label": "Root of the picture"}
     crumbs = html.Nav(_crumbs(tree, 0), id="pk-crumbs", className="crumbs", **way)
     return [
         _opening(data, view, at, address),
@@ -81,7 +81,7 @@ def _opening(data: Data, view: View, at: int, address: Address) -> html.Section:
 
 
 def _jumps(data: Data, view: View, at: int, peak: int, address: Address) -> html.Nav:
-    """Neighboring steps and the peak, as links: an instant is an address."""
+    """Return links to the peak and the neighboring steps; every instant has an address."""
     before, after = (neighbor(data, view, at, direction) for direction in (-1, 1))
     choices = (("Peak", peak), ("← Step", before), ("Step →", after))
     links = [
@@ -105,7 +105,7 @@ def _empty(data: Data, view: View, at: int, address: Address) -> Any:
 
 
 def _crumbs(tree: Tree, root: int) -> list[Any]:
-    """The calls above the picture, each a way back."""
+    """Return the calls above the picture, each a button that leads back to it."""
     path = [root] if root else []
     while path and tree.parent[path[0]]:
         path.insert(0, int(tree.parent[path[0]]))
@@ -152,7 +152,7 @@ def _register(app: Any, data: Data) -> None:
         Input("version", "data"), State("pk-at", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
     def follow(_: Any, shown: int | None, said: Stored | None) -> Any:
-        """While a run grows its peak moves; an instant that somebody chose does not."""
+        """Lay the page out again when the peak of a growing run moves; a chosen instant stays."""
         address = restore(said)
         view = view_or_nothing(data, address)
         if address.at is not None or clamp(data, view, None) == shown:

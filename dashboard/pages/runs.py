@@ -1,4 +1,4 @@
-"""Which runs are there, how much did each take, and how are they doing?"""
+"""The page "Runs": the list of all runs with their peaks, verdict and state."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def _register(app: Any, data: Data) -> None:
 
 
 def _print(summary: RunSummary | None) -> str:
-    """Changes when the line would look different."""
+    """Return a text that changes when the row of the run would look different."""
     if summary is None:
         return ""
     figures = (summary.n_events, summary.n_steps, summary.peak_reserved_bytes)
@@ -56,7 +56,17 @@ def _print(summary: RunSummary | None) -> str:
 
 
 def listing(known: list[tuple[str, RunSummary | None]], folder: str, n_runs: int) -> Any:
-    """The table of runs; newest first."""
+    """Return the table of runs.
+
+    Parameters
+    ----------
+    known
+        Id and summary of each run, newest first; None where the summary is not made yet.
+    folder
+        The folder that is served.
+    n_runs
+        Number of runs in the folder; those beyond *known* are not listed.
+    """
     if not known:
         return states.no_runs(folder)
     head = html.Tr(
@@ -123,7 +133,7 @@ def _row(name: str, summary: RunSummary | None) -> html.Tr:
 
 
 def _peak(n_bytes: int) -> str:
-    """A dash where nothing is known: nvidia-smi does not tell torch's bytes, some profiles no segments."""
+    """Return the bytes; a dash where unknown: nvidia-smi lacks torch's bytes, some profiles lack segments."""
     return format_bytes(n_bytes) if n_bytes else "–"
 
 
@@ -132,7 +142,7 @@ def _bytes(n_bytes: int) -> str:
 
 
 def _to_peak(name: str, n_bytes: int) -> Any:
-    """The number leads to who holds it."""
+    """Return the peak as a link to the page that shows its holders."""
     if not n_bytes:
         return _peak(n_bytes)
     to = Address("/peak", run=name).url

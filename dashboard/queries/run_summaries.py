@@ -1,4 +1,4 @@
-"""One line about every run of the list, made in the background: a folder may hold gigabytes."""
+"""Summaries of the runs of the list, made in the background: a folder may hold gigabytes."""
 
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -22,7 +22,7 @@ from .headline import past_peak
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What the list says about a run."""
+    """The row of a run in the list."""
 
     name: str
     outcome: Outcome = Outcome.FILE
@@ -34,14 +34,14 @@ class RunSummary:
     peak_allocated_bytes: int = 0
     peak_reserved_bytes: int = 0
     allocated: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
-    """Outline over the run, of the recording with the greatest peak."""
+    """Outline in bytes over the run, of the recording with the greatest peak."""
     reserved: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
     verdict: str = ""
-    """The gravest thing found, in a few words; '' where the run is too long to be asked unasked."""
+    """The most severe finding in a few words; '' for runs with more than MOST_EVENTS_JUDGED events."""
     error: str = ""
-    """Why it cannot be opened; '' where it can."""
+    """Why the run cannot be opened; '' where it can."""
     stalled_s: int = 0
-    """For so long nothing new was written to it, though it runs."""
+    """Seconds without new events of a running run; 0 where it is not stalled."""
 
 
 class RunSummaries:
@@ -57,7 +57,7 @@ class RunSummaries:
         self._thread: Thread | None = None
 
     def get(self, run: str) -> RunSummary | None:
-        """What is known of a run, perhaps of a moment ago; None until the first is made."""
+        """Return the latest summary of a run; None until the first is made."""
         with self._lock:
             known = self._known.get(run)
             is_due = monotonic() >= self._again_s.get(run, 0.0)
@@ -90,7 +90,7 @@ class RunSummaries:
 
 
 def summarize(data: Data, run: str) -> RunSummary:
-    """Open a run and say the essential; an error becomes the line's text."""
+    """Open a run and summarize it; an error becomes the text of the row."""
     try:
         return _of(data, run, data.read(run))
     except VramscopeError as error:
@@ -127,7 +127,7 @@ def _of(data: Data, run_id: str, run: Run) -> RunSummary:
 
 
 def _totals(data: Data, view: View) -> Any:
-    """Kept only of a run that grows: hundreds may be listed."""
+    """Return the totals; cached only for a run that grows, as hundreds may be listed."""
     live_recording = data.live_recording(view)
     return (
         answer(view.recording, "timeline")
@@ -137,7 +137,7 @@ def _totals(data: Data, view: View) -> Any:
 
 
 def _highest(known: Any, recording: Recording, quantity: str) -> int:
-    """Bytes; the part without detail included."""
+    """Return the peak in bytes, that of the part that the size cap removed included."""
     before = past_peak(recording.past, quantity)
     return max(int(getattr(known, quantity).max()), before.n_bytes if before else 0)
 
@@ -146,7 +146,7 @@ MOST_EVENTS_JUDGED = 300_000
 
 
 def _verdict(run: Run, recording: Recording) -> str:
-    """Out of memory on any device before leaks on the fullest: the first is what the user came for."""
+    """Return the verdict in words: out of memory on any device first, then leaks on the fullest device."""
     n_ooms = sum(int((each.trace.action == Action.OOM).sum()) for each in run.recordings)
     if n_ooms:
         return "ran out of memory" if n_ooms == 1 else f"ran out of memory {n_ooms:,} times"

@@ -5,6 +5,7 @@ from typing import Any
 from dash import dcc, html
 
 from vramscope.analysis.lifetimes import ALIVE
+from vramscope.analysis.lines import NO_STACK
 from vramscope.model.marks import Category
 from vramscope.units import format_bytes, format_duration
 
@@ -40,7 +41,7 @@ def words(data: Data, view: View, row: int) -> dict[str, Any]:
 def _unplaced(stack: int, born: int) -> str:
     if born < 0 and not stack:
         return "from before the recording"
-    return stack_table.NO_FRAME if stack else stack_table.NO_STACK
+    return stack_table.NO_FRAME if stack else NO_STACK
 
 
 def _category(data: Data, view: View, row: int) -> str:

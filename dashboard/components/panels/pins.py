@@ -6,6 +6,7 @@ import dash_ag_grid as dag
 import numpy as np
 from dash import html
 
+from vramscope.analysis.lines import NO_STACK
 from vramscope.analysis.pins import pins_of
 from vramscope.model.marks import Phase
 from vramscope.model.snapshot import Snapshot
@@ -13,7 +14,7 @@ from vramscope.units import format_duration
 
 from ...data import Data, View
 from ...queries.answers import folded
-from .stack_table import NO_STACK, marked_place
+from .stack_table import marked_place
 
 MAX_PINS = 200
 

@@ -8,6 +8,7 @@ import dash_ag_grid as dag
 from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update
 
 from vramscope.analysis.folding import Folded, Holders, user_files
+from vramscope.analysis.lines import NO_STACK
 from vramscope.analysis.source_text import Excerpt, excerpt
 from vramscope.errors import VramscopeError
 from vramscope.model.stacks import Frame
@@ -22,7 +23,6 @@ MAX_ROWS = 500
 MAX_FRAMES = 80
 MAX_SOURCE_BYTES = 2 << 20
 NO_FRAME = "libraries only"
-NO_STACK = "no stack recorded"
 
 _COLUMNS = [
     {"field": "where", "headerName": "Line", "flex": 5, "minWidth": 200, "cellRenderer": "VsWhere",

@@ -1,4 +1,4 @@
-"""Which color has the band of an allocation? One class per allocation, and what the classes mean."""
+"""Colors of the bands: one group per allocation, with the name and color of each group."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +28,7 @@ from .theme import (
 )
 
 WAYS = ("category", "phase", "module", "line", "age")
-"""By which a band can be colored."""
+"""What a band can be colored by."""
 _LINES = (BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW, "#6A51A3", "#8C6D31", "#3B8686", "#A05195")
 _AGES = (
     (1_000_000, "under 1 ms", "#FDE7A9"),
@@ -52,13 +52,13 @@ class Paint:
 
 
 def by_category(category: NDArray[Any]) -> Paint:
-    """What the bytes are for."""
+    """Return the groups by category."""
     names = tuple(each.name.lower().replace("_", " ") for each in Category)
     return Paint(category.astype("u1"), names, tuple(CATEGORY_COLOR[each] for each in Category))
 
 
 def by_phase(recording: Recording, found: Allocations) -> Paint:
-    """What the program was doing when it was allocated; pre-existing memory has none."""
+    """Return the groups by phase at the allocation; pre-existing memory has no phase."""
     row = phases_of(recording.phases, len(recording.trace))
     of_event = np.append(recording.phases.phase, np.uint8(Phase.OTHER))[row]
     phase = np.full(len(found), int(Phase.OTHER), "u1")
@@ -69,7 +69,7 @@ def by_phase(recording: Recording, found: Allocations) -> Paint:
 
 
 def by_line(code: Folded, found: Allocations) -> Paint:
-    """The lines that allocated most bytes over the recording, a hue each; the others gray."""
+    """Return the groups by line: those that allocated most bytes have a hue each, the others are gray."""
     own = code.place[found.stack_id]
     total = np.bincount(own, weights=found.block_size, minlength=len(code.stacks))
     total[0] = 0
@@ -82,7 +82,7 @@ def by_line(code: Folded, found: Allocations) -> Paint:
 
 
 def by_module(owners: Owners, found: Allocations) -> Paint:
-    """The modules that hold most bytes over the recording, a hue each; the others gray."""
+    """Return the groups by module: those with most bytes have a hue each, the others are gray."""
     total = np.bincount(owners.module, weights=found.block_size, minlength=len(owners.paths))
     total[0] = 0
     best = [int(row) for row in np.argsort(-total)[: len(_LINES)] if total[row] > 0]
@@ -93,7 +93,7 @@ def by_module(owners: Owners, found: Allocations) -> Paint:
 
 
 def by_age(recording: Recording, found: Allocations) -> Paint:
-    """How long it lived: in time, or in events where there is no clock."""
+    """Return the groups by lifetime: in time, or in events where there is no clock."""
     freed = found.free_event >= 0
     if recording.trace.has_clock:
         lived = found.free_ns - found.alloc_ns

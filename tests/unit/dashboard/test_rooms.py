@@ -100,7 +100,7 @@ def test_the_waterfall_shows_every_part_and_who_says_so() -> None:
     text = shown("waterfall", data, name)
 
     assert "560 MiB of 80.2 GiB used on the device" in text
-    assert "this process beyond torch" in text
+    assert "this process outside of torch" in text
     assert "NVML less torch's counters" in text
 
 
