@@ -72,7 +72,7 @@
     t: () => theme(other()), "?": () => help(true),
   };
 
-  // Tab leaves a table: cell after cell of 500 rows would be a trap. Arrows walk in it, Enter picks a row.
+  // Tab leaves a table: cell after cell of 500 rows would be a trap. Arrows move in it, Enter selects a row.
   document.addEventListener("keydown", function (event) {
     const cell = event.target.closest(".ag-cell");
     if (!cell) return;
@@ -110,7 +110,7 @@
   });
   window.dash_clientside = window.dash_clientside || {};
   window.dash_clientside.vramscope = Object.assign({}, window.dash_clientside.vramscope, { opened });
-  // Mantine sets its own scheme when it starts; ours is the one that counts.
+  // Mantine sets its own color scheme when it starts; this restores ours.
   new MutationObserver(function () {
     if (root.getAttribute("data-mantine-color-scheme") !== root.dataset.theme) mantine();
   }).observe(root, { attributes: true, attributeFilter: ["data-mantine-color-scheme"] });

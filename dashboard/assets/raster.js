@@ -1,4 +1,4 @@
-// Canvases painted with ids from the server: one color per allocation, the hit test by looking the pixel up.
+// Canvases painted with ids from the server: one color per allocation; the hit test reads the id of the pixel.
 (function () {
   const SCALE = { KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40 };
   const TYPES = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, i1: Int8Array, i2: Int16Array, i4: Int32Array };
@@ -89,7 +89,7 @@
   const dark = () => document.documentElement.dataset.theme === "dark";
   const part = (hex, i) => parseInt(hex.slice(1 + 2 * i, 3 + 2 * i), 16);
 
-  // Neighbors of one color are told apart by shades, and by a thin edge where there is room.
+  // Neighbors of one color differ in shade, and have a thin edge where there is space.
   const HOLES = { hole: ["#dbe1e7", "#2b353f"], whole: ["#eef1f4", "#1d262e"] };
   const solid = (hex) => (255 << 24 | part(hex, 2) << 16 | part(hex, 1) << 8 | part(hex, 0)) >>> 0;
   function tone(hex, shade, flags) {
@@ -207,7 +207,7 @@
   }
   const prefixOf = (figure) => figure.id.split("-")[0];
 
-  // --------------------------------------------------------------------------- what is there
+  // --------------------------------------------------------------------------- hit test and tip
   function hit(figure, clientX, clientY) {
     const its = state(figure);
     if (!its || !its.data) return null;

@@ -20,8 +20,8 @@ def register(app: Any, data: Data, prefix: str, content: Callable[[Data, View, A
         Output(f"{prefix}-content", "children"), Input("version", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def renew(_: Any, said: Stored | None) -> Any:
-        address = restore(said)
+    def renew(_: Any, stored: Stored | None) -> Any:
+        address = restore(stored)
         try:
             return content(data, data.view(address), address)
         except VramscopeError as error:

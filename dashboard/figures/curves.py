@@ -33,7 +33,7 @@ COLOR = {"before": SKY, "after": GREEN, "allocated": "#7A8896", "capacity": VERM
 def figure(
     before: NamedCurve, after: NamedCurve | None, allocated: NamedCurve, capacity: int = 0
 ) -> dict[str, Any]:
-    """Return the figure.
+    """Return the lines of reserved bytes over the area of allocated bytes.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ from vramscope.units import format_bytes
 from ..address import MAX_SEARCH, Address, restore
 from ..components import legend, raster, states, typed
 from ..components.choice import segments
-from ..components.panels import allocation
+from ..components.panels import allocation, stack_table
 from ..data import Data, View
 from ..figures import outline
 from ..figures.bands import Bands, Box, bands, fullest
@@ -123,6 +123,7 @@ _COLUMNS = [
 def _table(rows: list[dict[str, Any]]) -> Any:
     options = {
         "rowHeight": 34, "headerHeight": 34, "animateRows": False, "enableCellTextSelection": True,
+        "localeText": stack_table.no_rows("No allocation matches."),
         "rowSelection": {"mode": "singleRow", "checkboxes": False, "enableClickSelection": True},
     }  # fmt: skip
     usual = {"sortable": True, "resizable": True, "suppressHeaderMenuButton": True}
@@ -242,8 +243,8 @@ def _register(app: Any, data: Data) -> None:
         Input("al-view", "data"), Input("version", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def redraw(zoom: Any, _: Any, said: Stored | None) -> Any:
-        address = restore(said)
+    def redraw(zoom: Any, _: Any, stored: Stored | None) -> Any:
+        address = restore(stored)
         series = series_of(data, view_or_nothing(data, address), address.axis or TIME)
         edges = zoom if isinstance(zoom, list) and len(zoom) == 2 else (None, None)
         t0, t1 = (edge if isinstance(edge, int) else None for edge in edges)
@@ -255,19 +256,19 @@ def _register(app: Any, data: Data) -> None:
         Output("al-table", "rowData"), Output("al-heading", "children"),
         Input("al-search", "data"), Input("version", "data"), State("address", "data"),
     )  # fmt: skip
-    def find(text: str | None, _: Any, said: Stored | None) -> Any:
-        return _found(data, view_or_nothing(data, restore(said)), text or "")
+    def find(text: str | None, _: Any, stored: Stored | None) -> Any:
+        return _found(data, view_or_nothing(data, restore(stored)), text or "")
 
     @app.callback(
         Output("al-detail", "children"),
         Input("al-pick", "data"), Input("al-table", "selectedRows"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def show(pick: Picked | None, selected: list[SelectedRow] | None, said: Stored | None) -> Any:
+    def show(pick: Picked | None, selected: list[SelectedRow] | None, stored: Stored | None) -> Any:
         from dash import ctx
 
         chosen = (pick or {}).get("row") if ctx.triggered_id == "al-pick" else _selected(selected)
-        address = restore(said)
+        address = restore(stored)
         view = view_or_nothing(data, address)
         if not isinstance(chosen, int) or not 0 <= chosen < len(lives(data, view)):
             return no_update
@@ -304,11 +305,11 @@ def _found(data: Data, view: View, text: str) -> tuple[list[dict[str, Any]], str
 
 
 def _row(data: Data, view: View, row: int) -> dict[str, Any]:
-    said = allocation.words(data, view, row)
-    life = "not freed" if not said["freed"] else said["lived"] or "–"
+    texts = allocation.words(data, view, row)
+    life = "not freed" if not texts["freed"] else texts["lived"] or "–"
     return {
-        "id": str(row), "where": said["where"], "place": said["place"], "size": said["bytes"],
-        "kind": said["category"], "born": said["born"], "life": life,
+        "id": str(row), "where": texts["where"], "place": texts["place"], "size": texts["bytes"],
+        "kind": texts["category"], "born": texts["born"], "life": life,
     }  # fmt: skip
 
 

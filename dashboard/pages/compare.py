@@ -11,7 +11,7 @@ from dash.exceptions import PreventUpdate
 from vramscope.analysis.compare import Comparison
 from vramscope.analysis.lines import place_words
 from vramscope.errors import VramscopeError
-from vramscope.units import format_bytes, format_share
+from vramscope.units import format_bytes, format_count, format_share
 
 from ..address import UNZOOMED, Address, restore
 from ..components import header, renewal, states
@@ -21,7 +21,6 @@ from ..components.panels.code_box import stack_of
 from ..components.panels.differences import Difference, table
 from ..data import Data, View, answer
 from ..figures import growth
-from ..figures.drawing.names import counted
 from ..server.callbacks import Stored
 from . import Context, Page
 
@@ -119,7 +118,7 @@ def _opening(found: Comparison, view: View, other: View) -> html.Section:
         f"{len(found.steps):,} steps side by side" if len(found.steps) else "Whole recordings side by side"
     )
     alone = [
-        f"{counted(n, 'step')} only {word}"
+        f"{format_count(n, 'step')} only {word}"
         for n, word in ((found.only_before, "before"), (found.only_after, "after"))
         if n and len(found.steps)
     ]
@@ -224,9 +223,9 @@ def _register(app: Any, data: Data) -> None:
         Input("cp-tick", "n_intervals"), State("cp-seen", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def follow(_: Any, seen: int | None, said: Stored | None) -> Any:
+    def follow(_: Any, seen: int | None, stored: Stored | None) -> Any:
         """Follow the baseline; the shell follows the run of this page."""
-        address = restore(said)
+        address = restore(stored)
         try:
             now = data.refresh(_other(data, address).run_id)
             if now == seen:

@@ -119,8 +119,8 @@ def _progress(search: SettingsSearch) -> list[Any]:
     trials, wanted = list(search.trials), search.wanted
     n_bytes = [trial.outcome.peak_reserved for trial in trials if trial.outcome.fits]
     best = min(trials, key=lambda trial: (not trial.outcome.fits, trial.outcome.peak_reserved), default=None)
-    said = f"{len(trials)} of {len(wanted)}" if wanted else ""
-    text = [html.Span(f"{search.stage} …"), html.Span(said, className="dim")]
+    done = f"{len(trials)} of {len(wanted)}" if wanted else ""
+    text = [html.Span(f"{search.stage} …"), html.Span(done, className="dim")]
     if best is not None and n_bytes:
         least = format_bytes(min(n_bytes))
         text.append(html.Span(f"best so far: {best.candidate.name}, {least}", className="dim"))
@@ -212,14 +212,14 @@ def _capacity(
     notch = str(_notch(fit, here.total_bytes))
     slider = typed.box("fi-size", notch, type="range", min=0, max=_NOTCHES, step=1, className="fit-slider")
     label = html.Label([html.Span("On a device of", className="fit-slider-name"), *slider])
-    said = html.Output(_size(here), id="fi-room", className="fit-room")
+    size = html.Output(_size(here), id="fi-room", className="fit-room")
     bar = html.Div([html.H3("On which card"), html.Span("drag, or choose one", className="dim only-live")],
                    className="panel-bar")  # fmt: skip
     shown = _cards(data, view, fit, chosen, here, address)
     rows = {"--cards": str(len(shown)), "--half": str(-(-len(shown) // 2))}
     cards = html.Nav(shown, id="fi-cards", className="fit-cards", style=rows, **{"aria-label": "Cards"})
     return html.Section(
-        [bar, html.Div([label, said], className="fit-size-row only-live"), cards],
+        [bar, html.Div([label, size], className="fit-size-row only-live"), cards],
         className="panel", **{"aria-label": "Capacity"},
     )  # fmt: skip
 
@@ -296,23 +296,24 @@ def _settings(search: SettingsSearch, chosen: Trial | None, address: Address) ->
     assert search.fit is not None  # noqa: S101 - for the type checker
     assert search.fit.settings is not None  # noqa: S101 - for the type checker
     advice = search.fit.settings
-    said = [] if search.is_whole else [_stopped(search)]
+    parts = [] if search.is_whole else [_stopped(search)]
     if search.is_whole or advice.advised is not None:
-        said.append(html.P(sentence(advice.reason), className="fit-reason"))
+        parts.append(html.P(sentence(advice.reason), className="fit-reason"))
     if advice.environment:
         copy = dcc.Clipboard(content=advice.environment, title="Copy", className="fit-copy only-live")
-        said.append(html.P([html.Span("Set before it starts ", className="dim"),
+        parts.append(html.P([html.Span("Set before it starts ", className="dim"),
                             states.command(advice.environment), copy], className="fit-set"))  # fmt: skip
     if advice.advised is not None and advice.advised.candidate.call:
         call = advice.advised.candidate.call
-        said.append(html.P([html.Span("In the program ", className="dim"), states.command(call)],
+        parts.append(html.P([html.Span("In the program ", className="dim"), states.command(call)],
                            className="fit-set"))  # fmt: skip
     if not search.fit.is_reproduced:
-        said.append(html.P("An estimate: the replay with the recorded settings does not reproduce the "
-                           f"recorded peak, {format_bytes(advice.recorded_peak)}.", className="dim"))  # fmt: skip
+        recorded = format_bytes(advice.recorded_peak)
+        text = f"An estimate: the replay of the recorded settings does not reproduce the peak, {recorded}."
+        parts.append(html.P(text, className="dim"))
     bar = html.Div([html.H3("Allocator settings"), html.Span("by replay", className="dim")],
                    className="panel-bar")  # fmt: skip
-    body = [html.Div(said, className="fit-said")]
+    body = [html.Div(parts, className="fit-said")]
     if advice.trials:
         body.append(_trials(search, chosen, address))
     return html.Section([bar, *body], className="panel", **{"aria-label": "Allocator settings"})
@@ -348,8 +349,8 @@ def _trials(search: SettingsSearch, chosen: Trial | None, address: Address) -> h
 
 
 def _untried(candidate: Candidate) -> html.Tr:
-    name, said = html.Td(candidate.name, className="dim"), html.Td("not tried", className="number dim")
-    return html.Tr([name, said, *(html.Td() for _ in range(3))])
+    name, untried = html.Td(candidate.name, className="dim"), html.Td("not tried", className="number dim")
+    return html.Tr([name, untried, *(html.Td() for _ in range(3))])
 
 
 def _numbers(outcome: Outcome, base: Outcome) -> list[html.Td]:
@@ -429,20 +430,20 @@ def _register(app: Any, data: Data) -> None:
         Output("fi-body", "children"), Output("fi-progress", "children"), Output("fi-tick", "disabled"),
         Input("fi-tick", "n_intervals"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def look(_: Any, said: Stored | None) -> tuple[Any, Any, bool]:
-        search = _search(data, said)
+    def look(_: Any, stored: Stored | None) -> tuple[Any, Any, bool]:
+        search = _search(data, stored)
         if not search.is_done:
             return no_update, _progress(search), False
-        return _body(data, search, restore(said)), no_update, True
+        return _body(data, search, restore(stored)), no_update, True
 
     @app.callback(
         Output("fi-stop", "children"), Output("fi-stop", "disabled"), Input("fi-stop", "n_clicks"),
         State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def stop(n: int | None, said: Stored | None) -> tuple[str, bool]:
+    def stop(n: int | None, stored: Stored | None) -> tuple[str, bool]:
         if not n:
             raise PreventUpdate
-        _search(data, said).stop()
+        _search(data, stored).stop()
         return "Stopping …", True
 
     @app.callback(
@@ -450,10 +451,10 @@ def _register(app: Any, data: Data) -> None:
         Output("fi-tick", "disabled", allow_duplicate=True),
         Input("fi-again", "n_clicks"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def again(n: int | None, said: Stored | None) -> tuple[Any, bool]:
+    def again(n: int | None, stored: Stored | None) -> tuple[Any, bool]:
         if not n:
             raise PreventUpdate
-        search = searches(data).of(data.view(restore(said)), again=True)
+        search = searches(data).of(data.view(restore(stored)), again=True)
         return _running(search), False
 
     @app.callback(
@@ -462,8 +463,8 @@ def _register(app: Any, data: Data) -> None:
         Input("fi-size", "data"), State("address", "data"), State("fi-by", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def size(notch: str | int | None, said: Stored | None, by: str | None) -> tuple[Any, ...]:
-        search, address = _search(data, said), restore(said)
+    def size(notch: str | int | None, stored: Stored | None, by: str | None) -> tuple[Any, ...]:
+        search, address = _search(data, stored), restore(stored)
         fit = search.fit
         if fit is None or not re.fullmatch("[0-9]{1,9}", str(notch)):
             raise PreventUpdate
@@ -484,8 +485,8 @@ def _register(app: Any, data: Data) -> None:
         )
 
 
-def _search(data: Data, said: Stored | None) -> SettingsSearch:
-    return searches(data).of(data.view(restore(said)))
+def _search(data: Data, stored: Stored | None) -> SettingsSearch:
+    return searches(data).of(data.view(restore(stored)))
 
 
 PAGE = Page(name="fit", title="Fit", order=65, path="/fit", layout=_layout, register=_register)

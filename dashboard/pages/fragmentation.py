@@ -10,7 +10,7 @@ from flask import Response, request
 from vramscope.allocator.state_index import StateIndex
 from vramscope.model.marks import Category
 from vramscope.model.snapshot import BlockState, Snapshot
-from vramscope.units import format_bytes
+from vramscope.units import format_bytes, format_count
 
 from ..address import restore
 from ..components import legend, raster, states, typed
@@ -20,7 +20,6 @@ from ..components.panels import allocation, churn, free_blocks, would_fit
 from ..components.panels import pins as pinned
 from ..data import Data, View
 from ..figures import composition, segment_map
-from ..figures.drawing.names import counted
 from ..figures.drawing.series import EVENTS, TIME, Series
 from ..figures.drawing.theme import CATEGORY_COLOR
 from ..figures.timeline import Window, window
@@ -125,14 +124,14 @@ def _opening(data: Data, view: View) -> list[Any]:
         claim = f"{fragmented} when cudaMalloc was called, at {when}"
     else:
         claim = f"At most {fragmented}, at {when}"
-    said = [
+    facts = [
         _most(data, view, parts) if found.was_asked else "",
         f"{found.churn.n_made:,} segments from cudaMalloc, {found.churn.n_released:,} released by cudaFree",
         f"{found.churn.n_retries:,} retries after releasing the cache" if found.churn.n_retries else "",
         "expandable segments" if found.is_expandable else "",
     ]
     return [html.H2(claim, className="claim"),
-            html.P("; ".join(each for each in said if each) + ".", className="support")]  # fmt: skip
+            html.P("; ".join(each for each in facts if each) + ".", className="support")]  # fmt: skip
 
 
 def _most(data: Data, view: View, parts: Any) -> str:
@@ -242,8 +241,8 @@ def _sums(state: Snapshot) -> str:
     blocks = state.blocks
     free = blocks.size[blocks.state == BlockState.INACTIVE]
     largest = f", the largest {format_bytes(int(free.max()))}" if len(free) else ""
-    held = f"{counted(len(state.segments), 'segment')}, {format_bytes(int(state.segments.size.sum()))}"
-    return f"{held}; {counted(len(free), 'free block')}, {format_bytes(int(free.sum()))}{largest}"
+    held = f"{format_count(len(state.segments), 'segment')}, {format_bytes(int(state.segments.size.sum()))}"
+    return f"{held}; {format_count(len(free), 'free block')}, {format_bytes(int(free.sum()))}{largest}"
 
 
 def _block(data: Data) -> Response:
@@ -301,8 +300,8 @@ def _register(app: Any, data: Data) -> None:
         Input("fr-view", "data"), Input("fr-at", "data"), Input("version", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def redraw(zoom: Any, at: int | None, _: Any, said: Stored | None) -> Any:
-        address = restore(said)
+    def redraw(zoom: Any, at: int | None, _: Any, stored: Stored | None) -> Any:
+        address = restore(stored)
         view = view_or_nothing(data, address)
         series = series_of(data, view, address.axis or TIME)
         edges = zoom if isinstance(zoom, list) and len(zoom) == 2 else (None, None)
@@ -316,8 +315,8 @@ def _register(app: Any, data: Data) -> None:
         Output("fr-over-time", "children"), Output("fr-upto", "data"), Input("version", "data"),
         State("fr-upto", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def go_on(_: Any, upto: Any, said: Stored | None) -> Any:
-        address = restore(said)
+    def go_on(_: Any, upto: Any, stored: Stored | None) -> Any:
+        address = restore(stored)
         view = view_or_nothing(data, address)
         now = _told(data, view)
         if now == upto:
@@ -328,8 +327,8 @@ def _register(app: Any, data: Data) -> None:
         Output("fr-opening", "children"), Input("version", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def renew(_: Any, said: Stored | None) -> Any:
-        return _opening(data, view_or_nothing(data, restore(said)))
+    def renew(_: Any, stored: Stored | None) -> Any:
+        return _opening(data, view_or_nothing(data, restore(stored)))
 
     _choose(app, data)
     _tell(app, data)
@@ -343,8 +342,8 @@ def _choose(app: Any, data: Data) -> None:
         Input("fr-free", "clickData"), Input("fr-churn", "clickData"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def point(free: Click | None, steps: Click | None, said: Stored | None) -> Any:
-        view = view_or_nothing(data, restore(said))
+    def point(free: Click | None, steps: Click | None, stored: Stored | None) -> Any:
+        view = view_or_nothing(data, restore(stored))
         chosen = _clicked(free if ctx.triggered_id == "fr-free" else steps)
         known = isinstance(chosen, int) and 0 <= chosen <= len(view.recording.trace)
         return chosen if known else no_update
@@ -353,8 +352,8 @@ def _choose(app: Any, data: Data) -> None:
         Output("fr-at", "data"), Input("key", "data"), State("fr-at", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def jump(key: Pressed | None, at: int | None, said: Stored | None) -> Any:
-        view = view_or_nothing(data, restore(said))
+    def jump(key: Pressed | None, at: int | None, stored: Stored | None) -> Any:
+        view = view_or_nothing(data, restore(stored))
         word = (key or {}).get("key")
         if word == "p":
             return int(data.ask(view, "fragmentation").worst)
@@ -369,8 +368,8 @@ def _tell(app: Any, data: Data) -> None:
         Output("fr-pins", "rowData"), Output("fr-pins-heading", "children"),
         Input("fr-at", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def pins(at: int | None, said: Stored | None) -> Any:
-        view = view_or_nothing(data, restore(said))
+    def pins(at: int | None, stored: Stored | None) -> Any:
+        view = view_or_nothing(data, restore(stored))
         chosen = _given(data, view, at)
         heading, rows = pinned.rows(data, view, chosen, _state(data, view, chosen))
         return rows, heading
@@ -386,8 +385,8 @@ def _tell(app: Any, data: Data) -> None:
         Output("fr-fit", "children"),
         Input("fr-size", "data"), Input("fr-at", "data"), State("address", "data"),
     )  # fmt: skip
-    def fit(text: str | None, at: int | None, said: Stored | None) -> Any:
-        view = view_or_nothing(data, restore(said))
+    def fit(text: str | None, at: int | None, stored: Stored | None) -> Any:
+        view = view_or_nothing(data, restore(stored))
         state = _state(data, view, _given(data, view, at))
         return would_fit.answer(view, state, text or "")
 
@@ -395,9 +394,9 @@ def _tell(app: Any, data: Data) -> None:
         Output("fr-detail", "children"), Input("fr-pick", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def show(pick: Picked | None, said: Stored | None) -> Any:
+    def show(pick: Picked | None, stored: Stored | None) -> Any:
         row = (pick or {}).get("row")
-        address = restore(said)
+        address = restore(stored)
         view = view_or_nothing(data, address)
         if not isinstance(row, int) or not 0 <= row < len(data.ask(view, "lifetimes")):
             return []

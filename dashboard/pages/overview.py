@@ -100,16 +100,18 @@ def opening(data: Data, view: View, *, at_once: bool = True) -> list[Any]:
     at_once
         Whether the findings are included; they take seconds per million events.
     """
-    said = headline(data, view)
-    line = [" ", html.Span(to_code("Show the line", said.stack), className="only-live")] if said.stack else []
-    return _opening(data, view, [said.support, *line], _found(data, view) if at_once else [])
+    first = headline(data, view)
+    line = (
+        [" ", html.Span(to_code("Show the line", first.stack), className="only-live")] if first.stack else []
+    )
+    return _opening(data, view, [first.support, *line], _found(data, view) if at_once else [])
 
 
 def _found(data: Data, view: View) -> list[Any]:
-    said = findings(data, view)
-    lines = [_finding(view, found) for found in said.findings[:6]]
-    if lines and said.instant < len(view.recording.trace):
-        lines.append(html.Li(f"Found at {moment(data, view, said.instant).words}.", className="dim"))
+    latest = findings(data, view)
+    lines = [_finding(view, found) for found in latest.findings[:6]]
+    if lines and latest.instant < len(view.recording.trace):
+        lines.append(html.Li(f"Found at {moment(data, view, latest.instant).words}.", className="dim"))
     return lines
 
 
@@ -235,16 +237,16 @@ def _register(app: Any, data: Data) -> None:
         Input("ov-view", "data"), Input("ov-legend", "value"), Input("ov-at", "data"),
         Input("version", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def redraw(zoom: Any, shown: list[str] | None, at: int | None, _: Any, said: Stored | None) -> Any:
+    def redraw(zoom: Any, shown: list[str] | None, at: int | None, _: Any, stored: Stored | None) -> Any:
         _check_chosen(at)
-        return _redraw(data, restore(said), zoom, _known(shown), at)
+        return _redraw(data, restore(stored), zoom, _known(shown), at)
 
     @app.callback(
         Output("ov-at", "data"), Input("key", "data"), State("ov-at", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def jump(key: Pressed | None, at: int | None, said: Stored | None) -> Any:
-        view = view_or_nothing(data, restore(said))
+    def jump(key: Pressed | None, at: int | None, stored: Stored | None) -> Any:
+        view = view_or_nothing(data, restore(stored))
         return _jump(data, view, (key or {}).get("key"), clamp(data, view, at))
 
     @app.callback(
@@ -252,9 +254,9 @@ def _register(app: Any, data: Data) -> None:
         Input("ov-at", "data"), Input("ov-view", "data"), Input("version", "data"),
         State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def look(at: int | None, zoom: Any, version: Standing | None, said: Stored | None) -> Any:
+    def look(at: int | None, zoom: Any, version: Standing | None, stored: Stored | None) -> Any:
         _check_chosen(at)
-        address = restore(said)
+        address = restore(stored)
         view = view_or_nothing(data, address)
         known = _shown_instant(data, view, address, zoom, at)
         if ctx.triggered_id == "version" and known <= (version.get("told", -1) if version else -1):
@@ -269,11 +271,11 @@ def _register(app: Any, data: Data) -> None:
         State("ov-view", "data"), State("ov-at", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def tell(drawn: Any, later: Any, zoom: Any, at: int | None, said: Stored | None) -> Any:
+    def tell(drawn: Any, later: Any, zoom: Any, at: int | None, stored: Stored | None) -> Any:
         # For a long run the holders of the peak come after the chart, then the findings, which take longest.
         if not drawn or not later:
             raise PreventUpdate
-        address = restore(said)
+        address = restore(stored)
         view = view_or_nothing(data, address)
         known = _shown_instant(data, view, address, zoom, at)
         return *live_set.content(data, view, known, address), opening(data, view, at_once=False), 1
@@ -282,10 +284,10 @@ def _register(app: Any, data: Data) -> None:
         Output("ov-opening", "children"),
         Input("version", "data"), Input("ov-told", "data"), State("address", "data"),
     )  # fmt: skip
-    def renew(_: Any, told: Any, said: Stored | None) -> Any:
+    def renew(_: Any, told: Any, stored: Stored | None) -> Any:
         if ctx.triggered_id != "version" and not told:
             raise PreventUpdate
-        return opening(data, view_or_nothing(data, restore(said)))
+        return opening(data, view_or_nothing(data, restore(stored)))
 
 
 def _check_chosen(at: int | None) -> None:

@@ -140,8 +140,8 @@ def _register(app: Any, data: Data) -> None:
         Output("pk-icicle", "figure"), Output("pk-crumbs", "children"),
         Input("pk-root", "data"), State("pk-at", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def draw(root: int | None, at: int | None, said: Stored | None) -> tuple[Any, Any]:
-        view = view_or_nothing(data, restore(said))
+    def draw(root: int | None, at: int | None, stored: Stored | None) -> tuple[Any, Any]:
+        view = view_or_nothing(data, restore(stored))
         tree = tree_at(data, view, clamp(data, view, at))
         if root is None or not 0 <= root < len(tree.parent) or not tree.total_bytes[root]:
             raise PreventUpdate
@@ -151,9 +151,9 @@ def _register(app: Any, data: Data) -> None:
         Output("pk-content", "children"),
         Input("version", "data"), State("pk-at", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def follow(_: Any, shown: int | None, said: Stored | None) -> Any:
+    def follow(_: Any, shown: int | None, stored: Stored | None) -> Any:
         """Lay the page out again when the peak of a growing run moves; a chosen instant stays."""
-        address = restore(said)
+        address = restore(stored)
         view = view_or_nothing(data, address)
         if address.at is not None or clamp(data, view, None) == shown:
             raise PreventUpdate
@@ -164,8 +164,8 @@ def _register(app: Any, data: Data) -> None:
         Input("key", "data"), State("pk-at", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def jump(key: Pressed | None, at: int | None, said: Stored | None) -> Any:
-        address = restore(said)
+    def jump(key: Pressed | None, at: int | None, stored: Stored | None) -> Any:
+        address = restore(stored)
         view = view_or_nothing(data, address)
         pressed = (key or {}).get("key")
         here = clamp(data, view, at)

@@ -277,10 +277,10 @@ def _register(app: Any, data: Data) -> None:
         Input("ph-graph", "clickData"), Input("key", "data"), State("ph-row", "data"),
         State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def choose(click: Click | None, key: Pressed | None, row: int | None, said: Stored | None) -> Any:
+    def choose(click: Click | None, key: Pressed | None, row: int | None, stored: Stored | None) -> Any:
         from dash import ctx
 
-        view = view_or_nothing(data, restore(said))
+        view = view_or_nothing(data, restore(stored))
         to = _clicked(click) if ctx.triggered_id == "ph-graph" else _keyed(data, view, key, row)
         starts = _starts(view)
         if not isinstance(to, int) or not 0 <= to < len(starts):
@@ -294,8 +294,8 @@ def _register(app: Any, data: Data) -> None:
         Input("ph-row", "data"), Input("version", "data"), State("ph-base", "data"),
         State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def redraw(row: int | None, _: Any, base: str | None, said: Stored | None) -> Any:
-        view = view_or_nothing(data, restore(said))
+    def redraw(row: int | None, _: Any, base: str | None, stored: Stored | None) -> Any:
+        view = view_or_nothing(data, restore(stored))
         all_steps = steps_with_past(data, view)
         if row is None or not 0 <= row < len(all_steps.index):
             raise PreventUpdate

@@ -136,8 +136,8 @@ def _register(app: Any, data: Data) -> None:
         Input("wf-graph", "clickData"), Input("key", "data"), State("wf-row", "data"),
         State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def choose(click: Click | None, key: Pressed | None, row: int | None, said: Stored | None) -> Any:
-        found = data.ask(view_or_nothing(data, restore(said)), "waterfall")
+    def choose(click: Click | None, key: Pressed | None, row: int | None, stored: Stored | None) -> Any:
+        found = data.ask(view_or_nothing(data, restore(stored)), "waterfall")
         to = _clicked(click) if ctx.triggered_id == "wf-graph" else _keyed(key, row, found)
         return to if isinstance(to, int) and 0 <= to < len(found) else no_update
 
@@ -146,8 +146,8 @@ def _register(app: Any, data: Data) -> None:
         Input("wf-row", "data"), Input("version", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def show(row: int | None, _: Any, said: Stored | None) -> Any:
-        found = data.ask(view_or_nothing(data, restore(said)), "waterfall")
+    def show(row: int | None, _: Any, stored: Stored | None) -> Any:
+        found = data.ask(view_or_nothing(data, restore(stored)), "waterfall")
         if row is None or not 0 <= row < len(found):
             raise PreventUpdate
         return _opening(found, row), _bars(found, row), device.figure(found, row)

@@ -41,7 +41,7 @@ _INDEX = """<!doctype html>
 
 
 def build_app(data: Data, allowed: Access) -> Dash:
-    """Return the dashboard.
+    """Return the dashboard as a Dash app.
 
     Parameters
     ----------
@@ -158,24 +158,24 @@ def _route(app: Dash, data: Data, rooms: dict[str, Page]) -> None:
             [*([view.run.name] if view else []), room.title if room else "Not found", "vramscope"]
         )
         menu = _menu(list(rooms.values()), address)
-        said = address.stored | ({"shown": _shown(address, view)} if view else {})
-        return menu, top, page, said, data.pace.live_ms if live else data.pace.idle_ms, name[:200], None
+        state = address.stored | ({"shown": _shown(address, view)} if view else {})
+        return menu, top, page, state, data.pace.live_ms if live else data.pace.idle_ms, name[:200], None
 
     @app.callback(
         Output("ready", "data"), Input("poll", "n_intervals"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def poll(n: int | None, said: Stored | None) -> Any:
-        if not patience.is_done(restore(said).url):
+    def poll(n: int | None, stored: Stored | None) -> Any:
+        if not patience.is_done(restore(stored).url):
             raise PreventUpdate
-        return {"after": n, "url": restore(said).url}
+        return {"after": n, "url": restore(stored).url}
 
     @app.callback(
         Output("how-far", "children"), Input("poll", "n_intervals"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def tell_how_far(_: int | None, said: Stored | None) -> Any:
-        run = restore(said).run
+    def tell_how_far(_: int | None, stored: Stored | None) -> Any:
+        run = restore(stored).run
         return states.how_far(data.is_opening(run), data.reading(run))
 
     app.clientside_callback(
@@ -236,10 +236,10 @@ def _watch(app: Dash, data: Data) -> None:
         Input("tick", "n_intervals"), State("address", "data"), State("version", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def tick(_: int | None, said: Stored | None, known: Standing | None) -> tuple[Any, Any]:
-        address = restore(said)
+    def tick(_: int | None, stored: Stored | None, known: Standing | None) -> tuple[Any, Any]:
+        address = restore(stored)
         was_gone = known is not None and known["outcome"] == "gone"
-        known = _latest(known, (said or {}).get("shown"))
+        known = _latest(known, (stored or {}).get("shown"))
         now = _standing(data, address) if address.run else known
         # A deleted run is reported at each tick: a page that was laid out in between has removed the banner.
         if now is None or (_is_same(now, known) and not was_gone and now["outcome"] != "gone"):
@@ -293,18 +293,18 @@ def _standing(data: Data, address: Address) -> Standing | None:
         return {"run": address.run, "version": -1, "outcome": "gone"}
     except VramscopeError as error:
         return {"run": address.run, "version": -1, "outcome": "gone", "why": str(error)[:600]}
-    said = _shown(address, view) | {"version": version}
+    state = _shown(address, view) | {"version": version}
     stalled_s = data.stalled_s(address.run)
     if stalled_s:
-        said["stalled"] = stalled_s
+        state["stalled"] = stalled_s
     stopped = next((note.text for note in view.recording.notes if note.code == "stopped"), "")
     if stopped:
-        said["stopped"] = stopped
+        state["stopped"] = stopped
     if data.is_other(address.run):
-        said["other"] = True
+        state["other"] = True
     if data.is_altered(address.run):
-        said["altered"] = True
-    return said
+        state["altered"] = True
+    return state
 
 
 def _shown(address: Address, view: View) -> Standing:

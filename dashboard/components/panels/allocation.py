@@ -60,17 +60,20 @@ def _lived(found: Any, row: int, view: View) -> str:
 
 def detail(data: Data, view: View, row: int, address: Address) -> list[Any]:
     """Return the facts about one allocation, its stack and the source of its line."""
-    said = words(data, view, row)
+    texts = words(data, view, row)
     found = data.ask(view, "lifetimes")
     born = int(found.alloc_event[row])
     extra = int(found.block_size[row]) - int(found.size[row])
     facts = [
-        ("Block", format_bytes(said["bytes"]) + (f", {format_bytes(extra)} of it rounding" if extra else "")),
-        ("Category", said["category"]),
+        (
+            "Block",
+            format_bytes(texts["bytes"]) + (f", {format_bytes(extra)} of it rounding" if extra else ""),
+        ),
+        ("Category", texts["category"]),
         ("Because", data.ask(view, "categories").why(row)[:200]),
-        ("Allocated", said["born"]),
-        ("Freed", said["freed"] or ("not freed" if int(found.free_event[row]) == ALIVE else "–")),
-        ("Lived", said["lived"]),
+        ("Allocated", texts["born"]),
+        ("Freed", texts["freed"] or ("not freed" if int(found.free_event[row]) == ALIVE else "–")),
+        ("Lived", texts["lived"]),
         ("Address", f"{int(found.address[row]):#x}, stream {int(found.stream[row])}"),
     ]
     shown = [html.Div([html.Dt(name), html.Dd(text)]) for name, text in facts if text]
@@ -78,7 +81,11 @@ def detail(data: Data, view: View, row: int, address: Address) -> list[Any]:
     if born >= 0:
         to = address.go(path="/peak", at=born + 1, q="", by="", **UNZOOMED)
         links = [html.P(dcc.Link("What was live when it was allocated", href=to.url, className="link"))]
-    return [html.Dl(shown, className="fact-list"), *links, *_as_list(stack_table.detail(view, said["stack"]))]
+    return [
+        html.Dl(shown, className="fact-list"),
+        *links,
+        *_as_list(stack_table.detail(view, texts["stack"])),
+    ]
 
 
 def _as_list(part: Any) -> list[Any]:

@@ -6,10 +6,10 @@ import numpy as np
 from dash import html
 
 from vramscope.analysis.churn import ChurnOverTime
+from vramscope.units import format_count
 
 from ...data import Data, View
 from ...figures import churn as figures
-from ...figures.drawing.names import counted
 from ...queries.answers import ask_allowing_stale
 from ..definitions import explained
 from ..graph import graph
@@ -33,7 +33,7 @@ def panel(data: Data, view: View) -> Any:
     is_settled = last < int(steps.index[n_known - 1])
     words = f"nothing after step {last:,}" if is_settled else f"up to step {last:,}"
     bars = figures.bars_of(inside, steps.rows(slice(n_known)))
-    apart = f", {counted(bars.per_bar, 'step')} a bar" if bars.per_bar > 1 else ""
+    apart = f", {format_count(bars.per_bar, 'step')} a bar" if bars.per_bar > 1 else ""
     extent = html.Span(f"{words}{apart}", className="term dim", tabIndex="0")
     title = html.Div(
         [html.H3("cudaMalloc / cudaFree per step"), explained(extent, MEANING)], className="titled"

@@ -50,9 +50,9 @@ def register(app: Any, data: Data) -> None:
         Output("code-said", "children"), Input("code-ask", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def answer(ask: Picked | None, said: Stored | None) -> Any:
+    def answer(ask: Picked | None, stored: Stored | None) -> Any:
         try:
-            view = data.view(restore(said))
+            view = data.view(restore(stored))
         except VramscopeError as error:
             raise PreventUpdate from error
         return stack_table.detail(view, (ask or {}).get("stack"))

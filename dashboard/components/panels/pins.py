@@ -14,7 +14,7 @@ from vramscope.units import format_duration
 
 from ...data import Data, View
 from ...queries.answers import folded
-from .stack_table import marked_place
+from .stack_table import marked_place, no_rows
 
 MAX_PINS = 200
 
@@ -41,6 +41,7 @@ def panel(data: Data, view: View, at: int, state: Snapshot) -> html.Section:
         "headerHeight": 34,
         "animateRows": False,
         "enableCellTextSelection": True,
+        "localeText": no_rows("No block pins a mostly free segment."),
         "rowSelection": {"mode": "singleRow", "checkboxes": False, "enableClickSelection": True},
     }
     usual = {"sortable": True, "resizable": True, "suppressHeaderMenuButton": True, "filter": False}

@@ -40,6 +40,11 @@ _COLUMNS = [
 ]  # fmt: skip
 
 
+def no_rows(text: str) -> dict[str, str]:
+    """Return the grid's texts for a table without rows, and for one whose filter matches none."""
+    return {"noRowsToShow": text, "noMatchingRows": text}
+
+
 def layout(prefix: str, rows: list[dict[str, Any]]) -> html.Div:
     """Return the table, and an empty element for the stack of the selected row."""
     grid = dag.AgGrid(
@@ -51,6 +56,7 @@ def layout(prefix: str, rows: list[dict[str, Any]]) -> html.Div:
             "rowHeight": 34, "headerHeight": 34, "rowSelection": {"mode": "singleRow", "checkboxes": False,
             "enableClickSelection": True}, "animateRows": False, "suppressCellFocus": False,
             "enableCellTextSelection": True, "tooltipShowDelay": 300,
+            "localeText": no_rows("No line matches."),
         },
         getRowId="params.data.id",
         className="table",
@@ -80,11 +86,11 @@ def register(app: Any, data: Data, prefix: str) -> None:
         State("address", "data"),
         prevent_initial_call=True,
     )
-    def show_stack(selected: list[SelectedRow] | None, said: Stored | None) -> Any:
+    def show_stack(selected: list[SelectedRow] | None, stored: Stored | None) -> Any:
         if not selected:
             return []
         try:
-            view = data.view(restore(said))
+            view = data.view(restore(stored))
         except VramscopeError:
             return no_update
         return detail(view, selected[0].get("stack"))

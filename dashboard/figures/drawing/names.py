@@ -11,8 +11,3 @@ def short_file(file: str) -> str:
 def place(frame: Frame) -> str:
     """Return file and line as ``model.py:57``."""
     return f"{short_file(frame.file)}:{frame.line}"
-
-
-def counted(n: int, what: str) -> str:
-    """Return a count with its noun: ``1 segment``, ``2 segments``."""
-    return f"{n:,} {what}{'' if n == 1 else 's'}"

@@ -72,7 +72,7 @@ def test_a_step_without_detail_has_its_phases_and_says_what_is_not_known(capped:
 
     assert "Step 8 needed most: 286 MiB, in backward" in text
     assert "Step 8 by phase" in text
-    assert "Not known any more" in text
+    assert "Not retained" in text
 
 
 def test_the_first_step_with_its_detail_is_looked_into(capped: tuple[Data, View]) -> None:
@@ -81,5 +81,5 @@ def test_the_first_step_with_its_detail_is_looked_into(capped: tuple[Data, View]
     text = shown("phases", data, view, at=1)
 
     assert f"Step {number} by category" in text
-    assert "Not known any more" not in text
-    assert "first step with its detail" in text
+    assert "Not retained" not in text
+    assert "first step with retained allocations" in text
