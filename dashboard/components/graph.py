@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dash import dcc, html
+from dash import ClientsideFunction, Input, Output, State, dcc, html
 
 from ..figures.drawing.theme import CONFIG
 
@@ -26,3 +26,19 @@ def graph(name: str, figure: dict[str, Any], sentence: str, kind: str, height_px
     tall = {"style": {"height": f"{height_px}px"}} if height_px else {}
     drawing = dcc.Graph(id=name, figure=figure, config=CONFIG, responsive=True, style={"height": "100%"})
     return html.Figure(drawing, className=f"figure {kind}", role="group", **tall, **{"aria-label": sentence})
+
+
+def register_zoom(app: Any, prefix: str) -> None:
+    """Register the zoom of the chart ``<prefix>-graph``, which runs in the browser.
+
+    The store ``<prefix>-view`` gets the edges of the zoom, the store ``<prefix>-ready`` follows the drawing.
+    """
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "zoomed"), Output(f"{prefix}-view", "data"),
+        Input(f"{prefix}-graph", "relayoutData"), State(f"{prefix}-view", "data"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "drawn"), Output(f"{prefix}-ready", "data"),
+        Input(f"{prefix}-graph", "figure"),
+    )  # fmt: skip

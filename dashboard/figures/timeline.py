@@ -44,6 +44,13 @@ def window(series: Series, start: float | None, end: float | None) -> Window:
     return Window(low, high) if high > low else Window(first, last)
 
 
+def zoomed(series: Series, t0: int | None, t1: int | None) -> Window:
+    """Return the window of a zoom as an address has it: in ns, on the axis of events in events."""
+    scale = 1.0 if series.axis == EVENTS else 1e-9
+    start, end = (None if t is None else t * scale for t in (t0, t1))
+    return window(series, start, end)
+
+
 def figure(series: Series, view: Window, shown: Collection[str], at: int | None) -> dict[str, Any]:
     """Return the figure; later zooms replace only its ``data``."""
     first, last = series.extent

@@ -14,6 +14,7 @@ from vramscope.units import format_bytes
 from ..address import MAX_SEARCH, Address, restore
 from ..components import legend, raster, states, typed
 from ..components.choice import segments
+from ..components.graph import register_zoom
 from ..components.panels import allocation, stack_table
 from ..data import Data, View
 from ..figures import outline
@@ -28,12 +29,12 @@ from ..figures.drawing.paint import (
     by_module,
     by_phase,
 )
-from ..figures.drawing.series import EVENTS, TIME, Series
-from ..figures.timeline import Window, window
+from ..figures.drawing.series import EVENTS, TIME
+from ..figures.timeline import zoomed
 from ..queries.allocation_search import matching, parse
 from ..queries.answers import folded, owners, series_of, totals
 from ..server import api
-from ..server.callbacks import Picked, SelectedRow, Stored, view_or_nothing
+from ..server.callbacks import Picked, SelectedRow, Stored, edges_of, view_or_nothing
 from . import Context, Page
 
 _COARSER = ((200_000, 400, 480), (20_000, 600, 560))
@@ -48,7 +49,7 @@ def _layout(context: Context) -> Any:
     if not len(view.recording.trace) and not len(view.recording.initial.blocks):
         return states.nothing_recorded(view.is_live)
     series = series_of(data, view, address.axis or TIME)
-    stretch = _window(series, address.t0, address.t1)
+    stretch = zoomed(series, address.t0, address.t1)
     way = address.by if address.by in WAYS else _usual(data, view)
     figure = outline.figure(series, stretch, _heights(address))
     peak = format_bytes(int(series.allocated.max()))
@@ -102,12 +103,6 @@ def _search(address: Address) -> Any:
     hint = "Words of functions and files; size>1MiB, size<…; life>10ms, life<…; alive (never freed); before "
     name = html.Span("Find allocations", className="unseen")
     return html.Label([name, *box], title=hint + "(from before the recording)")
-
-
-def _window(series: Series, t0: int | None, t1: int | None) -> Window:
-    scale = 1.0 if series.axis == EVENTS else 1e-9
-    start, end = (None if t is None else t * scale for t in (t0, t1))
-    return window(series, start, end)
 
 
 _COLUMNS = [
@@ -225,14 +220,7 @@ def _register(app: Any, data: Data) -> None:
     typed.register(app, "al-search")
     app.server.add_url_rule("/api/active", "active", lambda: _active(data))
     app.server.add_url_rule("/api/alloc", "alloc", lambda: _alloc(data))
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "zoomed"), Output("al-view", "data"),
-        Input("al-graph", "relayoutData"), State("al-view", "data"), State("address", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "drawn"), Output("al-ready", "data"), Input("al-graph", "figure")
-    )
+    register_zoom(app, "al")
     app.clientside_callback(
         ClientsideFunction("vramscope", "repaint"), Output("al-said", "data"),
         Input("al-search", "data"), Input("version", "data"), prevent_initial_call=True,
@@ -246,10 +234,8 @@ def _register(app: Any, data: Data) -> None:
     def redraw(zoom: Any, _: Any, stored: Stored | None) -> Any:
         address = restore(stored)
         series = series_of(data, view_or_nothing(data, address), address.axis or TIME)
-        edges = zoom if isinstance(zoom, list) and len(zoom) == 2 else (None, None)
-        t0, t1 = (edge if isinstance(edge, int) else None for edge in edges)
         patch = Patch()
-        patch["data"] = outline.traces(series, _window(series, t0, t1))
+        patch["data"] = outline.traces(series, zoomed(series, *edges_of(zoom)))
         return patch
 
     @app.callback(

@@ -15,14 +15,14 @@ from vramscope.units import format_bytes, format_count
 from ..address import restore
 from ..components import legend, raster, states, typed
 from ..components.definitions import DEFINITION, explained
-from ..components.graph import graph
+from ..components.graph import graph, register_zoom
 from ..components.panels import allocation, churn, free_blocks, would_fit
 from ..components.panels import pins as pinned
 from ..data import Data, View
 from ..figures import composition, segment_map
 from ..figures.drawing.series import EVENTS, TIME, Series
 from ..figures.drawing.theme import CATEGORY_COLOR
-from ..figures.timeline import Window, window
+from ..figures.timeline import zoomed
 from ..queries.answers import (
     ask_allowing_stale,
     moment,
@@ -37,6 +37,7 @@ from ..server.callbacks import (
     Pressed,
     SelectedRow,
     Stored,
+    edges_of,
     view_or_nothing,
 )
 from . import Context, Page
@@ -54,7 +55,7 @@ def _layout(context: Context) -> Any:
         return _no_segments(view)
     series = series_of(data, view, address.axis or TIME)
     at = _instant(data, view, address.at)
-    figure = composition.figure(series, found.parts, _window(series, address.t0, address.t1), at)
+    figure = composition.figure(series, found.parts, zoomed(series, address.t0, address.t1), at)
     asks = {"url": "/api/segments", "info": "/api/block", "axis": series.axis, "at": at}
     return [
         html.Section(_opening(data, view), id="fr-opening", className="opening"),
@@ -160,12 +161,6 @@ _SUMS = html.Span(**{"data-from": "fr", "data-said": "sums"}, className="dim")
 def _scrubber() -> Any:
     slider = dcc.Input(id="fr-scrub", type="range", min=0, max=1000, step=1, value=0, className="scrub")
     return html.Label([html.Span("Instant", className="unseen"), slider], className="scrubber")
-
-
-def _window(series: Series, t0: int | None, t1: int | None) -> Window:
-    scale = 1.0 if series.axis == EVENTS else 1e-9
-    start, end = (None if t is None else t * scale for t in (t0, t1))
-    return window(series, start, end)
 
 
 # ------------------------------------------------------------------------------ the segments
@@ -283,14 +278,7 @@ def _register(app: Any, data: Data) -> None:
     typed.register(app, "fr-size")
     app.server.add_url_rule("/api/segments", "segments", lambda: _segments(data))
     app.server.add_url_rule("/api/block", "block", lambda: _block(data))
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "zoomed"), Output("fr-view", "data"),
-        Input("fr-graph", "relayoutData"), State("fr-view", "data"), State("address", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "drawn"), Output("fr-ready", "data"), Input("fr-graph", "figure")
-    )
+    register_zoom(app, "fr")
     app.clientside_callback(
         ClientsideFunction("vramscope", "moved"), Output("fr-said", "data"), Input("fr-at", "data")
     )
@@ -304,11 +292,10 @@ def _register(app: Any, data: Data) -> None:
         address = restore(stored)
         view = view_or_nothing(data, address)
         series = series_of(data, view, address.axis or TIME)
-        edges = zoom if isinstance(zoom, list) and len(zoom) == 2 else (None, None)
-        t0, t1 = (edge if isinstance(edge, int) else None for edge in edges)
         parts = data.ask(view, "fragmentation").parts
+        stretch = zoomed(series, *edges_of(zoom))
         patch = Patch()
-        patch["data"] = composition.traces(series, parts, _window(series, t0, t1), _given(data, view, at))
+        patch["data"] = composition.traces(series, parts, stretch, _given(data, view, at))
         return patch
 
     @app.callback(

@@ -11,15 +11,15 @@ from vramscope.units import format_bytes, format_share
 
 from ..address import Address, restore
 from ..components import kpi, legend, states
-from ..components.graph import graph
+from ..components.graph import graph, register_zoom
 from ..components.panels import live_set, past, stack_table
 from ..components.panels.code_box import stack_of, to_code
 from ..components.prose import prose
 from ..data import Data, View
 from ..figures import timeline
 from ..figures.drawing.names import place
-from ..figures.drawing.series import EVENTS, TIME, Series
-from ..figures.timeline import QUANTITIES, Window
+from ..figures.drawing.series import TIME
+from ..figures.timeline import QUANTITIES
 from ..queries.answers import (
     clamp,
     fullest,
@@ -39,6 +39,7 @@ from ..server.callbacks import (
     Pressed,
     Standing,
     Stored,
+    edges_of,
     view_or_nothing,
 )
 from . import Context, Page
@@ -58,7 +59,7 @@ def _layout(context: Context) -> Any:
     at = _shown_instant(data, view, address, [address.t0, address.t1], address.at)
     is_short = len(view.recording.trace) <= data.pace.events_at_once
     shown = legend.usual(series)
-    stretch = _window(series, address.t0, address.t1)
+    stretch = timeline.zoomed(series, address.t0, address.t1)
     figure = timeline.figure(series, stretch, shown, at)
     return [
         html.Div(opening(data, view) if is_short else _waiting(data, view), id="ov-opening"),
@@ -208,22 +209,9 @@ def _percent(part: int, whole: int) -> str:
     return format_share(part, whole, 0)
 
 
-def _window(series: Series, t0: int | None, t1: int | None) -> Window:
-    scale = 1.0 if series.axis == EVENTS else 1e-9
-    start, end = (None if t is None else t * scale for t in (t0, t1))
-    return timeline.window(series, start, end)
-
-
 def _register(app: Any, data: Data) -> None:
     stack_table.register(app, data, "ov")
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "zoomed"), Output("ov-view", "data"),
-        Input("ov-graph", "relayoutData"), State("ov-view", "data"), State("address", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "drawn"), Output("ov-ready", "data"), Input("ov-graph", "figure")
-    )
+    register_zoom(app, "ov")
     app.clientside_callback(
         ClientsideFunction("vramscope", "seen"), Output("ov-drawn", "data"), Input("ov-graph", "figure")
     )
@@ -300,28 +288,23 @@ def _redraw(data: Data, address: Address, zoom: Any, shown: list[str], at: int |
     """Return new data for the same axes; the range belongs to the user and is never written from here."""
     view = view_or_nothing(data, address)
     series = series_of(data, view, address.axis or TIME)
-    t0, t1 = (_instant(edge) for edge in zoom) if isinstance(zoom, list) and len(zoom) == 2 else (None, None)
     patch = Patch()
     cursor = _shown_instant(data, view, address, zoom, at)
-    patch["data"] = timeline.traces(series, _window(series, t0, t1), shown, cursor)
+    patch["data"] = timeline.traces(series, timeline.zoomed(series, *edges_of(zoom)), shown, cursor)
     return patch
 
 
 def _shown_instant(data: Data, view: View, address: Address, zoom: Any, at: int | None) -> int:
     """Return the chosen instant; else that of the highest level in view."""
-    edges = [_instant(edge) for edge in zoom] if isinstance(zoom, list) and len(zoom) == 2 else [None, None]
-    if at is not None or edges == [None, None]:
+    edges = edges_of(zoom)
+    if at is not None or edges == (None, None):
         return clamp(data, view, at)
     series = series_of(data, view, address.axis or TIME)
-    return timeline.highest(series, _window(series, *edges))
+    return timeline.highest(series, timeline.zoomed(series, *edges))
 
 
 def _known(shown: Any) -> list[str]:
     return [name for name in QUANTITIES if name in (shown or [])]
-
-
-def _instant(said: Any) -> int | None:
-    return said if isinstance(said, int) and not isinstance(said, bool) else None
 
 
 def _jump(data: Data, view: View, key: Any, at: int) -> Any:

@@ -112,6 +112,13 @@ def view_or_nothing(data: Data, address: Address) -> View:
         raise PreventUpdate from error
 
 
+def edges_of(zoom: Any) -> tuple[int | None, int | None]:
+    """Return both edges of a zoom that the browser sent; None for an edge that is not an integer."""
+    edges = zoom if isinstance(zoom, list) and len(zoom) == 2 else (None, None)
+    start, end = (edge if _is_integer(edge) else None for edge in edges)
+    return start, end
+
+
 def guard(app: Dash) -> None:
     """Register the check that refuses requests no page sends; call it after ``security.protect``."""
 
