@@ -1,4 +1,4 @@
-"""The Dash app; imported as vramscope.dashboard. Importing this loads neither Dash nor Plotly."""
+"""The dashboard, a Dash app, imported as vramscope.dashboard. Importing it loads neither Dash nor Plotly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,17 @@ __all__ = ["create_app", "serve"]
 
 
 def create_app(root: Path | str, allowed: Access | None = None, pace: Pace | None = None) -> Any:
-    """The dashboard over every run below *root* (or one file) as a ``dash.Dash``."""
+    """Return the dashboard over every run below *root* as a ``dash.Dash``.
+
+    Parameters
+    ----------
+    root
+        A folder of runs, one run, or one file.
+    allowed
+        Token and host names that are let in; a new token where None.
+    pace
+        How often files are checked; the defaults where None.
+    """
     from .data import Data
     from .server.app import build_app
     from .server.security import Access
@@ -23,7 +33,7 @@ def create_app(root: Path | str, allowed: Access | None = None, pace: Pace | Non
 
 
 def _read_ahead(root: Path | str, allowed: Access) -> Any:
-    """The same, which reads the newest runs while the browser starts."""
+    """Return the app, and start to read the newest runs while the browser starts."""
     from .data import Data
     from .server import prefetch
     from .server.app import build_app
@@ -34,7 +44,24 @@ def _read_ahead(root: Path | str, allowed: Access) -> Any:
 
 
 def serve(root: Path | str, allowed: Access, host: str = "127.0.0.1", port: int = 0) -> Any:
-    """A server, bound and ready to ``.run()``; port 0 takes a free one. Raises OSError."""
+    """Return a server that is bound and ready to ``.run()``.
+
+    Parameters
+    ----------
+    root
+        A folder of runs, one run, or one file.
+    allowed
+        Token and host names that are let in.
+    host
+        Address to bind.
+    port
+        TCP port; 0 takes a free one.
+
+    Raises
+    ------
+    OSError
+        The port is taken, or the address is not one of this machine.
+    """
     from .server.connections import Server
     from .server.malloc_tuning import give_back
     from .server.security import MAX_BODY_BYTES
@@ -51,7 +78,7 @@ def serve(root: Path | str, allowed: Access, host: str = "127.0.0.1", port: int 
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """Ours, so that it is closed where the port is taken; waitress leaves its own open then."""
+    """Return a bound socket; ours, because waitress leaves its own open where the port is taken."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     bound = socket.socket(family, kind, protocol)
     try:

@@ -1,6 +1,6 @@
-"""What a URL of the dashboard says: which page, run, rank, device, instant, zoom and search.
+"""The URL of a page: page, run, rank, device, instant, zoom and search.
 
-Everything in a URL is a stranger's word: values that are not what they should be are dropped.
+A URL is untrusted input: values that are not of the expected form are dropped.
 """
 
 import re
@@ -15,12 +15,12 @@ _WORD = re.compile(r"[a-z0-9_-]{1,40}", re.ASCII)
 MAX_SEARCH = 200
 _NUMBERS = ("rank", "device", "t0", "t1", "b0", "b1", "at")
 UNZOOMED: dict[str, Any] = {"t0": None, "t1": None, "b0": None, "b1": None}
-"""Changes that show everything again."""
+"""Changes to an address that remove the zoom."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One view. None and '' mean: not said, take the usual."""
+    """One view of the dashboard; None and '' mean the default."""
 
     path: str = "/"
     run: str = ""
@@ -34,46 +34,46 @@ class Address:
     """Lower edge of the zoom in bytes, where a page zooms in both directions."""
     b1: int | None = None
     at: int | None = None
-    """The instant: how many events came before."""
+    """The instant: the number of events before it."""
     axis: str = ""
     """``events``, or '' for time."""
     by: str = ""
-    """What colours, groups or compares; each page knows its own words."""
+    """What a page colors, groups or compares by; each page has words of its own."""
     q: str = ""
-    """What was searched for."""
+    """The text of the search box."""
     other: str = ""
-    """Id of the run beside it, where two are compared."""
+    """Id of the second run on the page "Compare"."""
 
     def go(self, **changes: Any) -> "Address":
-        """This address with some things changed."""
+        """Return this address with *changes*."""
         return replace(self, **changes)
 
     @property
     def url(self) -> str:
-        """As a link, without what is usual."""
-        said = {
+        """The address as a link; values that are the default are left out."""
+        values = {
             name: value for name, value in asdict(self).items() if name != "path" and value not in (None, "")
         }
-        return f"{self.path}?{urlencode(said)}" if said else self.path
+        return f"{self.path}?{urlencode(values)}" if values else self.path
 
     @property
     def stored(self) -> dict[str, Any]:
-        """As JSON for the browser to hand back; read it with :func:`restore`."""
+        """The address as JSON for the browser to send back; :func:`restore` reads it."""
         return asdict(self)
 
 
 def parse(pathname: str | None, search: str | None) -> Address:
-    """The address that a browser shows."""
+    """Return the address that a browser shows."""
     try:
-        said = dict(parse_qsl((search or "").lstrip("?"), max_num_fields=20))
+        values = dict(parse_qsl((search or "").lstrip("?"), max_num_fields=20))
     except ValueError:
-        said = {}
-    return restore(said | {"path": pathname})
+        values = {}
+    return restore(values | {"path": pathname})
 
 
-def restore(said: Mapping[str, Any] | None) -> Address:
-    """An address out of whatever a client sent."""
-    words = {key: str(value) for key, value in (said or {}).items() if value is not None}
+def restore(sent: Mapping[str, Any] | None) -> Address:
+    """Return the address in what a client sent; values of another form are dropped."""
+    words = {key: str(value) for key, value in (sent or {}).items() if value is not None}
     path = words.get("path", "/")
     run = words.get("run", "")
     return Address(

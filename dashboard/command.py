@@ -1,4 +1,4 @@
-"""``vramscope serve``: the dashboard over a folder of runs, or one file."""
+"""The command ``vramscope serve``: the dashboard over a folder of runs, or one file."""
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -53,7 +53,7 @@ def _run(args: Namespace) -> int:
 
 
 def _bound(args: Namespace, allowed: Any) -> Any:
-    """A named port must be had; the usual one may be taken, then any."""
+    """Return a server on the port of --port; without one on the default port, or on any if that is taken."""
     from . import serve
 
     try:
@@ -62,12 +62,12 @@ def _bound(args: Namespace, allowed: Any) -> Any:
         if args.port is None:
             return serve(args.path, allowed, args.host, 0)
         raise UsageError(
-            f"port {args.port} cannot be had ({error.strerror}); leave --port out for a free one"
+            f"port {args.port} cannot be bound ({error.strerror}); leave --port out for a free one"
         ) from error
 
 
 def _first_page(path: Path) -> str:
-    """The run itself where there is but one to show, else the list of runs."""
+    """Return the overview of the run where *path* is a single one, else the list of runs."""
     from vramscope.loading import discover
 
     from .data import run_id

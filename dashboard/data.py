@@ -1,7 +1,7 @@
-"""The only door to recordings: finds runs, follows them, remembers what was asked about them.
+"""Access to recordings: finds runs, follows them and caches the answers about them.
 
-Runs have ids out of a closed dict; a path never comes from a request. Everything derived is kept per
-(run, version), and forgotten when the run grows. Shared by the server's threads.
+A run is named by an id of a closed dict; a path never comes from a request. Derived values are cached per
+(run, version) and dropped when the run grows. The server's threads share one ``Data``.
 """
 
 import re
@@ -19,61 +19,61 @@ from vramscope.errors import UnknownNameError, VramscopeError
 from vramscope.model.recording import Outcome, Recording, Run
 
 from .address import Address
-from .queries.live_recording import Growing
-from .queries.read_progress import Progress, progress
+from .queries.live_recording import LiveRecording
+from .queries.read_progress import ReadProgress, progress
 
 MAX_OPEN_RUNS = 6
 MAX_ANSWERS = 64
 STALLED_S = 20
-"""A run of which nothing new came for so long is said to stall."""
+"""A running run without new events for this long counts as stalled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often files are looked at, and how long a page may take: several pages may follow one run."""
+    """How often files are checked, and how long a page may take; several pages may follow one run."""
 
     scan_s: float = 1.0
-    """Between two looks for runs in the folder."""
+    """Seconds between two searches of the folder for runs."""
     refresh_s: float = 0.5
-    """Between two looks for news of a run."""
+    """Seconds between two checks of a run for new events."""
     share: float = 0.1
-    """Part of one core, at most, for what pages ask of a run that grows."""
+    """Largest part of one core for the questions of pages about a run that grows."""
     longest_s: float = 10.0
-    """The longest pause that comes of *share*."""
+    """The longest pause in seconds that follows from *share*."""
     listed_s: float = 5.0
-    """Between two looks of the list at a run that has ended or is quiet: it may be replaced, or have died."""
+    """Seconds between two checks by the list of a run that has ended or is quiet: it may be replaced."""
     live_ms: int = 1000
-    """Between two questions of a page about a run that grows."""
+    """Milliseconds between two requests of a page about a run that grows."""
     idle_ms: int = 2500
-    """Between two questions of any other page."""
+    """Milliseconds between two requests of any other page."""
     blank_s: float = 0.8
-    """For so long a page may stay blank; then it shows what it is waiting for."""
+    """Seconds that a page may stay blank; then it shows what it is waiting for."""
     events_at_once: int = 200_000
-    """A recording of more events shows its chart first and the findings later."""
+    """A recording with more events shows its chart first and the findings later."""
 
 
-class Follower(Protocol):
+class FollowedRun(Protocol):
     """A run that may still be growing."""
 
     run: Run
 
     def refresh(self) -> bool:
-        """Read what was written since; whether there was anything."""
+        """Read what was written since the last call; return whether there was anything."""
 
 
 class Library(Protocol):
-    """Where runs come from; ``vramscope.load`` in earnest."""
+    """The source of runs: the module ``vramscope.loading``, or a stand-in."""
 
     def discover(self, root: Path) -> Sequence[Path]:
-        """Runs and files below *root*, newest first."""
+        """Return runs and files below *root*, newest first."""
 
-    def follow(self, path: Path) -> Follower:
+    def follow(self, path: Path) -> FollowedRun:
         """Open one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One recording of one run, as it was when somebody looked."""
+    """One recording of one run, at one version."""
 
     run_id: str
     version: int
@@ -82,46 +82,56 @@ class View:
 
     @property
     def key(self) -> tuple[Hashable, ...]:
-        """What everything derived from it depends on."""
+        """The key of everything that is derived from this view."""
         return (self.run_id, self.version, self.recording.process.rank, self.recording.device.index)
 
     @property
     def is_live(self) -> bool:
-        """Whether more may come."""
+        """Whether the run is running, so that more events may come."""
         return self.run.outcome is Outcome.RUNNING
 
 
 Stamp = tuple[tuple[str, int, int], ...]
-"""Name, size and time of the last change of each file."""
+"""Name, size and time of last change of each file."""
 
 
 @dataclass(slots=True)
-class _Open:
-    """A run that somebody looks at."""
+class _OpenRun:
+    """A run that is open, with its cached answers."""
 
-    follower: Follower
+    follower: FollowedRun
     lock: RLock = field(default_factory=RLock)
     version: int = 0
     changed_s: float = field(default_factory=monotonic)
-    """When something new was written last, as far as was seen."""
+    """When this process last saw something new in the files."""
     answers: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
     making: dict[Hashable, RLock] = field(default_factory=dict)
-    """Held by whoever makes that answer."""
-    growing: dict[Hashable, Growing] = field(default_factory=dict)
-    """By rank and device, while more may come."""
+    """Locks, each held while its answer is computed."""
+    live_recordings: dict[Hashable, LiveRecording] = field(default_factory=dict)
+    """Incremental states by rank and device, while the run is running."""
     refreshed_s: float = field(default_factory=monotonic)
     spent_s: float = 0.0
-    """Processor time that answers took since."""
+    """CPU seconds of the answers since the last refresh."""
     is_other: bool = False
-    """Whether another run lay at this place when it was opened before."""
+    """Whether another run was at this path when it was opened before."""
     stamp: Stamp = ()
-    """The files as they were read last."""
+    """Stamp of the files when they were last read."""
     is_altered: bool = False
-    """Whether its files were changed after it had ended, and it was read again since."""
+    """Whether its files changed after the run had ended, so that it was read again."""
 
 
 class Data:
-    """Every run below one folder, or one file."""
+    """Every run below one folder, or one file.
+
+    Parameters
+    ----------
+    root
+        A folder of runs, one run, or one file.
+    library
+        Where runs come from; ``vramscope.loading`` where None.
+    pace
+        How often files are checked; the defaults where None.
+    """
 
     def __init__(self, root: Path, library: Library | None = None, pace: Pace | None = None) -> None:
         self.root = root
@@ -131,18 +141,18 @@ class Data:
         self._paths: dict[str, Path] = {}
         self._scanned_s = float("-inf")
         self._scan_took_s = 0.0
-        self._open: OrderedDict[str, _Open] = OrderedDict()
+        self._open: OrderedDict[str, _OpenRun] = OrderedDict()
         self._began: dict[str, tuple[int, int]] = {}
-        """When the run began that was opened last under each id, and its last version."""
+        """Start time and last version of the run that was last opened under each id."""
         self._read_bytes: dict[str, int] = {}
-        """Sizes of files that were seen being read."""
+        """Sizes in bytes of files that are being read for the first time."""
         self._opening: dict[str, RLock] = {}
-        """Held by whoever reads that run for the first time."""
+        """Locks, each held while its run is read for the first time."""
         self._refused: dict[str, tuple[Stamp, VramscopeError]] = {}
-        """Why a run cannot be read, and the files of which that is so."""
+        """Why a run cannot be read, with the stamp of those files."""
 
     def paths(self) -> dict[str, Path]:
-        """Id → path of every run there is, newest first; looked up again after a second."""
+        """Return the path of every run by id, newest first; the folder is searched again after a second."""
         with self._lock:
             pause_s = self.pace.scan_s * max(1.0, self._scan_took_s / self.pace.share)
             if monotonic() - self._scanned_s > pause_s:
@@ -153,24 +163,24 @@ class Data:
             return self._paths
 
     def path(self, name: str) -> Path:
-        """Where the run of that id lies; raises UnknownNameError where it is not, or no longer, there."""
+        """Return the path of a run; raises UnknownNameError where the run does not exist, or no longer."""
         path = self.paths().get(name)
         if path is None or not path.exists():
             self._forget(name)
             raise UnknownNameError(
-                "This run is not here: it was moved or deleted, or the link is of another folder."
+                "There is no such run here: it was moved or deleted, or the link belongs to another folder."
             )
         return path
 
     def view(self, address: Address) -> View:
-        """What *address* is about. Raises a VramscopeError that says what is wrong with it."""
+        """Return the recording that *address* names; a VramscopeError says what is wrong with it."""
         opened = self._opened(address.run)
         with opened.lock:
             run = opened.follower.run
             return View(address.run, opened.version, run, _choose(run, address.rank, address.device))
 
     def refresh(self, name: str) -> int:
-        """Read on in a run that grows; its version."""
+        """Read new events of a run that grows; return its version."""
         opened = self._opened(name)
         with opened.lock:
             if opened.version and monotonic() - opened.refreshed_s < self._pause_s(opened):
@@ -183,37 +193,35 @@ class Data:
             if has_grown and opened.follower.run.started_ns <= self._began[name][0]:
                 self._grow(name, opened)
                 return opened.version
-        # Offsets into the old files say nothing about the new ones.
+        # Offsets into the old files do not apply to the new ones.
         self._forget(name)
         return self._again(name, opened, is_altered=is_altered).version
 
-    def _pause_s(self, opened: _Open) -> float:
-        """How long to leave a run alone after a refresh."""
+    def _pause_s(self, opened: _OpenRun) -> float:
+        """Return the seconds between two refreshes of a run."""
         return min(max(self.pace.refresh_s, opened.spent_s / self.pace.share), self.pace.longest_s)
 
-    def _was_altered(self, name: str, opened: _Open) -> bool:
-        """Whether the files of a run that has ended are not those that were read."""
+    def _was_altered(self, name: str, opened: _OpenRun) -> bool:
+        """Return whether the files of a run that has ended differ from those that were read."""
         if opened.follower.run.outcome in (Outcome.RUNNING, Outcome.DIED):
-            return False  # a process of another machine may be taken for dead, and write on
+            return False  # a live process of another machine may look dead, and go on writing
         return stamp(self._paths[name]) != opened.stamp
 
-    def _again(self, name: str, before: _Open, *, is_altered: bool) -> _Open:
-        """Read a run from its beginning; pages hear of it as of a later version."""
+    def _again(self, name: str, before: _OpenRun, *, is_altered: bool) -> _OpenRun:
+        """Read a run from its beginning; for pages it is a later version."""
         if is_altered:
             self._began[name] = before.follower.run.started_ns, before.version + 1
         opened = self._opened(name)
         opened.is_altered = is_altered and not opened.is_other
         return opened
 
-    def _read_on(self, opened: _Open) -> bool:
+    def _read_on(self, opened: _OpenRun) -> bool:
         try:
             return opened.follower.refresh()
         except OSError as error:  # deleted this very moment
-            raise UnknownNameError(
-                "This run cannot be read any more: it is being moved or deleted."
-            ) from error
+            raise UnknownNameError("This run can no longer be read: it is being moved or deleted.") from error
 
-    def _grow(self, name: str, opened: _Open) -> None:
+    def _grow(self, name: str, opened: _OpenRun) -> None:
         opened.version += 1
         opened.changed_s = monotonic()
         opened.stamp = stamp(self._paths[name])
@@ -221,15 +229,15 @@ class Data:
         run = opened.follower.run
         self._began[name] = run.started_ns, opened.version
         if run.outcome is not Outcome.RUNNING:
-            opened.growing.clear()
+            opened.live_recordings.clear()
 
     def is_opening(self, name: str) -> bool:
-        """Whether somebody reads that run for the first time just now."""
+        """Return whether a thread is reading that run for the first time."""
         with self._lock:
             return name in self._opening
 
-    def reading(self, name: str) -> Progress | None:
-        """How far a file is read that somebody opens just now; None where that cannot be told."""
+    def reading(self, name: str) -> ReadProgress | None:
+        """Return how much of a file that is being opened is read; None where unknown."""
         path = self.paths().get(name)
         if path is None or not self.is_opening(name):
             self._read_bytes.pop(name, None)
@@ -237,28 +245,27 @@ class Data:
         now = progress(path)
         if now is not None:
             self._read_bytes[name] = now.n_bytes
-        # Closed again: all of it was read, and is being made sense of.
+        # The file is closed again: all of it is read, and the events are being sorted.
         n_bytes = self._read_bytes.get(name)
-        return now or (Progress(n_bytes, n_bytes) if n_bytes is not None else None)
+        return now or (ReadProgress(n_bytes, n_bytes) if n_bytes is not None else None)
 
     def stalled_s(self, name: str) -> int:
-        """For how long nothing new was written to a run that is said to run, in steps of STALLED_S; 0 where
-        it is well."""
+        """Return the seconds without new events of a running run, in multiples of STALLED_S; 0 below that."""
         opened = self._opened(name)
         if opened.follower.run.outcome is not Outcome.RUNNING:
             return 0
         return int(monotonic() - opened.changed_s) // STALLED_S * STALLED_S
 
     def is_other(self, name: str) -> bool:
-        """Whether another run lies there than when it was opened first."""
+        """Return whether another run is at that path than when it was first opened."""
         return self._opened(name).is_other
 
     def is_altered(self, name: str) -> bool:
-        """Whether its files were changed after it had ended; what is shown is what they hold now."""
+        """Return whether the files changed after the run had ended; pages show their current content."""
         return self._opened(name).is_altered
 
     def read(self, name: str) -> Run:
-        """The run of that id, for one look: kept open only where it is open already, or still grows."""
+        """Return the run of that id; it is kept open only where it is open already, or still running."""
         with self._lock:
             opened = self._open.get(name)
         if opened is None and not self.is_opening(name):
@@ -268,24 +275,36 @@ class Data:
         self.refresh(name)
         return self._opened(name).follower.run
 
-    def growing(self, view: View) -> Growing | None:
-        """What is known of a recording to which more may come; None where all of it is there."""
+    def live_recording(self, view: View) -> LiveRecording | None:
+        """Return the incremental state of a recording that grows; None where the run has ended."""
         if not view.is_live:
             return None
         opened = self._opened(view.run_id)
         rank_device = view.key[2:]
         with opened.lock:
             if opened.follower.run.outcome is not Outcome.RUNNING:
-                return None  # it ended while somebody looked
-            if rank_device not in opened.growing:
-                opened.growing[rank_device] = Growing(view.recording)
-            return opened.growing[rank_device]
+                return None  # it ended since the view was made
+            if rank_device not in opened.live_recordings:
+                opened.live_recordings[rank_device] = LiveRecording(view.recording)
+            return opened.live_recordings[rank_device]
 
-    def lately(self, view: View, what: Hashable, make: Callable[[], Any]) -> Any:
-        """What takes the whole recording; of one that grows perhaps as of a while ago. It keeps its own share
-        of the time, so that nobody waits longer for what is new because of it."""
-        growing = self.growing(view)
-        if growing is None:
+    def ask_allowing_stale(self, view: View, what: Hashable, make: Callable[[], Any]) -> Any:
+        """Return an answer over the full recording; for a live run it may lag behind.
+
+        Its CPU time is budgeted apart (see ``SHARE`` and ``LONGER`` in ``queries.live_recording``), so that
+        refreshes do not become rarer because of it.
+
+        Parameters
+        ----------
+        view
+            The recording.
+        what
+            Key of the answer.
+        make
+            Computes the answer.
+        """
+        live_recording = self.live_recording(view)
+        if live_recording is None:
             return make()
         opened = self._opened(view.run_id)
 
@@ -295,16 +314,18 @@ class Data:
             opened.spent_s = before
             return made
 
-        return growing.lately(what, view.recording, apart)
+        return live_recording.ask_allowing_stale(what, view.recording, apart)
 
     def ask(self, view: View, question: str, **options: Any) -> Any:
-        """The answer of one analysis, once per (view, options)."""
+        """Return the answer of the analysis *question*, computed once per (view, options)."""
         key = (question, *sorted(options.items()))
         return self.derive(view, key, lambda recording: answer(recording, question, **options))
 
     def derive(self, view: View, what: Hashable, make: Callable[[Recording], Any]) -> Any:
-        """``make(recording)``, once per (view, *what*); nothing is made twice, and a question that takes
-        seconds keeps nobody waiting who asks another."""
+        """Return ``make(recording)``, computed once per (view, *what*).
+
+        A second thread that needs the same value waits for it; threads that need another do not wait.
+        """
         opened = self._opened(view.run_id)
         key = (view.key, what)
         with opened.lock:
@@ -326,14 +347,14 @@ class Data:
                     opened.answers.popitem(last=False)
             return made
 
-    def _opened(self, name: str) -> _Open:
+    def _opened(self, name: str) -> _OpenRun:
         path = self.path(name)
         with self._lock:
             if name in self._open:
                 self._open.move_to_end(name)
                 return self._open[name]
             opening = self._opening.setdefault(name, RLock())
-        # Two threads must not read the same gigabyte; who asks about another run does not wait.
+        # Two threads must not read the same gigabyte; a thread that needs another run does not wait.
         with opening:
             try:
                 return self._read(name, path)
@@ -341,7 +362,7 @@ class Data:
                 with self._lock:
                     self._opening.pop(name, None)
 
-    def _read(self, name: str, path: Path) -> _Open:
+    def _read(self, name: str, path: Path) -> _OpenRun:
         with self._lock:
             opened = self._open.get(name)
         if opened is None:
@@ -352,8 +373,8 @@ class Data:
                     self._open.popitem(last=False)
         return opened
 
-    def _follow(self, name: str, path: Path) -> _Open:
-        """The run, read for the first time; files that could not be read are tried again when they change."""
+    def _follow(self, name: str, path: Path) -> _OpenRun:
+        """Read the run for the first time; files that failed to be read are tried again when they change."""
         now = stamp(path)
         known = self._refused.get(name)
         if known is not None and known[0] == now:
@@ -367,14 +388,14 @@ class Data:
         opened.stamp = now
         return opened
 
-    def _new(self, name: str, follower: Follower) -> _Open:
+    def _new(self, name: str, follower: FollowedRun) -> _OpenRun:
         began = follower.run.started_ns
         before, version = self._began.get(name, (began, -1))
         is_other = began > before
         version = version + 1 if is_other else max(version, 0)
         self._began[name] = began, version
         age_s = max(time() - changed_ns(self._paths[name]) / 1e9, 0.0) if name in self._paths else 0.0
-        return _Open(follower, version=version, is_other=is_other, changed_s=monotonic() - age_s)
+        return _OpenRun(follower, version=version, is_other=is_other, changed_s=monotonic() - age_s)
 
     def _forget(self, name: str) -> None:
         with self._lock:
@@ -382,15 +403,15 @@ class Data:
 
 
 def answer(recording: Recording, question: str, **options: Any) -> Any:
-    """What the analysis of that name says."""
+    """Return the answer of the analysis of that name, without the cache."""
     found = analysis.find(question)
     if found is None:
-        raise UnknownNameError(f"there is no analysis called {question!r}")
+        raise UnknownNameError(f"there is no analysis named {question!r}")
     return found.run(recording, **options)
 
 
 def run_id(path: Path, root: Path) -> str:
-    """A readable word for a run, stable over restarts, that gives no path away."""
+    """Return a readable id for a run, stable over restarts, that does not reveal a path."""
     try:
         relative = path.relative_to(root)
     except ValueError:
@@ -400,7 +421,7 @@ def run_id(path: Path, root: Path) -> str:
 
 
 def stamp(path: Path) -> Stamp:
-    """What tells one state of a run or file from another without reading it; empty where it is gone."""
+    """Return the state of a run's files without reading them; empty where they are deleted."""
     try:
         files = [path] if path.is_file() else [*path.glob("*.*"), *path.glob("rank*/*.*")]
         found = ((str(file), file.stat()) for file in files)
@@ -410,7 +431,7 @@ def stamp(path: Path) -> Stamp:
 
 
 def changed_ns(path: Path) -> int:
-    """When a run or file was last written to; 0 where it is gone."""
+    """Return when a run or file was last written to, in ns; 0 where it is deleted."""
     try:
         inside = [path, *path.iterdir(), *path.glob("*/*")] if path.is_dir() else [path]
         return max(entry.stat().st_mtime_ns for entry in inside)
@@ -419,13 +440,13 @@ def changed_ns(path: Path) -> int:
 
 
 def _choose(run: Run, rank: int | None, device: int | None) -> Recording:
-    """The recording asked for; without a word, the fullest: of eight devices seven may be idle."""
+    """Return the requested recording; by default the one with most events, as others may be idle."""
     fitting = [
         recording
         for recording in run.recordings
         if rank in (None, recording.process.rank) and device in (None, recording.device.index)
     ]
     if not fitting:
-        said = f"rank {rank}, device {device}" if run.recordings else "anything"
-        raise UnknownNameError(f"{run.name} has no recording of {said}.")
+        missing = f"rank {rank}, device {device}" if run.recordings else "any device"
+        raise UnknownNameError(f"{run.name} has no recording of {missing}.")
     return max(fitting, key=lambda recording: len(recording.trace) or -1)

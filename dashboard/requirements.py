@@ -1,4 +1,4 @@
-"""What the dashboard is made of: the packages of the extra ``vramscope[dashboard]``."""
+"""The packages that the dashboard needs: those of the extra ``vramscope[dashboard]``."""
 
 from importlib.util import find_spec
 
@@ -14,7 +14,7 @@ _PACKAGES = {
 
 
 def check() -> None:
-    """Raises MissingExtraError, which names the command that installs them, where one is not installed."""
+    """Raise MissingExtraError, which names the command that installs them, where a package is missing."""
     for module, package in _PACKAGES.items():
         if find_spec(module) is None:
             raise MissingExtraError(package, "dashboard")

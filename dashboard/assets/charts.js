@@ -1,4 +1,4 @@
-// What the timeline does in the browser: the value under the pointer, the click on an instant, the zoom in the URL.
+// The timeline in the browser: the value under the pointer, the click on an instant, the zoom in the URL.
 (function () {
   const NEAR_PX = 4;
   const SCALE = { KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40 };
@@ -59,7 +59,7 @@
     if (gd && gd._fullData && !gd.contains(event.relatedTarget)) readout(gd, null);
   });
 
-  // The drawn point nearest to the pointer: a click on the tip of a spike means the spike, not its foot.
+  // The drawn point nearest to the pointer: a click on the tip of a spike selects the spike, not its foot.
   function nearest(gd, event) {
     const line = gd._fullData.find((t) => t.customdata && t.x && t.x.length);
     if (!line) return null;
@@ -95,7 +95,7 @@
     dash_clientside.set_props(`${prefix}-at`, { data: instant });
   }
 
-  // The address follows the view, without a step in the history and without drawing the page again.
+  // The address follows the view, without an entry in the history and without drawing the page again.
   function remember(changes) {
     const url = new URL(location.href);
     for (const [name, said] of Object.entries(changes)) {
@@ -118,7 +118,7 @@
     return known && known[0] === view[0] && known[1] === view[1] ? none : view;
   }
 
-  // The zoom in bytes is the picture's own affair: the server needs it only to restore a link.
+  // The zoom in bytes stays in the browser: the server needs it only to restore a link.
   function rememberHeights(change) {
     if (change["yaxis.autorange"] === true) { remember({ b0: null, b1: null }); return; }
     const gd = document.querySelector(".bands .js-plotly-plot"), unit = SCALE[(trace(gd, "allocated") || {}).meta] || 1;
@@ -132,7 +132,7 @@
     return !gd || !onEvents(gd);
   }
 
-  // A picture below the timeline shows the same stretch of the same axis.
+  // A picture below the timeline shows the same interval of the same axis.
   function lead(gd) {
     const range = axis(gd).range;
     for (const other of document.querySelectorAll(".follows .js-plotly-plot")) {
@@ -159,7 +159,7 @@
       }
       for (const gd of document.querySelectorAll(".icicle .js-plotly-plot")) {
         if (gd.on && !gd.vramscopeClicks) {
-          // The server cuts the tree anew for every root; Plotly's own zoom would only enlarge the old cut.
+          // The server prunes the tree again for every root; Plotly's own zoom would only enlarge the old one.
           const id = gd.closest(".dash-graph").id;
           gd.on("plotly_icicleclick", function (event) {
             picks += 1;
@@ -193,13 +193,13 @@
     return window.dash_clientside.no_update;
   }
 
-  // How the run stands, where the page has a header to say it in.
+  // The state of the run, where the page has a header for it.
   function stand(said) {
     if (said && document.getElementById("standing")) dash_clientside.set_props("standing", { children: said });
     return window.dash_clientside.no_update;
   }
 
-  // What was typed, once no letter came for a quarter of a second. No promise: Dash drops those it overtakes.
+  // The typed text, a quarter of a second after the last letter. Not a promise: Dash drops overtaken ones.
   const typing = {};
   function rested(text) {
     const name = window.dash_clientside.callback_context.outputs_list.id;

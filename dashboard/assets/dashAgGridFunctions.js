@@ -1,4 +1,4 @@
-// Formatters of the tables. Everything reaches the page as text, never as markup.
+// Formatters of the tables. All values reach the page as text, never as markup.
 (function () {
   const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 

@@ -1,4 +1,4 @@
-// The page "Fit": the address follows the slider, without drawing the page again.
+// The page "Fit": the address follows the slider; the page is not drawn again.
 (function () {
   function addressed(by) {
     if (by) {

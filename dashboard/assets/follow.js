@@ -1,10 +1,10 @@
-// What a page asks for, and when: nothing while it is hidden, and what takes long only behind the chart.
+// When a page asks the server: never while it is hidden, and for slow answers only after the chart is drawn.
 (function () {
   document.addEventListener("visibilitychange", function () {
     if (document.getElementById("main")) dash_clientside.set_props("tick", { disabled: document.hidden });
   });
 
-  // Once for every chart, when it is drawn: what is asked for then need not be waited for by the chart.
+  // Called once for every chart when it is drawn, so that the chart does not wait for what is requested then.
   function seen(figure) {
     requestAnimationFrame(function () {
       const gd = document.querySelector("#ov-graph .js-plotly-plot");

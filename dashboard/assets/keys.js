@@ -29,7 +29,7 @@
   });
   const pan = (share) => range((a, b) => [a + share * (b - a), b + share * (b - a)]);
 
-  function neighbour(step) {
+  function neighbor(step) {
     const links = [...document.querySelectorAll("#menu a")];
     const here = links.findIndex((link) => link.classList.contains("here"));
     const next = links[here + step];
@@ -68,11 +68,11 @@
     j: () => ask("j"), k: () => ask("k"), p: () => ask("p"),
     w: () => zoom(0.5), s: () => zoom(2), a: () => pan(-0.25), d: () => pan(0.25),
     0: () => graph() && Plotly.relayout(graph(), { "xaxis.autorange": true, "yaxis.autorange": true }),
-    x: axis, "/": find, "[": () => neighbour(-1), "]": () => neighbour(1),
+    x: axis, "/": find, "[": () => neighbor(-1), "]": () => neighbor(1),
     t: () => theme(other()), "?": () => help(true),
   };
 
-  // Tab leaves a table: cell after cell of 500 rows would be a trap. Arrows walk in it, Enter picks a row.
+  // Tab leaves a table: cell after cell of 500 rows would be a trap. Arrows move in it, Enter selects a row.
   document.addEventListener("keydown", function (event) {
     const cell = event.target.closest(".ag-cell");
     if (!cell) return;
@@ -110,7 +110,7 @@
   });
   window.dash_clientside = window.dash_clientside || {};
   window.dash_clientside.vramscope = Object.assign({}, window.dash_clientside.vramscope, { opened });
-  // Mantine sets its own scheme when it starts; ours is the one that counts.
+  // Mantine sets its own color scheme when it starts; this restores ours.
   new MutationObserver(function () {
     if (root.getAttribute("data-mantine-color-scheme") !== root.dataset.theme) mantine();
   }).observe(root, { attributes: true, attributeFilter: ["data-mantine-color-scheme"] });

@@ -1,4 +1,4 @@
-// Canvases painted with ids from the server: one colour per allocation, the hit test by looking the pixel up.
+// Canvases painted with ids from the server: one color per allocation; the hit test reads the id of the pixel.
 (function () {
   const SCALE = { KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40 };
   const TYPES = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, i1: Int8Array, i2: Int16Array, i4: Int32Array };
@@ -89,7 +89,7 @@
   const dark = () => document.documentElement.dataset.theme === "dark";
   const part = (hex, i) => parseInt(hex.slice(1 + 2 * i, 3 + 2 * i), 16);
 
-  // Neighbours of one colour are told apart by shades, and by a thin edge where there is room.
+  // Neighbors of one color differ in shade, and have a thin edge where there is space.
   const HOLES = { hole: ["#dbe1e7", "#2b353f"], whole: ["#eef1f4", "#1d262e"] };
   const solid = (hex) => (255 << 24 | part(hex, 2) << 16 | part(hex, 1) << 8 | part(hex, 0)) >>> 0;
   function tone(hex, shade, flags) {
@@ -99,10 +99,10 @@
     const faded = flags & MISS ? mixed.map((c) => Math.round((dark() ? 27 : 244) * 0.86 + c * 0.14)) : mixed;
     return ((255 << 24) | (faded[2] << 16) | (faded[1] << 8) | faded[0]) >>> 0;
   }
-  const lighter = (colour, by) => {
+  const lighter = (color, by) => {
     let made = 255 << 24;
     for (let i = 0; i < 3; i++) {
-      const c = (colour >>> (8 * i)) & 255;
+      const c = (color >>> (8 * i)) & 255;
       made |= Math.max(0, Math.min(255, Math.round(c + (by > 0 ? (255 - c) * by : c * by)))) << (8 * i);
     }
     return made >>> 0;
@@ -114,20 +114,20 @@
     canvas.height = h;
     const context = canvas.getContext("2d"), image = context.createImageData(w, h);
     const pixels = new Uint32Array(image.data.buffer);
-    const base = Array.from(data.ids, (id, i) => id === SMALLER ? tone("#999999", 2, 0) : id === EMPTY ? 0 : tone(data.colours[data.group[i]], data.shade[i], data.flags[i]));
-    const stripe = base.map((colour) => lighter(colour, dark() ? -0.34 : 0.42));
-    const edge = base.map((colour) => lighter(colour, dark() ? -0.3 : -0.16));
+    const base = Array.from(data.ids, (id, i) => id === SMALLER ? tone("#999999", 2, 0) : id === EMPTY ? 0 : tone(data.colors[data.group[i]], data.shade[i], data.flags[i]));
+    const stripe = base.map((color) => lighter(color, dark() ? -0.34 : 0.42));
+    const edge = base.map((color) => lighter(color, dark() ? -0.3 : -0.16));
     const wide = Math.max(1, Math.round((figure.clientWidth || w) / w));
     const across = data.rows ? 1 : 0; // a strip runs from left to right, a timeline from bottom to top
     for (let run = 0; run < data.local.length; run++) {
-      const id = data.local[run], colour = base[id];
-      if (!colour) continue;
+      const id = data.local[run], color = base[id];
+      if (!color) continue;
       const hatched = data.ids[id] === SMALLER || data.flags[id] & BEFORE, n = data.length[run], thick = n > 4;
       for (let i = data.start[run], k = 0; k < n; i++, k++) {
         const column = Math.floor(i / h), row = i - column * h;
         const at = across ? i : (h - 1 - row) * w + column;
         const x = across ? i % w : column * wide, y = across ? Math.floor(i / w) : row;
-        pixels[at] = thick && k === n - 1 ? edge[id] : hatched && ((x + y) & 7) < 3 ? stripe[id] : colour;
+        pixels[at] = thick && k === n - 1 ? edge[id] : hatched && ((x + y) & 7) < 3 ? stripe[id] : color;
       }
     }
     context.putImageData(image, 0, 0);
@@ -182,7 +182,7 @@
     const { data } = state(figure), prefix = prefixOf(figure);
     const list = document.getElementById(`${prefix}-key`), cut = document.getElementById(`${prefix}-cut`);
     if (list && data.names) {
-      list.replaceChildren(...Object.entries(data.names).map(([i, name]) => entry(name, colourOf(data.colours[i]))));
+      list.replaceChildren(...Object.entries(data.names).map(([i, name]) => entry(name, colorOf(data.colors[i]))));
       if (data.flags.some((flag) => flag & BEFORE)) list.append(entry("from before the recording", "#8d99a5", "hatched"));
     }
     if (cut) cut.textContent = data.cut && data.ids.includes(SMALLER)
@@ -192,11 +192,11 @@
       if (value !== undefined) said.textContent = value;
     }
   }
-  const colourOf = (hex) => hex in HOLES ? HOLES[hex][dark() ? 1 : 0] : hex;
-  function entry(name, colour, extra) {
+  const colorOf = (hex) => hex in HOLES ? HOLES[hex][dark() ? 1 : 0] : hex;
+  function entry(name, color, extra) {
     const item = document.createElement("span"), swatch = document.createElement("i"), text = document.createElement("bdi");
     swatch.className = `swatch ${extra || ""}`;
-    swatch.style.setProperty("--swatch", colour);
+    swatch.style.setProperty("--swatch", color);
     text.textContent = name;
     item.append(swatch, text);
     return item;
@@ -207,7 +207,7 @@
   }
   const prefixOf = (figure) => figure.id.split("-")[0];
 
-  // --------------------------------------------------------------------------- what is there
+  // --------------------------------------------------------------------------- hit test and tip
   function hit(figure, clientX, clientY) {
     const its = state(figure);
     if (!its || !its.data) return null;

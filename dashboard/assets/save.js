@@ -1,4 +1,4 @@
-// Every figure as PNG or SVG, every table as CSV: made in the browser out of what is shown.
+// Every figure as PNG or SVG, every table as CSV: made in the browser from what is shown.
 (function () {
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -14,7 +14,7 @@
     link.click();
   }
 
-  // The page colours Plotly by style sheet; a file needs the colours themselves.
+  // The page colors Plotly by its style sheet; a file must contain the colors.
   function alone(gd, figure) {
     const layout = JSON.parse(JSON.stringify(gd.layout)), ink = css("--ink-2");
     Object.assign(layout, { paper_bgcolor: css("--surface"), plot_bgcolor: css("--surface"), font: { ...layout.font, color: ink } });
@@ -43,10 +43,10 @@
     const { width, height } = gd.getBoundingClientRect();
     save(await Plotly.toImage(alone(gd, figure), { format, width, height, scale: format === "png" ? 2 : 1 }), `${name(figure)}.${format}`);
   }
-  // A formula in a name must not run in a spreadsheet.
+  // A name that looks like a formula must not run in a spreadsheet.
   const safe = (text) => (/^[=+@\t\r\n'＝＋－＠-]/.test(text) && !/^[+-]?[\d.]+$/.test(text) ? `'${text}` : text);
   const field = (text) => `"${safe(text).replace(/"/g, '""')}"`;
-  // A file has the bytes themselves, and the place beside the name.
+  // A file has exact bytes, and the source location beside the name.
   const inBytes = ({ valueFormatter: shown }) => typeof shown === "function" && shown({ value: 1024 }) === "1.00 KiB";
   function grid(frame) {
     const id = frame.querySelector(".table").id;
@@ -74,7 +74,7 @@
     save(URL.createObjectURL(new Blob([lines.join("\n")], { type: "text/csv" })), `${name(table)}.csv`);
   }
 
-  // A table of few rows is no taller than they are; what a search leaves out still counts.
+  // A table of few rows is only as tall as its rows, those included that a search hides.
   function fit(table) {
     const api = table.id && window.dash_ag_grid && dash_ag_grid.getApi(table.id);
     if (!api) { setTimeout(() => table.isConnected && fit(table), 60); return; }

@@ -1,4 +1,4 @@
-// Before the first paint, so that nobody in the dark is flashed.
+// Sets the theme before the first paint, so that a dark page does not flash.
 (function () {
   let kept = null;
   try { kept = localStorage.getItem("vramscope-theme"); } catch (e) { /* storage switched off */ }

@@ -1,1 +1,1 @@
-"""What pages share: header, figures' frames, tables, states. Layout and its callbacks together."""
+"""Components that pages share: header, frames of figures, tables, states; each with its callbacks."""

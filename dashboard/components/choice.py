@@ -1,4 +1,4 @@
-"""One of a few, as links: a choice is an address."""
+"""A choice among a few values as links: each value has an address."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,7 +7,17 @@ from dash import dcc, html
 
 
 def segments(name: str, links: Iterable[tuple[str, str, bool]], key: str = "") -> Any:
-    """*links* are word, address and whether it is the present one."""
+    """Return a row of links of which one is current.
+
+    Parameters
+    ----------
+    name
+        Label of the choice.
+    links
+        Word, address and whether it is the current one, for each value.
+    key
+        Id of the component; '' for none.
+    """
     shown = [dcc.Link(word, href=url, className="here" if here else "") for word, url, here in links]
     label = html.Span(name, className="segments-name")
     more = {"id": key} if key else {}

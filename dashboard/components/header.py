@@ -1,4 +1,4 @@
-"""Which run, of what source, on which device, and how is it doing?"""
+"""The header of a page: the run, its source, device and state, and the choice of its recordings."""
 
 from datetime import datetime, timezone
 from typing import Any
@@ -24,17 +24,25 @@ OUTCOME = {
 
 
 def source_badge(source: str) -> Any:
-    """Where the numbers come from; a simulated device is never passed over in silence."""
+    """Return the badge that names the source; a simulated device always shows one."""
     word = SOURCE.get(source, source)
     badge = html.Span(word, className=f"badge badge-{SOURCE.get(source, 'other')}", tabIndex="0")
     return explained(badge, DEFINITION.get(word, f"Recorded by {word}."))
 
 
 def outcome_dot(outcome: Outcome, stalled_s: int = 0) -> html.Span:
-    """How it stands, as a word with a dot, never a colour alone; *stalled_s*: nothing new for so long."""
+    """Return the state of a run as a word with a dot, never as a color alone.
+
+    Parameters
+    ----------
+    outcome
+        How the run ended, or that it is running.
+    stalled_s
+        Seconds without a new event; 0 where it is not stalled.
+    """
     word = OUTCOME[outcome]
     if stalled_s:
-        text = f"running, nothing new for {stalled_s} s"
+        text = f"running, no new events for {stalled_s} s"
         return html.Span([html.I(className="dot"), text], className="outcome outcome-stalled")
     if outcome is Outcome.FILE:
         return html.Span()
@@ -42,14 +50,14 @@ def outcome_dot(outcome: Outcome, stalled_s: int = 0) -> html.Span:
 
 
 def when(time_ns: int) -> str:
-    """Local date and time; '' where unknown."""
+    """Return local date and time of *time_ns* since the epoch; '' where unknown."""
     if time_ns <= 0:
         return ""
     return datetime.fromtimestamp(time_ns / 1e9, tz=timezone.utc).astimezone().strftime("%d %b %Y, %H:%M")
 
 
 def run_header(view: View, address: Address) -> html.Header:
-    """Name and standing of the run, and the choice of its recordings."""
+    """Return name and state of the run, and the choice of its recordings."""
     process, device = view.recording.process, view.recording.device
     facts = [
         device.name or f"device {device.index}",
@@ -76,7 +84,7 @@ def run_header(view: View, address: Address) -> html.Header:
 
 
 def recording_choice(view: View, address: Address) -> Any:
-    """A menu of ranks and devices; nothing where there is but one."""
+    """Return a menu of ranks and devices; nothing where there is only one."""
     if len(view.run.recordings) < 2:
         return html.Span()
     links = [
@@ -94,7 +102,7 @@ def recording_choice(view: View, address: Address) -> Any:
 
 
 def name_of(recording: Recording) -> str:
-    """``rank 0 · device 3``."""
+    """Return rank and device as ``rank 0 · device 3``."""
     return f"rank {recording.process.rank} · device {recording.device.index}"
 
 
@@ -104,11 +112,11 @@ def _to(recording: Recording, address: Address) -> Address:
 
 
 def notes(view: View) -> Any:
-    """What is missing, doubtful or repaired: in every view."""
-    said = [note.text for note in (*view.run.notes, *view.recording.notes)]
-    if not said:
+    """Return the notes of run and recording: what is missing, doubtful or repaired."""
+    texts = [note.text for note in (*view.run.notes, *view.recording.notes)]
+    if not texts:
         return html.Span()
-    if len(said) == 1:
-        return html.P([html.Strong("Note "), said[0]], className="notes")
-    summary = html.Summary([html.Strong(f"{len(said)} notes "), said[0]])
-    return html.Details([summary, html.Ul([html.Li(text) for text in said[1:]])], className="notes")
+    if len(texts) == 1:
+        return html.P([html.Strong("Note "), texts[0]], className="notes")
+    summary = html.Summary([html.Strong(f"{len(texts)} notes "), texts[0]])
+    return html.Details([summary, html.Ul([html.Li(text) for text in texts[1:]])], className="notes")

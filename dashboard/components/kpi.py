@@ -1,4 +1,4 @@
-"""The four numbers people ask for first."""
+"""Cards with the key figures of a recording."""
 
 from typing import Any
 
@@ -10,7 +10,21 @@ from .definitions import term
 
 
 def card(name: str, label: str, n_bytes: int, below: Any = "", *, key: str = "") -> html.Div:
-    """One quantity, large; its exact bytes on hover."""
+    """Return the card of one quantity in large type; its exact bytes appear on hover.
+
+    Parameters
+    ----------
+    name
+        Name of the quantity, for its definition.
+    label
+        Heading of the card.
+    n_bytes
+        The quantity in bytes.
+    below
+        Text or link under the number.
+    key
+        Id of the number; '' for none.
+    """
     number, unit = format_bytes(n_bytes).split(" ")
     value = html.Div(
         [html.Span(number, className="kpi-number"), html.Span(unit, className="kpi-unit")],
@@ -21,5 +35,5 @@ def card(name: str, label: str, n_bytes: int, below: Any = "", *, key: str = "")
 
 
 def row(*cards: html.Div) -> html.Section:
-    """Cards side by side."""
+    """Return the cards side by side."""
     return html.Section(list(cards), className="kpis", **{"aria-label": "Key figures"})

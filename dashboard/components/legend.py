@@ -1,4 +1,4 @@
-"""Names, definitions and present values of the curves; a box each to show or hide it."""
+"""The legend: names, definitions and current values of the curves, each with a check box to show it."""
 
 from typing import Any
 
@@ -14,9 +14,12 @@ from .definitions import LABEL, term
 
 
 def usual(series: Series) -> list[str]:
-    """The curves to begin with: capacity and the driver's count only where they would not press the others
-    flat, active only where it says something of its own (between a free and its completion it differs in
-    every trace)."""
+    """Return the curves that are shown at first.
+
+    Capacity and the driver's count are shown only where they would not press the others flat: up to 2.5 and
+    4 times the greatest of the others. Active is shown only where it differs from allocated at two
+    consecutive instants: between a free and its completion it differs in every trace.
+    """
     top = int(max(series.reserved.max(initial=0), series.allocated.max(initial=0)))
     is_all = not top
     apart = series.active != series.allocated
@@ -29,7 +32,7 @@ def usual(series: Series) -> list[str]:
 
 
 def offered(series: Series) -> list[str]:
-    """The curves that this recording has."""
+    """Return the curves that this recording has."""
     has = {
         "device_used": len(series.device_used.position) > 0,
         "capacity": series.capacity_bytes > 0,
@@ -38,7 +41,7 @@ def offered(series: Series) -> list[str]:
 
 
 def layout(prefix: str, series: Series, shown: list[str]) -> Any:
-    """One entry a curve; the script writes the value under the pointer into ``.value``."""
+    """Return one entry per curve; the script writes the value under the pointer into ``.value``."""
     options = [{"value": name, "label": _entry(name)} for name in offered(series)]
     return dcc.Checklist(id=f"{prefix}-legend", options=options, value=shown, className="legend", inline=True)
 
@@ -49,13 +52,13 @@ def _entry(name: str) -> html.Span:
 
 
 def position() -> html.Div:
-    """Where the pointer is on the horizontal axis."""
+    """Return the entry for the position of the pointer on the horizontal axis."""
     value = html.Output("", className="value", **{"data-q": "position"})
     return html.Div([html.Span("At", className="name"), value], className="entry position")
 
 
 def axis_choice(view: View, address: Address) -> Any:
-    """Time or events; where there is no clock, a word about that."""
+    """Return the choice of time or events; a text where the source has no clock."""
     if not view.recording.trace.has_clock:
         return html.Span("events (this source has no clock)", className="dim axis-only")
     now = EVENTS if address.axis == EVENTS else TIME
@@ -71,10 +74,10 @@ def axis_choice(view: View, address: Address) -> Any:
 
 
 def phases(series: Series) -> Any:
-    """The colours of the lane, for the phases that occur."""
+    """Return the colors of the lane, for the phases that occur."""
     present = [phase for phase in Phase if phase != Phase.OTHER and (series.phases.label == phase).any()]
     if not present:
-        return html.P("No phases were recorded.", className="dim lane-key")
+        return html.P("No phases recorded.", className="dim lane-key")
     entries = [
         html.Span(
             [html.I(className=f"swatch phase-{phase.name.lower()}"), phase.name.lower().replace("_", " ")]

@@ -1,4 +1,4 @@
-"""Sentences of the analyses: what stands between backticks is code."""
+"""Sentences of the analyses; text between backticks becomes code."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ from dash import html
 
 
 def prose(text: str) -> list[Any]:
-    """*text* with its code as such; names in it stay text."""
+    """Return the parts of *text*; those between backticks are code, escaped like all text."""
     parts = text.split("`")
-    if len(parts) % 2 == 0:  # a backtick without its other one: as it stands
+    if len(parts) % 2 == 0:  # an unpaired backtick: the text stays as it is
         return [text]
     return [html.Code(html.Bdi(part)) if i % 2 else part for i, part in enumerate(parts) if part]

@@ -1,4 +1,4 @@
-"""What a page shows when there is nothing to show: why, and what to do."""
+"""Messages of a page that has nothing to show yet or cannot: the reason, and what to do."""
 
 from typing import Any
 
@@ -6,13 +6,25 @@ from dash import dcc, html
 
 from vramscope.units import format_bytes
 
-from ..queries.read_progress import Progress
+from ..queries.read_progress import ReadProgress
 
 POLL_MS = 250
 
 
 def state(title: str, text: str, *steps: Any, tone: str = "quiet") -> html.Section:
-    """A sentence that says what is so, one that says why, and what to do about it."""
+    """Return a message: a title, the reason, and what to do about it.
+
+    Parameters
+    ----------
+    title
+        What is the case.
+    text
+        The reason.
+    *steps
+        What to do, a paragraph each.
+    tone
+        Class of the message: ``quiet`` or ``error``.
+    """
     advice = [html.P(step, className="state-step") for step in steps]
     return html.Section(
         [html.H2(title), html.P(text), *advice], className=f"state state-{tone}", role="status"
@@ -20,15 +32,15 @@ def state(title: str, text: str, *steps: Any, tone: str = "quiet") -> html.Secti
 
 
 def command(text: str) -> html.Code:
-    """Something to type."""
+    """Return *text* as a command to type."""
     return html.Code(text, className="command")
 
 
 def no_runs(folder: str) -> html.Section:
-    """The folder holds nothing that we can open."""
+    """Return the message for a folder without any run or snapshot."""
     return state(
         "No recordings yet",
-        f"Nothing below {folder} is a run or a memory snapshot. This page looks again by itself.",
+        f"Nothing below {folder} is a run or a memory snapshot. This page checks again by itself.",
         ["Record a training script: ", command('with vramscope.record("traces/first"):')],
         ["Or try it without a script: ", command("vramscope demo")],
         ["Files that torch wrote open too: ", command("vramscope serve snapshot.pickle")],
@@ -36,11 +48,11 @@ def no_runs(folder: str) -> html.Section:
 
 
 def nothing_recorded(live: bool) -> html.Section:
-    """A run without a single event."""
+    """Return the message for a run without events."""
     if live:
         return state(
             "Waiting for the first event",
-            "The run has started; no memory has moved yet. This page follows by itself.",
+            "The run has started; nothing has been allocated yet. This page updates by itself.",
         )
     return state(
         "Nothing was recorded",
@@ -52,54 +64,74 @@ def nothing_recorded(live: bool) -> html.Section:
 
 
 def counters_only(way: Any) -> html.Section:
-    """A run whose allocator was sampled, not followed."""
+    """Return the message for a run with counters only; *way* links to the page that shows them."""
     return state(
         "Counters, no events",
-        'This run was recorded with mode="counters": levels at samples, but no single allocation.',
-        ["What the samples say is in the ", way],
+        'This run was recorded with mode="counters": samples of the totals, but no single allocations.',
+        ["The samples are shown in the ", way],
     )
 
 
 def failure(message: str) -> html.Section:
-    """Something that was asked for cannot be had."""
+    """Return the message for a page that cannot be shown."""
     return state(
         "This cannot be shown", message, html.A("Back to all runs", href="/", className="link"), tone="error"
     )
 
 
-def working(title: str, is_reading: bool, read: Progress | None = None) -> html.Section:
-    """A page that takes its time: what happens; the page comes by itself."""
+def working(title: str, is_reading: bool, read: ReadProgress | None = None) -> html.Section:
+    """Return what is shown while a page takes long; the page replaces it by itself.
+
+    Parameters
+    ----------
+    title
+        Title of the page.
+    is_reading
+        Whether the recording is being opened.
+    read
+        How much of the file is read; None where unknown.
+    """
     poll = dcc.Interval(id="poll", interval=POLL_MS)
-    said = html.Div(how_far(is_reading, read), id="how-far")
+    state_of_work = html.Div(how_far(is_reading, read), id="how-far")
     return html.Section(
-        [html.H2(f"{title} …"), said, html.Div(className="shimmer"), poll],
+        [html.H2(f"{title} …"), state_of_work, html.Div(className="shimmer"), poll],
         className="working", role="status",
     )  # fmt: skip
 
 
-def how_far(is_reading: bool, read: Progress | None) -> Any:
-    """What a page waits for, and how much of it is done."""
+def how_far(is_reading: bool, read: ReadProgress | None) -> Any:
+    """Return what a page waits for, and how much of it is done."""
     if read is not None and read.n_bytes:
         text = f"Reading the file: {format_bytes(read.n_read)} of {format_bytes(read.n_bytes)}."
         if read.n_read >= read.n_bytes:
-            text = f"All {format_bytes(read.n_bytes)} are read; ordering the events takes as long again."
+            text = f"All {format_bytes(read.n_bytes)} are read; sorting the events takes about as long again."
         bar = html.Progress(value=str(read.n_read), max=str(read.n_bytes), **{"aria-label": "Read"})
         return [html.P(text), bar]
     if is_reading:
-        return html.P("The recording is being opened: some seconds for every five million events.")
-    return html.P("The events are being counted.")
+        return html.P("Opening the recording: some seconds for every five million events.")
+    return html.P("Counting the events.")
 
 
 def alarm(stopped: str, *, is_other: bool, is_altered: bool = False) -> Any:
-    """Over a page whose run is not what it was; None where all is well."""
+    """Return the banner over a page whose run is not what it was; None where there is nothing to report.
+
+    Parameters
+    ----------
+    stopped
+        Why the recording stopped before the training; '' where it did not.
+    is_other
+        Whether another run replaced the one that the page began with.
+    is_altered
+        Whether the files changed after the run had ended.
+    """
     if stopped:
         return html.Div(
-            [html.Strong("Not recorded any more. "), f"The training may go on, but {stopped}"],
+            [html.Strong("The recording has stopped. "), f"The training may go on, but {stopped}"],
             className="banner", role="alert",
         )  # fmt: skip
     if is_other:
         text = (
-            "Another run was recorded in the place of the one that this page began with; this is the new one."
+            "Another run was recorded at the path of the one that this page began with; this is the new one."
         )
         return html.Div([html.Strong("Replaced. "), text], className="banner", role="alert")
     if is_altered:
@@ -112,14 +144,14 @@ def alarm(stopped: str, *, is_other: bool, is_altered: bool = False) -> Any:
 
 
 def gone(why: str = "") -> html.Div:
-    """The banner over a page whose run disappeared, or cannot be read any more, while it was open.
+    """Return the banner over an open page whose run was deleted, or can no longer be read.
 
     Parameters
     ----------
     why
-        What is wrong with the files; empty where there are none any more.
+        What is wrong with the files; empty where they no longer exist.
     """
     word = "Damaged. " if why else "Gone. "
-    text = f"This run cannot be read any more: {why} " if why else "This run was moved or deleted. "
+    text = f"This run can no longer be read: {why} " if why else "This run was moved or deleted. "
     shown = [html.Strong(word), text, "What you see is the last state that was read. "]
     return html.Div([*shown, html.A("All runs", href="/")], className="banner", role="alert")

@@ -1,7 +1,7 @@
-"""A box to type in, whose text is taken once the fingers rest.
+"""A text box whose value is taken a quarter of a second after the last letter.
 
-Dash's own ``debounce=0.3`` puts the caret back to where it was at the last letter, so that who types fast
-finds the letters scrambled. This one never touches the box.
+Dash's own ``debounce=0.3`` resets the caret to its position at the last letter, which scrambles the letters
+of a fast typist. This one never writes into the box.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dash import ClientsideFunction, Input, Output, dcc
 
 
 def box(name: str, value: str | None = None, **look: Any) -> list[Any]:
-    """The box ``<name>-box`` and the store *name*, which follows it a quarter of a second later."""
+    """Return the box ``<name>-box`` and the store *name*, which follows it a quarter of a second later."""
     typed = {} if value is None else {"value": value}
     return [dcc.Input(id=f"{name}-box", **typed, **look), dcc.Store(id=name, data=value)]
 
 
 def register(app: Any, name: str) -> None:
-    """The callback of one box."""
+    """Register the callback of one box."""
     app.clientside_callback(
         ClientsideFunction("vramscope", "rested"),
         Output(name, "data"),

@@ -1,1 +1,1 @@
-"""Columns to plain dicts of Plotly JSON: pure, no Dash, no recordings opened."""
+"""Figures: pure functions from columns to dicts of Plotly JSON, without Dash and without I/O."""

@@ -1,9 +1,9 @@
-"""Which allocation is at each pixel of the active-memory timeline? Every live allocation has its band.
+"""The allocation at each pixel of the active-memory timeline, where every live allocation has a band.
 
-The order of the bands at any instant is the order of birth: a new block comes on top, a freed one lets those
-above it fall. So no geometry is stored: a column of pixels is the live set of one instant, summed up and
-searched. Live sets come from key-frames and what was born since. Where very many blocks live at once, those
-below an eighth of a pixel are drawn as one band at the top, whose outline is exact.
+The bands of an instant are in the order of allocation: a new block is on top, and a free lowers those above
+it. So no geometry is stored: a column of pixels is the live set of one instant, its sizes summed up and
+searched. A live set comes from a key-frame and the allocations since. Where very many blocks are live at
+once, those below an eighth of a pixel are drawn as one band at the top, whose outline is exact.
 """
 
 from dataclasses import dataclass
@@ -16,23 +16,23 @@ from vramscope.analysis.lifetimes import ALIVE, BEFORE, Allocations
 
 KIB, MIB = 1 << 10, 1 << 20
 EMPTY, SMALLER = -1, -2
-"""Above all memory; blocks too small to be seen here."""
+"""Ids of pixels above all memory, and of blocks too small to be seen at this zoom."""
 
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """The index's choice between memory, time and what can be seen."""
+    """Settings of the index: they trade memory and time against the blocks that are drawn."""
 
     cuts: tuple[int, ...] = (2 * MIB, 64 * KIB, 0)
-    """Bytes: a level shows blocks from this size. The coarsest that loses nothing visible is used."""
+    """Smallest block of each level in bytes. The coarsest level that loses nothing visible is used."""
     most_bands: int = 6000
-    """With no more live at once everything is drawn; beyond, a view would take more than 100 ms."""
+    """Up to this number of live blocks all are drawn; beyond, a view would take more than 100 ms."""
     least_distance: int = 2048
-    """Instants between two lists of what is live, at least."""
+    """Least number of instants between two key-frames."""
 
 
 class Box(NamedTuple):
-    """What is drawn: instants of the columns, bytes from bottom to top, rows of pixels."""
+    """The drawn region: an instant per column, bytes from bottom to top, rows of pixels."""
 
     instants: NDArray[Any]
     low: float
@@ -42,22 +42,22 @@ class Box(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The allocations of at least ``cut`` bytes, by birth; what is live at every ``distance`` instants."""
+    """Allocations of at least ``cut`` bytes, oldest first, with a key-frame every ``distance`` instants."""
 
     cut: int
     rows: NDArray[Any]
-    """Of the lifetimes."""
+    """Rows of the lifetimes."""
     born: NDArray[Any]
     dies: NDArray[Any]
-    """Last instant at which it is live."""
+    """Last instant at which each allocation is live."""
     size: NDArray[Any]
     distance: int
     frames: tuple[NDArray[Any], ...]
     most: int
-    """Live at once."""
+    """Greatest number of allocations live at once."""
 
     def live(self, instant: int) -> NDArray[Any]:
-        """Indices into ``rows`` of what is live at *instant*, in order of birth."""
+        """Return the indices into ``rows`` of the allocations live at *instant*, in order of allocation."""
         frame = instant // self.distance
         first, last = np.searchsorted(self.born, np.array([frame * self.distance, instant], self.born.dtype))
         found = np.concatenate([self.frames[frame], np.arange(first, last, dtype=np.int32)])
@@ -66,22 +66,32 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Bands:
-    """All levels of one recording, coarsest first, and the exact outline."""
+    """Index of the bands of one recording: its levels, coarsest first, and the exact outline."""
 
     levels: tuple[Level, ...]
     allocated: NDArray[Any]
-    """By instant."""
+    """Allocated bytes by instant."""
     most_bands: int
 
     def level_for(self, bytes_per_pixel: float) -> Level:
-        """The coarsest level that leaves out only what could not be seen."""
+        """Return the coarsest level that leaves out only what could not be seen."""
         if self.levels[-1].most <= self.most_bands:
             return self.levels[-1]
         return next((level for level in self.levels if level.cut * 8 <= bytes_per_pixel), self.levels[-1])
 
 
 def bands(found: Allocations, allocated: NDArray[Any], detail: Detail | None = None) -> Bands:
-    """The index; about 0.3 s and 50 MB per million allocations."""
+    """Return the index; about 0.3 s and 50 MB per million allocations.
+
+    Parameters
+    ----------
+    found
+        The lifetimes.
+    allocated
+        Allocated bytes, shape (instants,).
+    detail
+        Settings of the index; the defaults where None.
+    """
     detail = detail or Detail()
     last = len(allocated) - 1
     dies = np.where(found.free_event == ALIVE, last, found.free_event)
@@ -104,7 +114,7 @@ def bands(found: Allocations, allocated: NDArray[Any], detail: Detail | None = N
 def _frames(
     born: NDArray[Any], dies: NDArray[Any], last: int, distance: int
 ) -> tuple[NDArray[Any], NDArray[Any], tuple[NDArray[Any], ...]]:
-    """Births and deaths in the smallest type, and which allocations are live at every *distance* instants."""
+    """Return births and deaths in the smallest type, and the live set at every *distance* instants."""
     kind = np.int32 if last < 2**31 - 1 else np.int64
     born, dies = born.astype(kind), dies.astype(kind)
     frames = [np.flatnonzero((born < 0) & (dies >= 0)).astype(np.int32)]
@@ -123,8 +133,17 @@ def _most(born: NDArray[Any], dies: NDArray[Any], last: int) -> int:
 
 
 def fullest(position: NDArray[Any], allocated: NDArray[Any], borders: NDArray[Any]) -> NDArray[Any]:
-    """For each column between *borders* the instant at which most was allocated, the level it begins with
-    included; so peaks are exact at every zoom."""
+    """Return the instant of the most allocated bytes in each column, so that peaks are exact at every zoom.
+
+    Parameters
+    ----------
+    position
+        Position of each instant on the axis, shape (instants,).
+    allocated
+        Allocated bytes, shape (instants,).
+    borders
+        Borders of the columns, shape (columns + 1,). The level on entry to a column counts as part of it.
+    """
     edge = np.searchsorted(position, borders)
     first = np.maximum(edge[:-1] - 1, 0)
     stop = np.maximum(edge[1:], first + 1)
@@ -133,22 +152,22 @@ def fullest(position: NDArray[Any], allocated: NDArray[Any], borders: NDArray[An
 
 
 def raster(index: Bands, box: Box) -> tuple[NDArray[Any], Level]:
-    """Row of the lifetimes at each pixel, shape (columns, height) from the bottom up; EMPTY or SMALLER."""
+    """Return the lifetimes' row, EMPTY or SMALLER at each pixel, shape (columns, height), bottom up."""
     step = (box.high - box.low) / box.height
     level = index.level_for(step)
-    centres = box.low + (np.arange(box.height) + 0.5) * step
+    centers = box.low + (np.arange(box.height) + 0.5) * step
     unique, column = np.unique(box.instants, return_inverse=True)
     painted = np.empty((len(unique), box.height), np.int32)
     for i, instant in enumerate(unique.tolist()):
-        painted[i] = _column(level, instant, centres, int(index.allocated[instant]))
+        painted[i] = _column(level, instant, centers, int(index.allocated[instant]))
     return painted[column], level
 
 
-def _column(level: Level, instant: int, centres: NDArray[Any], total: int) -> NDArray[Any]:
+def _column(level: Level, instant: int, centers: NDArray[Any], total: int) -> NDArray[Any]:
     live = level.live(instant)
     tops = np.cumsum(level.size[live])
-    at = np.searchsorted(tops, centres, side="right")
+    at = np.searchsorted(tops, centers, side="right")
     names = np.append(level.rows[live], SMALLER).astype(np.int32)
     found = names[at]
-    found[(centres >= total) | (centres < 0)] = EMPTY
+    found[(centers >= total) | (centers < 0)] = EMPTY
     return found

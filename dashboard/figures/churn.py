@@ -1,4 +1,4 @@
-"""What came from the driver and went back, step by step: up and down from zero; retries are marked."""
+"""The chart of cudaMalloc and cudaFree by step, up and down from zero; retries are marked."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -22,29 +22,29 @@ from .drawing.theme import (
 from .steps import spacing
 
 MOST_BARS = 160
-CAME, WENT, RETRY, FAILED = "from the driver", "back to the driver", "retry", "out of memory"
+CAME, WENT, RETRY, FAILED = "cudaMalloc", "cudaFree", "retry", "out of memory"
 _ZERO = "rgba(128,128,128,0.6)"
-COLOUR = {CAME: SKY, WENT: "#7A8896", RETRY: ORANGE, FAILED: VERMILION}
+COLOR = {CAME: SKY, WENT: "#7A8896", RETRY: ORANGE, FAILED: VERMILION}
 
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Sums of neighbouring steps; one row a bar."""
+    """Sums over neighboring steps; one row per bar."""
 
     per_bar: int
     index: NDArray[Any]
-    """Number of the first step."""
+    """Number of the first step of each bar."""
     instant: NDArray[Any]
-    """At which it begins."""
+    """Instant at which each bar begins."""
     came: NDArray[Any]
-    """Bytes."""
+    """Bytes from cudaMalloc; ``went`` those of cudaFree."""
     went: NDArray[Any]
     retries: NDArray[Any]
     failures: NDArray[Any]
 
 
 def bars_of(found: ChurnOverTime, steps: Steps) -> Bars:
-    """*found* without what lies outside of steps; as many rows as *steps* at least."""
+    """Return the sums of *found*, which has no rows outside of steps and at least as many rows as *steps*."""
     per_bar = -(-len(steps) // MOST_BARS) or 1
     first = np.arange(0, len(steps), per_bar)
     columns = (found.made_bytes, found.released_bytes, found.n_retries, found.n_ooms)
@@ -53,13 +53,13 @@ def bars_of(found: ChurnOverTime, steps: Steps) -> Bars:
 
 
 def present(bars: Bars) -> list[tuple[str, str]]:
-    """Name and colour of what occurs."""
+    """Return name and color of the kinds that occur."""
     values = {CAME: bars.came, WENT: bars.went, RETRY: bars.retries, FAILED: bars.failures}
-    return [(name, COLOUR[name]) for name, column in values.items() if column.any()]
+    return [(name, COLOR[name]) for name, column in values.items() if column.any()]
 
 
 def figure(bars: Bars) -> dict[str, Any]:
-    """Bars over the steps' numbers; a click gives the instant at which the step begins."""
+    """Return bars over the numbers of the steps; a click gives the instant at which the step begins."""
     unit, unit_name = byte_unit(int(max(bars.came.max(initial=0), bars.went.max(initial=0))))
     top = float(bars.came.max(initial=1)) / unit
     drawn = [_bar(CAME, bars, bars.came, unit), _bar(WENT, bars, -bars.went, unit)]
@@ -80,7 +80,7 @@ def _bar(name: str, bars: Bars, n_bytes: NDArray[Any], unit: int) -> dict[str, A
     return {
         "type": "bar", "name": name, "uid": f"churn-{name}", "x": pack(bars.index),
         "y": pack(scaled(n_bytes, unit)), "customdata": pack(bars.instant),
-        "offset": 0, "width": 0.85 * bars.per_bar, "marker": {"color": COLOUR[name]},
+        "offset": 0, "width": 0.85 * bars.per_bar, "marker": {"color": COLOR[name]},
         "hovertemplate": "%{y:.2f}",
     }  # fmt: skip
 
@@ -91,5 +91,5 @@ def _signs(name: str, symbol: str, bars: Bars, count: NDArray[Any], height: floa
         "type": "scatter", "mode": "markers", "name": name, "uid": f"churn-{name}",
         "x": pack(bars.index[rows] + 0.42 * bars.per_bar), "y": [height] * len(rows),
         "customdata": pack(bars.instant[rows]), "text": [f"{n:,}" for n in count[rows].tolist()],
-        "marker": {"symbol": symbol, "size": 9, "color": COLOUR[name]}, "hovertemplate": "%{text}",
+        "marker": {"symbol": symbol, "size": 9, "color": COLOR[name]}, "hovertemplate": "%{text}",
     }  # fmt: skip

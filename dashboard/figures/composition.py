@@ -1,4 +1,4 @@
-"""What did the reserved bytes consist of over time? Areas that sum up to reserved."""
+"""The chart of the parts of reserved bytes over time: areas that sum up to reserved."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from .timeline import figure as whole
 from .timeline import traces as all_traces
 
 PARTS = ("requested", "rounding", "pending", "inactive_split", "releasable")
-COLOUR = {
+COLOR = {
     "requested": "#7A8896", "rounding": "#CC79A7", "pending": "#E69F00", "inactive_split": "#D55E00",
     "releasable": "#56B4E9",
 }  # fmt: skip
@@ -21,7 +21,7 @@ COLUMNS = 150
 
 
 def figure(series: Series, parts: Any, view: Window, at: int) -> dict[str, Any]:
-    """The areas over the same axes as the overview."""
+    """Return the areas over the same axes as the overview."""
     made = whole(series, view, ("reserved",), at)
     made["data"] = traces(series, parts, view, at)
     if len(series.phases.start) or len(series.steps.start):
@@ -31,7 +31,7 @@ def figure(series: Series, parts: Any, view: Window, at: int) -> dict[str, Any]:
 
 
 def traces(series: Series, parts: Any, view: Window, at: int) -> list[dict[str, Any]]:
-    """Areas first, then what the overview has below its curves; the same list for every window."""
+    """Return the areas, then the overview's traces below its curves; the same list for every window."""
     instants, position = _sampled(series, parts, view)
     unit, name = byte_unit(int(parts.reserved.max(initial=0)))
     areas = [_area(part, position, getattr(parts, part)[instants], unit, name) for part in PARTS]
@@ -40,7 +40,7 @@ def traces(series: Series, parts: Any, view: Window, at: int) -> list[dict[str, 
 
 
 def _sampled(series: Series, parts: Any, view: Window) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Instants with the extremes of reserved and of the free pieces, and the levels at both edges."""
+    """Return the instants with the extremes of reserved and inactive_split, and the levels at both edges."""
     entry = max(int(np.searchsorted(series.position, view.start, "right")) - 1, 0)
     stop = max(int(np.searchsorted(series.position, view.end, "right")), entry + 1)
     edges = time_edges(series.position, entry, stop, COLUMNS)
@@ -54,6 +54,6 @@ def _sampled(series: Series, parts: Any, view: Window) -> tuple[NDArray[Any], ND
 def _area(part: str, x: NDArray[Any], n_bytes: NDArray[Any], unit: int, unit_name: str) -> dict[str, Any]:
     return {
         "type": "scatter", "mode": "lines", "uid": part, "name": part, "meta": unit_name, "x": pack(x),
-        "y": pack(scaled(n_bytes, unit)), "stackgroup": "parts", "fillcolor": COLOUR[part],
-        "line": {"shape": "hv", "width": 0, "color": COLOUR[part]},
+        "y": pack(scaled(n_bytes, unit)), "stackgroup": "parts", "fillcolor": COLOR[part],
+        "line": {"shape": "hv", "width": 0, "color": COLOR[part]},
     }  # fmt: skip

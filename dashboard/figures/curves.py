@@ -1,4 +1,4 @@
-"""What was reserved over a run as it was, and as it would have been: lines over the allocated bytes."""
+"""The chart of reserved bytes of a run, as recorded and as replayed, over the allocated bytes."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,19 +19,33 @@ from .drawing.theme import (
 )
 
 
-class Curve(NamedTuple):
-    """Bytes after events, by event."""
+class NamedCurve(NamedTuple):
+    """A curve with a name: bytes after each event."""
 
     name: str
     events: NDArray[Any]
     n_bytes: NDArray[Any]
 
 
-COLOUR = {"before": SKY, "after": GREEN, "allocated": "#7A8896", "capacity": VERMILION}
+COLOR = {"before": SKY, "after": GREEN, "allocated": "#7A8896", "capacity": VERMILION}
 
 
-def figure(before: Curve, after: Curve | None, allocated: Curve, capacity: int = 0) -> dict[str, Any]:
-    """*capacity* is drawn where it is near enough to what is reserved to be seen with it; 0: not."""
+def figure(
+    before: NamedCurve, after: NamedCurve | None, allocated: NamedCurve, capacity: int = 0
+) -> dict[str, Any]:
+    """Return the lines of reserved bytes over the area of allocated bytes.
+
+    Parameters
+    ----------
+    before
+        Reserved bytes as recorded.
+    after
+        Reserved bytes with a setting; None where none is chosen.
+    allocated
+        Allocated bytes.
+    capacity
+        Bytes that the allocator can reserve; 0 where unknown. Drawn up to twice the greatest of the curves.
+    """
     curves = [curve for curve in (allocated, before, after) if curve is not None]
     top = max(int(curve.n_bytes.max(initial=0)) for curve in curves)
     shown = 0 < capacity <= 2 * top
@@ -51,8 +65,8 @@ def figure(before: Curve, after: Curve | None, allocated: Curve, capacity: int =
     }
 
 
-def _line(kind: str, curve: Curve, unit: int, **more: str) -> dict[str, Any]:
-    style = {"width": 2 if kind != "allocated" else 1, "color": COLOUR[kind], "shape": "hv"}
+def _line(kind: str, curve: NamedCurve, unit: int, **more: str) -> dict[str, Any]:
+    style = {"width": 2 if kind != "allocated" else 1, "color": COLOR[kind], "shape": "hv"}
     fill = {"fill": more["fill"], "fillcolor": "rgba(122, 136, 150, .22)"} if "fill" in more else {}
     return {
         "type": "scatter", "mode": "lines", "name": esc(curve.name, 60), "uid": f"fit{kind}",
@@ -62,12 +76,12 @@ def _line(kind: str, curve: Curve, unit: int, **more: str) -> dict[str, Any]:
 
 
 def _limit(level: float) -> dict[str, Any]:
-    style = {"color": COLOUR["capacity"], "width": 1.5, "dash": "dash"}
+    style = {"color": COLOR["capacity"], "width": 1.5, "dash": "dash"}
     return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": level, "y1": level, "line": style}
 
 
 def outline(events: Sequence[int] | NDArray[Any], levels: NDArray[Any]) -> NDArray[Any]:
-    """The greatest of *levels* (by instant) up to each of *events*, from the one before."""
+    """Return the greatest of *levels*, which are by instant, between each of *events* and the one before."""
     if not len(levels) or not len(events):
         return np.zeros(len(events), "i8")
     edges = np.clip(np.asarray(events) + 1, 0, len(levels) - 1)

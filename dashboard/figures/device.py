@@ -1,4 +1,4 @@
-"""What filled the device at every sample? Areas from the tensors up to other processes, free above them."""
+"""The chart of the device's memory by sample: areas from the tensors up to other processes."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from .drawing.theme import (
 )
 
 COLUMNS = 150
-COLOUR = {
+COLOR = {
     "requested": "#7A8896", "allocated": "#7A8896", "rounding": "#CC79A7", "pending": "#E69F00",
     "inactive_split": "#D55E00", "releasable": "#56B4E9", "private_pools": "#8C6D31",
     "own_outside": "#009E73", "others": "#6A51A3", "unattributed": "#999999", "outside": "#009E73",
@@ -23,7 +23,7 @@ COLOUR = {
 
 
 def figure(found: Any, row: int) -> dict[str, Any]:
-    """Stacked over seconds since the first sample; *row* is marked."""
+    """Return the parts stacked over seconds since the first sample; the sample *row* is marked."""
     level = np.maximum(np.where(found.used >= 0, found.used, found.reserved), 0)
     kept = np.arange(len(level))
     if len(level) > 3 * COLUMNS:
@@ -35,7 +35,7 @@ def figure(found: Any, row: int) -> dict[str, Any]:
         _area(name, x, values[kept], kept, unit) for name, values in stacked(found).items() if values.any()
     ]
     total = found.total[kept]
-    # A device far from full would press everything else flat.
+    # The line of a device that is far from full would press everything else flat.
     lines = [_limit(x, total, unit)] if 0 < total.max(initial=0) <= 2.5 * top else []
     at = float((found.time_ns[row] - found.time_ns[0]) / 1e9)
     cursor = {
@@ -53,8 +53,8 @@ def figure(found: Any, row: int) -> dict[str, Any]:
 
 
 def stacked(found: Any) -> dict[str, NDArray[Any]]:
-    """Parts by name; where a part is not known at a sample, what is left of the sum it belongs to."""
-    parts = {name: np.maximum(getattr(found, name), 0) for name in COLOUR if hasattr(found, name)}
+    """Return parts by name; where a part is unknown at a sample, the remainder of the sum it belongs to."""
+    parts = {name: np.maximum(getattr(found, name), 0) for name in COLOR if hasattr(found, name)}
     unknown = found.requested < 0
     parts["allocated"] = np.where(unknown, np.maximum(found.allocated, 0), 0)
     inside = (
@@ -78,8 +78,8 @@ def stacked(found: Any) -> dict[str, NDArray[Any]]:
 def _area(name: str, x: NDArray[Any], n_bytes: NDArray[Any], rows: NDArray[Any], unit: int) -> dict[str, Any]:
     return {
         "type": "scatter", "mode": "lines", "uid": f"part-{name}", "name": name.replace("_", " "),
-        "stackgroup": "all", "x": pack(x), "y": pack(scaled(n_bytes, unit)), "fillcolor": COLOUR[name],
-        "customdata": pack(rows), "line": {"shape": "hv", "width": 0, "color": COLOUR[name]},
+        "stackgroup": "all", "x": pack(x), "y": pack(scaled(n_bytes, unit)), "fillcolor": COLOR[name],
+        "customdata": pack(rows), "line": {"shape": "hv", "width": 0, "color": COLOR[name]},
         "hovertemplate": "%{y:.2f}",
     }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The largest free block of each kind of memory, at the instants that were looked at."""
+"""The chart of the largest free block of each kind of memory, at the instants of the analysis."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -22,28 +22,28 @@ from .drawing.theme import (
     scaled,
 )
 
-COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, "#6A51A3")
+COLORS = (BLUE, ORANGE, GREEN, PURPLE, SKY, "#6A51A3")
 
 
-class Kind(NamedTuple):
-    """Memory whose free blocks serve the same requests."""
+class BlockKind(NamedTuple):
+    """A pool, stream and size class, whose free blocks serve the same requests."""
 
     name: str
-    colour: str
+    color: str
     rows: NDArray[Any]
-    """Of the table."""
+    """Rows of the table."""
 
 
-def kinds_of(found: LargestFree, pools: Sequence[tuple[int, int]]) -> list[Kind]:
-    """Those with most free bytes first."""
+def kinds_of(found: LargestFree, pools: Sequence[tuple[int, int]]) -> list[BlockKind]:
+    """Return the kinds that occur, those with most free bytes first; as many as there are colors."""
     columns = np.stack([found.pool.astype("i8"), found.stream.astype("i8"), found.is_large.astype("i8")])
     known, of = np.unique(columns, axis=1, return_inverse=True)
     of = of.reshape(-1)
     most = [int(found.free[of == kind].max(initial=0)) for kind in range(known.shape[1])]
-    order = sorted(range(len(most)), key=lambda kind: -most[kind])[: len(COLOURS)]
+    order = sorted(range(len(most)), key=lambda kind: -most[kind])[: len(COLORS)]
     streams = np.unique(known[1]).tolist()
     return [
-        Kind(_name(known[:, kind].tolist(), pools, streams), COLOURS[i], np.flatnonzero(of == kind))
+        BlockKind(_name(known[:, kind].tolist(), pools, streams), COLORS[i], np.flatnonzero(of == kind))
         for i, kind in enumerate(order)
     ]
 
@@ -58,11 +58,11 @@ def _name(kind: list[int], pools: Sequence[tuple[int, int]], streams: list[int])
     return ", ".join(words)
 
 
-def figure(series: Series, found: LargestFree, kinds: Sequence[Kind]) -> dict[str, Any]:
-    """A line each."""
+def figure(series: Series, found: LargestFree, kinds: Sequence[BlockKind]) -> dict[str, Any]:
+    """Return a line for each kind."""
     unit, unit_name = byte_unit(int(found.largest.max(initial=0)))
     lines = [
-        _line(kind.name, kind.colour, _places(series, found.instant[kind.rows]), found.largest[kind.rows],
+        _line(kind.name, kind.color, _places(series, found.instant[kind.rows]), found.largest[kind.rows],
               found.instant[kind.rows], unit)
         for kind in kinds
     ]  # fmt: skip
@@ -83,11 +83,11 @@ def _places(series: Series, instants: NDArray[Any]) -> NDArray[Any]:
 
 
 def _line(
-    name: str, colour: str, x: NDArray[Any], n_bytes: NDArray[Any], instants: NDArray[Any], unit: int
+    name: str, color: str, x: NDArray[Any], n_bytes: NDArray[Any], instants: NDArray[Any], unit: int
 ) -> dict[str, Any]:
     return {
         "type": "scatter", "mode": "lines+markers", "name": name, "uid": f"free-{name}", "x": pack(x),
         "y": pack(scaled(n_bytes, unit)), "customdata": pack(instants),
-        "marker": {"size": 3.5, "color": colour}, "hovertemplate": "%{y:.2f}",
-        "line": {"width": 1.6, "color": colour, "shape": "hv"},
+        "marker": {"size": 3.5, "color": color}, "hovertemplate": "%{y:.2f}",
+        "line": {"width": 1.6, "color": color, "shape": "hv"},
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""How did what some lines hold grow, at the same point of every step?"""
+"""The chart of the bytes that some lines hold at the same point of every step."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,14 +23,26 @@ from .drawing.theme import (
 )
 from .steps import spacing
 
-COLOURS = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, SKY, "#6A51A3", "#7A8896")
+COLORS = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, SKY, "#6A51A3", "#7A8896")
 COLUMNS = 200
 
 
 def figure(
     levels: NDArray[Any], names: Sequence[str], x: NDArray[Any], dashes: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """A line each; *levels* has shape (lines, steps) in bytes, *x* the number of each step."""
+    """Return one line for each row of *levels*.
+
+    Parameters
+    ----------
+    levels
+        Bytes, shape (lines, steps).
+    names
+        A name for each line.
+    x
+        Number of each step, shape (steps,).
+    dashes
+        Plotly's dash of each line; solid where missing.
+    """
     unit, unit_name = byte_unit(int(levels.max(initial=0)))
     lines = [
         _line(level, name, i, x, unit) for i, (level, name) in enumerate(zip(levels, names, strict=True))
@@ -50,9 +62,9 @@ def _line(level: NDArray[Any], name: str, i: int, x: NDArray[Any], unit: int) ->
     kept = np.arange(len(level))
     if len(level) > 2 * COLUMNS:
         kept = m4([level], even_edges(0, len(level), COLUMNS))
-    colour = COLOURS[i % len(COLOURS)]
+    color = COLORS[i % len(COLORS)]
     return {
         "type": "scatter", "mode": "lines+markers" if len(kept) <= 60 else "lines", "name": esc(name, 60),
         "uid": f"growth{i}", "x": pack(x[kept]), "y": pack(scaled(level[kept], unit)),
-        "line": {"width": 2, "color": colour}, "marker": {"size": 6}, "hovertemplate": "%{y:.2f}",
+        "line": {"width": 2, "color": color}, "marker": {"size": 6}, "hovertemplate": "%{y:.2f}",
     }  # fmt: skip

@@ -1,7 +1,8 @@
-"""Which calls lead to the bytes? An icicle of at most MAX_NODES; what is cut is shown as "other"."""
+"""The icicle of the calls that lead to live bytes: at most MAX_NODES boxes, the rest is "other"."""
 
 from typing import Any
 
+from vramscope.analysis.lines import NO_STACK
 from vramscope.analysis.tree import Tree, prune
 from vramscope.units import format_bytes, format_share
 
@@ -16,12 +17,12 @@ _TINTS = ("#A9CCE3", "#F5CBA7", "#A9DFBF", "#E8C1DD", "#F7E7A1", "#B8D8E8", "#D5
 _NEUTRAL = "#C9D0D8"
 INK = "#10202C"
 
-WORDS = {"(all)": "all live memory", "(no stack)": "no stack recorded", "(framework only)": "libraries only",
+WORDS = {"(all)": "all live memory", "(no stack)": NO_STACK, "(framework only)": "libraries only",
          "(other)": "other, smaller"}  # fmt: skip
 
 
 def figure(whole: Tree, root: int = 0) -> dict[str, Any]:
-    """The icicle below a row of *whole*; ``customdata`` is where a click on a box leads."""
+    """Return the icicle below the row *root* of *whole*; ``customdata`` is the target of a click on a box."""
     drawn = prune(whole, root, MAX_NODES)
     n_rows = range(len(drawn))
     share = min(1.0, max(_levels(drawn), 2) * ROW_PX / height_px(whole))
@@ -39,7 +40,7 @@ def figure(whole: Tree, root: int = 0) -> dict[str, Any]:
         "customdata": [_target(drawn, row) for row in n_rows],
         "tiling": {"orientation": "v", "pad": 1}, "domain": {"y": [1 - share, 1]}, "leaf": {"opacity": 1},
         "maxdepth": max(_levels(drawn), 2), "pathbar": {"visible": False},
-        "marker": {"colors": [_colour(drawn, row) for row in n_rows], "line": {"width": 0}},
+        "marker": {"colors": [_color(drawn, row) for row in n_rows], "line": {"width": 0}},
         "textposition": "middle left", "insidetextfont": {"size": 12, "color": INK},
     }  # fmt: skip
     layout = base_layout(hovermode="closest", uniformtext={"minsize": 11, "mode": "hide"})
@@ -47,12 +48,12 @@ def figure(whole: Tree, root: int = 0) -> dict[str, Any]:
 
 
 def height_px(whole: Tree) -> int:
-    """Of the whole tree's picture; kept while the user goes into it, so that nothing below jumps."""
+    """Return the height for the whole tree; it stays while the user zooms in, so that nothing below moves."""
     return ROW_PX * min(max(_levels(prune(whole, 0, MAX_NODES)), MIN_ROWS), MAX_ROWS)
 
 
 def _levels(drawn: Tree) -> int:
-    """How deep boxes are that can be seen: those of a hundredth of the width."""
+    """Return the depth of the visible boxes: those of at least a hundredth of the width."""
     level = [1] * len(drawn)
     for row, parent in enumerate(drawn.parent.tolist()):
         level[row] = level[parent] + 1 if row else 1
@@ -61,12 +62,12 @@ def _levels(drawn: Tree) -> int:
 
 
 def _room(drawn: Tree, row: int) -> int:
-    """Letters that fit into a box, on a picture of 1,000 pixels."""
+    """Return the number of letters that fit into a box, in a picture 1,000 pixels wide."""
     return int(drawn.total_bytes[row]) * 145 // max(int(drawn.total_bytes[0]), 1)
 
 
 def _label(drawn: Tree, row: int, room: int) -> str:
-    """The longest name that fits: Plotly would shrink the letters, or leave them out."""
+    """Return the longest name that fits: Plotly would shrink the letters, or leave them out."""
     frame = drawn.frame(row)
     names = [f"{frame.function} {place(frame)}", f"{frame.function}:{frame.line}", frame.function]
     if not frame.file:
@@ -85,12 +86,12 @@ def _size(n_bytes: int, whole: int, room: int) -> str:
 
 
 def _target(drawn: Tree, row: int) -> int:
-    """An "other" leads to its caller, which then has room to show more."""
+    """Return the node of a box; that of the caller for "other", which then has space to show more."""
     node = int(drawn.node[row])
     return node if node >= 0 else int(drawn.node[drawn.parent[row]])
 
 
-def _colour(drawn: Tree, row: int) -> str:
+def _color(drawn: Tree, row: int) -> str:
     if not drawn.frame(row).file:
         return _NEUTRAL
     return _TINTS[(3 * int(drawn.function[row]) + int(drawn.file[row])) % len(_TINTS)]

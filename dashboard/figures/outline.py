@@ -1,4 +1,4 @@
-"""The exact total over the bands of the allocations, with phases and steps below."""
+"""The axes and exact outline over the bands of allocations, with phases and steps below."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _SHOWN = ("allocated",)
 
 
 def figure(series: Series, view: Window, heights: tuple[int, int] | None = None) -> dict[str, Any]:
-    """Axes for a canvas: zoom in both directions; *heights* in bytes, everything where None."""
+    """Return axes for a canvas, zoomable in both directions; *heights* is the zoom in bytes."""
     made = whole(series, view, _SHOWN, None)
     made["data"] = traces(series, view)
     made["layout"]["yaxis"] |= {"fixedrange": False, "rangemode": "tozero"}
@@ -22,7 +22,7 @@ def figure(series: Series, view: Window, heights: tuple[int, int] | None = None)
 
 
 def traces(series: Series, view: Window) -> list[dict[str, Any]]:
-    """As on the overview, the area empty: the canvas fills it."""
+    """Return the overview's traces with an empty area, which the canvas fills."""
     made = all_traces(series, view, _SHOWN, None)
     for trace in made:
         if trace["uid"] in ("allocated", "reserved"):

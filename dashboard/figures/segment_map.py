@@ -1,7 +1,7 @@
-"""How do the blocks lie in the segments? Reserved memory end to end, wrapped into rows of equal bytes.
+"""The map of blocks in segments: reserved memory end to end, wrapped into rows of equal bytes.
 
-Area is bytes everywhere, so a hole is as big as it looks. Rows of segments would not do: one of 2 GiB makes
-a hundred of 20 MiB invisible.
+Area is proportional to bytes everywhere, so a hole is as large as it looks. One row per segment would not
+work: a segment of 2 GiB makes a hundred of 20 MiB invisible.
 """
 
 from typing import Any
@@ -13,14 +13,24 @@ from vramscope.model.snapshot import BlockState, Snapshot
 
 EMPTY = -1
 FIRST_FREE = -10
-"""Row k of the blocks, where no tensor uses it, is ``FIRST_FREE - k``."""
+"""Id of block k, where no tensor uses it: ``FIRST_FREE - k``."""
 ROWS = 26
 _GAP_PIXELS = 4
-"""Segments of so many pixels are set off by one of them."""
+"""A segment of at least this many pixels ends with an empty one, to set it off from the next."""
 
 
 def block_ids(state: Snapshot, rows: NDArray[Any], address: NDArray[Any]) -> NDArray[Any]:
-    """For each block the allocation in it: of *rows*, whose addresses are *address*; else FIRST_FREE − k."""
+    """Return the id of each block: the allocation in it, else FIRST_FREE − k.
+
+    Parameters
+    ----------
+    state
+        Segments and blocks of the instant.
+    rows
+        Rows of the lifetimes of the live allocations.
+    address
+        Their addresses, shape of *rows*.
+    """
     blocks = state.blocks
     ids = FIRST_FREE - np.arange(len(blocks))
     if not len(rows):
@@ -32,7 +42,7 @@ def block_ids(state: Snapshot, rows: NDArray[Any], address: NDArray[Any]) -> NDA
 
 
 def is_whole(state: Snapshot) -> NDArray[Any]:
-    """Which blocks lie in a segment that is wholly free."""
+    """Return which blocks are in a wholly free segment."""
     used = state.blocks.state != BlockState.INACTIVE
     busy = np.bincount(state.blocks.segment[used], minlength=len(state.segments)) > 0
     whole: NDArray[Any] = ~busy[state.blocks.segment]
@@ -40,7 +50,7 @@ def is_whole(state: Snapshot) -> NDArray[Any]:
 
 
 def strip(state: Snapshot, ids: NDArray[Any], width: int, rows: int = ROWS) -> NDArray[Any]:
-    """The id at each pixel, shape (rows, width), from the lowest address on."""
+    """Return the id at each pixel, shape (rows, width), from the lowest address on."""
     total = int(state.segments.size.sum())
     n_pixels = width * rows
     if not total or not len(ids):

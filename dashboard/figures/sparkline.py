@@ -1,4 +1,4 @@
-"""How did memory move over a whole run, in the space of a word?"""
+"""The sparkline of a run: memory over its whole length, in the space of a word."""
 
 from typing import Any
 from urllib.parse import quote
@@ -12,7 +12,7 @@ COLUMNS = 96
 
 
 def outline(position: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
-    """The greatest value in each of COLUMNS equal stretches of *position*; the level stays between events."""
+    """Return the greatest value in each of COLUMNS equal intervals; a level holds between events."""
     if not len(values):
         return np.zeros(0, "i8")
     edges = time_edges(position, 0, len(values), COLUMNS)
@@ -26,7 +26,7 @@ def outline(position: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
 
 
 def image(allocated: NDArray[Any], reserved: NDArray[Any]) -> str:
-    """Both outlines as an SVG data URI, scaled to the greatest; neutral greys that serve both themes."""
+    """Return both outlines as an SVG data URI, scaled to the greatest value, in colors for both themes."""
     top = max(int(reserved.max(initial=0)), int(allocated.max(initial=0)), 1)
     body = _area(reserved, top, "#56B4E9", 0.35) + _area(allocated, top, "#7A8896", 0.9)
     box = f'viewBox="0 0 {COLUMNS} 28" preserveAspectRatio="none"'
@@ -34,7 +34,7 @@ def image(allocated: NDArray[Any], reserved: NDArray[Any]) -> str:
     return f"data:image/svg+xml,{quote(svg)}"
 
 
-def _area(values: NDArray[Any], top: int, colour: str, opacity: float) -> str:
+def _area(values: NDArray[Any], top: int, color: str, opacity: float) -> str:
     heights = 28 - values / top * 27
     points = " ".join(f"{x},{y:.1f} {x + 1},{y:.1f}" for x, y in enumerate(heights.tolist()))
-    return f'<polygon fill="{colour}" fill-opacity="{opacity}" points="0,28 {points} {COLUMNS},28"/>'
+    return f'<polygon fill="{color}" fill-opacity="{opacity}" points="0,28 {points} {COLUMNS},28"/>'

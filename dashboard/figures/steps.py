@@ -1,4 +1,4 @@
-"""How high did each step and each of its phases reach, and what filled one of them?"""
+"""The charts of peaks by step and phase, and of one step by category."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ from vramscope.model.marks import Category, Phase
 
 from .drawing.m4 import even_edges, m4
 from .drawing.theme import (
-    CATEGORY_COLOUR,
-    PHASE_COLOUR,
-    QUANTITY_COLOUR,
+    CATEGORY_COLOR,
+    PHASE_COLOR,
+    QUANTITY_COLOR,
     base_layout,
     byte_axis,
     byte_unit,
@@ -31,13 +31,22 @@ ORDER = (
 
 
 def peaks(found: StepPeaks, index: NDArray[Any], chosen: int | None, n_thinned: int = 0) -> dict[str, Any]:
-    """A line per phase over the steps, the whole step above them; *chosen* is a row of the steps. Of the
-    first *n_thinned* nothing but these peaks is known."""
+    """Return a line per phase over the steps, and one for the whole step.
+
+    Parameters
+    ----------
+    found
+        Peaks by step and phase.
+    index
+        Number of each step, shape (steps,).
+    chosen
+        Row of the step that is marked; None for none.
+    n_thinned
+        Number of first steps of which only the peaks are retained.
+    """
     unit, unit_name = byte_unit(int(found.per_step.allocated.max(initial=0)))
     lines = [
-        _line(
-            phase.name.lower().replace("_", " "), PHASE_COLOUR[phase], *_of_phase(found, phase, index), unit
-        )
+        _line(phase.name.lower().replace("_", " "), PHASE_COLOR[phase], *_of_phase(found, phase, index), unit)
         for phase in Phase
         if phase != Phase.OTHER and (found.per_phase.phase == phase).any()
     ]
@@ -57,11 +66,11 @@ def peaks(found: StepPeaks, index: NDArray[Any], chosen: int | None, n_thinned: 
 
 
 def levels(found: IntervalPeaks, index: NDArray[Any]) -> dict[str, Any]:
-    """Peak allocated and peak reserved of steps of which nothing else is known."""
+    """Return peak allocated and peak reserved of steps of which only the peaks are retained."""
     unit, unit_name = byte_unit(int(found.reserved.max(initial=0)))
     rows = np.arange(len(index))
     lines = [
-        _line(name, QUANTITY_COLOUR[name], index, getattr(found, name), rows, unit)
+        _line(name, QUANTITY_COLOR[name], index, getattr(found, name), rows, unit)
         | {"uid": name, "mode": "lines"}
         for name in ("reserved", "allocated")
     ]
@@ -81,7 +90,7 @@ def _step_axis(index: NDArray[Any]) -> dict[str, Any]:
 
 
 def spacing(span: int) -> int:
-    """Between the labels of so many steps: 1, 2 or 5 times a power of ten, at most 12 labels."""
+    """Return the distance of labels over *span* steps: 1, 2 or 5 times a power of ten, at most 12 labels."""
     power = 1
     while True:
         for factor in (1, 2, 5):
@@ -91,16 +100,16 @@ def spacing(span: int) -> int:
 
 
 def _thinned(index: NDArray[Any], n_thinned: int) -> dict[str, Any]:
-    """A shade behind the steps whose allocations are not known."""
+    """Return a shade over the steps whose allocations are unknown."""
     if not n_thinned:
         return {}
-    first, behind = int(index[0]), int(index[n_thinned - 1]) + 0.5
+    first, end = int(index[0]), int(index[n_thinned - 1]) + 0.5
     shade = {
-        "type": "rect", "layer": "below", "xref": "x", "yref": "paper", "x0": first, "x1": behind,
+        "type": "rect", "layer": "below", "xref": "x", "yref": "paper", "x0": first, "x1": end,
         "y0": 0, "y1": 1, "line": {"width": 0}, "fillcolor": "rgba(128,128,128,0.10)",
     }  # fmt: skip
     words = {
-        "text": "exact peaks, detail thinned", "x": first, "y": 0, "xref": "x", "yref": "paper",
+        "text": "exact peaks, no allocations", "x": first, "y": 0, "xref": "x", "yref": "paper",
         "xanchor": "left", "yanchor": "bottom", "showarrow": False, "font": {"size": 11, "color": "#7A8896"},
     }  # fmt: skip
     return {"shapes": [shade], "annotations": [words]}
@@ -112,9 +121,9 @@ def _of_phase(found: StepPeaks, phase: Phase, index: NDArray[Any]) -> tuple[Any,
 
 
 def _line(
-    name: str, colour: str, x: NDArray[Any], n_bytes: NDArray[Any], rows: NDArray[Any], unit: int
+    name: str, color: str, x: NDArray[Any], n_bytes: NDArray[Any], rows: NDArray[Any], unit: int
 ) -> dict[str, Any]:
-    """With its extremes where there are more steps than columns."""
+    """Return one line; above twice STEP_COLUMNS steps, with the extremes of each column."""
     kept = np.arange(len(x))
     if len(x) > 2 * STEP_COLUMNS:
         kept = m4([n_bytes], even_edges(0, len(x), STEP_COLUMNS))
@@ -122,7 +131,7 @@ def _line(
     return {
         "type": "scatter", "mode": "lines+markers" if few else "lines", "name": name, "uid": f"peak-{name}",
         "x": pack(x[kept]), "y": pack(scaled(n_bytes[kept], unit)), "customdata": pack(rows[kept]),
-        "line": {"width": 1.6, "color": colour}, "marker": {"size": 6, "color": colour},
+        "line": {"width": 1.6, "color": color}, "marker": {"size": 6, "color": color},
         "hovertemplate": "%{y:.2f}",
     }  # fmt: skip
 
@@ -140,7 +149,7 @@ def _chosen(index: NDArray[Any], found: StepPeaks, row: int | None, unit: int) -
 def stack(
     found: Allocations, category: NDArray[Any], start: int, end: int, allocated: NDArray[Any]
 ) -> dict[str, Any]:
-    """Bytes by category over the instants *start* to *end*; the outline is exact."""
+    """Return bytes by category over the instants *start* to *end*, both included; the outline is exact."""
     levels = by_category(found, category, start, end)
     edges = even_edges(0, end - start + 1, STACK_COLUMNS)
     chosen = m4([allocated[start : end + 1]], edges)
@@ -157,7 +166,7 @@ def stack(
 
 
 def by_category(found: Allocations, category: NDArray[Any], start: int, end: int) -> NDArray[Any]:
-    """Allocated bytes, shape (categories, instants *start* to *end*)."""
+    """Return allocated bytes, shape (categories, instants from *start* to *end*, both included)."""
     change = np.zeros((len(Category), end - start + 1), "i8")
     at_start = found.allocated_at(start)
     np.add.at(change[:, 0], category[at_start], found.block_size[at_start])
@@ -169,10 +178,10 @@ def by_category(found: Allocations, category: NDArray[Any], start: int, end: int
 
 
 def _area(category: Category, x: Any, n_bytes: NDArray[Any], unit: int) -> dict[str, Any]:
-    colour = CATEGORY_COLOUR[category]
+    color = CATEGORY_COLOR[category]
     return {
         "type": "scatter", "mode": "lines", "uid": f"cat-{int(category)}", "stackgroup": "all", "x": x,
         "name": category.name.lower().replace("_", " "), "y": pack(scaled(n_bytes, unit)),
-        "fillcolor": colour, "line": {"shape": "hv", "width": 0, "color": colour},
+        "fillcolor": color, "line": {"shape": "hv", "width": 0, "color": color},
         "hovertemplate": "%{y:.2f}",
     }  # fmt: skip

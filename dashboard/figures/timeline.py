@@ -1,4 +1,4 @@
-"""How full was the device, when, and in which phase? The overview's chart."""
+"""The overview's chart: the quantities over time, with phases, steps and marks."""
 
 from collections.abc import Collection
 from typing import Any, NamedTuple
@@ -12,8 +12,8 @@ from .drawing.lanes import phase_bands, step_labels
 from .drawing.m4 import Extremes, m4, time_edges
 from .drawing.series import EVENTS, RETRY, Curve, Series
 from .drawing.theme import (
-    PHASE_COLOUR,
-    QUANTITY_COLOUR,
+    PHASE_COLOR,
+    QUANTITY_COLOR,
     base_layout,
     byte_axis,
     byte_unit,
@@ -30,22 +30,29 @@ LANES = (0.0, 0.075)  # of the height, below the curves
 
 
 class Window(NamedTuple):
-    """The stretch of the axis in view."""
+    """The interval of the axis in view."""
 
     start: float
     end: float
 
 
 def window(series: Series, start: float | None, end: float | None) -> Window:
-    """*start* to *end* inside the series; everything where they are missing, reversed or outside."""
+    """Return *start* to *end*, clipped to the series; all of it where missing, reversed or outside."""
     first, last = series.extent
     low = first if start is None else min(max(start, first), last)
     high = last if end is None else min(max(end, first), last)
     return Window(low, high) if high > low else Window(first, last)
 
 
+def zoomed(series: Series, t0: int | None, t1: int | None) -> Window:
+    """Return the window of a zoom as an address has it: in ns, on the axis of events in events."""
+    scale = 1.0 if series.axis == EVENTS else 1e-9
+    start, end = (None if t is None else t * scale for t in (t0, t1))
+    return window(series, start, end)
+
+
 def figure(series: Series, view: Window, shown: Collection[str], at: int | None) -> dict[str, Any]:
-    """The whole figure; later zooms replace ``data`` only."""
+    """Return the figure; later zooms replace only its ``data``."""
     first, last = series.extent
     layout = base_layout(**_axes(series), margin={"l": 72, "r": 14, "t": 10, "b": 34}, dragmode="zoom")
     if (view.start, view.end) != (first, last):
@@ -54,7 +61,7 @@ def figure(series: Series, view: Window, shown: Collection[str], at: int | None)
 
 
 def traces(series: Series, view: Window, shown: Collection[str], at: int | None) -> list[dict[str, Any]]:
-    """The same traces in the same order for every window."""
+    """Return the traces: the same ones in the same order for every window."""
     unit, unit_name = shown_unit(series, shown)
     curves = {
         "capacity": _capacity(series, view, shown),
@@ -81,7 +88,7 @@ _NOTHING = _Points(np.zeros(0), np.zeros(0, "i8"), np.zeros(0, "i8"))
 
 
 def shown_unit(series: Series, shown: Collection[str]) -> tuple[int, str]:
-    """What the vertical axis counts in: bytes and word."""
+    """Return the unit of the vertical axis: its bytes and its name."""
     greatest = max(series.top("reserved"), series.top("allocated"))
     return byte_unit(max(greatest, series.capacity_bytes) if "capacity" in shown else greatest)
 
@@ -101,7 +108,7 @@ def reduced(
     columns: int,
     blocks: Extremes | None = None,
 ) -> _Points:
-    """The points of a step function that draw it exactly in *view*, levels at both edges included."""
+    """Return the points of a step function that draw it exactly in *view*, levels at both edges included."""
     entry = _entry(position, view.start)
     stop = int(np.searchsorted(position, view.end, "right"))
     if stop <= entry:
@@ -118,14 +125,14 @@ def reduced(
 
 
 def highest(series: Series, view: Window) -> int:
-    """The instant in *view* at which most was allocated, the level on entry included."""
+    """Return the instant in *view* of the most allocated bytes, the level on entry included."""
     entry = _entry(series.position, view.start)
     stop = max(int(np.searchsorted(series.position, view.end, "right")), entry + 1)
     return entry + int(series.allocated[entry:stop].argmax())
 
 
 def _entry(position: NDArray[Any], start: float) -> int:
-    """The instant whose level holds at *start*: the first one exactly there, else the last before."""
+    """Return the instant whose level holds at *start*: the first one exactly there, else the last before."""
     left = int(np.searchsorted(position, start, "left"))
     exact = left < len(position) and position[left] == start
     return left if exact else max(left - 1, 0)
@@ -163,7 +170,7 @@ def _line(name: str, points: _Points, unit: int, unit_name: str) -> dict[str, An
         "meta": unit_name,
         "x": pack(points.position),
         "y": pack(scaled(points.value, unit)),
-        "line": {"shape": "hv", "color": QUANTITY_COLOUR[name], **_LINE[name]},
+        "line": {"shape": "hv", "color": QUANTITY_COLOR[name], **_LINE[name]},
     }
     return trace | ({"fill": "tozeroy", "fillcolor": _FILL[name]} if name in _FILL else {})
 
@@ -174,10 +181,10 @@ def _phase_traces(series: Series, view: Window) -> list[dict[str, Any]]:
 
 
 def _band(phase: Phase, edges: NDArray[Any]) -> dict[str, Any]:
-    """One thick line with a gap after every band: a third of the points of filled shapes."""
+    """Return one thick line with a gap after every band: it needs a third of the points of filled shapes."""
     gaps = np.insert(edges.reshape(-1, 2), 2, edges[1::2], axis=1).ravel()
     height = np.tile([0.74, 0.74, np.nan], len(edges) // 2)
-    line = {"color": PHASE_COLOUR[phase], "width": 11}
+    line = {"color": PHASE_COLOR[phase], "width": 11}
     return {
         "type": "scatter", "mode": "lines", "name": phase.name.lower(), "uid": f"phase{int(phase)}",
         "x": pack(gaps), "y": pack(height), "yaxis": "y2", "line": line,
@@ -198,7 +205,7 @@ def _step_traces(series: Series, view: Window) -> list[dict[str, Any]]:
     }  # fmt: skip
     names = {
         "type": "scatter", "mode": "text", "name": "step", "uid": "stepnames", "yaxis": "y2",
-        "x": pack(labels.centres), "y": pack(np.full(len(labels.centres), 0.2)),
+        "x": pack(labels.centers), "y": pack(np.full(len(labels.centers), 0.2)),
         **_UNPADDED, "text": [f"step {n}" for n in labels.numbers],
         "textfont": {"size": 11}, "cliponaxis": True,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The rooms of the dashboard, one a file: ``PAGE = Page(...)``. A new file is a new entry in the menu."""
+"""The pages of the dashboard, a file each with ``PAGE = Page(...)``. A new file is a new menu entry."""
 
 import sys
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from ..data import Data
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a page is laid out for."""
+    """The recordings and the address that a page is laid out for."""
 
     data: Data
     address: Address
@@ -21,24 +21,24 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One room: a question about a run, or about all of them."""
+    """A page: one question about a run, or about all runs."""
 
     name: str
     """Prefix of the ids of its components."""
     title: str
     order: int
     path: str
-    """``/overview``; lower case."""
+    """Path in the URL, such as ``/overview``; lower case."""
     layout: Callable[[Context], Any]
-    """Its components; may raise a VramscopeError, which is shown in its place."""
+    """Returns its components; a VramscopeError that it raises is shown in their place."""
     register: Callable[[Any, Data], None]
-    """Its callbacks, put on the app by ``@app.callback``: nothing global, so that apps do not mix."""
+    """Registers its callbacks by ``@app.callback``: nothing global, so that several apps do not mix."""
     about_run: bool = True
-    """Whether it needs a run; if so it is in the menu once one is chosen."""
+    """Whether it needs a run; if so, the menu has it once a run is chosen."""
     icon: str = ""
     """Path data of a 16 × 16 stroke icon."""
 
 
 def pages() -> list[Page]:
-    """Every page, in order."""
+    """Return every page, in the order of the menu."""
     return sorted(registry.parts(sys.modules[__name__], Page).values(), key=lambda page: page.order)

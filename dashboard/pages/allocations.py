@@ -1,4 +1,4 @@
-"""Which allocations make up the memory, each with its own band, from birth to death?"""
+"""The page "Allocations": every allocation as a band from its allocation to its free, with a search."""
 
 from typing import Any
 
@@ -14,11 +14,12 @@ from vramscope.units import format_bytes
 from ..address import MAX_SEARCH, Address, restore
 from ..components import legend, raster, states, typed
 from ..components.choice import segments
-from ..components.panels import allocation
+from ..components.graph import register_zoom
+from ..components.panels import allocation, stack_table
 from ..data import Data, View
 from ..figures import outline
 from ..figures.bands import Bands, Box, bands, fullest
-from ..figures.bands import raster as rasterise
+from ..figures.bands import raster as rasterize
 from ..figures.drawing.paint import (
     WAYS,
     Paint,
@@ -28,16 +29,16 @@ from ..figures.drawing.paint import (
     by_module,
     by_phase,
 )
-from ..figures.drawing.series import EVENTS, TIME, Series
-from ..figures.timeline import Window, window
+from ..figures.drawing.series import EVENTS, TIME
+from ..figures.timeline import zoomed
 from ..queries.allocation_search import matching, parse
 from ..queries.answers import folded, owners, series_of, totals
 from ..server import api
-from ..server.callbacks import Picked, Row, Stored, view_or_nothing
+from ..server.callbacks import Picked, SelectedRow, Stored, edges_of, view_or_nothing
 from . import Context, Page
 
 _COARSER = ((200_000, 400, 480), (20_000, 600, 560))
-"""Views of more events have at most so many columns, and rows: more would be no clearer, only heavier."""
+"""Events, columns, rows: views of more events have at most this resolution; more is heavier, not clearer."""
 MAX_FOUND = 500
 _WORDS = {"category": "Category", "phase": "Phase", "module": "Module", "line": "Line", "age": "Age"}
 
@@ -48,7 +49,7 @@ def _layout(context: Context) -> Any:
     if not len(view.recording.trace) and not len(view.recording.initial.blocks):
         return states.nothing_recorded(view.is_live)
     series = series_of(data, view, address.axis or TIME)
-    stretch = _window(series, address.t0, address.t1)
+    stretch = zoomed(series, address.t0, address.t1)
     way = address.by if address.by in WAYS else _usual(data, view)
     figure = outline.figure(series, stretch, _heights(address))
     peak = format_bytes(int(series.allocated.max()))
@@ -80,19 +81,19 @@ def _layout(context: Context) -> Any:
 
 
 def _heights(address: Address) -> tuple[int, int] | None:
-    """The zoom in bytes; None where none is said, or none that makes sense."""
+    """Return the zoom in bytes; None where the address has none, or an empty one."""
     low, high = max(address.b0 or 0, 0), address.b1 or 0
     return (low, high) if high > low else None
 
 
 def _usual(data: Data, view: View) -> str:
-    """By category where any is known; else by line."""
+    """Return what bands are colored by at first: category where any is known, else line."""
     return "category" if data.ask(view, "categories").is_known else "line"
 
 
 def _ways(address: Address, way: str) -> Any:
     links = [(word, address.go(by=name).url, name == way) for name, word in _WORDS.items()]
-    return segments("Colour by", links)
+    return segments("Color by", links)
 
 
 def _search(address: Address) -> Any:
@@ -102,12 +103,6 @@ def _search(address: Address) -> Any:
     hint = "Words of functions and files; size>1MiB, size<…; life>10ms, life<…; alive (never freed); before "
     name = html.Span("Find allocations", className="unseen")
     return html.Label([name, *box], title=hint + "(from before the recording)")
-
-
-def _window(series: Series, t0: int | None, t1: int | None) -> Window:
-    scale = 1.0 if series.axis == EVENTS else 1e-9
-    start, end = (None if t is None else t * scale for t in (t0, t1))
-    return window(series, start, end)
 
 
 _COLUMNS = [
@@ -123,6 +118,7 @@ _COLUMNS = [
 def _table(rows: list[dict[str, Any]]) -> Any:
     options = {
         "rowHeight": 34, "headerHeight": 34, "animateRows": False, "enableCellTextSelection": True,
+        "localeText": stack_table.no_rows("No allocation matches."),
         "rowSelection": {"mode": "singleRow", "checkboxes": False, "enableClickSelection": True},
     }  # fmt: skip
     usual = {"sortable": True, "resizable": True, "suppressHeaderMenuButton": True}
@@ -132,11 +128,11 @@ def _table(rows: list[dict[str, Any]]) -> Any:
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------ what is painted
+# ------------------------------------------------------------------------------ painting
 
 
 def lives(data: Data, view: View) -> Allocations:
-    """Every allocation of the recording."""
+    """Return every allocation of the recording."""
     found: Allocations = data.ask(view, "lifetimes")
     return found
 
@@ -170,7 +166,7 @@ def _hits(data: Data, view: View, text: str) -> NDArray[Any] | None:
 
 
 def _active(data: Data) -> Response:
-    """The raster of one view of the timeline."""
+    """Return the raster of one view of the timeline."""
     from flask import request
 
     view = api.view_of(data)
@@ -184,7 +180,7 @@ def _active(data: Data) -> Response:
     n_columns, height = _fineness(int(stop - first), n_columns, height)
     borders = np.linspace(start, end, n_columns + 1)
     instants = fullest(series.position, series.allocated, borders)
-    pixels, level = rasterise(_index(data, view), Box(instants, low, high, height))
+    pixels, level = rasterize(_index(data, view), Box(instants, low, high, height))
     outside = (borders[1:] <= series.position[0]) | (borders[:-1] > series.position[-1])
     pixels[outside] = -1
     paint = _paint(data, view, api.word("by", WAYS))
@@ -210,7 +206,7 @@ def _sent(data: Data, view: View, made: tuple[Any, Any, int], paint: Paint, text
     group = paint.group[real]
     named = np.unique(group[ids >= 0]).tolist()
     header = {
-        "w": len(instants), "h": pixels.shape[1], "cut": cut, "colours": paint.colours,
+        "w": len(instants), "h": pixels.shape[1], "cut": cut, "colors": paint.colors,
         "names": {str(i): paint.names[i] for i in named},
     }  # fmt: skip
     return api.columns(header, ids=ids, group=group, shade=shade, flags=flags, local=local, length=length,
@@ -224,14 +220,7 @@ def _register(app: Any, data: Data) -> None:
     typed.register(app, "al-search")
     app.server.add_url_rule("/api/active", "active", lambda: _active(data))
     app.server.add_url_rule("/api/alloc", "alloc", lambda: _alloc(data))
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "zoomed"), Output("al-view", "data"),
-        Input("al-graph", "relayoutData"), State("al-view", "data"), State("address", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "drawn"), Output("al-ready", "data"), Input("al-graph", "figure")
-    )
+    register_zoom(app, "al")
     app.clientside_callback(
         ClientsideFunction("vramscope", "repaint"), Output("al-said", "data"),
         Input("al-search", "data"), Input("version", "data"), prevent_initial_call=True,
@@ -242,32 +231,30 @@ def _register(app: Any, data: Data) -> None:
         Input("al-view", "data"), Input("version", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def redraw(zoom: Any, _: Any, said: Stored | None) -> Any:
-        address = restore(said)
+    def redraw(zoom: Any, _: Any, stored: Stored | None) -> Any:
+        address = restore(stored)
         series = series_of(data, view_or_nothing(data, address), address.axis or TIME)
-        edges = zoom if isinstance(zoom, list) and len(zoom) == 2 else (None, None)
-        t0, t1 = (edge if isinstance(edge, int) else None for edge in edges)
         patch = Patch()
-        patch["data"] = outline.traces(series, _window(series, t0, t1))
+        patch["data"] = outline.traces(series, zoomed(series, *edges_of(zoom)))
         return patch
 
     @app.callback(
         Output("al-table", "rowData"), Output("al-heading", "children"),
         Input("al-search", "data"), Input("version", "data"), State("address", "data"),
     )  # fmt: skip
-    def find(text: str | None, _: Any, said: Stored | None) -> Any:
-        return _found(data, view_or_nothing(data, restore(said)), text or "")
+    def find(text: str | None, _: Any, stored: Stored | None) -> Any:
+        return _found(data, view_or_nothing(data, restore(stored)), text or "")
 
     @app.callback(
         Output("al-detail", "children"),
         Input("al-pick", "data"), Input("al-table", "selectedRows"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def show(pick: Picked | None, selected: list[Row] | None, said: Stored | None) -> Any:
+    def show(pick: Picked | None, selected: list[SelectedRow] | None, stored: Stored | None) -> Any:
         from dash import ctx
 
         chosen = (pick or {}).get("row") if ctx.triggered_id == "al-pick" else _selected(selected)
-        address = restore(said)
+        address = restore(stored)
         view = view_or_nothing(data, address)
         if not isinstance(chosen, int) or not 0 <= chosen < len(lives(data, view)):
             return no_update
@@ -279,7 +266,7 @@ def _selected(rows: Any) -> int | None:
 
 
 def _alloc(data: Data) -> Response:
-    """What the pointer is on, in a few words."""
+    """Return a few words about the allocation under the pointer."""
     view = api.view_of(data)
     row = api.whole("id", -1, 1 << 40)
     if not 0 <= row < len(lives(data, view)):
@@ -304,11 +291,11 @@ def _found(data: Data, view: View, text: str) -> tuple[list[dict[str, Any]], str
 
 
 def _row(data: Data, view: View, row: int) -> dict[str, Any]:
-    said = allocation.words(data, view, row)
-    life = "not freed" if not said["freed"] else said["lived"] or "–"
+    texts = allocation.words(data, view, row)
+    life = "not freed" if not texts["freed"] else texts["lived"] or "–"
     return {
-        "id": str(row), "where": said["where"], "place": said["place"], "size": said["bytes"],
-        "kind": said["category"], "born": said["born"], "life": life,
+        "id": str(row), "where": texts["where"], "place": texts["place"], "size": texts["bytes"],
+        "kind": texts["category"], "born": texts["born"], "life": life,
     }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What became different from one run, or one rank, to another, step by step?"""
+"""The page "Compare": what changed from one run or rank to another, step by step."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from dash.exceptions import PreventUpdate
 from vramscope.analysis.compare import Comparison
 from vramscope.analysis.lines import place_words
 from vramscope.errors import VramscopeError
-from vramscope.units import format_bytes, format_share
+from vramscope.units import format_bytes, format_count, format_share
 
 from ..address import UNZOOMED, Address, restore
 from ..components import header, renewal, states
@@ -21,14 +21,13 @@ from ..components.panels.code_box import stack_of
 from ..components.panels.differences import Difference, table
 from ..data import Data, View, answer
 from ..figures import growth
-from ..figures.drawing.names import counted
 from ..server.callbacks import Stored
 from . import Context, Page
 
 MOST_CHOICES, MOST_CHANGES = 24, 20
 MOST_EVENTS_AT_ONCE = 50_000
 OTHER_MS = 2000
-"""How often the other run is looked at, while it grows."""
+"""Milliseconds between two checks of the other run while it grows."""
 _RECORDING = re.compile(r"(.+)\.r(\d{1,6})\.d(\d{1,4})", re.ASCII)
 
 
@@ -43,11 +42,9 @@ def _layout(context: Context) -> Any:
 
 
 def _question(view: View) -> html.Section:
-    """Before another run is chosen."""
-    claim = html.H2(["What became different in ", html.Bdi(_name(view)), "?"], className="claim")
-    text = (
-        "Choose what it was before: another run, rank or device. Steps are held against each other by number."
-    )
+    """Return what the page shows before another run is chosen."""
+    claim = html.H2(["Compare ", html.Bdi(_name(view)), " with another run"], className="claim")
+    text = "Choose the baseline: another run, rank or device. Steps are compared by their number."
     return html.Section([claim, html.P(text, className="support")], className="opening")
 
 
@@ -67,7 +64,7 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
 
 
 def _compared(data: Data, view: View, other: View) -> Comparison:
-    """Once per version of both; of long runs that grow perhaps as of a while ago."""
+    """Return the comparison, computed once per version of both; for long live runs it may lag behind."""
 
     def make() -> Comparison:
         found: Comparison = data.derive(
@@ -76,9 +73,11 @@ def _compared(data: Data, view: View, other: View) -> Comparison:
         return found
 
     for each, aside in ((other, view), (view, other)):
-        growing = data.growing(each)
-        if growing is not None and len(each.recording.trace) > MOST_EVENTS_AT_ONCE:
-            known: Comparison = growing.lately(("compare", aside.key[0], aside.key[2:]), each.recording, make)
+        live_recording = data.live_recording(each)
+        if live_recording is not None and len(each.recording.trace) > MOST_EVENTS_AT_ONCE:
+            known: Comparison = live_recording.ask_allowing_stale(
+                ("compare", aside.key[0], aside.key[2:]), each.recording, make
+            )
             return known
     return make()
 
@@ -89,10 +88,10 @@ def _together(data: Data, view: View) -> list[Any]:
 
 
 def _other(data: Data, address: Address) -> View:
-    """The recording to compare with: of another run its fullest, or the one that is named."""
-    said = _RECORDING.fullmatch(address.other)
-    if said:
-        return data.view(Address(run=said[1], rank=int(said[2]), device=int(said[3])))
+    """Return the baseline: the recording that the address names, else that of the run with most events."""
+    named = _RECORDING.fullmatch(address.other)
+    if named:
+        return data.view(Address(run=named[1], rank=int(named[2]), device=int(named[3])))
     try:
         return data.view(Address(run=address.other, rank=address.rank, device=address.device))
     except VramscopeError:
@@ -110,7 +109,7 @@ def _opening(found: Comparison, view: View, other: View) -> html.Section:
     if not found.changes:
         claim = "The same, within a thousandth of the peak"
     elif not change:
-        claim = "The same peak, differently made up"
+        claim = "The same peak, of different parts"
     else:
         word = "more" if change > 0 else "less"
         share = f" ({format_share(abs(change), before)})" if before else ""
@@ -119,7 +118,7 @@ def _opening(found: Comparison, view: View, other: View) -> html.Section:
         f"{len(found.steps):,} steps side by side" if len(found.steps) else "Whole recordings side by side"
     )
     alone = [
-        f"{counted(n, 'step')} only {word}"
+        f"{format_count(n, 'step')} only {word}"
         for n, word in ((found.only_before, "before"), (found.only_after, "after"))
         if n and len(found.steps)
     ]
@@ -136,8 +135,8 @@ def _steps(found: Comparison) -> list[Any]:
     levels = np.stack([found.after, found.before])
     drawn = growth.figure(levels, ("after", "before"), found.steps, ("solid", "dot"))
     key = [
-        html.Span([html.I(className="swatch", style={"background": colour}), word])
-        for word, colour in zip(("after", "before (dotted)"), growth.COLOURS, strict=False)
+        html.Span([html.I(className="swatch", style={"background": color}), word])
+        for word, color in zip(("after", "before (dotted)"), growth.COLORS, strict=False)
     ]
     head = html.Div([html.H3("Peak of each step"), html.Div(key, className="lane-key parts-key")],
                     className="panel-bar")  # fmt: skip
@@ -172,7 +171,7 @@ def _changes(found: Comparison, view: View) -> list[Any]:
 
 
 def _stack(change: Any, view: View) -> int:
-    """Of a line, as the later run has it."""
+    """Return a stack of the changed line in the later run; 0 where the change is not a line."""
     place = change.place
     return stack_of(view.recording.stacks, place.file, place.line) if place is not None and place.file else 0
 
@@ -212,7 +211,7 @@ def _choice(data: Data, view: View, address: Address) -> html.Section:
 
 
 def _place(path: Path, root: Path) -> str:
-    """Where a run lies below the folder that is served."""
+    """Return the path of a run relative to the folder that is served."""
     return str(path.relative_to(root)) if path.is_relative_to(root) else path.name
 
 
@@ -224,9 +223,9 @@ def _register(app: Any, data: Data) -> None:
         Input("cp-tick", "n_intervals"), State("cp-seen", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def follow(_: Any, seen: int | None, said: Stored | None) -> Any:
-        """The run of this page is followed by the shell; the other one here."""
-        address = restore(said)
+    def follow(_: Any, seen: int | None, stored: Stored | None) -> Any:
+        """Follow the baseline; the shell follows the run of this page."""
+        address = restore(stored)
         try:
             now = data.refresh(_other(data, address).run_id)
             if now == seen:

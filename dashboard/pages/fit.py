@@ -1,4 +1,4 @@
-"""Which card would do, which setting of the allocator helps, and what else lowers the peak?"""
+"""The page "Fit": which card is large enough, which allocator setting helps, what else lowers the peak."""
 
 import math
 import re
@@ -8,8 +8,7 @@ from typing import Any
 from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from vramscope.analysis.fit import BASIS, FitAnswer
-from vramscope.analysis.fit import FitVerdict as Word
+from vramscope.analysis.fit import BASIS, FitAnswer, FitVerdict
 from vramscope.analysis.fit.cards import BASIS as CARDS_BASIS
 from vramscope.analysis.fit.cards import CARDS
 from vramscope.analysis.settings_advice import Candidate, SettingTrial
@@ -27,7 +26,7 @@ from ..components.panels.savings import (
 from ..data import Data, View
 from ..figures import curves
 from ..queries.settings_search import (
-    Search,
+    SettingsSearch,
     devices,
     searches,
     target,
@@ -37,29 +36,29 @@ from ..server.callbacks import Stored
 from . import Context, Page
 
 _AT_ONCE_S = 0.6
-"""A search that takes longer is shown while it runs."""
+"""Seconds after which a search shows its progress."""
 _POLL_MS = 400
 _NOTCHES = 400
-"""Of the slider, from less than is allocated to more than the largest card, in equal ratios."""
+"""Steps of the slider, from half of what the run needs to the largest card or beyond, in equal ratios."""
 _LARGEST = 192 << 30
 _LEAST = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """Of one device, as the program is and with the setting that is looked at."""
+class DeviceVerdict:
+    """The verdict for one device, for the program as it is and with the chosen setting."""
 
     key: str
-    """In the address."""
+    """Word in the address."""
     name: str
     total_bytes: int
     room: int
-    """Bytes for the allocator."""
-    word: Word
+    """Bytes that the allocator can reserve."""
+    word: FitVerdict
     reason: str = ""
     """Why the word is ``unknown``."""
-    with_setting: Word | None = None
-    """The same with the setting; None where none is looked at."""
+    with_setting: FitVerdict | None = None
+    """The verdict with the chosen setting; None where none is chosen."""
 
 
 def _layout(context: Context) -> Any:
@@ -78,7 +77,7 @@ def _layout(context: Context) -> Any:
     ]
 
 
-def _body(data: Data, search: Search, address: Address) -> list[Any]:
+def _body(data: Data, search: SettingsSearch, address: Address) -> list[Any]:
     if not search.is_done:
         return _running(search)
     if search.fit is None:
@@ -98,11 +97,11 @@ def _body(data: Data, search: Search, address: Address) -> list[Any]:
     ]
 
 
-# ------------------------------------------------------------------------------- while it is searched
+# ------------------------------------------------------------------------------- during the search
 
 
-def _running(search: Search) -> list[Any]:
-    stop = html.Button("Stop", id="fi-stop", className="fit-stop", title="after the replay that runs")
+def _running(search: SettingsSearch) -> list[Any]:
+    stop = html.Button("Stop", id="fi-stop", className="fit-stop", title="Stops after the current replay")
     return [
         html.Section(
             [
@@ -116,14 +115,14 @@ def _running(search: Search) -> list[Any]:
     ]  # fmt: skip
 
 
-def _progress(search: Search) -> list[Any]:
+def _progress(search: SettingsSearch) -> list[Any]:
     trials, wanted = list(search.trials), search.wanted
     n_bytes = [trial.outcome.peak_reserved_bytes for trial in trials if trial.outcome.fits]
     best = min(
         trials, key=lambda trial: (not trial.outcome.fits, trial.outcome.peak_reserved_bytes), default=None
     )
-    said = f"{len(trials)} of {len(wanted)}" if wanted else ""
-    text = [html.Span(f"{search.stage} …"), html.Span(said, className="dim")]
+    done = f"{len(trials)} of {len(wanted)}" if wanted else ""
+    text = [html.Span(f"{search.stage} …"), html.Span(done, className="dim")]
     if best is not None and n_bytes:
         least = format_bytes(min(n_bytes))
         text.append(html.Span(f"best so far: {best.candidate.name}, {least}", className="dim"))
@@ -149,25 +148,27 @@ def _so_far(trial: SettingTrial | None) -> list[html.Td]:
 # ---------------------------------------------------------------------------------------- the card
 
 
-def _verdicts(data: Data, view: View, fit: FitAnswer, chosen: SettingTrial | None) -> list[Verdict]:
+def _verdicts(data: Data, view: View, fit: FitAnswer, chosen: SettingTrial | None) -> list[DeviceVerdict]:
     return [_verdict(data, view, fit, chosen, device) for device in devices(view.recording)]
 
 
 def _verdict(
     data: Data, view: View, fit: FitAnswer, chosen: SettingTrial | None, device: tuple[str, str, int]
-) -> Verdict:
+) -> DeviceVerdict:
     key, name, total = device
     other = verdict(data, view, fit, total, chosen) if chosen else None
     room = fit.room_on(target(fit, total))
     found = verdict(data, view, fit, total, None)
     reason = ""
-    if found is Word.UNKNOWN and fit.without_limit is not None:
+    if found is FitVerdict.UNKNOWN and fit.without_limit is not None:
         reason = fit.judged(target(fit, total), fit.without_limit)[1]
-    return Verdict(key, name, total, room, found, reason, other)
+    return DeviceVerdict(key, name, total, room, found, reason, other)
 
 
-def _here(data: Data, view: View, fit: FitAnswer, chosen: SettingTrial | None, address: Address) -> Verdict:
-    """The one that the address names, by key or by MiB; else this device, else the smallest that does."""
+def _here(
+    data: Data, view: View, fit: FitAnswer, chosen: SettingTrial | None, address: Address
+) -> DeviceVerdict:
+    """Return the device that the address names; else this device, else the smallest that fits."""
     size = re.fullmatch(r"([0-9]{1,9})mib", address.by)
     if size:
         total = max(int(size[1]) << 20, 1)
@@ -175,11 +176,11 @@ def _here(data: Data, view: View, fit: FitAnswer, chosen: SettingTrial | None, a
     verdicts = _verdicts(data, view, fit, chosen)
     named = [each for each in verdicts if each.key == address.by]
     own = [each for each in verdicts if each.key == "this-device"]
-    enough = [each for each in verdicts if each.word is Word.FITS]
+    enough = [each for each in verdicts if each.word is FitVerdict.FITS]
     return (named or own or enough or verdicts[-1:])[0]
 
 
-def _opening(fit: FitAnswer, here: Verdict) -> html.Section:
+def _opening(fit: FitAnswer, here: DeviceVerdict) -> html.Section:
     phrases = {card.label: card.phrase for card in CARDS}
     name = phrases.get(here.name, here.name if here.key == "this-device" else f"a card of {here.name}")
     free = fit.without_limit
@@ -187,16 +188,16 @@ def _opening(fit: FitAnswer, here: Verdict) -> html.Section:
     reserved, allocated = free.peak_reserved_bytes, free.peak_allocated_bytes
     spare = here.room - reserved
     claim = {
-        Word.FITS: f"It fits {name}" + (f", with {format_bytes(spare)} to spare" if spare > 0 else ""),
-        Word.TIGHT: f"It just fits {name}: the cache has to be released to make room",
-        Word.TOO_SMALL: f"It does not fit {name}",
-        Word.UNKNOWN: f"Whether it fits {name} is not known",
+        FitVerdict.FITS: f"It fits {name}" + (f", with {format_bytes(spare)} to spare" if spare > 0 else ""),
+        FitVerdict.TIGHT: f"It just fits {name}: the cache has to be released to make room",
+        FitVerdict.TOO_SMALL: f"It does not fit {name}",
+        FitVerdict.UNKNOWN: f"Whether it fits {name} is not known",
     }[here.word]
-    if here.word is Word.TOO_SMALL and here.with_setting in (Word.FITS, Word.TIGHT):
+    if here.word is FitVerdict.TOO_SMALL and here.with_setting in (FitVerdict.FITS, FitVerdict.TIGHT):
         claim += "; with the setting below it would"
     lacking = allocated - here.room
-    why = f"; {format_bytes(lacking)} too much, whatever the settings" if lacking > 0 else ""
-    limit = "" if here.word is Word.FITS else "Without a limit "
+    why = f"; {format_bytes(lacking)} too much with any setting" if lacking > 0 else ""
+    limit = "" if here.word is FitVerdict.FITS else "Without a limit "
     text = f"{limit}{format_bytes(reserved)} are reserved at most, {format_bytes(allocated)} allocated{why}."
     if here.reason:
         text = f"{here.reason[:1].upper()}{here.reason[1:]}. {text}"
@@ -206,34 +207,34 @@ def _opening(fit: FitAnswer, here: Verdict) -> html.Section:
     )  # fmt: skip
 
 
-_MARK = {Word.FITS: "●", Word.TIGHT: "◐", Word.TOO_SMALL: "○", Word.UNKNOWN: "?"}
+_MARK = {FitVerdict.FITS: "●", FitVerdict.TIGHT: "◐", FitVerdict.TOO_SMALL: "○", FitVerdict.UNKNOWN: "?"}
 
 
 def _capacity(
-    data: Data, view: View, fit: FitAnswer, chosen: SettingTrial | None, here: Verdict, address: Address
+    data: Data, view: View, fit: FitAnswer, chosen: SettingTrial | None, here: DeviceVerdict, address: Address
 ) -> html.Section:
     notch = str(_notch(fit, here.total_bytes))
     slider = typed.box("fi-size", notch, type="range", min=0, max=_NOTCHES, step=1, className="fit-slider")
     label = html.Label([html.Span("On a device of", className="fit-slider-name"), *slider])
-    said = html.Output(_size(here), id="fi-room", className="fit-room")
+    size = html.Output(_size(here), id="fi-room", className="fit-room")
     bar = html.Div([html.H3("On which card"), html.Span("drag, or choose one", className="dim only-live")],
                    className="panel-bar")  # fmt: skip
     shown = _cards(data, view, fit, chosen, here, address)
     rows = {"--cards": str(len(shown)), "--half": str(-(-len(shown) // 2))}
     cards = html.Nav(shown, id="fi-cards", className="fit-cards", style=rows, **{"aria-label": "Cards"})
     return html.Section(
-        [bar, html.Div([label, said], className="fit-size-row only-live"), cards],
+        [bar, html.Div([label, size], className="fit-size-row only-live"), cards],
         className="panel", **{"aria-label": "Capacity"},
     )  # fmt: skip
 
 
-def _size(here: Verdict) -> list[Any]:
+def _size(here: DeviceVerdict) -> list[Any]:
     outside = f"{format_bytes(here.room)} for the allocator"
     return [html.Strong(format_bytes(here.total_bytes)), html.Span(outside, className="dim")]
 
 
 def _edges(fit: FitAnswer) -> tuple[float, float]:
-    """Bytes at both ends of the slider."""
+    """Return the logarithms of the bytes at both ends of the slider."""
     free, outside = fit.without_limit, fit.outside_bytes
     assert free is not None  # noqa: S101 - for the type checker
     least = max((free.peak_allocated_bytes + outside) / 2, _LEAST)
@@ -251,7 +252,7 @@ def _bytes_at(fit: FitAnswer, notch: int) -> int:
 
 
 def _cards(
-    data: Data, view: View, fit: FitAnswer, chosen: SettingTrial | None, here: Verdict, address: Address
+    data: Data, view: View, fit: FitAnswer, chosen: SettingTrial | None, here: DeviceVerdict, address: Address
 ) -> list[Any]:
     return [
         dcc.Link(
@@ -272,14 +273,14 @@ def _cards(
     ]
 
 
-def _name_of(verdict: Verdict) -> list[Any]:
-    """The name, and below it what the card is sold with."""
+def _name_of(verdict: DeviceVerdict) -> list[Any]:
+    """Return the name of the card, and below it the memory that it is sold with."""
     found = re.fullmatch(r"(.+?) (\d+ GB)", verdict.name)
     name, size = found.groups() if found else (verdict.name, format_bytes(verdict.total_bytes))
     return [name, html.Small(size)]
 
 
-def _second(verdict: Verdict) -> str:
+def _second(verdict: DeviceVerdict) -> str:
     if verdict.with_setting in (None, verdict.word):
         return ""
     return f"{verdict.with_setting.value} with the setting"
@@ -289,45 +290,46 @@ def _second(verdict: Verdict) -> str:
 
 
 def _chosen(fit: FitAnswer, address: Address) -> SettingTrial | None:
-    """What the address names, else what is advised."""
+    """Return the setting that the address names, else the advised one."""
     assert fit.settings is not None  # noqa: S101 - for the type checker
     named = [trial for trial in fit.settings.trials if trial.candidate.name == address.q]
     return named[0] if named else fit.settings.advised
 
 
-def _settings(search: Search, chosen: SettingTrial | None, address: Address) -> html.Section:
+def _settings(search: SettingsSearch, chosen: SettingTrial | None, address: Address) -> html.Section:
     assert search.fit is not None  # noqa: S101 - for the type checker
     assert search.fit.settings is not None  # noqa: S101 - for the type checker
     advice = search.fit.settings
-    said = [] if search.is_whole else [_stopped(search)]
+    parts = [] if search.is_whole else [_stopped(search)]
     if search.is_whole or advice.advised is not None:
-        said.append(html.P(sentence(advice.reason), className="fit-reason"))
+        parts.append(html.P(sentence(advice.reason), className="fit-reason"))
     if advice.environment:
         copy = dcc.Clipboard(content=advice.environment, title="Copy", className="fit-copy only-live")
-        said.append(html.P([html.Span("Set before it starts ", className="dim"),
+        parts.append(html.P([html.Span("Set before it starts ", className="dim"),
                             states.command(advice.environment), copy], className="fit-set"))  # fmt: skip
     if advice.advised is not None and advice.advised.candidate.call:
         call = advice.advised.candidate.call
-        said.append(html.P([html.Span("In the program ", className="dim"), states.command(call)],
+        parts.append(html.P([html.Span("In the program ", className="dim"), states.command(call)],
                            className="fit-set"))  # fmt: skip
     if not search.fit.is_reproduced:
-        said.append(html.P("An estimate: under the recorded settings the replay does not come to what was "
-                           f"recorded, {format_bytes(advice.recorded_peak)}.", className="dim"))  # fmt: skip
-    bar = html.Div([html.H3("Settings of the allocator"), html.Span("by replay", className="dim")],
+        recorded = format_bytes(advice.recorded_peak)
+        text = f"An estimate: the replay of the recorded settings does not reproduce the peak, {recorded}."
+        parts.append(html.P(text, className="dim"))
+    bar = html.Div([html.H3("Allocator settings"), html.Span("by replay", className="dim")],
                    className="panel-bar")  # fmt: skip
-    body = [html.Div(said, className="fit-said")]
+    body = [html.Div(parts, className="fit-said")]
     if advice.trials:
         body.append(_trials(search, chosen, address))
-    return html.Section([bar, *body], className="panel", **{"aria-label": "Settings of the allocator"})
+    return html.Section([bar, *body], className="panel", **{"aria-label": "Allocator settings"})
 
 
-def _stopped(search: Search) -> html.P:
+def _stopped(search: SettingsSearch) -> html.P:
     again = html.Button("Try all", id="fi-again", className="fit-stop only-live")
     text = f"Stopped: {len(search.trials)} of {len(search.wanted)} settings were tried. "
     return html.P([text, again], className="fit-reason")
 
 
-def _trials(search: Search, chosen: SettingTrial | None, address: Address) -> html.Table:
+def _trials(search: SettingsSearch, chosen: SettingTrial | None, address: Address) -> html.Table:
     assert search.fit is not None  # noqa: S101 - for the type checker
     assert search.fit.settings is not None  # noqa: S101 - for the type checker
     advice = search.fit.settings
@@ -351,8 +353,8 @@ def _trials(search: Search, chosen: SettingTrial | None, address: Address) -> ht
 
 
 def _untried(candidate: Candidate) -> html.Tr:
-    name, said = html.Td(candidate.name, className="dim"), html.Td("not tried", className="number dim")
-    return html.Tr([name, said, *(html.Td() for _ in range(3))])
+    name, untried = html.Td(candidate.name, className="dim"), html.Td("not tried", className="number dim")
+    return html.Tr([name, untried, *(html.Td() for _ in range(3))])
 
 
 def _numbers(outcome: ReplayResult, base: ReplayResult) -> list[html.Td]:
@@ -372,31 +374,31 @@ def _numbers(outcome: ReplayResult, base: ReplayResult) -> list[html.Td]:
 
 
 def _calls(outcome: ReplayResult) -> str:
-    """Return how often the driver gave memory; expandable segments map it without cudaMalloc."""
+    """Return the number of cudaMalloc calls, or of mappings: expandable segments map memory without it."""
     return f"{outcome.n_mappings:,} mapped" if outcome.n_mappings else f"{outcome.n_segments:,}"
 
 
 def _drawn(
-    data: Data, view: View, fit: FitAnswer, chosen: SettingTrial | None, here: Verdict
+    data: Data, view: View, fit: FitAnswer, chosen: SettingTrial | None, here: DeviceVerdict
 ) -> dict[str, Any]:
     assert fit.settings is not None  # noqa: S101 - for the type checker
     base = fit.settings.base
     levels = data.ask(view, "timeline").allocated
-    before = curves.Curve("reserved, as it is", base.events, base.reserved)
-    allocated = curves.Curve("allocated", base.events, curves.outline(base.events, levels))
+    before = curves.NamedCurve("reserved, as it is", base.events, base.reserved)
+    allocated = curves.NamedCurve("allocated", base.events, curves.outline(base.events, levels))
     after = None
     if chosen is not None:
-        after = curves.Curve(chosen.candidate.name, chosen.outcome.events, chosen.outcome.reserved)
+        after = curves.NamedCurve(chosen.candidate.name, chosen.outcome.events, chosen.outcome.reserved)
     return curves.figure(before, after, allocated, here.room)
 
 
 def _curves(
-    data: Data, view: View, fit: FitAnswer, chosen: SettingTrial | None, here: Verdict
+    data: Data, view: View, fit: FitAnswer, chosen: SettingTrial | None, here: DeviceVerdict
 ) -> html.Section:
     words = [("before", "as it is (dotted)"), ("allocated", "allocated")]
     words += [("after", chosen.candidate.name)] if chosen else []
     words.append(("capacity", "what the allocator can reserve on the card"))
-    key = [html.Span([html.I(className="swatch", style={"background": curves.COLOUR[kind]}), word])
+    key = [html.Span([html.I(className="swatch", style={"background": curves.COLOR[kind]}), word])
            for kind, word in words]  # fmt: skip
     bar = html.Div([html.H3("Reserved"), html.Div(key, className="lane-key parts-key")],
                    className="panel-bar")  # fmt: skip
@@ -407,12 +409,12 @@ def _curves(
 
 
 def _basis(fit: FitAnswer) -> html.P:
-    how = "as measured" if fit.is_outside_measured else "assumed: the recording does not say"
+    how = "as measured" if fit.is_outside_measured else "assumed: not recorded"
     limit = ""
     if fit.limit_bytes is not None:
         limit = f" The program limits itself to {format_bytes(fit.limit_bytes)} of the recorded device."
     return html.P(
-        f"{format_bytes(fit.outside_bytes)} of each card lie outside of the allocator ({how}).{limit} "
+        f"{format_bytes(fit.outside_bytes)} of each card are used outside of the allocator ({how}).{limit} "
         f"{sentence(CARDS_BASIS)} The figures are {BASIS}.",
         className="dim fit-basis",
     )
@@ -432,20 +434,20 @@ def _register(app: Any, data: Data) -> None:
         Output("fi-body", "children"), Output("fi-progress", "children"), Output("fi-tick", "disabled"),
         Input("fi-tick", "n_intervals"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def look(_: Any, said: Stored | None) -> tuple[Any, Any, bool]:
-        search = _search(data, said)
+    def look(_: Any, stored: Stored | None) -> tuple[Any, Any, bool]:
+        search = _search(data, stored)
         if not search.is_done:
             return no_update, _progress(search), False
-        return _body(data, search, restore(said)), no_update, True
+        return _body(data, search, restore(stored)), no_update, True
 
     @app.callback(
         Output("fi-stop", "children"), Output("fi-stop", "disabled"), Input("fi-stop", "n_clicks"),
         State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def stop(n: int | None, said: Stored | None) -> tuple[str, bool]:
+    def stop(n: int | None, stored: Stored | None) -> tuple[str, bool]:
         if not n:
             raise PreventUpdate
-        _search(data, said).stop()
+        _search(data, stored).stop()
         return "Stopping …", True
 
     @app.callback(
@@ -453,10 +455,10 @@ def _register(app: Any, data: Data) -> None:
         Output("fi-tick", "disabled", allow_duplicate=True),
         Input("fi-again", "n_clicks"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def again(n: int | None, said: Stored | None) -> tuple[Any, bool]:
+    def again(n: int | None, stored: Stored | None) -> tuple[Any, bool]:
         if not n:
             raise PreventUpdate
-        search = searches(data).of(data.view(restore(said)), anew=True)
+        search = searches(data).of(data.view(restore(stored)), again=True)
         return _running(search), False
 
     @app.callback(
@@ -465,8 +467,8 @@ def _register(app: Any, data: Data) -> None:
         Input("fi-size", "data"), State("address", "data"), State("fi-by", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def size(notch: str | int | None, said: Stored | None, by: str | None) -> tuple[Any, ...]:
-        search, address = _search(data, said), restore(said)
+    def size(notch: str | int | None, stored: Stored | None, by: str | None) -> tuple[Any, ...]:
+        search, address = _search(data, stored), restore(stored)
         fit = search.fit
         if fit is None or not re.fullmatch("[0-9]{1,9}", str(notch)):
             raise PreventUpdate
@@ -474,7 +476,7 @@ def _register(app: Any, data: Data) -> None:
         here = _here(data, view, fit, chosen, address)
         at = int(str(notch))
         if by is None and at == _notch(fit, here.total_bytes):
-            raise PreventUpdate  # nobody has moved it yet
+            raise PreventUpdate  # the slider has not been moved yet
         address = address.go(by=f"{_bytes_at(fit, at) >> 20}mib")
         here = _here(data, view, fit, chosen, address)
         return (
@@ -487,8 +489,8 @@ def _register(app: Any, data: Data) -> None:
         )
 
 
-def _search(data: Data, said: Stored | None) -> Search:
-    return searches(data).of(data.view(restore(said)))
+def _search(data: Data, stored: Stored | None) -> SettingsSearch:
+    return searches(data).of(data.view(restore(stored)))
 
 
 PAGE = Page(name="fit", title="Fit", order=65, path="/fit", layout=_layout, register=_register)

@@ -1,4 +1,4 @@
-"""How do blocks lie in their segments, how much of that is of no use, and what keeps it so?"""
+"""The page "Fragmentation": blocks in their segments, unusable free bytes, and what pins segments."""
 
 from typing import Any
 
@@ -10,24 +10,23 @@ from flask import Response, request
 from vramscope.allocator.state_index import StateIndex
 from vramscope.model.marks import Category
 from vramscope.model.snapshot import BlockState, Snapshot
-from vramscope.units import format_bytes
+from vramscope.units import format_bytes, format_count
 
 from ..address import restore
 from ..components import legend, raster, states, typed
 from ..components.definitions import DEFINITION, explained
-from ..components.graph import graph
+from ..components.graph import graph, register_zoom
 from ..components.panels import allocation, churn, free_blocks, would_fit
 from ..components.panels import pins as pinned
 from ..data import Data, View
 from ..figures import composition, segment_map
-from ..figures.drawing.names import counted
 from ..figures.drawing.series import EVENTS, TIME, Series
-from ..figures.drawing.theme import CATEGORY_COLOUR
-from ..figures.timeline import Window, window
+from ..figures.drawing.theme import CATEGORY_COLOR
+from ..figures.timeline import zoomed
 from ..queries.answers import (
-    lately,
+    ask_allowing_stale,
     moment,
-    neighbour,
+    neighbor,
     series_of,
     totals,
 )
@@ -36,13 +35,14 @@ from ..server.callbacks import (
     Click,
     Picked,
     Pressed,
-    Row,
+    SelectedRow,
     Stored,
+    edges_of,
     view_or_nothing,
 )
 from . import Context, Page
 
-_MAP = "Segments end to end, their blocks coloured by what they are for."
+_MAP = "Segments end to end, their blocks colored by category."
 _HOLE, _WHOLE, _PENDING = len(Category), len(Category) + 1, len(Category) + 2
 _NAMES = {_HOLE: "free, in a segment in use", _WHOLE: "segment wholly free", _PENDING: "waiting for a stream"}
 
@@ -55,7 +55,7 @@ def _layout(context: Context) -> Any:
         return _no_segments(view)
     series = series_of(data, view, address.axis or TIME)
     at = _instant(data, view, address.at)
-    figure = composition.figure(series, found.parts, _window(series, address.t0, address.t1), at)
+    figure = composition.figure(series, found.parts, zoomed(series, address.t0, address.t1), at)
     asks = {"url": "/api/segments", "info": "/api/block", "axis": series.axis, "at": at}
     return [
         html.Section(_opening(data, view), id="fr-opening", className="opening"),
@@ -94,8 +94,8 @@ def _over_time(data: Data, view: View, series: Series) -> list[Any]:
 
 
 def _told(data: Data, view: View) -> int:
-    """Up to which instant they were looked at."""
-    return int(lately(data, view, "largest_free").instant.max(initial=0))
+    """Return the last instant of the chart of the largest free block."""
+    return int(ask_allowing_stale(data, view, "largest_free").instant.max(initial=0))
 
 
 def _no_segments(view: View) -> Any:
@@ -103,7 +103,7 @@ def _no_segments(view: View) -> Any:
         return states.nothing_recorded(view.is_live)
     return states.state(
         "No segments were recorded",
-        "This recording has allocations, but not the segments they lie in.",
+        "This recording has allocations, but not their segments.",
         "CUDA recordings and snapshots with segment events show their fragmentation here.",
     )
 
@@ -125,18 +125,18 @@ def _opening(data: Data, view: View) -> list[Any]:
         claim = f"{fragmented} when cudaMalloc was called, at {when}"
     else:
         claim = f"At most {fragmented}, at {when}"
-    said = [
+    facts = [
         _most(data, view, parts) if found.was_asked else "",
-        f"{found.churn.n_made:,} segments came from the driver, {found.churn.n_released:,} went back",
+        f"{found.churn.n_made:,} segments from cudaMalloc, {found.churn.n_released:,} released by cudaFree",
         f"{found.churn.n_retries:,} retries after releasing the cache" if found.churn.n_retries else "",
         "expandable segments" if found.is_expandable else "",
     ]
     return [html.H2(claim, className="claim"),
-            html.P("; ".join(each for each in said if each) + ".", className="support")]  # fmt: skip
+            html.P("; ".join(each for each in facts if each) + ".", className="support")]  # fmt: skip
 
 
 def _most(data: Data, view: View, parts: Any) -> str:
-    """The most free pieces ever, which did no harm as long as nothing was asked for."""
+    """Return the greatest fragmentation of all instants; it is harmless while nothing is requested."""
     at = int(parts.inactive_split.argmax())
     return f"{format_bytes(int(parts.inactive_split[at]))} at most, at {moment(data, view, at).words}"
 
@@ -151,7 +151,7 @@ def _parts_key() -> Any:
 
 
 def _said(name: str) -> html.Span:
-    """Filled by the script with what came along with the picture."""
+    """Return an element that the script fills with a text of the raster's header."""
     return html.Span(**{"data-from": "fr", "data-said": name})
 
 
@@ -161,12 +161,6 @@ _SUMS = html.Span(**{"data-from": "fr", "data-said": "sums"}, className="dim")
 def _scrubber() -> Any:
     slider = dcc.Input(id="fr-scrub", type="range", min=0, max=1000, step=1, value=0, className="scrub")
     return html.Label([html.Span("Instant", className="unseen"), slider], className="scrubber")
-
-
-def _window(series: Series, t0: int | None, t1: int | None) -> Window:
-    scale = 1.0 if series.axis == EVENTS else 1e-9
-    start, end = (None if t is None else t * scale for t in (t0, t1))
-    return window(series, start, end)
 
 
 # ------------------------------------------------------------------------------ the segments
@@ -179,7 +173,7 @@ def _state(data: Data, view: View, at: int) -> Snapshot:
 
 
 def _ids(data: Data, view: View, state: Snapshot, at: int) -> Any:
-    """Row of the lifetimes of each block in use, by its address."""
+    """Return the row of the lifetimes of each block in use, by its address."""
     found = data.ask(view, "lifetimes")
 
     def make(_: Any) -> Any:
@@ -201,7 +195,7 @@ def _segments(data: Data) -> Response:
 
 
 def _asked(series: Series) -> int:
-    """The instant, said itself or by a position on the axis."""
+    """Return the requested instant, which is given as such or as a position on the axis."""
     last = len(series.position) - 1
     if "x" not in request.args:
         return api.whole("at", 0, last)
@@ -213,13 +207,13 @@ def _sent(data: Data, view: View, there: tuple[int, float, Snapshot], pixels: An
     at, x, state = there
     shown, local, length = api.runs(pixels.reshape(1, -1))
     group = _groups(data, view, state, shown)
-    colours = (*(CATEGORY_COLOUR[each] for each in Category), "hole", "whole", "#E69F00")
+    colors = (*(CATEGORY_COLOR[each] for each in Category), "hole", "whole", "#E69F00")
     names = [*(each.name.lower().replace("_", " ") for each in Category), *_NAMES.values()]
     found, real = data.ask(view, "lifetimes"), np.maximum(shown, 0)
     shade = np.where(shown >= 0, (found.stack_id[real] * np.int64(7) + 3) % 5, 0)
     flags = (shown >= 0) & (found.alloc_event[real] < 0)
     header = {
-        "w": pixels.shape[1], "h": pixels.shape[0], "rows": True, "cut": 0, "colours": colours, "x": x,
+        "w": pixels.shape[1], "h": pixels.shape[0], "rows": True, "cut": 0, "colors": colors, "x": x,
         "names": {str(i): names[i] for i in np.unique(group[shown != -1]).tolist()},
         "said": {"moment": moment(data, view, at).words, "sums": _sums(state)},
     }  # fmt: skip
@@ -242,12 +236,12 @@ def _sums(state: Snapshot) -> str:
     blocks = state.blocks
     free = blocks.size[blocks.state == BlockState.INACTIVE]
     largest = f", the largest {format_bytes(int(free.max()))}" if len(free) else ""
-    held = f"{counted(len(state.segments), 'segment')}, {format_bytes(int(state.segments.size.sum()))}"
-    return f"{held}; {counted(len(free), 'free block')}, {format_bytes(int(free.sum()))}{largest}"
+    held = f"{format_count(len(state.segments), 'segment')}, {format_bytes(int(state.segments.size.sum()))}"
+    return f"{held}; {format_count(len(free), 'free block')}, {format_bytes(int(free.sum()))}{largest}"
 
 
 def _block(data: Data) -> Response:
-    """What the pointer is on."""
+    """Return a few words about the block under the pointer."""
     view = api.view_of(data)
     at, row = api.whole("at", 0, len(view.recording.trace)), api.whole("id", -(1 << 40), 1 << 40)
     state = _state(data, view, at)
@@ -284,14 +278,7 @@ def _register(app: Any, data: Data) -> None:
     typed.register(app, "fr-size")
     app.server.add_url_rule("/api/segments", "segments", lambda: _segments(data))
     app.server.add_url_rule("/api/block", "block", lambda: _block(data))
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "zoomed"), Output("fr-view", "data"),
-        Input("fr-graph", "relayoutData"), State("fr-view", "data"), State("address", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "drawn"), Output("fr-ready", "data"), Input("fr-graph", "figure")
-    )
+    register_zoom(app, "fr")
     app.clientside_callback(
         ClientsideFunction("vramscope", "moved"), Output("fr-said", "data"), Input("fr-at", "data")
     )
@@ -301,23 +288,22 @@ def _register(app: Any, data: Data) -> None:
         Input("fr-view", "data"), Input("fr-at", "data"), Input("version", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def redraw(zoom: Any, at: int | None, _: Any, said: Stored | None) -> Any:
-        address = restore(said)
+    def redraw(zoom: Any, at: int | None, _: Any, stored: Stored | None) -> Any:
+        address = restore(stored)
         view = view_or_nothing(data, address)
         series = series_of(data, view, address.axis or TIME)
-        edges = zoom if isinstance(zoom, list) and len(zoom) == 2 else (None, None)
-        t0, t1 = (edge if isinstance(edge, int) else None for edge in edges)
         parts = data.ask(view, "fragmentation").parts
+        stretch = zoomed(series, *edges_of(zoom))
         patch = Patch()
-        patch["data"] = composition.traces(series, parts, _window(series, t0, t1), _given(data, view, at))
+        patch["data"] = composition.traces(series, parts, stretch, _given(data, view, at))
         return patch
 
     @app.callback(
         Output("fr-over-time", "children"), Output("fr-upto", "data"), Input("version", "data"),
         State("fr-upto", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def go_on(_: Any, upto: Any, said: Stored | None) -> Any:
-        address = restore(said)
+    def go_on(_: Any, upto: Any, stored: Stored | None) -> Any:
+        address = restore(stored)
         view = view_or_nothing(data, address)
         now = _told(data, view)
         if now == upto:
@@ -328,23 +314,23 @@ def _register(app: Any, data: Data) -> None:
         Output("fr-opening", "children"), Input("version", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def renew(_: Any, said: Stored | None) -> Any:
-        return _opening(data, view_or_nothing(data, restore(said)))
+    def renew(_: Any, stored: Stored | None) -> Any:
+        return _opening(data, view_or_nothing(data, restore(stored)))
 
     _choose(app, data)
     _tell(app, data)
 
 
 def _choose(app: Any, data: Data) -> None:
-    """Callbacks that lead to another instant."""
+    """Register the callbacks that change the instant."""
 
     @app.callback(
         Output("fr-at", "data", allow_duplicate=True),
         Input("fr-free", "clickData"), Input("fr-churn", "clickData"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def point(free: Click | None, steps: Click | None, said: Stored | None) -> Any:
-        view = view_or_nothing(data, restore(said))
+    def point(free: Click | None, steps: Click | None, stored: Stored | None) -> Any:
+        view = view_or_nothing(data, restore(stored))
         chosen = _clicked(free if ctx.triggered_id == "fr-free" else steps)
         known = isinstance(chosen, int) and 0 <= chosen <= len(view.recording.trace)
         return chosen if known else no_update
@@ -353,24 +339,24 @@ def _choose(app: Any, data: Data) -> None:
         Output("fr-at", "data"), Input("key", "data"), State("fr-at", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def jump(key: Pressed | None, at: int | None, said: Stored | None) -> Any:
-        view = view_or_nothing(data, restore(said))
+    def jump(key: Pressed | None, at: int | None, stored: Stored | None) -> Any:
+        view = view_or_nothing(data, restore(stored))
         word = (key or {}).get("key")
         if word == "p":
             return int(data.ask(view, "fragmentation").worst)
-        to = neighbour(data, view, _given(data, view, at), {"j": 1, "k": -1}.get(str(word), 0))
+        to = neighbor(data, view, _given(data, view, at), {"j": 1, "k": -1}.get(str(word), 0))
         return no_update if to is None else to
 
 
 def _tell(app: Any, data: Data) -> None:
-    """Callbacks that say more about the instant."""
+    """Register the callbacks that show details of the instant."""
 
     @app.callback(
         Output("fr-pins", "rowData"), Output("fr-pins-heading", "children"),
         Input("fr-at", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def pins(at: int | None, said: Stored | None) -> Any:
-        view = view_or_nothing(data, restore(said))
+    def pins(at: int | None, stored: Stored | None) -> Any:
+        view = view_or_nothing(data, restore(stored))
         chosen = _given(data, view, at)
         heading, rows = pinned.rows(data, view, chosen, _state(data, view, chosen))
         return rows, heading
@@ -379,15 +365,15 @@ def _tell(app: Any, data: Data) -> None:
         Output("code-ask", "data", allow_duplicate=True), Input("fr-pins", "selectedRows"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def line(selected: list[Row] | None) -> Any:
+    def line(selected: list[SelectedRow] | None) -> Any:
         return {"stack": selected[0].get("stack")} if selected else no_update
 
     @app.callback(
         Output("fr-fit", "children"),
         Input("fr-size", "data"), Input("fr-at", "data"), State("address", "data"),
     )  # fmt: skip
-    def fit(text: str | None, at: int | None, said: Stored | None) -> Any:
-        view = view_or_nothing(data, restore(said))
+    def fit(text: str | None, at: int | None, stored: Stored | None) -> Any:
+        view = view_or_nothing(data, restore(stored))
         state = _state(data, view, _given(data, view, at))
         return would_fit.answer(view, state, text or "")
 
@@ -395,9 +381,9 @@ def _tell(app: Any, data: Data) -> None:
         Output("fr-detail", "children"), Input("fr-pick", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def show(pick: Picked | None, said: Stored | None) -> Any:
+    def show(pick: Picked | None, stored: Stored | None) -> Any:
         row = (pick or {}).get("row")
-        address = restore(said)
+        address = restore(stored)
         view = view_or_nothing(data, address)
         if not isinstance(row, int) or not 0 <= row < len(data.ask(view, "lifetimes")):
             return []
@@ -405,7 +391,7 @@ def _tell(app: Any, data: Data) -> None:
 
 
 def _clicked(click: Any) -> Any:
-    """The instant that a point stands for."""
+    """Return the instant of the clicked point."""
     points = (click or {}).get("points") or [{}]
     return next((p["customdata"] for p in points if isinstance(p.get("customdata"), int)), None)
 

@@ -1,4 +1,4 @@
-"""Does memory grow from step to step, by which line and which mistake, and who keeps it?"""
+"""The page "Leaks": growth from step to step, with its line, cause and holder."""
 
 from typing import Any
 
@@ -7,7 +7,8 @@ from dash import dcc, html
 
 from vramscope import analysis
 from vramscope.analysis.leaks import Leak, Leaks
-from vramscope.units import format_bytes
+from vramscope.analysis.lines import NO_STACK
+from vramscope.units import format_bytes, format_count
 
 from ..address import Address
 from ..components import renewal, states
@@ -16,7 +17,7 @@ from ..components.panels import cause
 from ..components.panels.code_box import stack_of, to_code
 from ..data import Data, View
 from ..figures import growth
-from ..figures.drawing.names import counted, place
+from ..figures.drawing.names import place
 from . import Context, Page
 
 MOST_SHOWN = 8
@@ -35,15 +36,17 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
         first = _growing_batch(found, found.batch, address, view) if found.batch else [_nothing(found)]
         return [*first, *_no_leak(found)]
     total = sum(leak.bytes_per_step for leak in found.leaks)
-    turn = "step" if found.has_steps else "turn of its loop"
+    turn = "step" if found.has_steps else "loop iteration"
     many = f"{len(found.leaks)} leaks" if len(found.leaks) > 1 else "A leak"
     claim = f"{many}: {format_bytes(total)} more with every {turn}"
     question = analysis.analyses()["leaks"]
-    told = [each for each in (question.findings(found) if question.findings else []) if each.kind == "leak"]
+    findings = [
+        each for each in (question.findings(found) if question.findings else []) if each.kind == "leak"
+    ]
     shown = found.leaks[:MOST_SHOWN]
     names = [_group(leak) for leak in shown]
     figure = growth.figure(np.array([leak.level for leak in shown]), names, _turns(view, found))
-    word = "steps" if found.has_steps else "turns of its loop"
+    word = "steps" if found.has_steps else "loop iterations"
     support = f"Compared at the same point of {len(found.iteration_boundaries)} {word}."
     return [
         html.Section([html.H2(claim, className="claim"), html.P(support, className="support")],
@@ -51,32 +54,32 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
         html.Section([html.Div([html.H3("What the leaking lines hold"), _key(names)], className="panel-bar"),
                       graph("lk-graph", figure, f"Growth of {len(shown)} leaks over the steps.", "steps")],
                      className="panel chart", **{"aria-label": "Growth"}),
-        *[_card(told, leak, i, address, view) for i, leak in enumerate(shown)],
+        *[_card(findings, leak, i, address, view) for i, leak in enumerate(shown)],
         *(_growing_batch(found, found.batch, address, view) if found.batch else []),
         *_no_leak(found),
     ]  # fmt: skip
 
 
 def _growing_batch(found: Leaks, batch: Leak, address: Address, view: View) -> list[Any]:
-    """No leak: each step is given more than the one before."""
+    """Return the message for a batch that grows: each step gets more than the one before, without a leak."""
     question = analysis.analyses()["leaks"]
-    told = question.findings(found) if question.findings else []
-    (said,) = (each for each in told if each.kind == "growing_batch")
+    findings = question.findings(found) if question.findings else []
+    (finding,) = (each for each in findings if each.kind == "growing_batch")
     claim = f"The batch grows: {format_bytes(batch.bytes_per_step)} more with every step, no leak"
     figure = growth.figure(np.array([batch.level]), ["most allocated in each step"], _turns(view, found))
     return [
-        html.Section([html.H2(claim, className="claim"), html.P(said.advice, className="support")],
+        html.Section([html.H2(claim, className="claim"), html.P(finding.advice, className="support")],
                      className="opening"),
         html.Section([html.Div(html.H3("The most that was allocated in each step"), className="panel-bar"),
                       graph("lk-batch", figure, "The peak of each step.", "steps")],
                      className="panel chart", **{"aria-label": "Peaks of steps"}),
-        _card([said], batch, 0, address, view),
+        _card([finding], batch, 0, address, view),
     ]  # fmt: skip
 
 
-def _card(told: list[Any], leak: Leak, i: int, address: Address, view: View) -> Any:
-    said = told[i] if i < len(told) else None
-    if said is None:
+def _card(findings: list[Any], leak: Leak, i: int, address: Address, view: View) -> Any:
+    finding = findings[i] if i < len(findings) else None
+    if finding is None:
         return html.Section(html.H3(_name(leak)), className="panel card")
     lines = [
         html.Div([html.Dt(_line(view, frame, backward)), html.Dd(f"{format_bytes(rate)} per step")])
@@ -91,14 +94,14 @@ def _card(told: list[Any], leak: Leak, i: int, address: Address, view: View) -> 
         if leak.path
         else None
     )
-    sure = f"{leak.n_steps} steps looked at, {100 * leak.confidence:.0f} % steady. {kept}"
+    basis = f"Confidence {100 * leak.confidence:.0f} % (Kendall's tau over {leak.n_steps} steps). {kept}"
     link = dcc.Link("Show its allocations", href=to.url, className="link")
-    told_by = html.P(sure, className="dim")
-    return cause.card(said, path, facts, told_by, links=link, recorded_ns=view.run.started_ns)
+    based_on = html.P(basis, className="dim")
+    return cause.card(finding, path, facts, based_on, links=link, recorded_ns=view.run.started_ns)
 
 
 def _line(view: View, frame: Any, in_backward: bool) -> list[Any]:
-    """One line that allocates; a click shows it."""
+    """Return one line that allocates; a click shows its code."""
     if not frame:
         return [_place(frame)]
     stack = stack_of(view.recording.stacks, frame.file, frame.line)
@@ -107,13 +110,13 @@ def _line(view: View, frame: Any, in_backward: bool) -> list[Any]:
 
 
 def place_of(kept: tuple[str, int, str]) -> str:
-    """``train.py:57: losses.append(loss)``."""
+    """Return the line that keeps the memory, as ``train.py:57: losses.append(loss)``."""
     file, line, text = kept
     return f"{file.rsplit('/', 1)[-1]}:{line}: {text.strip()[:160]}"
 
 
 def _place(frame: Any) -> str:
-    return f"{frame.function} {place(frame)}"[:160] if frame else "no stack recorded"
+    return f"{frame.function} {place(frame)}"[:160] if frame else NO_STACK
 
 
 def _name(leak: Leak) -> str:
@@ -122,13 +125,13 @@ def _name(leak: Leak) -> str:
 
 
 def _group(leak: Leak) -> str:
-    """What one curve sums up."""
+    """Return the name of one curve, which may sum up several lines."""
     more = len(leak.lines) - 1
-    return _name(leak) + (f" and {counted(more, 'more line')}" if more > 0 else "")
+    return _name(leak) + (f" and {format_count(more, 'more line')}" if more > 0 else "")
 
 
 def _turns(view: View, found: Leaks) -> Any:
-    """Numbers for the horizontal axis: of steps where they are known."""
+    """Return numbers for the horizontal axis: those of the steps where they are known."""
     ends = view.recording.steps
     if not found.has_steps or not len(ends):
         return np.arange(len(found.iteration_boundaries))
@@ -138,8 +141,8 @@ def _turns(view: View, found: Leaks) -> Any:
 
 def _key(names: list[str]) -> html.Div:
     entries = [
-        html.Span([html.I(className="swatch", style={"background": colour}), html.Bdi(name)])
-        for name, colour in zip(names, growth.COLOURS, strict=False)
+        html.Span([html.I(className="swatch", style={"background": color}), html.Bdi(name)])
+        for name, color in zip(names, growth.COLORS, strict=False)
     ]
     return html.Div(entries, className="lane-key parts-key")
 
@@ -157,11 +160,11 @@ def _nothing(found: Leaks) -> html.Section:
 
 
 def _no_leak(found: Leaks) -> list[Any]:
-    """Growth that has another cause."""
+    """Return notes about growth that is not a leak."""
     fragments = "The allocator reserves {} more per step beyond what is allocated: fragmentation, not a leak."
     outside = "The process holds {} more per step outside of torch: libraries, NCCL or raw cudaMalloc."
-    said = [(found.cache_bytes_per_step, fragments), (found.outside_bytes_per_step, outside)]
-    return [html.P(text.format(format_bytes(rate)), className="notes") for rate, text in said if rate > 0]
+    rates = [(found.cache_bytes_per_step, fragments), (found.outside_bytes_per_step, outside)]
+    return [html.P(text.format(format_bytes(rate)), className="notes") for rate, text in rates if rate > 0]
 
 
 def _register(app: Any, data: Data) -> None:

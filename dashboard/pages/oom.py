@@ -1,4 +1,4 @@
-"""Did an allocation fail, where were the bytes then, and what would have made room?"""
+"""The page "Out of memory": the failed allocations, where the bytes were, and what would have helped."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
     failures = data.ask(view, "oom")
     if not len(failures):
         peak = address.go(path="/peak", at=None).url
-        near = dcc.Link("How near it came: the peak", href=peak, className="link")
+        near = dcc.Link("The highest use: the peak", href=peak, className="link")
         return [states.state("No allocation failed", "Memory did not run out in this recording.", near)]
     question = analysis.analyses()["oom"]
     told = question.findings(failures) if question.findings else []

@@ -1,4 +1,4 @@
-"""How full was the device, when, and by what?"""
+"""The page "Overview": memory over time, the peak, its largest holders and the findings."""
 
 from typing import Any
 
@@ -11,20 +11,20 @@ from vramscope.units import format_bytes, format_share
 
 from ..address import Address, restore
 from ..components import kpi, legend, states
-from ..components.graph import graph
+from ..components.graph import graph, register_zoom
 from ..components.panels import live_set, past, stack_table
 from ..components.panels.code_box import stack_of, to_code
 from ..components.prose import prose
 from ..data import Data, View
 from ..figures import timeline
 from ..figures.drawing.names import place
-from ..figures.drawing.series import EVENTS, TIME, Series
-from ..figures.timeline import QUANTITIES, Window
+from ..figures.drawing.series import TIME
+from ..figures.timeline import QUANTITIES
 from ..queries.answers import (
     clamp,
     fullest,
     moment,
-    neighbour,
+    neighbor,
     series_of,
     totals,
 )
@@ -39,6 +39,7 @@ from ..server.callbacks import (
     Pressed,
     Standing,
     Stored,
+    edges_of,
     view_or_nothing,
 )
 from . import Context, Page
@@ -58,7 +59,7 @@ def _layout(context: Context) -> Any:
     at = _shown_instant(data, view, address, [address.t0, address.t1], address.at)
     is_short = len(view.recording.trace) <= data.pace.events_at_once
     shown = legend.usual(series)
-    stretch = _window(series, address.t0, address.t1)
+    stretch = timeline.zoomed(series, address.t0, address.t1)
     figure = timeline.figure(series, stretch, shown, at)
     return [
         html.Div(opening(data, view) if is_short else _waiting(data, view), id="ov-opening"),
@@ -91,30 +92,45 @@ def _layout(context: Context) -> Any:
 
 
 def opening(data: Data, view: View, *, at_once: bool = True) -> list[Any]:
-    """The answer first; the findings later where they take long: seconds per million events."""
-    said = headline(data, view)
-    line = [" ", html.Span(to_code("Show the line", said.stack), className="only-live")] if said.stack else []
-    return _opening(data, view, [said.support, *line], _found(data, view) if at_once else [])
+    """Return the top of the page: the claim about the peak, the findings and the key figures.
+
+    Parameters
+    ----------
+    data, view
+        The recording.
+    at_once
+        Whether the findings are included; they take seconds per million events.
+    """
+    first = headline(data, view)
+    line = (
+        [" ", html.Span(to_code("Show the line", first.stack), className="only-live")] if first.stack else []
+    )
+    return _opening(data, view, [first.support, *line], _found(data, view) if at_once else [])
 
 
 def _found(data: Data, view: View) -> list[Any]:
-    said = findings(data, view)
-    lines = [_finding(view, found) for found in said.findings[:6]]
-    if lines and said.instant < len(view.recording.trace):
-        lines.append(html.Li(f"Found at {moment(data, view, said.instant).words}.", className="dim"))
+    latest = findings(data, view)
+    lines = [_finding(view, found) for found in latest.findings[:6]]
+    if lines and latest.instant < len(view.recording.trace):
+        lines.append(html.Li(f"Found at {moment(data, view, latest.instant).words}.", className="dim"))
     return lines
 
 
-_ROOMS = {"leak": "/leaks", "growing_batch": "/leaks", "oom": "/oom", "fragmentation": "/fragmentation"}
+_PAGE_OF_KIND = {
+    "leak": "/leaks",
+    "growing_batch": "/leaks",
+    "oom": "/oom",
+    "fragmentation": "/fragmentation",
+}
 
 
 def _finding(view: View, found: Finding) -> html.Li:
-    """The claim leads to its room, its place to the line."""
+    """Return a finding whose claim links to its page and whose place opens the line."""
     severity = html.Span(found.severity, className=f"severity {found.severity}")
-    room = _ROOMS.get(found.kind)
+    page = _PAGE_OF_KIND.get(found.kind)
     claim = (
-        dcc.Link(prose(found.claim[:600]), href=_at(view, room).url, className="plain-link")
-        if room
+        dcc.Link(prose(found.claim[:600]), href=_at(view, page).url, className="plain-link")
+        if page
         else prose(found.claim[:600])
     )
     if not found.file:
@@ -126,7 +142,7 @@ def _finding(view: View, found: Finding) -> html.Li:
 
 
 def _at(view: View, path: str, at: int | None = None) -> Address:
-    """A page about this recording."""
+    """Return the address of a page about this recording."""
     if len(view.run.recordings) < 2:
         return Address(path, run=view.run_id, at=at)
     recording = view.recording
@@ -134,8 +150,8 @@ def _at(view: View, path: str, at: int | None = None) -> Address:
 
 
 def _waiting(data: Data, view: View) -> list[Any]:
-    """What the totals alone tell, at the height of what follows."""
-    return _opening(data, view, ["Who allocated the peak is being counted …"], [])
+    """Return the top of the page from the totals alone, with the height of the final one."""
+    return _opening(data, view, ["Counting who allocated the peak …"], [])
 
 
 def _opening(data: Data, view: View, support: list[Any], more: list[Any]) -> list[Any]:
@@ -177,38 +193,25 @@ def _kpis(data: Data, view: View) -> Any:
 
 
 def _way(view: View, path: str, at: int | None, words: str) -> Any:
-    """Below a number: where it is taken apart."""
+    """Return the link below a key figure to the page that breaks it down."""
     return dcc.Link(words, href=_at(view, path, at).url, className="plain-link") if words else ""
 
 
 def _highest(view: View, quantity: str, n_bytes: int, words: str) -> tuple[int, str]:
-    """*n_bytes* with its words, or what was more in the part that is known by its peaks alone."""
+    """Return *n_bytes* and *words*, or a higher peak of the steps of which only the peaks are retained."""
     before = past_peak(view.recording.past, quantity)
     if before is None or before.n_bytes <= n_bytes:
         return n_bytes, words
-    return before.n_bytes, f"{past_words(before)}, detail thinned"
+    return before.n_bytes, f"{past_words(before)}, no allocations retained"
 
 
 def _percent(part: int, whole: int) -> str:
     return format_share(part, whole, 0)
 
 
-def _window(series: Series, t0: int | None, t1: int | None) -> Window:
-    scale = 1.0 if series.axis == EVENTS else 1e-9
-    start, end = (None if t is None else t * scale for t in (t0, t1))
-    return timeline.window(series, start, end)
-
-
 def _register(app: Any, data: Data) -> None:
     stack_table.register(app, data, "ov")
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "zoomed"), Output("ov-view", "data"),
-        Input("ov-graph", "relayoutData"), State("ov-view", "data"), State("address", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "drawn"), Output("ov-ready", "data"), Input("ov-graph", "figure")
-    )
+    register_zoom(app, "ov")
     app.clientside_callback(
         ClientsideFunction("vramscope", "seen"), Output("ov-drawn", "data"), Input("ov-graph", "figure")
     )
@@ -222,16 +225,16 @@ def _register(app: Any, data: Data) -> None:
         Input("ov-view", "data"), Input("ov-legend", "value"), Input("ov-at", "data"),
         Input("version", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def redraw(zoom: Any, shown: list[str] | None, at: int | None, _: Any, said: Stored | None) -> Any:
+    def redraw(zoom: Any, shown: list[str] | None, at: int | None, _: Any, stored: Stored | None) -> Any:
         _check_chosen(at)
-        return _redraw(data, restore(said), zoom, _known(shown), at)
+        return _redraw(data, restore(stored), zoom, _known(shown), at)
 
     @app.callback(
         Output("ov-at", "data"), Input("key", "data"), State("ov-at", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def jump(key: Pressed | None, at: int | None, said: Stored | None) -> Any:
-        view = view_or_nothing(data, restore(said))
+    def jump(key: Pressed | None, at: int | None, stored: Stored | None) -> Any:
+        view = view_or_nothing(data, restore(stored))
         return _jump(data, view, (key or {}).get("key"), clamp(data, view, at))
 
     @app.callback(
@@ -239,13 +242,13 @@ def _register(app: Any, data: Data) -> None:
         Input("ov-at", "data"), Input("ov-view", "data"), Input("version", "data"),
         State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def look(at: int | None, zoom: Any, version: Standing | None, said: Stored | None) -> Any:
+    def look(at: int | None, zoom: Any, version: Standing | None, stored: Stored | None) -> Any:
         _check_chosen(at)
-        address = restore(said)
+        address = restore(stored)
         view = view_or_nothing(data, address)
         known = _shown_instant(data, view, address, zoom, at)
         if ctx.triggered_id == "version" and known <= (version.get("told", -1) if version else -1):
-            raise PreventUpdate  # what was live then does not change
+            raise PreventUpdate  # what was live at a past instant does not change
         return *live_set.content(data, view, known, address), [] if ctx.triggered_id == "ov-at" else no_update
 
     @app.callback(
@@ -256,11 +259,11 @@ def _register(app: Any, data: Data) -> None:
         State("ov-view", "data"), State("ov-at", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def tell(drawn: Any, later: Any, zoom: Any, at: int | None, said: Stored | None) -> Any:
-        # Of a long run: once the chart is there, who holds the peak; then the findings, which take longest.
+    def tell(drawn: Any, later: Any, zoom: Any, at: int | None, stored: Stored | None) -> Any:
+        # For a long run the holders of the peak come after the chart, then the findings, which take longest.
         if not drawn or not later:
             raise PreventUpdate
-        address = restore(said)
+        address = restore(stored)
         view = view_or_nothing(data, address)
         known = _shown_instant(data, view, address, zoom, at)
         return *live_set.content(data, view, known, address), opening(data, view, at_once=False), 1
@@ -269,51 +272,46 @@ def _register(app: Any, data: Data) -> None:
         Output("ov-opening", "children"),
         Input("version", "data"), Input("ov-told", "data"), State("address", "data"),
     )  # fmt: skip
-    def renew(_: Any, told: Any, said: Stored | None) -> Any:
+    def renew(_: Any, told: Any, stored: Stored | None) -> Any:
         if ctx.triggered_id != "version" and not told:
             raise PreventUpdate
-        return opening(data, view_or_nothing(data, restore(said)))
+        return opening(data, view_or_nothing(data, restore(stored)))
 
 
 def _check_chosen(at: int | None) -> None:
-    """Nothing happens where none was chosen: Dash says so of every new page, which shows that already."""
+    """Raise PreventUpdate where no instant was chosen: Dash calls back for every new page."""
     if at is None and ctx.triggered_id == "ov-at":
         raise PreventUpdate
 
 
 def _redraw(data: Data, address: Address, zoom: Any, shown: list[str], at: int | None) -> Any:
-    """New data for the same axes: the range is the user's, and never written from here."""
+    """Return new data for the same axes; the range belongs to the user and is never written from here."""
     view = view_or_nothing(data, address)
     series = series_of(data, view, address.axis or TIME)
-    t0, t1 = (_instant(edge) for edge in zoom) if isinstance(zoom, list) and len(zoom) == 2 else (None, None)
     patch = Patch()
     cursor = _shown_instant(data, view, address, zoom, at)
-    patch["data"] = timeline.traces(series, _window(series, t0, t1), shown, cursor)
+    patch["data"] = timeline.traces(series, timeline.zoomed(series, *edges_of(zoom)), shown, cursor)
     return patch
 
 
 def _shown_instant(data: Data, view: View, address: Address, zoom: Any, at: int | None) -> int:
-    """The instant that was chosen; else the highest of what is in view."""
-    edges = [_instant(edge) for edge in zoom] if isinstance(zoom, list) and len(zoom) == 2 else [None, None]
-    if at is not None or edges == [None, None]:
+    """Return the chosen instant; else that of the highest level in view."""
+    edges = edges_of(zoom)
+    if at is not None or edges == (None, None):
         return clamp(data, view, at)
     series = series_of(data, view, address.axis or TIME)
-    return timeline.highest(series, _window(series, *edges))
+    return timeline.highest(series, timeline.zoomed(series, *edges))
 
 
 def _known(shown: Any) -> list[str]:
     return [name for name in QUANTITIES if name in (shown or [])]
 
 
-def _instant(said: Any) -> int | None:
-    return said if isinstance(said, int) and not isinstance(said, bool) else None
-
-
 def _jump(data: Data, view: View, key: Any, at: int) -> Any:
-    """The instant that a key leads to: the peak, or the peak of a neighbouring step."""
+    """Return the instant that a key leads to: the peak, or the peak of a neighboring step."""
     if key == PEAK_KEY:
         return fullest(data, view)
-    to = neighbour(data, view, at, {NEXT_KEY: 1, PREVIOUS_KEY: -1}.get(str(key), 0))
+    to = neighbor(data, view, at, {NEXT_KEY: 1, PREVIOUS_KEY: -1}.get(str(key), 0))
     return no_update if to is None else to
 
 

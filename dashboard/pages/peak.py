@@ -1,4 +1,4 @@
-"""What was live at the peak, or at any instant, and which calls led to it?"""
+"""The page "Peak": what was live at the peak or any instant, by category, module, call and line."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..queries.answers import (
     clamp,
     held,
     moment,
-    neighbour,
+    neighbor,
     totals,
     tree_at,
 )
@@ -44,7 +44,7 @@ def _content(data: Data, view: View, address: Address) -> Any:
     tree = tree_at(data, view, at)
     figure = icicle.figure(tree)
     sentence = f"Calls that lead to the live memory: {stack_table.summary(held(data, view, at))}."
-    way = {"aria-label": "Where the picture starts"}
+    way = {"aria-label": "Root of the picture"}
     crumbs = html.Nav(_crumbs(tree, 0), id="pk-crumbs", className="crumbs", **way)
     return [
         _opening(data, view, at, address),
@@ -81,8 +81,8 @@ def _opening(data: Data, view: View, at: int, address: Address) -> html.Section:
 
 
 def _jumps(data: Data, view: View, at: int, peak: int, address: Address) -> html.Nav:
-    """Neighbouring steps and the peak, as links: an instant is an address."""
-    before, after = (neighbour(data, view, at, direction) for direction in (-1, 1))
+    """Return links to the peak and the neighboring steps; every instant has an address."""
+    before, after = (neighbor(data, view, at, direction) for direction in (-1, 1))
     choices = (("Peak", peak), ("← Step", before), ("Step →", after))
     links = [
         dcc.Link(word, href=address.go(at=to).url, className="here" if to == at and word == "Peak" else "")
@@ -105,7 +105,7 @@ def _empty(data: Data, view: View, at: int, address: Address) -> Any:
 
 
 def _crumbs(tree: Tree, root: int) -> list[Any]:
-    """The calls above the picture, each a way back."""
+    """Return the calls above the picture, each a button that leads back to it."""
     path = [root] if root else []
     while path and tree.parent[path[0]]:
         path.insert(0, int(tree.parent[path[0]]))
@@ -140,8 +140,8 @@ def _register(app: Any, data: Data) -> None:
         Output("pk-icicle", "figure"), Output("pk-crumbs", "children"),
         Input("pk-root", "data"), State("pk-at", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def draw(root: int | None, at: int | None, said: Stored | None) -> tuple[Any, Any]:
-        view = view_or_nothing(data, restore(said))
+    def draw(root: int | None, at: int | None, stored: Stored | None) -> tuple[Any, Any]:
+        view = view_or_nothing(data, restore(stored))
         tree = tree_at(data, view, clamp(data, view, at))
         if root is None or not 0 <= root < len(tree.parent) or not tree.total_bytes[root]:
             raise PreventUpdate
@@ -151,9 +151,9 @@ def _register(app: Any, data: Data) -> None:
         Output("pk-content", "children"),
         Input("version", "data"), State("pk-at", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def follow(_: Any, shown: int | None, said: Stored | None) -> Any:
-        """While a run grows its peak moves; an instant that somebody chose does not."""
-        address = restore(said)
+    def follow(_: Any, shown: int | None, stored: Stored | None) -> Any:
+        """Lay the page out again when the peak of a growing run moves; a chosen instant stays."""
+        address = restore(stored)
         view = view_or_nothing(data, address)
         if address.at is not None or clamp(data, view, None) == shown:
             raise PreventUpdate
@@ -164,12 +164,12 @@ def _register(app: Any, data: Data) -> None:
         Input("key", "data"), State("pk-at", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def jump(key: Pressed | None, at: int | None, said: Stored | None) -> Any:
-        address = restore(said)
+    def jump(key: Pressed | None, at: int | None, stored: Stored | None) -> Any:
+        address = restore(stored)
         view = view_or_nothing(data, address)
         pressed = (key or {}).get("key")
         here = clamp(data, view, at)
-        to = None if pressed == "p" else neighbour(data, view, here, {"j": 1, "k": -1}.get(str(pressed), 0))
+        to = None if pressed == "p" else neighbor(data, view, here, {"j": 1, "k": -1}.get(str(pressed), 0))
         return no_update if to is None and pressed != "p" else f"?{address.go(at=to).url.partition('?')[2]}"
 
 

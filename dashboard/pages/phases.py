@@ -1,4 +1,4 @@
-"""How much did each step and each of its phases need, and what rose from one step to another?"""
+"""The page "Phases": the peak of each step and phase, and what rose from one step to another."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ from dash import ClientsideFunction, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 from numpy.typing import NDArray
 
+from vramscope.analysis.lines import NO_STACK
 from vramscope.analysis.step_peaks import StepPeaks
 from vramscope.model.marks import Category, Phase
 from vramscope.units import format_bytes
@@ -17,7 +18,7 @@ from ..components.choice import segments
 from ..components.definitions import term
 from ..components.graph import graph
 from ..components.panels.differences import Difference, table
-from ..components.panels.past import MEANING, Course, course
+from ..components.panels.past import MEANING, AllSteps, steps_with_past
 from ..data import Data, View
 from ..figures import steps as figures
 from ..figures.drawing.names import place
@@ -38,7 +39,7 @@ def _layout(context: Context) -> Any:
     if not len(view.recording.steps) + len(view.recording.past.steps):
         return states.state(
             "No steps were found",
-            "Neither an optimizer's step nor recorder.step() was seen, so there is nothing to compare.",
+            "The recording has no optimizer step and no recorder.step(), so there is nothing to compare.",
             ["Mark them yourself: ", states.command("recorder.step()")],
             dcc.Link(
                 "The whole run on the overview", href=address.go(path="/overview").url, className="link"
@@ -46,7 +47,7 @@ def _layout(context: Context) -> Any:
         )
     row = _row(data, view, address.at)
     base = address.by if address.by in BASES else BASES[0]
-    all_steps = course(data, view)
+    all_steps = steps_with_past(data, view)
     sentence = f"Peak allocated bytes of {len(all_steps.index)} steps, and of each phase of them."
     return [
         html.Section(_opening(all_steps), id="ph-opening", className="opening"),
@@ -82,26 +83,26 @@ def _layout(context: Context) -> Any:
     ]  # fmt: skip
 
 
-def _picture(all_steps: Course, row: int) -> dict[str, Any]:
+def _picture(all_steps: AllSteps, row: int) -> dict[str, Any]:
     return figures.peaks(all_steps.found, all_steps.index, row, all_steps.n_thinned)
 
 
 def _starts(view: View) -> NDArray[Any]:
-    """The instant at which each step begins: below 0 where a size cap took the events."""
+    """Return the instant at which each step begins: below 0 where the size cap removed the events."""
     past = view.recording.past
     return np.concatenate([past.steps.start_event - past.n_events, view.recording.steps.start_event])
 
 
 def _row(data: Data, view: View, at: int | None) -> int:
-    """The step of an instant, else the highest one; a row of all steps."""
+    """Return the row, among all steps, of the step of an instant, else of the highest step."""
     if at is not None:
         within = np.flatnonzero(_starts(view) < (max(at, 1) if at >= 0 else at + 1))
         if len(within):
             return int(within[-1])
-    return int(course(data, view).found.per_step.allocated.argmax())
+    return int(steps_with_past(data, view).found.per_step.allocated.argmax())
 
 
-def _opening(all_steps: Course) -> list[Any]:
+def _opening(all_steps: AllSteps) -> list[Any]:
     found, index = all_steps.found, all_steps.index
     peaks = found.per_step.allocated
     top = int(peaks.argmax())
@@ -123,7 +124,7 @@ def _opening(all_steps: Course) -> list[Any]:
 
 
 def _in_phase(found: StepPeaks, n_bytes: int) -> str:
-    """Of the peak outside of the steps; '' where no phase reached it."""
+    """Return the phase of a peak outside of all steps; '' where no phase reached it."""
     rows = found.per_phase.rows((found.per_phase.step < 0) & (found.per_phase.phase != Phase.OTHER))
     reached = rows.phase[rows.allocated == n_bytes]
     return f", in {Phase(int(reached[0])).name.lower().replace('_', ' ')}" if len(reached) else ""
@@ -133,7 +134,7 @@ def _highest_phase(found: StepPeaks, row: int) -> str:
     mine = found.per_phase.rows(found.per_phase.step == row)
     if not (mine.phase != Phase.OTHER).any():
         return ""
-    # Where a phase reached as much as what lies between phases, it is the phase.
+    # On a tie of a phase and the time between phases, the phase is named.
     best = np.lexsort((mine.phase == Phase.OTHER, -mine.allocated))[0]
     phase = Phase(int(mine.phase[best]))
     return ", between phases" if phase == Phase.OTHER else f", in {phase.name.lower().replace('_', ' ')}"
@@ -152,7 +153,7 @@ def _phase_key(found: StepPeaks) -> html.Div:
 
 
 def _bounds(view: View, row: int) -> tuple[int, int]:
-    """First instant and last of a step that has its detail; *row* counts those steps."""
+    """Return first and last instant of a step with events; *row* counts only such steps."""
     steps, last = view.recording.steps, len(view.recording.trace)
     start = min(int(steps.start_event[row]), last)
     return start, max(min(int(steps.end_event[row]), last), start)
@@ -163,7 +164,7 @@ def _inside(data: Data, view: View, row: int) -> list[Any]:
     if row < n_thinned:
         number = int(view.recording.past.steps.index[row])
         return [html.Div(html.H3(f"Step {number} by category"), className="panel-bar"),
-                html.P(["Not known any more. ", MEANING], className="dim nothing")]  # fmt: skip
+                html.P(["Not retained. ", MEANING], className="dim nothing")]  # fmt: skip
     row -= n_thinned
     start, end = _bounds(view, row)
     found, known = data.ask(view, "lifetimes"), data.ask(view, "categories")
@@ -178,7 +179,7 @@ def _inside(data: Data, view: View, row: int) -> list[Any]:
     ]  # fmt: skip
 
 
-def _phases_of(all_steps: Course, row: int) -> list[Any]:
+def _phases_of(all_steps: AllSteps, row: int) -> list[Any]:
     found = all_steps.found
     mine = found.per_phase.rows(found.per_phase.step == row)
     top = max(int(mine.allocated.max(initial=0)), 1)
@@ -207,9 +208,9 @@ def _rose(data: Data, view: View, row: int, base: str) -> Any:
     other = max(row - 1, 0) if base == BASES[0] else 0
     index = view.recording.steps.index
     if row < 0:
-        return html.P("Which lines rose to this step is not known any more.", className="dim nothing")
+        return html.P("The lines of this step are not retained.", className="dim nothing")
     if other == row:
-        which = "first step with its detail" if n_thinned else "first step"
+        which = "first step with retained allocations" if n_thinned else "first step"
         return html.P(f"This is the {which}; choose a later one above.", className="dim nothing")
     before, after = (_peak(data, view, each) for each in (other, row))
     words = f"Step {int(index[other])}", f"Step {int(index[row])}"
@@ -235,11 +236,11 @@ def _by_line(data: Data, view: View, before: int, after: int) -> list[Difference
         example |= dict(zip(keys, found.example.tolist(), strict=True))
         sides.append({(int(f), int(v)): int(n) for f, v, n in
                       zip(found.folded_id, found.via, found.n_bytes, strict=True)})  # fmt: skip
-    # Several ways may lead to one line: it is told once.
+    # Several call paths may lead to one line, which is one row.
     lines: dict[tuple[str, ...], Difference] = {}
     for node, via in sides[0].keys() | sides[1].keys():
         frame = code.stacks.frame(node) if node else None
-        name = frame.function if frame else code.strings[via] or "no stack recorded"
+        name = frame.function if frame else code.strings[via] or NO_STACK
         detail = place(frame) if frame else ""
         line = (name, detail, frame.file if frame else "")
         known = lines.get(line, Difference(name, detail, 0, 0, example.get((node, via), 0)))
@@ -276,10 +277,10 @@ def _register(app: Any, data: Data) -> None:
         Input("ph-graph", "clickData"), Input("key", "data"), State("ph-row", "data"),
         State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def choose(click: Click | None, key: Pressed | None, row: int | None, said: Stored | None) -> Any:
+    def choose(click: Click | None, key: Pressed | None, row: int | None, stored: Stored | None) -> Any:
         from dash import ctx
 
-        view = view_or_nothing(data, restore(said))
+        view = view_or_nothing(data, restore(stored))
         to = _clicked(click) if ctx.triggered_id == "ph-graph" else _keyed(data, view, key, row)
         starts = _starts(view)
         if not isinstance(to, int) or not 0 <= to < len(starts):
@@ -293,9 +294,9 @@ def _register(app: Any, data: Data) -> None:
         Input("ph-row", "data"), Input("version", "data"), State("ph-base", "data"),
         State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def redraw(row: int | None, _: Any, base: str | None, said: Stored | None) -> Any:
-        view = view_or_nothing(data, restore(said))
-        all_steps = course(data, view)
+    def redraw(row: int | None, _: Any, base: str | None, stored: Stored | None) -> Any:
+        view = view_or_nothing(data, restore(stored))
+        all_steps = steps_with_past(data, view)
         if row is None or not 0 <= row < len(all_steps.index):
             raise PreventUpdate
         return (

@@ -1,4 +1,4 @@
-"""Which runs are there, how much did each take, and how are they doing?"""
+"""The page "Runs": the list of all runs with their peaks, verdict and state."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from ..components import header, states
 from ..components.definitions import term
 from ..data import Data
 from ..figures.sparkline import image
-from ..queries.run_summaries import Summaries, Summary
+from ..queries.run_summaries import RunSummaries, RunSummary
 from . import Context, Page
 
 MAX_RUNS = 300
@@ -32,7 +32,7 @@ def _layout(context: Context) -> Any:
 
 
 def _register(app: Any, data: Data) -> None:
-    summaries = Summaries(data)
+    summaries = RunSummaries(data)
 
     @app.callback(
         Output("runs-list", "children"), Output("runs-shown", "data"),
@@ -47,16 +47,26 @@ def _register(app: Any, data: Data) -> None:
         return listing(known, str(data.root), len(data.paths())), now
 
 
-def _print(summary: Summary | None) -> str:
-    """Changes when the line would look different."""
+def _print(summary: RunSummary | None) -> str:
+    """Return a text that changes when the row of the run would look different."""
     if summary is None:
         return ""
     figures = (summary.n_events, summary.n_steps, summary.peak_reserved_bytes)
     return f"{summary.outcome.value} {summary.stalled_s} {summary.verdict} {figures} {summary.error}"
 
 
-def listing(known: list[tuple[str, Summary | None]], folder: str, n_runs: int) -> Any:
-    """The table of runs; newest first."""
+def listing(known: list[tuple[str, RunSummary | None]], folder: str, n_runs: int) -> Any:
+    """Return the table of runs.
+
+    Parameters
+    ----------
+    known
+        Id and summary of each run, newest first; None where the summary is not made yet.
+    folder
+        The folder that is served.
+    n_runs
+        Number of runs in the folder; those beyond *known* are not listed.
+    """
     if not known:
         return states.no_runs(folder)
     head = html.Tr(
@@ -78,7 +88,7 @@ def listing(known: list[tuple[str, Summary | None]], folder: str, n_runs: int) -
     return table
 
 
-def _row(name: str, summary: Summary | None) -> html.Tr:
+def _row(name: str, summary: RunSummary | None) -> html.Tr:
     if summary is None:
         word = name.rsplit("-", 1)[0]
         return html.Tr(
@@ -123,7 +133,7 @@ def _row(name: str, summary: Summary | None) -> html.Tr:
 
 
 def _peak(n_bytes: int) -> str:
-    """A dash where nothing is known: nvidia-smi does not tell torch's bytes, some profiles no segments."""
+    """Return the bytes; a dash where unknown: nvidia-smi lacks torch's bytes, some profiles lack segments."""
     return format_bytes(n_bytes) if n_bytes else "–"
 
 
@@ -132,7 +142,7 @@ def _bytes(n_bytes: int) -> str:
 
 
 def _to_peak(name: str, n_bytes: int) -> Any:
-    """The number leads to who holds it."""
+    """Return the peak as a link to the page that shows its holders."""
     if not n_bytes:
         return _peak(n_bytes)
     to = Address("/peak", run=name).url
@@ -144,7 +154,7 @@ def _tone(verdict: str) -> str:
     return "verdict-bad" if grave else "verdict-warn" if verdict.startswith("leaks") else "dim"
 
 
-def _spark(summary: Summary) -> Any:
+def _spark(summary: RunSummary) -> Any:
     if not len(summary.allocated):
         return html.Span("no events", className="dim")
     text = f"Peak {format_bytes(summary.peak_allocated_bytes)} allocated"

@@ -1,4 +1,4 @@
-"""Where are all bytes of the device: tensors, torch's cache, this process beyond torch, others?"""
+"""The page "Waterfall": all bytes of the device by part, from live tensors to other processes."""
 
 from typing import Any
 
@@ -19,18 +19,18 @@ from ..server.callbacks import Click, Pressed, Stored, view_or_nothing
 from . import Context, Page
 
 _WORDS = {
-    "requested": "live tensors", "own_outside": "this process beyond torch", "others": "other processes",
-    "unattributed": "of no listed process", "outside": "beyond torch's allocator",
+    "requested": "live tensors", "own_outside": "this process outside of torch", "others": "other processes",
+    "unattributed": "not attributed to a process", "outside": "outside of torch's allocator",
     "driver": "the driver's own reserve", "free": "free on the device",
 }  # fmt: skip
 _MEANING = {
-    "own_outside": "CUDA's context, libraries, NCCL, raw cudaMalloc: what torch's counters never show.",
+    "own_outside": "CUDA's context, libraries, NCCL, raw cudaMalloc: torch's counters do not include these.",
     "others": "What other processes hold on the same device.",
-    "unattributed": "Used on the device, but of no process that the driver lists.",
-    "outside": "Used on the device beyond what torch reserves; the driver does not tell whose it is.",
-    "free": "Neither used nor kept by the driver.",
-    "driver": "Kept by the driver itself: neither used nor free.",
-    "private_pools": "Free bytes in pools of CUDA graphs and MemPools, which serve nobody else.",
+    "unattributed": "Used on the device, but by no process that the driver lists.",
+    "outside": "Used on the device beyond what torch reserves; the driver does not report by which process.",
+    "free": "Neither used nor reserved by the driver.",
+    "driver": "Reserved by the driver itself: neither used nor free.",
+    "private_pools": "Free bytes in pools of CUDA graphs and MemPools, which serve no other request.",
 }
 
 
@@ -41,7 +41,7 @@ def _layout(context: Context) -> Any:
     if not len(found):
         return states.state(
             "The device was not sampled",
-            "The waterfall needs the counters of torch and of the driver (NVML), taken while it ran. "
+            "The waterfall needs samples of the counters of torch and of the driver (NVML). "
             "A file that torch wrote, and a simulated device, have none.",
             ["Record on the GPU: ", states.command('with vramscope.record("traces/run"):')],
             ["Or counters alone, cheap enough to leave on: ", states.command('record(mode="counters")')],
@@ -54,7 +54,7 @@ def _layout(context: Context) -> Any:
         html.Section(_opening(found, row), id="wf-opening", className="opening"),
         html.Section(
             [html.Div([html.H3("The device over time"),
-                       html.P("Click a moment to take it apart", className="dim only-live")],
+                       html.P("Click a moment to see its parts", className="dim only-live")],
                       className="panel-bar"), picture],
             className="panel chart", **{"aria-label": "The device over time"},
         ),
@@ -72,15 +72,15 @@ def _opening(found: Any, row: int) -> list[Any]:
         text = _beyond(used, reserved)
     else:
         claim = f"torch had reserved {format_bytes(max(reserved, 0))}"
-        text = "The driver was not asked, or did not answer: what lies beyond torch is not known."
+        text = "The driver's counters are not recorded, so the use outside of torch is unknown."
     return [html.H2(claim, className="claim"), html.P(text, className="support")]
 
 
 def _beyond(used: int, reserved: int) -> str:
     if reserved < 0:
-        return "What torch had reserved of it was not recorded."
+        return "What torch had reserved is not recorded."
     beyond = format_bytes(max(used - reserved, 0))
-    return f"torch had reserved {format_bytes(reserved)} of it; {beyond} lay beyond."
+    return f"torch had reserved {format_bytes(reserved)} of it; {beyond} were outside of torch."
 
 
 def _bars(found: Any, row: int) -> list[Any]:
@@ -91,26 +91,24 @@ def _bars(found: Any, row: int) -> list[Any]:
     for bar in bars:
         body.append(_bar(bar, below, whole))
         below += bar.n_bytes or 0
-    head = html.Tr(
-        [html.Th("Part"), html.Th("Bytes", className="number"), html.Th(""), html.Th("Who says so")]
-    )
+    head = html.Tr([html.Th("Part"), html.Th("Bytes", className="number"), html.Th(""), html.Th("Source")])
     return [
-        html.Div([html.H3("All bytes, one upon the other"), html.Span(f"at {after}", className="dim")],
+        html.Div([html.H3("All bytes of the device"), html.Span(f"at {after}", className="dim")],
                  className="panel-bar"),
         html.Table([html.Thead(head), html.Tbody(body)], className="diff falls"),
     ]  # fmt: skip
 
 
 def _scale(bars: Any) -> int:
-    """What a full bar means: everything; of a device that is mostly free, what is used."""
+    """Return the bytes of a full bar: all of the device, or its used bytes where it is mostly free."""
     free = sum(bar.n_bytes or 0 for bar in bars if bar.name in ("free", "driver"))
     whole = sum(bar.n_bytes or 0 for bar in bars)
     return max(whole if 2 * free < 3 * (whole - free) else whole - free, 1)
 
 
 def _bar(bar: Any, below: int, whole: int) -> html.Tr:
-    colour = device.COLOUR.get(bar.name, "#c3cad2")
-    swatch = html.I(className="swatch", style={"background": colour})
+    color = device.COLOR.get(bar.name, "#c3cad2")
+    swatch = html.I(className="swatch", style={"background": color})
     word = _WORDS.get(bar.name, bar.name.replace("_", " "))
     name = html.Span([swatch, word], className="phase-name term", tabIndex="0")
     meaning = _MEANING.get(bar.name) or DEFINITION.get(bar.name)
@@ -120,7 +118,7 @@ def _bar(bar: Any, below: int, whole: int) -> html.Tr:
         return html.Tr([html.Td(label), html.Td("–", className="number dim"), reason])
     left, width = 100 * below / whole, 100 * bar.n_bytes / whole
     fits = left + width < 100.5 and bar.n_bytes
-    style = {"left": f"{left:.2f}%", "width": f"max({width:.2f}%, 1px)", "background": colour}
+    style = {"left": f"{left:.2f}%", "width": f"max({width:.2f}%, 1px)", "background": color}
     drawn = html.Div(html.I(style=style), className="diff-bar plain") if fits else ""
     return html.Tr(
         [
@@ -138,8 +136,8 @@ def _register(app: Any, data: Data) -> None:
         Input("wf-graph", "clickData"), Input("key", "data"), State("wf-row", "data"),
         State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def choose(click: Click | None, key: Pressed | None, row: int | None, said: Stored | None) -> Any:
-        found = data.ask(view_or_nothing(data, restore(said)), "waterfall")
+    def choose(click: Click | None, key: Pressed | None, row: int | None, stored: Stored | None) -> Any:
+        found = data.ask(view_or_nothing(data, restore(stored)), "waterfall")
         to = _clicked(click) if ctx.triggered_id == "wf-graph" else _keyed(key, row, found)
         return to if isinstance(to, int) and 0 <= to < len(found) else no_update
 
@@ -148,8 +146,8 @@ def _register(app: Any, data: Data) -> None:
         Input("wf-row", "data"), Input("version", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def show(row: int | None, _: Any, said: Stored | None) -> Any:
-        found = data.ask(view_or_nothing(data, restore(said)), "waterfall")
+    def show(row: int | None, _: Any, stored: Stored | None) -> Any:
+        found = data.ask(view_or_nothing(data, restore(stored)), "waterfall")
         if row is None or not 0 <= row < len(found):
             raise PreventUpdate
         return _opening(found, row), _bars(found, row), device.figure(found, row)
@@ -162,7 +160,7 @@ def _clicked(click: Any) -> int | None:
 
 
 def _keyed(key: Any, row: Any, found: Any) -> int | None:
-    """The sample that a key leads to: the fullest, or a neighbour."""
+    """Return the sample that a key leads to: the fullest, or a neighbor."""
     word = str((key or {}).get("key"))
     if word == "p":
         return int(found.fullest)

@@ -1,1 +1,1 @@
-"""TODO package."""
+"""Questions about recordings that pages ask: cached answers, live runs, background searches."""

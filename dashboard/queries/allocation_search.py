@@ -1,6 +1,6 @@
-"""What does somebody look for among allocations? Words, sizes and lifetimes in one line.
+"""The search among allocations by words, sizes and lifetimes in one line.
 
-``attention size>64MiB life>2s alive``: each word must occur in a function or file of the stack.
+An example is ``attention size>64MiB life>2s alive``; each word must occur in a function or file of the stack.
 """
 
 import re
@@ -21,22 +21,22 @@ _TIMES = {"": 10**9, "ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What must hold, all of it."""
+    """The conditions of a search; all must hold."""
 
     words: tuple[str, ...] = ()
     limits: tuple[tuple[str, str, float], ...] = ()
     """``(size or life, < or >, bytes or ns)``."""
     alive: bool = False
-    """Never freed."""
+    """Only allocations that were never freed."""
     before: bool = False
-    """From before the recording."""
+    """Only allocations from before the recording."""
 
     def __bool__(self) -> bool:
         return self != Query()
 
 
 def parse(text: str | None) -> Query:
-    """Whatever is typed means something: what is no condition is a word."""
+    """Return the query of a text; a token that is not a condition is a word."""
     words, limits = [], []
     tokens = (text or "")[:MAX_LETTERS].lower().split()
     for token in tokens:
@@ -59,7 +59,7 @@ def _limit(token: str) -> tuple[str, str, float] | None:
 
 
 def matching(query: Query, found: Allocations, stacks: Stacks) -> NDArray[Any]:
-    """Which allocations fit."""
+    """Return which allocations meet all conditions, shape (allocations,)."""
     hit = np.ones(len(found), dtype=bool)
     for word in query.words:
         hit &= _stacks_with(word, stacks)[found.stack_id]
@@ -74,13 +74,13 @@ def matching(query: Query, found: Allocations, stacks: Stacks) -> NDArray[Any]:
 
 
 def _lived_ns(found: Allocations) -> NDArray[Any]:
-    """Forever where it was not freed, or was there before."""
+    """Return the lifetimes in ns; infinite where not freed, or allocated before the recording."""
     ends = (found.free_event >= 0) & (found.alloc_event >= 0)
     return np.where(ends, found.free_ns - found.alloc_ns, np.inf)
 
 
 def _stacks_with(word: str, stacks: Stacks) -> NDArray[Any]:
-    """Which stacks have a frame whose function or file contains *word*."""
+    """Return which stacks have a frame whose function or file contains *word*."""
     named = np.array([word in text.lower() for text in stacks.strings], dtype=bool)
     hit = named[stacks.function] | named[stacks.file]
     hit[0] = False
@@ -88,7 +88,7 @@ def _stacks_with(word: str, stacks: Stacks) -> NDArray[Any]:
 
 
 def _inherited(hit: NDArray[Any], parent: NDArray[Any]) -> NDArray[Any]:
-    """True below every true node: pointers jump twice as far each time, so a few rounds reach the root."""
+    """Mark all nodes below marked ones; pointers jump twice as far each round, so few rounds do."""
     known, above = hit.copy(), parent.copy()
     while above.any():
         known |= known[above]

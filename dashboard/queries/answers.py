@@ -1,4 +1,4 @@
-"""What was so at one instant of a recording? Answers of the analyses, put together once per view."""
+"""Cached queries of a view: totals, live set, owners and call tree at an instant."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,17 +25,17 @@ from ..figures.drawing.series import Series, origin_ns, series
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Where an instant lies."""
+    """Time, step and phase of an instant."""
 
     instant: int
     time: str
-    """Since the recording began; '' without a clock."""
+    """Time since the recording began; '' without a clock."""
     step: int | None
     phase: str
 
     @property
     def words(self) -> str:
-        """``1.23 s · step 3 · backward``."""
+        """The moment in words, such as ``1.23 s · step 3 · backward``."""
         step = "" if self.step is None else f"step {self.step}"
         return (
             " · ".join(word for word in (self.time, step, self.phase) if word) or f"instant {self.instant:,}"
@@ -43,52 +43,56 @@ class Moment:
 
 
 def totals(data: Data, view: View) -> Any:
-    """The totals by instant."""
-    growing = data.growing(view)
-    return data.ask(view, "timeline") if growing is None else growing.totals(view.recording)
+    """Return the totals by instant."""
+    live_recording = data.live_recording(view)
+    return data.ask(view, "timeline") if live_recording is None else live_recording.totals(view.recording)
 
 
 def fullest(data: Data, view: View, quantity: str = "allocated") -> int:
-    """The first instant at which most was allocated, or reserved."""
-    growing = data.growing(view)
-    if growing is not None:
-        return growing.fullest(view.recording, quantity)
+    """Return the first instant of the most *quantity*, which is ``allocated`` or ``reserved``."""
+    live_recording = data.live_recording(view)
+    if live_recording is not None:
+        return live_recording.fullest(view.recording, quantity)
     known = totals(data, view)
     at: int = data.derive(view, ("fullest", quantity), lambda _: int(getattr(known, quantity).argmax()))
     return at
 
 
-def lately(data: Data, view: View, question: str) -> Any:
-    """What an analysis of the whole recording says; while it grows, perhaps as of a while ago."""
-    growing = data.growing(view)
-    if growing is None:
+def ask_allowing_stale(data: Data, view: View, question: str) -> Any:
+    """Return the answer of an analysis of the full recording; for a live run it may lag behind."""
+    live_recording = data.live_recording(view)
+    if live_recording is None:
         return data.ask(view, question)
-    return growing.lately(question, view.recording, lambda: data.ask(view, question))
+    return live_recording.ask_allowing_stale(question, view.recording, lambda: data.ask(view, question))
 
 
 def series_of(data: Data, view: View, axis: str) -> Series:
-    """The overview's series on one axis."""
-    growing = data.growing(view)
+    """Return the overview's series on one axis."""
+    live_recording = data.live_recording(view)
 
     def make(recording: Recording) -> Series:
         at = totals(data, view)
-        if growing is None:
+        if live_recording is None:
             return series(recording, at, axis)
-        known = growing.ruler(recording, axis), growing.retries(recording), growing.blocks(recording)
+        known = (
+            live_recording.ruler(recording, axis),
+            live_recording.retries(recording),
+            live_recording.blocks(recording),
+        )
         return series(recording, at, axis, *known)
 
     return data.derive(view, ("series", axis), make)
 
 
 def clamp(data: Data, view: View, at: int | None) -> int:
-    """*at* if the recording has it, else the instant of the peak."""
+    """Return *at* if the recording has that instant, else the instant of the peak."""
     if at is None or not 0 <= at <= len(view.recording.trace):
         return fullest(data, view)
     return at
 
 
 def moment(data: Data, view: View, at: int) -> Moment:
-    """Time, step and phase of an instant: of the event that led to it."""
+    """Return time, step and phase of an instant, which are those of the event before it."""
     recording, known = view.recording, totals(data, view)
     elapsed = int(known.time_ns[at]) - origin_ns(recording, known)
     time = format_duration(elapsed) if elapsed > 0 else "the start"
@@ -97,7 +101,7 @@ def moment(data: Data, view: View, at: int) -> Moment:
 
 
 def category_bytes(data: Data, view: View, at: int) -> NDArray[Any]:
-    """Allocated bytes at an instant by ``Category``: as ``categories(instant)``, without assigning anew."""
+    """Return allocated bytes at an instant by ``Category``; categories are assigned once per view."""
     category = data.ask(view, "categories").assigned.category
     lives = data.ask(view, "lifetimes")
     live = lives.allocated_at(at)
@@ -106,23 +110,23 @@ def category_bytes(data: Data, view: View, at: int) -> NDArray[Any]:
 
 
 def owners(data: Data, view: View) -> Owners:
-    """Which module each allocation belongs to."""
+    """Return the module that each allocation belongs to."""
     lives, known = data.ask(view, "lifetimes"), data.ask(view, "categories")
     made: Owners = data.derive(view, "owners", lambda r: owners_of(r, lives, known.assigned))
     return made
 
 
 def folded(data: Data, view: View) -> Folded:
-    """The stacks without frames of the framework."""
-    growing, stacks = data.growing(view), view.recording.stacks
-    if growing is None:
+    """Return the stacks without frames of the framework."""
+    live_recording, stacks = data.live_recording(view), view.recording.stacks
+    if live_recording is None:
         return data.derive(view, "folded", lambda _: _named(stacks))
-    made: Folded = growing.kept(("folded", len(stacks)), lambda: _named(stacks))
+    made: Folded = live_recording.kept(("folded", len(stacks)), lambda: _named(stacks))
     return made
 
 
 def _named(stacks: Stacks) -> Folded:
-    """Folded; what has no stack is a row of its own, and not one with stacks of which nothing is named."""
+    """Fold *stacks*; bytes without a stack are a row apart from stacks without a named frame."""
     code = fold(stacks)
     via = code.via.copy()
     via[0] = len(code.strings)
@@ -130,35 +134,35 @@ def _named(stacks: Stacks) -> Folded:
 
 
 def held(data: Data, view: View, at: int) -> Holders:
-    """Who holds what is live at an instant, by the user's line."""
-    code, growing = folded(data, view), data.growing(view)
+    """Return the holders of the live memory at an instant, by the user's line."""
+    code, live_recording = folded(data, view), data.live_recording(view)
 
     def make() -> Holders:
         rows = stacks_at(data, view, at)
         return holders(code, rows.stack_id, rows.bytes, rows.count)
 
-    if growing is None:
+    if live_recording is None:
         return data.derive(view, ("held", at), lambda _: make())
-    made: Holders = growing.kept(("held", at, len(view.recording.stacks)), make)
+    made: Holders = live_recording.kept(("held", at, len(view.recording.stacks)), make)
     return made
 
 
 def stacks_at(data: Data, view: View, at: int) -> StackBytes:
-    """Which call stacks hold what is live at an instant."""
-    growing = data.growing(view)
-    if growing is None:
+    """Return the live bytes at an instant by call stack."""
+    live_recording = data.live_recording(view)
+    if live_recording is None:
         return stack_bytes(data.ask(view, "lifetimes"), at)
-    return growing.stacks_at(view.recording, at)
+    return live_recording.stacks_at(view.recording, at)
 
 
 def tree_at(data: Data, view: View, at: int) -> Tree:
-    """The calls that lead to what is live at an instant."""
+    """Return the tree of the calls that lead to the live memory at an instant."""
     rows = stacks_at(data, view, at)
     return data.derive(view, ("tree", at), lambda recording: tree_of(recording.stacks, rows))
 
 
-def neighbour(data: Data, view: View, at: int, direction: int) -> int | None:
-    """The peak of the next (1) or previous (−1) step seen from an instant; None where there is none."""
+def neighbor(data: Data, view: View, at: int, direction: int) -> int | None:
+    """Return the instant of the peak of the next (1) or previous (−1) step; None where there is none."""
     steps = view.recording.steps
     here = int((steps.start_event < at).sum()) - 1
     row = here + direction

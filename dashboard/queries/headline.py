@@ -1,4 +1,4 @@
-"""The first sentence about a recording: how full, when, and by whom."""
+"""The headline of a recording: its peak, the largest holder, and the findings."""
 
 from typing import Any, NamedTuple
 
@@ -17,37 +17,37 @@ from .answers import folded, fullest, held, moment, totals
 
 
 class Headline(NamedTuple):
-    """A claim, and what stands behind it."""
+    """A claim, and the sentence that supports it."""
 
     claim: str
     support: str
     stack: int = 0
-    """That leads to the largest holder's line; 0 where it is not known."""
+    """Stack of the largest holder's line; 0 where unknown."""
 
 
 def claim(data: Data, view: View) -> str:
-    """The peak in one sentence; asks for nothing but the totals, so it is there with the chart."""
+    """Return the peak in one sentence; it needs only the totals, so it appears with the chart."""
     known, at = totals(data, view).allocated, fullest(data, view)
     before = past_peak(view.recording.past, "allocated")
     if before is not None and before.n_bytes > known[at]:
-        said = f"Peak {format_bytes(before.n_bytes)} in {past_words(before)}"
+        sentence = f"Peak {format_bytes(before.n_bytes)} in {past_words(before)}"
     else:
-        said = f"Peak {format_bytes(int(known[at]))} at {moment(data, view, at).words}"
-    return _out_of_memory(data, view) or said
+        sentence = f"Peak {format_bytes(int(known[at]))} at {moment(data, view, at).words}"
+    return _out_of_memory(data, view) or sentence
 
 
 def past_peak(past: Past, quantity: str) -> PeakPoint | None:
-    """The most of one quantity in the part whose events a size cap took; None where none were."""
+    """Return the greatest of one quantity in the part that the size cap removed; None where there is none."""
     return past_highs(past).get(quantity) if past.n_events else None
 
 
 def past_words(high: PeakPoint) -> str:
-    """``step 8``."""
+    """Return the place of a removed peak, such as ``step 8``."""
     return high.where or "an early part"
 
 
 def headline(data: Data, view: View) -> Headline:
-    """The peak in one sentence, its largest holder in a second."""
+    """Return the peak in one sentence, and its largest holder in a second."""
     known, at = totals(data, view), fullest(data, view)
     idle = int(known.reserved[at]) - int(known.allocated[at])
     unused = f"{format_bytes(idle)} were reserved but unallocated then." if idle > 0 else ""
@@ -58,18 +58,17 @@ def headline(data: Data, view: View) -> Headline:
 
 
 def _since(data: Data, view: View, at: int) -> str:
-    """Which peak the other sentences are about, where an earlier one was higher; '' elsewhere."""
+    """Return which peak the other sentences are about, where a removed one was higher; else ''."""
     before, here = past_peak(view.recording.past, "allocated"), int(totals(data, view).allocated[at])
     if before is None or before.n_bytes <= here:
         return ""
     words = moment(data, view, at).words
-    return (
-        f"The size cap removed the detail of that peak; the highest since is {format_bytes(here)} at {words}."
-    )
+    highest = f"the highest since is {format_bytes(here)} at {words}."
+    return f"The size cap removed the allocations of that peak; {highest}"
 
 
 def _out_of_memory(data: Data, view: View) -> str:
-    """The last allocation that failed for good; '' where none did."""
+    """Return the last allocation that raised OutOfMemoryError; '' where none did."""
     trace = view.recording.trace
     failed = np.flatnonzero(trace.action == Action.OOM)
     if not len(failed):
@@ -85,17 +84,17 @@ def _holder(data: Data, view: View, at: int, whole: str) -> str:
     live, code = held(data, view, at), folded(data, view)
     known = live.folded_id > 0
     if not known.any():
-        return f"No call stack was recorded for {whole}."
+        return f"No stack recorded for {whole}."
     row = int(known.argmax())
     frame = code.stacks.frame(int(live.folded_id[row]))
     share = format_share(int(live.n_bytes[row]), live.total_bytes, 0)
     is_mine = known & (live.folded_id < code.first_library)
     silent = int(live.n_bytes[~is_mine].sum())
     where = place(frame)[:80] + (", a library" if code.is_library(int(live.folded_id[row])) else "")
-    said = f"{share} of {whole} was allocated by {frame.function[:80]} ({where})"
+    sentence = f"{share} of {whole} was allocated by {frame.function[:80]} ({where})"
     if 10 * silent > live.total_bytes:
-        said += f"; {format_share(silent, live.total_bytes, 0)} shows no line of yours"
-    return f"{said}."
+        sentence += f"; {format_share(silent, live.total_bytes, 0)} has no line of yours"
+    return f"{sentence}."
 
 
 def _holding(data: Data, view: View, at: int) -> int:
@@ -104,25 +103,25 @@ def _holding(data: Data, view: View, at: int) -> int:
     return int(live.example[int(known.argmax())]) if known.any() else 0
 
 
-class Said(NamedTuple):
-    """What the analyses say unasked, gravest first."""
+class LatestFindings(NamedTuple):
+    """The findings of all analyses, most severe first, and the instant they refer to."""
 
     findings: list[Finding]
     instant: int
-    """As of which: while a run grows they are not asked every second."""
+    """Instant up to which they hold: for a live run they are not computed every second."""
 
 
-def findings(data: Data, view: View) -> Said:
-    """Of all analyses; the peak is the headline already."""
-    said: Said = data.lately(view, "findings", lambda: _findings(data, view))
-    return said
+def findings(data: Data, view: View) -> LatestFindings:
+    """Return the findings of all analyses but the peak, which the headline has already."""
+    latest: LatestFindings = data.ask_allowing_stale(view, "findings", lambda: _findings(data, view))
+    return latest
 
 
-def _findings(data: Data, view: View) -> Said:
-    # Of a run that grows no answer is kept: nobody asks for it again, and all of them together are large.
-    is_kept = data.growing(view) is None
+def _findings(data: Data, view: View) -> LatestFindings:
+    # A live run's answers are not cached: the next version needs others, and all together they are large.
+    is_kept = data.live_recording(view) is None
 
     def ask(name: str) -> Any:
         return data.ask(view, name) if is_kept else answer(view.recording, name)
 
-    return Said(collect(ask), len(view.recording.trace))
+    return LatestFindings(collect(ask), len(view.recording.trace))

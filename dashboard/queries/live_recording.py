@@ -1,7 +1,7 @@
-"""What is known of a recording that grows? Levels and states, to which only what is new is added.
+"""The incremental state of a recording that grows: totals and live sets, extended by the new events only.
 
-A page that follows a training asks again every second. What took the whole trace would take longer every
-second, beside the training that it looks at; here a look costs the events that came since the last.
+A page that follows a training asks every second. A pass over the whole trace would take longer every second,
+beside the training that it observes; here an update costs only the events since the last one.
 """
 
 from collections import OrderedDict
@@ -35,21 +35,21 @@ from ..figures.drawing.series import (
 QUANTITIES = ("requested", "allocated", "active", "reserved")
 MOST_KEPT = 12
 SHARE = 0.02
-"""Of the time, at most, for answers that take the whole recording."""
+"""Largest share of the time for answers that need the whole recording."""
 LONGER = 1.2
-"""They are given anew when the recording has become so much longer: all of them together then cost no more
-than a few of the last."""
+"""They are computed again when the recording is longer by this factor: all of them together then cost no more
+than a few times the last one."""
 
 
-class Growing:
-    """One recording, followed. Safe to use from several threads, of which one may be a version behind."""
+class LiveRecording:
+    """The incremental state of one recording. Several threads may use it, one with an older version."""
 
     def __init__(self, recording: Recording) -> None:
         self._lock = RLock()
         self._begin(recording)
 
     def totals(self, recording: Recording) -> Totals:
-        """As ``timeline`` of the recording."""
+        """Return what the analysis ``timeline`` of the recording returns."""
         with self._lock:
             self._follow(recording)
             rows = slice(len(recording.trace) + 1)
@@ -57,14 +57,14 @@ class Growing:
             return Totals(**known, time_ns=self._time_ns.view()[rows])
 
     def retries(self, recording: Recording) -> NDArray[Any]:
-        """As ``churn.retry_events``."""
+        """Return what ``churn.retry_events`` of the recording returns."""
         with self._lock:
             self._follow(recording)
             found = self._retries.view()
             return found[found < len(recording.trace) - 1]
 
     def ruler(self, recording: Recording, axis: str) -> Ruler:
-        """As ``figures.series.ruler``."""
+        """Return what ``series.ruler`` of the recording returns."""
         known = self.totals(recording)
         axis = axis if recording.trace.has_clock else EVENTS
         origin = origin_ns(recording, known)
@@ -75,13 +75,13 @@ class Growing:
             return Ruler(axis, in_order, origin, placed.view()[: len(in_order)])
 
     def blocks(self, recording: Recording) -> dict[str, Extremes]:
-        """Of all quantities, for curves over many events."""
+        """Return the extremes of each block of all quantities, for curves over many events."""
         with self._lock:
             self._follow(recording)
             return {name: each.extremes(len(recording.trace) + 1) for name, each in self._blocks.items()}
 
     def fullest(self, recording: Recording, quantity: str) -> int:
-        """The first instant at which most was *quantity*."""
+        """Return the first instant of the most *quantity*."""
         with self._lock:
             self._follow(recording)
             at = self._fullest[quantity]
@@ -90,7 +90,7 @@ class Growing:
             return int(self._levels[quantity].view()[: len(recording.trace) + 1].argmax())
 
     def stacks_at(self, recording: Recording, instant: int) -> StackBytes:
-        """As ``by_stack`` of the recording."""
+        """Return what the analysis ``by_stack`` of the recording returns at *instant*."""
         with self._lock:
             self._follow(recording)
             if len(self._index) < len(recording.trace):
@@ -100,7 +100,7 @@ class Growing:
         return StackBytes(**dict(found.columns()), instant=instant)
 
     def kept(self, what: Hashable, make: Callable[[], Any]) -> Any:
-        """What does not change while the recording grows."""
+        """Return a cached value that does not change while the recording grows."""
         with self._lock:
             if what in self._kept:
                 self._kept.move_to_end(what)
@@ -110,10 +110,21 @@ class Growing:
                 self._kept.popitem(last=False)
             return made
 
-    def lately(self, what: Hashable, recording: Recording, make: Callable[[], Any]) -> Any:
-        """What takes the whole recording: perhaps as of a while ago."""
+    def ask_allowing_stale(self, what: Hashable, recording: Recording, make: Callable[[], Any]) -> Any:
+        """Return an answer over the full recording; it may be that of an earlier version.
+
+        Parameters
+        ----------
+        what
+            Key of the answer.
+        recording
+            The recording at its current version.
+        make
+            Computes the answer; called when the recording is longer by the factor LONGER, for at most the
+            share SHARE of the time.
+        """
         with self._lock:
-            known = self._lately.get(what)
+            known = self._stale_answers.get(what)
         if known is not None:
             made, n_events, n_steps, again_s = known
             is_longer = len(recording.trace) >= LONGER * n_events or len(recording.steps) >= LONGER * n_steps
@@ -123,10 +134,10 @@ class Growing:
         made = make()
         again_s = monotonic() + (thread_time() - began) / SHARE
         with self._lock:
-            self._lately[what] = made, len(recording.trace), len(recording.steps), again_s
+            self._stale_answers[what] = made, len(recording.trace), len(recording.steps), again_s
         return made
 
-    # ------------------------------------------------------------------------------------ what is new
+    # ---------------------------------------------------------------------------------- new events
 
     def _begin(self, recording: Recording) -> None:
         self._initial = recording.initial
@@ -145,7 +156,7 @@ class Growing:
         self._is_in_order = True
         self._positions: dict[str, tuple[int, GrowingColumn]] = {}
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
-        self._lately: dict[Hashable, tuple[Any, int, int, float]] = {}
+        self._stale_answers: dict[Hashable, tuple[Any, int, int, float]] = {}
 
     def _follow(self, recording: Recording) -> None:
         if not self._goes_on_in(recording):
@@ -157,14 +168,17 @@ class Growing:
         self._add_levels(levels(new, self._before(first)), first)
         self._pending = _pending_after(self._pending, new)
         self._add_times(recording, first)
-        # Whether an event is the last of its kind shows in the one behind it.
+        # Only the event after a retry shows that it was the last one of its request.
         pairs = slice(max(first - 1, 0), None)
         found = retry_events(Recording(trace=recording.trace.rows(pairs), stacks=recording.stacks))
         self._retries.extend(found + pairs.start)
         self._n_events = end
 
     def _goes_on_in(self, recording: Recording) -> bool:
-        """Whether what is known is its beginning: events may have been taken, the first state mended."""
+        """Return whether *recording* begins with the known events.
+
+        The size cap may remove events, and a reader may correct the initial state.
+        """
         known, now = self._initial, recording.initial
         return self._n_past == recording.past.n_events and (
             known is now
@@ -176,7 +190,7 @@ class Growing:
         )
 
     def _before(self, first: int) -> Snapshot:
-        """What the sums of the next events depend on, besides the level: blocks that wait for their end."""
+        """Return what the sums of the next events depend on besides the level: blocks with a pending free."""
         if not first:
             return self._initial
         n_waiting = len(self._pending)
@@ -203,7 +217,7 @@ class Growing:
         self._is_in_order &= bool((new[1:] >= new[:-1]).all())
 
     def _placed(self, axis: str, origin: int) -> GrowingColumn:
-        """The positions so far; anew where the axis begins elsewhere now."""
+        """Return the positions so far; empty where the axis now begins elsewhere."""
         known = self._positions.get(axis)
         if known is None or known[0] != origin:
             known = self._positions[axis] = origin, GrowingColumn("f8")
@@ -211,7 +225,7 @@ class Growing:
 
 
 def _pending_after(pending: NDArray[Any], new: Trace) -> NDArray[Any]:
-    """Addresses of blocks that are freed but not back yet, by the last that was heard of each."""
+    """Return the addresses of blocks with a pending free, by the last event of each address."""
     moves = np.flatnonzero((new.action <= Action.FREE_COMPLETED) & (new.block_size > 0))[::-1]
     address, last = np.unique(new.address[moves], return_index=True)
     still = pending[~np.isin(pending, address)]
@@ -219,7 +233,7 @@ def _pending_after(pending: NDArray[Any], new: Trace) -> NDArray[Any]:
 
 
 class GrowingExtremes:
-    """``m4.Extremes`` of a column that grows."""
+    """The extremes of each block of a column that grows, as ``m4.Extremes``."""
 
     __slots__ = ("_high", "_low")
 
@@ -227,12 +241,12 @@ class GrowingExtremes:
         self._low, self._high = GrowingColumn("i8"), GrowingColumn("i8")
 
     def follow(self, values: NDArray[Any]) -> None:
-        """*values*: the whole column; only full blocks count."""
+        """Add the complete blocks of *values*, which is the whole column."""
         found = block_extremes(values[len(self._low) * BLOCK :])
         self._low.extend(found.low)
         self._high.extend(found.high)
 
     def extremes(self, n_values: int) -> Extremes:
-        """Of the first values."""
+        """Return the extremes of the blocks of the first *n_values* values."""
         blocks = slice(n_values // BLOCK)
         return Extremes(self._low.view()[blocks], self._high.view()[blocks])

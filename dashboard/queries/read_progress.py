@@ -1,4 +1,4 @@
-"""How much of a file has this process read? Asked of the system: no reader need know that it is watched."""
+"""How much of a file this process has read, from /proc: readers need no code for it."""
 
 import os
 from contextlib import suppress
@@ -9,21 +9,21 @@ _OPEN = Path("/proc/self/fd")
 _PLACES = Path("/proc/self/fdinfo")
 
 
-class Progress(NamedTuple):
-    """Bytes that were read, and bytes there are; of a packed file both packed."""
+class ReadProgress(NamedTuple):
+    """Bytes read and size of a file; both compressed for a compressed file."""
 
     n_read: int
     n_bytes: int
 
 
-def progress(path: Path) -> Progress | None:
-    """Of the one at *path* that is open here; None where none is, or the system does not tell."""
+def progress(path: Path) -> ReadProgress | None:
+    """Return the progress of the open file at *path*; None where not open, or /proc does not show it."""
     with suppress(OSError, ValueError):
         wanted = path.stat()
         for each in _OPEN.iterdir():
             with suppress(OSError):
                 if os.path.samestat(each.stat(), wanted):
-                    return Progress(_place(each.name), wanted.st_size)
+                    return ReadProgress(_place(each.name), wanted.st_size)
     return None
 
 

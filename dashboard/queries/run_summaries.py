@@ -1,4 +1,4 @@
-"""One line about every run of the list, made in the background: a folder may hold gigabytes."""
+"""Summaries of the runs of the list, made in the background: a folder may hold gigabytes."""
 
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -21,8 +21,8 @@ from .headline import past_peak
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """What the list says about a run."""
+class RunSummary:
+    """The row of a run in the list."""
 
     name: str
     outcome: Outcome = Outcome.FILE
@@ -34,30 +34,30 @@ class Summary:
     peak_allocated_bytes: int = 0
     peak_reserved_bytes: int = 0
     allocated: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
-    """Outline over the run, of the recording with the greatest peak."""
+    """Outline in bytes over the run, of the recording with the greatest peak."""
     reserved: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
     verdict: str = ""
-    """The gravest thing found, in a few words; '' where the run is too long to be asked unasked."""
+    """The most severe finding in a few words; '' for runs with more than MOST_EVENTS_JUDGED events."""
     error: str = ""
-    """Why it cannot be opened; '' where it can."""
+    """Why the run cannot be opened; '' where it can."""
     stalled_s: int = 0
-    """For so long nothing new was written to it, though it runs."""
+    """Seconds without new events of a running run; 0 where it is not stalled."""
 
 
-class Summaries:
+class RunSummaries:
     """Summaries by run id, as of the state of the files when they were made."""
 
     def __init__(self, data: Data) -> None:
         self._data = data
         self._lock = Lock()
-        self._known: dict[str, tuple[int, Summary]] = {}
+        self._known: dict[str, tuple[int, RunSummary]] = {}
         self._asked: dict[str, int] = {}
         self._again_s: dict[str, float] = {}
         self._queue: SimpleQueue[tuple[str, int]] = SimpleQueue()
         self._thread: Thread | None = None
 
-    def get(self, run: str) -> Summary | None:
-        """What is known of a run, perhaps of a moment ago; None until the first is made."""
+    def get(self, run: str) -> RunSummary | None:
+        """Return the latest summary of a run; None until the first is made."""
         with self._lock:
             known = self._known.get(run)
             is_due = monotonic() >= self._again_s.get(run, 0.0)
@@ -84,30 +84,30 @@ class Summaries:
     def _work(self) -> None:
         while True:
             run, changed = self._queue.get()
-            made = summarise(self._data, run)
+            made = summarize(self._data, run)
             with self._lock:
                 self._known[run] = (changed, made)
 
 
-def summarise(data: Data, run: str) -> Summary:
-    """Open a run and say the essential; an error becomes the line's text."""
+def summarize(data: Data, run: str) -> RunSummary:
+    """Open a run and summarize it; an error becomes the text of the row."""
     try:
         return _of(data, run, data.read(run))
     except VramscopeError as error:
-        return Summary(run.rsplit("-", 1)[0], error=str(error))
+        return RunSummary(run.rsplit("-", 1)[0], error=str(error))
     except Exception as error:  # noqa: BLE001 — one odd file must not end the list
-        return Summary(run.rsplit("-", 1)[0], error=f"{type(error).__name__} in vramscope while reading")
+        return RunSummary(run.rsplit("-", 1)[0], error=f"{type(error).__name__} in vramscope while reading")
 
 
-def _of(data: Data, run_id: str, run: Run) -> Summary:
+def _of(data: Data, run_id: str, run: Run) -> RunSummary:
     if not run.recordings:
-        return Summary(run.name, run.outcome, started_ns=run.started_ns)
+        return RunSummary(run.name, run.outcome, started_ns=run.started_ns)
     each = [(_totals(data, View(run_id, 0, run, one)), one) for one in run.recordings]
     best, recording = max(each, key=lambda pair: int(pair[0].allocated.max()))
     position = (
         np.maximum.accumulate(best.time_ns) if recording.trace.has_clock else np.arange(len(best.time_ns))
     )
-    return Summary(
+    return RunSummary(
         name=run.name,
         outcome=run.outcome,
         source=recording.source,
@@ -120,18 +120,24 @@ def _of(data: Data, run_id: str, run: Run) -> Summary:
         allocated=outline(position, best.allocated) if len(recording.trace) else best.allocated[:0],
         reserved=outline(position, best.reserved) if len(recording.trace) else best.reserved[:0],
         stalled_s=data.stalled_s(run_id) if run.outcome is Outcome.RUNNING else 0,
-        verdict=data.lately(View(run_id, 0, run, recording), "verdict", lambda: _verdict(run, recording)),
+        verdict=data.ask_allowing_stale(
+            View(run_id, 0, run, recording), "verdict", lambda: _verdict(run, recording)
+        ),
     )
 
 
 def _totals(data: Data, view: View) -> Any:
-    """Kept only of a run that grows: hundreds may be listed."""
-    growing = data.growing(view)
-    return answer(view.recording, "timeline") if growing is None else growing.totals(view.recording)
+    """Return the totals; cached only for a run that grows, as hundreds may be listed."""
+    live_recording = data.live_recording(view)
+    return (
+        answer(view.recording, "timeline")
+        if live_recording is None
+        else live_recording.totals(view.recording)
+    )
 
 
 def _highest(known: Any, recording: Recording, quantity: str) -> int:
-    """Bytes; the part without detail included."""
+    """Return the peak in bytes, that of the part that the size cap removed included."""
     before = past_peak(recording.past, quantity)
     return max(int(getattr(known, quantity).max()), before.n_bytes if before else 0)
 
@@ -140,7 +146,7 @@ MOST_EVENTS_JUDGED = 300_000
 
 
 def _verdict(run: Run, recording: Recording) -> str:
-    """Out of memory on any device before leaks on the fullest: the first is what the user came for."""
+    """Return the verdict in words: out of memory on any device first, then leaks on the fullest device."""
     n_ooms = sum(int((each.trace.action == Action.OOM).sum()) for each in run.recordings)
     if n_ooms:
         return "ran out of memory" if n_ooms == 1 else f"ran out of memory {n_ooms:,} times"

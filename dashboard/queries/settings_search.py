@@ -1,4 +1,4 @@
-"""The search for a setting of the allocator, on the side: how far it is, what it found, how to stop it."""
+"""The background search for an allocator setting: its progress, its result, and how to stop it."""
 
 import logging
 import re
@@ -32,20 +32,20 @@ _STAGES = {
     "replaying": "Replaying the run as it is",
     "settings": "Trying settings",
     "cards": "Replaying on other cards",
-    "batch": "Looking at batches",
-    "strategies": "Looking at strategies",
+    "batch": "Checking batch sizes",
+    "strategies": "Checking strategies",
 }
 _LOG = logging.getLogger(__name__)
 
 
-class Search:
-    """One search, in a thread of its own."""
+class SettingsSearch:
+    """One search for a setting, in a thread of its own."""
 
     def __init__(self, data: Data, view: View) -> None:
         self.view = view
         self.wanted: list[Candidate] = []
         self.trials: list[SettingTrial] = []
-        """Tried until now, in the order of ``wanted``."""
+        """Finished trials, in the order of ``wanted``."""
         self.stage = "Replaying the run as it is"
         self.fit: FitAnswer | None = None
         self.problem = ""
@@ -56,20 +56,20 @@ class Search:
 
     @property
     def is_done(self) -> bool:
-        """Whether it found or failed; also when it was stopped."""
+        """Whether the search has ended: with a result, an error, or because it was stopped."""
         return self._done.is_set()
 
     @property
     def is_whole(self) -> bool:
-        """Whether everything was tried."""
+        """Whether all settings were tried."""
         return len(self.trials) == len(self.wanted)
 
     def wait(self, at_most_s: float) -> bool:
-        """Whether it is done by then."""
+        """Wait up to *at_most_s* seconds; return whether the search has ended."""
         return self._done.wait(at_most_s)
 
     def stop(self) -> None:
-        """After the replay that runs: some seconds for a million events."""
+        """End the search after the running replay: some seconds for a million events."""
         self._stop.set()
 
     def _run(self) -> None:
@@ -84,12 +84,12 @@ class Search:
             self._done.set()
 
     def _look(self, recording: Recording) -> None:
-        # Without a target: the settings are compared under the recorded circumstances.
+        # Without a target the settings are compared on the recorded device.
         answer = fit(recording, Question(has_own_target=False), FitProgress(self._begin, self._play))
         if answer.problem:
             self.problem = f"{answer.problem[:1].upper()}{answer.problem[1:]}."
             return
-        self.stage = "Looking at cards"
+        self.stage = "Checking cards"
         advised = answer.settings.advised if answer.settings else None
         for _, _, size in devices(recording):
             verdict(self._data, self.view, answer, size, None)
@@ -113,49 +113,58 @@ class Search:
             yield outcome
 
 
-class Searches:
-    """The latest searches of one dashboard."""
+class SettingsSearches:
+    """The latest searches of one dashboard, by recording."""
 
     def __init__(self, data: Data) -> None:
         self._data = data
         self._lock = Lock()
-        self._known: OrderedDict[Hashable, Search] = OrderedDict()
+        self._known: OrderedDict[Hashable, SettingsSearch] = OrderedDict()
 
-    def of(self, view: View, *, anew: bool = False) -> Search:
-        """The one of this recording, begun now where there is none. One that runs goes on though the run has
-        grown since; *anew*: where it was stopped."""
+    def of(self, view: View, *, again: bool = False) -> SettingsSearch:
+        """Return the search of this recording; start one where there is none.
+
+        A search that is running goes on, even if the run has grown since.
+
+        Parameters
+        ----------
+        view
+            The recording.
+        again
+            Whether to start again after a search that has ended, for example because it was stopped.
+        """
         place = (view.run_id, *view.key[2:])
         with self._lock:
             known = self._known.get(place)
             is_old = known is not None and known.is_done and known.view.key != view.key
-            if known is None or is_old or (anew and known.is_done):
-                known = self._known[place] = Search(self._data, view)
+            if known is None or is_old or (again and known.is_done):
+                known = self._known[place] = SettingsSearch(self._data, view)
             self._known.move_to_end(place)
             while len(self._known) > _MOST_SEARCHES:
                 self._known.popitem(last=False)[1].stop()
             return known
 
 
-_OF: WeakKeyDictionary[Data, Searches] = WeakKeyDictionary()
+_OF: WeakKeyDictionary[Data, SettingsSearches] = WeakKeyDictionary()
 
 
-def searches(data: Data) -> Searches:
-    """Those of that dashboard."""
-    return _OF.setdefault(data, Searches(data))
+def searches(data: Data) -> SettingsSearches:
+    """Return the searches of the dashboard of *data*."""
+    return _OF.setdefault(data, SettingsSearches(data))
 
 
 # ---------------------------------------------------------------------------------------- the card
 
 
 def devices(recording: Recording) -> list[tuple[str, str, int]]:
-    """Key, name and bytes of what the page shows: this device, where it is known, and cards."""
+    """Return key, name and bytes of the devices on the page: this device, where it is known, and cards."""
     cards = [(slug(card.label), card.label, card.total_bytes) for card in CARDS if card.name in _SHOWN]
     own = recording.device.total_bytes
     return [("this-device", "this device", own), *cards] if own else cards
 
 
 def slug(text: str) -> str:
-    """For an address."""
+    """Return *text* as a word for an address."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40]
 
 

@@ -1,4 +1,4 @@
-"""``vramscope export --to html``: offered also where the dashboard's packages are not installed."""
+"""The export ``--to html``; the command lists it also where the dashboard's packages are not installed."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from .. import requirements
 
 
 def write(run: Run, path: Path) -> list[Path]:
-    """The report of all recordings at *path*, or below it where it is a directory."""
+    """Write the report of all recordings to *path*, or into it where it is a directory; return the files."""
     requirements.check()
     from .document import document
 

@@ -1,6 +1,6 @@
 """A run as one HTML file that shows a recording without a server, offline, for years.
 
-plotly.js goes along, compressed; the browser unpacks it. What the file shows are the pages' own parts.
+The file contains plotly.js, compressed; the browser unpacks it. Its content is made of the pages' components.
 """
 
 import base64
@@ -60,9 +60,9 @@ _STYLE = """
 
 
 def document(run: Run) -> str:
-    """The whole file."""
+    """Return the HTML of a report of *run*."""
     printer = Printer()
-    data = Data(Path(run.path or run.name), _Shelf(run))
+    data = Data(Path(run.path or run.name), _SingleRun(run))
     shown = run.recordings[:MOST_RECORDINGS]
     parts = [_recording(data, run, recording, printer) for recording in shown]
     left = len(run.recordings) - len(shown)
@@ -86,22 +86,22 @@ def document(run: Run) -> str:
     )
 
 
-class _Shelf:
-    """A library that holds the one run, read already."""
+class _SingleRun:
+    """A source of runs with only one run, which is read already."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
 
     def discover(self, root: Path) -> list[Path]:
-        """The run itself."""
+        """Return the path of the run itself."""
         return [root]
 
-    def follow(self, _: Path) -> "_Shelf":
-        """The run does not grow any more as far as this file goes."""
+    def follow(self, _: Path) -> "_SingleRun":
+        """Return the run, which does not grow for a report."""
         return self
 
     def refresh(self) -> bool:
-        """Nothing new."""
+        """Return that there are no new events."""
         return False
 
 
@@ -114,7 +114,7 @@ def _css() -> str:
 
 
 def _alone(figure: dict[str, Any]) -> dict[str, Any]:
-    """Without the scripts of the page, hovering must do by itself."""
+    """Return *figure* with Plotly's own hover, as a report lacks the scripts of the pages."""
     kinds = {trace["type"] for trace in figure["data"]}
     return figure if "icicle" in kinds else {**figure, "layout": {**figure["layout"], "hovermode": "x"}}
 

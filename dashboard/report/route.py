@@ -1,4 +1,4 @@
-"""The report of a run, handed out by the server; the same file as ``vramscope export --to html`` writes."""
+"""The URL of the report of a run: the same file as ``vramscope export --to html`` writes."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from .document import document
 
 
 def register(app: Any, data: Data) -> None:
-    """The address that the header of every page leads to."""
+    """Register the URL that the header of every page links to."""
     app.server.add_url_rule(PATH, "report", lambda: _report(data))
 
 

@@ -1,4 +1,4 @@
-"""Components as plain HTML: what a report on disk shows is what the page shows, without the server."""
+"""Dash components as plain HTML, so that a report shows what the page shows, without a server."""
 
 import json
 from collections.abc import Mapping
@@ -17,13 +17,13 @@ _EMPTY = ("img", "br", "hr")
 
 
 class Printer:
-    """Turns components into HTML and collects the figures to be drawn in it."""
+    """Converts components into HTML and collects the figures to draw in it."""
 
     def __init__(self) -> None:
         self.figures: list[dict[str, Any]] = []
 
     def html(self, part: Any) -> str:
-        """One component, or several, or text."""
+        """Return the HTML of a component, of several, or of a text."""
         if part is None or isinstance(part, bool):
             return ""
         if isinstance(part, (list, tuple)):
@@ -35,7 +35,7 @@ class Printer:
     def _component(self, part: Component) -> str:
         kind = part._type
         if kind == "Button" and getattr(part, "className", "") == "to-code":
-            return self.html(part.children)  # what it opens is not on disk, what it says is
+            return self.html(part.children)  # the code that it opens is not in the report, its text is
         if kind in _LEFT_OUT:
             return ""
         if kind == "Graph":
@@ -51,9 +51,9 @@ class Printer:
 
 
 def _attributes(part: Component) -> str:
-    said = part.to_plotly_json()["props"]
-    found = {"class": said.get("className"), **{name: said.get(name) for name in _KEPT}}
-    found |= {name: value for name, value in said.items() if name.startswith("aria-")}
+    props = part.to_plotly_json()["props"]
+    found = {"class": props.get("className"), **{name: props.get(name) for name in _KEPT}}
+    found |= {name: value for name, value in props.items() if name.startswith("aria-")}
     return "".join(f' {name}="{escape(_text(value))}"' for name, value in found.items() if value is not None)
 
 
@@ -94,5 +94,5 @@ def _cell(row: dict[str, Any], column: dict[str, Any]) -> str:
 
 
 def script_json(data: Any) -> str:
-    """JSON that can stand in a script: no ``<`` can end it."""
+    """Return JSON for use inside a script element: without ``<``, nothing can end the element."""
     return json.dumps(data, cls=plotly.utils.PlotlyJSONEncoder).replace("<", "\\u003c")

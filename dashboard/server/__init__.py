@@ -1,1 +1,1 @@
-"""TODO package."""
+"""The server: the app with its shell, access checks, connections, and URLs for the scripts."""

@@ -1,4 +1,4 @@
-"""What the browser's scripts fetch by themselves: strict parameters in, compressed columns out.
+"""Requests and responses of the browser's scripts: strict parameters in, compressed columns out.
 
 A raster is sent as runs of equal pixels: ``[u4 length of the header][JSON header][columns]``; the header
 names the columns, their types and lengths. Ids are rows of the lifetimes.
@@ -22,54 +22,65 @@ MOST_COLUMNS, MOST_ROWS = 2000, 1600
 
 
 def view_of(data: Data) -> View:
-    """The recording that the request is about; 404 where there is none."""
+    """Return the recording that the request names; 404 where there is none."""
     try:
         return data.view(restore(request.args.to_dict()))
     except VramscopeError:
-        abort(404, "There is no such run, or it is not here any more.")
+        abort(404, "There is no such run, or it no longer exists.")
 
 
 def number(name: str, least: float, most: float) -> float:
-    """A finite number out of the request, brought into bounds; 400 where it is none."""
+    """Return a finite number of the request; 400 where it is not one.
+
+    Parameters
+    ----------
+    name
+        The parameter.
+    least, most
+        Bounds to which the number is clipped.
+    """
     try:
-        said = float(request.args.get(name, ""))
+        value = float(request.args.get(name, ""))
     except ValueError:
         abort(400, f"{name} must be a number.")
-    if not math.isfinite(said):
+    if not math.isfinite(value):
         abort(400, f"{name} must be finite.")
-    return min(max(said, least), most)
+    return min(max(value, least), most)
 
 
 def whole(name: str, least: int, most: int) -> int:
-    """The same as an integer."""
+    """Return the same as :func:`number`, as an integer."""
     return int(number(name, least, most))
 
 
 def word(name: str, allowed: tuple[str, ...]) -> str:
-    """One of *allowed*; the first where another was said."""
-    said = request.args.get(name, "")
-    return said if said in allowed else allowed[0]
+    """Return one of *allowed*; the first where the request has another value."""
+    value = request.args.get(name, "")
+    return value if value in allowed else allowed[0]
 
 
 def refuse(reason: str) -> NoReturn:
-    """400, with what is wrong."""
+    """Answer 400, with the reason."""
     abort(400, reason)
 
 
 def absent() -> NoReturn:
-    """404."""
+    """Answer 404 without a text."""
     abort(404)
 
 
 def answer(data: dict[str, Any]) -> Response:
-    """A small object."""
+    """Return *data* as JSON that is not cached."""
     response: Response = jsonify(data)
     response.headers["Cache-Control"] = "no-store"
     return response
 
 
 def runs(pixels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Distinct ids, and for every run of equal pixels (never over two columns) which of them and how long."""
+    """Return the distinct ids, and the index of its id and the length of every run of equal pixels.
+
+    A run never spans two columns.
+    """
     changes = np.ones(pixels.shape, dtype=bool)
     changes[:, 1:] = pixels[:, 1:] != pixels[:, :-1]
     start = np.flatnonzero(changes.ravel())
@@ -79,10 +90,10 @@ def runs(pixels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]
 
 
 def columns(header: dict[str, Any], **named: NDArray[Any]) -> Response:
-    """*header* and the *named* columns in one compressed body."""
+    """Return *header* and the *named* columns in one compressed body."""
     little = {name: np.ascontiguousarray(_small(column)) for name, column in named.items()}
-    said = header | {"columns": [[name, each.dtype.str[1:], len(each)] for name, each in little.items()]}
-    text = json.dumps(said, separators=(",", ":")).encode()
+    full = header | {"columns": [[name, each.dtype.str[1:], len(each)] for name, each in little.items()]}
+    text = json.dumps(full, separators=(",", ":")).encode()
     parts = [np.uint32(len(text)).tobytes(), text, *(each.tobytes() for each in little.values())]
     body = gzip.compress(b"".join(parts), 1, mtime=0)
     sealed = {"Content-Encoding": "gzip", "Cache-Control": "no-store"}
@@ -90,7 +101,7 @@ def columns(header: dict[str, Any], **named: NDArray[Any]) -> Response:
 
 
 def _small(column: NDArray[Any]) -> NDArray[Any]:
-    """In the smallest type that holds it."""
+    """Return *column* in the smallest integer type that holds it."""
     low, high = (int(column.min(initial=0)), int(column.max(initial=0)))
     kinds = ("u1", "u2", "u4") if low >= 0 else ("i1", "i2", "i4")
     fitting = next(kind for kind in kinds if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max)

@@ -1,4 +1,4 @@
-"""The app: a shell, one address, and every page found; nothing global, so apps can live side by side."""
+"""The app: the shell, the routing of addresses, and every page; nothing global, so apps can coexist."""
 
 import logging
 from typing import Any
@@ -17,7 +17,7 @@ from ..data import Data, View
 from ..pages import Context, Page, pages
 from ..report import route
 from .callbacks import OutcomeWord, Standing, Stored, guard
-from .pending_pages import Patience
+from .pending_pages import PendingPages
 from .security import Access, protect
 
 _LOG = logging.getLogger(__name__)
@@ -41,7 +41,15 @@ _INDEX = """<!doctype html>
 
 
 def build_app(data: Data, allowed: Access) -> Dash:
-    """The whole dashboard over *data*."""
+    """Return the dashboard as a Dash app.
+
+    Parameters
+    ----------
+    data
+        The runs.
+    allowed
+        Token and host names that are let in.
+    """
     app = Dash(
         __package__.rpartition(".")[0],  # the folder with assets/
         title="vramscope",
@@ -54,19 +62,19 @@ def build_app(data: Data, allowed: Access) -> Dash:
             {"name": "color-scheme", "content": "light dark"},
         ],
         index_string=_INDEX,
-        on_error=_nothing_of_what_is_gone,
+        on_error=_ignore_deleted_run,
     )
-    rooms = pages()
+    all_pages = pages()
     app.layout = _shell(data.pace.idle_ms)
-    _route(app, data, {room.path: room for room in rooms})
+    _route(app, data, {page.path: page for page in all_pages})
     _watch(app, data)
     code_box.register(app, data)
     route.register(app, data)
-    for room in rooms:
-        room.register(app, data)
-    # Last: the hashes must cover every inline script that callbacks brought along.
+    for page in all_pages:
+        page.register(app, data)
+    # Last, because the hashes must cover every inline script that callbacks add.
     protect(app.server, allowed, app.csp_hashes())
-    guard(app)  # after those: who is not let in hears nothing of callbacks
+    guard(app)  # after the access checks: a refused client learns nothing about callbacks
     return app
 
 
@@ -132,7 +140,7 @@ def _help() -> Any:
 
 
 def _route(app: Dash, data: Data, rooms: dict[str, Page]) -> None:
-    patience = Patience()
+    patience = PendingPages()
 
     @app.callback(
         Output("menu", "children"), Output("top", "children"), Output("page", "children"),
@@ -150,24 +158,24 @@ def _route(app: Dash, data: Data, rooms: dict[str, Page]) -> None:
             [*([view.run.name] if view else []), room.title if room else "Not found", "vramscope"]
         )
         menu = _menu(list(rooms.values()), address)
-        said = address.stored | ({"shown": _shown(address, view)} if view else {})
-        return menu, top, page, said, data.pace.live_ms if live else data.pace.idle_ms, name[:200], None
+        state = address.stored | ({"shown": _shown(address, view)} if view else {})
+        return menu, top, page, state, data.pace.live_ms if live else data.pace.idle_ms, name[:200], None
 
     @app.callback(
         Output("ready", "data"), Input("poll", "n_intervals"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def poll(n: int | None, said: Stored | None) -> Any:
-        if not patience.is_done(restore(said).url):
+    def poll(n: int | None, stored: Stored | None) -> Any:
+        if not patience.is_done(restore(stored).url):
             raise PreventUpdate
-        return {"after": n, "url": restore(said).url}
+        return {"after": n, "url": restore(stored).url}
 
     @app.callback(
         Output("how-far", "children"), Input("poll", "n_intervals"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def tell_how_far(_: int | None, said: Stored | None) -> Any:
-        run = restore(said).run
+    def tell_how_far(_: int | None, stored: Stored | None) -> Any:
+        run = restore(stored).run
         return states.how_far(data.is_opening(run), data.reading(run))
 
     app.clientside_callback(
@@ -177,7 +185,7 @@ def _route(app: Dash, data: Data, rooms: dict[str, Page]) -> None:
 
 
 def _enter(room: Page | None, context: Context) -> tuple[View | None, Any, Any]:
-    """The view, the header and the page; on trouble a page that says what and what to do."""
+    """Return the view, the header and the page; after an error a page that says what to do."""
     if room is None:
         return None, None, states.failure("There is no page at this address.")
     try:
@@ -197,8 +205,8 @@ def _enter(room: Page | None, context: Context) -> tuple[View | None, Any, Any]:
         )
 
 
-def _nothing_of_what_is_gone(error: Exception) -> None:
-    """A run deleted while a page asks about it changes nothing there: the clock tells that it is gone."""
+def _ignore_deleted_run(error: Exception) -> None:
+    """Ignore that a run was deleted while a page asks about it: the next tick shows the banner."""
     if not isinstance(error, UnknownNameError):
         raise error
 
@@ -221,19 +229,19 @@ def _menu_link(room: Page, address: Address) -> Any:
 
 
 def _watch(app: Dash, data: Data) -> None:
-    """One clock for all pages: reads on in a run that grows, and says when it ended or disappeared."""
+    """Register the clock of all pages: it reads new events, and reports when a run ends or is deleted."""
 
     @app.callback(
         Output("version", "data"), Output("tick", "interval", allow_duplicate=True),
         Input("tick", "n_intervals"), State("address", "data"), State("version", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def tick(_: int | None, said: Stored | None, known: Standing | None) -> tuple[Any, Any]:
-        address = restore(said)
+    def tick(_: int | None, stored: Stored | None, known: Standing | None) -> tuple[Any, Any]:
+        address = restore(stored)
         was_gone = known is not None and known["outcome"] == "gone"
-        known = _latest(known, (said or {}).get("shown"))
+        known = _latest(known, (stored or {}).get("shown"))
         now = _standing(data, address) if address.run else known
-        # That it is gone is told each time: a page that was laid out in between has wiped it away.
+        # A deleted run is reported at each tick: a page that was laid out in between has removed the banner.
         if now is None or (_is_same(now, known) and not was_gone and now["outcome"] != "gone"):
             raise PreventUpdate
         is_live = now["outcome"] == Outcome.RUNNING.value
@@ -252,7 +260,7 @@ def _watch(app: Dash, data: Data) -> None:
         )
         return dot, alarm
 
-    # By the browser: the header may be gone by then, and an answer for what is not there is an error.
+    # In the browser: the header may be removed by then, and Dash reports an answer for it as an error.
     app.clientside_callback(
         ClientsideFunction("vramscope", "stand"), Output("sink", "data", allow_duplicate=True),
         Input("stand", "data"), prevent_initial_call=True,
@@ -264,15 +272,17 @@ def _is_same(now: Standing, known: Standing | None) -> bool:
 
 
 def _after(now: Standing, known: Standing | None) -> Standing:
-    """*now*, and up to which instant a browser has been told everything: of the last events that it was
-    shown with *known*, step and phase may only have become clear since."""
+    """Return *now*, with the instant up to which the browser has the final step and phase.
+
+    Those of the last events that it got with *known* may have been determined only since.
+    """
     if known is None or known["run"] != now["run"] or now["outcome"] == "gone":
         return now
     return now | {"before": known.get("seen", -1), "told": known.get("before", -1)}
 
 
 def _standing(data: Data, address: Address) -> Standing | None:
-    """How the run is doing; None while it is read for the first time."""
+    """Return the state of the run; None while it is read for the first time."""
     try:
         data.path(address.run)
         if data.is_opening(address.run):
@@ -283,29 +293,29 @@ def _standing(data: Data, address: Address) -> Standing | None:
         return {"run": address.run, "version": -1, "outcome": "gone"}
     except VramscopeError as error:
         return {"run": address.run, "version": -1, "outcome": "gone", "why": str(error)[:600]}
-    said = _shown(address, view) | {"version": version}
+    state = _shown(address, view) | {"version": version}
     stalled_s = data.stalled_s(address.run)
     if stalled_s:
-        said["stalled"] = stalled_s
+        state["stalled"] = stalled_s
     stopped = next((note.text for note in view.recording.notes if note.code == "stopped"), "")
     if stopped:
-        said["stopped"] = stopped
+        state["stopped"] = stopped
     if data.is_other(address.run):
-        said["other"] = True
+        state["other"] = True
     if data.is_altered(address.run):
-        said["altered"] = True
-    return said
+        state["altered"] = True
+    return state
 
 
 def _shown(address: Address, view: View) -> Standing:
-    """What a page that is laid out from *view* shows; no more than that, so that the rest is told."""
+    """Return the state that a page laid out from *view* shows; later changes are reported by the clock."""
     n_events = len(view.recording.trace)
     outcome: OutcomeWord = view.run.outcome.value
     return {"run": address.run, "version": view.version, "outcome": outcome, "seen": n_events}
 
 
 def _latest(known: Standing | None, laid_out: Standing | None) -> Standing | None:
-    """What a browser knows: it was told of a version, and has perhaps laid out a page since."""
+    """Return the latest state that a browser has: that of the clock, or of a page laid out since."""
     if not laid_out or (
         known and known["run"] == laid_out["run"] and known["version"] >= laid_out["version"]
     ):

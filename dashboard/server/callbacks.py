@@ -1,8 +1,8 @@
-"""Checks a callback's request before the callback runs: the values fit the callback's own annotations.
+"""Checks of a callback's request before the callback runs: values must fit the callback's annotations.
 
 A browser sends back what a page holds: which callback, the values of its inputs, which of them changed.
-Anybody with the token can write such a request by hand, so nothing in it is certain. Dash itself looks
-values up by position and passes them on: a wrong one ends as an exception somewhere in a page, with a
+Anybody with the token can write such a request by hand, so it is untrusted. Dash itself looks values
+up by position and passes them on: a wrong one ends as an exception somewhere in a page, with a
 traceback of a kilobyte in the log. Here the request is refused with 400 or 404 and one line in the log.
 
 The annotations of the callbacks are the only place that says what a value may be. ``Any`` stands for a
@@ -29,11 +29,11 @@ from ..data import Data, View
 _LOG = logging.getLogger(__name__)
 _PATH = "/_dash-update-component"
 _LARGEST_INTEGER = 1 << 63
-"""Instants, rows and times are 64-bit columns: a larger number cannot be one of them."""
+"""Instants, rows and times are 64-bit integers: a larger number cannot be one of them."""
 
 
 class Pressed(TypedDict, total=False):
-    """A key of the keyboard."""
+    """A key that was pressed."""
 
     key: str
 
@@ -58,7 +58,7 @@ class Click(TypedDict, total=False):
     points: list[Point] | None
 
 
-class Row(TypedDict, total=False):
+class SelectedRow(TypedDict, total=False):
     """A row of a table that was selected."""
 
     id: str
@@ -78,7 +78,7 @@ class _Version(TypedDict):
 
 
 class Standing(_Version, total=False):
-    """How a run was doing when the browser heard of it last."""
+    """The state of a run as the browser last received it."""
 
     seen: int
     before: int
@@ -97,7 +97,7 @@ class Stored(TypedDict, total=False):
 
 
 class Refusal(Exception):  # noqa: N818 — a request is refused: nothing of ours failed
-    """A request that no page of ours sends."""
+    """A request that no page of vramscope sends."""
 
     def __init__(self, reason: str, status: int = 400) -> None:
         super().__init__(reason)
@@ -105,15 +105,22 @@ class Refusal(Exception):  # noqa: N818 — a request is refused: nothing of our
 
 
 def view_or_nothing(data: Data, address: Address) -> View:
-    """The view that a callback is about; where there is none nothing changes, and the shell says why."""
+    """Return the view of a callback; raise PreventUpdate where there is none: the shell shows the reason."""
     try:
         return data.view(address)
     except VramscopeError as error:
         raise PreventUpdate from error
 
 
+def edges_of(zoom: Any) -> tuple[int | None, int | None]:
+    """Return both edges of a zoom that the browser sent; None for an edge that is not an integer."""
+    edges = zoom if isinstance(zoom, list) and len(zoom) == 2 else (None, None)
+    start, end = (edge if _is_integer(edge) else None for edge in edges)
+    return start, end
+
+
 def guard(app: Dash) -> None:
-    """Refuse what no page sends; to be called after the checks of Host and token are in place."""
+    """Register the check that refuses requests no page sends; call it after ``security.protect``."""
 
     @app.server.before_request
     def check() -> None:
@@ -132,7 +139,7 @@ def guard(app: Dash) -> None:
 
 def _body() -> dict[str, Any]:
     try:
-        # Kept by Flask: Dash takes the same object.
+        # Flask caches the object: Dash gets the same one.
         body = request.get_json(silent=True)
     except RecursionError as error:
         raise Refusal("the body is nested too deeply") from error
@@ -201,7 +208,7 @@ def _check_outputs(declared: Any, sent: Any) -> None:
     if not isinstance(entries, list) or len(entries) != len(wanted):
         raise Refusal("outputs are not as declared")
     for each, entry in zip(wanted, entries, strict=True):
-        # One output of several callbacks has a mark after its property, which tells them apart.
+        # An output of several callbacks has a suffix after its property, which distinguishes them.
         if (
             not isinstance(entry, dict)
             or entry.get("id") != each.component_id

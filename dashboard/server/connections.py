@@ -1,8 +1,8 @@
 """The server's connections: half-open sockets never keep a browser out.
 
-Waitress takes 100 connections, keeps an idle one for two minutes and at the limit accepts nobody: 200
-sockets that send nothing, which needs no token, stop it for everybody else. Here the connection that has
-waited longest gives its place to a new one, and a request must arrive whole within a limited time.
+Waitress takes 100 connections, keeps an idle one for two minutes and accepts none at the limit: 200 sockets
+that send nothing, which needs no token, block it for everybody else. Here a new connection replaces the one
+that has waited longest, and a request must arrive completely within a limited time.
 """
 
 import resource
@@ -15,14 +15,14 @@ from waitress.server import TcpWSGIServer
 
 MOST_CONNECTIONS = 1000
 REQUEST_WITHIN_S = 30
-"""Time for a request to arrive whole; the largest, 1 MiB, takes 8 s over a link of 1 Mbit/s."""
+"""Seconds for a request to arrive completely; the largest, 1 MiB, takes 8 s over a link of 1 Mbit/s."""
 CLEANUP_EVERY_S = 5
 _IN_PASSING = 50
-"""Connections beyond the limit: one that is to go stays for a turn of the loop. Further ones must wait."""
+"""Connections beyond the limit: a closing one stays for one iteration of the loop. Further ones must wait."""
 
 
 class _Connection(HTTPChannel):
-    """A connection that knows since when its next request is incomplete."""
+    """A connection with the time since when its next request is incomplete."""
 
     incomplete_since_s: float | None
     """None between requests: a browser keeps a connection for later."""
@@ -32,7 +32,7 @@ class _Connection(HTTPChannel):
         self.incomplete_since_s = self.creation_time
 
     def received(self, data: bytes) -> Any:
-        """Take bytes of a request, as Waitress does, and see whether it is complete now."""
+        """Receive bytes of a request, as Waitress does, and note whether it is complete now."""
         taken = super().received(data)
         if self.request is None:
             self.incomplete_since_s = None
@@ -85,7 +85,7 @@ class Server(TcpWSGIServer):
         )
 
     def handle_accept(self) -> None:
-        """Accept one connection; at the limit the one that has waited longest goes."""
+        """Accept one connection; at the limit close the one that has waited longest."""
         if len(self.active_channels) >= self.most:
             self._drop_longest_waiting()
         super().handle_accept()
@@ -93,13 +93,13 @@ class Server(TcpWSGIServer):
     def _drop_longest_waiting(self) -> None:
         waiting = [each for each in self.active_channels.values() if each.is_waiting and not each.will_close]
         if waiting:
-            # Those that owe a request go first: what a browser keeps has asked with a token before.
+            # Incomplete requests go first: a connection that a browser keeps has sent a token before.
             longest = min(waiting, key=lambda each: (each.incomplete_since_s is None, each.last_activity))
-            # Closed by the loop: the new connection may not take its descriptor while events of it wait.
+            # The loop closes it: the new connection must not get its descriptor while its events are pending.
             longest.will_close = True
 
     def maintenance(self, now: float) -> None:
-        """Close what has been idle for long, and what never completed its request."""
+        """Close connections that were idle for long, or did not complete their request in time."""
         super().maintenance(now)
         for channel in self.active_channels.values():
             since_s = channel.incomplete_since_s
@@ -108,7 +108,7 @@ class Server(TcpWSGIServer):
 
 
 def most_connections() -> int:
-    """The number of connections that are held at once: at most half of the descriptors of this process."""
+    """Return the limit of open connections: at most half of the file descriptors of this process."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_CONNECTIONS if allowed == resource.RLIM_INFINITY else allowed // 2
     return max(min(MOST_CONNECTIONS, most), 50)

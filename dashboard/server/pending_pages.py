@@ -1,4 +1,4 @@
-"""Pages that take long are laid out on the side, so that nobody looks at a blank page meanwhile."""
+"""Pages that take long are laid out in the background; meanwhile the browser shows their progress."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -8,12 +8,12 @@ from threading import Lock
 from typing import Any
 
 MOST_PENDING = 32
-"""Whoever left before the page was there never fetches it."""
+"""Limit of results that are kept: a user who leaves before the page is ready never fetches it."""
 _N_THREADS = 4
 
 
-class Patience:
-    """Work by name: who asks gets the result, or after a while None and may ask again."""
+class PendingPages:
+    """Background work by name: a caller gets the result, or after a timeout None and may ask again."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -21,7 +21,17 @@ class Patience:
         self._threads = ThreadPoolExecutor(_N_THREADS, thread_name_prefix="vramscope-page")
 
     def get(self, name: str, make: Callable[[], Any], at_most_s: float) -> Any:
-        """The result of *make*, begun now or by who asked before; None where it takes longer."""
+        """Return the result of *make*; None where it takes longer.
+
+        Parameters
+        ----------
+        name
+            Key of the work; work that is pending under it is not started again.
+        make
+            The work.
+        at_most_s
+            Seconds to wait.
+        """
         with self._lock:
             work = self._pending.get(name) or self._threads.submit(make)
             self._pending[name] = work
@@ -37,7 +47,7 @@ class Patience:
         return made
 
     def is_done(self, name: str) -> bool:
-        """Whether asking gives a result at once."""
+        """Return whether :meth:`get` would return at once."""
         with self._lock:
             work = self._pending.get(name)
         return work is None or work.done()

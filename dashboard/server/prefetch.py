@@ -1,4 +1,4 @@
-"""What will be asked first? Asked before anybody does, so that the first chart finds the run read."""
+"""Prefetch of the newest runs, so that they are read before the first chart needs them."""
 
 import logging
 from threading import Thread
@@ -12,12 +12,12 @@ from ..queries.answers import series_of
 from ..queries.headline import headline
 
 MOST_RUNS = 2
-"""The newest: a folder may hold hundreds of gigabytes."""
+"""Number of newest runs that are read: a folder may hold hundreds of gigabytes."""
 _LOG = logging.getLogger(__name__)
 
 
 def begin(data: Data) -> Thread:
-    """Read the newest runs in the background, the newest first."""
+    """Start to read the newest runs in the background, the newest first; return the thread."""
     thread = Thread(target=_read, args=(data,), name="vramscope-ahead", daemon=True)
     thread.start()
     return thread
@@ -29,13 +29,13 @@ def _read(data: Data) -> None:
 
 
 def _ask(data: Data, run: str) -> None:
-    """The chart of the overview, then who holds the peak."""
+    """Compute the overview's chart, then its headline."""
     try:
         view = data.view(Address(run=run))
         if len(view.recording.trace) or len(view.recording.initial.blocks):
             series_of(data, view, TIME)
             headline(data, view)
     except VramscopeError:
-        return  # who opens it is told why
-    except Exception:  # noqa: BLE001 — whoever opens the run meets the same error, in its place
+        return  # opening the run shows the reason
+    except Exception:  # noqa: BLE001 — opening the run shows the same error on its page
         _LOG.debug("reading %s ahead failed", run, exc_info=True)

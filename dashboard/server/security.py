@@ -1,8 +1,9 @@
-"""Who may look, and what a page may do: Host, origin and token checks, headers.
+"""Access to the dashboard and limits of its pages: Host, origin and token checks, headers.
 
-A recording names files and code of its owner. On a shared machine every user reaches 127.0.0.1, and a web
-page anywhere can aim its scripts there (DNS rebinding), hence: a token always, unless switched off by name;
-only known host names; nothing cross-site; a policy under which the page cannot talk to anybody else.
+A recording names files and code of its owner. On a shared machine every user reaches 127.0.0.1, and any web
+page can direct its scripts there (DNS rebinding). Therefore a token is required unless switched off by name,
+only known host names are answered, cross-site requests are refused, and a policy keeps pages from contacting
+other hosts.
 """
 
 import hmac
@@ -22,18 +23,33 @@ MAX_BODY_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who is let in."""
+    """Conditions under which a request is answered."""
 
     token: str | None = field(default_factory=lambda: secrets.token_urlsafe(24))
-    """None: whoever reaches the port."""
+    """Secret of the URL; None lets everybody in who reaches the port."""
     hosts: frozenset[str] = LOOPBACK
-    """Names under which we answer, without port."""
+    """Host names under which the server answers, without port."""
     embed: bool = False
-    """Whether a notebook on this machine may show us in a frame."""
+    """Whether a notebook on this machine may show the dashboard in a frame."""
 
 
 def access(host: str, allowed_hosts: Iterable[str] = (), *, use_token: bool = True) -> Access:
-    """Access for a server bound to *host*; raises UsageError for what would expose recordings."""
+    """Return the access for a server bound to *host*.
+
+    Parameters
+    ----------
+    host
+        Address that the server binds.
+    allowed_hosts
+        Further host names under which browsers may reach it.
+    use_token
+        Whether a token is required.
+
+    Raises
+    ------
+    UsageError
+        The combination would expose recordings to other machines.
+    """
     named = frozenset(name.lower().strip("[]") for name in allowed_hosts)
     if is_loopback(host):
         return Access(hosts=LOOPBACK | named) if use_token else Access(None, LOOPBACK | named)
@@ -49,7 +65,7 @@ def access(host: str, allowed_hosts: Iterable[str] = (), *, use_token: bool = Tr
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches *host*."""
+    """Return whether only this machine reaches *host*."""
     try:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -61,7 +77,17 @@ def _is_any(host: str) -> bool:
 
 
 def protect(server: Flask, allowed: Access, script_hashes: Iterable[str]) -> None:
-    """Put the checks before, and the headers after, every answer of *server*."""
+    """Add the checks before every request of *server*, and the headers to every response.
+
+    Parameters
+    ----------
+    server
+        The Flask server.
+    allowed
+        Token and host names that are let in.
+    script_hashes
+        Hashes of the inline scripts that the policy admits.
+    """
     headers = _headers(" ".join(f"'{digest}'" for digest in map(_bare, script_hashes)), allowed.embed)
     server.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
 
@@ -103,7 +129,7 @@ def _check_origin() -> None:
 
 
 def cookie_name() -> str:
-    """By port: cookies are shared by all ports of a host, and several dashboards may run."""
+    """Return the cookie's name, which contains the port: all ports of a host share their cookies."""
     port = urlsplit(f"//{request.host}").port or 80
     return f"vramscope-{port}"
 
@@ -124,7 +150,7 @@ def _same(offered: str, token: str) -> bool:
 
 
 def _exchange(token: str) -> Response:
-    """The token leaves the address bar: kept in a cookie that scripts cannot read."""
+    """Move the token from the address bar into a cookie that scripts cannot read."""
     rest = urlencode([(k, v) for k, v in request.args.items(multi=True) if k != "token"])
     # A path that begins with two slashes would send the browser to another site.
     path = "/" + request.path.lstrip("/\\")

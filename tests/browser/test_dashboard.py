@@ -64,7 +64,7 @@ def test_of_a_long_run_the_chart_comes_first_and_the_same_is_told_later(
     told = at_once.inner_text("#ov-opening"), at_once.inner_text("#ov-live")
     long = visit(serve_at(tmp_path, events_at_once=100)).go(f"/overview?run={gpt.run}")
     long.plotted()
-    long.until("!document.querySelector('#page').innerText.includes('being counted')")
+    long.until("!document.querySelector('#page').innerText.includes('Counting')")
     long.until("text => document.querySelector('#ov-opening').innerText === text", told[0])
 
     assert long.page.inner_text("#ov-live") == told[1]

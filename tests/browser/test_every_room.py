@@ -39,8 +39,8 @@ CONTRAST = """() => {
   };
   const behind = e => {
     for (; e; e = e.parentElement) {
-      const colour = getComputedStyle(e).backgroundColor, parts = number(colour);
-      if (parts.length < 4 || parts[3] > .99) return colour;
+      const color = getComputedStyle(e).backgroundColor, parts = number(color);
+      if (parts.length < 4 || parts[3] > .99) return color;
     }
     return 'rgb(255,255,255)';
   };

@@ -1,10 +1,11 @@
-"""One allocation in words: what it is, who made it, when, and for how long."""
+"""One allocation in words: size, category, line of code, and when it was allocated and freed."""
 
 from typing import Any
 
 from dash import dcc, html
 
 from vramscope.analysis.lifetimes import ALIVE
+from vramscope.analysis.lines import NO_STACK
 from vramscope.model.marks import Category
 from vramscope.units import format_bytes, format_duration
 
@@ -15,7 +16,7 @@ from . import stack_table
 
 
 def words(data: Data, view: View, row: int) -> dict[str, Any]:
-    """Short texts about one row of the lifetimes; under 1 kB."""
+    """Return short texts about one row of the lifetimes; under 1 kB, because every hover fetches them."""
     found = data.ask(view, "lifetimes")
     stack = int(found.stack_id[row])
     code = folded(data, view)
@@ -40,7 +41,7 @@ def words(data: Data, view: View, row: int) -> dict[str, Any]:
 def _unplaced(stack: int, born: int) -> str:
     if born < 0 and not stack:
         return "from before the recording"
-    return stack_table.NO_FRAME if stack else stack_table.NO_STACK
+    return stack_table.NO_FRAME if stack else NO_STACK
 
 
 def _category(data: Data, view: View, row: int) -> str:
@@ -58,26 +59,33 @@ def _lived(found: Any, row: int, view: View) -> str:
 
 
 def detail(data: Data, view: View, row: int, address: Address) -> list[Any]:
-    """Everything about one allocation, its stack with the source beside it."""
-    said = words(data, view, row)
+    """Return the facts about one allocation, its stack and the source of its line."""
+    texts = words(data, view, row)
     found = data.ask(view, "lifetimes")
     born = int(found.alloc_event[row])
     extra = int(found.block_size[row]) - int(found.size[row])
     facts = [
-        ("Block", format_bytes(said["bytes"]) + (f", {format_bytes(extra)} of it rounding" if extra else "")),
-        ("Category", said["category"]),
+        (
+            "Block",
+            format_bytes(texts["bytes"]) + (f", {format_bytes(extra)} of it rounding" if extra else ""),
+        ),
+        ("Category", texts["category"]),
         ("Because", data.ask(view, "categories").why(row)[:200]),
-        ("Allocated", said["born"]),
-        ("Freed", said["freed"] or ("not freed" if int(found.free_event[row]) == ALIVE else "–")),
-        ("Lived", said["lived"]),
+        ("Allocated", texts["born"]),
+        ("Freed", texts["freed"] or ("not freed" if int(found.free_event[row]) == ALIVE else "–")),
+        ("Lived", texts["lived"]),
         ("Address", f"{int(found.address[row]):#x}, stream {int(found.stream[row])}"),
     ]
     shown = [html.Div([html.Dt(name), html.Dd(text)]) for name, text in facts if text]
     links = []
     if born >= 0:
         to = address.go(path="/peak", at=born + 1, q="", by="", **UNZOOMED)
-        links = [html.P(dcc.Link("What was live when it came", href=to.url, className="link"))]
-    return [html.Dl(shown, className="fact-list"), *links, *_as_list(stack_table.detail(view, said["stack"]))]
+        links = [html.P(dcc.Link("What was live when it was allocated", href=to.url, className="link"))]
+    return [
+        html.Dl(shown, className="fact-list"),
+        *links,
+        *_as_list(stack_table.detail(view, texts["stack"])),
+    ]
 
 
 def _as_list(part: Any) -> list[Any]:

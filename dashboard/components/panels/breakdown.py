@@ -1,4 +1,4 @@
-"""What do the reserved bytes serve at an instant, and what are the allocated ones for? Bars that sum up."""
+"""Bars of an instant: reserved bytes by part, allocated bytes by category and by module."""
 
 from typing import Any, NamedTuple
 
@@ -16,30 +16,32 @@ MOST_MODULES = 12
 
 
 def share(part: float, whole: float) -> str:
-    """``12.3 %``; what is there never reads as nothing."""
+    """Return a share as ``12.3 %``; a share above 0 never reads as 0."""
     return format_share(part, max(whole, 1))
 
 
-class Part(NamedTuple):
-    """One stretch of a bar."""
+class BarPart(NamedTuple):
+    """One segment of a bar."""
 
     name: str
     n_bytes: int
 
 
 def layout(data: Data, view: View, at: int) -> html.Div:
-    """Both bars of an instant; the second only where something is known."""
-    reserved = [Part(name, n_bytes) for name, n_bytes in data.ask(view, "identity", instant=at).parts.items()]
+    """Return the bars of an instant; that by category only where some category is known."""
+    reserved = [
+        BarPart(name, n_bytes) for name, n_bytes in data.ask(view, "identity", instant=at).parts.items()
+    ]
     panels = [_panel("Reserved", reserved)]
     known = category_bytes(data, view, at)
     if known[Category.UNKNOWN + 1 :].any():
         order = [Category(i) for i in np.argsort(-known, kind="stable").tolist() if known[i]]
-        panels.append(_panel("Allocated", [Part(each.name.lower(), int(known[each])) for each in order]))
+        panels.append(_panel("Allocated", [BarPart(each.name.lower(), int(known[each])) for each in order]))
     return html.Div(panels, className="pair")
 
 
 def modules(data: Data, view: View, at: int) -> Any:
-    """Which modules of the model hold what is allocated; nothing where none was seen."""
+    """Return the table of allocated bytes by module of the model; nothing where no module is known."""
     known = owners(data, view)
     lives = data.ask(view, "lifetimes")
     live = lives.allocated_at(at)
@@ -72,7 +74,7 @@ def _module(path: str, n_bytes: int, top: float, whole: float) -> html.Tr:
     )
 
 
-def _panel(title: str, parts: list[Part]) -> html.Section:
+def _panel(title: str, parts: list[BarPart]) -> html.Section:
     whole = sum(part.n_bytes for part in parts)
     heading = html.H3([f"{title} ", html.Span(format_bytes(whole), className="dim")])
     bar = [_stretch(part) for part in parts if part.n_bytes]
@@ -83,15 +85,15 @@ def _panel(title: str, parts: list[Part]) -> html.Section:
             html.Dl([_entry(part, whole) for part in parts], className="part-list"),
         ],
         className="panel",
-        **{"aria-label": f"What the {title.lower()} memory serves"},
+        **{"aria-label": f"Parts of the {title.lower()} memory"},
     )
 
 
-def _stretch(part: Part) -> html.Span:
+def _stretch(part: BarPart) -> html.Span:
     return html.Span(className=f"part part-{part.name}", style={"flexGrow": str(part.n_bytes)})
 
 
-def _entry(part: Part, whole: int) -> html.Div:
+def _entry(part: BarPart, whole: int) -> html.Div:
     swatch = html.I(className=f"swatch part-{part.name}")
     name = html.Span([swatch, part.name.replace("_", " ")], className="term", tabIndex="0")
     percent = html.Span(share(part.n_bytes, whole), className="dim")

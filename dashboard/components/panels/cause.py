@@ -1,4 +1,4 @@
-"""One finding in full: what is so, why, where in the code, what would help."""
+"""The card of one finding: claim, cause, line of code and advice."""
 
 from typing import Any
 
@@ -13,7 +13,19 @@ from . import stack_table
 
 
 def card(found: Finding, *more: Any, links: Any = None, recorded_ns: int = 0) -> html.Section:
-    """The claim first; *more* goes below the source."""
+    """Return the card of a finding.
+
+    Parameters
+    ----------
+    found
+        The finding.
+    *more
+        Components below the source.
+    links
+        Links beside the heading.
+    recorded_ns
+        When the recording began; a source file that changed since is marked.
+    """
     cause = (found.cause or "").replace("_", " ")
     chips = [html.Span(found.severity, className=f"severity {found.severity}")]
     chips += [html.Span(cause, className="chip")] if cause and cause != "unknown" else []
@@ -28,7 +40,7 @@ def card(found: Finding, *more: Any, links: Any = None, recorded_ns: int = 0) ->
 
 
 def where(found: Finding, recorded_ns: int = 0) -> Any:
-    """The line with its neighbours; None where it is not known."""
+    """Return the line with its neighbors; None where it is unknown."""
     if not found.file:
         return None
     frame = Frame(found.function or "", found.file, found.line or 0)

@@ -1,4 +1,4 @@
-"""How much came from the driver and went back in each step, and where the cache was given up?"""
+"""The panel of cudaMalloc and cudaFree per step, with retries after releasing the cache."""
 
 from typing import Any
 
@@ -6,24 +6,24 @@ import numpy as np
 from dash import html
 
 from vramscope.analysis.churn import ChurnOverTime
+from vramscope.units import format_count
 
 from ...data import Data, View
 from ...figures import churn as figures
-from ...figures.drawing.names import counted
-from ...queries.answers import lately
+from ...queries.answers import ask_allowing_stale
 from ..definitions import explained
 from ..graph import graph
 
 MEANING = (
-    "Asking the driver is slow, and giving memory back makes the device wait. A training that has "
-    "settled does neither; a retry gives up the whole cache for one request."
+    "cudaMalloc is slow, and cudaFree makes the device wait. A training in its steady state calls neither; "
+    "a retry releases the whole cache for one request."
 )
 
 
 def panel(data: Data, view: View) -> Any:
-    """Bars by step; nothing where there are no steps, or the driver was never asked in one."""
+    """Return bars by step; an empty element where no step calls cudaMalloc or cudaFree."""
     steps = view.recording.steps
-    found: ChurnOverTime = lately(data, view, "churn")
+    found: ChurnOverTime = ask_allowing_stale(data, view, "churn")
     inside = found.rows(found.step >= 0)
     n_known = min(len(steps), len(inside))
     moved = (inside.n_made + inside.n_released)[:n_known]
@@ -33,18 +33,20 @@ def panel(data: Data, view: View) -> Any:
     is_settled = last < int(steps.index[n_known - 1])
     words = f"nothing after step {last:,}" if is_settled else f"up to step {last:,}"
     bars = figures.bars_of(inside, steps.rows(slice(n_known)))
-    apart = f", {counted(bars.per_bar, 'step')} a bar" if bars.per_bar > 1 else ""
-    told = html.Span(f"{words}{apart}", className="term dim", tabIndex="0")
-    title = html.Div([html.H3("From the driver and back"), explained(told, MEANING)], className="titled")
+    apart = f", {format_count(bars.per_bar, 'step')} a bar" if bars.per_bar > 1 else ""
+    extent = html.Span(f"{words}{apart}", className="term dim", tabIndex="0")
+    title = html.Div(
+        [html.H3("cudaMalloc / cudaFree per step"), explained(extent, MEANING)], className="titled"
+    )
     key = [
-        html.Span([html.I(className="swatch", style={"background": colour}), name])
-        for name, colour in figures.present(bars)
+        html.Span([html.I(className="swatch", style={"background": color}), name])
+        for name, color in figures.present(bars)
     ]
-    sentence = f"Bytes that came from the driver and went back in each of {n_known:,} steps."
+    sentence = f"Bytes of cudaMalloc and cudaFree in each of {n_known:,} steps."
     return html.Section(
         [html.Div([title, html.P("Click to go there", className="dim only-live")],
                   className="panel-bar"),
          html.Div(key, className="lane-key band-key"),
          graph("fr-churn", figures.figure(bars), sentence, "steps")],
-        className="panel chart", **{"aria-label": "From the driver and back"},
+        className="panel chart", **{"aria-label": "cudaMalloc / cudaFree per step"},
     )  # fmt: skip

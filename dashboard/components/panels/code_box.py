@@ -1,4 +1,4 @@
-"""From a number to its line of code: any text can be a button that opens the stack over the page."""
+"""A dialog with the line of code and stack of a number; any text can be a button that opens it."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from . import stack_table
 
 
 def to_code(shown: Any, stack: int, name: str = "") -> Any:
-    """*shown* as a button that opens *stack*; as it is where there is none."""
+    """Return *shown* as a button that opens *stack*; unchanged where *stack* is 0."""
     if stack <= 0:
         return shown
     title = f"Show the line of code{f' of {name}' if name else ''}"
@@ -24,7 +24,7 @@ def to_code(shown: Any, stack: int, name: str = "") -> Any:
 
 
 def stack_of(stacks: Stacks, file: str, line: int) -> int:
-    """A stack that ends in that line; 0 where none does."""
+    """Return a stack whose innermost frame is that line; 0 where none is."""
     at = np.flatnonzero(stacks.line == line)
     names = np.array([stacks.strings[i] == file for i in stacks.file[at].tolist()], "?")
     found = at[names] if len(at) else at
@@ -32,7 +32,7 @@ def stack_of(stacks: Stacks, file: str, line: int) -> int:
 
 
 def layout() -> Any:
-    """Once, in the shell."""
+    """Return the dialog; the shell has it once."""
     close = html.Button("Close", id="code-close", className="quiet")
     return [
         html.Dialog(
@@ -44,15 +44,15 @@ def layout() -> Any:
 
 
 def register(app: Any, data: Data) -> None:
-    """The answer to any such button."""
+    """Register the callback that fills the dialog."""
 
     @app.callback(
         Output("code-said", "children"), Input("code-ask", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def answer(ask: Picked | None, said: Stored | None) -> Any:
+    def answer(ask: Picked | None, stored: Stored | None) -> Any:
         try:
-            view = data.view(restore(said))
+            view = data.view(restore(stored))
         except VramscopeError as error:
             raise PreventUpdate from error
         return stack_table.detail(view, (ask or {}).get("stack"))

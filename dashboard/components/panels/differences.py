@@ -1,4 +1,4 @@
-"""What became more, and what less: names with bytes before, after, and the difference as a bar."""
+"""A table of differences: names with bytes before and after, and the change as a bar."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,23 +11,33 @@ from .code_box import to_code
 
 
 class Difference(NamedTuple):
-    """One thing that holds bytes on both sides."""
+    """One name with its bytes before and after."""
 
     name: str
     detail: str
     before: int
     after: int
     stack: int = 0
-    """That leads to its line; 0 where it is no line, or not known."""
+    """Stack of its line; 0 where it is not a line, or the line is unknown."""
 
     @property
     def change(self) -> int:
-        """Bytes more than before."""
+        """Bytes after minus bytes before."""
         return self.after - self.before
 
 
 def table(rows: Sequence[Difference], before: str, after: str, nothing: str) -> Any:
-    """Largest change first, as given; *nothing* is said where there is none."""
+    """Return the table in the order given.
+
+    Parameters
+    ----------
+    rows
+        The differences, largest change first.
+    before, after
+        Headings of the two columns.
+    nothing
+        The text where there are no rows.
+    """
     if not rows:
         return html.P(nothing, className="dim nothing")
     top = max(abs(row.change) for row in rows) or 1

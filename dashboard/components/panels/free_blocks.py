@@ -1,36 +1,36 @@
-"""How large was the largest free block over time? A longer request goes to the driver."""
+"""The panel of the largest free block over time: torch calls cudaMalloc for a larger request."""
 
 from typing import Any
 
 from dash import html
 
 from vramscope.analysis.largest_free import LargestFree
+from vramscope.units import format_count
 
 from ...data import Data, View
 from ...figures import free_blocks as figures
-from ...figures.drawing.names import counted
 from ...figures.drawing.series import Series
-from ...queries.answers import lately
+from ...queries.answers import ask_allowing_stale
 from ..definitions import explained
 from ..graph import graph
 
 MEANING = (
-    "A request that no free block can hold makes torch ask the driver, however many bytes lie free in "
-    "smaller pieces. Every point is exact; between two points it may have been any."
+    "torch calls cudaMalloc for a request that no free block can hold, however many bytes are free in "
+    "smaller blocks. Every point is exact; between two points the value is unknown."
 )
 
 
 def panel(data: Data, view: View, series: Series) -> Any:
-    """The largest free block of each pool and stream."""
-    found: LargestFree = lately(data, view, "largest_free")
+    """Return the chart of the largest free block of each pool and stream."""
+    found: LargestFree = ask_allowing_stale(data, view, "largest_free")
     kinds = figures.kinds_of(found, view.recording.pools)
     instants = len(set(found.instant.tolist()))
-    told = html.Span(f"at {counted(instants, 'instant')}", className="term dim", tabIndex="0")
-    title = html.Div([html.H3("Largest free block"), explained(told, MEANING)], className="titled")
-    key = [html.Span([html.I(className="swatch", style={"background": kind.colour}), kind.name])
+    extent = html.Span(f"at {format_count(instants, 'instant')}", className="term dim", tabIndex="0")
+    title = html.Div([html.H3("Largest free block"), explained(extent, MEANING)], className="titled")
+    key = [html.Span([html.I(className="swatch", style={"background": kind.color}), kind.name])
            for kind in kinds]  # fmt: skip
     drawn = figures.figure(series, found, kinds)
-    sentence = f"The largest free block of {counted(len(kinds), 'kind')} of memory over time."
+    sentence = f"The largest free block of {format_count(len(kinds), 'kind')} of memory over time."
     return html.Section(
         [html.Div([title, html.P("Click to go there", className="dim only-live")],
                   className="panel-bar"),

@@ -1,4 +1,4 @@
-"""What was live at an instant: heading, table by line, the way to more."""
+"""The panel of live memory at an instant: heading, table by line, and a link to the other page."""
 
 from typing import Any
 
@@ -11,17 +11,17 @@ from . import stack_table
 
 
 def layout(prefix: str, data: Data, view: View, at: int, address: Address) -> html.Section:
-    """The panel, filled for *at*."""
+    """Return the panel, filled for the instant *at*."""
     return panel(prefix, *content(data, view, at, address))
 
 
 def waiting(prefix: str) -> html.Section:
-    """The panel before anything is known: of millions of events it takes seconds, the chart comes first."""
-    return panel(prefix, [html.H3("Live memory"), html.P("Being counted …", className="dim")], [])
+    """Return the panel before it is filled: for millions of events that takes seconds, after the chart."""
+    return panel(prefix, [html.H3("Live memory"), html.P("Counting …", className="dim")], [])
 
 
 def panel(prefix: str, heading: list[Any], rows: list[dict[str, Any]]) -> html.Section:
-    """Heading, search box and table."""
+    """Return heading, search box and table."""
     bar = html.Div(
         [html.Div(heading, id=f"{prefix}-live"), stack_table.search_box(prefix)], className="panel-bar"
     )
@@ -31,7 +31,7 @@ def panel(prefix: str, heading: list[Any], rows: list[dict[str, Any]]) -> html.S
 
 
 def content(data: Data, view: View, at: int, address: Address) -> tuple[list[Any], list[dict[str, Any]]]:
-    """Heading and rows for another instant."""
+    """Return heading and rows of the table for the instant *at*."""
     live = held(data, view, at)
     there = moment(data, view, at)
     path, word = (

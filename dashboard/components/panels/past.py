@@ -1,4 +1,4 @@
-"""Steps whose events a size cap took: their peaks are exact, their allocations are not known."""
+"""Steps whose events the size cap removed: their peaks are exact, their allocations are unknown."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,35 +16,35 @@ from ..definitions import explained
 from ..graph import graph
 
 MEANING = (
-    "The recording has a size limit (max_size): of its oldest steps the exact peaks are kept, "
+    "The recording has a size limit (max_size): the exact peaks of its oldest steps are retained, "
     "their single allocations are not."
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
-    """All steps, those that are known by their peaks alone first."""
+class AllSteps:
+    """All steps of a recording; those of which only the peaks are retained come first."""
 
     found: StepPeaks
-    """Rows of steps count from the first step ever."""
+    """Peaks by step and phase; rows of steps count from the first step of the run."""
     index: NDArray[Any]
     """The number of each step."""
     n_thinned: int
 
 
-def course(data: Data, view: View) -> Course:
-    """Every step of a recording."""
+def steps_with_past(data: Data, view: View) -> AllSteps:
+    """Return every step of a recording, with those whose events the size cap removed."""
     found: StepPeaks = data.ask(view, "step_peaks")
     past, steps = view.recording.past, view.recording.steps
     n_thinned = len(past.steps)
     if not n_thinned:
-        return Course(found, steps.index, 0)
+        return AllSteps(found, steps.index, 0)
     joined = StepPeaks(
         _joined(found.past_per_step, found.per_step, n_thinned),
         _joined(found.past_per_phase, found.per_phase, n_thinned),
         outside=found.outside,
     )
-    return Course(joined, np.concatenate([past.steps.index, steps.index]), n_thinned)
+    return AllSteps(joined, np.concatenate([past.steps.index, steps.index]), n_thinned)
 
 
 def _joined(before: IntervalPeaks, after: IntervalPeaks, n_steps: int) -> IntervalPeaks:
@@ -55,20 +55,20 @@ def _joined(before: IntervalPeaks, after: IntervalPeaks, n_steps: int) -> Interv
 
 
 def strip(data: Data, view: View, address: Address) -> Any:
-    """The thinned steps over the detail that is left; nothing where nothing was thinned."""
+    """Return the peaks of the steps without events; an empty element where there are none."""
     steps = view.recording.past.steps
     if not len(steps):
         return html.Span(hidden=True)
     found: StepPeaks = data.ask(view, "step_peaks")
     first, last = int(steps.index[0]), int(steps.index[-1])
     words = f"Steps {first:,} to {last:,}" if last > first else f"Step {first:,}"
-    told = html.Span("exact peaks, detail thinned", className="term dim", tabIndex="0")
-    title = html.Div([html.H3(words), explained(told, MEANING)], className="titled")
+    extent = html.Span("exact peaks, no allocations", className="term dim", tabIndex="0")
+    title = html.Div([html.H3(words), explained(extent, MEANING)], className="titled")
     to = address.go(path="/phases", at=None, **UNZOOMED).url
     bar = html.Div([title, dcc.Link("All steps in Phases", href=to, className="link")], className="panel-bar")
     drawn = figures.levels(found.past_per_step, steps.index)
-    sentence = f"Peak allocated and peak reserved bytes of {len(steps):,} steps before the detail."
+    sentence = f"Peak allocated and peak reserved bytes of {len(steps):,} steps without retained allocations."
     return html.Section(
         [bar, graph("ov-past", drawn, sentence, "slim")], className="panel chart",
-        **{"aria-label": "Steps without detail"},
+        **{"aria-label": "Steps without allocations"},
     )  # fmt: skip

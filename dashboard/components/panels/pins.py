@@ -1,4 +1,4 @@
-"""Which blocks keep segments from going back, and who allocated them?"""
+"""The table of blocks that keep mostly free segments from being released, and who allocated them."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import dash_ag_grid as dag
 import numpy as np
 from dash import html
 
+from vramscope.analysis.lines import NO_STACK
 from vramscope.analysis.pins import pins_of
 from vramscope.model.marks import Phase
 from vramscope.model.snapshot import Snapshot
@@ -13,7 +14,7 @@ from vramscope.units import format_duration
 
 from ...data import Data, View
 from ...queries.answers import folded
-from .stack_table import NO_STACK, marked_place
+from .stack_table import marked_place, no_rows
 
 MAX_PINS = 200
 
@@ -21,7 +22,7 @@ _COLUMNS = [
     {"field": "where", "headerName": "Allocated by", "flex": 4, "minWidth": 150, "cellRenderer": "VsWhere"},
     {"field": "kept", "headerName": "Keeps", "width": 112, "type": "rightAligned", "sort": "desc",
      "valueFormatter": {"function": "vsBytes(params.value)"},
-     "headerTooltip": "Free bytes of its segment, which nobody else can have while it lives"},
+     "headerTooltip": "Free bytes of its segment, which cannot be released while this block is live"},
     {"field": "size", "headerName": "Block", "width": 108, "type": "rightAligned",
      "valueFormatter": {"function": "vsBytes(params.value)"}},
     {"field": "segment", "headerName": "Segment", "width": 112, "type": "rightAligned",
@@ -34,12 +35,13 @@ _COLUMNS = [
 
 
 def panel(data: Data, view: View, at: int, state: Snapshot) -> html.Section:
-    """The table with its heading; a row leads to the line."""
+    """Return the table with its heading; a selected row opens the line of code."""
     options = {
         "rowHeight": 34,
         "headerHeight": 34,
         "animateRows": False,
         "enableCellTextSelection": True,
+        "localeText": no_rows("No block pins a mostly free segment."),
         "rowSelection": {"mode": "singleRow", "checkboxes": False, "enableClickSelection": True},
     }
     usual = {"sortable": True, "resizable": True, "suppressHeaderMenuButton": True, "filter": False}
@@ -53,7 +55,7 @@ def panel(data: Data, view: View, at: int, state: Snapshot) -> html.Section:
 
 
 def rows(data: Data, view: View, at: int, state: Snapshot) -> tuple[str, list[dict[str, Any]]]:
-    """Heading and rows for another instant, whose *state* is known."""
+    """Return heading and rows for the instant *at*, whose blocks are *state*."""
     found = data.derive(view, ("pins", at), lambda recording: pins_of(recording, state))
     if not len(found):
         return "Nothing pins a mostly free segment here", []

@@ -1,4 +1,4 @@
-"""All ranks and devices of a run beside one another: how much at one moment, and each at its own peak."""
+"""All ranks and devices of a run side by side: bytes at one moment, and the peak of each."""
 
 from typing import Any
 
@@ -15,13 +15,13 @@ from ..definitions import explained
 from .breakdown import share
 
 MEANING = (
-    "At the moment when all of them together held most. The own peak of each, the mark on its bar, lies at a "
-    "moment of its own: these sum up to nothing."
+    "At the moment when the sum over all of them was greatest. The peak of each, the mark on its bar, is at "
+    "a different moment, so the peaks do not add up."
 )
 
 
 def panel(data: Data, view: View) -> Any:
-    """Nothing for one recording, or where there is no clock that all have."""
+    """Return the panel; None for one recording, or where the recordings share no clock."""
     recordings = [each for each in view.run.recordings if len(each.trace)]
     if len(recordings) < 2:
         return None
@@ -36,8 +36,8 @@ def panel(data: Data, view: View) -> Any:
          html.Th("Own peak", className="number"), html.Th("")]
     )  # fmt: skip
     rows = [_row(view, found, i, name, (whole, top)) for i, name in enumerate(found.names)]
-    told = html.Span("when that was most", className="term dim", tabIndex="0")
-    title = [html.H3(f"All {len(found)} together: {format_bytes(whole)}"), explained(told, MEANING)]
+    extent = html.Span("at their common peak", className="term dim", tabIndex="0")
+    title = [html.H3(f"All {len(found)} together: {format_bytes(whole)}"), explained(extent, MEANING)]
     return html.Section(
         [html.Div(html.Div(title, className="titled"), className="panel-bar"),
          html.Table([html.Thead(head), html.Tbody(rows)], className="diff ranks")],
@@ -46,14 +46,14 @@ def panel(data: Data, view: View) -> Any:
 
 
 def _asked(data: Data, view: View, recordings: list[Recording]) -> RankBytes:
-    growing = data.growing(view)
+    live_recording = data.live_recording(view)
 
     def make() -> RankBytes:
         return by_rank(recordings[0], recordings[1:])
 
-    if growing is None:
+    if live_recording is None:
         return data.derive(view, "by_rank", lambda _: make())
-    return growing.lately("by_rank", view.recording, make)
+    return live_recording.ask_allowing_stale("by_rank", view.recording, make)
 
 
 def _row(view: View, found: RankBytes, i: int, name: str, scale: tuple[int, int]) -> html.Tr:
@@ -63,7 +63,7 @@ def _row(view: View, found: RankBytes, i: int, name: str, scale: tuple[int, int]
     if held == NONE:
         return html.Tr([html.Td(name), html.Td("not recorded", colSpan=5, className="dim")])
     there = Address("/peak", view.run_id, rank, device)
-    late = "" if found.is_within[i] else "not recorded then; at its nearer end"
+    late = "" if found.is_within[i] else "not recorded at that moment; the nearer end of its recording"
     label = [dcc.Link(name, href=there.go(path="/overview").url, className="link"),
              html.Span(late, className="dim late")]  # fmt: skip
     bar = html.Div(

@@ -1,4 +1,4 @@
-"""What else would lower the peak, and what another batch would need: the lower half of the room "Fit"."""
+"""The lower half of the page "Fit": strategies that lower the peak, and other batch sizes."""
 
 from typing import Any
 
@@ -18,12 +18,13 @@ def _interval(low: int, high: int) -> str:
 
 
 def sentence(text: str) -> str:
-    """With a capital, unless it begins with the name of a setting."""
+    """Return *text* with a capital and a period; no capital where it begins with the name of a setting."""
     first = text.split(" ", 1)[0]
     return f"{text if ':' in first[:-1] or '.' in first else text[:1].upper() + text[1:]}."
 
 
 def savings(found: Strategies) -> html.Section:
+    """Return the table of strategies that lower the peak, in the order to try them."""
     phase = found.phase.name.lower().replace("_", " ")
     place = f", in {phase}" if found.phase != Phase.OTHER else ""
     bar = html.Div(
@@ -35,7 +36,9 @@ def savings(found: Strategies) -> html.Section:
     open_ones = _undecided(found)
     if not found.advised:
         known = found.unknown_bytes < found.peak_bytes
-        text = "Nothing that was tried." if known else "No categories are known, so nothing can be tried."
+        text = (
+            "No strategy lowers the peak." if known else "No categories are known, so nothing can be tried."
+        )
         return html.Section(
             [bar, html.P(text, className="dim nothing"), *open_ones], className="panel", **label
         )
@@ -87,6 +90,15 @@ def _strategy(each: Strategy, peak: int) -> html.Tr:
 
 
 def another_batch(fit: BatchFit, room: int) -> Any:
+    """Return the table of what other batch sizes need.
+
+    Parameters
+    ----------
+    fit
+        The model of the peak by batch size.
+    room
+        Bytes that the allocator can reserve on the chosen card.
+    """
     if fit.model is None:
         return html.Span()
     words = ("Peak allocated", "At least, at most", "Reserved", "In", "On the card above")

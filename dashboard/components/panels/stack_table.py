@@ -1,11 +1,15 @@
-"""The live set as a table by line of code, and the whole stack of the row that is picked."""
+"""The table of live memory by line of code, and the stack and source of the selected row."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import dash_ag_grid as dag
 from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update
 
 from vramscope.analysis.folding import Folded, Holders, user_files
+from vramscope.analysis.lines import NO_STACK
+from vramscope.analysis.source_text import Excerpt, excerpt
 from vramscope.errors import VramscopeError
 from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes
@@ -13,13 +17,12 @@ from vramscope.units import format_bytes
 from ...address import restore
 from ...data import Data, View
 from ...figures.drawing.names import place
-from ...server.callbacks import Row, Stored
-from .source import source
+from ...server.callbacks import SelectedRow, Stored
 
 MAX_ROWS = 500
 MAX_FRAMES = 80
+MAX_SOURCE_BYTES = 2 << 20
 NO_FRAME = "libraries only"
-NO_STACK = "no stack recorded"
 
 _COLUMNS = [
     {"field": "where", "headerName": "Line", "flex": 5, "minWidth": 200, "cellRenderer": "VsWhere",
@@ -37,8 +40,13 @@ _COLUMNS = [
 ]  # fmt: skip
 
 
+def no_rows(text: str) -> dict[str, str]:
+    """Return the grid's texts for a table without rows, and for one whose filter matches none."""
+    return {"noRowsToShow": text, "noMatchingRows": text}
+
+
 def layout(prefix: str, rows: list[dict[str, Any]]) -> html.Div:
-    """The table with its search box, and room for a stack."""
+    """Return the table, and an empty element for the stack of the selected row."""
     grid = dag.AgGrid(
         id=f"{prefix}-table",
         rowData=rows,
@@ -48,6 +56,7 @@ def layout(prefix: str, rows: list[dict[str, Any]]) -> html.Div:
             "rowHeight": 34, "headerHeight": 34, "rowSelection": {"mode": "singleRow", "checkboxes": False,
             "enableClickSelection": True}, "animateRows": False, "suppressCellFocus": False,
             "enableCellTextSelection": True, "tooltipShowDelay": 300,
+            "localeText": no_rows("No line matches."),
         },
         getRowId="params.data.id",
         className="table",
@@ -61,7 +70,7 @@ def layout(prefix: str, rows: list[dict[str, Any]]) -> html.Div:
 
 
 def search_box(prefix: str) -> Any:
-    """Finds a function or a file in the table; ``/`` jumps here. Client side."""
+    """Return the box that filters the table in the browser; the key ``/`` moves the focus to it."""
     box = dcc.Input(
         id=f"{prefix}-search", type="search", placeholder="Find a function or file", className="search"
     )
@@ -69,7 +78,7 @@ def search_box(prefix: str) -> Any:
 
 
 def register(app: Any, data: Data, prefix: str) -> None:
-    """The callbacks of one table."""
+    """Register the callbacks of one table."""
 
     @app.callback(
         Output(f"{prefix}-detail", "children"),
@@ -77,11 +86,11 @@ def register(app: Any, data: Data, prefix: str) -> None:
         State("address", "data"),
         prevent_initial_call=True,
     )
-    def show_stack(selected: list[Row] | None, said: Stored | None) -> Any:
+    def show_stack(selected: list[SelectedRow] | None, stored: Stored | None) -> Any:
         if not selected:
             return []
         try:
-            view = data.view(restore(said))
+            view = data.view(restore(stored))
         except VramscopeError:
             return no_update
         return detail(view, selected[0].get("stack"))
@@ -96,7 +105,7 @@ def register(app: Any, data: Data, prefix: str) -> None:
 
 
 def rows(folded: Folded, held: Holders) -> list[dict[str, Any]]:
-    """The largest MAX_ROWS − 1 rows; what is left is one row that says so."""
+    """Return up to MAX_ROWS rows, largest first; beyond, the last row sums up the remaining lines."""
     whole = max(held.total_bytes, 1)
     shown = len(held.n_bytes) if len(held.n_bytes) <= MAX_ROWS else MAX_ROWS - 1
     found = [_row(folded, held, i, whole) for i in range(shown)]
@@ -126,7 +135,7 @@ def _row(folded: Folded, held: Holders, i: int, whole: int) -> dict[str, Any]:
 
 
 def marked_place(folded: Folded, node: int) -> str:
-    """``train.py:31``; of a library's frame, named because none is the user's, ``loader.py:9 (library)``."""
+    """Return ``train.py:31``; ``loader.py:9 (library)`` where no frame of the stack is the user's."""
     if not node:
         return ""
     return place(folded.stacks.frame(node)) + (" (library)" if folded.is_library(node) else "")
@@ -144,11 +153,11 @@ def _caller(folded: Folded, node: int) -> str:
 
 
 def detail(view: View, stack: Any) -> Any:
-    """The frames of one stack, outermost last, the user's own in full, those of libraries folded."""
+    """Return the frames of one stack, outermost last; those of libraries are folded."""
     stacks = view.recording.stacks
     if not isinstance(stack, int) or not 0 < stack < len(stacks):
-        return html.P("No stack was recorded for these bytes: they were allocated before the recording "
-                      "began, or outside of Python.", className="dim hint")  # fmt: skip
+        return html.P("No stack recorded: these bytes were allocated before the recording began, or "
+                      "outside of Python.", className="dim hint")  # fmt: skip
     frames = stacks.frames(stack)
     mine = user_files(stacks)
     own = [frame for frame in frames if frame.file in mine]
@@ -163,9 +172,41 @@ def detail(view: View, stack: Any) -> Any:
     ]
 
 
+def source(frame: Frame, recorded_ns: int = 0) -> Excerpt | None:
+    """Return the source lines around a frame's line; None where the file is not on this machine.
+
+    A recording may name any file, so only Python sources are opened: a viewer of code is expected to show
+    their text, and no other file of the disk is read.
+
+    Parameters
+    ----------
+    frame
+        The frame, with an absolute path and a line from 1 on.
+    recorded_ns
+        When the recording began, as in ``excerpt``.
+    """
+    path = Path(frame.file)
+    if not re.search(r"\.py$", frame.file) or not path.is_absolute() or frame.line < 1:
+        return None
+    try:
+        if not path.is_file() or path.resolve().suffix != ".py" or path.stat().st_size > MAX_SOURCE_BYTES:
+            return None
+        text = path.read_text(encoding="utf-8", errors="replace")
+        return excerpt(text, frame, modified_ns=path.stat().st_mtime_ns, recorded_ns=recorded_ns)
+    except (OSError, ValueError):
+        return None
+
+
 def code(frame: Frame, recorded_ns: int = 0) -> Any:
-    """The line itself between its neighbours, where this machine has the file. *recorded_ns*: when the
-    recording began; a file that changed since is shown with that said."""
+    """Return the line between its neighbors, where this machine has the file.
+
+    Parameters
+    ----------
+    frame
+        The frame whose line is shown.
+    recorded_ns
+        When the recording began; a file that changed since is shown with a warning.
+    """
     found = source(frame, recorded_ns)
     if found is None:
         return html.P("The source is not on this machine.", className="dim hint")
@@ -209,7 +250,7 @@ def _folded_item(run: list[Frame]) -> html.Li:
 
 
 def summary(held: Holders) -> str:
-    """``3.21 GiB in 812 blocks from 64 lines``."""
+    """Return a summary such as ``3.21 GiB in 812 blocks from 64 lines``."""
     lines, blocks = len(held.n_bytes), held.total_count
     return (
         f"{format_bytes(held.total_bytes)} in {blocks:,} block{'s' if blocks != 1 else ''} "

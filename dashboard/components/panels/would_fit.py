@@ -1,4 +1,4 @@
-"""Would one more tensor fit at an instant, and where would it come from?"""
+"""The panel that answers whether one more tensor fits at an instant, and where its bytes come from."""
 
 from typing import Any
 
@@ -15,13 +15,13 @@ from .. import typed
 
 
 def panel() -> html.Section:
-    """A box for a size, and room for the answer."""
-    told = html.Div(id="fr-fit", **{"aria-live": "polite"})
+    """Return a box for a size, and an empty element for the answer."""
+    reply = html.Div(id="fr-fit", **{"aria-live": "polite"})
     box = typed.box("fr-size", type="text", placeholder="512 MiB", className="search", maxLength=20)
     return html.Section(
         [
             html.Div(html.H3("Would it fit?"), className="panel-bar"),
-            html.Div([html.Label(["One more tensor of ", *box]), told], className="fit"),
+            html.Div([html.Label(["One more tensor of ", *box]), reply], className="fit"),
         ],
         className="panel", **{"aria-label": "Would it fit?"},
     )  # fmt: skip
@@ -29,15 +29,25 @@ def panel() -> html.Section:
 
 _ORIGIN = {
     BlockSource.BLOCK: "Yes, from a cached block.",
-    BlockSource.NEW_SEGMENT: "Yes, from the driver.",
+    BlockSource.NEW_SEGMENT: "Yes, from a new cudaMalloc.",
     BlockSource.AFTER_RELEASE: "Only after the cache is released, which stalls the device.",
     BlockSource.NOWHERE: "No: out of memory.",
-    BlockSource.UNKNOWN: "No cached block is large enough; what the driver has left was not recorded.",
+    BlockSource.UNKNOWN: "No cached block is large enough; the free bytes of the device are not recorded.",
 }
 
 
 def answer(view: View, state: Snapshot, text: str | None) -> Any:
-    """What is said about the size in *text*, at the instant of *state*."""
+    """Return the answer for the size in *text* at the instant of *state*.
+
+    Parameters
+    ----------
+    view
+        The recording.
+    state
+        Segments and blocks of the instant.
+    text
+        What is typed, such as ``512 MiB``.
+    """
     if not (text or "").strip():
         return html.P("Type a size; the answer is for the instant shown above.", className="dim")
     try:
@@ -45,7 +55,7 @@ def answer(view: View, state: Snapshot, text: str | None) -> Any:
         if n_bytes <= 0:
             raise UsageError("a size above 0")
     except (UsageError, ValueError):
-        return html.P("That is no size; try 512 MiB or 1.5 GiB.", className="dim")
+        return html.P("This is not a size; try 512 MiB or 1.5 GiB.", className="dim")
     process = view.recording.process
     settings = Settings.from_snapshot(process.allocator, torch=process.torch)
     capacity = view.recording.device.total_bytes or None
@@ -58,8 +68,8 @@ def _words(fit: Placement) -> list[Any]:
     facts = [
         ("Block it needs", format_bytes(fit.needed)),
         ("Largest free block", format_bytes(fit.largest_free)),
-        ("Asked of the driver", format_bytes(fit.from_driver)),
-        ("empty_cache() gives back", format_bytes(fit.releasable)),
+        ("Requested from the driver", format_bytes(fit.from_driver)),
+        ("empty_cache() releases", format_bytes(fit.releasable)),
         (
             "Reserved",
             format_bytes(fit.reserved) + (f" of {format_bytes(fit.capacity)}" if fit.capacity else ""),

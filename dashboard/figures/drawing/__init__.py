@@ -1,1 +1,1 @@
-"""TODO package."""
+"""Parts that figures share: series on an axis, reduction to pixels, colors, names, phase lanes."""

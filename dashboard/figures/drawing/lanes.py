@@ -1,4 +1,4 @@
-"""Which phase and which step fills each stretch of the axis?"""
+"""The lane below a timeline: phases as bands, and the borders and labels of steps."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,26 +12,26 @@ from .series import Spans
 
 MAX_BANDS, MAX_LABELS, MAX_BORDERS = 400, 12, 60
 HALF_NAME = 0.025
-"""Of the width: half of what ``step 1234`` takes."""
+"""Half of the width of the label ``step 1234``, as a share of the picture's width."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bands:
-    """Neighbouring stretches: *phase[i]* holds from *edges[i]* to *edges[i + 1]*."""
+class PhaseBands:
+    """Adjacent intervals of the axis: *phase[i]* holds from *edges[i]* to *edges[i + 1]*."""
 
     edges: NDArray[Any]
     phase: NDArray[Any]
 
     def of(self, phase: Phase) -> NDArray[Any]:
-        """start, end, start, end, … of the stretches of one phase."""
+        """Return start, end, start, end, … of the intervals of one phase."""
         mine = np.flatnonzero(self.phase == phase)
         return np.stack([self.edges[mine], self.edges[mine + 1]], axis=1).ravel()
 
 
-def phase_bands(phases: Spans, start: float, end: float) -> Bands:
-    """The innermost phase over ``[start, end]`` in at most MAX_BANDS stretches.
+def phase_bands(phases: Spans, start: float, end: float) -> PhaseBands:
+    """Return the innermost phase over ``[start, end]`` in at most MAX_BANDS intervals.
 
-    Exact while there are few borders; beyond, the phase in the middle of each of MAX_BANDS columns.
+    Exact up to MAX_BANDS intervals; beyond, the phase in the middle of each of MAX_BANDS columns.
     """
     near = (phases.end > start) & (phases.start < end)
     borders = np.concatenate([[start, end], phases.start[near], phases.end[near]])
@@ -40,11 +40,11 @@ def phase_bands(phases: Spans, start: float, end: float) -> Bands:
         edges = np.linspace(start, end, MAX_BANDS + 1)
     phase = innermost(phases, (edges[:-1] + edges[1:]) / 2)
     changes = np.flatnonzero(np.concatenate([[True], phase[1:] != phase[:-1]]))
-    return Bands(np.append(edges[changes], edges[-1]), phase[changes])
+    return PhaseBands(np.append(edges[changes], edges[-1]), phase[changes])
 
 
 def innermost(phases: Spans, at: NDArray[Any]) -> NDArray[Any]:
-    """The phase at each position; OTHER where none. One search per depth of nesting."""
+    """Return the innermost phase at each position; OTHER where none. One search per depth of nesting."""
     found = np.full(len(at), int(Phase.OTHER))
     for depth in np.unique(phases.depth):
         mine = np.flatnonzero(phases.depth == depth)
@@ -56,36 +56,36 @@ def innermost(phases: Spans, at: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class StepLabels:
-    """Where steps begin and what to write below them."""
+    """Borders of steps, and positions and numbers of their labels."""
 
     borders: NDArray[Any]
-    centres: NDArray[Any]
+    centers: NDArray[Any]
     numbers: list[int]
 
 
 def step_labels(steps: Spans, start: float, end: float) -> StepLabels:
-    """Up to MAX_LABELS names, evenly chosen; borders only while they are few enough to tell apart."""
+    """Return up to MAX_LABELS labels, evenly spread; borders only up to MAX_BORDERS."""
     near = np.flatnonzero((steps.end > start) & (steps.start < end))
     borders = np.union1d(steps.start[near], steps.end[near])
     borders = borders[(borders > start) & (borders < end)]
-    centres = (np.maximum(steps.start[near], start) + np.minimum(steps.end[near], end)) / 2
-    named = [i for i in _spread(centres, start, end) if _is_clear(centres[i], start, end)]
+    centers = (np.maximum(steps.start[near], start) + np.minimum(steps.end[near], end)) / 2
+    named = [i for i in _spread(centers, start, end) if _is_clear(centers[i], start, end)]
     few = borders if len(borders) <= MAX_BORDERS else borders[:0]
-    return StepLabels(few, centres[named], [int(n) for n in steps.label[near[named]]])
+    return StepLabels(few, centers[named], [int(n) for n in steps.label[near[named]]])
 
 
-def _is_clear(centre: float, start: float, end: float) -> bool:
-    """Whether a name there is not cut off by the edge of the picture."""
+def _is_clear(center: float, start: float, end: float) -> bool:
+    """Return whether the edge of the picture does not cut a label off there."""
     margin = HALF_NAME * (end - start)
-    return start + margin <= centre <= end - margin
+    return start + margin <= center <= end - margin
 
 
-def _spread(centres: NDArray[Any], start: float, end: float) -> list[int]:
-    """Indices of centres far enough apart for their names not to touch."""
+def _spread(centers: NDArray[Any], start: float, end: float) -> list[int]:
+    """Return the indices of centers far enough apart for their labels not to touch."""
     room = (end - start) / (MAX_LABELS + 1)
-    firsts = np.unique(((centres - start) // room).astype("i8"), return_index=True)[1]
+    firsts = np.unique(((centers - start) // room).astype("i8"), return_index=True)[1]
     kept: list[int] = []
     for index in firsts:
-        if not kept or centres[index] - centres[kept[-1]] >= room:
+        if not kept or centers[index] - centers[kept[-1]] >= room:
             kept.append(int(index))
     return kept

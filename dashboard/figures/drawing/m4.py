@@ -1,8 +1,8 @@
-"""Which instants of a long series must be drawn so that the picture, and its maximum, are the real ones?
+"""Reduction of a long series to the instants that draw the same picture with the same maximum.
 
-Per column of the picture the first, smallest, greatest and last value (M4): a line through them covers the
-same pixels as a line through all, and no peak is lost. LTTB and its kin choose *among* the extremes:
-measured, they lost the peak in 8 of 60 windows.
+M4 keeps the first, smallest, greatest and last value of each column of the picture: a line through them
+covers the same pixels as a line through all values, and no peak is lost. LTTB and similar methods choose
+*among* the extremes: measured, they lost the peak in 8 of 60 windows.
 """
 
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 
 BLOCK = 64
 WIDE = 100_000
-"""From so many values on blocks are looked at."""
+"""From this number of values on, the extremes of blocks are used in place of the values."""
 
 
 def even_edges(start: int, stop: int, n_columns: int) -> NDArray[Any]:
-    """Column borders of ``[start, stop)`` by count of samples; at most *n_columns* columns, none empty."""
+    """Return borders of at most *n_columns* columns with equal counts of ``[start, stop)``; none is empty."""
     n_columns = max(1, min(n_columns, stop - start))
     return np.linspace(start, stop, n_columns + 1).astype("i8")
 
 
 def time_edges(position: NDArray[Any], start: int, stop: int, n_columns: int) -> NDArray[Any]:
-    """Column borders of ``[start, stop)`` by equal widths of the sorted *position*; none is empty."""
+    """Return column borders of ``[start, stop)`` by equal widths of the sorted *position*; none is empty."""
     if stop - start <= n_columns:
         return np.arange(start, stop + 1)
     ticks = np.linspace(float(position[start]), float(position[stop - 1]), n_columns + 1)[1:-1]
@@ -32,14 +32,14 @@ def time_edges(position: NDArray[Any], start: int, stop: int, n_columns: int) ->
 
 
 class Extremes(NamedTuple):
-    """The least and the greatest of every BLOCK neighbours; an unfinished block at the end is left out."""
+    """Least and greatest of every BLOCK values; an incomplete block at the end is left out."""
 
     low: NDArray[Any]
     high: NDArray[Any]
 
 
 def block_extremes(values: NDArray[Any]) -> Extremes:
-    """Of a whole column; 1 ms per million."""
+    """Return the extremes of every block of a column; 1 ms per million values."""
     whole = values[: len(values) // BLOCK * BLOCK].reshape(-1, BLOCK)
     return Extremes(whole.min(axis=1), whole.max(axis=1))
 
@@ -47,10 +47,18 @@ def block_extremes(values: NDArray[Any]) -> Extremes:
 def m4(
     columns: Sequence[NDArray[Any]], edges: NDArray[Any], blocks: Extremes | None = None, wide: int = WIDE
 ) -> NDArray[Any]:
-    """Sorted indices to draw: first, last and extremes of each ``[edges[i], edges[i+1])``.
+    """Return sorted indices to draw: first, last and extremes of each ``[edges[i], edges[i+1])``.
 
-    *blocks*: of the one column, where known; then a picture of *wide* values or more costs its blocks, not
-    its values.
+    Parameters
+    ----------
+    columns
+        The series, each of shape (values,).
+    edges
+        Column borders, shape (picture columns + 1,).
+    blocks
+        Extremes of the only column, where known: a picture then costs its blocks, not its values.
+    wide
+        From this number of values on *blocks* are used.
     """
     if len(edges) < 2 or edges[0] >= edges[-1]:
         return np.zeros(0, "i8")
@@ -68,7 +76,7 @@ def _both(blocks: Extremes) -> tuple[tuple[NDArray[Any], np.ufunc], ...]:
 
 
 def _first_hit(values: NDArray[Any], edges: NDArray[Any], extreme: np.ufunc) -> NDArray[Any]:
-    """In each column the first index that holds its extreme."""
+    """Return the first index of each column that holds its extreme."""
     inside = values[edges[0] : edges[-1]]
     starts = edges[:-1] - edges[0]
     best = extreme.reduceat(inside, starts)
@@ -79,7 +87,7 @@ def _first_hit(values: NDArray[Any], edges: NDArray[Any], extreme: np.ufunc) -> 
 def _first_in_blocks(
     values: NDArray[Any], edges: NDArray[Any], of_block: NDArray[Any], extreme: np.ufunc
 ) -> NDArray[Any]:
-    """The same: values up to the first whole block of a column, its blocks, the values behind them."""
+    """Return the same from the values before the first whole block, the blocks, and the values after."""
     first = np.minimum(-(-edges[:-1] // BLOCK), len(of_block))
     last = np.maximum(np.minimum(edges[1:] // BLOCK, len(of_block)), first)
     is_wide = last > first

@@ -1,4 +1,4 @@
-"""Which colour has the band of an allocation? One class per allocation, and what the classes mean."""
+"""Colors of the bands: one group per allocation, with the name and color of each group."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +16,11 @@ from vramscope.model.recording import Recording
 from .names import place
 from .theme import (
     BLUE,
-    CATEGORY_COLOUR,
+    CATEGORY_COLOR,
+    GRAY,
     GREEN,
-    GREY,
     ORANGE,
-    PHASE_COLOUR,
+    PHASE_COLOR,
     PURPLE,
     SKY,
     VERMILION,
@@ -28,7 +28,7 @@ from .theme import (
 )
 
 WAYS = ("category", "phase", "module", "line", "age")
-"""By which a band can be coloured."""
+"""What a band can be colored by."""
 _LINES = (BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW, "#6A51A3", "#8C6D31", "#3B8686", "#A05195")
 _AGES = (
     (1_000_000, "under 1 ms", "#FDE7A9"),
@@ -44,32 +44,32 @@ _EVENT_AGES = ("under 10 events", "under 100", "under 1,000", "under 10,000", "u
 
 @dataclass(frozen=True, slots=True)
 class Paint:
-    """``group`` by row of the lifetimes; ``names`` and ``colours`` by group."""
+    """``group`` by row of the lifetimes; ``names`` and ``colors`` by group."""
 
     group: NDArray[Any]
     names: tuple[str, ...]
-    colours: tuple[str, ...]
+    colors: tuple[str, ...]
 
 
 def by_category(category: NDArray[Any]) -> Paint:
-    """What the bytes are for."""
+    """Return the groups by category."""
     names = tuple(each.name.lower().replace("_", " ") for each in Category)
-    return Paint(category.astype("u1"), names, tuple(CATEGORY_COLOUR[each] for each in Category))
+    return Paint(category.astype("u1"), names, tuple(CATEGORY_COLOR[each] for each in Category))
 
 
 def by_phase(recording: Recording, found: Allocations) -> Paint:
-    """What the program was doing when it was allocated; pre-existing memory has none."""
+    """Return the groups by phase at the allocation; pre-existing memory has no phase."""
     row = phases_of(recording.phases, len(recording.trace))
     of_event = np.append(recording.phases.phase, np.uint8(Phase.OTHER))[row]
     phase = np.full(len(found), int(Phase.OTHER), "u1")
     known = found.alloc_event >= 0
     phase[known] = of_event[found.alloc_event[known]]
     names = tuple(each.name.lower().replace("_", " ") for each in Phase)
-    return Paint(phase, ("no phase", *names[1:]), tuple(PHASE_COLOUR[each] for each in Phase))
+    return Paint(phase, ("no phase", *names[1:]), tuple(PHASE_COLOR[each] for each in Phase))
 
 
 def by_line(code: Folded, found: Allocations) -> Paint:
-    """The lines that allocated most bytes over the recording, a hue each; the others grey."""
+    """Return the groups by line: those that allocated most bytes have a hue each, the others are gray."""
     own = code.place[found.stack_id]
     total = np.bincount(own, weights=found.block_size, minlength=len(code.stacks))
     total[0] = 0
@@ -78,22 +78,22 @@ def by_line(code: Folded, found: Allocations) -> Paint:
     group_of[best] = np.arange(1, len(best) + 1)
     frames = [code.stacks.frame(row) for row in best]
     names = [f"{frame.function[:60]} {place(frame)[:40]}" for frame in frames]
-    return Paint(group_of[own], ("other lines", *names), (GREY, *_LINES[: len(best)]))
+    return Paint(group_of[own], ("other lines", *names), (GRAY, *_LINES[: len(best)]))
 
 
 def by_module(owners: Owners, found: Allocations) -> Paint:
-    """The modules that hold most bytes over the recording, a hue each; the others grey."""
+    """Return the groups by module: those with most bytes have a hue each, the others are gray."""
     total = np.bincount(owners.module, weights=found.block_size, minlength=len(owners.paths))
     total[0] = 0
     best = [int(row) for row in np.argsort(-total)[: len(_LINES)] if total[row] > 0]
     group_of = np.zeros(len(owners.paths), "u1")
     group_of[best] = np.arange(1, len(best) + 1)
     names = ("other, or no module", *(owners.paths[row][:100] for row in best))
-    return Paint(group_of[owners.module], names, (GREY, *_LINES[: len(best)]))
+    return Paint(group_of[owners.module], names, (GRAY, *_LINES[: len(best)]))
 
 
 def by_age(recording: Recording, found: Allocations) -> Paint:
-    """How long it lived: in time, or in events where there is no clock."""
+    """Return the groups by lifetime: in time, or in events where there is no clock."""
     freed = found.free_event >= 0
     if recording.trace.has_clock:
         lived = found.free_ns - found.alloc_ns
@@ -106,4 +106,4 @@ def by_age(recording: Recording, found: Allocations) -> Paint:
     group = np.searchsorted(np.array(limits), lived, side="right").astype("u1")
     group[found.alloc_event < 0] = len(limits) - 1
     group[~freed] = len(limits)
-    return Paint(group, (*names, _NEVER[0]), (*(colour for _, _, colour in _AGES), _NEVER[1]))
+    return Paint(group, (*names, _NEVER[0]), (*(color for _, _, color in _AGES), _NEVER[1]))

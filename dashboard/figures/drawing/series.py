@@ -16,7 +16,7 @@ from .m4 import BLOCK, Extremes, block_extremes
 TIME, EVENTS = "time", "events"
 DRAWN = ("allocated", "active", "reserved")
 RETRY = 100
-"""Kind of a flag beside those of marks: the cache was released because something did not fit."""
+"""Kind of a flag beside those of ``MarkKind``: the cache was released because a request did not fit."""
 _FULL_COLLECTION = 2
 
 
@@ -30,7 +30,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Stretches of the axis, sorted by start; *label* is a Phase or the step's number."""
+    """Intervals of the axis, sorted by start; *label* is a Phase or the number of a step."""
 
     start: NDArray[Any]
     end: NDArray[Any]
@@ -40,7 +40,7 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """Points of the axis worth a sign: kind is a MarkKind or RETRY, name what the program called it."""
+    """Marked points of the axis: kind is a MarkKind or RETRY, the name is that of the program."""
 
     position: NDArray[Any]
     kind: NDArray[Any]
@@ -49,7 +49,7 @@ class Flags:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Everything the overview draws, on one axis. Index of ``position`` and of the totals: the instant."""
+    """Everything that the overview draws, on one axis. ``position`` and the totals are indexed by instant."""
 
     axis: str
     position: NDArray[Any]
@@ -62,10 +62,10 @@ class Series:
     steps: Spans
     flags: Flags
     blocks: Mapping[str, Extremes] = field(default_factory=dict)
-    """Of the curves DRAWN: their extremes, a block at a time."""
+    """Extremes of each block of the curves DRAWN."""
 
     def top(self, name: str) -> int:
-        """The greatest of one curve."""
+        """Return the greatest value of one curve."""
         known = self.blocks.get(name)
         values = getattr(self, name)
         rest = values if known is None else np.append(values[len(known.high) * BLOCK :], known.high)
@@ -73,7 +73,7 @@ class Series:
 
     @property
     def extent(self) -> tuple[float, float]:
-        """First and last position; never of zero width."""
+        """First and last position; the width is never zero."""
         first, last = float(self.position[0]), float(self.position[-1])
         return first, last if last > first else first + 1.0
 
@@ -91,9 +91,18 @@ def series(
     retries: NDArray[Any] | None = None,
     blocks: Mapping[str, Extremes] | None = None,
 ) -> Series:
-    """The series of *recording* on *axis*; on events where the source has no clock.
+    """Return the series of *recording* on *axis*; on events where the source has no clock.
 
-    *measured*, *retries* and *blocks*: where they are known already.
+    Parameters
+    ----------
+    recording
+        The recording.
+    totals
+        Its totals by instant.
+    axis
+        TIME or EVENTS.
+    measured, retries, blocks
+        Ruler, events of retries and extremes of blocks, where they are known already.
     """
     placed = measured or ruler(recording, totals, axis)
     again = retry_events(recording) if retries is None else retries
@@ -113,17 +122,17 @@ def series(
 
 
 def origin_ns(recording: Recording, totals: Any) -> int:
-    """Where the time axis starts: the first thing recorded, which does not move while the run grows."""
+    """Return the start of the time axis in ns: the first thing recorded, which stays while the run grows."""
     firsts = [totals.time_ns[:1], recording.steps.start_ns[:1], recording.phases.start_ns[:1]]
     firsts.append(recording.counters.time_ns[:1])
-    # Of a run with a size cap the first step stays known when its events go: the axis does not move.
+    # In a run with a size cap the first step is retained when its events are deleted: the axis does not move.
     firsts.append(recording.past.steps.start_ns[:1])
     known = [int(first[0]) for first in firsts if len(first) and first[0] > 0]
     return min(known, default=0)
 
 
 def instants(axis: str, origin: int, in_order: NDArray[Any], first: int = 0) -> NDArray[Any]:
-    """Positions of the instants from *first* on, whose times are *in_order*."""
+    """Return the positions of the instants from *first* on, whose times are *in_order*."""
     if axis == EVENTS:
         return np.arange(first, len(in_order), dtype="f8")
     return _seconds(in_order[first:], origin)
@@ -135,17 +144,17 @@ def _seconds(time_ns: NDArray[Any], origin: int) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Ruler:
-    """Instants and times to positions on one axis."""
+    """Conversion of instants and times to positions on one axis."""
 
     axis: str
     time_ns: NDArray[Any]
-    """By instant, never falling."""
+    """Time by instant, never decreasing."""
     origin: int
     instants: NDArray[Any]
     """The position of every instant."""
 
     def place(self, event: NDArray[Any], time_ns: NDArray[Any]) -> NDArray[Any]:
-        """Positions of things known by event, time or both; −1 and 0 mean unknown."""
+        """Return positions of things known by event, time or both; event −1 and time 0 mean unknown."""
         at = np.minimum(event, len(self.time_ns) - 1)
         lost = np.flatnonzero(at < 0)
         at[lost] = np.maximum(np.searchsorted(self.time_ns, time_ns[lost], side="right") - 1, 0)
@@ -156,7 +165,7 @@ class Ruler:
 
 
 def ruler(recording: Recording, totals: Any, axis: str) -> Ruler:
-    """For one recording; in events where it has no clock."""
+    """Return the ruler of one recording; in events where it has no clock."""
     axis = axis if recording.trace.has_clock else EVENTS
     in_order, origin = np.maximum.accumulate(totals.time_ns), origin_ns(recording, totals)
     return Ruler(axis, in_order, origin, instants(axis, origin, in_order))
@@ -177,8 +186,8 @@ def _spans(table: Any, label: NDArray[Any], depth: NDArray[Any], placed: Ruler) 
 
 def _flags(recording: Recording, placed: Ruler, again: NDArray[Any]) -> Flags:
     marks = recording.marks
-    told = np.isin(marks.kind, (MarkKind.MARK, MarkKind.OOM, MarkKind.EMPTY_CACHE))
-    shown = marks.rows(told | ((marks.kind == MarkKind.GC) & (marks.value >= _FULL_COLLECTION)))
+    is_mark = np.isin(marks.kind, (MarkKind.MARK, MarkKind.OOM, MarkKind.EMPTY_CACHE))
+    shown = marks.rows(is_mark | ((marks.kind == MarkKind.GC) & (marks.value >= _FULL_COLLECTION)))
     retries = again + 1
     names = (*(marks.names[i] for i in shown.name), *("" for _ in retries))
     event = np.concatenate([shown.event, retries])

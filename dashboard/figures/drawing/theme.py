@@ -1,7 +1,7 @@
-"""One look for every figure: the palette, the bare layout, the safe configuration, escaping.
+"""The common look of figures: palette, layout, safe configuration, escaping.
 
-Figures are plain dicts of Plotly JSON with transparent paper; text, grid and the neutral lines take their
-colour from ``assets/style.css``, so that light and dark need no redraw. A hue means the same in every view.
+Figures are plain dicts of Plotly JSON with transparent paper; text, grid and neutral lines take their color
+from ``assets/style.css``, so that light and dark need no redraw. A hue has the same meaning in every view.
 """
 
 import base64
@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from vramscope.model.marks import Category, Phase
 
-# Okabe–Ito: told apart with every common colour vision.
+# The palette of Okabe and Ito is distinguishable with every common kind of color vision.
 BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
-VERMILION, PURPLE, YELLOW, GREY = "#D55E00", "#CC79A7", "#F0E442", "#999999"
+VERMILION, PURPLE, YELLOW, GRAY = "#D55E00", "#CC79A7", "#F0E442", "#999999"
 
-CATEGORY_COLOUR = {
-    Category.UNKNOWN: GREY,
+CATEGORY_COLOR = {
+    Category.UNKNOWN: GRAY,
     Category.PARAMETER: BLUE,
     Category.BUFFER: "#5B7FA6",
     Category.GRADIENT: VERMILION,
@@ -30,7 +30,7 @@ CATEGORY_COLOUR = {
     Category.WORKSPACE: "#8C6D46",
 }
 # A phase has the hue of what it works on: backward makes gradients, the optimizer its state.
-PHASE_COLOUR = {
+PHASE_COLOR = {
     Phase.OTHER: "#C3C9D1",
     Phase.FORWARD: BLUE,
     Phase.BACKWARD: VERMILION,
@@ -42,7 +42,7 @@ PHASE_COLOUR = {
     Phase.LOSS: PURPLE,
     Phase.USER: "#6A51A3",
 }
-QUANTITY_COLOUR = {
+QUANTITY_COLOR = {
     "allocated": "#1F2933",  # the stylesheet turns it to the theme's ink
     "active": "#1F2933",
     "reserved": SKY,
@@ -65,7 +65,7 @@ FONT = "Inter, ui-sans-serif, system-ui, 'Segoe UI', Roboto, 'Liberation Sans', 
 
 
 def base_layout(**more: Any) -> dict[str, Any]:
-    """Transparent, quiet, without legend or title; *more* is laid over it."""
+    """Return a transparent layout without legend and title; *more* overrides it."""
     layout: dict[str, Any] = {
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
@@ -80,7 +80,7 @@ def base_layout(**more: Any) -> dict[str, Any]:
 
 
 def byte_axis(unit_name: str, **more: Any) -> dict[str, Any]:
-    """A vertical axis of bytes from 0 up, in the unit of that name; labels stand off the plot."""
+    """Return a vertical axis of bytes from 0 up, in the unit of that name."""
     axis = {
         "rangemode": "tozero", "fixedrange": True, "zeroline": False, "nticks": 6, "exponentformat": "none",
         "ticksuffix": f" {unit_name}", "ticklabelstandoff": 7,
@@ -89,14 +89,14 @@ def byte_axis(unit_name: str, **more: Any) -> dict[str, Any]:
 
 
 def esc(text: str, limit: int = 300) -> str:
-    """*text* so that Plotly shows it literally; a raw ``<span style=…>`` would fetch a URL."""
+    """Return *text* so that Plotly shows it literally; a raw ``<span style=…>`` would fetch a URL."""
     shown = text if len(text) <= limit else f"{text[: limit - 1]}…"
-    # U+2066…U+2069 isolate the direction: a name in Hebrew must not turn the numbers beside it round.
+    # U+2066…U+2069 isolate the direction: a name in Hebrew must not reverse the numbers beside it.
     return f"\u2068{html.escape(shown, quote=False)}\u2069"
 
 
 def pack(values: NDArray[Any]) -> dict[str, str]:
-    """A column as Plotly's typed array, in the smallest type that loses nothing."""
+    """Return a column as Plotly's typed array, in the smallest type that loses nothing."""
     whole = values.dtype.kind in "iu" or bool(np.isfinite(values).all())
     for dtype in ("i1", "i2", "i4", "f4") if whole else ("f4",):
         with np.errstate(invalid="ignore", over="ignore"):
@@ -112,7 +112,7 @@ def _typed(values: NDArray[Any]) -> dict[str, str]:
 
 
 def byte_unit(n_bytes: int) -> tuple[int, str]:
-    """Scale and name of the unit in which an axis up to *n_bytes* reads best; powers of two, so exact."""
+    """Return scale and name of the unit for an axis up to *n_bytes*; scales are powers of two, so exact."""
     for power, name in ((40, "TiB"), (30, "GiB"), (20, "MiB")):
         if n_bytes >= 2 * (1 << power):
             return 1 << power, name
@@ -120,5 +120,5 @@ def byte_unit(n_bytes: int) -> tuple[int, str]:
 
 
 def scaled(values: NDArray[Any], unit: int) -> NDArray[Any]:
-    """Bytes in *unit*, exactly."""
+    """Return bytes in *unit*, exactly."""
     return np.asarray(values, "f8") / unit

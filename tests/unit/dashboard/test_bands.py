@@ -46,8 +46,8 @@ def test_every_pixel_is_what_is_live_there(seed: int) -> None:
     index = bands(found, total, Detail(least_distance=16))
     pixels, _ = raster(index, Box(instants, 0, float(total.max()) * 1.1, 37))
 
-    centres = (np.arange(37) + 0.5) * total.max() * 1.1 / 37
-    expected = [[owner(found, k, byte) for byte in centres] for k in instants]
+    centers = (np.arange(37) + 0.5) * total.max() * 1.1 / 37
+    expected = [[owner(found, k, byte) for byte in centers] for k in instants]
     assert pixels.tolist() == expected
 
 
@@ -57,9 +57,9 @@ def test_a_zoom_in_bytes_shows_the_same_owners() -> None:
     low, high = total.max() * 0.4, total.max() * 0.45
     pixels, _ = raster(bands(found, total), Box(np.array([200, 200, 7]), low, high, 20))
 
-    centres = low + (np.arange(20) + 0.5) * (high - low) / 20
-    assert pixels[0].tolist() == pixels[1].tolist() == [owner(found, 200, byte) for byte in centres]
-    assert pixels[2].tolist() == [owner(found, 7, byte) for byte in centres]
+    centers = low + (np.arange(20) + 0.5) * (high - low) / 20
+    assert pixels[0].tolist() == pixels[1].tolist() == [owner(found, 200, byte) for byte in centers]
+    assert pixels[2].tolist() == [owner(found, 7, byte) for byte in centers]
 
 
 def test_below_all_memory_and_above_it_is_nothing() -> None:
@@ -79,9 +79,9 @@ def test_blocks_too_small_to_see_are_one_band_of_their_exact_bytes() -> None:
     fine, exact = raster(index, Box(np.array([250]), 0, float(total[250]), int(total[250])))
 
     large = found.block_size[found.allocated_at(250) & (found.block_size >= 500)].sum()
-    centres = (np.arange(4) + 0.5) * total[250] / 4
+    centers = (np.arange(4) + 0.5) * total[250] / 4
     assert level.cut == 500
-    assert (coarse[0] == SMALLER).tolist() == (centres >= large).tolist()
+    assert (coarse[0] == SMALLER).tolist() == (centers >= large).tolist()
     assert exact.cut == 0
     assert SMALLER not in fine
 
@@ -125,10 +125,10 @@ def test_the_answer_of_the_server_is_the_raster(app: Any, view: Any) -> None:
     pixels = np.repeat(said["ids"][said["local"]], said["length"]).reshape(said["w"], said["h"])
 
     found = view.recording.lifetimes()
-    centres = (np.arange(50) + 0.5) * (100 << 20) / 50
+    centers = (np.arange(50) + 0.5) * (100 << 20) / 50
     for column, instant in enumerate(said["instants"].tolist()):
-        assert pixels[column].tolist() == [owner(found, instant, byte) for byte in centres]
-    assert said["colours"]
+        assert pixels[column].tolist() == [owner(found, instant, byte) for byte in centers]
+    assert said["colors"]
     assert answer.headers["Content-Encoding"] == "gzip"
 
 

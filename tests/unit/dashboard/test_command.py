@@ -87,7 +87,7 @@ def test_one_run_opens_on_its_overview_and_a_folder_on_its_list() -> None:
 def test_a_taken_port_is_said_and_the_usual_one_is_replaced(tmp_path: Path) -> None:
     first = serve(tmp_path, Access(None))
     try:
-        with pytest.raises(UsageError, match="cannot be had"):
+        with pytest.raises(UsageError, match="cannot be bound"):
             command._bound(parsed(str(tmp_path), "--port", str(first.effective_port)), Access(None))
     finally:
         first.close()

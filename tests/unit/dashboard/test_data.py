@@ -15,12 +15,12 @@ from vramscope.dashboard.queries.answers import (
     clamp,
     held,
     moment,
-    neighbour,
+    neighbor,
     totals,
 )
 from vramscope.dashboard.queries.run_summaries import (
-    Summaries,
-    summarise,
+    RunSummaries,
+    summarize,
 )
 
 from vramscope.errors import FormatError, UnknownNameError, VramscopeError
@@ -108,13 +108,13 @@ def test_the_holders_of_an_instant_sum_up_to_what_was_allocated(data: Data, view
 
 def test_steps_are_walked_by_their_peaks(data: Data, view: Any) -> None:
     known = totals(data, view).allocated
-    first = neighbour(data, view, 0, 1)
-    second = neighbour(data, view, first, 1)
+    first = neighbor(data, view, 0, 1)
+    second = neighbor(data, view, first, 1)
 
     assert known[first] == known[second] == known.max()
     assert (moment(data, view, first).step, moment(data, view, second).step) == (0, 1)
-    assert neighbour(data, view, second, -1) == first
-    assert neighbour(data, view, first, -1) is None
+    assert neighbor(data, view, second, -1) == first
+    assert neighbor(data, view, first, -1) is None
 
 
 @pytest.mark.parametrize("at", [None, -1, 10**12])
@@ -124,7 +124,7 @@ def test_an_instant_that_is_not_there_is_the_peak(data: Data, view: Any, at: int
 
 def test_a_line_of_the_list_says_the_essential(data: Data) -> None:
     (name,) = data.paths()
-    line = summarise(data, name)
+    line = summarize(data, name)
 
     assert (line.name, line.source, line.n_steps, line.error) == ("gpt", "simulated", 3, "")
     assert line.peak_allocated_bytes == line.allocated.max() == (20 + 64 + 2) << 20
@@ -136,7 +136,7 @@ def test_a_file_that_cannot_be_read_is_a_line_with_its_reason(tmp_path: Path) ->
     data = Data(tmp_path / "gpt.pickle", library=Refusing())
     (name,) = data.paths()
 
-    assert summarise(data, name).error == "gpt.pickle: no snapshot"
+    assert summarize(data, name).error == "gpt.pickle: no snapshot"
 
 
 class Refusing:
@@ -151,7 +151,7 @@ class Refusing:
 
 def test_summaries_are_made_in_the_background(data: Data) -> None:
     (name,) = data.paths()
-    summaries = Summaries(data)
+    summaries = RunSummaries(data)
     assert summaries.get(name) is None
     while summaries.get(name) is None:
         pass
@@ -210,4 +210,4 @@ def test_a_device_that_ran_out_of_memory_is_the_verdict_whichever_is_fullest(
     both = replace(run, recordings=(*run.recordings, failed))
     monkeypatch.setattr(data, "read", lambda _: both)
 
-    assert summarise(data, name).verdict == "ran out of memory"
+    assert summarize(data, name).verdict == "ran out of memory"

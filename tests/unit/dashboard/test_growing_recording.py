@@ -17,7 +17,7 @@ from vramscope.dashboard.figures.drawing.series import (
 from vramscope.dashboard.queries import live_recording as growing_module
 from vramscope.dashboard.queries.answers import held
 from vramscope.dashboard.queries.headline import findings
-from vramscope.dashboard.queries.live_recording import Growing
+from vramscope.dashboard.queries.live_recording import LiveRecording
 
 from vramscope.analysis.churn import retry_events
 from vramscope.loading import load
@@ -64,7 +64,7 @@ def versions(whole: Recording) -> Iterator[Recording]:
 
 
 def test_levels_times_and_the_fullest_instants_are_those_of_the_whole(random_run: Recording) -> None:
-    growing = Growing(next(versions(random_run)))
+    growing = LiveRecording(next(versions(random_run)))
     for now in versions(random_run):
         found, truth = growing.totals(now), now.timeline()
         for name, column in truth.columns():
@@ -75,7 +75,7 @@ def test_levels_times_and_the_fullest_instants_are_those_of_the_whole(random_run
 
 @pytest.mark.parametrize("axis", [TIME, EVENTS])
 def test_positions_and_retries_are_those_of_the_whole(random_run: Recording, axis: str) -> None:
-    growing = Growing(next(versions(random_run)))
+    growing = LiveRecording(next(versions(random_run)))
     for now in versions(random_run):
         found, truth = growing.ruler(now, axis), ruler(now, now.timeline(), axis)
 
@@ -86,7 +86,7 @@ def test_positions_and_retries_are_those_of_the_whole(random_run: Recording, axi
 
 
 def test_who_holds_what_is_live_is_what_the_lifetimes_say(random_run: Recording) -> None:
-    growing = Growing(random_run)
+    growing = LiveRecording(random_run)
     for instant in range(0, len(random_run.trace) + 1, 97):
         found, truth = growing.stacks_at(random_run, instant), random_run.by_stack(instant=instant)
         rows = [
@@ -100,7 +100,7 @@ def test_who_holds_what_is_live_is_what_the_lifetimes_say(random_run: Recording)
 
 def test_who_is_a_version_behind_sees_what_there_was(random_run: Recording) -> None:
     *_, older, newest = versions(random_run)
-    growing = Growing(older)
+    growing = LiveRecording(older)
     growing.totals(newest)
 
     assert np.array_equal(growing.totals(older).allocated, older.timeline().allocated)
@@ -109,7 +109,7 @@ def test_who_is_a_version_behind_sees_what_there_was(random_run: Recording) -> N
 
 
 def test_events_that_a_cap_took_make_it_begin_anew(random_run: Recording) -> None:
-    growing = Growing(random_run)
+    growing = LiveRecording(random_run)
     growing.totals(random_run)
     state = random_run.checkpoints[0] if random_run.checkpoints else random_run.initial
     later = replace(
@@ -125,7 +125,7 @@ def test_events_that_a_cap_took_make_it_begin_anew(random_run: Recording) -> Non
 def test_levels_go_on_where_events_are_missing(random_run: Recording) -> None:
     kept = np.random.default_rng(3).random(len(random_run.trace)) < 0.9
     holes = replace(random_run, trace=random_run.trace.rows(kept))
-    growing = Growing(next(versions(holes)))
+    growing = LiveRecording(next(versions(holes)))
     for now in versions(holes):
         for quantity in ("requested", "allocated", "active", "reserved"):
             found, truth = growing.totals(now), now.timeline()
@@ -136,7 +136,7 @@ def test_a_clock_that_goes_back_is_put_in_order(random_run: Recording) -> None:
     time_ns = random_run.trace.time_ns.copy()
     time_ns[[700, 2600]] = time_ns[[650, 2000]]
     odd = replace(random_run, trace=replace(random_run.trace, time_ns=time_ns))
-    growing = Growing(next(versions(odd)))
+    growing = LiveRecording(next(versions(odd)))
     for now in versions(odd):
         assert np.array_equal(growing.ruler(now, TIME).instants, ruler(now, now.timeline(), TIME).instants)
 
@@ -151,7 +151,7 @@ def test_new_events_are_counted_without_the_old_ones(
         return count(trace, initial)
 
     monkeypatch.setattr(growing_module, "levels", noticed)
-    growing = Growing(next(versions(random_run)))
+    growing = LiveRecording(next(versions(random_run)))
     for now in versions(random_run):
         for _ in range(3):
             growing.totals(now)
@@ -204,7 +204,7 @@ def test_what_takes_the_whole_recording_delays_nothing_else(tmp_path: Path, open
     (name,) = data.paths()
     view = data.view(Address(run=name))
     opened = data._open[name]
-    data.lately(view, "long", lambda: data.derive(view, "inside", lambda _: sum(range(200_000))))
+    data.ask_allowing_stale(view, "long", lambda: data.derive(view, "inside", lambda _: sum(range(200_000))))
 
     assert opened.spent_s == 0.0
     data.derive(view, "outside", lambda _: sum(range(200_000)))

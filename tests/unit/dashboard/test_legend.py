@@ -44,7 +44,7 @@ def test_active_is_left_out_where_it_follows_allocated():
 
 
 @pytest.mark.parametrize("category", Category)
-def test_every_category_has_its_swatch_in_the_colour_of_the_figures(category: Category) -> None:
+def test_every_category_has_its_swatch_in_the_color_of_the_figures(category: Category) -> None:
     sheet = (Path(theme.__file__).parents[2] / "assets" / "style.css").read_text().lower()
 
-    assert f".part-{category.name.lower()} {{ background: {theme.CATEGORY_COLOUR[category].lower()};" in sheet
+    assert f".part-{category.name.lower()} {{ background: {theme.CATEGORY_COLOR[category].lower()};" in sheet

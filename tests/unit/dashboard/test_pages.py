@@ -14,7 +14,7 @@ from dash.development.base_component import Component
 from vramscope.dashboard import pages as pages_package
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.components.panels import stack_table
-from vramscope.dashboard.components.panels.source import source
+from vramscope.dashboard.components.panels.stack_table import source
 from vramscope.dashboard.data import Data
 from vramscope.dashboard.pages import Context, pages
 from vramscope.dashboard.server.app import build_app

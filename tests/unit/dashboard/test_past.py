@@ -8,11 +8,11 @@ from typing import Any
 import plotly.utils
 import pytest
 from vramscope.dashboard.address import Address
-from vramscope.dashboard.components.panels.past import course
+from vramscope.dashboard.components.panels.past import steps_with_past
 from vramscope.dashboard.data import Data, View
 from vramscope.dashboard.pages import Context, pages
 from vramscope.dashboard.queries.headline import claim, headline
-from vramscope.dashboard.queries.run_summaries import summarise
+from vramscope.dashboard.queries.run_summaries import summarize
 
 MIB = 1 << 20
 # 20 MiB of weights, 200 from before step 8 until step 9 has begun, 8 of 8 MiB each, and the first gradient.
@@ -33,7 +33,7 @@ def shown(name: str, data: Data, view: View, **address: Any) -> str:
 
 
 def test_every_step_has_its_exact_peak(capped: tuple[Data, View]) -> None:
-    found = course(*capped)
+    found = steps_with_past(*capped)
     peaks = found.found.per_step.allocated.tolist()
 
     assert 8 < found.n_thinned < 120
@@ -49,7 +49,7 @@ def test_the_headline_names_the_highest_step_though_its_events_are_gone(capped: 
 
 def test_the_list_of_runs_counts_all_steps_and_knows_the_highest(capped: tuple[Data, View]) -> None:
     data, view = capped
-    line = summarise(data, view.run_id)
+    line = summarize(data, view.run_id)
 
     assert line.n_steps == 120
     assert line.peak_allocated_bytes == HIGHEST
@@ -62,7 +62,7 @@ def test_time_goes_on_counting_from_the_first_step(capped: tuple[Data, View]) ->
 
     assert first > 0
     assert f"Steps 0 to {len(view.recording.past.steps) - 1}" in text
-    assert "exact peaks, detail thinned" in text
+    assert "exact peaks, no allocations" in text
 
 
 def test_a_step_without_detail_has_its_phases_and_says_what_is_not_known(capped: tuple[Data, View]) -> None:
@@ -72,7 +72,7 @@ def test_a_step_without_detail_has_its_phases_and_says_what_is_not_known(capped:
 
     assert "Step 8 needed most: 286 MiB, in backward" in text
     assert "Step 8 by phase" in text
-    assert "Not known any more" in text
+    assert "Not retained" in text
 
 
 def test_the_first_step_with_its_detail_is_looked_into(capped: tuple[Data, View]) -> None:
@@ -81,5 +81,5 @@ def test_the_first_step_with_its_detail_is_looked_into(capped: tuple[Data, View]
     text = shown("phases", data, view, at=1)
 
     assert f"Step {number} by category" in text
-    assert "Not known any more" not in text
-    assert "first step with its detail" in text
+    assert "Not retained" not in text
+    assert "first step with retained allocations" in text

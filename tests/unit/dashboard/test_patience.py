@@ -10,16 +10,16 @@ from vramscope.dashboard.data import Data
 from vramscope.dashboard.server import prefetch
 from vramscope.dashboard.server.pending_pages import (
     MOST_PENDING,
-    Patience,
+    PendingPages,
 )
 
 
 def test_what_is_quick_comes_at_once() -> None:
-    assert Patience().get("a", lambda: 7, 30) == 7
+    assert PendingPages().get("a", lambda: 7, 30) == 7
 
 
 def test_what_takes_long_is_fetched_later_and_made_once() -> None:
-    patience, gate, made = Patience(), Event(), []
+    patience, gate, made = PendingPages(), Event(), []
 
     def work() -> str:
         gate.wait(30)
@@ -37,7 +37,7 @@ def test_what_takes_long_is_fetched_later_and_made_once() -> None:
 
 
 def test_what_nobody_fetches_is_forgotten() -> None:
-    patience, gate = Patience(), Event()
+    patience, gate = PendingPages(), Event()
     for i in range(MOST_PENDING + 5):
         patience.get(str(i), gate.wait, 0)
     gate.set()
@@ -71,7 +71,7 @@ def test_another_run_is_asked_about_while_one_is_read(tmp_path: Path, run_at: An
     slow, quick = sorted(data.paths(), reverse=True)
     library.gate = Event()
     library.slow = slow.rsplit("-", 1)[0]
-    patience = Patience()
+    patience = PendingPages()
 
     assert patience.get("slow", lambda: data.view(Address(run=slow)), 0.05) is None
     assert data.is_opening(slow)

@@ -9,7 +9,7 @@ from vramscope.dashboard.address import Address
 from vramscope.dashboard.components import states
 from vramscope.dashboard.data import Data
 from vramscope.dashboard.queries.read_progress import (
-    Progress,
+    ReadProgress,
     progress,
 )
 
@@ -23,7 +23,7 @@ def test_the_place_in_an_open_file_is_told(tmp_path: Path) -> None:
     assert progress(path) is None
     with path.open("rb", buffering=0) as file:
         file.read(1234)
-        assert progress(path) == Progress(1234, 5000)
+        assert progress(path) == ReadProgress(1234, 5000)
 
     assert progress(path) is None
     assert progress(tmp_path / "absent") is None
@@ -65,12 +65,12 @@ def test_who_waits_for_a_file_learns_how_far_it_is(tmp_path: Path) -> None:
     end.set()
     thread.join()
 
-    assert (found, after) == (Progress(1000, 4000), Progress(4000, 4000))
+    assert (found, after) == (ReadProgress(1000, 4000), ReadProgress(4000, 4000))
     assert data.reading(name) is None
 
 
 def test_it_is_said_in_words_and_drawn() -> None:
-    said, bar = states.how_far(True, Progress(300 << 20, 900 << 20))
+    said, bar = states.how_far(True, ReadProgress(300 << 20, 900 << 20))
 
     assert said.children == "Reading the file: 300 MiB of 900 MiB."
     assert (bar.value, bar.max) == (str(300 << 20), str(900 << 20))

@@ -100,7 +100,7 @@ def test_the_waterfall_shows_every_part_and_who_says_so() -> None:
     text = shown("waterfall", data, name)
 
     assert "560 MiB of 80.2 GiB used on the device" in text
-    assert "this process beyond torch" in text
+    assert "this process outside of torch" in text
     assert "NVML less torch's counters" in text
 
 
@@ -234,4 +234,5 @@ def test_a_growing_batch_is_shown_as_such_and_not_as_a_leak(tmp_path: Any) -> No
     assert "The batch grows" in text
     assert "no leak" in text
     assert "A leak" not in text
-    assert _verdict(data.view(Address("/leaks", run=run(data, "grows"))).recording) == "batch grows"
+    view = data.view(Address("/leaks", run=run(data, "grows")))
+    assert _verdict(view.run, view.recording) == "batch grows"

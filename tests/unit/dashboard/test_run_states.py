@@ -15,7 +15,7 @@ from vramscope.dashboard import data as data_module
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.components import states
 from vramscope.dashboard.data import STALLED_S, Data, Pace
-from vramscope.dashboard.queries.run_summaries import Summaries
+from vramscope.dashboard.queries.run_summaries import RunSummaries
 from vramscope.dashboard.server.app import _latest, _shown, _standing
 
 from vramscope.errors import FormatError, StoreError, UnknownNameError
@@ -68,7 +68,7 @@ def test_a_process_that_was_killed_is_told(tmp_path: Path, started: Any) -> None
         assert training.stdout.readline() == "written\n"
         data = Data(tmp_path, pace=AT_ONCE)
         address = Address(run=next(iter(data.paths())))
-        summaries = Summaries(data)
+        summaries = RunSummaries(data)
         line = _line_of(summaries, address.run, Outcome.RUNNING)
         before = _standing(data, address)
         os.kill(training.pid, signal.SIGKILL)
@@ -80,7 +80,7 @@ def test_a_process_that_was_killed_is_told(tmp_path: Path, started: Any) -> None
     assert _line_of(summaries, address.run, Outcome.DIED).n_events == line.n_events
 
 
-def _line_of(summaries: Summaries, run: str, outcome: Outcome) -> Any:
+def _line_of(summaries: RunSummaries, run: str, outcome: Outcome) -> Any:
     """Its line in the list, once that says so."""
     for _ in range(1000):
         line = summaries.get(run)
@@ -177,7 +177,7 @@ def test_runs_side_by_side_each_have_their_line_and_follow(
     program.begin()
     program.step()
     data = Data(tmp_path, pace=AT_ONCE)
-    summaries = Summaries(data)
+    summaries = RunSummaries(data)
 
     def lines(at_least: int) -> dict[str, Any]:
         for _ in range(1000):

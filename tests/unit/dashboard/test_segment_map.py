@@ -73,5 +73,5 @@ def test_a_size_is_answered_in_words(view: Any) -> None:
     state = StateIndex(view.recording.trace, view.recording.initial).at(6)
 
     assert "from a cached block" in str(answer(view, state, "16 MiB"))
-    assert "no size" in str(answer(view, state, "a lot"))
+    assert "not a size" in str(answer(view, state, "a lot"))
     assert "out of memory" in str(answer(view, state, "100 GiB"))
