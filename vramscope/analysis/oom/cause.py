@@ -79,7 +79,7 @@ class Room:
     largest_here: int
     """The largest of them."""
     free_other_streams: int
-    """Free blocks of other streams, and blocks that wait for another stream, in the same pool and size class."""
+    """Free blocks of other streams, and blocks that wait for one, in the same pool and size class."""
     free_private: int
     """Free blocks of other pools."""
     device_free: int
