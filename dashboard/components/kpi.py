@@ -9,12 +9,12 @@ from vramscope.units import format_bytes
 from .definitions import term
 
 
-def card(name: str, label: str, n_bytes: int, below: Any = "", *, key: str = "") -> html.Div:
-    """One quantity, large; its exact bytes on hover."""
-    number, unit = format_bytes(n_bytes).split(" ")
+def card(name: str, label: str, n_bytes: int | None, below: Any = "", *, key: str = "") -> html.Div:
+    """One quantity, large; its exact bytes on hover, and a dash where it is not known."""
+    number, unit = ("–", "") if n_bytes is None else format_bytes(n_bytes).split(" ")
     value = html.Div(
         [html.Span(number, className="kpi-number"), html.Span(unit, className="kpi-unit")],
-        title=f"{n_bytes:,} bytes", className="kpi-value", **({"id": key} if key else {}),
+        title="not recorded" if n_bytes is None else f"{n_bytes:,} bytes", className="kpi-value", **({"id": key} if key else {}),
     )  # fmt: skip
     above = html.Div(term(name, label), className="kpi-label")
     return html.Div([above, value, html.Div(below, className="kpi-below")], className="kpi")

@@ -21,6 +21,7 @@ from . import Context, Page
 _WORDS = {
     "requested": "live tensors", "own_outside": "this process beyond torch", "others": "other processes",
     "unattributed": "of no listed process", "outside": "beyond torch's allocator",
+    "used": "used, by torch or not",
     "driver": "the driver's own reserve", "free": "free on the device",
 }  # fmt: skip
 _MEANING = {
@@ -28,6 +29,7 @@ _MEANING = {
     "others": "What other processes hold on the same device.",
     "unattributed": "Used on the device, but of no process that the driver lists.",
     "outside": "Used on the device beyond what torch reserves; the driver does not tell whose it is.",
+    "used": "What the driver counts as used. How much of it torch reserves was not recorded.",
     "free": "Neither used nor kept by the driver.",
     "driver": "Kept by the driver itself: neither used nor free.",
     "private_pools": "Free bytes in pools of CUDA graphs and MemPools, which serve nobody else.",
