@@ -14,7 +14,8 @@ def card(name: str, label: str, n_bytes: int | None, below: Any = "", *, key: st
     number, unit = ("–", "") if n_bytes is None else format_bytes(n_bytes).split(" ")
     value = html.Div(
         [html.Span(number, className="kpi-number"), html.Span(unit, className="kpi-unit")],
-        title="not recorded" if n_bytes is None else f"{n_bytes:,} bytes", className="kpi-value", **({"id": key} if key else {}),
+        title="not recorded" if n_bytes is None else f"{n_bytes:,} bytes", className="kpi-value",
+        **({"id": key} if key else {}),
     )  # fmt: skip
     above = html.Div(term(name, label), className="kpi-label")
     return html.Div([above, value, html.Div(below, className="kpi-below")], className="kpi")
