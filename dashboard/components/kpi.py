@@ -9,7 +9,7 @@ from vramscope.units import format_bytes
 from .definitions import term
 
 
-def card(name: str, label: str, n_bytes: int, below: Any = "", *, key: str = "") -> html.Div:
+def card(name: str, label: str, n_bytes: int | None, below: Any = "", *, key: str = "") -> html.Div:
     """Return the card of one quantity in large type; its exact bytes appear on hover.
 
     Parameters
@@ -19,16 +19,17 @@ def card(name: str, label: str, n_bytes: int, below: Any = "", *, key: str = "")
     label
         Heading of the card.
     n_bytes
-        The quantity in bytes.
+        The quantity in bytes; None where it is unknown, which shows as a dash.
     below
         Text or link under the number.
     key
         Id of the number; '' for none.
     """
-    number, unit = format_bytes(n_bytes).split(" ")
+    number, unit = ("–", "") if n_bytes is None else format_bytes(n_bytes).split(" ")
     value = html.Div(
         [html.Span(number, className="kpi-number"), html.Span(unit, className="kpi-unit")],
-        title=f"{n_bytes:,} bytes", className="kpi-value", **({"id": key} if key else {}),
+        title="not recorded" if n_bytes is None else f"{n_bytes:,} bytes", className="kpi-value",
+        **({"id": key} if key else {}),
     )  # fmt: skip
     above = html.Div(term(name, label), className="kpi-label")
     return html.Div([above, value, html.Div(below, className="kpi-below")], className="kpi")

@@ -19,6 +19,7 @@ COLOR = {
     "requested": "#7A8896", "allocated": "#7A8896", "rounding": "#CC79A7", "pending": "#E69F00",
     "inactive_split": "#D55E00", "releasable": "#56B4E9", "private_pools": "#8C6D31",
     "own_outside": "#009E73", "others": "#6A51A3", "unattributed": "#999999", "outside": "#009E73",
+    "used": "#4C6A92",
 }  # fmt: skip
 
 
@@ -71,7 +72,10 @@ def stacked(found: Any) -> dict[str, NDArray[Any]]:
     beyond = parts["own_outside"] + parts["others"] + parts["unattributed"]
     known = np.maximum(found.reserved, 0) + beyond
     vague = (found.own_outside < 0) | (found.others < 0)
-    parts["outside"] = np.where(vague & (found.used >= 0), np.maximum(found.used - known, 0), 0)
+    left = np.where(vague & (found.used >= 0), np.maximum(found.used - known, 0), 0)
+    parts["outside"] = np.where(found.reserved >= 0, left, 0)
+    # torch's bytes are in it too where nobody recorded them.
+    parts["used"] = np.where(found.reserved >= 0, 0, left)
     return parts
 
 

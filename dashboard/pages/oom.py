@@ -17,7 +17,8 @@ from . import Context, Page
 _PARTS = (
     ("allocated", "allocated", "requested"),
     ("free_here", "free, for such requests", "inactive_split"),
-    ("free_other_streams", "free, other streams or sizes", "pending"),
+    ("free_other_streams", "free or pending, other streams", "pending"),
+    ("free_other_sizes", "free, other size class", "releasable"),
     ("free_private", "free, private pools", "rounding"),
     ("own_outside", "this process outside of torch", "outside"),
     ("others", "other processes", "others"),

@@ -177,17 +177,20 @@ def _kpis(data: Data, view: View) -> Any:
     top, when = _highest(view, "reserved", int(known.reserved[wide]), moment(data, view, wide).words)
     room = f"{_percent(top, capacity)} of {format_bytes(capacity)}" if capacity else when
     share = f"{share}, {moment(data, view, full).words}" if most > known.allocated[full] else share
+    has_reserved = view.recording.has_reserved
+    now = f"{format_bytes(int(known.reserved[last]))} reserved" if has_reserved else ""
+    room, share = (room, share) if has_reserved else ("not recorded", "not recorded")
     is_past = most > known.allocated[full]
     ways = (
         _way(view, "/phases" if is_past else "/peak", None if is_past else full, where),
         _way(view, "/fragmentation", wide, room),
         _way(view, "/fragmentation", full, share),
-        _way(view, "/peak", last, f"{format_bytes(int(known.reserved[last]))} reserved"),
+        _way(view, "/peak", last, now),
     )
     return kpi.row(
         kpi.card("allocated", "Peak allocated", most, ways[0]),
-        kpi.card("reserved", "Peak reserved", top, ways[1]),
-        kpi.card("unallocated", "Unallocated at the peak", idle, ways[2]),
+        kpi.card("reserved", "Peak reserved", top if has_reserved else None, ways[1]),
+        kpi.card("unallocated", "Unallocated at the peak", idle if has_reserved else None, ways[2]),
         kpi.card("allocated", end, int(known.allocated[last]), ways[3]),
     )
 

@@ -21,6 +21,7 @@ from . import Context, Page
 _WORDS = {
     "requested": "live tensors", "own_outside": "this process outside of torch", "others": "other processes",
     "unattributed": "not attributed to a process", "outside": "outside of torch's allocator",
+    "used": "used, by torch or not",
     "driver": "the driver's own reserve", "free": "free on the device",
 }  # fmt: skip
 _MEANING = {
@@ -28,6 +29,7 @@ _MEANING = {
     "others": "What other processes hold on the same device.",
     "unattributed": "Used on the device, but by no process that the driver lists.",
     "outside": "Used on the device beyond what torch reserves; the driver does not report by which process.",
+    "used": "All that the driver counts as used. How much of it torch reserves was not recorded.",
     "free": "Neither used nor reserved by the driver.",
     "driver": "Reserved by the driver itself: neither used nor free.",
     "private_pools": "Free bytes in pools of CUDA graphs and MemPools, which serve no other request.",

@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import vramscope  # noqa: E402
+from vramscope.analysis import analyses  # noqa: E402
 from vramscope.analysis.strategies import Strategy, strategies  # noqa: E402
 from vramscope.errors import UsageError  # noqa: E402
 from vramscope.model.marks import Category, Labels, Phase, Phases  # noqa: E402
@@ -167,6 +168,19 @@ def test_views_of_ddps_buckets_save_what_was_said(tmp_path):
 
     assert said.saved_bytes == pytest.approx(peak_of(before) - peak_of(after), rel=0.1)
     assert not [name for name in tried(strategies(after)) if "buckets" in name]
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("is_view", [False, True])
+def test_gradients_that_ddps_buckets_copy_are_told(tmp_path, is_view):
+    recording = trained_by_ddp(tmp_path / "run", gradient_as_bucket_view=is_view)
+
+    found = analyses()["gradient_storage"].findings(recording.gradient_storage())
+
+    assert [each.kind for each in found] == ["gradient_copies"] * (not is_view)
+    # Six layers of 256 × 256 weights and 256 biases, four bytes each.
+    assert all(each.n_bytes == 6 * (256 * 256 + 256) * 4 for each in found)
+    assert all(each.severity == "info" for each in found)
 
 
 @pytest.mark.usefixtures("one_process")

@@ -6,12 +6,14 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.allocator.settings import Settings
 from vramscope.analysis import Analysis
 from vramscope.analysis.churn import GAINS, Churn, churn_of
 from vramscope.analysis.churn.free_segments import free_segment_bytes
 from vramscope.analysis.folding import fold
 from vramscope.analysis.lines import place_words
 from vramscope.analysis.pins import Pins, pins
+from vramscope.analysis.process_limit import recorded_limit
 from vramscope.analysis.step_and_phase import step_and_phase_at
 from vramscope.analysis.timeline import levels, times
 from vramscope.model.finding import Finding
@@ -86,11 +88,19 @@ class Fragmentation:
     """Where the first of these was allocated; None where that is unknown."""
     is_expandable: bool = False
     """Whether the allocator already used expandable segments."""
+    headroom_bytes: int = -1
+    """What this process could still reserve when it had reserved most; −1 where no capacity is recorded."""
 
     @property
     def unusable_bytes(self) -> int:
         """Bytes in free pieces at the worst instant."""
         return int(self.parts.inactive_split[self.worst])
+
+    @property
+    def is_short(self) -> bool:
+        """Whether memory was short: a retry, an OOM, or less room on the device than the free pieces have."""
+        is_near = 0 <= self.headroom_bytes <= self.unusable_bytes
+        return is_near or bool(self.churn.n_retries or self.churn.n_ooms)
 
 
 def fragmentation(recording: Recording) -> Fragmentation:
@@ -112,6 +122,7 @@ def fragmentation(recording: Recording) -> Fragmentation:
             (recording.trace.action == Action.SEGMENT_MAP).any()
             or recording.initial.segments.is_expandable.any()
         ),
+        headroom_bytes=_headroom(recording, parts),
     )
 
 
@@ -142,6 +153,24 @@ def _worst(recording: Recording, parts: Parts) -> tuple[int, bool]:
     return int(asked[parts.inactive_split[asked].argmax()]), True
 
 
+def _headroom(recording: Recording, parts: Parts) -> int:
+    """See ``Fragmentation.headroom_bytes``: below the device's total, the limit of this process, and what the
+    driver said was free."""
+    process, counters = recording.process, recording.counters
+    most = int(parts.reserved.max())
+    capacity = recording.device.total_bytes
+    fraction = Settings.from_snapshot(process.allocator, torch=process.torch).memory_fraction
+    limits = [capacity] if capacity else []
+    if capacity and fraction is not None:
+        limits.append(int(capacity * fraction))
+    limit = recorded_limit(recording)
+    if limit is not None:
+        limits.append(limit)
+    free = counters.device_free_bytes[counters.device_free_bytes >= 0]
+    room = [max(each - most, 0) for each in limits] + free.tolist()
+    return min(room, default=-1)
+
+
 def _allocated_at(recording: Recording, stack_id: int) -> PinnedBy | None:
     """The line to name for a stack; None where no frame is the user's or a library's."""
     folded = fold(recording.stacks)
@@ -169,7 +198,8 @@ def _unusable(found: Fragmentation, reserved: int) -> Finding:
     frame = own.frame if own and not own.is_library else None
     return Finding(
         kind="fragmentation",
-        severity="warning",
+        # With room left, the driver serves what these pieces cannot: they cost nothing yet.
+        severity="warning" if found.is_short else "info",
         claim=claim,
         file=frame.file if frame else None,
         line=frame.line if frame else None,

@@ -19,6 +19,7 @@ _BARS = {
     "others": "other processes",
     "unattributed": "used by processes that the driver does not list",
     "outside": "outside of torch's allocator in all",
+    "used": "used, by torch or not",
     "free": "free",
     "driver": "the driver's own reserve",
 }

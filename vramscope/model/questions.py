@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from vramscope.analysis.evaluation_peak import EvaluationPeak
     from vramscope.analysis.fit import FitAnswer, FitProgress, Question
     from vramscope.analysis.fragmentation import Fragmentation
+    from vramscope.analysis.gradient_storage import GradientStorage
     from vramscope.analysis.identity import Identity
     from vramscope.analysis.largest_free import LargestFree
     from vramscope.analysis.leaks import Leaks
@@ -291,6 +292,14 @@ class Questions:
         events.
         """
         answer: Fragmentation = self._ask("fragmentation")
+        return answer
+
+    def gradient_storage(self) -> GradientStorage:
+        """Gradients that capture knew by identity and that backward allocated; others are not counted.
+
+        Memory of private pools is not counted: a captured CUDA graph needs its gradients where they are.
+        """
+        answer: GradientStorage = self._ask("gradient_storage")
         return answer
 
     def identity(self, instant: int | None = None) -> Identity:

@@ -32,7 +32,8 @@ def layout(data: Data, view: View, at: int) -> html.Div:
     reserved = [
         BarPart(name, n_bytes) for name, n_bytes in data.ask(view, "identity", instant=at).parts.items()
     ]
-    panels = [_panel("Reserved", reserved)]
+    # Parts of an unknown whole would be zeros that mean nothing.
+    panels = [_panel("Reserved", reserved)] if view.recording.has_reserved else []
     known = category_bytes(data, view, at)
     if known[Category.UNKNOWN + 1 :].any():
         order = [Category(i) for i in np.argsort(-known, kind="stable").tolist() if known[i]]

@@ -59,7 +59,7 @@ def _asked(data: Data, view: View, recordings: list[Recording]) -> RankBytes:
 def _row(view: View, found: RankBytes, i: int, name: str, scale: tuple[int, int]) -> html.Tr:
     whole, top = scale
     rank, device = int(found.rank[i]), int(found.device[i])
-    held, own = int(found.allocated[i]), int(found.own_peak[i])
+    held, own, reserved = int(found.allocated[i]), int(found.own_peak[i]), int(found.reserved[i])
     if held == NONE:
         return html.Tr([html.Td(name), html.Td("not recorded", colSpan=5, className="dim")])
     there = Address("/peak", view.run_id, rank, device)
@@ -76,7 +76,8 @@ def _row(view: View, found: RankBytes, i: int, name: str, scale: tuple[int, int]
             html.Td(label),
             html.Td(_to(there.go(at=int(found.instant[i])), held), className="number"),
             html.Td(share(held, whole), className="number dim"),
-            html.Td(format_bytes(int(found.reserved[i])), className="number"),
+            # Less reserved than allocated: the source knows no segments.
+            html.Td(format_bytes(reserved) if reserved >= held else "–", className="number"),
             html.Td(_to(there.go(at=int(found.own_instant[i])), own), className="number"),
             html.Td(bar),
         ]

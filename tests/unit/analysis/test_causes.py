@@ -146,6 +146,59 @@ def test_an_evaluation_that_needs_more_than_training_is_told(tmp_path, rows, is_
     assert all(each.evidence["evaluation_peak_bytes"] > truth[0] for each in found)
 
 
+@pytest.mark.parametrize(
+    ("to_none", "place", "is_told"),
+    [(False, "before", True), (True, "before", False), (True, "after", False), (None, "never", True)],
+)
+def test_gradients_that_stay_from_step_to_step_are_told(tmp_path, to_none, place, is_told):
+    model = nn.Linear(512, 1024, bias=False)
+
+    def program():
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(6):
+            if place == "before":
+                optimizer.zero_grad(set_to_none=to_none)
+            loss = model(torch.randn(8, 512)).square().mean()
+            if place == "after":
+                optimizer.zero_grad(set_to_none=to_none)
+            loss.backward()
+            optimizer.step()
+
+    found = told(recorded(tmp_path / "run", program), "gradient_storage")
+
+    assert [each.kind for each in found] == ["gradients_kept"] * is_told
+    assert all((each.n_bytes, each.severity) == (512 * 1024 * 4, "info") for each in found)
+
+
+def test_gradients_that_are_accumulated_over_micro_batches_are_needed(tmp_path):
+    model = nn.Linear(512, 1024, bias=False)
+
+    def program():
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for number in range(12):
+            model(torch.randn(8, 512)).square().mean().backward()
+            if number % 3 == 2:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    assert told(recorded(tmp_path / "run", program), "gradient_storage") == []
+
+
+def test_a_critic_that_trains_more_often_makes_its_gradients_again(tmp_path):
+    """The generator's gradients wait while the critic trains: they go as soon as its own turn comes."""
+    critic, generator = nn.Linear(512, 1024, bias=False), nn.Linear(512, 512, bias=False)
+
+    def program():
+        both = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (critic, generator)]
+        for number in range(16):
+            optimizer = both[number % 4 == 3]
+            optimizer.zero_grad()
+            critic(generator(torch.randn(8, 512))).square().mean().backward()
+            optimizer.step()
+
+    assert told(recorded(tmp_path / "run", program), "gradient_storage") == []
+
+
 def emptied(recording, n_calls):
     """A loop that takes 20 MiB, lets go of it, and gives it back to the driver."""
     rows = []

@@ -12,6 +12,9 @@ from vramscope.analysis.churn.free_segments import in_turn
 from vramscope.analysis.fragmentation import findings, fragmentation, parts_over_time
 from vramscope.analysis.identity import identity_of
 from vramscope.formats.torch_snapshot import read
+from vramscope.model.counters import Counters
+from vramscope.model.device import Device, Process
+from vramscope.model.marks import Note
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import stacks_of
 from vramscope.model.trace import Action
@@ -163,6 +166,71 @@ def test_what_pins_memory_is_marked_where_only_a_library_is_known(recording):
 
     assert finding.file is None
     assert finding.claim.endswith("accelerate/optimizer.py:5 (library)")
+
+
+GIB = 1 << 30
+RETRY = (
+    (Action.SEGMENT_ALLOC, 400 * MIB, 2 * MIB),
+    (Action.SEGMENT_FREE, 400 * MIB, 2 * MIB),
+    (Action.SEGMENT_ALLOC, 400 * MIB, 4 * MIB),
+)
+
+
+@pytest.mark.parametrize(
+    ("extra", "known", "severity"),
+    [
+        # 99 MiB are free pieces of the 200 MiB reserved. A device with room serves what they cannot.
+        ((), {"device": Device(total_bytes=80 * GIB)}, "info"),
+        ((), {"device": Device(total_bytes=300 * MIB)}, "info"),
+        ((), {"device": Device(total_bytes=299 * MIB)}, "warning"),
+        ((), {}, "info"),
+        # The limit of the process counts, and what the driver had left.
+        ((), {"notes": (Note("limit", "250 MiB allowed", 250 * MIB),)}, "warning"),
+        (
+            (),
+            {
+                "device": Device(total_bytes=1 * GIB),
+                "process": Process(allocator={"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.25"}),
+            },
+            "warning",
+        ),
+        (
+            (),
+            {
+                "device": Device(total_bytes=80 * GIB),
+                "counters": Counters.of(time_ns=[1, 2], device_free_bytes=[70 * GIB, 98 * MIB]),
+            },
+            "warning",
+        ),
+        ((), {"counters": Counters.of(time_ns=[1, 2], device_free_bytes=[-1, 100 * MIB])}, "info"),
+        # A retry or a failure says that memory was short, whatever the capacity.
+        (RETRY, {"device": Device(total_bytes=80 * GIB)}, "warning"),
+        (((Action.OOM, 0, 8 * MIB),), {"device": Device(total_bytes=80 * GIB)}, "warning"),
+    ],
+)
+def test_free_pieces_are_a_warning_only_where_memory_was_short(recording, extra, known, severity):
+    made = recording(
+        (Action.SEGMENT_ALLOC, 0, 100 * MIB),
+        (Action.ALLOC, 0, MIB),
+        (Action.SEGMENT_ALLOC, 200 * MIB, 100 * MIB),
+        (Action.ALLOC, 200 * MIB, 100 * MIB),
+        *extra,
+        **known,
+    )
+
+    said = findings(fragmentation(made))
+
+    assert [each.severity for each in said if each.n_bytes == 99 * MIB] == [severity]
+
+
+@pytest.mark.parametrize("name", ["late.pickle.gz", "ring.pickle.gz"])
+def test_a_healthy_capture_has_no_warning_about_pieces(name):
+    path = next(path for path in captures.genuine() if path.name == name)
+
+    for recording in read(path).recordings:
+        found = fragmentation(recording)
+        assert found.churn.n_retries + found.churn.n_ooms == 0
+        assert [each for each in findings(found) if each.severity != "info"] == []
 
 
 def test_a_release_that_is_followed_by_a_request_is_a_retry_unless_the_program_asked_for_it(recording):

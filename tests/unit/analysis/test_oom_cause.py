@@ -42,6 +42,8 @@ CASES = [
     ({"leaked": 2 * GIB}, Cause.CAPACITY),
     ({"free_private": 1 * GIB}, Cause.PRIVATE_POOL),
     ({"free_other_streams": 1 * GIB}, Cause.OTHER_STREAM),
+    ({"free_other_sizes": 1 * GIB}, Cause.SIZE_CLASS),
+    ({"free_other_sizes": 1 * GIB - 1}, Cause.CAPACITY),
     ({"others": 1 * GIB, "own_outside": 0}, Cause.OTHER_PROCESS),
     ({"others": 1 * GIB - 1}, Cause.CAPACITY),
     ({"own_outside": 3 * GIB, "own_outside_growth": 2 * GIB}, Cause.NON_TORCH_GROWTH),
@@ -222,6 +224,55 @@ def test_a_leak_that_fills_the_device_is_the_cause():
 
     assert finding.cause == "leak"
     assert "20.0 MiB were lacking" in finding.claim
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "held", "other"),
+    [(MIB // 2, 20 * MIB, "requests above 1 MiB"), (20 * MIB, 2 * MIB, "requests up to 1 MiB")],
+)
+def test_free_bytes_of_the_other_size_class_are_not_attributed_to_other_streams(request_bytes, held, other):
+    # Only stream 0 exists. Each segment keeps a little in use, so none of it can go back to the driver.
+    rows = []
+    for number in range(20):
+        base = number << 32
+        rows += [(Action.SEGMENT_ALLOC, base, held), (Action.ALLOC, base, held // 8)]
+    rows.append((Action.OOM, 0, request_bytes))
+    action, address, size = zip(*rows, strict=True)
+    trace = Trace.of(action=action, address=address, size=size, block_size=size)
+    made = Recording(
+        trace=trace,
+        marks=Marks.of(kind=[MarkKind.OOM], event=[len(rows)], value=[0]),
+        device=Device(total_bytes=20 * held),
+        process=Process(torch="2.13.0"),
+    )
+
+    (room,) = oom(made).rooms
+    (finding,) = ANALYSIS.findings(oom(made))
+
+    free = 20 * (held - held // 8)
+    assert (room.free_here, room.free_other_streams, room.free_other_sizes) == (0, 0, free)
+    assert finding.cause == "size_class"
+    assert f"were free in segments that serve only {other}" in finding.claim
+
+
+def test_blocks_that_wait_for_a_stream_serve_no_request_yet():
+    rows = [
+        (Action.SEGMENT_ALLOC, 0, 200 * MIB),
+        (Action.ALLOC, 0, 100 * MIB),
+        (Action.ALLOC, 100 * MIB, 100 * MIB),
+        (Action.FREE_REQUESTED, 0, 100 * MIB),
+        (Action.OOM, 0, 30 * MIB),
+    ]
+    action, address, size = zip(*rows, strict=True)
+    made = in_pieces(
+        trace=Trace.of(action=action, address=address, size=size, block_size=size),
+        marks=Marks.of(kind=[MarkKind.OOM], event=[5], value=[0]),
+    )
+
+    (room,) = oom(made).rooms
+
+    assert (room.free_other_streams, room.free_other_sizes) == (100 * MIB, 0)
+    assert ANALYSIS.findings(oom(made))[0].cause == "other_stream"
 
 
 LIMITED = {"device_free": 30 * GIB, "limit": 10 * GIB, "reserved": 9 * GIB, "allocated": 9 * GIB}

@@ -73,6 +73,17 @@ def test_a_hidden_share_is_none_with_the_reason_and_the_rest_is_told_together(co
     assert sum(bar.n_bytes or 0 for bar in found.bars(0)) == 80 * GIB + 600 * MIB
 
 
+def test_used_bytes_are_not_called_outside_of_torch_where_nobody_knows_what_torch_reserved():
+    unknown = ("allocated", "reserved", "process_used", "requested", "active", "inactive_split")
+    hidden = {f"{name}_bytes": [-1] * 6 for name in (*unknown, "others_used", "reserved_drift")}
+    found = waterfall(Recording(counters=samples(**hidden)))
+    bars = {bar.name: bar for bar in found.bars(0)}
+
+    assert "outside" not in bars
+    assert (bars["used"].n_bytes, bars["used"].source) == (510 * MIB, "NVML")
+    assert sum(bar.n_bytes or 0 for bar in found.bars(0)) == 80 * GIB + 600 * MIB
+
+
 def test_without_a_driver_torchs_part_is_there_and_nothing_else_is_zero():
     unknown = [-1] * 6
     names = (

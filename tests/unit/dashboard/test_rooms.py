@@ -52,6 +52,46 @@ def run(data: Data, word: str) -> str:
     return names[0]
 
 
+SMI = """timestamp, index, memory.used [MiB], memory.total [MiB]
+2026/01/03 15:36:53.507, 0, 1129 MiB, 40960 MiB
+2026/01/03 15:36:54.507, 0, 2000 MiB, 40960 MiB
+"""
+
+
+def test_a_log_of_nvidia_smi_claims_nothing_beyond_torch(tmp_path: Path) -> None:
+    (tmp_path / "gpu.csv").write_text(SMI)
+    data = Data(tmp_path)
+    (name,) = data.paths()
+    text = shown("waterfall", data, name)
+    parts = stacked(data.ask(data.view(Address("/waterfall", run=name)), "waterfall"))
+
+    assert "beyond torch's allocator" not in text
+    assert "used, by torch or not" in text
+    assert parts["used"].tolist() == [1129 * MIB, 2000 * MIB]
+    assert not parts["outside"].any()
+
+
+def test_reserved_bytes_that_nobody_recorded_are_no_zeros(tmp_path: Path) -> None:
+    """A profile of PyTorch that has no totals: 1 KiB stays allocated, and no segment is known."""
+
+    def event(ts: int, n_bytes: int) -> dict[str, Any]:
+        args = {"Device Type": 1, "Device Id": 0, "Addr": 4096 + abs(n_bytes), "Bytes": n_bytes}
+        return {"ph": "i", "s": "t", "name": "[memory]", "pid": 1, "tid": 1, "ts": ts, "args": args}
+
+    trace = {"schemaVersion": 1, "traceEvents": [event(1, 512), event(2, 1024), event(3, -512)]}
+    (tmp_path / "job.pt.trace.json").write_text(json.dumps(trace))
+    data = Data(tmp_path)
+    (name,) = data.paths()
+    overview = shown("overview", data, name)
+
+    assert not data.view(Address("/overview", run=name)).recording.has_reserved
+    assert overview.count("not recorded") >= 2
+    assert "0 B reserved" not in overview
+    assert "-1.00 KiB" not in overview
+    assert "−1.00 KiB" not in overview
+    assert '"Reserved"' not in shown("peak", data, name)
+
+
 def test_a_leak_is_shown_with_its_line_and_its_rate(world: Data) -> None:
     text = shown("leaks", world, run(world, "bad"))
 

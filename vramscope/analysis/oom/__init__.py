@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.allocator.settings import SMALL_LIMIT
 from vramscope.allocator.state_index import StateIndex
 from vramscope.allocator.state_index.checkpoints import (
     state_from_nearest,
@@ -42,6 +43,7 @@ _SENTENCES = {
     Cause.OUTSIDE: "{lacking} while {share} lay outside of this allocator: other processes, or libraries",
     Cause.PRIVATE_POOL: "{lacking} while {share} were free in private pools, which serve nobody else",
     Cause.OTHER_STREAM: "{lacking} while {share} were free or pending on other streams",
+    Cause.SIZE_CLASS: "{lacking} while {share} were free in segments that serve only {other_size}",
     Cause.NON_TORCH_GROWTH: "{lacking}; what this process holds outside of torch had grown by {share}",
     Cause.LIMIT: "The device had room: this process may reserve {share} (set_per_process_memory_fraction)",
     Cause.UNKNOWN: "What the driver had is not recorded, so the cause is not known",
@@ -55,6 +57,8 @@ _ADVICE = {
     Cause.OUTSIDE: "nvidia-smi tells which processes hold it",
     Cause.PRIVATE_POOL: "Graphs that share one pool, or are captured once, keep less",
     Cause.OTHER_STREAM: "Memory of one stream serves no other: fewer side streams, or frees that wait less",
+    Cause.SIZE_CLASS: "torch keeps requests up to 1 MiB and larger ones in separate segments; empty_cache() "
+    "gives back only segments that are wholly free",
     Cause.NON_TORCH_GROWTH: "Libraries, NCCL buffers or raw cudaMalloc: the waterfall tells since when",
     Cause.LIMIT: "Raise the fraction in set_per_process_memory_fraction, or shrink what is allocated",
     Cause.UNKNOWN: "Look for set_per_process_memory_fraction in the program, and for others in nvidia-smi",
@@ -254,6 +258,7 @@ def _because(why: Cause, room: Room) -> str:
         Cause.FRAGMENTATION: room.free_here,
         Cause.PRIVATE_POOL: room.free_private,
         Cause.OTHER_STREAM: room.free_other_streams,
+        Cause.SIZE_CLASS: room.free_other_sizes,
         Cause.CAPACITY: room.allocated,
         Cause.LIMIT: room.limit,
     }.get(why, 0)
@@ -262,7 +267,8 @@ def _because(why: Cause, room: Room) -> str:
             f"The driver had {format_bytes(room.device_free)}, more than the request needed: either a limit "
             "of this process that is not recorded refused it, or another process held the memory for a moment"
         )
-    said = _SENTENCES[why].format(lacking=lacking, share=format_bytes(share))
+    other_size = "requests above 1 MiB" if room.need <= SMALL_LIMIT else "requests up to 1 MiB"
+    said = _SENTENCES[why].format(lacking=lacking, share=format_bytes(share), other_size=other_size)
     return said + (_beside(room) if why is Cause.CAPACITY else "")
 
 

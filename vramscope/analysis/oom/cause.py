@@ -7,7 +7,7 @@ candidate, in order of certainty, that alone would have been enough.
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,8 @@ class Cause(str, Enum):
     """Enough was free in a private pool (a CUDA graph's, a MemPool's), which serves nobody else."""
     OTHER_STREAM = "other_stream"
     """Enough was free or pending, of other streams."""
+    SIZE_CLASS = "size_class"
+    """Enough was free in segments of the other size class: blocks up to 1 MiB and larger ones share none."""
     OUTSIDE = "outside_torch"
     """Without what lies on the device outside of this allocator; whose it is is not recorded."""
     NON_TORCH_GROWTH = "non_torch_growth"
@@ -80,7 +82,11 @@ class Room:
     largest_here: int
     """Size of the largest of these blocks."""
     free_other_streams: int
+<<<<<<< HEAD
     """Free bytes of other streams and size classes, and bytes pending on a stream, in the same pool."""
+=======
+    """Free blocks of other streams, and blocks that wait for one, in the same pool and size class."""
+>>>>>>> f1
     free_private: int
     """Free bytes of other pools."""
     device_free: int
@@ -99,6 +105,8 @@ class Room:
     """Allocated bytes that grew from step to step, see ``leaks``."""
     is_expandable: bool = False
     """Whether the allocator uses expandable segments."""
+    free_other_sizes: int = 0
+    """Free and pending blocks of the other size class, of any stream, in the same pool."""
 
     @property
     def outside(self) -> int:
@@ -174,6 +182,7 @@ def _cached_of(room: Room) -> tuple[_Candidate, ...]:
         (Cause.FRAGMENTATION, room.free_here, least),
         (Cause.PRIVATE_POOL, room.free_private, least),
         (Cause.OTHER_STREAM, room.free_other_streams, least),
+        (Cause.SIZE_CLASS, room.free_other_sizes, least),
     )
 
 
@@ -211,7 +220,7 @@ def room_at(recording: Recording, event: int, device_free: int, leaked: int = 0)
     capacity = _capacity(recording, samples)
     limit = _limit(recording, settings, capacity)
     fit = fit_of(state, need, settings, place, None)
-    here, others_here, private, largest = _free(state, place, is_large=fit.needed > SMALL_LIMIT)
+    free = _free(state, place, is_large=fit.needed > SMALL_LIMIT)
     allocated = int(state.blocks.size[state.blocks.state == BlockState.ALLOCATED].sum())
     outside, growth, others = _outside(samples)
     if outside < 0 and min(capacity, device_free) >= 0:
@@ -225,10 +234,11 @@ def room_at(recording: Recording, event: int, device_free: int, leaked: int = 0)
         from_driver=fit.from_driver or settings.segment_size(fit.needed),
         allocated=allocated,
         reserved=int(state.segments.size.sum()),
-        free_here=here,
-        largest_here=largest,
-        free_other_streams=others_here,
-        free_private=private,
+        free_here=free.here,
+        largest_here=free.largest,
+        free_other_streams=free.other_streams,
+        free_other_sizes=free.other_sizes,
+        free_private=free.private,
         device_free=device_free,
         capacity=capacity,
         limit=limit,
@@ -259,20 +269,41 @@ def _limit(recording: Recording, settings: Settings, capacity: int) -> int:
     return int(capacity * fraction) if capacity > 0 and fraction is not None else capacity
 
 
+<<<<<<< HEAD
 def _free(state: Snapshot, place: tuple[int, int], *, is_large: bool) -> tuple[int, int, int, int]:
     """Return free bytes that serve, of other streams and classes, of other pools; and the largest serving."""
+=======
+class _Free(NamedTuple):
+    """Free bytes by whom they serve; the names are those of ``Room``."""
+
+    here: int
+    largest: int
+    other_streams: int
+    other_sizes: int
+    private: int
+
+
+def _free(state: Snapshot, place: tuple[int, int], *, is_large: bool) -> _Free:
+    """Count the free bytes at *place* (stream, pool) and elsewhere, for a request of that size class."""
+>>>>>>> f1
     segments, blocks = state.segments, state.blocks
     owner, is_free = blocks.segment, blocks.state == BlockState.INACTIVE
     same_pool = segments.pool[owner] == place[1]
-    serves = same_pool & (segments.stream[owner] == place[0]) & (segments.is_large[owner] == is_large)
-    waits = blocks.state == BlockState.PENDING_FREE
+    same_size = same_pool & (segments.is_large[owner] == is_large)
+    serves = same_size & (segments.stream[owner] == place[0])
+    # Pending blocks wait for another stream, whichever they were allocated on.
+    may_serve = is_free | (blocks.state == BlockState.PENDING_FREE)
 
     def total(rows: NDArray[Any]) -> int:
         return int(blocks.size[rows].sum())
 
-    other = total(same_pool & ~serves & is_free) + total(same_pool & waits)
-    largest = int(blocks.size[serves & is_free].max(initial=0))
-    return total(serves & is_free), other, total(~same_pool & is_free), largest
+    return _Free(
+        here=total(serves & is_free),
+        largest=int(blocks.size[serves & is_free].max(initial=0)),
+        other_streams=total(same_size & may_serve & ~(serves & is_free)),
+        other_sizes=total(same_pool & ~same_size & may_serve),
+        private=total(~same_pool & is_free),
+    )
 
 
 def _sample(recording: Recording, event: int) -> Counters:

@@ -140,7 +140,10 @@ class Waterfall(Table):
         found = [self._bar(of, name, _DIFFERENCE if name == "own_outside" else _DRIVER) for name in names]
         if min(of["own_outside"], of["others"]) < 0 <= of["used"]:
             known = max(of["reserved"], 0) + sum(max(of[name], 0) for name in names)
-            found.append(Bar("outside", max(of["used"] - known, 0), _DIFFERENCE))
+            rest = max(of["used"] - known, 0)
+            # Without torch's reserved bytes, as in a log of nvidia-smi, theirs are in it too.
+            has_reserved = of["reserved"] >= 0
+            found.append(Bar("outside", rest, _DIFFERENCE) if has_reserved else Bar("used", rest, _DRIVER))
         return [*found, self._bar(of, "free", _DRIVER), self._bar(of, "driver", _DRIVER)]
 
     def _bar(self, of: Mapping[str, int], name: str, source: str) -> Bar:

@@ -12,9 +12,14 @@ from typing import Any
 
 
 class AppendFile:
-    """Unbuffered: what ``append`` returned for, the operating system has."""
+    """Unbuffered: what ``append`` returned for, the operating system has.
 
-    __slots__ = ("_fd", "_identity", "_path", "size")
+    An exception may come between any two instructions (Ctrl-C). So the bytes of whole batches and the batch
+    that is being written change together, in one assignment, and how much of a batch is written is asked of
+    the file.
+    """
+
+    __slots__ = ("_fd", "_identity", "_path", "_state")
 
     def __init__(self, path: Path) -> None:
         """Raises OSError."""
@@ -22,26 +27,31 @@ class AppendFile:
         self._fd = self._opened()
         found = os.fstat(self._fd)
         self._identity = found.st_dev, found.st_ino
-        self.size = found.st_size
-        """Bytes of whole batches."""
+        self._state: tuple[int, memoryview | None] = (found.st_size, None)
+
+    @property
+    def size(self) -> int:
+        """Bytes of whole batches, after an interrupted one is finished. Raises OSError."""
+        self._settle()
+        return self._state[0]
 
     def append(self, data: Any) -> int:
         """Add *data* (a buffer) at the end; returns its bytes, or raises OSError with the file as it was.
 
         An exception from a signal handler (Ctrl-C) comes out after the batch is whole: what a caller has
-        handed over once, it must not hand over again.
+        handed over once, it must not hand over again. After several such exceptions at once the batch is
+        finished by the next use of this file.
         """
         rest = memoryview(data).cast("B")
         self._reopen_if_lost()
+        self._settle()
+        self._cut()
+        self._state = (self._state[0], rest)
         try:
-            self._write(rest)
-        except OSError:
-            self._cut()
-            raise
+            self._settle()
         except BaseException:
-            self._finish(rest)
+            self._settle()
             raise
-        self.size += len(rest)
         return len(rest)
 
     def close(self, *, durable: bool) -> None:
@@ -49,6 +59,7 @@ class AppendFile:
         if not self._is_ours():
             return
         try:
+            self._settle()
             if durable:
                 os.fsync(self._fd)
         finally:
@@ -77,19 +88,27 @@ class AppendFile:
             raise OSError(errno.EBADF, "the program closed the file, and it is gone")
         self._fd = self._opened()
 
-    def _write(self, data: memoryview) -> None:
-        """What of *data* is not in the file yet."""
-        while (done := os.lseek(self._fd, 0, os.SEEK_END) - self.size) < len(data):
-            os.write(self._fd, data[done:])
-
-    def _finish(self, data: memoryview) -> None:
+    def _settle(self) -> None:
+        """Finish the batch that is being written, if there is one; after an OSError nothing of it is left."""
+        size, batch = self._state
+        if batch is None:
+            return
         try:
-            self._write(data)
+            self._reopen_if_lost()
+            while (done := os.lseek(self._fd, 0, os.SEEK_END) - size) < len(batch):
+                os.write(self._fd, batch[done:])
         except OSError:
-            self._cut()
-        else:
-            self.size += len(data)
+            if self._is_ours():
+                with suppress(OSError):
+                    os.ftruncate(self._fd, size)
+            self._state = (size, None)
+            raise
+        self._state = (size + len(batch), None)
 
     def _cut(self) -> None:
-        with suppress(OSError):
-            os.ftruncate(self._fd, self.size)
+        """Take away what a failed batch left; the file must then end with the last whole one."""
+        size = self._state[0]
+        if os.lseek(self._fd, 0, os.SEEK_END) > size:
+            os.ftruncate(self._fd, size)
+        if os.lseek(self._fd, 0, os.SEEK_END) != size:
+            raise OSError(errno.EIO, "another program changed the file")

@@ -1,0 +1,167 @@
+"""Which gradients take memory that they need not take: from one step to the next, or twice?"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis import Analysis
+from vramscope.analysis.categories import Assigned, assign
+from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
+from vramscope.analysis.step_and_phase import phases_of, steps_of
+from vramscope.analysis.strategies.gradients import is_bucket
+from vramscope.model.finding import Finding
+from vramscope.model.marks import Category, Phase, Phases
+from vramscope.model.recording import Recording
+from vramscope.units import format_bytes
+
+_LEAST_SHARE = 0.5
+"""Of the steps that train: so many must keep their gradients."""
+_LEAST_STEPS = 3
+_LEAST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class GradientStorage:
+    """Gradients that stay from step to step, and gradients that lie beside DDP's buckets."""
+
+    kept_bytes: int = 0
+    """Gradients that are there when forward begins, in the last step that creates none; 0 where fewer than
+    half of the steps are such steps."""
+    n_steps: int = 0
+    """Steps that keep their gradients from the step before."""
+    copied_bytes: int = 0
+    """The most bytes that gradients and DDP's buckets both had at one moment; 0 where gradients are views."""
+    bucket_bytes: int = 0
+    """DDP's buckets at that moment."""
+
+
+def gradient_storage(recording: Recording) -> GradientStorage:
+    """Gradients that capture knew by identity and that backward allocated; others are not counted.
+
+    Memory of private pools is not counted: a captured CUDA graph needs its gradients where they are.
+    """
+    found = lifetimes(recording)
+    if not len(found) or not len(recording.phases):
+        return GradientStorage()
+    assigned = assign(recording, found)
+    is_gradient = _is_certain(recording, found, assigned)
+    if not is_gradient.any():
+        return GradientStorage()
+    bucket = is_bucket(recording.stacks, found)
+    kept, n_steps = _kept(recording, found, is_gradient, assigned)
+    copied, of_buckets = _copied(recording, found, is_gradient & ~bucket, bucket)
+    return GradientStorage(kept, n_steps, copied, of_buckets)
+
+
+def _is_certain(recording: Recording, found: Allocations, assigned: Assigned) -> NDArray[Any]:
+    is_known = (assigned.category == Category.GRADIENT) & (assigned.label >= 0)
+    phase_at = phases_of(recording.phases, len(recording.trace) + 1)
+    born_in = phase_at[np.maximum(found.alloc_event, 0)]
+    in_backward = (born_in >= 0) & (recording.phases.phase[born_in] == Phase.BACKWARD)
+    is_shared = recording.trace.pool[np.maximum(found.alloc_event, 0)] == 0
+    certain: NDArray[Any] = is_known & (found.alloc_event >= 0) & in_backward & is_shared
+    return certain
+
+
+def _kept(
+    recording: Recording, found: Allocations, is_gradient: NDArray[Any], assigned: Assigned
+) -> tuple[int, int]:
+    """Bytes in the last step that creates no gradient and has some from forward to the optimizer's end."""
+    n_steps = len(recording.steps)
+    any_gradient = assigned.category == Category.GRADIENT
+    creates = np.zeros(n_steps + 1, "?")
+    creates[steps_of(recording.steps, found.alloc_event[any_gradient])] = True
+    start, end = _training_steps(recording.phases, n_steps)
+    n_training = int((start < end).sum())
+    # Few programs keep them, and these have few: a look at each step costs next to nothing.
+    own, kept = found.rows(is_gradient), []
+    for row in np.flatnonzero((start < end) & ~creates[:-1]).tolist():
+        lasts = own.allocated_at(int(start[row])) & own.allocated_at(int(end[row]))
+        kept.append(int(own.block_size[lasts].sum()))
+    kept = [n_bytes for n_bytes in kept if n_bytes]
+    if len(kept) < max(_LEAST_STEPS, _LEAST_SHARE * n_training):
+        return 0, 0
+    return kept[-1], len(kept)
+
+
+def _training_steps(phases: Phases, n_steps: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Events at which each step's first forward begins and its last optimizer ends; the end is 0 for a step
+    without forward, backward and optimizer."""
+    start, end = np.full(n_steps, np.iinfo("i8").max), np.zeros(n_steps, "i8")
+    is_trained = np.zeros(n_steps, "?")
+    forward, backward, optimizer = (
+        (phases.phase == each) & (phases.step >= 0)
+        for each in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+    )
+    np.minimum.at(start, phases.step[forward], phases.start_event[forward])
+    np.maximum.at(end, phases.step[optimizer], phases.end_event[optimizer])
+    is_trained[phases.step[backward]] = True
+    return start, np.where(is_trained, end, 0)
+
+
+def _copied(
+    recording: Recording, found: Allocations, is_gradient: NDArray[Any], bucket: NDArray[Any]
+) -> tuple[int, int]:
+    """At the end of the backward where gradients and buckets together have most, the smaller of both."""
+    if not bucket.any():
+        return 0, 0
+    ends = recording.phases.end_event[recording.phases.phase == Phase.BACKWARD]
+    n_events = len(recording.trace)
+    gradients, buckets = (_level(found.rows(kind), n_events)[ends] for kind in (is_gradient, bucket))
+    both = np.minimum(gradients, buckets)
+    if not len(both):
+        return 0, 0
+    at = int(both.argmax())
+    return int(both[at]), int(buckets[at])
+
+
+def _level(found: Allocations, n_events: int) -> NDArray[Any]:
+    """Allocated bytes of these allocations at every instant."""
+    change = np.zeros(n_events + 1, "i8")
+    np.add.at(change, found.alloc_event + 1, found.block_size)
+    is_freed = found.free_event != ALIVE
+    np.subtract.at(change, found.free_event[is_freed] + 1, found.block_size[is_freed])
+    return np.cumsum(change)
+
+
+def findings(found: GradientStorage) -> list[Finding]:
+    """What stays from step to step, and what is there twice."""
+    said = []
+    if found.kept_bytes >= _LEAST_BYTES:
+        said.append(
+            Finding(
+                kind="gradients_kept",
+                severity="info",
+                claim=f"{format_bytes(found.kept_bytes)} of gradients stay allocated from one step to the "
+                f"next, through forward, in {found.n_steps:,} steps",
+                n_bytes=found.kept_bytes,
+                advice="optimizer.zero_grad(set_to_none=True), or model.zero_grad(), before forward or after "
+                "the optimizer's step lets go of them until backward makes them again",
+                evidence={"steps": found.n_steps},
+            )
+        )
+    if found.copied_bytes >= _LEAST_BYTES:
+        buckets = format_bytes(found.bucket_bytes)
+        said.append(
+            Finding(
+                kind="gradient_copies",
+                severity="info",
+                claim=f"{format_bytes(found.copied_bytes)} of gradients are there a second time in the "
+                f"{buckets} of DistributedDataParallel's buckets",
+                n_bytes=found.copied_bytes,
+                advice="DistributedDataParallel(..., gradient_as_bucket_view=True) keeps them in the buckets "
+                "alone; gradients cannot be detached in place then",
+                evidence={"bucket_bytes": found.bucket_bytes},
+            )
+        )
+    return said
+
+
+ANALYSIS = Analysis(
+    "gradient_storage",
+    "Which gradients take memory that they need not take: from one step to the next, or twice?",
+    gradient_storage,
+    findings,
+)
