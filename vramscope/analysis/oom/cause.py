@@ -82,11 +82,7 @@ class Room:
     largest_here: int
     """Size of the largest of these blocks."""
     free_other_streams: int
-<<<<<<< HEAD
-    """Free bytes of other streams and size classes, and bytes pending on a stream, in the same pool."""
-=======
-    """Free blocks of other streams, and blocks that wait for one, in the same pool and size class."""
->>>>>>> f1
+    """Free bytes of other streams, and bytes pending on a stream, in the same pool and size class."""
     free_private: int
     """Free bytes of other pools."""
     device_free: int
@@ -269,10 +265,6 @@ def _limit(recording: Recording, settings: Settings, capacity: int) -> int:
     return int(capacity * fraction) if capacity > 0 and fraction is not None else capacity
 
 
-<<<<<<< HEAD
-def _free(state: Snapshot, place: tuple[int, int], *, is_large: bool) -> tuple[int, int, int, int]:
-    """Return free bytes that serve, of other streams and classes, of other pools; and the largest serving."""
-=======
 class _Free(NamedTuple):
     """Free bytes by whom they serve; the names are those of ``Room``."""
 
@@ -285,7 +277,6 @@ class _Free(NamedTuple):
 
 def _free(state: Snapshot, place: tuple[int, int], *, is_large: bool) -> _Free:
     """Count the free bytes at *place* (stream, pool) and elsewhere, for a request of that size class."""
->>>>>>> f1
     segments, blocks = state.segments, state.blocks
     owner, is_free = blocks.segment, blocks.state == BlockState.INACTIVE
     same_pool = segments.pool[owner] == place[1]
