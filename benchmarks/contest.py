@@ -98,12 +98,12 @@ class Reader:
 
     @property
     def cpu(self) -> float:
-        """Return the median of the CPU seconds."""
+        """The median of the CPU seconds."""
         return statistics.median(self.cpu_s)
 
     @property
     def memory(self) -> float:
-        """Return the median of the peak memory in MB."""
+        """The median of the peak memory in MB."""
         return statistics.median(self.memory_mb)
 
 

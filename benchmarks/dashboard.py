@@ -43,7 +43,7 @@ class Row(NamedTuple):
     result: str
     budget: str
     is_met: bool | None = None
-    """The promised limit; None if nothing is promised."""
+    """Whether the promise is kept; None if nothing is promised."""
 
     def line(self, trace: str) -> str:
         verdict = {True: "pass", False: "**MISS**", None: ""}[self.is_met]

@@ -32,7 +32,7 @@ CHROMIUM = "/usr/bin/chromium"
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage")
 LOOK_EVERY_S = 0.25
 WARM_S = 45
-"""Start of the measurement of the server's memory: Dash, Plotly and the first answers are loaded by then."""
+"""Seconds before the server's memory is measured: Dash, Plotly and the first answers are loaded by then."""
 MOST_STEPS_PER_S = 5
 TURN_S = 20
 """Seconds for which the pages are open and closed, alternately; longer if steps are long."""
@@ -78,7 +78,7 @@ class Trainer:
 
     @property
     def step_s(self) -> float:
-        """Return the recent duration of a step by the clock."""
+        """The recent duration of a step in seconds, by the clock."""
         ended = [at for at, _ in self.ended[-10:]]
         return (ended[-1] - ended[0]) / max(len(ended) - 1, 1)
 

@@ -9,7 +9,7 @@ from contest import ALL, ALL_ALONE, FLOOR, FLOOR_ALONE, OPEN, OPEN_ALONE, PEAK, 
 LARGE = 5_000_000
 """Number of events of the compared file."""
 _MOST_GROWTH = 1.05
-"""Share by which two runs of the same measurement differ."""
+"""Ratio by which two runs of the same measurement may differ."""
 _LEAST_S = 0.001
 """Least CPU seconds at the smallest size: below it the clock's resolution would look like growth."""
 

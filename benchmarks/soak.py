@@ -30,7 +30,7 @@ _SETTLED_S = 300
 _LOOK_S = 5.0
 _SPARE_S = 300
 _alive: list[object] = []
-"""Bytes that each thread holds at its end, so that the final totals are not 0."""
+"""What each thread still holds at its end, so that the final totals are not 0."""
 _PER_PAIR = 3
 """Number of events of an allocation and its free: alloc, free_requested, free_completed."""
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 _SPARE_S = 240
 _alive: list[object] = []
-"""Bytes that each thread holds at its end, so that the final totals are not 0."""
+"""What each thread still holds at its end, so that the final totals are not 0."""
 
 
 def main() -> int:
