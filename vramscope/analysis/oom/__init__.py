@@ -29,7 +29,7 @@ from vramscope.model.trace import Action
 from vramscope.units import format_bytes
 
 # A batch-size search fails a few times; a program that fails all the time would fill the page.
-_MOST_TOLD = 5
+_MOST_FINDINGS = 5
 _WORTH_AN_INDEX = 5
 
 
@@ -122,7 +122,7 @@ def oom(recording: Recording) -> Failures:
         stack_id=trace.stack_id[events],
         where=_where(recording, events),
         rooms=_rooms(recording, events),
-        holders=tuple(in_use_at(recording, events[-_MOST_TOLD:].tolist())),
+        holders=tuple(in_use_at(recording, events[-_MOST_FINDINGS:].tolist())),
         modules=modules_at(recording.marks, events),
     )
 
@@ -135,8 +135,8 @@ def _rooms(recording: Recording, events: NDArray[Any]) -> tuple[Room | None, ...
     grown = leaks(recording)
     # Without steps a loop is inferred, and a model that is being loaded grows in one too.
     leaked = sum(leak.n_bytes for leak in grown.leaks) if grown.has_steps else 0
-    unsaid = [None] * len(pairs[:-_MOST_TOLD])
-    return (*unsaid, *(room_at(recording, event, free, leaked) for event, free in pairs[-_MOST_TOLD:]))
+    unknown = [None] * len(pairs[:-_MOST_FINDINGS])
+    return (*unknown, *(room_at(recording, event, free, leaked) for event, free in pairs[-_MOST_FINDINGS:]))
 
 
 def _largest_free(recording: Recording, events: NDArray[Any]) -> list[int]:
@@ -189,7 +189,7 @@ def _where(
 
 def findings(failures: Failures) -> list[Finding]:
     """Return a finding for each of the last failures."""
-    rows = range(len(failures))[-_MOST_TOLD:]
+    rows = range(len(failures))[-_MOST_FINDINGS:]
     return [_finding(failures, row) for row in rows]
 
 
@@ -262,8 +262,8 @@ def _because(why: Cause, room: Room) -> str:
             f"The driver had {format_bytes(room.device_free)}, more than the request needed: either a limit "
             "of this process that is not recorded refused it, or another process held the memory for a moment"
         )
-    said = _SENTENCES[why].format(lacking=lacking, share=format_bytes(share))
-    return said + (_beside(room) if why is Cause.CAPACITY else "")
+    sentence = _SENTENCES[why].format(lacking=lacking, share=format_bytes(share))
+    return sentence + (_beside(room) if why is Cause.CAPACITY else "")
 
 
 def _beside(room: Room) -> str:
