@@ -1,4 +1,4 @@
-"""One variant of ``overhead.py`` in a process of its own: blocks of steps without and with it, in turns.
+"""One variant of ``overhead.py`` in a process of its own: blocks of steps without and with it alternate.
 
     python benchmarks/_overhead_child.py '{"variant": "events", "pairs": 5, …}'
 
@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 
 DEPTH = 25
-"""Python frames above an allocation, as in a real training."""
+"""Number of Python frames above an allocation, as in a real training."""
 
 Context = Callable[[Path], AbstractContextManager[Any]]
 
 
 class Block(nn.Module):
-    """One of a transformer, attention written out: the same operators on every machine."""
+    """One block of a transformer with attention written out: the same operators on every machine."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -37,14 +37,14 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attention, then the two linear layers."""
+        """Apply attention, then the two linear layers."""
         query, key, value = self.qkv(self.norm(x)).chunk(3, dim=-1)
         x = x + self.out(torch.softmax(query @ key.transpose(1, 2), dim=-1) @ value)
         return x + self.down(torch.relu(self.up(x)))
 
 
 class Training:
-    """A transformer and its optimizer."""
+    """A transformer with its optimizer."""
 
     def __init__(self, device: str, width: int, n_blocks: int, batch: tuple[int, int]) -> None:
         self.model = nn.Sequential(*(Block(width) for _ in range(n_blocks))).to(device)
@@ -53,14 +53,14 @@ class Training:
         self._device = device
 
     def step(self) -> None:
-        """One training step."""
+        """Run one training step."""
         self.model(torch.randn(self._shape, device=self._device)).pow(2).mean().backward()
         self._optimizer.step()
         self._optimizer.zero_grad()
 
 
 def measured(asked: dict[str, Any]) -> dict[str, Any]:
-    """Seconds per step without and with the variant, in pairs; what its two ends took; host memory."""
+    """Return seconds per step without and with the variant, in pairs; its start and end; host memory."""
     device = asked["device"]
     training = Training(device, asked["width"], asked["blocks"], tuple(asked["batch"]))
     context = _variant(asked["variant"], training.model)
@@ -97,7 +97,7 @@ def measured(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _steps(training: Training, device: str, n: int) -> list[float]:
-    """Seconds of each; the device is waited for at the end of each, with and without us alike."""
+    """Return the seconds of each step; each waits for the device at its end, with and without us alike."""
     found = []
     for _ in range(n):
         start = time.perf_counter()
@@ -109,7 +109,7 @@ def _steps(training: Training, device: str, n: int) -> list[float]:
 
 
 def _per_event(context: Context, folder: Path, device: str, n_events: int) -> dict[str, float]:
-    """Microseconds of CPU per allocator event: while it happens, and to hand it over on leaving.
+    """Return microseconds of CPU per allocator event: while it happens, and to write it at the end.
 
     An allocation and its free are three events: made, free asked for, free done.
     """
@@ -172,7 +172,7 @@ def _counters(directory: Path) -> AbstractContextManager[Any]:
 
 @contextmanager
 def _history(_: Path) -> Iterator[None]:
-    """As ours is set, with Python stacks; and the snapshot for which one records it."""
+    """Record torch's own history with the same settings and Python stacks, and take the snapshot."""
     torch.cuda.memory._record_memory_history(max_entries=250_000, stacks="python")
     try:
         yield
@@ -186,7 +186,7 @@ def _profiler(_: Path) -> AbstractContextManager[Any]:
 
 
 def _traceml(model: nn.Module) -> Context:
-    """TraceML's own step around every step of ours."""
+    """Wrap every step in TraceML's own step."""
     import traceml_ai
 
     traceml_ai.init()
@@ -208,7 +208,7 @@ def _traceml(model: nn.Module) -> Context:
 
 
 def main() -> None:
-    """Measure what was asked for."""
+    """Measure the requested variant."""
     asked = json.loads(sys.argv[1])
     sys.path.extend(asked["path"])  # last, so that a peer's NumPy replaces none
     if asked["device"] == "cuda":

@@ -60,7 +60,7 @@ class RootMeanSquare(nn.Module):
 
 
 class LlamaLayer(nn.Module):
-    """Norms by hand, rotated places, torch's own attention, a gated MLP."""
+    """Norms by hand, rotary position embeddings, torch's own attention, a gated MLP."""
 
     def __init__(self, width: int, n_heads: int) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class Mixer(nn.Module):
 
 
 class WaveBlock(nn.Module):
-    """tanh times sigmoid, and two sums."""
+    """A gated unit: tanh times sigmoid, and two sums."""
 
     def __init__(self, width: int, dilation: int) -> None:
         super().__init__()
@@ -217,4 +217,4 @@ UNSEEN = {
     "mobile (inverted bottlenecks)": (Mobile, lambda n: _pictures(64, n), 32),
     "scores (contrastive)": (Scores, lambda n: torch.randn(n, 64, device="cuda"), 2048),
 }
-"""Name: ``make(is_checkpointed)``, ``batch(n)``, and its n."""
+"""Programs by name: ``make(is_checkpointed)``, ``batch(n)``, and the n to use."""

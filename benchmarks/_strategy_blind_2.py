@@ -13,7 +13,7 @@ def run(block: nn.Module, is_checkpointed: bool, *inputs: Any) -> Tensor:
 
 
 class Dense(nn.Module):
-    """Every layer takes all that came before, joined."""
+    """Every layer takes the concatenated results of all layers before it."""
 
     def __init__(self, is_checkpointed: bool) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Variational(nn.Module):
 
 
 class Pair(nn.Module):
-    """Two towers, and a score for each pair of the batch: bytes with the square of the batch."""
+    """Two towers, and a score for each pair of the batch: bytes grow quadratically with the batch."""
 
     def __init__(self, _: bool) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Pair(nn.Module):
 
 
 class Cross(nn.Module):
-    """A few vectors look at a long input, by einsum."""
+    """A few latent vectors attend to a long input, by einsum."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Perceiver(nn.Module):
 
 
 class Points(nn.Module):
-    """Layers of each point, then the maximum over all points."""
+    """Layers on each point, then the maximum over all points."""
 
     def __init__(self, _: bool) -> None:
         super().__init__()
@@ -156,4 +156,4 @@ UNSEEN = {
     "points": (Points, lambda n: torch.randn(n, 3, 1024, device="cuda"), 16),
     "encoder layers, norms first": (Vectors, lambda n: _pictures(64, n), 48),
 }
-"""Name: ``make(is_checkpointed)``, ``batch(n)``, and its n."""
+"""Programs by name: ``make(is_checkpointed)``, ``batch(n)``, and the n to use."""

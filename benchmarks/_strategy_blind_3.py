@@ -53,7 +53,7 @@ class Gated(nn.Module):
 
 
 class Pyramid(nn.Module):
-    """Down, up again by interpolation, and sums across."""
+    """Downsampling, upsampling by interpolation, and sums of skip connections."""
 
     def __init__(self, _: bool) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Pyramid(nn.Module):
 
 
 class ConvBlock(nn.Module):
-    """Convolutions of speech: a gate, a convolution of each channel, a swish; then attention of torch."""
+    """Convolutions for speech: a gate, a depthwise convolution, a swish; then torch's attention."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Speech(nn.Module):
 
 
 class LinearLayer(nn.Module):
-    """Attention without a softmax: features above zero, and sums along the sequence."""
+    """Attention without a softmax: positive features, and sums along the sequence."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -165,4 +165,4 @@ UNSEEN = {
     ),
     "bags of words": (Bags, lambda n: torch.randint(30_000, (n, 4, 20), device="cuda"), 256),
 }
-"""Name: ``make(is_checkpointed)``, ``batch(n)``, and its n."""
+"""Programs by name: ``make(is_checkpointed)``, ``batch(n)``, and the n to use."""

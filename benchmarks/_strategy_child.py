@@ -1,6 +1,6 @@
-"""``python _strategy_child.py FOLDER GROUP NAME``: one model, as it is and with each strategy.
+"""Trains one model, unchanged and with each strategy: ``python _strategy_child.py FOLDER GROUP NAME``.
 
-``FOLDER/HOW.json`` is torch's own peak of each run; ``FOLDER/plain`` is the recording of the run as it is.
+``FOLDER/HOW.json`` is torch's own peak of each run; ``FOLDER/plain`` is the recording of the unchanged run.
 """
 
 import gc

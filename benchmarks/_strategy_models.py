@@ -1,6 +1,6 @@
-"""Programs that people have: attention by hand, the demo's model, nanoGPT, and models of transformers.
+"""Typical programs: attention written by hand, the demo's model, nanoGPT, and models of transformers.
 
-Those that are not installed are left out: nanoGPT's ``model.py`` is looked for in ``$NANOGPT``.
+Models that are not installed are left out; nanoGPT's ``model.py`` is expected in ``$NANOGPT``.
 """
 
 import importlib.util
@@ -133,4 +133,4 @@ KNOWN = {
     "transformers BERT, eager": (bert_by_hand, words(4000, 256), 12),
     "transformers GPT-2": (gpt2, words(4000, 256), 12),
 }
-"""Name: ``make(is_checkpointed)``, ``batch(n)``, and its n."""
+"""Programs by name: ``make(is_checkpointed)``, ``batch(n)``, and the n to use."""

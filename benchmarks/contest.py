@@ -1,8 +1,8 @@
-"""Who reads snapshots, and how is each of them run?
+"""The programs that read snapshots, and how each of them is run.
 
-Every reader opens the file in a process of its own. What counts is CPU time (user and system, children
-included) and the most memory held. Peers come from PyPI into environments of their own under
-``.cache/peers``, or are left out.
+Every reader opens the file in a process of its own. The measures are CPU time (user and system, including
+children) and peak memory. Peers come from PyPI into environments of their own under ``.cache/peers``, or are
+left out.
 """
 
 import os
@@ -31,11 +31,11 @@ WARM = ", from its cache"
 FLOOR_ALONE, OPEN_ALONE = "pickle.load, the call alone", "vramscope: open, the call alone"
 ALL_ALONE = f"vramscope: all {len(growth.ANALYSES)} analyses alone, of the converted trace"
 SLOW_S = 5
-"""Who takes longer is run in the first round only: what disturbs for a moment is small beside that."""
+"""Seconds above which a reader runs in the first round only: a short disturbance is small beside that."""
 SETTLED_S = 2.5
-"""vramscope keeps no conversion of a file that changed just now."""
+"""Seconds to wait: vramscope keeps no conversion of a file that has just changed."""
 PEERS = {"ptmem": "ptmem", "pt-snap-cli": "pt-snap"}
-"""Distribution and command. (stormlog reads what it recorded itself, not torch's snapshots.)"""
+"""Distribution and command of each peer (stormlog reads only its own recordings, not torch's snapshots)."""
 
 _PRINTED = "stdout"
 
@@ -69,15 +69,15 @@ class Reader:
     name: str
     command: Sequence[str]
     is_warm: bool = False
-    """Whether it ran on the same file before, and may have kept something."""
+    """Whether it ran on the same file before, and may use a cache."""
     is_alone: bool = False
-    """Whether it prints the CPU seconds that count, without those of starting up."""
+    """Whether it prints the CPU seconds that count, without those of its start."""
     cpu_s: list[float] = field(default_factory=list)
     memory_mb: list[float] = field(default_factory=list)
     failure: str = ""
 
     def run(self, file: Path) -> None:
-        """Once more, unless it failed before, or is so slow that once is enough."""
+        """Run it once more, unless it failed before, or is so slow that one run is enough."""
         if self.failure or (self.cpu_s and self.cpu_s[0] > SLOW_S):
             return
         with tempfile.TemporaryDirectory(dir=file.parent) as out:
@@ -98,17 +98,20 @@ class Reader:
 
     @property
     def cpu(self) -> float:
-        """Seconds; the median."""
+        """The median of the CPU seconds."""
         return statistics.median(self.cpu_s)
 
     @property
     def memory(self) -> float:
-        """MB; the median."""
+        """The median of the peak memory in MB."""
         return statistics.median(self.memory_mb)
 
 
 def _waited(command: Sequence[str], home: Path) -> tuple[int, Any]:
-    """Exit status, and what the process and its children used. A home of its own: nobody finds a cache."""
+    """Return exit status and resource usage of a process and its children.
+
+    The process has a home folder of its own, so that it finds no cache.
+    """
     environment = {**os.environ, "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), "NO_COLOR": "1"}
     # Peers come compiled by pip; ours lies here as source.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -131,7 +134,7 @@ def _waited(command: Sequence[str], home: Path) -> tuple[int, Any]:
 
 
 def readers(peers: Mapping[str, Path]) -> list[Reader]:
-    """All that can be run here."""
+    """Return every reader that can run here."""
     python = sys.executable
     found = [
         Reader(FLOOR, [python, "-c", _PICKLE, "FILE"]),
@@ -180,7 +183,7 @@ def _alone(first: str, call: str) -> str:
 
 
 def peers() -> dict[str, Path]:
-    """The commands of the peers that could be installed, each in its own environment."""
+    """Return the commands of the peers that could be installed, each in its own environment."""
     found = {}
     for distribution, command in PEERS.items():
         place = CACHE / "peers" / distribution

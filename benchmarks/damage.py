@@ -1,4 +1,4 @@
-"""Is a damaged recording ever shown as whole? Damages thousands of copies and looks at what each one shows.
+"""Damages thousands of copies of recordings, and checks that none of them is shown as whole.
 
     make bench-damage
     python benchmarks/damage.py --copies 2000 --seed 0
@@ -10,11 +10,11 @@ in one class. The last three must be empty:
 - same: every column of every table is the undamaged one's;
 - refused: one error that names the file;
 - noted: something differs, and a note that the undamaged recording does not have says so;
-- silent: something differs, and nothing says so;
+- silent: something differs, without a note;
 - traceback: an error that is no refusal; hang: no answer within 20 seconds.
 
-Beside them, for comparison: one that was killed, one in parts, and the same recordings as they were written
-before there were checksums (all of these say that they carry none; that is not counted as a note here).
+For comparison it also damages a recording that was killed, one in parts, and the same recordings as written
+before checksums existed (all of these note that they have none, which does not count as a note here).
 """
 
 import argparse
@@ -56,7 +56,7 @@ _COPIES_PER_PROCESS = 100
 _N_FLUSHES = 8
 
 Damage = Callable[[random.Random, Path, Path], str]
-"""Damages a rank's directory, given another recording's; what it did."""
+"""A function that damages a rank's directory, given another recording's, and returns what it did."""
 
 
 # ------------------------------------------------------------------------------ recordings
@@ -105,7 +105,7 @@ def _stack_rows(recording: Recording) -> list[tuple[int, str, str, int]]:
 
 
 def make_recordings(home: Path) -> dict[str, list[Path]]:
-    """Group → its recordings."""
+    """Return the recordings of each group."""
     started = time.time_ns()
     groups: dict[str, list[Path]] = {
         "with checksums": [],
@@ -147,7 +147,7 @@ def _overwrite(chance: random.Random, path: Path, n_bytes: int) -> str:
 
 
 def _ends(path: Path) -> list[int]:
-    """Where the messages of a stream end, by Arrow's own reader."""
+    """Return the ends of the messages of a stream, by Arrow's own reader."""
     import pyarrow as pa
 
     found = [0]
@@ -315,7 +315,7 @@ DAMAGES: tuple[Damage, ...] = (
 
 
 def content(run: Path) -> tuple[str, set[str]]:
-    """A digest of everything that a run holds but its notes, and the notes."""
+    """Return a digest of everything in a run except its notes, and the notes."""
     found = vramscope.load(run)
     digest = hashlib.sha256()
     for part in _parts((found.outcome, found.error, found.recordings)):
@@ -346,7 +346,7 @@ def _parts(value: Any) -> Iterator[bytes]:
 
 
 def look(run: Path, whole: tuple[str, set[str]]) -> str:
-    """The class of a damaged copy, with a traceback's last line."""
+    """Return the class of a damaged copy, with a traceback's last line."""
     try:
         digest, notes = content(run)
         if digest == whole[0]:
@@ -362,13 +362,13 @@ def look(run: Path, whole: tuple[str, set[str]]) -> str:
 
 
 def _report(run: Path) -> None:
-    """Every analysis of a report; raises what it raises."""
+    """Run every analysis of a report; exceptions pass through."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         command_line(["--debug", "report", str(run)])
 
 
 def examine(recordings: list[Path], seed: int, first: int, end: int) -> Iterator[tuple[str, str]]:
-    """Class and damage of the copies *first* to *end* of a seed."""
+    """Return class and damage of the copies [first, end) of a seed."""
     whole = {run: content(run) for run in recordings}
     with tempfile.TemporaryDirectory() as directory:
         for number in range(first, end):
@@ -394,7 +394,7 @@ def _too_long(*_: object) -> None:
 
 
 def run_apart(recordings: list[Path], seed: int, n_copies: int) -> list[tuple[str, str]]:
-    """All copies of one seed, in processes that may hang or crash."""
+    """Check all copies of one seed, in processes that may hang or crash."""
     found = []
     for first in range(0, n_copies, _COPIES_PER_PROCESS):
         end = min(first + _COPIES_PER_PROCESS, n_copies)
@@ -421,7 +421,7 @@ def run_apart(recordings: list[Path], seed: int, n_copies: int) -> list[tuple[st
 
 
 def main() -> int:
-    """The number of copies in the classes that must be empty."""
+    """Return the number of copies in the classes that must be empty."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--copies", type=int, default=2000)
     parser.add_argument("--others", type=int, default=200, help="copies of each group for comparison")

@@ -1,9 +1,9 @@
-"""Measure the dashboard as a person meets it, in Debian's Chromium: paint, every move, the wire, the heap.
+"""Measure the dashboard as a user sees it, in Debian's Chromium: paint, every interaction, traffic and heap.
 
-Traces come from ``generate.py``, and a real file of several devices from beside the repository where it is
-there. Server figures are CPU milliseconds of the serving thread per request; of the browser's wall times only
-the first paint is judged, whose budget is generous: machines are noisy. Exact are every maximum shown and
-every band under the pointer, or it is a miss.
+Traces come from ``generate.py``, and a real file of several devices from beside the repository if it exists.
+Server figures are CPU milliseconds of the serving thread per request. Of the browser's wall times only the
+first paint is judged, with a generous budget: machines are noisy. Every maximum shown and every band under
+the pointer has to be exact; anything else counts as a miss.
 
     python benchmarks/dashboard.py --events 1000000,5000000 --out RESULTS.md
 """
@@ -32,18 +32,18 @@ N_ZOOMS, N_PROBES, N_SCRUBS = 50, 200, 40
 PAINT_MS, CPU_MS, WIRE_BYTES, HEAP_MB = 2000, 100, 250_000, 300
 SNAPSHOTS = Path(__file__).parents[2] / "shared" / "snapshots"
 REAL = ("snap_t210_compiled_ce_8dev.pickle", "snap_t211_train_22k.pickle")
-"""Of eight devices, one of which did something; and the longest of one."""
+"""A file of eight devices, one of which was used; and the longest file of one device."""
 PLOT = "document.querySelector('#{}-graph .js-plotly-plot')"
 
 
 class Row(NamedTuple):
-    """A line of the table."""
+    """A row of the result table."""
 
     what: str
     result: str
     budget: str
     is_met: bool | None = None
-    """None where nothing is promised."""
+    """Whether the promise is kept; None if nothing is promised."""
 
     def line(self, trace: str) -> str:
         verdict = {True: "pass", False: "**MISS**", None: ""}[self.is_met]
@@ -72,24 +72,24 @@ class Meter:
         server.wsgi_app = app
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Start the measurement again."""
         self.cpu_ms.clear()
         self.n_bytes.clear()
 
     def worst(self, path: str) -> tuple[float, float, int]:
-        """CPU ms (median, 95th percentile) and the largest answer in bytes."""
+        """Return CPU ms (median, 95th percentile) and the largest response in bytes."""
         cpu = self.cpu_ms.get(path, [0.0])
         return float(np.median(cpu)), float(np.percentile(cpu, 95)), max(self.n_bytes.get(path, [0]))
 
 
 class Visit:
-    """A browser on one run."""
+    """A browser that shows one run."""
 
     def __init__(self, page: Any, base: str, run: str) -> None:
         self.page, self.base, self.run = page, base, run
 
     def until(self, expression: str, arg: Any = None) -> Any:
-        """Until true; the policy forbids wait_for_function's eval."""
+        """Wait until the expression is true; the page's policy forbids the eval of wait_for_function."""
         for _ in range(1200):
             found = self.page.evaluate(expression, arg)
             if found:
@@ -98,11 +98,11 @@ class Visit:
         raise AssertionError(f"never true: {expression}")
 
     def open(self, path: str, query: str = "") -> None:
-        """A page of the run."""
+        """Open a page of the run."""
         self.page.goto(f"{self.base}{path}?run={self.run}{query}")
 
     def heap_mb(self) -> float:
-        """JavaScript's heap after a collection."""
+        """Return the size of JavaScript's heap after a collection."""
         client = self.page.context.new_cdp_session(self.page)
         client.send("HeapProfiler.collectGarbage")
         return float(client.send("Runtime.getHeapUsage")["usedSize"]) / 1e6
@@ -143,7 +143,7 @@ def _generated(folder: Path, n_events: int) -> Path:
 
 
 def measure(file: Path) -> list[Row]:
-    """Rows of the table for one file."""
+    """Return the rows of the result table for one file."""
     from playwright.sync_api import sync_playwright
     from werkzeug.serving import make_server
 
@@ -232,7 +232,7 @@ def _cost(what: str, meter: Meter, path: str) -> Row:
 
 
 def _bands(visit: Visit, meter: Meter, data: Data) -> list[Row]:
-    """Zooms into the allocations; at random pixels the id is held against a count of what is live."""
+    """Zoom into the allocations, and compare the id at random pixels with a count of live blocks."""
     visit.open("/allocations", "&axis=events")
     ready = "window.vramscope.rasterOf('al-graph') ? 1 : 0"
     visit.until(ready)

@@ -1,9 +1,9 @@
-"""Watch a training live: how far behind is the page, what of it stays, what does it cost the training?
+"""Watch a training live: the lag of the page, what it keeps of the user's choices, the cost for the training.
 
-The demo's training writes, on one core as a training on a GPU does; ``vramscope serve`` runs as a process of
-its own; Debian's Chromium shows two pages, one of them zoomed, with an instant chosen. The lag is exact: for
-how long had the files held events that the page did not show? Afterwards pages are opened and left in turn:
-what a step costs the training is its processor time, for wall time on shared cores says nothing below 10 %.
+The demo's training writes on one core, as a training on a GPU does; ``vramscope serve`` runs as a process of
+its own; Debian's Chromium shows two pages, one of them zoomed, with an instant chosen. The lag is exact: the
+time for which the files have held events that the page does not show. Afterwards pages are opened and left
+alternately. The cost of a step is processor time: wall time on shared cores decides nothing below 10 %.
 
     python benchmarks/dashboard_live.py --seconds 600 --pairs 6
 """
@@ -32,10 +32,10 @@ CHROMIUM = "/usr/bin/chromium"
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage")
 LOOK_EVERY_S = 0.25
 WARM_S = 45
-"""Of the server's memory: Dash, Plotly and the first answers are there by then."""
+"""Seconds before the server's memory is measured: Dash, Plotly and the first answers are loaded by then."""
 MOST_STEPS_PER_S = 5
 TURN_S = 20
-"""The pages are open, and away, for so long in turn; longer where steps are long."""
+"""Seconds for which the pages are open and closed, alternately; longer if steps are long."""
 STEPS_A_TURN = 5
 ZOOM = (100, 900)
 PLOT = "document.querySelector('#ov-graph .js-plotly-plot')"
@@ -44,7 +44,7 @@ BUDGET_LAG_S, BUDGET_MB, BUDGET_STEP = 2.0, 20.0, 0.01
 
 
 class Look(NamedTuple):
-    """What was so at one time: events in the files, events on the page, the server's memory in MB."""
+    """A sample of one time: events in the files, events on the page, the server's memory in MB."""
 
     at_s: float
     on_disk: int
@@ -53,7 +53,7 @@ class Look(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What a user had set on the second page: the zoom, the heading of the chosen instant, its line."""
+    """The user's choices on the second page: the zoom, the heading of the chosen instant, its line."""
 
     zoom: tuple[float, ...]
     heading: str
@@ -62,13 +62,13 @@ class Kept(NamedTuple):
 
 @dataclass
 class Trainer:
-    """The training; when each step ended, by the clock and by its processor time."""
+    """The training process, with the end of each step by the clock and by processor time."""
 
     process: "subprocess.Popen[str]"
     ended: list[tuple[float, float]] = field(default_factory=list)
 
     def listen(self) -> None:
-        """Note every step as it is told."""
+        """Note every step that the training prints."""
         Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
@@ -78,12 +78,12 @@ class Trainer:
 
     @property
     def step_s(self) -> float:
-        """By the clock, of late."""
+        """The recent duration of a step in seconds, by the clock."""
         ended = [at for at, _ in self.ended[-10:]]
         return (ended[-1] - ended[0]) / max(len(ended) - 1, 1)
 
     def steps(self, stretches: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
-        """Of the steps wholly in *stretches*: seconds by the clock and of the processor."""
+        """Return seconds by the clock and of the processor, for the steps that lie wholly in *stretches*."""
         pairs = zip(self.ended[:-1], self.ended[1:], strict=True)
         inside = [
             (one, other)
@@ -155,7 +155,7 @@ def _open(page: Any, url: str) -> None:
 
 
 def _set(page: Any) -> Kept:
-    """Zoom as by dragging, then choose an instant by a click."""
+    """Zoom in by dragging, then choose an instant by a click."""
     page.bring_to_front()
     keys = {"xaxis.range[0]": ZOOM[0], "xaxis.range[1]": ZOOM[1]}
     page.evaluate(f"keys => Plotly.relayout({PLOT}, keys)", keys)
@@ -193,7 +193,7 @@ def _memory_mb(process: int) -> float:
 
 
 def cpu_s(process: int) -> float:
-    """Processor time of all threads of a process, in nanoseconds' resolution."""
+    """Return the processor time of all threads of a process, with a resolution of nanoseconds."""
     tasks = Path(f"/proc/{process}/task").glob("*/schedstat")
     return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
@@ -219,7 +219,7 @@ def _judged(is_met: bool) -> str:
 
 
 def _lags(looks: list[Look]) -> list[float]:
-    """Seconds since the files first held more than the page shows, at each look."""
+    """Return the seconds since the files first held more than the page shows, at each sample."""
     first, lags = 0, []
     for now in looks:
         while looks[first].on_disk <= now.shown and looks[first].at_s < now.at_s:
@@ -235,7 +235,7 @@ def _still(before: Kept, after: Kept) -> Iterator[str]:
 
 
 def _turns(pages: tuple[Any, ...], url: str, n_pairs: int, turn_s: float) -> tuple[list[Any], list[Any]]:
-    """When the pages were away, and when they followed."""
+    """Return when the pages were closed, and when they followed the run."""
     away, there = [], []
     for _ in range(n_pairs):
         for page in pages:
@@ -270,7 +270,7 @@ def _cost(trainer: Trainer, away: list[Any], there: list[Any]) -> Iterator[str]:
 
 
 def _uncertain(one: list[float], other: list[float]) -> float:
-    """Of the ratio of two medians, one standard error."""
+    """Return one standard error of the ratio of two medians."""
     errors = [1.25 * np.std(each) / np.sqrt(len(each)) / np.median(each) for each in (one, other)]
     return float(np.hypot(*errors))
 

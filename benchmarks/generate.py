@@ -1,8 +1,8 @@
-"""Write a snapshot as torch's ``_dump_snapshot`` would, of a program that never ran.
+"""Write a snapshot like that of torch's ``_dump_snapshot``, for a program that never ran.
 
-A transformer is trained for as many steps as the events asked for need. Our model of the caching allocator
-serves it, so addresses, splits, segments and the final state agree with the trace. The same arguments give
-the same file.
+A simulated transformer trains for as many steps as the requested number of events needs. Our model of the
+caching allocator serves it, so addresses, splits, segments and the final state agree with the trace. The same
+arguments give the same file.
 
     python benchmarks/generate.py --events 1000000 OUT.pickle
 """
@@ -75,7 +75,7 @@ class CallStacks:
 
 
 class DeviceProgram:
-    """What one device's allocator is asked for, and what torch would record of it."""
+    """The requests to one device's allocator, and what torch would record of them."""
 
     def __init__(self, device: int, seed: int, stacks: CallStacks) -> None:
         self.device = device
@@ -92,7 +92,7 @@ class DeviceProgram:
         self._leaked: list[int] = []
 
     def train(self, n_events: int, leak_bytes: int = 0) -> None:
-        """Steps, until there are at least *n_events* entries; stops between two operations."""
+        """Run steps until there are at least *n_events* entries; stops between two operations."""
         steps = self._steps(leak_bytes)
         while len(self.entries) < n_events:
             next(steps)
@@ -203,7 +203,7 @@ class DeviceProgram:
         self._mark("END", "Optimizer.zero_grad#AdamW.zero_grad")
 
     def segments(self) -> list[dict[str, Any]]:
-        """The final state, as torch lists it."""
+        """Return the final state in torch's format."""
         state = self._allocator.snapshot(len(self.entries), self._clock * 1000)
         found = [self._segment(state, row) for row in range(len(state.segments))]
         columns = [column.tolist() for _, column in state.blocks.columns()]
@@ -249,7 +249,7 @@ def _add_totals(segment: dict[str, Any]) -> None:
 
 
 def snapshot(n_events: int, *, n_devices: int = 1, leak_bytes: int = 0, seed: int = 0) -> dict[str, Any]:
-    """What ``torch.cuda.memory._snapshot()`` (2.11) would return: at least *n_events*, over all devices."""
+    """Return a dict like ``torch.cuda.memory._snapshot()`` (2.11), with at least *n_events* in all."""
     stacks = CallStacks()
     programs = [DeviceProgram(device, seed, stacks) for device in range(n_devices)]
     for program in programs:

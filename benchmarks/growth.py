@@ -1,9 +1,9 @@
-"""How does each analysis grow with the trace? Run as a script it measures one file and prints JSON.
+"""Measures how the time of each analysis grows with the trace; as a script it measures one file as JSON.
 
-Every question is asked once for nothing, which pays for imports; then several times, and the least counts:
-what it takes where nothing else runs. Before each time the processor's caches are filled with something else:
-a user asks once, and columns of a short trace that lie ready since the last time would make a long one look
-slow. Recordings remember no answers, so there are none to forget.
+Every analysis runs once without counting, which pays for imports; then several times, and the least time
+counts: what it takes if nothing else runs. Before each run the processor's caches are filled with other data:
+a user asks once, and columns of a short trace that are still cached would make a long trace look slow.
+Recordings keep no answers, so there are none to clear.
 """
 
 import gc
@@ -49,7 +49,7 @@ CACHES = 64 << 20
 
 
 def measure(path: Path) -> dict[str, float]:
-    """CPU seconds of opening, each analysis, and a state at a random moment; memory in MB at its highest.
+    """Return CPU seconds of opening, each analysis, and a state at a random moment; peak memory in MB.
 
     Opening is measured once, in a process that has opened nothing yet; all else as the module says.
     """
@@ -79,7 +79,7 @@ def _highest_mb() -> float:
 
 
 def least(ask: Callable[[], Any]) -> float:
-    """CPU seconds of the quickest of several times."""
+    """Return the CPU seconds of the fastest of several runs."""
     taken = []
     for _ in range(REPEATS):
         gc.collect()
@@ -101,7 +101,7 @@ def _states(index: StateIndex, n_events: int) -> dict[str, float]:
 
 
 def table(measured: Mapping[int, Mapping[str, float]]) -> str:
-    """Markdown; the last column: how many times more than linear it grew from the first size to the last."""
+    """Return a Markdown table; its last column is the growth from first to last size, relative to linear."""
     sizes = sorted(measured)
     first, last = measured[sizes[0]], measured[sizes[-1]]
     lines = [

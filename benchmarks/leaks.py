@@ -1,8 +1,8 @@
-"""Which seeded leaks are found, by which step, and how right; and what is said of loops where nothing leaks.
+"""Measures which seeded leaks are found, at which step and how correctly, and the verdicts on clean loops.
 
-``make bench-leaks``. The scripts are those of tests/leaks; what is right stands in their comments. The
-hold-out was written before the detector was first run, the trial and the unseen before it was run on programs
-of that kind.
+Run it with ``make bench-leaks``. The scripts are those of tests/leaks; the right answers stand in their
+comments. The hold-out was written before the detector first ran, the trial and the unseen scripts before it
+ran on programs of that kind.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def _corpus():  # noqa: ANN202 - a module
 
 
 def until(recording: Recording, n_steps: int) -> Recording:
-    """As it was when so many steps were done."""
+    """Return the recording as it was after that many steps."""
     end = int(recording.steps.end_event[n_steps - 1])
     phases, labels, marks = recording.phases, recording.labels, recording.marks
     return replace(
@@ -46,7 +46,7 @@ def until(recording: Recording, n_steps: int) -> Recording:
 
 
 def first_found(corpus, script, recording: Recording) -> str:  # noqa: ANN001
-    """The number of steps after which the leak was there to be told, with its line."""
+    """Return the number of steps after which the leak is found, with its line."""
     for n_steps in range(1, len(recording.steps) + 1):
         result = corpus.judge(script, until(recording, n_steps))
         if result.has_right_line:
@@ -55,7 +55,7 @@ def first_found(corpus, script, recording: Recording) -> str:  # noqa: ANN001
 
 
 def told(corpus, folder: str, paths: dict[str, Path]) -> None:  # noqa: ANN001
-    """One row per script, and the sums."""
+    """Print one row per script, and the sums."""
     print(f"\n{folder}\n")
     print(
         f"{'script':32} {'found at step':>13}  {'cause':20} {'right':5}  {'line':5}  {'holder':6}  bytes/step"
@@ -84,7 +84,7 @@ def _yes(is_right: bool) -> str:
 
 
 def quiet(steps: int, paths: dict[str, Path]) -> None:
-    """What was said of loops in which nothing leaks; growth of the cache and outside of torch is said too."""
+    """Print the findings on loops without a leak, including growth of the cache and outside of torch."""
     print(f"\nclean loops: {steps} steps\n")
     n_findings = 0
     for name, path in paths.items():

@@ -1,7 +1,8 @@
-"""What looking for leaks costs, of the thread that trains: ``python benchmarks/leaks_cost.py [DEVICE]``.
+"""Measures what the search for leaks costs the training thread: ``python benchmarks/leaks_cost.py [DEVICE]``.
 
-Per step where nothing leaks, as a share of a step of 10 ms; and one search for holders in a heap of millions.
-CPU seconds of the thread, so that a busy machine does not count; the clock is told beside.
+It measures the cost per step without a leak, as a share of a step of 10 ms, and one search for holders in a
+heap of millions of objects. The figures are CPU seconds of the thread, so that a busy machine does not count;
+clock seconds are printed beside them.
 """
 
 import gc
@@ -22,7 +23,7 @@ OBJECTS = 3_000_000
 
 
 def per_step(device: str) -> tuple[float, int]:
-    """Seconds a step, and the number of searches: none."""
+    """Return the seconds per step and the number of searches, which has to be 0."""
     spent, walks, tick = [], [], Watch.tick
 
     def timed(watch, kind, identity, frame):  # noqa: ANN001, ANN202
@@ -48,7 +49,7 @@ def per_step(device: str) -> tuple[float, int]:
 
 
 def one_search() -> tuple[float, float, int]:
-    """CPU and clock seconds of the search that a growing loop leads to, and how many objects there were."""
+    """Return CPU and clock seconds of the search that a growing loop starts, and the number of objects."""
     data = [[[number] for number in range(3000)] for _ in range(OBJECTS // 3000)]
     n_objects = len(gc.get_objects())
     begin, cpu = time.perf_counter(), time.thread_time()

@@ -1,13 +1,13 @@
-"""What does recording cost a training step, and what do others cost?
+"""Measures what recording costs a training step, compared with other tools.
 
-Every variant runs in a process of its own: a block of steps without it, a block with it, and so on in turns,
-so that a busy moment meets both. What counts is the ratio of each pair: median and spread of the ratios.
+Every variant runs in a process of its own: blocks of steps without and with it alternate, so that a busy
+moment affects both. The result is the ratio of each pair: median and spread of the ratios.
 
     python benchmarks/overhead.py [--pairs 7] [--steps 40] [--out benchmarks/OVERHEAD.md]
 
-On a machine with a GPU, or in the stand-in (``.cache/standin/2.13.0/python benchmarks/overhead.py``): there
-nothing computes, a step is host work alone, and the ratios are the worst that can be. Without either, on the
-CPU, through the simulated device.
+Run it on a machine with a GPU or in the stand-in (``.cache/standin/2.13.0/python benchmarks/overhead.py``).
+In the stand-in nothing computes, a step is host work alone, and the ratios are the worst possible. Without
+either it runs on the CPU, through the simulated device.
 """
 
 import argparse
@@ -82,12 +82,12 @@ def main() -> int:
 
 
 def _is_broken(row: Found) -> bool:
-    """It should have been measured and was not."""
+    """A variant that should have been measured was not."""
     return str(row.get("absent", "")).startswith(("failed", "not done"))
 
 
 def _device() -> tuple[str, str]:
-    """The device that torch offers, and its name."""
+    """Return the device that torch offers, and its name."""
     import torch
 
     if torch.cuda.is_available():
@@ -96,7 +96,7 @@ def _device() -> tuple[str, str]:
 
 
 def _absent(variant: str, device: str) -> Found:
-    """Why a variant cannot be measured here; empty if it can."""
+    """Return why a variant cannot be measured here; '' if it can."""
     from vramscope import record
 
     if variant == "counters" and "mode" not in inspect.signature(record).parameters:
@@ -109,7 +109,7 @@ def _absent(variant: str, device: str) -> Found:
 
 
 def _peer(distribution: str, module: str) -> bool:
-    """Whether it is there, installed by now if it can be."""
+    """Return whether the package is available, after trying to install it."""
     place = PEERS / distribution
     if not place.exists() and not find_spec(module):
         command = [
@@ -150,13 +150,13 @@ def _measured(variant: str, common: Mapping[str, Any], limit_s: float) -> Found:
 
 
 def ratios(found: Found, kind: str = "") -> str:
-    """Median, least and greatest ratio of a step with to a step without; *kind* ``_cpu``: of CPU time."""
+    """Return median, least and greatest ratio of a step with to one without; *kind* ``_cpu``: CPU time."""
     each = [on / off for off, on in zip(found[f"off{kind}"], found[f"on{kind}"], strict=True)]
     return f"{statistics.median(each):.3f} ({min(each):.3f} to {max(each):.3f})"
 
 
 def table(found: Mapping[str, Found]) -> str:
-    """Markdown, a row per variant."""
+    """Return a Markdown table with one row per variant."""
     lines = [
         f"| {' | '.join(COLUMNS)} |",
         f"| --- {'| ---: ' * (len(COLUMNS) - 1)}|",
@@ -178,7 +178,7 @@ def table(found: Mapping[str, Found]) -> str:
 
 
 def report(found: Mapping[str, Found], common: Mapping[str, Any], device: str, load: str) -> str:
-    """The page."""
+    """Return the whole page."""
     rows, length = common["batch"]
     day = datetime.now(tz=timezone.utc).date().isoformat()
     return f"""# What recording costs

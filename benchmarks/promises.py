@@ -1,4 +1,4 @@
-"""Which of our promises did the measurement keep? One row each."""
+"""Compares the measurements with our promises, one row for each promise."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -7,17 +7,17 @@ import growth
 from contest import ALL, ALL_ALONE, FLOOR, FLOOR_ALONE, OPEN, OPEN_ALONE, PEAK, REPORT, RIVAL, WARM, Reader
 
 LARGE = 5_000_000
-"""Events."""
+"""Number of events of the compared file."""
 _MOST_GROWTH = 1.05
-"""Twice the same measurement differs by so much."""
+"""Ratio by which two runs of the same measurement may differ."""
 _LEAST_S = 0.001
-"""CPU seconds at the smallest size: below it a clock's grain would look like growth."""
+"""Least CPU seconds at the smallest size: below it the clock's resolution would look like growth."""
 
 Grown = Mapping[int, Mapping[str, float]]
 
 
 class Promise(NamedTuple):
-    """One row."""
+    """One row of the table of promises."""
 
     text: str
     promised: str
@@ -26,7 +26,7 @@ class Promise(NamedTuple):
 
 
 def table(measured: Sequence[Reader], grown: Grown) -> str:
-    """Markdown; promises about what was not measured are left out."""
+    """Return a Markdown table; promises about what was not measured are left out."""
     readers = {reader.name: reader for reader in measured if reader.cpu_s and not reader.failure}
     lines = ["| | promised | measured | |", "| --- | ---: | ---: | --- |"]
     lines += [
@@ -51,7 +51,7 @@ def _of_readers(readers: Mapping[str, Reader]) -> Iterator[Promise]:
 
 
 def _import(readers: Mapping[str, Reader]) -> Iterator[Promise]:
-    """Converting a foreign pickle, beside the least that any other reader starts with."""
+    """Compare the conversion of a foreign pickle with the least that any other reader starts with."""
     rows = (
         ("each in a fresh process, imports included", OPEN, FLOOR),
         ("the call alone", OPEN_ALONE, FLOOR_ALONE),
@@ -67,7 +67,7 @@ def _import(readers: Mapping[str, Reader]) -> Iterator[Promise]:
 
 
 def _rival(readers: Mapping[str, Reader], rival: Reader) -> Iterator[Promise]:
-    """torch's own page of the same file."""
+    """Compare with torch's own page of the same file."""
     warm, cold = readers[PEAK + WARM], readers[PEAK]
     faster = rival.cpu / warm.cpu
     yield Promise(
@@ -83,7 +83,7 @@ def _rival(readers: Mapping[str, Reader], rival: Reader) -> Iterator[Promise]:
 
 
 def _others(readers: Mapping[str, Reader]) -> Iterator[Promise]:
-    """The best of all others, but for the floor, which explains nothing."""
+    """Return the best of all others, without the floor, which explains nothing."""
     others = [r for r in readers.values() if "vramscope" not in r.name and not r.name.startswith(FLOOR)]
     for is_warm in (False, True):
         rivals = [reader for reader in others if reader.is_warm == is_warm]

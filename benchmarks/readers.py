@@ -1,9 +1,9 @@
-"""How long do we take to open and explain a snapshot, and how long do others?
+"""Measures how long vramscope and other readers take to open and explain a snapshot.
 
-Every reader opens the same file in a process of its own, in turns, so that a busy moment meets all of them.
-Who takes part is in ``contest.py``; then ``growth.py`` measures each analysis at several sizes, and
-``promises.py`` says which of our promises both kept. Six minutes with the defaults on two quiet cores;
-nothing else should run meanwhile, and the peers and files are made the first time.
+Every reader opens the same file in a process of its own, alternately, so that a busy moment affects all of
+them. ``contest.py`` lists the readers; then ``growth.py`` measures each analysis at several sizes, and
+``promises.py`` compares both with our promises. It takes six minutes with the defaults on two quiet cores;
+nothing else should run meanwhile. The first run installs the peers and makes the files.
 
     python benchmarks/readers.py [--events 1000000] [--rounds 3] [--growth 100000,1000000,5000000]
 """
@@ -27,7 +27,7 @@ from contest import CACHE, FLOOR, HERE, PEERS, RIVAL, SLOW_S, Reader, peers, rea
 
 
 def file_of(n_events: int) -> Path:
-    """The snapshot of that size, made where it is not there yet."""
+    """Return the snapshot of that size; write it first if it does not exist."""
     path = CACHE / "bench" / f"{n_events}.pickle"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def file_of(n_events: int) -> Path:
 
 
 def grown(sizes: Sequence[int]) -> dict[int, dict[str, float]]:
-    """``growth.measure`` of each size, in a process of its own."""
+    """Return ``growth.measure`` of each size, each in a process of its own."""
     found = {}
     for size in sizes:
         command = [sys.executable, str(HERE / "growth.py"), str(file_of(size))]
@@ -50,7 +50,7 @@ def grown(sizes: Sequence[int]) -> dict[int, dict[str, float]]:
 
 
 def comparison(measured: Sequence[Reader]) -> str:
-    """Markdown: medians, and their ratios to the floor and to torch's own page."""
+    """Return a Markdown table of medians, with their ratios to the floor and to torch's own page."""
     beside = [reader for reader in measured if reader.name in (FLOOR, RIVAL) and not reader.failure]
     names = [f"{what} ÷ {reader.name}" for reader in beside for what in ("CPU", "memory")]
     lines = [
@@ -72,7 +72,7 @@ def comparison(measured: Sequence[Reader]) -> str:
 
 
 def machine(found: Mapping[str, Path]) -> str:
-    """What it ran on, and which versions."""
+    """Return a description of the machine and the versions."""
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     versions = {"Python": platform.python_version()}
     versions |= {name: version(name) for name in ("numpy", "pyarrow", "vramscope")}
@@ -96,7 +96,7 @@ def _processor() -> str:
 
 
 def report(text: Mapping[str, str]) -> str:
-    """The page."""
+    """Return the whole page."""
     return f"""# Measured
 
 {text["day"]}, by `python benchmarks/readers.py {text["arguments"]}`.
@@ -129,7 +129,7 @@ five times after one that is not counted, each with the processor's caches full 
 
 
 def main() -> int:
-    """Measure, and write RESULTS.md."""
+    """Measure everything, and write RESULTS.md."""
     parser = argparse.ArgumentParser(description="Compare readers of torch memory snapshots.")
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)

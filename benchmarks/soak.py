@@ -1,12 +1,12 @@
-"""Does a recording that runs for long lose events or grow?
+"""Checks that a long recording loses no events and does not grow.
 
     .cache/standin/2.13.0/python benchmarks/soak.py --minutes 30 --viewer .venv/bin/vramscope
 
 A training thread and threads that only allocate make 25,000 allocator events a second while everything is
-recorded and a viewer watches: ``vramscope serve`` and a client that asks for its page all the time. Before
-it, the same program runs without recording. Printed: events, events lost, gaps, the resident memory of the
+recorded and a viewer watches: ``vramscope serve`` and a client that requests its page all the time. Before
+it, the same program runs without recording. It prints events, lost events, gaps, the resident memory of the
 recorded process after 5 minutes and at its end beside that of the control, and the totals at the end beside
-torch's own. The exit status is 1 where an event was lost, memory grew by more than 20 MB after the first 5
+torch's own. The exit status is 1 if an event was lost, memory grew by more than 20 MB after the first 5
 minutes (a third of shorter runs), or the totals differ.
 """
 
@@ -30,13 +30,13 @@ _SETTLED_S = 300
 _LOOK_S = 5.0
 _SPARE_S = 300
 _alive: list[object] = []
-"""What each thread ends with: the totals at the end are of something."""
+"""What each thread still holds at its end, so that the final totals are not 0."""
 _PER_PAIR = 3
-"""Events of an allocation and its free: alloc, free_requested, free_completed."""
+"""Number of events of an allocation and its free: alloc, free_requested, free_completed."""
 
 
 def main() -> int:
-    """Control, then the recorded run with a viewer; 0 where nothing was lost and nothing grew."""
+    """Run the control, then the recorded run with a viewer; return 0 if nothing was lost or grew."""
     options = _options()
     if options.child is not None:
         return _child(options)
@@ -60,7 +60,7 @@ def _options() -> argparse.Namespace:
 
 
 def _run(options: argparse.Namespace, folder: Path, minutes: float, *, is_recorded: bool) -> dict[str, Any]:
-    """What the child said at its end, and its resident memory over time."""
+    """Return the child's last report, and its resident memory over time."""
     command = [sys.executable, __file__, "--child", str(folder), "--minutes", str(minutes)]
     for name in ("rate", "threads", "max_size"):
         command += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
@@ -84,7 +84,7 @@ def _run(options: argparse.Namespace, folder: Path, minutes: float, *, is_record
 
 
 class _Viewer:
-    """The dashboard on the run, and a client that asks for its page again and again."""
+    """Serve the dashboard on the run, with a client that requests its page repeatedly."""
 
     def __init__(self, command: str, folder: Path) -> None:
         self.answers, self.failures = 0, 0
@@ -210,7 +210,7 @@ def _recorded(folder: Path) -> dict[str, Any]:
 
 
 def _allocate(pairs_per_s: float, number: int, ends_s: float) -> None:
-    """Tensors of many sizes, the older ones let go, at a steady rate."""
+    """Allocate tensors of many sizes at a steady rate, and free the older ones."""
     import torch
 
     began_s = time.monotonic()

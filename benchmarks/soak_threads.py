@@ -1,4 +1,4 @@
-"""Does recording harm a program that trains in several threads at once?
+"""Checks that recording does not harm a program that trains in several threads at once.
 
     python benchmarks/soak_threads.py --device simulated --seconds 120 --tries 10
     .cache/standin/2.13.0/python benchmarks/soak_threads.py --device cuda --seconds 120 --tries 10
@@ -22,11 +22,11 @@ from pathlib import Path
 
 _SPARE_S = 240
 _alive: list[object] = []
-"""What each thread ends with: the totals at the end are of something."""
+"""What each thread still holds at its end, so that the final totals are not 0."""
 
 
 def main() -> int:
-    """Run the tries; the number of those that failed."""
+    """Run all tries; return the number of those that failed."""
     options = _options()
     if options.child:
         return _try(options)
@@ -143,7 +143,7 @@ def _train(number: int, place: str, ends_s: float, counts: list[int]) -> None:
 
 
 def _truth(place: str) -> list[int]:
-    """Requested bytes now; on CUDA also allocated and reserved ones."""
+    """Return the requested bytes now; on CUDA also the allocated and reserved ones."""
     import torch
 
     gc.collect()

@@ -1,9 +1,9 @@
-"""What ``fit`` says about strategies, against genuine runs of them: ``make bench-strategies``.
+"""Compares what ``fit`` predicts for strategies with genuine runs of them: ``make bench-strategies``.
 
-Each model is trained as it is, recorded, and again with each strategy, in a process of its own. A figure is
-right where torch's own peak lies within the interval that was stated; a sign is wrong where an advised
-strategy raised the peak, or one said to have no effect moved it. The models of a blind trial were written
-and set aside before they were first run, once the rules were settled.
+Each model trains unchanged and recorded, and again with each strategy, in a process of its own. A figure is
+right if torch's own peak lies within the stated interval. A sign is wrong if an advised strategy raises the
+peak, or one without effect moves it. The models of a blind trial were written and set aside, and first run
+after the rules were final.
 """
 
 import argparse
@@ -138,7 +138,7 @@ def _must_be(recording: Recording, peak: int) -> None:
 
 
 def _said(found: Strategies, word: str, peak: int, truth: int) -> tuple[str, str] | None:
-    """What was said, and whether it was right; None where nothing was said."""
+    """Return the prediction and whether it was right; None if there was no prediction."""
     for each in found.advised:
         if each.name.startswith(word):
             verdict = "right" if each.low_bytes <= truth <= each.high_bytes else "OUTSIDE"

@@ -157,7 +157,7 @@ def _lines(recording: Recording, live: Allocations) -> tuple[ScalingLine, ...]:
 
 def findings(found: Scaling) -> list[Finding]:
     """Return findings for lines that grow quadratically, and for a peak that mostly grows linearly."""
-    told = []
+    result = []
     if found.quadratic_bytes >= _LEAST_SHARE * found.peak_bytes > 0:
         share = 100 * found.quadratic_bytes / found.peak_bytes
         what = (
@@ -168,7 +168,9 @@ def findings(found: Scaling) -> list[Finding]:
             "twice the length needs four times these bytes. If it is attention: "
             "torch.nn.functional.scaled_dot_product_attention does not keep its scores"
         )
-        told.append(_finding("quadratic_memory", what, found, found.quadratic, found.quadratic_bytes, advice))
+        result.append(
+            _finding("quadratic_memory", what, found, found.quadratic, found.quadratic_bytes, advice)
+        )
     if found.linear_bytes >= _LEAST_DOMINATING * found.peak_bytes > 0:
         share = 100 * found.linear_bytes / found.peak_bytes
         what = (
@@ -176,8 +178,8 @@ def findings(found: Scaling) -> list[Finding]:
             f"step is given does"
         )
         advice = "smaller batches with gradient accumulation, or activation checkpointing: see vramscope fit"
-        told.append(_finding("batch_dominates", what, found, found.linear, found.linear_bytes, advice))
-    return told
+        result.append(_finding("batch_dominates", what, found, found.linear, found.linear_bytes, advice))
+    return result
 
 
 def _finding(

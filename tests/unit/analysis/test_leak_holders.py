@@ -8,7 +8,7 @@ import pytest
 from vramscope.analysis.leaks.causes import Facts, cause_of
 from vramscope.analysis.leaks.edits import advice, as_written
 from vramscope.analysis.leaks.holders import (
-    _with_what_grows,
+    _with_growing_containers,
     container_of,
     is_bounded,
     kept_at,
@@ -22,7 +22,7 @@ LOCAL = ("local", "trainer", "main", "train.py", 9)
 def seen(*ways):
     """Of each (step of birth, words): the way, as it comes out of a recording."""
     said = {row: holding_of(PREFIX + json.dumps([LOCAL, *words])) for row, (_, words) in enumerate(ways)}
-    found = _with_what_grows(said, np.array([born for born, _ in ways]))
+    found = _with_growing_containers(said, np.array([born for born, _ in ways]))
     return [found[row] for row in range(len(ways))]
 
 
@@ -157,7 +157,7 @@ def way(first, *words):
 
 
 def grown(holdings):
-    return [_with_what_grows(dict(enumerate(holdings)), np.arange(4))[row] for row in range(4)]
+    return [_with_growing_containers(dict(enumerate(holdings)), np.arange(4))[row] for row in range(4)]
 
 
 def test_what_a_library_leads_to_is_named_as_the_statement_that_keeps_it_does():

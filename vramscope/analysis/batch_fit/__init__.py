@@ -216,8 +216,10 @@ def batch_fit(
     """
     unit = "bytes of input" if sizes is None else _SAMPLES
     runs = [recording, *others]
-    told = [None] * len(runs) if sizes is None else [np.asarray(each, dtype="i8") for each in sizes]
-    parts = [part for run, each in zip(runs, told, strict=True) if (part := _steps(run, each)) is not None]
+    given_sizes = [None] * len(runs) if sizes is None else [np.asarray(each, dtype="i8") for each in sizes]
+    parts = [
+        part for run, each in zip(runs, given_sizes, strict=True) if (part := _steps(run, each)) is not None
+    ]
     if not parts:
         return BatchFit(unit, problem="no steps, or nothing says how large their batches were")
     size = np.concatenate([part.size for part in parts])
@@ -299,12 +301,12 @@ def _checked(
 # --------------------------------------------------------------------------------- recorded steps
 
 
-def _steps(recording: Recording, told: NDArray[Any] | None) -> StepSequence | None:
+def _steps(recording: Recording, given_sizes: NDArray[Any] | None) -> StepSequence | None:
     """Return every step but the first whose own size and previous size are known; None if there are none."""
     found, n_steps = lifetimes(recording), len(recording.steps)
     if n_steps < 2:
         return None
-    size = _input_bytes(recording, found) if told is None else np.broadcast_to(told, n_steps)
+    size = _input_bytes(recording, found) if given_sizes is None else np.broadcast_to(given_sizes, n_steps)
     keep = np.flatnonzero(size > 0)
     keep = keep[(keep > 0) & (size[keep - 1] > 0)]
     if not len(keep):

@@ -217,8 +217,8 @@ class FitAnswer:
             return FitVerdict.UNKNOWN, self.ending
         if is_less:
             reached = format_bytes(outcome.peak_reserved_bytes)
-            told = f"{format_bytes(recorded)} were reserved when it was recorded"
-            return FitVerdict.UNKNOWN, f"{told}, of which the replay explains {reached}"
+            reserved = f"{format_bytes(recorded)} were reserved when it was recorded"
+            return FitVerdict.UNKNOWN, f"{reserved}, of which the replay explains {reached}"
         return (FitVerdict.TIGHT if outcome.n_retries else FitVerdict.FITS), ""
 
     def word_on(self, target: Target, free: ReplayResult, replayed: Callable[[], ReplayResult]) -> FitVerdict:

@@ -47,9 +47,9 @@ def growing_batch(levels: Levels) -> Batch | None:
     begin = int(levels.recording.steps.start_event[0]) if len(levels.recording.steps) else 0
     event, n_iterations = levels.found.alloc_event, len(levels.at)
     rows = np.flatnonzero((event >= min(begin, levels.at[0])) & (levels.born < n_iterations))
-    # Calls are told apart by the whole stack, not the line: a program may write a step in one line.
+    # Calls are distinguished by the whole stack, not the line: a program may write a step in one line.
     _, call = np.unique(levels.found.stack_id[rows], return_inverse=True)
-    volume, number = _per_turn(levels, rows, call.reshape(-1))
+    volume, number = _per_iteration(levels, rows, call.reshape(-1))
     total = volume.sum(axis=0)
     if growth(total) is None or growth(number.sum(axis=0)) is not None:
         return None
@@ -68,7 +68,9 @@ def growing_batch(levels: Levels) -> Batch | None:
     )
 
 
-def _per_turn(levels: Levels, rows: NDArray[Any], group: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _per_iteration(
+    levels: Levels, rows: NDArray[Any], group: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return requested bytes and number of blocks by group and iteration."""
     shape = (int(group.max(initial=-1)) + 1, len(levels.at))
     volume, number = np.zeros(shape, "i8"), np.zeros(shape, "i8")
@@ -93,7 +95,7 @@ def _is_of_backward(levels: Levels, rows: NDArray[Any]) -> bool:
 
 def _lines(levels: Levels, rows: NDArray[Any], source: NDArray[Any]) -> tuple[tuple[Place, float], ...]:
     places, group = np.unique(levels.place[rows], return_inverse=True)
-    volume, _ = _per_turn(levels, rows, group.reshape(-1))
+    volume, _ = _per_iteration(levels, rows, group.reshape(-1))
     found = [(int(place), growth(volume[i])) for i, place in enumerate(places.tolist())]
     lines = [(place, rise.per_step / levels.stride) for place, rise in found if rise is not None]
     first = int(levels.place[source[0]])

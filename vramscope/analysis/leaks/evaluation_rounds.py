@@ -12,7 +12,7 @@ _LEAST_RISE_BYTES = 16 << 10
 _MOST_UNEVEN = 1.5
 """Ratio of the longest to the shortest distance of two rises: 1.0 for an evaluation every n steps, a little
 more if epochs differ in length. New maxima of a random level are twice as far apart each time."""
-LEAST_RISES_TOLD = 3
+LEAST_RISES = 3
 
 
 def rounds(level: NDArray[Any]) -> NDArray[Any]:
@@ -22,11 +22,11 @@ def rounds(level: NDArray[Any]) -> NDArray[Any]:
     """
     change = np.diff(level)
     rises = np.flatnonzero(change >= _LEAST_RISE_BYTES)
-    if len(rises) < LEAST_RISES_TOLD:
+    if len(rises) < LEAST_RISES:
         return rises[:0]
     gap = np.diff(rises)
     # The first rise may belong to the warm-up.
-    if gap.max() > _MOST_UNEVEN * gap.min() and len(rises) > LEAST_RISES_TOLD:
+    if gap.max() > _MOST_UNEVEN * gap.min() and len(rises) > LEAST_RISES:
         rises, gap = rises[1:], gap[1:]
     is_even = gap.min() > 1 and gap.max() <= _MOST_UNEVEN * gap.min()
     # The growth has ended as soon as one rise is missing.

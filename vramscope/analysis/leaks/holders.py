@@ -33,14 +33,14 @@ class Held(Holding):
 
 def held(recording: Recording, found: Allocations, born: NDArray[Any]) -> Mapping[int, Held]:
     """Return the last recorded holder of each row of *found*; *born* is the step of each row."""
-    return _with_what_grows(_said(recording, found), born)
+    return _with_growing_containers(_recorded_holdings(recording, found), born)
 
 
-def _with_what_grows(said: Mapping[int, Holding], born: NDArray[Any]) -> dict[int, Held]:
+def _with_growing_containers(holdings: Mapping[int, Holding], born: NDArray[Any]) -> dict[int, Held]:
     """Mark on each path the container that has other items for other steps; the outermost of several."""
     first: dict[tuple[Word, ...], dict[Any, int]] = defaultdict(dict)
     seen: dict[tuple[Word, ...], set[int]] = defaultdict(set)
-    ways = {row: _containers(holding) for row, holding in said.items()}
+    ways = {row: _containers(holding) for row, holding in holdings.items()}
     for row, containers in ways.items():
         for _, way, item in containers:
             seen[way].add(int(born[row]))
@@ -53,7 +53,7 @@ def _with_what_grows(said: Mapping[int, Holding], born: NDArray[Any]) -> dict[in
     for row, containers in ways.items():
         best = max(containers, key=lambda each: n_steps.get(each[1], 0), default=None)
         at = best[0] if best is not None and n_steps.get(best[1], 0) > 1 else -1
-        grown[row] = Held(said[row].words, at)
+        grown[row] = Held(holdings[row].words, at)
     return grown
 
 
@@ -67,7 +67,7 @@ def _containers(holding: Holding) -> list[tuple[int, tuple[Word, ...], Any]]:
     return [(at, names[:at], names[at]) for at, word in enumerate(words) if word[0] in _CONTAINERS]
 
 
-def _said(recording: Recording, found: Allocations) -> dict[int, Holding]:
+def _recorded_holdings(recording: Recording, found: Allocations) -> dict[int, Holding]:
     labels = recording.labels
     tells = np.array([name.startswith(PREFIX) for name in labels.names], dtype=bool)
     rows = np.flatnonzero(tells[labels.name]) if len(labels) else np.zeros(0, "i8")
@@ -89,8 +89,8 @@ def _said(recording: Recording, found: Allocations) -> dict[int, Holding]:
 
 def older_half(rows: NDArray[Any], known: Mapping[int, Held]) -> list[Held]:
     """Return the holders of the older half of *rows*: the newest may be the current step's own."""
-    told = [row for row in rows.tolist() if row in known]
-    return [known[row] for row in told[: (len(told) + 1) // 2]]
+    held_rows = [row for row in rows.tolist() if row in known]
+    return [known[row] for row in held_rows[: (len(held_rows) + 1) // 2]]
 
 
 def is_of_optimizer(holding: Holding) -> bool:

@@ -163,8 +163,8 @@ def _frees_what_it_takes(recording: Recording, events: NDArray[Any]) -> bool:
         mine = trace.action == action
         return np.bincount(turn[mine], weights=trace.block_size[mine], minlength=len(events) + 1)[1:-1]
 
-    taken, freed = by_turn(Action.ALLOC), by_turn(Action.FREE_COMPLETED)
-    share = freed / np.maximum(taken, 1)
+    allocated, freed = by_turn(Action.ALLOC), by_turn(Action.FREE_COMPLETED)
+    share = freed / np.maximum(allocated, 1)
     # The layers of one forward fill a part of a step, a loop of steps the file.
     is_whole = events[-1] - events[0] >= LEAST_SHARE_OF_FILE * len(trace)
     return bool(is_whole and LEAST_FREED <= np.median(share) <= MOST_FREED)

@@ -30,7 +30,7 @@ from vramscope.model.trace import Action
 from vramscope.units import format_bytes
 
 # A batch-size search fails a few times; a program that fails all the time would fill the page.
-_MOST_TOLD = 5
+_MOST_FINDINGS = 5
 _WORTH_AN_INDEX = 5
 
 
@@ -126,7 +126,7 @@ def oom(recording: Recording) -> Failures:
         stack_id=trace.stack_id[events],
         where=_where(recording, events),
         rooms=_rooms(recording, events),
-        holders=tuple(in_use_at(recording, events[-_MOST_TOLD:].tolist())),
+        holders=tuple(in_use_at(recording, events[-_MOST_FINDINGS:].tolist())),
         modules=modules_at(recording.marks, events),
     )
 
@@ -139,8 +139,8 @@ def _rooms(recording: Recording, events: NDArray[Any]) -> tuple[Room | None, ...
     grown = leaks(recording)
     # Without steps a loop is inferred, and a model that is being loaded grows in one too.
     leaked = sum(leak.n_bytes for leak in grown.leaks) if grown.has_steps else 0
-    unsaid = [None] * len(pairs[:-_MOST_TOLD])
-    return (*unsaid, *(room_at(recording, event, free, leaked) for event, free in pairs[-_MOST_TOLD:]))
+    unknown = [None] * len(pairs[:-_MOST_FINDINGS])
+    return (*unknown, *(room_at(recording, event, free, leaked) for event, free in pairs[-_MOST_FINDINGS:]))
 
 
 def _largest_free(recording: Recording, events: NDArray[Any]) -> list[int]:
@@ -193,7 +193,7 @@ def _where(
 
 def findings(failures: Failures) -> list[Finding]:
     """Return a finding for each of the last failures."""
-    rows = range(len(failures))[-_MOST_TOLD:]
+    rows = range(len(failures))[-_MOST_FINDINGS:]
     return [_finding(failures, row) for row in rows]
 
 
@@ -268,8 +268,8 @@ def _because(why: Cause, room: Room) -> str:
             "of this process that is not recorded refused it, or another process held the memory for a moment"
         )
     other_size = "requests above 1 MiB" if room.need <= SMALL_LIMIT else "requests up to 1 MiB"
-    said = _SENTENCES[why].format(lacking=lacking, share=format_bytes(share), other_size=other_size)
-    return said + (_beside(room) if why is Cause.CAPACITY else "")
+    sentence = _SENTENCES[why].format(lacking=lacking, share=format_bytes(share), other_size=other_size)
+    return sentence + (_beside(room) if why is Cause.CAPACITY else "")
 
 
 def _beside(room: Room) -> str:

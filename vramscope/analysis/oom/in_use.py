@@ -16,7 +16,7 @@ from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes
 
-_MOST_TOLD = 3
+_MOST_CATEGORIES = 3
 _TOTALS = ("totals_only", "moments_only")
 """Notes of records in which one block stands for all that is allocated."""
 
@@ -41,15 +41,15 @@ class InUse:
         It names categories only if these cover most of the bytes.
         """
         sums = {name: n for name, n in self.by_category if name != "unknown"}
-        is_told = 2 * sum(sums.values()) >= sum(n for _, n in self.by_category)
-        known = [f"{format_bytes(n)} {name}" for name, n in sums.items()] if is_told else []
-        said = [", ".join(known[:_MOST_TOLD])] if known else []
+        is_mostly_known = 2 * sum(sums.values()) >= sum(n for _, n in self.by_category)
+        known = [f"{format_bytes(n)} {name}" for name, n in sums.items()] if is_mostly_known else []
+        parts = [", ".join(known[:_MOST_CATEGORIES])] if known else []
         if self.line is not None:
             of_it = " of it" if known else ""
             module = f" in {self.module}" if self.module else ""
             place = place_words(self.line.file, self.line.line)
-            said.append(f"{format_bytes(self.line_bytes)}{of_it} from {place}{module}")
-        return "; ".join(said)
+            parts.append(f"{format_bytes(self.line_bytes)}{of_it} from {place}{module}")
+        return "; ".join(parts)
 
 
 def in_use_at(recording: Recording, events: Sequence[int]) -> list[InUse]:
@@ -59,7 +59,7 @@ def in_use_at(recording: Recording, events: Sequence[int]) -> list[InUse]:
     found = lifetimes(recording)
     assigned, folded = assign(recording, found), fold(recording.stacks)
     category, owners = assigned.category, owners_of(recording, found, assigned)
-    told = []
+    result = []
     for event in events:
         live = live_rows(found, event)
         n_bytes = found.block_size[live]
@@ -78,5 +78,5 @@ def in_use_at(recording: Recording, events: Sequence[int]) -> list[InUse]:
                 modules.setdefault(mine[1], set()).add(owners.paths[module])
         most, stack = max(lines.values(), default=[0, 0])
         line = folded.stacks.frame(stack) if stack else None
-        told.append(InUse(by_category, line, most, common_module(modules.get(stack, ()))))
-    return told
+        result.append(InUse(by_category, line, most, common_module(modules.get(stack, ()))))
+    return result

@@ -222,13 +222,13 @@ def _path(run: StrategyInput, advised: Sequence[Strategy], at: int) -> str:
         if not _is_shared(each):
             # Only the first of several strategies on the same bytes is named.
             alone.setdefault("optimizer" if "optimizer" in each.name else each.name, each.name)
-    said = [f"on one GPU: {', then '.join(alone.values())}"] if alone else []
+    parts = [f"on one GPU: {', then '.join(alone.values())}"] if alone else []
     if len(alone) > 1:
-        said.append("together they save less than their sum")
+        parts.append("together they save less than their sum")
     shared = [each.name.partition(":")[0] for each in advised if _is_shared(each)]
     if shared:
-        said.append(f"on {run.n_ranks} GPUs: {_first_shared(run, shared, at)}")
-    return "; ".join(said)
+        parts.append(f"on {run.n_ranks} GPUs: {_first_shared(run, shared, at)}")
+    return "; ".join(parts)
 
 
 def _is_no_better(each: Strategy, others: Sequence[Strategy], least: float) -> bool:

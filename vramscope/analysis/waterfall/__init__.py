@@ -199,7 +199,7 @@ def _where(is_known: NDArray[Any], value: NDArray[Any]) -> NDArray[Any]:
 
 def _reasons(recording: Recording, columns: Mapping[str, NDArray[Any]]) -> dict[str, str]:
     notes = {note.code: note.text for note in recording.notes}
-    told = next(
+    reason = next(
         (notes[code] for code in ("nvml_device", "nvml_process", "nvml_process_memory") if code in notes),
         None,
     )
@@ -209,8 +209,8 @@ def _reasons(recording: Recording, columns: Mapping[str, NDArray[Any]]) -> dict[
     waits = "not available: blocks wait for other streams, and torch's counter mixes their requests in"
     no_events = "not available: only the allocator's events tell pools; such bytes count as cached"
     reasons = {"requested": waits, "rounding": waits, "private_pools": no_events}
-    if told is not None:
-        reasons |= dict.fromkeys(("own_outside", "others", "unattributed"), f"not available: {told}")
+    if reason is not None:
+        reasons |= dict.fromkeys(("own_outside", "others", "unattributed"), f"not available: {reason}")
     if whole is not None:
         reasons |= dict.fromkeys(("free", "driver"), f"not available: {whole}")
     return reasons

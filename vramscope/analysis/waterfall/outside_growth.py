@@ -46,7 +46,7 @@ class OutsideGrowth:
     """The parts outside of the allocator that grew."""
 
     grown: Mapping[str, Grown] = field(default_factory=dict)
-    """Growth of ``own_outside`` and ``others``, or of ``outside`` if these two cannot be told apart."""
+    """Growth of ``own_outside`` and ``others``, or of ``outside`` if these two cannot be distinguished."""
 
 
 def growth_of(recording: Recording, columns: Mapping[str, NDArray[Any]]) -> OutsideGrowth:

@@ -102,9 +102,9 @@ def _match(totals: Totals, counters: Counters, row: int, at: int) -> int:
         window = slice(first, at + reach + 1)
         equal = totals.reserved[window] == counters.reserved_bytes[row]
         for name in ("allocated", "active", "requested"):
-            said = getattr(counters, f"{name}_bytes")[row]
-            if said >= 0:
-                equal &= getattr(totals, name)[window] == said
+            sampled = getattr(counters, f"{name}_bytes")[row]
+            if sampled >= 0:
+                equal &= getattr(totals, name)[window] == sampled
         candidates = np.flatnonzero(equal) + first
         if len(candidates):
             return int(candidates[np.abs(candidates - at).argmin()])

@@ -254,8 +254,8 @@ def _empty_cache_events(recording: Recording) -> NDArray[Any]:
     by_name = np.array(
         [_calls_empty_cache(recording, stack) for stack in stack_id[begins].tolist()], dtype="?"
     )
-    unsaid = stack_id[begins] == 0
-    found: NDArray[Any] = begins[by_name | (unsaid & ~np.isin(following, _ASKS))]
+    has_no_stack = stack_id[begins] == 0
+    found: NDArray[Any] = begins[by_name | (has_no_stack & ~np.isin(following, _ASKS))]
     return found
 
 
