@@ -4,6 +4,7 @@ This is the only formatter. GiB means 2³⁰ bytes everywhere.
 """
 
 import re
+from enum import Enum
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _BYTE_SCALE = {"": 1, "B": 1} | {
@@ -51,6 +52,11 @@ def format_duration(n_ns: int | float) -> str:
 def format_count(number: int, noun: str) -> str:
     """Format a count with its noun: ``'1 block'``, ``'1,024 blocks'``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def format_name(member: Enum) -> str:
+    """``Category.OPTIMIZER_STATE`` → ``'optimizer state'``: the name of an enumeration's member in words."""
+    return member.name.lower().replace("_", " ")
 
 
 def format_share(part: int | float, whole: int | float, digits: int = 1) -> str:

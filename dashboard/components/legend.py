@@ -5,6 +5,7 @@ from typing import Any
 from dash import dcc, html
 
 from vramscope.model.marks import Phase
+from vramscope.units import format_name
 
 from ..address import UNZOOMED, Address
 from ..data import View
@@ -79,9 +80,7 @@ def phases(series: Series) -> Any:
     if not present:
         return html.P("No phases recorded.", className="dim lane-key")
     entries = [
-        html.Span(
-            [html.I(className=f"swatch phase-{phase.name.lower()}"), phase.name.lower().replace("_", " ")]
-        )
+        html.Span([html.I(className=f"swatch phase-{phase.name.lower()}"), format_name(phase)])
         for phase in present
     ]
     return html.Div([html.Span(term("phase", "Phases"), className="dim"), *entries], className="lane-key")

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from vramscope.analysis.lifetimes import ALIVE, Allocations
 from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks
 from vramscope.model.marks import Category, Phase
+from vramscope.units import format_name
 
 from .drawing.m4 import even_edges, m4
 from .drawing.theme import (
@@ -46,7 +47,7 @@ def peaks(found: StepPeaks, index: NDArray[Any], chosen: int | None, n_thinned: 
     """
     unit, unit_name = byte_unit(int(found.per_step.allocated.max(initial=0)))
     lines = [
-        _line(phase.name.lower().replace("_", " "), PHASE_COLOR[phase], *_of_phase(found, phase, index), unit)
+        _line(format_name(phase), PHASE_COLOR[phase], *_of_phase(found, phase, index), unit)
         for phase in Phase
         if phase != Phase.OTHER and (found.per_phase.phase == phase).any()
     ]
@@ -181,7 +182,7 @@ def _area(category: Category, x: Any, n_bytes: NDArray[Any], unit: int) -> dict[
     color = CATEGORY_COLOR[category]
     return {
         "type": "scatter", "mode": "lines", "uid": f"cat-{int(category)}", "stackgroup": "all", "x": x,
-        "name": category.name.lower().replace("_", " "), "y": pack(scaled(n_bytes, unit)),
+        "name": format_name(category), "y": pack(scaled(n_bytes, unit)),
         "fillcolor": color, "line": {"shape": "hv", "width": 0, "color": color},
         "hovertemplate": "%{y:.2f}",
     }  # fmt: skip

@@ -10,7 +10,7 @@ from flask import Response, request
 from vramscope.allocator.state_index import StateIndex
 from vramscope.model.marks import Category
 from vramscope.model.snapshot import BlockState, Snapshot
-from vramscope.units import format_bytes, format_count
+from vramscope.units import format_bytes, format_count, format_name
 
 from ..address import restore
 from ..components import legend, raster, states, typed
@@ -208,7 +208,7 @@ def _sent(data: Data, view: View, there: tuple[int, float, Snapshot], pixels: An
     shown, local, length = api.runs(pixels.reshape(1, -1))
     group = _groups(data, view, state, shown)
     colors = (*(CATEGORY_COLOR[each] for each in Category), "hole", "whole", "#E69F00")
-    names = [*(each.name.lower().replace("_", " ") for each in Category), *_NAMES.values()]
+    names = [*(format_name(each) for each in Category), *_NAMES.values()]
     found, real = data.ask(view, "lifetimes"), np.maximum(shown, 0)
     shade = np.where(shown >= 0, (found.stack_id[real] * np.int64(7) + 3) % 5, 0)
     flags = (shown >= 0) & (found.alloc_event[real] < 0)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from vramscope.analysis.lines import NO_STACK
 from vramscope.analysis.step_peaks import StepPeaks
 from vramscope.model.marks import Category, Phase
-from vramscope.units import format_bytes
+from vramscope.units import format_bytes, format_name
 
 from ..address import restore
 from ..components import states
@@ -127,7 +127,7 @@ def _in_phase(found: StepPeaks, n_bytes: int) -> str:
     """Return the phase of a peak outside of all steps; '' where no phase reached it."""
     rows = found.per_phase.rows((found.per_phase.step < 0) & (found.per_phase.phase != Phase.OTHER))
     reached = rows.phase[rows.allocated == n_bytes]
-    return f", in {Phase(int(reached[0])).name.lower().replace('_', ' ')}" if len(reached) else ""
+    return f", in {format_name(Phase(int(reached[0])))}" if len(reached) else ""
 
 
 def _highest_phase(found: StepPeaks, row: int) -> str:
@@ -137,16 +137,14 @@ def _highest_phase(found: StepPeaks, row: int) -> str:
     # On a tie of a phase and the time between phases, the phase is named.
     best = np.lexsort((mine.phase == Phase.OTHER, -mine.allocated))[0]
     phase = Phase(int(mine.phase[best]))
-    return ", between phases" if phase == Phase.OTHER else f", in {phase.name.lower().replace('_', ' ')}"
+    return ", between phases" if phase == Phase.OTHER else f", in {format_name(phase)}"
 
 
 def _phase_key(found: StepPeaks) -> html.Div:
     present = [phase for phase in Phase if phase != Phase.OTHER and (found.per_phase.phase == phase).any()]
     entries = [html.Span([html.I(className="swatch swatch-allocated"), term("step", "step")])]
     entries += [
-        html.Span(
-            [html.I(className=f"swatch phase-{phase.name.lower()}"), phase.name.lower().replace("_", " ")]
-        )
+        html.Span([html.I(className=f"swatch phase-{phase.name.lower()}"), format_name(phase)])
         for phase in present
     ]
     return html.Div(entries, className="lane-key parts-key")
@@ -254,10 +252,7 @@ def _by_category(data: Data, view: View, before: int, after: int) -> list[Differ
     sides = [category_bytes(data, view, at) for at in (before, after)]
     if not any(side[Category.UNKNOWN + 1 :].any() for side in sides):
         return []
-    rows = [
-        Difference(each.name.lower().replace("_", " "), "", *(int(side[each]) for side in sides))
-        for each in Category
-    ]
+    rows = [Difference(format_name(each), "", *(int(side[each]) for side in sides)) for each in Category]
     return _largest(rows)
 
 

@@ -139,7 +139,7 @@ def _help() -> Any:
     )
 
 
-def _route(app: Dash, data: Data, rooms: dict[str, Page]) -> None:
+def _route(app: Dash, data: Data, entries: dict[str, Page]) -> None:
     patience = PendingPages()
 
     @app.callback(
@@ -150,14 +150,14 @@ def _route(app: Dash, data: Data, rooms: dict[str, Page]) -> None:
     )  # fmt: skip
     def go(pathname: str | None, search: str | None, _: Any) -> tuple[Any, ...]:
         address = parse(pathname, search)
-        room = rooms.get(address.path)
-        made = patience.get(address.url, lambda: _enter(room, Context(data, address)), data.pace.blank_s)
-        view, top, page = made or (None, None, _working(room, data, address))
+        entry = entries.get(address.path)
+        made = patience.get(address.url, lambda: _enter(entry, Context(data, address)), data.pace.blank_s)
+        view, top, page = made or (None, None, _working(entry, data, address))
         live = (view is not None and view.is_live) or address.path == "/"
         name = " · ".join(
-            [*([view.run.name] if view else []), room.title if room else "Not found", "vramscope"]
+            [*([view.run.name] if view else []), entry.title if entry else "Not found", "vramscope"]
         )
-        menu = _menu(list(rooms.values()), address)
+        menu = _menu(list(entries.values()), address)
         state = address.stored | ({"shown": _shown(address, view)} if view else {})
         return menu, top, page, state, data.pace.live_ms if live else data.pace.idle_ms, name[:200], None
 
@@ -184,20 +184,20 @@ def _route(app: Dash, data: Data, rooms: dict[str, Page]) -> None:
     )  # fmt: skip
 
 
-def _enter(room: Page | None, context: Context) -> tuple[View | None, Any, Any]:
+def _enter(entry: Page | None, context: Context) -> tuple[View | None, Any, Any]:
     """Return the view, the header and the page; after an error a page that says what to do."""
-    if room is None:
+    if entry is None:
         return None, None, states.failure("There is no page at this address.")
     try:
-        view = context.data.view(context.address) if room.about_run else None
+        view = context.data.view(context.address) if entry.about_run else None
         top = header.run_header(view, context.address) if view else None
-        content = room.layout(context)
+        content = entry.layout(context)
         content = content if isinstance(content, list) else [content]
         return view, top, [*content, header.notes(view)] if view else content
     except VramscopeError as error:
         return None, None, states.failure(str(error))
     except Exception as error:  # noqa: BLE001 — a page that fails is shown as such; the others go on
-        _LOG.exception("page %s failed", room.name)
+        _LOG.exception("page %s failed", entry.name)
         return (
             None,
             None,
@@ -211,20 +211,20 @@ def _ignore_deleted_run(error: Exception) -> None:
         raise error
 
 
-def _working(room: Page | None, data: Data, address: Address) -> Any:
+def _working(entry: Page | None, data: Data, address: Address) -> Any:
     read = data.reading(address.run)
-    return states.working(room.title if room else "", data.is_opening(address.run), read)
+    return states.working(entry.title if entry else "", data.is_opening(address.run), read)
 
 
-def _menu(rooms: list[Page], address: Address) -> list[Any]:
-    shown = [room for room in rooms if address.run or not room.about_run]
-    return [_menu_link(room, address) for room in shown]
+def _menu(entries: list[Page], address: Address) -> list[Any]:
+    shown = [entry for entry in entries if address.run or not entry.about_run]
+    return [_menu_link(entry, address) for entry in shown]
 
 
-def _menu_link(room: Page, address: Address) -> Any:
-    target = address.go(path=room.path, at=None, **UNZOOMED) if room.about_run else Address(room.path)
-    here = room.path == address.path
-    link = dcc.Link(room.title, href=target.url, className="here" if here else "")
+def _menu_link(entry: Page, address: Address) -> Any:
+    target = address.go(path=entry.path, at=None, **UNZOOMED) if entry.about_run else Address(entry.path)
+    here = entry.path == address.path
+    link = dcc.Link(entry.title, href=target.url, className="here" if here else "")
     return html.Span(link, **({"aria-current": "page"} if here else {}))
 
 

@@ -75,6 +75,15 @@ def test_what_is_searched_for_is_found_and_kept_in_the_address(trained: Any) -> 
     assert {2, 4} & set(flags)
 
 
+def test_a_search_without_a_hit_says_so_in_the_table(trained: Any) -> None:
+    page = trained.go(f"/allocations?run={trained.run}&q=nosuchfunction").page
+    page.wait_for_selector(
+        "#al-table .ag-overlay-no-rows-center, #al-table .ag-overlay-no-matching-rows-center"
+    )
+
+    assert page.inner_text("#al-table .ag-overlay") == "No allocation matches."
+
+
 def test_the_zoom_in_bytes_is_in_the_address_and_a_link_restores_it(trained: Any) -> None:
     page = trained.go(f"/allocations?run={trained.run}&axis=events").page
     trained.until(RASTER.format("al-graph"))

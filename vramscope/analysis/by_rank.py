@@ -11,12 +11,12 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.step_peaks import step_peaks
 from vramscope.analysis.timeline import Totals, timeline
 from vramscope.errors import UsageError
+from vramscope.model.quantities import QUANTITIES
 from vramscope.model.recording import Recording
 from vramscope.model.table import Table
 
 NONE = -1
 """Marks an unknown value."""
-_QUANTITIES = ("requested", "allocated", "active", "reserved")
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +258,7 @@ def _identity(recording: Recording) -> dict[str, int]:
 
 
 def _levels(totals: Totals, instant: int) -> dict[str, int]:
-    return {"instant": instant, **{name: int(getattr(totals, name)[instant]) for name in _QUANTITIES}}
+    return {"instant": instant, **{name: int(getattr(totals, name)[instant]) for name in QUANTITIES}}
 
 
 def _table(rows: Sequence[dict[str, int]], **rest: Any) -> RankBytes:

@@ -15,6 +15,7 @@ from vramscope.analysis.timeline import Totals, timeline
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase
 from vramscope.model.past import Past
+from vramscope.model.quantities import QUANTITIES
 from vramscope.model.recording import Recording
 from vramscope.units import format_bytes
 
@@ -84,7 +85,7 @@ def past_highs(past: Past) -> dict[str, PeakPoint]:
     """The maxima by quantity before the trace; empty where the size cap removed no events."""
     event = np.concatenate([past.settled.start_event, past.peaks.event])
     found = {}
-    for quantity in ("requested", "allocated", "active", "reserved") if len(event) else ():
+    for quantity in QUANTITIES if len(event) else ():
         most = np.concatenate([getattr(past.settled, quantity), getattr(past.peaks, quantity)])
         row = int(most.argmax())
         found[quantity] = PeakPoint(int(most[row]), -1, 0, number_of_step(past.steps, int(event[row])), None)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from vramscope.model.marks import Phase, Phases, Steps
 from vramscope.model.recording import Recording
+from vramscope.units import format_name
 
 
 def step_and_phase_at(recording: Recording, instant: int) -> tuple[int | None, Phase | None]:
@@ -25,7 +26,7 @@ def phase_words(recording: Recording, instant: int) -> str:
     phase, name = Phase(int(phases.phase[innermost])), phases.names[phases.name[innermost]]
     if phase is Phase.OTHER:
         return ""
-    return name if phase is Phase.USER and name else phase.name.lower().replace("_", " ")
+    return name if phase is Phase.USER and name else format_name(phase)
 
 
 def _innermost(phases: Phases, instant: int) -> int | None:

@@ -13,10 +13,9 @@ from vramscope.analysis.step_and_phase import steps_of
 from vramscope.analysis.timeline import Totals, timeline
 from vramscope.model.marks import Phase, Phases, Steps
 from vramscope.model.past import Past, most_of
+from vramscope.model.quantities import QUANTITIES
 from vramscope.model.recording import Recording
 from vramscope.model.table import Table
-
-_QUANTITIES = ("requested", "allocated", "active", "reserved")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,7 @@ def _of_past(past: Past, totals: Totals) -> tuple[IntervalPeaks, IntervalPeaks]:
     per_step, per_phase = _both(later, phases, end, partial(_past_peaks, past, totals))
     joined = {
         name: np.concatenate([getattr(past.settled, name), getattr(per_step, name)])
-        for name in ("start_event", "end_event", *_QUANTITIES)
+        for name in ("start_event", "end_event", *QUANTITIES)
     }
     steps = IntervalPeaks.of(step=np.arange(len(past.steps)), **joined)
     step = np.where(per_phase.step < 0, -1, per_phase.step + n_settled)
@@ -143,7 +142,7 @@ def _peaks(totals: Totals, start: NDArray[Any], end: NDArray[Any]) -> dict[str, 
     is_last = last == len(totals) - 1
     edges = np.stack([first, np.where(is_last, last, last + 1)], axis=1).ravel()
     found = {}
-    for quantity in _QUANTITIES:
+    for quantity in QUANTITIES:
         values = getattr(totals, quantity)
         most = np.maximum.reduceat(values, edges)[::2] if len(edges) else values[:0]
         # ``reduceat`` cannot end after the last instant, which is therefore added separately.

@@ -24,11 +24,11 @@ from vramscope.analysis.waterfall import Waterfall, waterfall
 from vramscope.model.counters import Counters
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase, Steps
+from vramscope.model.quantities import QUANTITIES
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState, Snapshot
 
 _NO_LEVELS = ("time_ns", "event", "reserved_drift_bytes")
-QUANTITIES = ("requested", "allocated", "active", "reserved")
 
 
 @dataclass(frozen=True, slots=True)

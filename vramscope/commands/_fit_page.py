@@ -8,7 +8,7 @@ from vramscope.analysis.fit.cards import Card
 from vramscope.analysis.strategies import Strategies
 from vramscope.analysis.what_if import ReplayResult
 from vramscope.commands._document import Block, Grid, Heading, Text
-from vramscope.units import format_bytes
+from vramscope.units import format_bytes, format_name
 
 _HEADER = ("", "peak reserved", "cudaMalloc calls", "retries", "")
 
@@ -250,7 +250,7 @@ def _largest(answer: FitAnswer, place: Placed) -> str:
 
 
 def _strategies(found: Strategies) -> Iterator[Block]:
-    phase = found.phase.name.lower().replace("_", " ")
+    phase = format_name(found.phase)
     place = f" in {phase}" if found.phase else ""
     what = "the peak of" if not found.is_partial else "what was allocated when it failed,"
     yield Heading(f"What else would lower {what} {format_bytes(found.peak_bytes)}{place}", level=3)

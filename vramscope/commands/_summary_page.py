@@ -5,11 +5,12 @@ from collections.abc import Iterator, Sequence
 from vramscope.analysis.findings import Shared, located, ranks_words, shared
 from vramscope.analysis.lines import Line, line_words, lines, place_words
 from vramscope.analysis.peak import PeakPoint
-from vramscope.analysis.summary import QUANTITIES, StepPeak, Summary, has_allocator
+from vramscope.analysis.summary import StepPeak, Summary, has_allocator
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.commands._ranks_page import by_fullness, ranks
 from vramscope.commands._waterfall_page import waterfall
 from vramscope.model.counters import Counters
+from vramscope.model.quantities import QUANTITIES
 from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.units import format_bytes, format_count, format_duration, format_share
 

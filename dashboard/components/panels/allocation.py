@@ -7,7 +7,7 @@ from dash import dcc, html
 from vramscope.analysis.lifetimes import ALIVE
 from vramscope.analysis.lines import NO_STACK
 from vramscope.model.marks import Category
-from vramscope.units import format_bytes, format_duration
+from vramscope.units import format_bytes, format_duration, format_name
 
 from ...address import UNZOOMED, Address
 from ...data import Data, View
@@ -46,7 +46,7 @@ def _unplaced(stack: int, born: int) -> str:
 
 def _category(data: Data, view: View, row: int) -> str:
     known = data.ask(view, "categories")
-    return Category(int(known.assigned.category[row])).name.lower().replace("_", " ")
+    return format_name(Category(int(known.assigned.category[row])))
 
 
 def _lived(found: Any, row: int, view: View) -> str:

@@ -7,7 +7,7 @@ from dash import html
 from vramscope.analysis.batch_fit import BatchFit
 from vramscope.analysis.strategies import Strategies, Strategy
 from vramscope.model.marks import Phase
-from vramscope.units import format_bytes
+from vramscope.units import format_bytes, format_name
 
 _MOST_STRATEGIES = 12
 _FITS = {True: "fits", False: "does not fit", None: "cannot tell"}
@@ -25,7 +25,7 @@ def sentence(text: str) -> str:
 
 def savings(found: Strategies) -> html.Section:
     """Return the table of strategies that lower the peak, in the order to try them."""
-    phase = found.phase.name.lower().replace("_", " ")
+    phase = format_name(found.phase)
     place = f", in {phase}" if found.phase != Phase.OTHER else ""
     bar = html.Div(
         [html.H3("What else would lower the peak"),

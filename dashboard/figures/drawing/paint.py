@@ -12,6 +12,7 @@ from vramscope.analysis.lifetimes import Allocations
 from vramscope.analysis.step_and_phase import phases_of
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
+from vramscope.units import format_name
 
 from .names import place
 from .theme import (
@@ -53,7 +54,7 @@ class Paint:
 
 def by_category(category: NDArray[Any]) -> Paint:
     """Return the groups by category."""
-    names = tuple(each.name.lower().replace("_", " ") for each in Category)
+    names = tuple(format_name(each) for each in Category)
     return Paint(category.astype("u1"), names, tuple(CATEGORY_COLOR[each] for each in Category))
 
 
@@ -64,7 +65,7 @@ def by_phase(recording: Recording, found: Allocations) -> Paint:
     phase = np.full(len(found), int(Phase.OTHER), "u1")
     known = found.alloc_event >= 0
     phase[known] = of_event[found.alloc_event[known]]
-    names = tuple(each.name.lower().replace("_", " ") for each in Phase)
+    names = tuple(format_name(each) for each in Phase)
     return Paint(phase, ("no phase", *names[1:]), tuple(PHASE_COLOR[each] for each in Phase))
 
 

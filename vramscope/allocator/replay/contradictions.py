@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from vramscope.allocator.levels import levels, levels_of_state
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.marks import Note
+from vramscope.model.quantities import QUANTITIES
 from vramscope.model.recording import Recording
 from vramscope.units import format_bytes
 
-_NAMES = ("requested", "allocated", "active", "reserved")
 _NEAR = (64, 4096)
 """Events around a sample's time: the clocks agree to some microseconds, but threads do not wait."""
 _FEWEST_SAMPLES = 3
@@ -42,7 +42,7 @@ def contradictions(recording: Recording) -> list[Note]:
 
 
 def _negative(found: Levels) -> Iterator[Note]:
-    for name, level in zip(_NAMES, found, strict=True):
+    for name, level in zip(QUANTITIES, found, strict=True):
         if int(level.min()) < 0:
             event = int((level < 0).argmax())
             lowest = format_bytes(int(level.min()))
@@ -76,7 +76,7 @@ def _other_end(recording: Recording, found: Levels) -> Iterator[Note]:
         return
     reported = levels_of_state(recording.final)
     # torch before 2.1 reports no requests: they are not compared.
-    for name, level, truth in list(zip(_NAMES, found, reported, strict=False))[1:]:
+    for name, level, truth in list(zip(QUANTITIES, found, reported, strict=False))[1:]:
         if int(level[-1]) != truth:
             text = (
                 f"{name} bytes at the end (event {len(level) - 1:,}) are {format_bytes(int(level[-1]))} by "

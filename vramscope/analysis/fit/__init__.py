@@ -31,7 +31,7 @@ from vramscope.analysis.what_if import ReplayResult, RequestSequence, device_tot
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording
 from vramscope.model.trace import Action
-from vramscope.units import format_bytes
+from vramscope.units import format_bytes, format_name
 
 UNKNOWN_OUTSIDE_BYTES = 600 << 20
 """Bytes assumed for CUDA's context and libraries if not recorded: 300 to 600 MiB are usual."""
@@ -419,7 +419,7 @@ def moment(recording: Recording, event: int) -> str:
         return "before the first event"
     step, phase = step_and_phase_at(recording, event + 1)
     found = f"at event {event:,}" if step is None else f"at step {step}"
-    return f"{found} in {phase.name.lower().replace('_', ' ')}" if phase else found
+    return f"{found} in {format_name(phase)}" if phase else found
 
 
 def fullest_first(recordings: Sequence[Recording]) -> list[Recording]:

@@ -27,7 +27,7 @@ from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.stacks import Frame
 from vramscope.model.table import Table
 from vramscope.model.trace import Action
-from vramscope.units import format_bytes
+from vramscope.units import format_bytes, format_name
 
 # A batch-size search fails a few times; a program that fails all the time would fill the page.
 _MOST_FINDINGS = 5
@@ -201,7 +201,7 @@ def _finding(failures: Failures, row: int) -> Finding:
     step, phase, frame = failures.where[row]
     evidence = {name: int(column[row]) for name, column in failures.columns()}
     moment = "" if step is None else f" at step {step}"
-    moment += "" if phase is None else f" in {phase.name.lower().replace('_', ' ')}"
+    moment += "" if phase is None else f" in {format_name(phase)}"
     free = evidence["device_free"]
     device = "" if free < 0 else f", {format_bytes(free)} free on the device"
     largest = evidence["largest_free"]

@@ -14,7 +14,7 @@ from vramscope.analysis.live_set import live_rows
 from vramscope.model.marks import Category
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
-from vramscope.units import format_bytes
+from vramscope.units import format_bytes, format_name
 
 _MOST_CATEGORIES = 3
 _TOTALS = ("totals_only", "moments_only")
@@ -66,7 +66,7 @@ def in_use_at(recording: Recording, events: Sequence[int]) -> list[InUse]:
         sums = np.zeros(len(Category), "i8")
         np.add.at(sums, category[live], n_bytes)
         order = [i for i in np.argsort(-sums, kind="stable").tolist() if sums[i]]
-        by_category = tuple((Category(i).name.lower().replace("_", " "), int(sums[i])) for i in order)
+        by_category = tuple((format_name(Category(i)), int(sums[i])) for i in order)
         lines: dict[tuple[str, int], list[int]] = {}
         modules: dict[int, set[str]] = {}
         rows = folded.of[found.stack_id[live]].tolist(), n_bytes.tolist(), owners.module[live].tolist()

@@ -15,6 +15,7 @@ from vramscope.allocator.replay import state_at
 from vramscope.allocator.settings import Settings
 from vramscope.model.marks import Labels, MarkKind, Marks
 from vramscope.model.past import StretchPeaks
+from vramscope.model.quantities import QUANTITIES
 from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.trace import Action, Trace
 
@@ -84,9 +85,7 @@ def _peaks(trace: Trace, initial: Snapshot, edges: NDArray[Any]) -> StretchPeaks
     pairs = np.stack([start, end + 1], axis=1).ravel()
     columns = {
         name: np.maximum.reduceat(np.append(level, 0), pairs)[::2]
-        for name, level in zip(
-            ("requested", "allocated", "active", "reserved"), levels(trace, initial)[:4], strict=True
-        )
+        for name, level in zip(QUANTITIES, levels(trace, initial)[:4], strict=True)
     }
     return StretchPeaks(event=start.astype("i8"), **columns)
 
