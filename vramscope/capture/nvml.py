@@ -95,7 +95,7 @@ class DeviceMemory:
         holds = self._processes()
         ours = os.getpid()
         if ours not in holds:
-            # In a container the driver lists the host's pids. Even a single listed process may not be ours.
+            # In a container the driver lists the host's pids. A single listed one may be another process.
             self._note(
                 "nvml_process", "the driver does not list this process (a container?): its share is unknown"
             )

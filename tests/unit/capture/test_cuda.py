@@ -326,7 +326,7 @@ def test_running_out_of_memory_is_on_disk_before_the_program_hears_of_it(run_on_
     seen, n_errors, n_bytes, gone = run_on_cuda(
         """
         import pathlib
-        from vramscope.load import load
+        from vramscope.loading import load
 
         def fail():
             try:
@@ -373,7 +373,7 @@ def test_events_come_to_disk_while_a_block_without_steps_goes_on(run_on_cuda):
     (on_disk,) = run_on_cuda(
         """
         import time
-        from vramscope.load import load
+        from vramscope.loading import load
         with vramscope.record("run"):
             kept = [torch.ones(1000, device="cuda") for _ in range(50)]
             time.sleep(2.5)

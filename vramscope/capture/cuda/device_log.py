@@ -64,8 +64,10 @@ class DeviceLog:
     def __init__(self, device: int, add_note: Callable[[Note, int], None]) -> None:
         self.device = device
         self.n_events = 0
-        self.n_without_stack = self.n_allocs_and_frees = 0
-        """Number of allocations and frees so far, first those without a stack, then all."""
+        self.n_allocs_and_frees = 0
+        """Number of allocations and frees so far."""
+        self.n_without_stack = 0
+        """Number of allocations and frees so far that have no call stack."""
         self._add_note = add_note
         self._counts: EntryCounts | None = None
         self._tail: list[Key] = []
@@ -160,7 +162,7 @@ class DeviceLog:
         self._count_missing_stacks(trace)
 
     def write_state(self, sink: Sink, reading: Reading) -> None:
-        """Write the allocator's own current state, after comparing it with ours block by block."""
+        """Write the allocator's own current state after comparing its blocks with those of the events."""
         if not reading.raw.is_consistent or self._ledger is None:
             return
         state = self._state(reading)
@@ -254,7 +256,7 @@ class DeviceLog:
     # ------------------------------------------------------------------------------- conversions
 
     def _normalized(self, history: DeviceHistory) -> Trace:
-        """Convert a trace: no snapshots, pools in our numbering, and times that never decrease.
+        """Convert a trace: no snapshots, pools in the recording's numbering, and times that never decrease.
 
         torch calibrates its clock again for each reading, so times may step back slightly.
         """
@@ -275,7 +277,7 @@ class DeviceLog:
         return Snapshot(history.final.event, history.final.time_ns, segments, history.final.blocks)
 
     def _pool_index(self, history: DeviceHistory) -> NDArray[Any]:
-        """The index in our numbering for each pool of a reading, which numbers pools as it meets them."""
+        """The recording's index of each pool of a reading, which numbers pools as it meets them."""
         for pool in history.pools:
             if pool not in self._pools:
                 self._pools.append(pool)
@@ -320,7 +322,7 @@ def _gap(n_lost: int) -> Note:
 
 
 def _annotated(theirs: Marks, n_before: int) -> list[MarkRow]:
-    """torch's own annotations, except those that repeat what our hooks recorded."""
+    """torch's own annotations, except those that repeat what the hooks recorded."""
     again = (Phase.OPTIMIZER, Phase.ZERO_GRAD, Phase.DATA)
     rows = zip(*(column.tolist() for _, column in theirs.columns()), strict=True)
     return [

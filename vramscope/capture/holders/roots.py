@@ -73,7 +73,7 @@ def locals_of(frame: Any) -> dict[str, Any]:
     """
     found = frame.f_locals
     copy = dict(found)
-    # The frame's own reference, ours, and the argument's.
+    # Three references: the frame's own, the local variable's and the argument's.
     if type(found) is dict and found is not frame.f_globals and sys.getrefcount(found) <= 3:
         found.clear()
     return copy
