@@ -1,4 +1,4 @@
-"""What would fit, in words: the answer first, then what it rests on."""
+"""The page of ``vramscope fit``: the answer first, then the figures it is based on."""
 
 from collections.abc import Iterator, Sequence
 

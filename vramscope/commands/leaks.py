@@ -1,4 +1,4 @@
-"""Does memory grow from step to step? Where, by which mistake, and who keeps it."""
+"""Memory that grows from step to step: where, by which mistake, and what holds it."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
@@ -16,6 +16,7 @@ _IN_JSON = ("leak", "growing_batch")
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of ``vramscope leaks`` to *parser*."""
     parser.add_argument("path", metavar="RUN", help="a trace directory, or a file that torch wrote")
     parser.add_argument("--json", action="store_true", help="one object, for machines")
     parser.add_argument(
@@ -27,6 +28,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
+    """Print the leaks of a run; return the exit code."""
     import json
 
     from vramscope.analysis.findings import with_modules
@@ -61,7 +63,7 @@ def run(args: Namespace) -> int:
 
 
 def as_json_findings(found: "Iterable[tuple[Recording, list[Finding]]]") -> list[dict[str, object]]:
-    """The findings of ``report --json`` that are leaks or a batch that grows."""
+    """Return the findings of ``report --json`` that are leaks or a growing batch."""
     from vramscope.analysis.findings import located
     from vramscope.commands.report import finding_as_json
 
