@@ -1,7 +1,7 @@
-"""A file that grows by whole batches: all of one is there, or nothing of it.
+"""A file that grows by whole batches: each is written completely or not at all.
 
 A program may close descriptors that are not its own (``os.closerange``, as daemons do), and the next file
-that it opens gets the same number. So each append first asks whether the descriptor still is our file.
+that it opens gets the same number. So each append first checks that the descriptor still refers to this file.
 """
 
 import errno
@@ -12,24 +12,24 @@ from typing import Any
 
 
 class AppendFile:
-    """Unbuffered: what ``append`` returned for, the operating system has."""
+    """An unbuffered file: when ``append`` returns, the operating system has the data."""
 
     __slots__ = ("_fd", "_identity", "_path", "size")
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError."""
+        """Open or create *path*. Raises OSError."""
         self._path = path
         self._fd = self._opened()
         found = os.fstat(self._fd)
         self._identity = found.st_dev, found.st_ino
         self.size = found.st_size
-        """Bytes of whole batches."""
+        """The size of all whole batches, in bytes."""
 
     def append(self, data: Any) -> int:
-        """Add *data* (a buffer) at the end; returns its bytes, or raises OSError with the file as it was.
+        """Append *data* (a buffer); return its size in bytes, or raise OSError with the file unchanged.
 
-        An exception from a signal handler (Ctrl-C) comes out after the batch is whole: what a caller has
-        handed over once, it must not hand over again.
+        An exception from a signal handler (Ctrl-C) is raised after the batch is complete: a caller must not
+        append the same batch again.
         """
         rest = memoryview(data).cast("B")
         self._reopen_if_lost()
@@ -45,7 +45,7 @@ class AppendFile:
         return len(rest)
 
     def close(self, *, durable: bool) -> None:
-        """Let go of the file; with *durable* after the disk has it. Raises OSError."""
+        """Close the file; with *durable*, wait for the disk first. Raises OSError."""
         if not self._is_ours():
             return
         try:
@@ -58,7 +58,7 @@ class AppendFile:
         return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
 
     def _is_ours(self) -> bool:
-        """Whether the descriptor still leads to the file that was opened."""
+        """Return whether the descriptor still refers to the file that was opened."""
         try:
             found = os.fstat(self._fd)
         except OSError:  # closed
@@ -66,7 +66,7 @@ class AppendFile:
         return (found.st_dev, found.st_ino) == self._identity
 
     def _reopen_if_lost(self) -> None:
-        """The descriptor is another file's, or none: by the path, where our file still is there."""
+        """Open the existing file again by its path if the descriptor was closed or reused."""
         if self._is_ours():
             return
         try:
@@ -78,7 +78,7 @@ class AppendFile:
         self._fd = self._opened()
 
     def _write(self, data: memoryview) -> None:
-        """What of *data* is not in the file yet."""
+        """Write the rest of *data* that is not in the file yet."""
         while (done := os.lseek(self._fd, 0, os.SEEK_END) - self.size) < len(data):
             os.write(self._fd, data[done:])
 
