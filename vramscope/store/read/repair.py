@@ -41,7 +41,7 @@ def keep_known_state(state: Snapshot, limits: Mapping[str, int]) -> tuple[Snapsh
 
 
 def keep_known_parents(stacks: Stacks) -> tuple[Stacks, int]:
-    """Remove parents that do not precede their child: they would make an endless loop."""
+    """Make a node whose parent does not precede it a root: such a parent could make an endless loop."""
     parent = stacks.parent
     stray = (parent < 0) | (parent >= np.maximum(np.arange(len(parent)), 1))
     if not stray.any():
