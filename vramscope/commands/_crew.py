@@ -73,8 +73,8 @@ def _with_bar(results: Iterator[Output], inputs: Sequence[Input], words: str, sa
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn(words), BarColumn(_BAR_WIDTH), MofNCompleteColumn(), TimeElapsedColumn())
-    told = TextColumn("{task.description}")
-    with Progress(*columns, told, console=Console(stderr=True), transient=True) as progress:
+    message = TextColumn("{task.description}")
+    with Progress(*columns, message, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=len(inputs))
         for given, result in zip(inputs, results, strict=True):
             progress.update(task, advance=1, description=escape(say(given, result)))

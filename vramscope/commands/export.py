@@ -36,8 +36,8 @@ def run(args: Namespace) -> int:
 
 
 def _refuse_to_overwrite(output: Path, *, force: bool) -> None:
-    taken = any(output.iterdir()) if output.is_dir() else output.exists()
-    if taken and not force:
+    exists = any(output.iterdir()) if output.is_dir() else output.exists()
+    if exists and not force:
         raise UsageError(f"{output}: there is something already; choose another --output, or pass --force")
 
 

@@ -71,4 +71,4 @@ def _say_if_nothing(recorder: "Recorder") -> None:
         )
 
 
-COMMAND = Command("run", "record a script that knows nothing of vramscope", arguments, run)
+COMMAND = Command("run", "record a script that does not use vramscope", arguments, run)

@@ -195,10 +195,10 @@ class RankReader:
         with_files = (device_of(path.name) for path in self.directory.iterdir())
         known = {device.index for device in self.manifest.devices}
         new = (known | {device for device in with_files if device is not None}) - self._devices.keys()
-        taken = self.manifest.cap.events if self.manifest.cap is not None else {}
+        deleted_events = self.manifest.cap.events if self.manifest.cap is not None else {}
         for device in new:
             self._devices[device] = DeviceStreams(
-                self.directory, self._homes, device, taken.get(device, 0), self._owner_of
+                self.directory, self._homes, device, deleted_events.get(device, 0), self._owner_of
             )
             self._incremental_steps[device] = IncrementalSteps()
         return bool(new)

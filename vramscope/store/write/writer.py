@@ -198,7 +198,7 @@ class Writer:
     def thin(self) -> None:
         """If the cap is reached, replace the oldest parts by a summary now, and wait for that."""
         if self._compactor is not None:
-            self._compactor.thin()
+            self._compactor.compact()
 
     def _size(self) -> int:
         return self.written_bytes
@@ -260,7 +260,7 @@ class Writer:
             return
         if stream in IN_EACH_PART:
             self._part_bytes += n_bytes
-        self._compactor.look()
+        self._compactor.start_if_full()
 
     def _begin_part_if_full(self, stream: str) -> None:
         """Begin a part only before events or samples, so that marks and labels stay with their events."""
@@ -283,7 +283,7 @@ class Writer:
             self._save(self._manifest, durable=False)
         ended = [name for name in self._files if parts.is_in_part(Path(name).name)]
         self._let_go(ended, durable=False)
-        compactor.whole(self._part, self._part_bytes)
+        compactor.add_complete_part(self._part, self._part_bytes)
         self._part, self._part_bytes = self._part + 1, 0
 
     def _commit(self, cap: Cap, summary: Mapping[str, FileSum], n_bytes: int) -> None:
