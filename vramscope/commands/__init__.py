@@ -1,4 +1,4 @@
-"""Words of the command line, one a file: ``COMMAND = Command(...)``."""
+"""The subcommands of the command line: one per module, ``COMMAND = Command(...)``."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One word of the command line. Modules import their work inside ``run``: ``--help`` must be instant."""
+    """One subcommand. Modules import what they need inside ``run``, so that ``--help`` is instant."""
 
     name: str
     help: str
     arguments: Callable[[ArgumentParser], None]
     run: Callable[[Namespace], int]
-    """Returns the exit code: 0 fine, 1 failed, 2 asked wrongly, 3 a check found what it forbids."""
+    """Returns the exit code: 0 success, 1 failure, 2 usage error, 3 a limit of ``check`` is exceeded."""

@@ -1,4 +1,4 @@
-"""The same work for many inputs, on all cores."""
+"""A parallel map over forked processes, with a progress bar."""
 
 import multiprocessing
 import os
@@ -11,21 +11,23 @@ from typing import Any, TypeVar
 Input = TypeVar("Input")
 Output = TypeVar("Output")
 Say = Callable[[Any, Any], str]
-"""Of an input and what it came to: what is worth telling now."""
+"""Returns a progress message from an input and its output."""
 
 _PATIENCE_S = 5.0
-"""After which a log, where nobody sees a bar, is told what was done."""
+"""The time after which progress lines are printed if stderr is not a terminal."""
 _BAR_WIDTH = 12
-"""With the best so far all of it has to fit 80 columns."""
+"""The width of the bar; with the best result so far, the line must fit into 80 columns."""
 _work: list[tuple[Callable[[Any], Any], Sequence[Any]]] = []
-"""What forked children find: nothing has to be sent to them but a number."""
+"""The work for forked children, which inherit it: only the index of an input is sent to them."""
 
 
 def crew(
     work: Callable[[Input], Output], inputs: Sequence[Input], words: str, say: Say = lambda *_: ""
 ) -> Iterator[Output]:
-    """``map(work, inputs)``, with a bar on stderr where a person watches, else a line for each after some
-    seconds. Ctrl-C ends it all."""
+    """Yield ``map(work, inputs)``, computed on all cores; Ctrl-C ends all processes.
+
+    Progress goes to stderr: a bar on a terminal, else a line per result after some seconds.
+    """
     n_workers = min(len(inputs), _n_cores())
     if n_workers < 2 or "fork" not in multiprocessing.get_all_start_methods():
         yield from _watched(map(work, inputs), inputs, words, say)
@@ -39,7 +41,7 @@ def crew(
 
 
 def _leave_ctrl_c_to_the_parent() -> None:
-    """Which ends us: a traceback from each of us would hide what it says."""
+    """Ignore Ctrl-C in a child; the parent ends it. A traceback from each child would hide its message."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -71,8 +73,8 @@ def _with_bar(results: Iterator[Output], inputs: Sequence[Input], words: str, sa
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn(words), BarColumn(_BAR_WIDTH), MofNCompleteColumn(), TimeElapsedColumn())
-    told = TextColumn("{task.description}")
-    with Progress(*columns, told, console=Console(stderr=True), transient=True) as progress:
+    message = TextColumn("{task.description}")
+    with Progress(*columns, message, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=len(inputs))
         for given, result in zip(inputs, results, strict=True):
             progress.update(task, advance=1, description=escape(say(given, result)))

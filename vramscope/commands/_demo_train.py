@@ -15,7 +15,7 @@ WIDTH, LAYERS, HEADS, CONTEXT, BATCH = 256, 4, 4, 256, 20
 
 
 class TransformerBlock(nn.Module):
-    """Attention, then an MLP, each added to what came in."""
+    """Attention and an MLP, each with a residual connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,21 +25,23 @@ class TransformerBlock(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
 
     def attend(self, x: Tensor) -> Tensor:
+        """Return causal self-attention over *x*."""
         batch, length, _ = x.shape
         q, k, v = self.qkv(x).view(batch, length, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
-        # Written out, so that the attention matrices are seen in the memory.
+        # Attention is written out, so that its matrices appear in the memory.
         future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
         scores = (q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5).masked_fill(future, float("-inf"))
         mixed: Tensor = scores.softmax(-1) @ v
         return self.out(mixed.transpose(1, 2).reshape(batch, length, WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return *x* after attention and MLP."""
         x = x + self.attend(self.norm_1(x))
         return x + self.mlp(self.norm_2(x))
 
 
 class Gpt(nn.Module):
-    """Characters in, a score for every next character out."""
+    """A transformer from characters to a score for every next character."""
 
     def __init__(self, vocabulary: int) -> None:
         super().__init__()
@@ -49,6 +51,7 @@ class Gpt(nn.Module):
         self.head = nn.Linear(WIDTH, vocabulary)
 
     def forward(self, text: Tensor) -> Tensor:
+        """Return the scores of the next character at each position."""
         x = self.characters(text) + self.places(torch.arange(text.shape[1], device=text.device))
         for block in self.blocks:
             x = block(x)
@@ -56,14 +59,14 @@ class Gpt(nn.Module):
 
 
 def batches(steps: int) -> list[Tensor]:
-    """Stretches of this file, one character longer than the context."""
+    """Return pieces of this file, one character longer than the context."""
     text = Path(__file__).read_bytes()
     starts = torch.randint(len(text) - CONTEXT - 1, (steps, BATCH))
     return [torch.tensor([list(text[i : i + CONTEXT + 1]) for i in row]) for row in starts.tolist()]
 
 
 def train(directory: str, steps: int) -> None:
-    """Nothing in this loop knows that it is watched, but for the one line with ``record``."""
+    """Train the model; only the line with ``record`` concerns vramscope."""
     torch.manual_seed(0)
     with vramscope.record(directory):
         model = Gpt(vocabulary=256).to(DEVICE)

@@ -1,4 +1,4 @@
-"""Headings, sentences and tables: a page in words, shown in a terminal or as Markdown."""
+"""A page of headings, sentences and tables, printed in a terminal or as Markdown."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from vramscope.units import printable
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """The title of what follows."""
+    """The title of the blocks after it."""
 
     text: str
     level: int = 2
@@ -19,7 +19,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """One sentence or line."""
+    """One sentence or line of text."""
 
     text: str
     kind: str = "plain"
@@ -28,27 +28,27 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table of words."""
+    """A table of text cells."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     align: str
-    """One letter a column: ``l`` or ``r``."""
+    """The alignment, one letter per column: ``l`` or ``r``."""
 
 
 Block = Heading | Text | Grid
 
-# A column of words is folded down to so many letters.
+# A column of words is wrapped to at least so many letters.
 _NARROW = 14
 _STYLES = {"plain": "", "quiet": "dim", "note": "yellow", "warning": "yellow", "error": "red"}
 
 
 def print_terminal(blocks: Sequence[Block]) -> None:
-    """Show the page on stdout, in colour for a person."""
+    """Print the page on stdout, in color on a terminal."""
     try:
         from rich.console import Console
     except ImportError:
-        # It comes with us; a program run from a checkout may lack it.
+        # rich is a dependency, but a program run from a checkout may lack it.
         raise VramscopeError("tables need rich: pip install rich, or ask for --json") from None
 
     class Page(Console):
@@ -62,7 +62,7 @@ def print_terminal(blocks: Sequence[Block]) -> None:
     console.width = max(console.width, 500)  # a file has no right edge
     with console.capture() as captured:
         _print_blocks(console, blocks)
-    # rich pads every cell: the last one of a row would reach as far as the longest of its column.
+    # rich pads every cell: the last cell of a row would be as wide as the widest of its column.
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
@@ -73,7 +73,7 @@ def _print_blocks(console: Any, blocks: Sequence[Block]) -> None:
         if isinstance(block, Heading):
             console.print(Styled(f"\n{printable(block.text)}", "bold"))
         elif isinstance(block, Grid):
-            # Wider than the terminal rather than with figures cut off: half a number is another number.
+            # The table may be wider than the terminal: a number that is cut off would be another number.
             width, console.width = console.width, max(console.width, _least_width(block))
             console.print(_rich_table(block), crop=False)
             console.width = width
@@ -83,7 +83,7 @@ def _print_blocks(console: Any, blocks: Sequence[Block]) -> None:
 
 
 def _least_width(grid: Grid) -> int:
-    """In letters: figures as they are, words in columns that may be narrow."""
+    """Return the least width in letters: figures are never wrapped, columns of words may be narrow."""
     columns = zip(*(row for row in (grid.header, *grid.rows)), strict=True)
     widest = (max(len(printable(cell)) for cell in column) for column in columns)
     return sum(
@@ -107,7 +107,7 @@ def _rich_table(grid: Grid) -> Any:
 
 
 def markdown(blocks: Sequence[Block]) -> str:
-    """The page as GitHub's Markdown."""
+    """Return the page as GitHub's Markdown."""
     parts = []
     for kind, group in groupby(blocks, key=type):
         if kind is Text:
@@ -128,7 +128,7 @@ def _markdown_block(block: Block) -> str:
 
 
 def _escaped(text: str) -> str:
-    r"""Data stays data: ``<module>`` is no tag, ``__init__`` not bold, ``a|b`` one cell."""
+    r"""Escape *text*: ``<module>`` is not a tag, ``__init__`` not bold, ``a|b`` one cell."""
     for character in "\\`*_[]<>|":
         text = text.replace(character, f"\\{character}")
     return printable(text.replace("\n", " "))

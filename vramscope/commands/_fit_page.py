@@ -1,4 +1,4 @@
-"""What would fit, in words: the answer first, then what it rests on."""
+"""The page of ``vramscope fit``: the answer first, then the figures it is based on."""
 
 from collections.abc import Iterator, Sequence
 
@@ -61,22 +61,24 @@ def _verdict(answer: FitAnswer) -> str:
     here = answer.placed[0]
     plain, label = here.plain, here.target.label
     if here.verdict is FitVerdict.UNKNOWN:
-        said = (
+        sentence = (
             f"Whether it fits {label} is not known: {here.reason}; what was recorded needs "
             f"{format_bytes(plain.peak_reserved_bytes)} reserved"
         )
     elif here.verdict is FitVerdict.TOO_SMALL:
-        said = (
+        sentence = (
             f"Does not fit {label}: out of memory {_where(answer, plain)}, tried to allocate "
             f"{format_bytes(plain.failed_bytes)} with {format_bytes(plain.failed_requested_bytes)} in use"
         )
     elif here.verdict is FitVerdict.TIGHT:
-        said = f"Just fits {label}: the whole cache is released {_times(plain)} to make room"
+        sentence = f"Just fits {label}: the whole cache is released {_times(plain)} to make room"
     else:
         spare = format_bytes(max(here.room_bytes - plain.peak_reserved_bytes, 0))
-        said = f"Fits {label}: at most {format_bytes(plain.peak_reserved_bytes)} reserved, {spare} to spare"
+        sentence = (
+            f"Fits {label}: at most {format_bytes(plain.peak_reserved_bytes)} reserved, {spare} to spare"
+        )
     helps = _what_helps(answer, here)
-    return f"{said}; {helps}" if helps else said
+    return f"{sentence}; {helps}" if helps else sentence
 
 
 def _where(answer: FitAnswer, outcome: ReplayResult) -> str:
@@ -111,13 +113,13 @@ def _without_a_device(answer: FitAnswer) -> str:
     if found is None:
         return ""
     what = "Reserves" if answer.is_reproduced else "What it shows reserves"
-    said = (
+    sentence = (
         f"{what} at most {format_bytes(found.peak_reserved_bytes)}, "
         f"with at most {format_bytes(found.peak_allocated_bytes)} allocated"
     )
     if not found.fits:
-        said = f"Ran out of memory {_where(answer, found)}"
-    return f"{said}; {answer.settings.reason}" if answer.settings else said
+        sentence = f"Ran out of memory {_where(answer, found)}"
+    return f"{sentence}; {answer.settings.reason}" if answer.settings else sentence
 
 
 def _to_do(answer: FitAnswer) -> Iterator[Block]:
@@ -135,10 +137,10 @@ def _smallest(answer: FitAnswer) -> str:
     plain, chosen = answer.smallest
     if plain is None and answer.ending:
         return "Smallest card that fits: not known, for the recording ends too early"
-    said = f"Smallest card that fits: {_named(plain)}"
+    sentence = f"Smallest card that fits: {_named(plain)}"
     if answer.chosen is None or chosen == plain:
-        return said
-    return f"{said}; with {answer.chosen.name}: {_named(chosen)}"
+        return sentence
+    return f"{sentence}; with {answer.chosen.name}: {_named(chosen)}"
 
 
 def _named(card: Card | None) -> str:
@@ -159,13 +161,13 @@ def _verdict_alone(answer: FitAnswer) -> str:
     if not answer.placed:
         return recorded
     here = answer.placed[0]
-    said = {
+    sentence = {
         FitVerdict.FITS: f"fits {here.target.label}",
         FitVerdict.TIGHT: f"just fits {here.target.label}: the cache is released {_times(here.plain)}",
         FitVerdict.TOO_SMALL: f"does not fit {here.target.label}: out of memory {_where(answer, here.plain)}",
         FitVerdict.UNKNOWN: f"whether it fits {here.target.label} is not known: {here.reason}",
     }[here.verdict]
-    return f"{said}; {recorded}"
+    return f"{sentence}; {recorded}"
 
 
 def _settings(answer: FitAnswer) -> Iterator[Block]:

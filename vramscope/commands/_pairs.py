@@ -1,4 +1,4 @@
-"""Which recordings of a run are meant, and which belongs to which of another run?"""
+"""Selects recordings of a run, and pairs them with those of another run."""
 
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording, Run
@@ -7,9 +7,9 @@ _MOST_NAMED = 8
 
 
 def pairs(before: Run, after: Run) -> list[tuple[Recording, Recording]]:
-    """Recordings of the same rank and device; where each run has just one, these two.
+    """Return pairs of recordings with the same rank and device; if each run has only one, these two.
 
-    Raises UsageError where none belong together.
+    Raises UsageError if no recordings form a pair.
     """
     if len(before.recordings) == len(after.recordings) == 1:
         return [(before.recordings[0], after.recordings[0])]
@@ -21,7 +21,7 @@ def pairs(before: Run, after: Run) -> list[tuple[Recording, Recording]]:
 
 
 def alone(before: Run, after: Run) -> tuple[list[Recording], list[Recording]]:
-    """The recordings of each run that `pairs` leaves out, as the other has no such rank and device."""
+    """Return the recordings of each run whose rank and device the other run does not have."""
     found = pairs(before, after)
     paired = [[id(pair[side]) for pair in found] for side in (0, 1)]
     left = [
@@ -32,7 +32,7 @@ def alone(before: Run, after: Run) -> tuple[list[Recording], list[Recording]]:
 
 
 def chosen(run: Run, rank: int | None, device: int | None) -> tuple[Recording, ...]:
-    """The recordings of *rank* and *device*; None means all. Raises UsageError where there are none."""
+    """Return the recordings of *rank* and *device*; None means all. Raises UsageError if there are none."""
     found = tuple(
         each
         for each in run.recordings

@@ -1,4 +1,4 @@
-"""Ranks and devices of one run side by side: what each held at one moment, and each at its own peak."""
+"""The comparison of a run's ranks and devices: at one moment, and each at its own peak."""
 
 from collections.abc import Iterator, Sequence
 from statistics import median
@@ -11,12 +11,16 @@ from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.units import format_bytes, format_count, format_share
 
 _WORTH_SAYING = 0.05
-"""Share of the median: what one rank needs beyond that, the devices of the others have and do not use."""
+"""The share of the median by which one rank may exceed it before the imbalance is reported."""
 _ROWS_SHOWN = 10
 
 
 def by_fullness(summaries: Sequence[Summary]) -> list[Summary]:
-    """Those that ran out of memory first, then by the share of the device (else the bytes) reserved."""
+    """Return the summaries ordered by fullness.
+
+    Recordings that ran out of memory come first, then those with the largest reserved share of the device (or
+    the most reserved bytes if its size is unknown).
+    """
     return sorted(summaries, key=_fullness, reverse=True)
 
 
@@ -27,7 +31,7 @@ def _fullness(summary: Summary) -> tuple[bool, float, int]:
 
 
 def ranks(ordered: Sequence[Summary]) -> Iterator[Block]:
-    """The table of several recordings in the order given; nothing where they have no common clock."""
+    """Yield the table of several recordings in the given order; nothing without a common clock."""
     compared = _compared(ordered)
     if not compared:
         return
@@ -50,7 +54,7 @@ def ranks(ordered: Sequence[Summary]) -> Iterator[Block]:
 
 
 def ranks_as_json(summaries: Sequence[Summary]) -> dict[str, Any] | None:
-    """The same for machines; None where there is nothing to compare."""
+    """Return the same as JSON; None if there is nothing to compare."""
     compared = _compared(summaries)
     if not compared:
         return None
@@ -91,7 +95,7 @@ def _row(name: str, high: PeakPoint, row: dict[str, int], total: int) -> tuple[s
 
 
 def _uneven(found: RankBytes) -> Iterator[Block]:
-    """Whether one needs clearly more than the others."""
+    """Yield a sentence if one rank needs clearly more than the others."""
     peaks = found.own_peak.tolist()
     usual, most = int(median(peaks)), max(peaks)
     if most - usual > _WORTH_SAYING * usual:

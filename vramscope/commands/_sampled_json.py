@@ -1,4 +1,4 @@
-"""What samples tell, for machines; null is what they do not."""
+"""The values of samples as JSON; null if they are unknown."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from vramscope.analysis.summary import Summary
 
 
 def levels(summary: Summary) -> dict[str, Any]:
-    """At the end and at most; without events as far as samples tell."""
+    """Return the memory at the end and at its peak; without events, the values of samples."""
     found = summary.sampled
     if found is None:
         unknown = () if summary.recording.has_reserved else ("reserved",)
@@ -28,7 +28,7 @@ def levels(summary: Summary) -> dict[str, Any]:
 
 
 def waterfall(summary: Summary) -> dict[str, Any] | None:
-    """The fullest sample and the last; null without samples."""
+    """Return the bars of the fullest and the last sample; None without samples."""
     found = summary.waterfall
     if not len(found):
         return None

@@ -13,17 +13,17 @@ from vramscope.errors import UsageError
 
 
 class Script(NamedTuple):
-    """What is to be run."""
+    """A program that is ready to run."""
 
     code: CodeType
     main: ModuleType
     argv0: str
     home: str
-    """For ``sys.path[0]``."""
+    """The directory for ``sys.path[0]``."""
 
 
 def script(path: str) -> Script:
-    """``python path``."""
+    """Prepare the program that ``python path`` runs. Raises UsageError."""
     if not Path(path).is_file():
         raise UsageError(f"{path}: there is no such script; a module goes with -m")
     full = os.path.abspath(path)  # noqa: PTH100 -- Python keeps links too, in __file__
@@ -37,7 +37,7 @@ def script(path: str) -> Script:
 
 
 def module(name: str) -> Script:
-    """``python -m name``."""
+    """Prepare the program that ``python -m name`` runs. Raises UsageError."""
     home = str(Path.cwd())
     _set_home(home)
     spec = _find(name)
@@ -51,16 +51,16 @@ def module(name: str) -> Script:
 
 
 def execute(target: Script, arguments: Sequence[str]) -> None:
-    """Run it; whatever it raises comes out."""
+    """Run the program; its exceptions propagate."""
     sys.argv[:] = [target.argv0, *arguments]
     _set_home(target.home)
-    # It stays: what the program registered with atexit may look itself up there.
+    # It is not restored: functions that the program registered with atexit may use it.
     sys.modules["__main__"] = target.main
     exec(target.code, target.main.__dict__)  # noqa: S102 -- what the user asked for
 
 
 def own_traceback(error: BaseException, target: Script) -> TracebackType | None:
-    """Without the frames that led to the program."""
+    """Return the traceback without the frames before the program's own."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code is not target.code:
         trace = trace.tb_next

@@ -1,4 +1,4 @@
-"""A summary in words: headings, sentences and tables."""
+"""The page of ``vramscope report``: a summary as headings, sentences and tables."""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,9 +16,9 @@ from vramscope.units import format_bytes, format_count, format_duration, format_
 
 _STEPS_SHOWN = 12
 _SECTIONS_SHOWN = 8
-"""Of more recordings than that, the fullest alone is shown in detail: a report is a page, not a book."""
+"""The most recordings that are shown in detail; of more, only the fullest is, to keep the report short."""
 _NOTES_SHOWN, _FINDINGS_SHOWN, _ROWS_SHOWN = 5, 8, 8
-"""On such a page."""
+"""The limits of such a short page."""
 
 _ENDINGS = {
     Outcome.RUNNING: "still running",
@@ -44,7 +44,7 @@ _PARTS = {
 
 
 def page(run: Run, summaries: Sequence[Summary], top: int) -> Iterator[Block]:
-    """The whole report; tables of stacks and steps are cut to what a person reads, and say so."""
+    """Yield the whole report; long tables of stacks and steps are cut, and say so."""
     yield Heading(f"{run.name} ({_ENDINGS[run.outcome]})", level=1)
     if run.error:
         yield Text(run.error, "error")
@@ -70,7 +70,7 @@ def page(run: Run, summaries: Sequence[Summary], top: int) -> Iterator[Block]:
 
 
 def _fullest(ordered: Sequence[Summary], top: int) -> Iterator[Block]:
-    """One recording instead of all; the notes of all, each once."""
+    """Yield the fullest recording in detail, and the notes of all recordings, each once."""
     notes: dict[str, list[Recording]] = {}
     for summary in ordered:
         for note in summary.recording.notes:
@@ -130,7 +130,7 @@ def _recording(summary: Summary, top: int, *, has_findings: bool = True) -> Iter
 
 
 def _sampled(summary: Summary) -> Iterator[Block]:
-    """Peaks without events: at least so much."""
+    """Yield peaks from samples, which are lower bounds."""
     found = summary.sampled
     if found is None or found.allocated < 0:
         return
@@ -144,7 +144,7 @@ def _sampled(summary: Summary) -> Iterator[Block]:
 
 
 def _samples(summary: Summary) -> Iterator[Block]:
-    """What counters said at most; events, where there are any, say more of what is torch's."""
+    """Yield the maxima of the counters; events, if there are any, give torch's part in more detail."""
     counters = summary.recording.counters
     rows = tuple(
         (
@@ -163,7 +163,7 @@ def _samples(summary: Summary) -> Iterator[Block]:
 
 
 def _after(counters: Counters, row: int) -> str:
-    """The time of a sample since the first one; '' where samples have no clock."""
+    """Return the time of a sample since the first one; empty if samples have no clock."""
     if not counters.time_ns.any():
         return ""
     since = int(counters.time_ns[row] - counters.time_ns[0])
@@ -280,7 +280,7 @@ def _steps(steps: Sequence[StepPeak], outside: StepPeak | None) -> Iterator[Bloc
         yield Text("≥: known from samples only; the true peaks of step and phases may be higher", "quiet")
     every = [*steps, outside] if outside is not None else steps
     phases = list(dict.fromkeys(phase for step in every for phase in step.phases))
-    phases.sort(key="other".__eq__)  # what is in no phase, last
+    phases.sort(key="other".__eq__)  # memory in no phase comes last
     shown = _telling(steps)
     rows = tuple(
         (
@@ -302,7 +302,7 @@ def _steps(steps: Sequence[StepPeak], outside: StepPeak | None) -> Iterator[Bloc
 
 
 def _telling(steps: Sequence[StepPeak]) -> list[StepPeak]:
-    """All of a few; of many, the first two, the last two and the highest, in order."""
+    """Return all steps if there are few, else the first two, the last two and the highest, in order."""
     if len(steps) <= _STEPS_SHOWN:
         return list(steps)
     ends = [*range(2), *range(len(steps) - 2, len(steps))]

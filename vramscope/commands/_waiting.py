@@ -1,4 +1,4 @@
-"""A sign of life on stderr while something takes longer than a second."""
+"""A progress message on stderr while something takes longer than a second."""
 
 import sys
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ _PATIENCE_S = 1.0
 
 @contextmanager
 def waiting(text: str) -> Iterator[None]:
-    """Show *text* with a running clock from the second second on; only to a person at a terminal."""
+    """Show *text* with a running clock after one second, only on a terminal."""
     if not sys.stderr.isatty():
         yield
         return

@@ -1,4 +1,4 @@
-"""Where all bytes of the device are, in words and tables."""
+"""The table that accounts for all bytes of the device."""
 
 from collections.abc import Iterator
 
@@ -26,7 +26,7 @@ _BARS = {
 
 
 def waterfall(summary: Summary) -> Iterator[Block]:
-    """The fullest sample beside the last; nothing where torch's counters were not sampled."""
+    """Yield the fullest sample next to the last one; nothing if torch's counters were not sampled."""
     found = summary.waterfall
     if not len(found) or found.reserved.max() < 0:
         return

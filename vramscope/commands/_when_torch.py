@@ -1,4 +1,4 @@
-"""Recording begins when the program has imported torch: not earlier, for what it sets before counts."""
+"""Starts recording once the program has imported torch, so that its settings before that take effect."""
 
 import importlib.util
 import sys
@@ -14,14 +14,14 @@ _TORCH = "torch"
 
 
 class WhenTorch(MetaPathFinder):
-    """Enters *block* after the first import of torch, and leaves it with the ``with`` block of its own."""
+    """Enters *block* after the first import of torch, and exits it at the end of its own ``with`` block."""
 
     def __init__(self, block: AbstractContextManager[Any]) -> None:
         self._block = block
         self._thread = threading.get_ident()
         self._is_entered = False
         self.refused: Exception | None = None
-        """What came out of entering: no fault of the program that imported torch."""
+        """The exception that entering *block* raised; the program that imported torch does not see it."""
 
     def __enter__(self) -> "WhenTorch":
         if _TORCH in sys.modules:
@@ -43,8 +43,8 @@ class WhenTorch(MetaPathFinder):
         path: Sequence[str] | None,  # noqa: ARG002
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        """torch's own, with a word when it is done."""
-        # A block is entered and left on one thread; other threads' imports are not the program's beginning.
+        """Return torch's own spec, with a callback after the import."""
+        # The block is entered and exited on one thread; imports by other threads do not start the recording.
         if name != _TORCH or threading.get_ident() != self._thread:
             return None
         self._leave_path()

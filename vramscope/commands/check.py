@@ -1,4 +1,4 @@
-"""Does a run keep within limits? For CI: exit code 3 where it does not."""
+"""Checks a run against limits, for CI: the exit code is 3 if one is exceeded."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _FORBIDDEN = 3
 
 @dataclass(frozen=True, slots=True)
 class LimitCheck:
-    """One limit held against one recording."""
+    """The result of one limit for one recording."""
 
     limit: str
     """``max_peak``, ``max_reserved``, ``max_fragmentation`` or ``max_growth``."""
@@ -26,13 +26,14 @@ class LimitCheck:
     device: int
     passed: bool
     text: str
-    """What was found, against what was allowed, and where."""
+    """The value found, the limit, and where the value occurred."""
     value: float
-    """Bytes; of fragmentation and growth a percentage."""
+    """The value in bytes; for fragmentation and growth a percentage."""
     allowed: float
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of ``vramscope check`` to *parser*."""
     parser.add_argument("path", metavar="RUN", help="a trace directory, or a file that torch wrote")
     parser.add_argument("--max-peak", metavar="SIZE", help="allocated bytes at most, for example 20GiB")
     parser.add_argument("--max-reserved", metavar="SIZE", help="reserved bytes at most")
@@ -55,6 +56,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
+    """Check the limits; return 3 if one is exceeded."""
     import json
 
     from vramscope.commands._waiting import waiting
@@ -79,7 +81,7 @@ def run(args: Namespace) -> int:
 
 
 def _limits(args: Namespace) -> dict[str, float]:
-    """By name; raises UsageError where there is none, or one that cannot be meant."""
+    """Return the limits by name. Raises UsageError if there is none, or one is not plausible."""
     from vramscope.units import parse_bytes
 
     limits: dict[str, float] = {}
@@ -109,7 +111,7 @@ def _limits(args: Namespace) -> dict[str, float]:
 
 
 def _held(run: "Run", limits: dict[str, float]) -> Iterator[LimitCheck]:
-    """Each limit against each recording; what is not known does not pass."""
+    """Yield the result of each limit for each recording; an unknown value does not pass."""
     quantities = {"max_peak": "allocated", "max_reserved": "reserved"}
     for recording in run.recordings:
         for limit, quantity in quantities.items():
@@ -133,8 +135,10 @@ def _most(recording: "Recording", limit: str, quantity: str, allowed: float) -> 
 
 
 def _sampled(recording: "Recording", limit: str, quantity: str, allowed: float) -> LimitCheck:
-    """From counters, read now and then: between two readings there may have been more, unless torch's own
-    peak tells."""
+    """Check a limit with sampled counters.
+
+    Between two samples there may have been more, unless torch's own peak was sampled.
+    """
     from vramscope.analysis.sampled_peaks import sampled_peaks
     from vramscope.units import format_bytes
 
@@ -167,7 +171,7 @@ def _fragmented(recording: "Recording", allowed: float) -> LimitCheck:
 
 
 def _grown(base: "Run | None", run: "Run", limits: dict[str, float]) -> Iterator[LimitCheck]:
-    """The peak of the whole run against that of an earlier one, and the lines that grew."""
+    """Yield the results of comparing peaks with an earlier run, with the lines that grew."""
     from vramscope.commands._pairs import alone, pairs
 
     if base is None:
@@ -215,7 +219,7 @@ def _verdict(recording: "Recording", limit: str, text: str, value: float, allowe
 
 
 def _unknown(recording: "Recording", limit: str, why: str, allowed: float) -> LimitCheck:
-    """What is not known has not passed."""
+    """Return a failed result: an unknown value does not pass."""
     rank, device = recording.process.rank, recording.device.index
     return LimitCheck(limit, rank, device, passed=False, text=f"not known: {why}", value=-1, allowed=allowed)
 
@@ -236,7 +240,7 @@ def _name(verdict: LimitCheck) -> str:
 
 
 def junit(verdicts: list[LimitCheck]) -> str:
-    """One test suite, one test case a verdict: what CI servers show."""
+    """Return JUnit XML for CI servers: one test suite, one test case per result."""
     from xml.etree import ElementTree as ET
 
     from vramscope.units import printable

@@ -19,6 +19,7 @@ optimizer; a click on the curve says what was live at that moment, and in which 
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of ``vramscope demo`` to *parser*."""
     parser.add_argument("--steps", type=int, default=15, metavar="N", help="training steps (15)")
     parser.add_argument("--output", metavar="DIR", help="where to record (traces/demo-<time>)")
     parser.add_argument("--no-serve", action="store_true", help="train, print the report, and end")
@@ -26,6 +27,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
+    """Record and show the demo training; return the exit code."""
     if find_spec("torch") is None:
         raise MissingExtraError("PyTorch", "torch")
     directory = Path(args.output or f"traces/demo-{time.strftime('%Y%m%d-%H%M%S')}")
@@ -43,15 +45,15 @@ def run(args: Namespace) -> int:
 
 
 def _start(directory: Path, steps: int) -> "subprocess.Popen[bytes]":
-    """A process that trains; returns when its recording has begun."""
+    """Start the training process; return when its recording has begun."""
     script = directory.with_name(f"{directory.name}.py")
     if directory.exists() or script.exists():
         raise UsageError(f"{directory}: there is something already; choose another --output")
     script.parent.mkdir(parents=True, exist_ok=True)
-    # A copy of its own: the lines that the report names can be opened, changed and run again.
+    # The script is copied: users can open, change and run the lines that the report names.
     copyfile(Path(__file__).with_name("_demo_train.py"), script)
     print(f"training {script} for {steps} steps, recorded to {directory}", flush=True)
-    # A session of its own: Ctrl-C is for the dashboard, which then ends the training in good order.
+    # A session of its own: Ctrl-C reaches only the dashboard, which then ends the training cleanly.
     training = subprocess.Popen(  # noqa: S603 - our own script
         [sys.executable, str(script), str(directory), str(steps)], start_new_session=True
     )
@@ -65,7 +67,7 @@ def _start(directory: Path, steps: int) -> "subprocess.Popen[bytes]":
 
 
 def _serve(directory: Path, port: int | None) -> int:
-    """The dashboard on the recording, until it is stopped."""
+    """Serve the dashboard of the recording until it is stopped; return the exit code."""
     from vramscope import commands, registry
 
     print(_LOOK, flush=True)

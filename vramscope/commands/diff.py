@@ -1,4 +1,4 @@
-"""What became different from one run to another."""
+"""The differences between two runs."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
@@ -22,6 +22,7 @@ _KINDS = {
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of ``vramscope diff`` to *parser*."""
     parser.add_argument("before", metavar="A", help="a trace directory, or a file that torch wrote")
     parser.add_argument("after", metavar="B", help="another one")
     parser.add_argument(
@@ -38,6 +39,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
+    """Print the differences between two runs; return the exit code."""
     import json
     from dataclasses import replace
 
@@ -63,7 +65,7 @@ def run(args: Namespace) -> int:
 
 
 def compared(before: "Recording", after: "Recording", percent: float) -> "Comparison":
-    """Both recordings, differences below *percent* of the first one's peak left out."""
+    """Compare two recordings, without differences below *percent* of the first one's peak."""
     from vramscope.analysis.compare import compare
 
     return compare(before, after, tolerance=percent / 100)
@@ -72,7 +74,7 @@ def compared(before: "Recording", after: "Recording", percent: float) -> "Compar
 def as_json(
     found: "list[tuple[Recording, Comparison]]", left: "tuple[list[Recording], list[Recording]]"
 ) -> dict[str, Any]:
-    """Schema 1; fields are only ever added."""
+    """Return the comparison as JSON of schema 1, to which fields are only ever added."""
     only = [
         [{"rank": each.process.rank, "device": each.device.index} for each in recordings]
         for recordings in left

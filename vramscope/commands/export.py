@@ -1,4 +1,4 @@
-"""What was recorded, as files that other tools read."""
+"""Export of a run to files that other tools read."""
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -8,6 +8,7 @@ from vramscope.errors import UsageError
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of ``vramscope export`` to *parser*."""
     parser.add_argument("path", metavar="RUN", help="a trace directory, or a file that torch wrote")
     parser.add_argument("--to", required=True, metavar="FORMAT", help="html, parquet or csv")
     parser.add_argument("--output", required=True, metavar="PATH", help="where to write")
@@ -15,6 +16,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
+    """Write a run in another format; return the exit code."""
     from vramscope import export, registry
     from vramscope.commands._waiting import waiting
     from vramscope.loading import load
@@ -34,8 +36,8 @@ def run(args: Namespace) -> int:
 
 
 def _refuse_to_overwrite(output: Path, *, force: bool) -> None:
-    taken = any(output.iterdir()) if output.is_dir() else output.exists()
-    if taken and not force:
+    exists = any(output.iterdir()) if output.is_dir() else output.exists()
+    if exists and not force:
         raise UsageError(f"{output}: there is something already; choose another --output, or pass --force")
 
 

@@ -1,4 +1,4 @@
-"""Why it did not fit, and what would: settings by replay, other cards, other batches, strategies."""
+"""Explains why a run did not fit, and finds what would: settings by replay, cards, batches, strategies."""
 
 import sys
 from argparse import ArgumentParser, Namespace
@@ -23,6 +23,7 @@ _STAGES = ("settings", "cards", "batch", "strategies")
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of ``vramscope fit`` to *parser*."""
     parser.add_argument("path", metavar="RUN", help="a trace directory, or a file that torch wrote")
     parser.add_argument(
         "--capacity",
@@ -54,6 +55,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
+    """Print what would fit; return the exit code."""
     import json
 
     from vramscope.analysis.fit import FitProgress, fit_all
@@ -111,7 +113,7 @@ def _alike(recordings: "tuple[Recording, ...]", like: "Recording") -> "Recording
 
 
 class _Done:
-    """Counts how far the search came, for somebody who stops it."""
+    """Counts the progress of the search, for the message after Ctrl-C."""
 
     def __init__(self) -> None:
         self._stages: list[str] = []
@@ -137,7 +139,7 @@ class _Done:
         return crew(trial, wanted, "replaying", self._add)
 
     def _add(self, candidate: "Candidate", outcome: "ReplayResult") -> str:
-        """Count one setting more; return the best until now, in words."""
+        """Count one more setting; return the best so far in words."""
         self._n_tried += 1
         if outcome.fits and (self._best is None or outcome.peak_reserved_bytes < self._best[0]):
             self._best = outcome.peak_reserved_bytes, candidate.name

@@ -1,4 +1,4 @@
-"""What is in this file?"""
+"""The contents of a run or file."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
@@ -12,11 +12,13 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of ``vramscope info`` to *parser*."""
     parser.add_argument("path", metavar="RUN", help="a trace directory, or a file that torch wrote")
     parser.add_argument("--json", action="store_true", help="one object, for machines")
 
 
 def run(args: Namespace) -> int:
+    """Print the contents of a run; return the exit code."""
     import json
 
     from vramscope.commands._document import print_terminal
@@ -34,7 +36,7 @@ def run(args: Namespace) -> int:
 
 
 def _contents(run: "Run") -> dict[str, Any]:
-    """What a machine reads; None where something is not known."""
+    """Return the contents for JSON; None for values that are not known."""
     return {
         "schema": 1,
         "name": run.name,
@@ -122,7 +124,7 @@ def _title(key: str) -> str:
 
 
 def _word(key: str, value: Any) -> str:
-    """A value in words; nothing for what is not known."""
+    """Return a value as text; empty if it is not known."""
     from vramscope.units import format_bytes, format_duration
 
     if value is None:

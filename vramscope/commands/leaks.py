@@ -1,4 +1,4 @@
-"""Does memory grow from step to step? Where, by which mistake, and who keeps it."""
+"""Memory that grows from step to step: where, by which mistake, and what holds it."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
@@ -16,6 +16,7 @@ _IN_JSON = ("leak", "growing_batch")
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of ``vramscope leaks`` to *parser*."""
     parser.add_argument("path", metavar="RUN", help="a trace directory, or a file that torch wrote")
     parser.add_argument("--json", action="store_true", help="one object, for machines")
     parser.add_argument(
@@ -27,6 +28,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
+    """Print the leaks of a run; return the exit code."""
     import json
 
     from vramscope.analysis.findings import with_modules
@@ -46,40 +48,40 @@ def run(args: Namespace) -> int:
     with waiting(f"reading {args.path}"):
         loaded = load(args.path)
         results = [leaks(recording, least) for recording in loaded.recordings]
-    told = [
+    located = [
         with_modules(recording, findings(result))
         for recording, result in zip(loaded.recordings, results, strict=True)
     ]
     if args.json:
         found = as_json([summarize(recording) for recording in loaded.recordings])
-        found["findings"] = as_json_findings(zip(loaded.recordings, told, strict=True))
+        found["findings"] = as_json_findings(zip(loaded.recordings, located, strict=True))
         print(json.dumps(found, indent=2))
     else:
-        print_terminal(list(_page(loaded, told, results)))
-    has_leak = any(finding.kind == "leak" for each in told for finding in each)
+        print_terminal(list(_page(loaded, located, results)))
+    has_leak = any(finding.kind == "leak" for each in located for finding in each)
     return 3 if has_leak and args.fail_on_leak else 0
 
 
 def as_json_findings(found: "Iterable[tuple[Recording, list[Finding]]]") -> list[dict[str, object]]:
-    """The findings of ``report --json`` that are leaks or a batch that grows."""
+    """Return the findings of ``report --json`` that are leaks or a growing batch."""
     from vramscope.analysis.findings import located
     from vramscope.commands.report import finding_as_json
 
     return [finding_as_json(each) for each in located(found) if each.finding.kind in _IN_JSON]
 
 
-def _page(run: "Run", told: "list[list[Finding]]", results: "list[Leaks]") -> "Iterator[Block]":
+def _page(run: "Run", located: "list[list[Finding]]", results: "list[Leaks]") -> "Iterator[Block]":
     from vramscope.commands._document import Heading, Text
 
-    for recording, findings, result in zip(run.recordings, told, results, strict=True):
+    for recording, findings, result in zip(run.recordings, located, results, strict=True):
         rank, device = recording.process.rank, recording.device.index
         yield Heading(
             f"{run.name}, rank {rank}, device {device}: {result.n_iterations} steps compared", level=2
         )
         for finding in findings:
-            yield from _told(finding)
+            yield from _finding_blocks(finding)
         if recording.source == "counters":
-            yield Text("recorded without events: whether any line grows cannot be told", "note")
+            yield Text("recorded without events: whether any line grows is not known", "note")
         elif not findings:
             yield Text(_nothing(recording, result), "quiet")
 
@@ -88,10 +90,10 @@ def _nothing(recording: "Recording", result: "Leaks") -> str:
     from vramscope.analysis.leaks.growth import LEAST_LEVELS
 
     if not len(recording.trace):
-        return "without the allocator's events it cannot be told what grows"
+        return "without the allocator's events it is not known what grows"
     if not result.n_iterations and not len(recording.steps):
         return (
-            "no steps are known, and without them it cannot be said whether memory grows from step to step. "
+            "no steps are known, and without them it is not known whether memory grows from step to step. "
             "Record the training with `vramscope run` or `vramscope.record()`; a snapshot has steps where "
             "each is within torch.profiler.record_function('ProfilerStep#0'), '…#1' and so on"
         )
@@ -106,7 +108,7 @@ def _nothing(recording: "Recording", result: "Leaks") -> str:
     return "nothing grows from step to step"
 
 
-def _told(finding: "Finding") -> "Iterator[Block]":
+def _finding_blocks(finding: "Finding") -> "Iterator[Block]":
     from vramscope.commands._document import Grid, Text
 
     yield Text(finding.claim, finding.severity)

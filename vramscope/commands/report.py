@@ -1,4 +1,4 @@
-"""What you would tell a colleague about a run."""
+"""The report of a run: peaks, what is allocated at the peak, steps and findings."""
 
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of ``vramscope report`` to *parser*."""
     parser.add_argument("path", metavar="RUN", help="a trace directory, or a file that torch wrote")
     parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of the table by line (10)")
     parser.add_argument("--rank", type=int, metavar="N", help="this rank alone")
@@ -24,6 +25,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
+    """Print the report of a run; return the exit code."""
     import json
     from dataclasses import replace
 
@@ -50,7 +52,7 @@ def run(args: Namespace) -> int:
 
 
 def as_json(summaries: "list[Summary]") -> dict[str, Any]:
-    """Schema 1; fields are only ever added."""
+    """Return the report as JSON of schema 1, to which fields are only ever added."""
     from vramscope.analysis.findings import located
     from vramscope.commands._ranks_page import ranks_as_json
 
@@ -104,7 +106,7 @@ def _step(step: "StepPeak") -> dict[str, Any]:
 
 
 def _live(summary: "Summary") -> list[dict[str, Any]]:
-    """What was allocated at the peak; the bytes sum up to it."""
+    """Return what was allocated at the peak; the bytes add up to it."""
     total = sum(row.n_bytes for row in summary.live)
     return [_live_row(row, total, has_categories=summary.categories is not None) for row in summary.live]
 
@@ -127,7 +129,7 @@ def _frame(frame: "Frame") -> dict[str, Any]:
 
 
 def finding_as_json(located: "Located") -> dict[str, Any]:
-    """The fields that every view shares."""
+    """Return the fields of a finding that every view shares."""
     finding = located.finding
     where = {"file": finding.file, "line": finding.line, "function": finding.function}
     return {

@@ -1,4 +1,4 @@
-"""Record a program that knows nothing of vramscope."""
+"""Record a program that does not use vramscope."""
 
 import sys
 from argparse import REMAINDER, ArgumentParser, Namespace
@@ -14,6 +14,7 @@ _INTERRUPTED = 130
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of ``vramscope run`` to *parser*."""
     parser.usage = "vramscope run [options] SCRIPT [ARGUMENTS…]  |  vramscope run [options] -m MODULE …"
     parser.add_argument("--output", metavar="DIR", help="where to record (traces/<script>-<time>)")
     parser.add_argument("--mode", choices=("events", "counters"), default="events")
@@ -28,6 +29,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
+    """Run and record a program; return the exit code."""
     from vramscope.commands import _script
     from vramscope.commands._when_torch import WhenTorch
     from vramscope.recorder import record
@@ -44,14 +46,14 @@ def run(args: Namespace) -> int:
         max_size=None if args.max_size == "none" else args.max_size,
         quiet=args.quiet,
     )
-    # torch may be told much by the environment before it is imported: the program does that.
+    # The program may set environment variables before it imports torch, so torch is not imported here.
     recorded = WhenTorch(recorder)
     try:
         with recorded:
             _script.execute(program, given[1:])
     except SystemExit:
         raise
-    except BaseException as error:  # as Python itself, with the program's frames alone
+    except BaseException as error:  # like Python itself, with the program's frames only
         if error is recorded.refused:
             raise
         own = _script.own_traceback(error, program)
@@ -69,4 +71,4 @@ def _say_if_nothing(recorder: "Recorder") -> None:
         )
 
 
-COMMAND = Command("run", "record a script that knows nothing of vramscope", arguments, run)
+COMMAND = Command("run", "record a script that does not use vramscope", arguments, run)

@@ -30,6 +30,7 @@ _SUFFIX = ".mapped"
 _SETTLED_NS = 2 * 10**9
 """A file that changed more recently may change again without a new modification time."""
 
+_PACKAGE = Path(__file__).parents[1]
 _PARTS = ("allocator", "formats", "model", "store")
 """The packages whose code decides the result of a conversion."""
 
@@ -151,7 +152,10 @@ def _remove(path: Path) -> None:
 
 def _code() -> str:
     """Return a fingerprint of the converting code, which also changes while the code is edited."""
-    package = Path(__file__).parents[1]
-    files = [path for part in _PARTS for path in sorted((package / part).glob("*.py"))]
-    states = [(path.name, status.st_size, status.st_mtime_ns) for path in files for status in [path.stat()]]
+    files = [path for part in _PARTS for path in sorted((_PACKAGE / part).rglob("*.py"))]
+    states = [
+        (str(path.relative_to(_PACKAGE)), status.st_size, status.st_mtime_ns)
+        for path in files
+        for status in [path.stat()]
+    ]
     return hashlib.sha256(repr((sys.byteorder, states)).encode()).hexdigest()[:16]

@@ -39,13 +39,13 @@ def _course(recording: Recording) -> str:
     known = recording.timeline()
     at = int(known.allocated.argmax())
     peak, reserved = int(known.allocated[at]), int(known.reserved.max())
-    said = f"Peak {format_bytes(peak)} allocated (event {at:,}), {format_bytes(reserved)} reserved at most"
+    text = f"Peak {format_bytes(peak)} allocated (event {at:,}), {format_bytes(reserved)} reserved at most"
     top = max(reserved, peak, 1)
     areas = _area(known.reserved, top, "#56B4E9", 0.4) + _area(known.allocated, top, "#7A8896", 0.9)
     box = f"viewBox='0 0 {_COLUMNS} {_HEIGHT}' preserveAspectRatio='none'"
     style = f"style='width:100%;height:{_HEIGHT}px'"
-    picture = f"<svg role='img' aria-label='{escape(said)}' {box} {style}>{areas}</svg>"
-    return f"<div>{escape(said)}</div>{picture}"
+    picture = f"<svg role='img' aria-label='{escape(text)}' {box} {style}>{areas}</svg>"
+    return f"<div>{escape(text)}</div>{picture}"
 
 
 def _area(values: NDArray[np.int64], top: int, color: str, opacity: float) -> str:

@@ -90,6 +90,7 @@ class PlainUnpickler(pickle.Unpickler):
     """Builds data that was verified before."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
+        """Refuse every import that a pickle requests."""
         raise FormatError(f"refused to import {module[:100]!r}.{name[:100]!r}; {_ADVICE}")
 
 

@@ -118,20 +118,20 @@ def _state(of: dict[str, int]) -> TotalsAt:
 def _notes(table: _SummaryTable) -> list[Note]:
     """Return the values that have no column in a trace."""
     kept, most = table.now.get("non-releasable", 0), table.peak.get("non-releasable", 0)
-    said = []
+    notes = []
     if "requested" not in table.now:
-        said.append(
+        notes.append(
             Note("no_requested", "requested bytes are not in this table: active bytes stand for them")
         )
     if kept or most:
         text = f"{format_bytes(kept)} free in segments in use (non-releasable), {format_bytes(most)} at most"
-        said.append(Note("non_releasable", text, kept))
+        notes.append(Note("non_releasable", text, kept))
     if table.n_ooms:
-        said.append(Note("ooms", f"{table.n_ooms} times out of memory", table.n_ooms))
+        notes.append(Note("ooms", f"{table.n_ooms} times out of memory", table.n_ooms))
     if table.n_retries:
         text = f"{table.n_retries} times the cache was released because an allocation did not fit"
-        said.append(Note("retries", text, table.n_retries))
-    return said
+        notes.append(Note("retries", text, table.n_retries))
+    return notes
 
 
 FORMAT = Format("memory_summary", sniff, read)

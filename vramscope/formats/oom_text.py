@@ -60,7 +60,7 @@ _WARNING = re.compile(
 )
 _LONGEST = 4000
 """The longest message in bytes; it may list many processes."""
-_MOST_TOLD = 20
+_MOST_NOTED = 20
 _MOST = 1 << 50
 
 _MOMENTS_ONLY = Note(
@@ -215,12 +215,12 @@ def _counters(messages: list[_Message], instants: list[int]) -> Counters:
 
 def _notes(messages: list[_Message]) -> list[Note]:
     """Return the values that have no column; only of the last messages if there are many."""
-    said = [note for message in messages[-_MOST_TOLD:] for note in _of_one(message)]
+    notes = [note for message in messages[-_MOST_NOTED:] for note in _of_one(message)]
     n_cut = sum(_state(message) is None for message in messages)
     if n_cut:
         text = f"{n_cut} messages are cut before they say what was allocated: the level before is shown"
-        said.append(Note("truncated", text, n_cut))
-    return list(dict.fromkeys(said))
+        notes.append(Note("truncated", text, n_cut))
+    return list(dict.fromkeys(notes))
 
 
 def _of_one(message: _Message) -> Iterator[Note]:
@@ -233,7 +233,7 @@ def _of_one(message: _Message) -> Iterator[Note]:
     for name, (code, text) in words.items():
         if name in known:
             yield Note(code, f"{format_bytes(known[name])} {text}", known[name])
-    for pid, n_bytes in message.others[:_MOST_TOLD]:
+    for pid, n_bytes in message.others[:_MOST_NOTED]:
         yield Note("other_process", f"process {pid} had {format_bytes(n_bytes)} of the same device", n_bytes)
 
 

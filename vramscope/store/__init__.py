@@ -1,4 +1,4 @@
-"""The trace directory.
+"""The trace directory: schema, appending writer and reader.
 
-Its schema, its appending writer, its reader. Only this package and export/ use Arrow.
+Only this package and export/ use Arrow.
 """

@@ -64,21 +64,23 @@ def number_of(file: str) -> int | None:
 
 
 def is_of_summary(file: str) -> bool:
-    """Whether a file of a rank is in a summary."""
+    """Return whether a file of a rank is in a summary."""
     return re.fullmatch("past[1-9][0-9]*/.*", file) is not None
 
 
 def remove(home: Path) -> int:
-    """Take a part's or a summary's files; the bytes they had. Others' files stay, and so does the directory
-    then. Raises OSError."""
-    taken = 0
+    """Delete the files of a part or a summary; return their size in bytes.
+
+    Foreign files stay, and then the directory stays too. Raises OSError.
+    """
+    removed_bytes = 0
     for path in home.iterdir():
         if is_in_part(path.name):
-            taken += path.stat().st_size
+            removed_bytes += path.stat().st_size
             path.unlink()
     if not any(home.iterdir()):
         home.rmdir()
-    return taken
+    return removed_bytes
 
 
 def is_in_part(file: str) -> bool:

@@ -127,6 +127,23 @@ def test_a_conversion_by_other_code_does_not_count(source: Path, monkeypatch: py
     assert found(source) is None
 
 
+def test_a_change_of_any_module_of_the_converting_code_invalidates_conversions(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = tmp_path / "package" / "formats" / "inner"
+    inner.mkdir(parents=True)
+    (inner / "reader.py").write_text("VERSION = 1")
+    for name in ("allocator", "model", "store"):
+        (tmp_path / "package" / name).mkdir()
+    monkeypatch.setattr(conversion_cache, "_PACKAGE", tmp_path / "package", raising=False)
+    kept(source)
+    assert found(source) is not None
+
+    (inner / "reader.py").write_text("VERSION = 1000")
+
+    assert found(source) is None
+
+
 def test_any_changed_byte_is_noticed_and_the_conversion_removed(source: Path) -> None:
     place = kept(source)
     whole = place.read_bytes()

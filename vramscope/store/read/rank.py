@@ -1,4 +1,4 @@
-"""What did one rank record so far, and does it still?"""
+"""Reads the directory of one rank, and finds out whether it is still written."""
 
 import time
 from contextlib import suppress
@@ -24,37 +24,37 @@ from vramscope.store.read.streams import (
 from vramscope.store.schema import EVERY_DEVICE, NOTES, STACKS, device_of, file_name
 
 _STILL_WRITING_S = 10.0
-"""How long after its last growth a trace counts as running, where its process cannot be asked about."""
+"""The time after its last growth for which a trace counts as running if its process is not visible."""
 
 _MOST_RETRIES = 3
-"""The next refresh is never far."""
+"""The most attempts of one refresh; the next refresh follows soon."""
 
 
 class RankReader:
-    """The directory of one rank, read as far as it is written."""
+    """Reads the directory of one rank as far as it is written."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises StoreError where the manifest cannot be read."""
+        """Open *directory*. Raises StoreError if the manifest cannot be read."""
         self.directory = directory
         self._version = self._manifest_version()
         self.manifest = manifests.read(directory / MANIFEST)
         self.outcome = self.manifest.outcome
         self._grew_at = float("-inf")
         self._is_settled = False
-        """Whether the manifest is still the one by which the files were read."""
+        """Whether the manifest did not change while the files were read."""
         self._devices: dict[int, DeviceStreams] = {}
         self._incremental_steps: dict[int, IncrementalSteps] = {}
-        """Of the devices; asked while more may come."""
+        """The steps of each device, found incrementally while the run is growing."""
         self._homes: list[Path] = []
         # Row 0 is the empty stack, and is not written.
         self._stacks = ColumnStream(self._files_of(STACKS), STACKS, n_rows=1)
         self._notes = ColumnStream(self._files_of(NOTES), NOTES)
 
     def refresh(self) -> bool:
-        """Take what was written since; whether anything came or changed."""
+        """Read what was written since; return whether anything is new or changed."""
         changed = self._refresh_once()
         for _ in range(_MOST_RETRIES):
-            # Parts that were taken while they were read look damaged: what replaced them is read instead.
+            # Parts that are deleted while they are read look damaged: their summary is read instead.
             if self._manifest_version() == self._version:
                 break
             changed |= self._refresh_once()
@@ -62,14 +62,14 @@ class RankReader:
         return changed
 
     def _refresh_once(self) -> bool:
-        # How it ended is asked before the streams are read: then they are read to their end.
+        # The outcome is read before the streams: once the run has ended, they are complete.
         changed = [
             self._refresh_manifest(),
             self._refresh_outcome(),
             self._find_parts(),
             self._find_devices(),
         ]
-        # Stacks last: what refers to them is written after them, so it must be read before them.
+        # Stacks are read last: rows that refer to them are written after them, so must be read before them.
         grew = [stream.refresh() for stream in self._devices.values()]
         grew += [self._notes.refresh(), self._stacks.refresh()]
         if any(grew):
@@ -78,11 +78,11 @@ class RankReader:
 
     @property
     def has_devices(self) -> bool:
-        """Whether there is a recording at all."""
+        """Return whether there is any recording."""
         return bool(self._devices)
 
     def recordings(self) -> list[Recording]:
-        """One per device, by index."""
+        """Return one recording per device, ordered by index."""
         stacks, stack_notes = assembly.stacks_of(self._stacks)
         of_rank = (*self.notes(), *stack_notes)
         found = []
@@ -99,7 +99,7 @@ class RankReader:
         return found
 
     def notes(self) -> list[Note]:
-        """What concerns the whole rank; every recording of it says so."""
+        """Return the notes on the whole rank, which each of its recordings contains."""
         found = assembly.written_notes(self._notes, EVERY_DEVICE)
         of_rank = [*self._notes.chain.files, *self._stacks.chain.files]
         found += completeness.manifest_notes(self.manifest, self.directory)
@@ -116,15 +116,15 @@ class RankReader:
         return found
 
     def _missing(self, device: int | None) -> list[Note]:
-        """What the files of a device, or of the whole rank, do not hold any more."""
-        # While it is written, files are ahead of the manifest.
+        """Return notes on what is missing in the files of a device, or of the whole rank."""
+        # While the trace is written, the files are ahead of the manifest.
         if self.outcome is Outcome.RUNNING or not self._is_settled:
             return []
         names = [name for name in self.manifest.files if device_of(name.rpartition("/")[2]) == device]
         return list(completeness.missing_notes(self.manifest, self._all_files(), self.outcome, names))
 
     def _all_files(self) -> dict[str, StreamFile]:
-        """By path in the rank's directory."""
+        """Return all files by their path in the rank's directory."""
         chains = [*self._notes.chain.files, *self._stacks.chain.files]
         chains += [file for streams in self._devices.values() for file in streams.files()]
         return {parts.file_of(file.path.parent, self.directory, file.path.name): file for file in chains}
@@ -139,7 +139,7 @@ class RankReader:
         return FileChain([self.directory], file_name(stream), self._owner_of)
 
     def ended_ns(self) -> int:
-        """Time of the last thing written; 0 where there is none."""
+        """Return the time of the last row written; 0 if there is none."""
         last = (streams.last_ns() for streams in self._devices.values())
         return self.manifest.ended_ns or max(last, default=0)
 
@@ -150,7 +150,7 @@ class RankReader:
         return 0, 0, 0
 
     def _refresh_manifest(self) -> bool:
-        # The version first: a manifest replaced in between is then read once more, not missed.
+        # The version is read first: a manifest that is replaced in between is then read again, not missed.
         version = self._manifest_version()
         if version == self._version:
             return False
@@ -174,12 +174,12 @@ class RankReader:
         for home in {self.directory, *self._homes[-1:]}:
             with suppress(OSError):
                 last = max(last, *(path.stat().st_mtime for path in home.iterdir()))
-        # Another machine's clock may be ahead of ours, or behind: so what we saw ourselves counts too.
+        # Another machine's clock may differ from this one's, so growth that this reader saw counts too.
         age_s = min(abs(time.time() - last), time.monotonic() - self._grew_at)
         return age_s < _STILL_WRITING_S
 
     def _find_parts(self) -> bool:
-        """Those that came since; all anew where some were taken."""
+        """Add the parts that were begun since; read everything again if parts were deleted."""
         homes = parts.homes(self.directory, self.manifest.cap)
         new = homes[len(self._homes) :]
         if homes[: len(self._homes)] == self._homes:
@@ -195,10 +195,10 @@ class RankReader:
         with_files = (device_of(path.name) for path in self.directory.iterdir())
         known = {device.index for device in self.manifest.devices}
         new = (known | {device for device in with_files if device is not None}) - self._devices.keys()
-        taken = self.manifest.cap.events if self.manifest.cap is not None else {}
+        deleted_events = self.manifest.cap.events if self.manifest.cap is not None else {}
         for device in new:
             self._devices[device] = DeviceStreams(
-                self.directory, self._homes, device, taken.get(device, 0), self._owner_of
+                self.directory, self._homes, device, deleted_events.get(device, 0), self._owner_of
             )
             self._incremental_steps[device] = IncrementalSteps()
         return bool(new)

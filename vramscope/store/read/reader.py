@@ -1,4 +1,4 @@
-"""What has been recorded so far in this directory? All of it, however it ended, and more as it grows."""
+"""Reads a run directory as far as it is written, however the run ended, and more as it grows."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,19 +11,19 @@ from vramscope.store.directory import is_rank, ranks_of
 from vramscope.store.read.rank import RankReader
 
 _APART_NS = 3600 * 10**9
-"""A rank may die while others of its run still start; none starts an hour later."""
+"""The longest time between the starts of two ranks of one run."""
 
 _WORST_FIRST = (Outcome.RUNNING, Outcome.FAILED, Outcome.DIED)
 
 
 class Reader:
-    """A run directory, or the directory of a single rank, read as far as it is written.
+    """Reads a run directory, or the directory of a single rank, as far as it is written.
 
-    ``refresh`` reads only what is new; ``run`` is what is known so far. Safe to use from several threads.
+    ``refresh`` reads only what is new; ``run`` is the run so far. It may be used from several threads.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises StoreError where there is no run that this vramscope can read."""
+        """Open *path*. Raises StoreError if there is no run that this version can read."""
         self.path = path
         self._lock = Lock()
         self._ranks: dict[Path, RankReader] = {}
@@ -34,10 +34,10 @@ class Reader:
             raise next(iter(self._refused.values()), None) or StoreError(f"{path}: no run was recorded here")
 
     def refresh(self) -> bool:
-        """Read what was written since the last time; whether anything came."""
+        """Read what was written since the last call; return whether anything is new."""
         with self._lock:
             found = self._find_ranks()
-            # All of them, each time: any() would stop at the first.
+            # Every rank is refreshed: any() without a list would stop at the first.
             grown = [rank.refresh() for rank in self._ranks.values()]
             changed = found or any(grown)
             if changed:
@@ -46,7 +46,7 @@ class Reader:
 
     @property
     def run(self) -> Run:
-        """Everything read so far; the same object until a refresh finds more."""
+        """The run as far as it was read; the same object until a refresh finds more."""
         with self._lock:
             if self._run is None:
                 self._run = self._build()
@@ -65,7 +65,7 @@ class Reader:
         return before != (len(self._ranks), len(self._refused))
 
     def _only_once(self, rank: RankReader) -> RankReader:
-        """*rank*; raises StoreError where it is a copy of another rank of this run."""
+        """Return *rank*. Raises StoreError if it is a copy of another rank of this run."""
         for other in self._ranks.values():
             if rank.manifest.id and rank.manifest.id == other.manifest.id:
                 names = rank.directory.name, other.directory.name
@@ -102,7 +102,7 @@ class Reader:
         for error in self._refused.values():
             yield Note("rank_unreadable", str(error))
         for rank in ranks:
-            if not rank.has_devices:  # with devices, each of their recordings says it
+            if not rank.has_devices:  # with devices, each of their recordings has these notes
                 yield from rank.notes()
         yield from _strangers(ranks)
         expected = max(rank.manifest.process.world_size for rank in ranks)
@@ -112,7 +112,7 @@ class Reader:
 
 
 def _strangers(ranks: list[RankReader]) -> Iterator[Note]:
-    """Ranks that were never recorded together."""
+    """Yield a note if the ranks were never recorded together."""
     spans = {rank.directory.name: (rank.manifest.started_ns, rank.ended_ns()) for rank in ranks}
     known = {name: span for name, span in spans.items() if 0 < span[0] <= span[1]}
     late = max((start for start, _ in known.values()), default=0)

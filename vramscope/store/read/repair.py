@@ -1,6 +1,6 @@
-"""Which rows point to something that is not there? They are made harmless, and counted.
+"""Neutralizes and counts rows that refer to missing rows.
 
-A cut or damaged file, a follower that is ahead of the writer, and a newer writer's words all look like this.
+Such rows come from a cut or damaged file, from a reader that is ahead of the writer, or from a newer writer.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,10 @@ AnyTable = TypeVar("AnyTable", bound=Table)
 
 
 def keep_known(table: AnyTable, limits: Mapping[str, int], instead: int = 0) -> tuple[AnyTable, int]:
-    """*table* with *instead* where a column of *limits* is negative or reaches its limit; how often."""
+    """Replace values of the columns *limits* that are negative or reach their limit by *instead*.
+
+    Returns the table and the number of replaced values.
+    """
     changed, n_strays = {}, 0
     for name, limit in limits.items():
         column = getattr(table, name)
@@ -31,14 +34,14 @@ def keep_known(table: AnyTable, limits: Mapping[str, int], instead: int = 0) -> 
 
 
 def keep_known_state(state: Snapshot, limits: Mapping[str, int]) -> tuple[Snapshot, int]:
-    """The same for the ``stack_id`` and ``pool`` of a state's segments and blocks."""
+    """Do the same for the ``stack_id`` and ``pool`` of a state's segments and blocks."""
     segments, in_segments = keep_known(state.segments, limits)
     blocks, in_blocks = keep_known(state.blocks, {"stack_id": limits["stack_id"]})
     return replace(state, segments=segments, blocks=blocks), in_segments + in_blocks
 
 
 def keep_known_parents(stacks: Stacks) -> tuple[Stacks, int]:
-    """A parent precedes its child; anything else would send a reader round in circles."""
+    """Make a node whose parent does not precede it a root: such a parent could make an endless loop."""
     parent = stacks.parent
     stray = (parent < 0) | (parent >= np.maximum(np.arange(len(parent)), 1))
     if not stray.any():
@@ -47,21 +50,24 @@ def keep_known_parents(stacks: Stacks) -> tuple[Stacks, int]:
 
 
 def marks_within(marks: Marks, n_events: int) -> Marks:
-    """Marks of events that are not there (yet) stand at the end; a newer minor's words become the nearest."""
+    """Move marks of events that are missing (yet) to the end; unknown codes become the nearest known."""
     marks, _ = keep_known(marks, {"kind": max(MarkKind) + 1}, instead=MarkKind.MARK)
     marks, _ = keep_known(marks, {"phase": max(Phase) + 1}, instead=Phase.OTHER)
     return replace(marks, event=np.clip(marks.event, 0, n_events)) if len(marks) else marks
 
 
 def labels_within(labels: Labels, n_events: int) -> Labels:
-    """A label is about the block live at its instant; without that instant it would name another block."""
+    """Drop labels of missing events.
+
+    A label is about the block that is live at its instant; at another instant it would name another block.
+    """
     known, _ = keep_known(labels, {"category": max(Category) + 1}, instead=Category.UNKNOWN)
     beyond = (known.event > n_events) | (known.event < 0)
     return known.rows(~beyond) if beyond.any() else known
 
 
 def counters_within(counters: Counters, n_events: int) -> Counters:
-    """Samples keep −1 for an unknown instant."""
+    """Move samples of missing events to the end; −1 stays the unknown instant."""
     if not len(counters):
         return counters
     return replace(counters, event=np.clip(counters.event, -1, n_events))

@@ -1,4 +1,4 @@
-"""What do the files of a trace directory say so far? Each stream as columns that grow with its file."""
+"""The streams of a trace directory as columns that grow with their files."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -31,18 +31,18 @@ Decoded = TypeVar("Decoded")
 
 
 OwnerOf = Callable[[Path], Owner | None]
-"""The trace that the file at a path must belong to, and its place there; None: whatever it says."""
+"""Returns the trace that the file at a path must belong to, and its place there; None accepts any."""
 
 
 def anybody(_path: Path) -> Owner | None:
-    """For files of one's own directory."""
+    """Accept any owner: for files that this process wrote itself."""
     return None
 
 
 class FileChain:
     """One stream in several files, read in order.
 
-    Behind an end that is not whole nothing is read: rows are known by their number.
+    Nothing is read after a file that is not complete, as rows are identified by their number.
     """
 
     __slots__ = ("_at", "_name", "_owner_of", "files")
@@ -56,12 +56,12 @@ class FileChain:
             self.go_on_in(home)
 
     def go_on_in(self, home: Path) -> None:
-        """There is one more; the one before is whole."""
+        """Continue in the directory *home*; the file before is complete."""
         path = home / self._name
         self.files.append(StreamFile(path, self._owner_of(path)))
 
     def read(self, decode: Callable[[pa.RecordBatch], Decoded]) -> Iterator[Decoded]:
-        """Every whole batch that was not given before, decoded."""
+        """Yield every new whole batch, decoded."""
         for at in range(self._at, len(self.files)):
             self._at = at
             yield from self.files[at].read(decode)
@@ -69,11 +69,11 @@ class FileChain:
                 return
 
     def new_bytes(self) -> int:
-        """What came since the last read."""
+        """Return the number of bytes added since the last read."""
         return sum(file.new_bytes() for file in self.files[self._at :])
 
     def damage(self) -> str:
-        """What is wrong with the first file that is not whole."""
+        """Return what is wrong with the first file that is not complete; empty if nothing is."""
         return self.files[self._at].damage if self.files else ""
 
 
@@ -83,7 +83,7 @@ class ColumnStream:
     __slots__ = ("_absent", "_columns", "_dtypes", "_names", "_required", "chain")
 
     def __init__(self, files: FileChain, stream: str, n_rows: int = 0) -> None:
-        """Starts with *n_rows* rows of zeros, where row numbers do not start with the file's first row."""
+        """Start with *n_rows* rows of zeros, for streams whose row numbers do not start with their file."""
         self.chain = files
         self._required = required_columns(stream)
         self._names = Names()
@@ -103,7 +103,7 @@ class ColumnStream:
         return before != (len(self), self.chain.damage())
 
     def _reserve(self, n_bytes: int) -> None:
-        """Room for all rows that so many bytes can hold, so that a large file is copied once."""
+        """Reserve rows for *n_bytes* bytes, so that a large file is copied only once."""
         row_bytes = sum(np.dtype(dtype or "i4").itemsize for dtype in self._dtypes.values())
         for column in self._columns.values():
             column.reserve(n_bytes // row_bytes)
@@ -121,33 +121,33 @@ class ColumnStream:
         return len(next(iter(self._columns.values())))
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Name → the rows so far."""
+        """Return the rows so far, by column name."""
         return {name: column.view() for name, column in self._columns.items()}
 
     def names(self) -> tuple[str, ...]:
-        """The strings that columns of strings refer to."""
+        """Return the strings that columns of strings refer to."""
         return self._names.tuple()
 
 
 def required_columns(stream: str) -> frozenset[str]:
-    """The columns that every file of a stream has, by whatever version it was written."""
+    """Return the columns that every file of a stream has, in every version."""
     return frozenset(SCHEMAS[stream].names) - ADDED_LATER.get(stream, frozenset())
 
 
 def check_columns(batch: pa.RecordBatch, required: frozenset[str]) -> None:
-    """Raise pa.ArrowInvalid where a column is missing: a file of another stream must not be read as zeros."""
+    """Raise pa.ArrowInvalid if a column is missing: another stream's file must not be read as zeros."""
     missing = required.difference(batch.schema.names)
     if missing:
         raise pa.ArrowInvalid(f"it has no column {', '.join(sorted(missing))}: it is a file of another kind")
 
 
 def _dtype(kind: pa.DataType) -> str:
-    """Of NumPy; '' for strings."""
+    """Return the NumPy dtype of an Arrow type; empty for strings."""
     return "" if kind == pa.string() else numpy_type(kind).str
 
 
 class StateStream:
-    """States of the allocator: only those that a recording shows are kept."""
+    """The allocator's states; only those that a recording uses are kept."""
 
     __slots__ = ("_first_event", "_n_taken", "chain", "initial", "reported")
 
@@ -156,9 +156,9 @@ class StateStream:
         self._first_event = first_event
         self._n_taken = 0
         self.initial: Snapshot | None = None
-        """Before the first event; the last one written: a later one knows more."""
+        """The state before the first event; the last one written is used, as it knows more."""
         self.reported: Snapshot | None = None
-        """The last that the source itself said."""
+        """The last state that the source itself reported."""
 
     def refresh(self) -> bool:
         """Take what was written since; whether there was something, damage included."""
@@ -202,15 +202,15 @@ def _rows(table: type[Rows], batch: pa.RecordBatch, row: int) -> Rows:
     if at < 0 or not pa.types.is_list(batch.column(at).type):
         return table.of()
     items = batch.column(at)[row].values
-    # from_struct_array would do, but takes all rows' items where pyarrow is old (15).
+    # from_struct_array would do, but old versions of pyarrow (15) take the items of all rows.
     rows = pa.RecordBatch.from_arrays(items.flatten(), names=[field.name for field in items.type])
-    # Copied: Arrow's buffer holds all rows, and flags of a view of it cannot be set.
+    # The rows are copied: Arrow's buffer contains all rows, and flags of a view of it cannot be set.
     columns = {name: np.array(numbers(rows, name, dtype)) for name, dtype in table.DTYPES.items()}
     return table(**columns)
 
 
 class DeviceStreams:
-    """The streams of one device."""
+    """All streams of one device."""
 
     def __init__(
         self,
@@ -220,7 +220,10 @@ class DeviceStreams:
         first_event: int = 0,
         owner_of: OwnerOf = anybody,
     ) -> None:
-        """*homes*: where what is in parts is, see ``parts``. *first_event*: how many were taken before."""
+        """Open the streams in the directories *homes* (see ``parts``).
+
+        *first_event* is the number of deleted events before them.
+        """
 
         def files(stream: str, homes: Sequence[Path]) -> FileChain:
             return FileChain(homes, file_name(stream, device), owner_of)
@@ -234,49 +237,49 @@ class DeviceStreams:
         self._in_parts: tuple[ColumnStream | StateStream, ...] = (*self.tables.values(), self.states)
 
     def go_on_in(self, home: Path) -> None:
-        """There is one more part."""
+        """Continue in the next part, the directory *home*."""
         for stream in self._in_parts:
             stream.chain.go_on_in(home)
 
     def refresh(self) -> bool:
-        """Take what was written since; whether there was something."""
-        # Pools last: what refers to them is written after them, so it must be read before them.
-        # Each of them: any() would stop at the first.
+        """Read what was written since; return whether anything is new."""
+        # Pools are read last: rows that refer to them are written after them, so must be read before them.
+        # Every stream is refreshed: any() without a list would stop at the first.
         grew = [stream.refresh() for stream in self._all()]
         return any(grew)
 
     def __len__(self) -> int:
-        """Events that are still there."""
+        """Return the number of retained events."""
         return len(self.tables["events"])
 
     def files(self) -> list[StreamFile]:
-        """The files behind them."""
+        """Return the files of all streams."""
         return [file for stream in self._all() for file in stream.chain.files]
 
     def _all(self) -> tuple[ColumnStream | StateStream, ...]:
         return (*self._in_parts, self.peaks, self.settled, self.pools)
 
     def table(self, stream: str) -> Any:
-        """The rows so far, as the model's table."""
+        """Return the rows so far as the model's table."""
         table, rows = TABLES[stream], self.tables[stream]
         named = {"names": rows.names()} if hasattr(table, "names") else {}
         return table(**rows.columns(), **named)
 
     def stretch_peaks(self) -> StretchPeaks:
-        """Of the events that were taken."""
+        """Return the peaks of the deleted events."""
         return StretchPeaks(**self.peaks.columns())
 
     def summarized_steps(self) -> SummarizedSteps:
-        """The oldest, of which there are no marks any more."""
+        """Return the oldest steps, whose marks are deleted."""
         return SummarizedSteps(**self.settled.columns())
 
     def pool_ids(self) -> tuple[tuple[int, int], ...]:
-        """torch's ids, by the index that columns carry."""
+        """Return torch's pool ids, ordered by the index that columns use."""
         columns = self.pools.columns()
         pairs = zip(columns["first"].tolist(), columns["second"].tolist(), strict=True)
         return tuple(pairs) or ((0, 0),)
 
     def last_ns(self) -> int:
-        """Time of the last thing written."""
+        """Return the time of the last row written."""
         last = (self.tables[stream].columns()["time_ns"][-1:] for stream in ("events", "marks", "samples"))
         return max((int(time_ns[0]) for time_ns in last if len(time_ns)), default=0)

@@ -115,8 +115,8 @@ def _labels(before: CarriedState, part: DevicePart, following: DevicePart, state
     in_use = state.blocks.address[state.blocks.state != BlockState.INACTIVE]
     is_ahead = labels.event > state.event
     kept = labels.rows(is_ahead | ((handed_out < labels.event) & np.isin(labels.address, in_use)))
-    said = np.stack([kept.address.astype("i8"), kept.category.astype("i8"), kept.name.astype("i8")])
-    _, newest = np.unique(said[:, ::-1], axis=1, return_index=True)
+    content = np.stack([kept.address.astype("i8"), kept.category.astype("i8"), kept.name.astype("i8")])
+    _, newest = np.unique(content[:, ::-1], axis=1, return_index=True)
     kept = kept.rows(np.sort(len(kept) - 1 - newest))
     return replace(kept, event=np.maximum(kept.event, state.event))
 

@@ -85,11 +85,11 @@ class Compactor:
         self._is_awaited = threading.Event()
         self._again_s = float("-inf")
 
-    def whole(self, number: int, n_bytes: int) -> None:
+    def add_complete_part(self, number: int, n_bytes: int) -> None:
         """Note that a part is complete and will not grow any more."""
         self._whole.append((number, n_bytes))
 
-    def look(self) -> None:
+    def start_if_full(self) -> None:
         """Start the thread if the cap is nearly reached; return at once."""
         is_busy = self._thread is not None and self._thread.is_alive()
         is_full = self._size() > self.cap.max_bytes * _FULL and len(self._whole) > 2
@@ -99,7 +99,7 @@ class Compactor:
             with suppress(RuntimeError):
                 self._thread.start()
 
-    def thin(self) -> None:
+    def compact(self) -> None:
         """Compact now, without pauses, and wait for it; a thread that already does so is waited for."""
         self._is_awaited.set()
         self._work()
@@ -147,11 +147,11 @@ class Compactor:
         for _ in numbers:
             self._whole.popleft()
         # From here on nothing reads these files; one that cannot be deleted only takes space.
-        taken = 0
+        removed_bytes = 0
         for home in [old] * (cap.generation > 1) + [parts.part(self._rank, number) for number in numbers]:
             with suppress(OSError):
-                taken += parts.remove(home)
-        self._freed(taken)
+                removed_bytes += parts.remove(home)
+        self._freed(removed_bytes)
 
     def _summarize(
         self, numbers: list[int], old: Path, new: Path

@@ -1,7 +1,7 @@
-"""A file that grows by whole batches: all of one is there, or nothing of it.
+"""A file that grows by whole batches: each is written completely or not at all.
 
 A program may close descriptors that are not its own (``os.closerange``, as daemons do), and the next file
-that it opens gets the same number. So each append first asks whether the descriptor still is our file.
+that it opens gets the same number. So each append first checks that the descriptor still refers to this file.
 """
 
 import errno
@@ -22,7 +22,7 @@ class AppendFile:
     __slots__ = ("_fd", "_identity", "_path", "_state")
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError."""
+        """Open or create *path*. Raises OSError."""
         self._path = path
         self._fd = self._opened()
         found = os.fstat(self._fd)
@@ -36,7 +36,7 @@ class AppendFile:
         return self._state[0]
 
     def append(self, data: Any) -> int:
-        """Add *data* (a buffer) at the end; returns its bytes, or raises OSError with the file as it was.
+        """Append *data* (a buffer); return its size in bytes, or raise OSError with the file unchanged.
 
         An exception from a signal handler (Ctrl-C) comes out after the batch is whole: what a caller has
         handed over once, it must not hand over again. After several such exceptions at once the batch is
@@ -55,7 +55,7 @@ class AppendFile:
         return len(rest)
 
     def close(self, *, durable: bool) -> None:
-        """Let go of the file; with *durable* after the disk has it. Raises OSError."""
+        """Close the file; with *durable*, wait for the disk first. Raises OSError."""
         if not self._is_ours():
             return
         try:
@@ -69,7 +69,7 @@ class AppendFile:
         return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
 
     def _is_ours(self) -> bool:
-        """Whether the descriptor still leads to the file that was opened."""
+        """Return whether the descriptor still refers to the file that was opened."""
         try:
             found = os.fstat(self._fd)
         except OSError:  # closed
@@ -77,7 +77,7 @@ class AppendFile:
         return (found.st_dev, found.st_ino) == self._identity
 
     def _reopen_if_lost(self) -> None:
-        """The descriptor is another file's, or none: by the path, where our file still is there."""
+        """Open the existing file again by its path if the descriptor was closed or reused."""
         if self._is_ours():
             return
         try:

@@ -1,4 +1,4 @@
-"""Which frames at the bottom of a stack are those of ``vramscope run``? They are no part of the program."""
+"""Removes the frames of ``vramscope run`` from the bottom of stacks: they are not part of the program."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -8,24 +8,24 @@ _PACKAGE = Path(__file__).parents[2]
 _OURS = frozenset(
     str(_PACKAGE / name) for name in ("__main__.py", "cli.py", "commands/run.py", "commands/_script.py")
 )
-# The console script, and what python -m runs a module by.
+# The console script, and the frames of python -m.
 _LAUNCHERS = re.compile(
     r"(?:^|[/\\])vramscope(?:-script\.py|\.exe[/\\]__main__\.py)?$|^<frozen runpy>$|[/\\]runpy\.py$"
 )
 
 Node = tuple[int, str, str, int]
-"""parent, function, file, line"""
+"""A stack node: parent, function, file, line."""
 
 
 class LaunchFrames:
-    """Stacks begin where the program does: nodes of the launcher stay, and nothing refers to them."""
+    """Makes stacks begin in the program: nodes of the launcher stay, but no other node refers to them."""
 
     def __init__(self) -> None:
         self._n_rows = 1  # row 0 is the empty stack
         self._launcher = {0}
 
     def without(self, nodes: Iterable[Node]) -> Iterator[Node]:
-        """The next rows of the stream."""
+        """Yield the next rows of the stream."""
         for parent, function, file, line in nodes:
             is_launcher = parent in self._launcher and (file in _OURS or _LAUNCHERS.search(file) is not None)
             yield 0 if parent in self._launcher and not is_launcher else parent, function, file, line

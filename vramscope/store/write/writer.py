@@ -1,7 +1,7 @@
-"""Where a recorder puts what it finds: a directory that only ever grows.
+"""Writes the trace directory of one rank.
 
-Every call hands one complete record batch to the operating system before it returns. A process killed at any
-moment has therefore lost only what it had not handed over; nothing waits in a buffer of ours.
+Every call passes one complete record batch to the operating system before it returns. So a process that is
+killed at any moment loses only what it had not passed on; nothing waits in a buffer.
 """
 
 import errno
@@ -44,8 +44,11 @@ from vramscope.store.write.launcher_frames import LaunchFrames
 from vramscope.units import format_bytes
 
 _SYNC_EVERY_S = 30.0
-"""Some milliseconds per file: too much after every step of a loop that re-enters the recorder. The kernel
-writes what is older than this by itself."""
+"""The least time between two waits for the disk.
+
+Waiting takes some milliseconds per file: too much after every step of a loop that re-enters the recorder. The
+kernel writes older data by itself.
+"""
 
 _BEGIN_PARTS = ("events", "samples")
 
@@ -64,9 +67,9 @@ _ADVICE = {
 
 
 class Writer:
-    """One rank's part of a run directory: ``directory/rank0/``. Safe to use from several threads.
+    """Writes one rank's part of a run directory, ``directory/rank0/``; may be used from several threads.
 
-    The first error stops it for good, with StoreError now and at each later call: a batch left out would
+    The first error stops it for good: this call and each later one raise StoreError, as a missing batch would
     shift every later instant. What was written before stays readable.
     """
 
@@ -80,21 +83,22 @@ class Writer:
         started_ns: int,
         max_bytes: int | None = None,
     ) -> None:
-        """*max_bytes*: what the directory may grow to; then the detail of its beginning is taken.
+        """Create the rank's directory.
 
-        Raises StoreError where the directory holds this rank of a run already, or cannot be written.
+        *max_bytes* is the size cap of the directory; at the cap, the detail of its oldest parts is replaced
+        by a summary. Raises StoreError if the directory already contains this rank, or cannot be written.
         """
         self.path = Path(directory) / f"rank{process.rank}"
         self.written_bytes = 0
-        """Of everything in the directory, for a cap."""
+        """The size of everything in the directory in bytes, for the cap."""
         self._lock = Lock()
         self._pid = os.getpid()
         self._files: dict[str, SealedFile] = {}
-        """Open ones, by their path in the rank's directory."""
+        """The open files, by their path in the rank's directory."""
         self._sums: dict[str, FileSum] = {}
-        """Of those that are not open."""
+        """The sums of the files that are not open."""
         self._n_batches = 0
-        """Of all files: the number of the last one."""
+        """The number of batches in all files, which numbers the last one."""
         self._n_pools: dict[int, int] = {}
         self._launch = LaunchFrames()
         self._stopped = ""
@@ -112,7 +116,7 @@ class Writer:
         self._saved = self._manifest
         self._manifest_bytes = 0
         self._part = self._part_bytes = 0
-        """The number of the part that grows, and how large it is."""
+        """The number of the growing part, and its size in bytes."""
         self._compactor = None
         if max_bytes is not None:
             owner = Owner(self._manifest.id)
@@ -120,7 +124,7 @@ class Writer:
         self._claim()
 
     def stacks(self, rows: Iterable[tuple[int, str, str, int]]) -> None:
-        """Append nodes as ``StackBuilder.rows`` gives them; before whatever refers to them."""
+        """Append nodes as ``StackBuilder.rows`` yields them, before any row that refers to them."""
         columns = list(zip(*self._launch.without(rows), strict=True))
         if columns:
             parent, function, file, line = columns
@@ -137,12 +141,13 @@ class Writer:
     def state(self, snapshot: Snapshot, device: int, *, reported: bool) -> None:
         """Append the allocator's state at an instant.
 
-        *reported*: as the source itself told it. Else reconstructed; of event 0, the state before the trace.
+        *reported* means that the source itself reported it. Otherwise it is reconstructed; at event 0 it is
+        the state before the trace.
         """
         self._write(STATES, device, row_of_state(snapshot, reported=reported))
 
     def pools(self, pools: Sequence[tuple[int, int]], device: int) -> None:
-        """All pool ids so far, by index; only those that are new are written."""
+        """Append pool ids; *pools* is all ids so far by index, and only new ones are written."""
         new = pools[self._n_pools.get(device, 0) :]
         if new:
             self._n_pools[device] = len(pools)
@@ -150,22 +155,22 @@ class Writer:
             self._write(POOLS, device, batch(POOLS, columns))
 
     def device(self, device: Device) -> None:
-        """One more than the manifest says so far."""
+        """Add a device to the manifest."""
         with self._mine():
             self._manifest = replace(self._manifest, devices=(*self._manifest.devices, device))
             if self._is_open:
                 self._save(self._manifest, durable=False)
 
     def note(self, note: Note, device: int | None = None) -> None:
-        """Append something missing, doubtful or repaired; without *device* it concerns the whole rank."""
+        """Append a note on something missing, doubtful or repaired; without *device*, on the whole rank."""
         of = array([EVERY_DEVICE if device is None else device], "i4")
         columns = [of, string_array([note.code]), string_array([note.text]), array([note.value], "i8")]
         self._write(NOTES, None, batch(NOTES, columns))
 
     def close(self, outcome: Outcome, error: str = "") -> None:
-        """Say how it ended, and let go of the files; nothing happens where that was done already.
+        """Record how the run ended and close the files; a second call does nothing.
 
-        Waits for the disk, so that a power failure loses nothing either, but at most every 30 seconds.
+        It waits for the disk, so that a power failure loses nothing, but at most every 30 seconds.
         """
         with self._mine():
             if self._is_open:
@@ -184,23 +189,23 @@ class Writer:
                     self._synced_s = time.monotonic()
 
     def reopen(self) -> None:
-        """Continue the same run: what comes is appended to what is there."""
+        """Continue the same run: new rows are appended to the existing files."""
         with self._mine():
             if not self._is_open:
                 self._save(self._manifest, durable=False)
                 self._is_open = True
 
     def thin(self) -> None:
-        """Where a cap is reached, take the detail of the beginning now, and wait for that."""
+        """If the cap is reached, replace the oldest parts by a summary now, and wait for that."""
         if self._compactor is not None:
-            self._compactor.thin()
+            self._compactor.compact()
 
     def _size(self) -> int:
         return self.written_bytes
 
     def _claim(self) -> None:
         try:
-            # mkdir decides between two processes that want the same place.
+            # mkdir decides between two processes that use the same directory.
             self.path.mkdir(parents=True)
         except FileExistsError:
             raise StoreError(
@@ -216,7 +221,7 @@ class Writer:
 
     @contextmanager
     def _mine(self) -> Iterator[None]:
-        # Before the lock: a fork may have copied it locked.
+        # Checked before the lock: a fork may have copied the lock in the locked state.
         if os.getpid() != self._pid:
             raise StoreError(f"{self.path}: belongs to process {self._pid}; a fork of it cannot write there")
         with self._lock:
@@ -230,7 +235,7 @@ class Writer:
                 raise StoreError(f"{self.path}: closed; reopen() continues it")
             self._stop_if_too_large()
             name = parts.file_of(self._home(stream), self.path, file_name(stream, device))
-            # Counted first: readers miss a batch that an exception of the program kept from the disk.
+            # Counted before the write: readers then notice a batch that an exception kept from the disk.
             self._n_batches += 1
             try:
                 n_bytes = self._file(name, stream).append(rows, self._n_batches)
@@ -255,10 +260,10 @@ class Writer:
             return
         if stream in IN_EACH_PART:
             self._part_bytes += n_bytes
-        self._compactor.look()
+        self._compactor.start_if_full()
 
     def _begin_part_if_full(self, stream: str) -> None:
-        """Only before events or samples: what is said of them is not cut off from them."""
+        """Begin a part only before events or samples, so that marks and labels stay with their events."""
         if self._compactor is None or stream not in _BEGIN_PARTS:
             return
         with self._mine():
@@ -273,16 +278,16 @@ class Writer:
             self._stopped = _complaint(path, error)
             raise StoreError(self._stopped) from error
         if not self._part:
-            # Before anything is in it: an older reader must not take the first part for all.
+            # Saved before the part has any rows: an older reader must not take the first part for the whole.
             self._manifest = replace(self._manifest, cap=compactor.cap)
             self._save(self._manifest, durable=False)
         ended = [name for name in self._files if parts.is_in_part(Path(name).name)]
         self._let_go(ended, durable=False)
-        compactor.whole(self._part, self._part_bytes)
+        compactor.add_complete_part(self._part, self._part_bytes)
         self._part, self._part_bytes = self._part + 1, 0
 
     def _commit(self, cap: Cap, summary: Mapping[str, FileSum], n_bytes: int) -> None:
-        """From now on this is what is there; the parts before it are removed next."""
+        """Make the summary and *cap* valid; the parts before it are deleted next."""
         with self._mine():
             self.written_bytes += n_bytes
             gone = {name for name in self._sums if _is_before(name, cap.first_part)}
