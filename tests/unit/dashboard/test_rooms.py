@@ -274,4 +274,5 @@ def test_a_growing_batch_is_shown_as_such_and_not_as_a_leak(tmp_path: Any) -> No
     assert "The batch grows" in text
     assert "no leak" in text
     assert "A leak" not in text
-    assert _verdict(data.view(Address("/leaks", run=run(data, "grows"))).recording) == "batch grows"
+    view = data.view(Address("/leaks", run=run(data, "grows")))
+    assert _verdict(view.run, view.recording) == "batch grows"
