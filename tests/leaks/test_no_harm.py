@@ -212,6 +212,18 @@ def test_a_data_set_in_memory_does_not_hide_what_is_beside_it(monkeypatch):
     assert sum(way.storage.nbytes() == beside[0].nbytes for way in found.ways) == 20
 
 
+@pytest.mark.parametrize(("times", "is_complete"), [(3, True), (5, False)])
+def test_a_busy_machine_does_not_end_the_search_unless_it_takes_four_times_as_long(
+    monkeypatch, times, is_complete
+):
+    """Other programs take the processor: the clock goes on, this thread's own time does not."""
+    clock = iter([0.0])
+    monkeypatch.setattr(holders, "thread_time", lambda: 0.0)
+    monkeypatch.setattr(holders, "perf_counter", lambda: next(clock, times * 1000.0))
+
+    assert search(1000.0, sys._getframe()).is_complete is is_complete
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 def test_the_garbage_collector_is_left_as_it_was(enabled):
     try:
