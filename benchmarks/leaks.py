@@ -18,9 +18,7 @@ from vramscope.analysis.leaks import findings
 from vramscope.model.recording import Recording
 
 HERE = Path(__file__).parent
-STEPS = 10
-# Of what users did some is an evaluation every four steps, or a batch that grows late.
-FIELD_STEPS = 30
+STEPS, MORE_STEPS = 10, 30
 
 
 def _corpus():  # noqa: ANN202 - a module
@@ -56,9 +54,9 @@ def first_found(corpus, script, recording: Recording) -> str:  # noqa: ANN001
     return "-"
 
 
-def told(corpus, folder: str, paths: dict[str, Path], n_steps: int) -> None:  # noqa: ANN001
+def told(corpus, folder: str, paths: dict[str, Path]) -> None:  # noqa: ANN001
     """One row per script, and the sums."""
-    print(f"\n{folder}: {n_steps} steps\n")
+    print(f"\n{folder}\n")
     print(
         f"{'script':32} {'found at step':>13}  {'cause':20} {'right':5}  {'line':5}  {'holder':6}  bytes/step"
     )
@@ -118,8 +116,9 @@ def main() -> None:
         out = Path(directory)
         for folder in ("leaking", "holdout", "trial", "unseen", "field"):
             chosen = [script for script in corpus.scripts(folder, options.device) if script.cause]
-            n_steps = FIELD_STEPS if folder == "field" else STEPS
-            told(corpus, folder, recorded(chosen, n_steps), n_steps)
+            late = [script for script in chosen if script.path.stem in corpus.NEED_MORE_STEPS]
+            usual = [script for script in chosen if script not in late]
+            told(corpus, folder, recorded(usual, STEPS) | (recorded(late, MORE_STEPS) if late else {}))
         clean = [
             script
             for folder in ("clean", "holdout", "trial", "unseen")

@@ -5,12 +5,10 @@ from typing import Any
 import dash_ag_grid as dag
 import numpy as np
 from dash import ClientsideFunction, Input, Output, Patch, State, dcc, html, no_update
-from dash.exceptions import PreventUpdate
 from flask import Response
 from numpy.typing import NDArray
 
 from vramscope.analysis.lifetimes import Allocations
-from vramscope.errors import VramscopeError
 from vramscope.units import format_bytes
 
 from ..address import MAX_SEARCH, Address, restore
@@ -35,7 +33,7 @@ from ..figures.timeline import Window, window
 from ..queries.allocation_search import matching, parse
 from ..queries.answers import folded, owners, series_of, totals
 from ..server import api
-from ..server.callbacks import Picked, Row, Stored
+from ..server.callbacks import Picked, Row, Stored, view_or_nothing
 from . import Context, Page
 
 _COARSER = ((200_000, 400, 480), (20_000, 600, 560))
@@ -246,7 +244,7 @@ def _register(app: Any, data: Data) -> None:
     )  # fmt: skip
     def redraw(zoom: Any, _: Any, said: Stored | None) -> Any:
         address = restore(said)
-        series = series_of(data, _view(data, address), address.axis or TIME)
+        series = series_of(data, view_or_nothing(data, address), address.axis or TIME)
         edges = zoom if isinstance(zoom, list) and len(zoom) == 2 else (None, None)
         t0, t1 = (edge if isinstance(edge, int) else None for edge in edges)
         patch = Patch()
@@ -258,7 +256,7 @@ def _register(app: Any, data: Data) -> None:
         Input("al-search", "data"), Input("version", "data"), State("address", "data"),
     )  # fmt: skip
     def find(text: str | None, _: Any, said: Stored | None) -> Any:
-        return _found(data, _view(data, restore(said)), text or "")
+        return _found(data, view_or_nothing(data, restore(said)), text or "")
 
     @app.callback(
         Output("al-detail", "children"),
@@ -270,7 +268,7 @@ def _register(app: Any, data: Data) -> None:
 
         chosen = (pick or {}).get("row") if ctx.triggered_id == "al-pick" else _selected(selected)
         address = restore(said)
-        view = _view(data, address)
+        view = view_or_nothing(data, address)
         if not isinstance(chosen, int) or not 0 <= chosen < len(lives(data, view)):
             return no_update
         return allocation.detail(data, view, chosen, address)
@@ -278,13 +276,6 @@ def _register(app: Any, data: Data) -> None:
 
 def _selected(rows: Any) -> int | None:
     return int(rows[0]["id"]) if rows else None
-
-
-def _view(data: Data, address: Address) -> View:
-    try:
-        return data.view(address)
-    except VramscopeError as error:
-        raise PreventUpdate from error
 
 
 def _alloc(data: Data) -> Response:

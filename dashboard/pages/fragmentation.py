@@ -8,12 +8,11 @@ from dash.exceptions import PreventUpdate
 from flask import Response, request
 
 from vramscope.allocator.state_index import StateIndex
-from vramscope.errors import VramscopeError
 from vramscope.model.marks import Category
 from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.units import format_bytes
 
-from ..address import Address, restore
+from ..address import restore
 from ..components import legend, raster, states, typed
 from ..components.definitions import DEFINITION, explained
 from ..components.graph import graph
@@ -33,7 +32,14 @@ from ..queries.answers import (
     totals,
 )
 from ..server import api
-from ..server.callbacks import Click, Picked, Pressed, Row, Stored
+from ..server.callbacks import (
+    Click,
+    Picked,
+    Pressed,
+    Row,
+    Stored,
+    view_or_nothing,
+)
 from . import Context, Page
 
 _MAP = "Segments end to end, their blocks coloured by what they are for."
@@ -297,7 +303,7 @@ def _register(app: Any, data: Data) -> None:
     )  # fmt: skip
     def redraw(zoom: Any, at: int | None, _: Any, said: Stored | None) -> Any:
         address = restore(said)
-        view = _view(data, address)
+        view = view_or_nothing(data, address)
         series = series_of(data, view, address.axis or TIME)
         edges = zoom if isinstance(zoom, list) and len(zoom) == 2 else (None, None)
         t0, t1 = (edge if isinstance(edge, int) else None for edge in edges)
@@ -312,7 +318,7 @@ def _register(app: Any, data: Data) -> None:
     )  # fmt: skip
     def go_on(_: Any, upto: Any, said: Stored | None) -> Any:
         address = restore(said)
-        view = _view(data, address)
+        view = view_or_nothing(data, address)
         now = _told(data, view)
         if now == upto:
             raise PreventUpdate
@@ -323,7 +329,7 @@ def _register(app: Any, data: Data) -> None:
         prevent_initial_call=True,
     )  # fmt: skip
     def renew(_: Any, said: Stored | None) -> Any:
-        return _opening(data, _view(data, restore(said)))
+        return _opening(data, view_or_nothing(data, restore(said)))
 
     _choose(app, data)
     _tell(app, data)
@@ -338,7 +344,7 @@ def _choose(app: Any, data: Data) -> None:
         prevent_initial_call=True,
     )  # fmt: skip
     def point(free: Click | None, steps: Click | None, said: Stored | None) -> Any:
-        view = _view(data, restore(said))
+        view = view_or_nothing(data, restore(said))
         chosen = _clicked(free if ctx.triggered_id == "fr-free" else steps)
         known = isinstance(chosen, int) and 0 <= chosen <= len(view.recording.trace)
         return chosen if known else no_update
@@ -348,7 +354,7 @@ def _choose(app: Any, data: Data) -> None:
         prevent_initial_call=True,
     )  # fmt: skip
     def jump(key: Pressed | None, at: int | None, said: Stored | None) -> Any:
-        view = _view(data, restore(said))
+        view = view_or_nothing(data, restore(said))
         word = (key or {}).get("key")
         if word == "p":
             return int(data.ask(view, "fragmentation").worst)
@@ -364,7 +370,7 @@ def _tell(app: Any, data: Data) -> None:
         Input("fr-at", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
     def pins(at: int | None, said: Stored | None) -> Any:
-        view = _view(data, restore(said))
+        view = view_or_nothing(data, restore(said))
         chosen = _given(data, view, at)
         heading, rows = pinned.rows(data, view, chosen, _state(data, view, chosen))
         return rows, heading
@@ -381,7 +387,7 @@ def _tell(app: Any, data: Data) -> None:
         Input("fr-size", "data"), Input("fr-at", "data"), State("address", "data"),
     )  # fmt: skip
     def fit(text: str | None, at: int | None, said: Stored | None) -> Any:
-        view = _view(data, restore(said))
+        view = view_or_nothing(data, restore(said))
         state = _state(data, view, _given(data, view, at))
         return would_fit.answer(view, state, text or "")
 
@@ -392,7 +398,7 @@ def _tell(app: Any, data: Data) -> None:
     def show(pick: Picked | None, said: Stored | None) -> Any:
         row = (pick or {}).get("row")
         address = restore(said)
-        view = _view(data, address)
+        view = view_or_nothing(data, address)
         if not isinstance(row, int) or not 0 <= row < len(data.ask(view, "lifetimes")):
             return []
         return allocation.detail(data, view, row, address)
@@ -406,13 +412,6 @@ def _clicked(click: Any) -> Any:
 
 def _given(data: Data, view: View, at: int | None) -> int:
     return _instant(data, view, at)
-
-
-def _view(data: Data, address: Address) -> View:
-    try:
-        return data.view(address)
-    except VramscopeError as error:
-        raise PreventUpdate from error
 
 
 PAGE = Page(name="fragmentation", title="Fragmentation", order=40, path="/fragmentation", layout=_layout,

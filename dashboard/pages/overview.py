@@ -5,7 +5,6 @@ from typing import Any
 from dash import ClientsideFunction, Input, Output, Patch, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from vramscope.errors import VramscopeError
 from vramscope.model.finding import Finding
 from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes, format_share
@@ -36,7 +35,12 @@ from ..queries.headline import (
     past_peak,
     past_words,
 )
-from ..server.callbacks import Pressed, Standing, Stored
+from ..server.callbacks import (
+    Pressed,
+    Standing,
+    Stored,
+    view_or_nothing,
+)
 from . import Context, Page
 
 PEAK_KEY, NEXT_KEY, PREVIOUS_KEY = "p", "j", "k"
@@ -227,7 +231,7 @@ def _register(app: Any, data: Data) -> None:
         prevent_initial_call=True,
     )  # fmt: skip
     def jump(key: Pressed | None, at: int | None, said: Stored | None) -> Any:
-        view = _view(data, restore(said))
+        view = view_or_nothing(data, restore(said))
         return _jump(data, view, (key or {}).get("key"), clamp(data, view, at))
 
     @app.callback(
@@ -238,7 +242,7 @@ def _register(app: Any, data: Data) -> None:
     def look(at: int | None, zoom: Any, version: Standing | None, said: Stored | None) -> Any:
         _check_chosen(at)
         address = restore(said)
-        view = _view(data, address)
+        view = view_or_nothing(data, address)
         known = _shown_instant(data, view, address, zoom, at)
         if ctx.triggered_id == "version" and known <= (version.get("told", -1) if version else -1):
             raise PreventUpdate  # what was live then does not change
@@ -257,7 +261,7 @@ def _register(app: Any, data: Data) -> None:
         if not drawn or not later:
             raise PreventUpdate
         address = restore(said)
-        view = _view(data, address)
+        view = view_or_nothing(data, address)
         known = _shown_instant(data, view, address, zoom, at)
         return *live_set.content(data, view, known, address), opening(data, view, at_once=False), 1
 
@@ -268,7 +272,7 @@ def _register(app: Any, data: Data) -> None:
     def renew(_: Any, told: Any, said: Stored | None) -> Any:
         if ctx.triggered_id != "version" and not told:
             raise PreventUpdate
-        return opening(data, _view(data, restore(said)))
+        return opening(data, view_or_nothing(data, restore(said)))
 
 
 def _check_chosen(at: int | None) -> None:
@@ -277,17 +281,9 @@ def _check_chosen(at: int | None) -> None:
         raise PreventUpdate
 
 
-def _view(data: Data, address: Address) -> View:
-    """The view, or nothing happens: the shell says what is wrong."""
-    try:
-        return data.view(address)
-    except VramscopeError as error:
-        raise PreventUpdate from error
-
-
 def _redraw(data: Data, address: Address, zoom: Any, shown: list[str], at: int | None) -> Any:
     """New data for the same axes: the range is the user's, and never written from here."""
-    view = _view(data, address)
+    view = view_or_nothing(data, address)
     series = series_of(data, view, address.axis or TIME)
     t0, t1 = (_instant(edge) for edge in zoom) if isinstance(zoom, list) and len(zoom) == 2 else (None, None)
     patch = Patch()

@@ -6,7 +6,6 @@ from dash import ALL, ClientsideFunction, Input, Output, State, ctx, dcc, html, 
 from dash.exceptions import PreventUpdate
 
 from vramscope.analysis.tree import Tree
-from vramscope.errors import VramscopeError
 from vramscope.units import format_bytes
 
 from ..address import Address, restore
@@ -24,7 +23,12 @@ from ..queries.answers import (
     totals,
     tree_at,
 )
-from ..server.callbacks import Picked, Pressed, Stored
+from ..server.callbacks import (
+    Picked,
+    Pressed,
+    Stored,
+    view_or_nothing,
+)
 from . import Context, Page
 
 
@@ -137,7 +141,7 @@ def _register(app: Any, data: Data) -> None:
         Input("pk-root", "data"), State("pk-at", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
     def draw(root: int | None, at: int | None, said: Stored | None) -> tuple[Any, Any]:
-        view = _view(data, restore(said))
+        view = view_or_nothing(data, restore(said))
         tree = tree_at(data, view, clamp(data, view, at))
         if root is None or not 0 <= root < len(tree.parent) or not tree.total_bytes[root]:
             raise PreventUpdate
@@ -150,7 +154,7 @@ def _register(app: Any, data: Data) -> None:
     def follow(_: Any, shown: int | None, said: Stored | None) -> Any:
         """While a run grows its peak moves; an instant that somebody chose does not."""
         address = restore(said)
-        view = _view(data, address)
+        view = view_or_nothing(data, address)
         if address.at is not None or clamp(data, view, None) == shown:
             raise PreventUpdate
         return _content(data, view, address)
@@ -162,18 +166,11 @@ def _register(app: Any, data: Data) -> None:
     )  # fmt: skip
     def jump(key: Pressed | None, at: int | None, said: Stored | None) -> Any:
         address = restore(said)
-        view = _view(data, address)
+        view = view_or_nothing(data, address)
         pressed = (key or {}).get("key")
         here = clamp(data, view, at)
         to = None if pressed == "p" else neighbour(data, view, here, {"j": 1, "k": -1}.get(str(pressed), 0))
         return no_update if to is None and pressed != "p" else f"?{address.go(at=to).url.partition('?')[2]}"
-
-
-def _view(data: Data, address: Address) -> View:
-    try:
-        return data.view(address)
-    except VramscopeError as error:
-        raise PreventUpdate from error
 
 
 PAGE = Page(name="peak", title="Peak", order=20, path="/peak", layout=_layout, register=_register)

@@ -8,11 +8,10 @@ from dash.exceptions import PreventUpdate
 from numpy.typing import NDArray
 
 from vramscope.analysis.step_peaks import StepPeaks
-from vramscope.errors import VramscopeError
 from vramscope.model.marks import Category, Phase
 from vramscope.units import format_bytes
 
-from ..address import Address, restore
+from ..address import restore
 from ..components import states
 from ..components.choice import segments
 from ..components.definitions import term
@@ -23,7 +22,7 @@ from ..data import Data, View
 from ..figures import steps as figures
 from ..figures.drawing.names import place
 from ..queries.answers import category_bytes, folded, held, totals
-from ..server.callbacks import Click, Pressed, Stored
+from ..server.callbacks import Click, Pressed, Stored, view_or_nothing
 from . import Context, Page
 
 MAX_LINES = 14
@@ -280,7 +279,7 @@ def _register(app: Any, data: Data) -> None:
     def choose(click: Click | None, key: Pressed | None, row: int | None, said: Stored | None) -> Any:
         from dash import ctx
 
-        view = _view(data, restore(said))
+        view = view_or_nothing(data, restore(said))
         to = _clicked(click) if ctx.triggered_id == "ph-graph" else _keyed(data, view, key, row)
         starts = _starts(view)
         if not isinstance(to, int) or not 0 <= to < len(starts):
@@ -295,7 +294,7 @@ def _register(app: Any, data: Data) -> None:
         State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
     def redraw(row: int | None, _: Any, base: str | None, said: Stored | None) -> Any:
-        view = _view(data, restore(said))
+        view = view_or_nothing(data, restore(said))
         all_steps = course(data, view)
         if row is None or not 0 <= row < len(all_steps.index):
             raise PreventUpdate
@@ -317,13 +316,6 @@ def _keyed(data: Data, view: View, key: Any, row: Any) -> Any:
         return _row(data, view, None)
     step = {"j": 1, "k": -1}.get(str(word))
     return row + step if step and isinstance(row, int) else None
-
-
-def _view(data: Data, address: Address) -> View:
-    try:
-        return data.view(address)
-    except VramscopeError as error:
-        raise PreventUpdate from error
 
 
 PAGE = Page(name="phases", title="Phases", order=25, path="/phases", layout=_layout, register=_register)

@@ -6,17 +6,16 @@ from dash import Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from vramscope import analysis
-from vramscope.errors import VramscopeError
 from vramscope.units import format_bytes, format_duration
 
-from ..address import Address, restore
+from ..address import restore
 from ..components import states
 from ..components.definitions import DEFINITION, explained
 from ..components.graph import graph
 from ..components.panels import cause
-from ..data import Data, View
+from ..data import Data
 from ..figures import device
-from ..server.callbacks import Click, Pressed, Stored
+from ..server.callbacks import Click, Pressed, Stored, view_or_nothing
 from . import Context, Page
 
 _WORDS = {
@@ -140,7 +139,7 @@ def _register(app: Any, data: Data) -> None:
         State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
     def choose(click: Click | None, key: Pressed | None, row: int | None, said: Stored | None) -> Any:
-        found = data.ask(_view(data, restore(said)), "waterfall")
+        found = data.ask(view_or_nothing(data, restore(said)), "waterfall")
         to = _clicked(click) if ctx.triggered_id == "wf-graph" else _keyed(key, row, found)
         return to if isinstance(to, int) and 0 <= to < len(found) else no_update
 
@@ -150,7 +149,7 @@ def _register(app: Any, data: Data) -> None:
         prevent_initial_call=True,
     )  # fmt: skip
     def show(row: int | None, _: Any, said: Stored | None) -> Any:
-        found = data.ask(_view(data, restore(said)), "waterfall")
+        found = data.ask(view_or_nothing(data, restore(said)), "waterfall")
         if row is None or not 0 <= row < len(found):
             raise PreventUpdate
         return _opening(found, row), _bars(found, row), device.figure(found, row)
@@ -169,13 +168,6 @@ def _keyed(key: Any, row: Any, found: Any) -> int | None:
         return int(found.fullest)
     step = {"j": 1, "k": -1}.get(word)
     return row + step if step and isinstance(row, int) else None
-
-
-def _view(data: Data, address: Address) -> View:
-    try:
-        return data.view(address)
-    except VramscopeError as error:
-        raise PreventUpdate from error
 
 
 PAGE = Page(

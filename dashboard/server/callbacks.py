@@ -17,10 +17,14 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypedDict, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from dash import Dash
-from dash.exceptions import DependencyException
+from dash.exceptions import DependencyException, PreventUpdate
 from flask import Response, abort, request
 
+from vramscope.errors import VramscopeError
 from vramscope.units import printable
+
+from ..address import Address
+from ..data import Data, View
 
 _LOG = logging.getLogger(__name__)
 _PATH = "/_dash-update-component"
@@ -98,6 +102,14 @@ class Refusal(Exception):  # noqa: N818 — a request is refused: nothing of our
     def __init__(self, reason: str, status: int = 400) -> None:
         super().__init__(reason)
         self.status = status
+
+
+def view_or_nothing(data: Data, address: Address) -> View:
+    """The view that a callback is about; where there is none nothing changes, and the shell says why."""
+    try:
+        return data.view(address)
+    except VramscopeError as error:
+        raise PreventUpdate from error
 
 
 def guard(app: Dash) -> None:

@@ -11,8 +11,6 @@ _spec = importlib.util.spec_from_file_location("leaks_corpus", Path(__file__).wi
 corpus = sys.modules["leaks_corpus"] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(corpus)
 
-# The batch grows late; it takes seven evaluations.
-NEED_MORE_STEPS = ("batch_larger_later", "leak_evaluation_losses")
 # Failures of ours are warnings; the scripts' own are of no interest.
 ENV = {"PYTHONWARNINGS": "ignore,always::RuntimeWarning", "OMP_NUM_THREADS": "1"}
 
@@ -41,6 +39,6 @@ def recorded_corpus(tmp_path_factory):
 
 def steps_of(script):
     """A leak is to be found in 10 steps; what fills up within an epoch is to be seen for more than one."""
-    if script.path.stem in NEED_MORE_STEPS:
+    if script.path.stem in corpus.NEED_MORE_STEPS:
         return 30
     return 10 if script.cause or script.path.parent.name == "holdout" else 30

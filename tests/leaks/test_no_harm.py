@@ -259,3 +259,4 @@ def test_walks_become_rare_and_end(monkeypatch):
 
 class EMPTY:
     ways = ()
+    is_complete = True

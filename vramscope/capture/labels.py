@@ -151,8 +151,8 @@ class Labeller:
     def _root(self, module: Any) -> _Root:
         while self._dead_roots:
             dead = self._dead_roots.popleft()
-            for key, root in list(self._roots.items()):
-                if root.reference is dead:
+            for key, gone in list(self._roots.items()):
+                if gone.reference is dead:
                     self._roots.pop(key, None)
         known = self._roots.get(id(module))
         if known is not None and known.reference() is module:

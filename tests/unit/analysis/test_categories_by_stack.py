@@ -72,6 +72,7 @@ def test_a_forward_that_a_checkpoint_runs_again_makes_activations():
     history = file_of(
         (A, 0, FORWARD), (A, 1, SILENT), (A, 2, AGAIN), (A, 3, AGAIN), (R, 3, AGAIN),
         (A, 4, SILENT), (R, 2, SILENT), (R, 1, SILENT), (R, 0, SILENT), (A, 5, OPTIMIZER),
+        (R, 5, USER),
     )  # fmt: skip
 
     assert of(history)[:5] == ["activation", "temporary", "activation", "temporary", "gradient"]
@@ -92,8 +93,9 @@ def test_what_an_optimizers_closure_computes_is_not_the_optimizers():
         file_of((A, 0, FORWARD), (A, 1, USER), (R, 0, USER)),
         file_of((A, 0, SILENT), (R, 0, SILENT)),
         file_of((A, 0, BACKWARD), (A, 1, BACKWARD)),
+        file_of((A, 0, FORWARD), (A, 1, FORWARD), (R, 1, SILENT), (R, 0, SILENT)),
     ],
-    ids=["no backward", "freed by the program", "no stacks", "cut within backward"],
+    ids=["no backward", "freed by the program", "no stacks", "cut within backward", "frees without stacks"],
 )
 def test_what_stacks_do_not_tell_stays_unknown(history):
     assert set(of(history)) == {"unknown"}

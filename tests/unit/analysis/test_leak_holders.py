@@ -233,3 +233,10 @@ def test_a_statement_that_keeps_something_else_is_not_edited(code):
 def test_a_file_is_not_told_to_ask_the_recorder():
     assert "explain_leaks" not in advice("unknown", None, None, "snapshot")
     assert "explain_leaks" in advice("unknown", None, None, "cuda")
+
+
+def test_an_unknown_cause_has_advice_also_where_a_statement_keeps_it():
+    kept = ("kept_at", "train.py", 3, "seen.append(x)", -1)
+    found = seen(*((step, (item(step), kept)) for step in range(4)))
+
+    assert "explain_leaks" in advice("unknown", "seen", found[0], "simulated")

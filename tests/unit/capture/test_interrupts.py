@@ -21,7 +21,7 @@ from vramscope.loading import load
 
 ROOT = Path(__file__).parents[3]
 STORM = Path(__file__).parent / "scripts" / "storm.py"
-LIMIT_S = 120
+LIMIT_S = 240
 INEXACT = {"recording_failed", "interrupted"}
 
 

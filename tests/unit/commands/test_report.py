@@ -318,8 +318,8 @@ def test_samples_alone_are_reported_as_the_drivers_view_without_zeros_of_torch(m
     out = report(monkeypatch, capsys, sampled)
 
     assert shown["samples_peak"] == {"device_used_bytes": 3 * MIB, "utilization_percent": 7}
-    assert cells(out, "device used") == ["device used", "3.00 MiB"]
-    assert cells(out, "utilization") == ["utilization", "7 %"]
+    assert cells(out, "device used") == ["device used", "3.00 MiB", "at the start", "2.00 MiB"]
+    assert cells(out, "utilization") == ["utilization", "7 %", "after 1 ns", "7 %"]
     assert "2 samples" in out
     assert "peak" not in out
 

@@ -119,8 +119,8 @@ def test_a_run_begun_anew_in_the_same_place_is_shown_and_said(
     program, data, address = live
     before = _standing(data, address)
     program.writer.close(Outcome.FINISHED)
-    shutil.rmtree(tmp_path / "live")
     later_ns = data.view(address).run.started_ns + 10**9
+    shutil.rmtree(tmp_path / "live")
     open_program(tmp_path / "live", started_ns=later_ns).begin()
     program = None
     after = _standing(data, address)

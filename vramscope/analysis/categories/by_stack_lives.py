@@ -157,7 +157,8 @@ def _placed_events(
     """
     stack_id = recording.trace.stack_id
     freed = found.free_event >= 0
-    has_own = bool((stack_id[found.free_event[freed]] != found.stack_id[freed]).any())
+    of_free = stack_id[found.free_event[freed]]
+    has_own = bool(((of_free != found.stack_id[freed]) & (of_free != 0)).any())
     actions = (Action.ALLOC, Action.FREE_REQUESTED) if has_own else (Action.ALLOC,)
     events = np.flatnonzero(np.isin(recording.trace.action, actions))
     return events, kind_of[stack_id[events]]

@@ -282,7 +282,7 @@ def _leak(known: _Known, rows: NDArray[Any]) -> Leak | None:
     if holdings and sum(map(is_bounded, holdings)) > len(holdings) / 2:
         return None
     cause = cause_of(_facts(known, stayed, holdings))
-    return _told(known.levels, rows, stayed, cause, _example(holdings))
+    return _told(known.levels, rows, stayed, cause, holdings)
 
 
 def _batch(known: _Known, batch: Batch) -> Leak | None:
@@ -291,7 +291,7 @@ def _batch(known: _Known, batch: Batch) -> Leak | None:
     example = _example([known.holdings[row] for row in source.tolist() if row in known.holdings])
     if _is_kept(known, source, example):
         rows = batch.rows[levels.born[batch.rows] < levels.gone[batch.rows]]
-        return _told(levels, rows, _stayed(known, rows), "unknown", example)
+        return _told(levels, rows, _stayed(known, rows), "unknown", [] if example is None else [example])
     grows = growth(batch.peak)
     if grows is None:
         return None
@@ -324,8 +324,9 @@ def _is_kept(known: _Known, rows: NDArray[Any], example: Held | None) -> bool:
 
 
 def _told(
-    levels: Levels, rows: NDArray[Any], stayed: NDArray[Any], cause: str, example: Held | None
+    levels: Levels, rows: NDArray[Any], stayed: NDArray[Any], cause: str, holdings: list[Held]
 ) -> Leak | None:
+    example = _example(holdings)
     level = levels.series(rows)
     grows = growth(level)
     if grows is None:
@@ -336,7 +337,7 @@ def _told(
     return Leak(
         cause=cause,
         holder=holder,
-        edit=advice(cause, holder, example, levels.recording.source),
+        edit=advice(cause, holder, example, levels.recording.source, holdings),
         path=None if example is None else path_of(example),
         kept_at=None if example is None else kept_at(example),
         lines=tuple((frame, rate) for (frame, _), rate in lines),

@@ -14,6 +14,7 @@ from vramscope.analysis.leaks.holders import (
 
 _KEEPS_NUMBERS = ("retain_graph", "loss_with_graph")
 _SIMPLE = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
+_SEVERAL = (ast.Tuple, ast.List, ast.Dict, ast.Set, ast.ListComp, ast.GeneratorExp, ast.Starred)
 _DETACHED = ("item", "detach", "cpu", "tolist", "numpy", "clone")
 
 
@@ -21,8 +22,13 @@ _ASK_AGAIN = "recorder.explain_leaks() in the training looks for it"
 _OF_A_FILE = "a file does not have it: record the training with vramscope run"
 
 
-def advice(cause: str, holder: str | None, example: Held | None, source: str) -> str:
-    """The edit, with the variables of the program where its statement was found; else in general."""
+def advice(
+    cause: str, holder: str | None, example: Held | None, source: str, others: Sequence[Held] = ()
+) -> str:
+    """The edit, with the variables of the program where its statement was found; else in general.
+
+    *others*: ways to other blocks of the leak; one may say that what is kept is a number.
+    """
     again = _OF_A_FILE if source == "snapshot" else _ASK_AGAIN
     general = ADVICE[cause].format(variable=holder or "it", statement=_general(cause, holder), again=again)
     if example is None:
@@ -30,8 +36,10 @@ def advice(cause: str, holder: str | None, example: Held | None, source: str) ->
     if cause == "undetached_state":
         return f"cut the graph between steps: {_detached_state(example)}"
     kept = kept_at(example)
-    edit = None if kept is None else _edited(kept[2], _wrapper(cause, example))
-    return general if edit is None else ADVICE[cause].format(variable=holder or "it", statement=edit)
+    edit = None if kept is None else _edited(kept[2], _wrapper(cause, [example, *others]))
+    if edit is None:
+        return general
+    return ADVICE[cause].format(variable=holder or "it", statement=edit, again=again)
 
 
 def as_written(example: Held) -> str:
@@ -54,13 +62,12 @@ def _general(cause: str, holder: str | None) -> str:
     return f"{what}, in {holder}" if holder else what
 
 
-def _wrapper(cause: str, example: Held) -> str:
-    entered = example.first("graph")
-    is_number = entered is not None and len(entered) > 2 and entered[2] == 1
-    if cause in _KEEPS_NUMBERS:
-        is_number |= cause == "loss_with_graph" and entered is None
-        return ".item()" if is_number else ".detach()"
-    return ".detach().cpu()"
+def _wrapper(cause: str, holdings: Sequence[Held]) -> str:
+    if cause not in _KEEPS_NUMBERS:
+        return ".detach().cpu()"
+    entered = [word[2] for each in holdings if (word := each.first("graph")) and len(word) > 2]
+    is_number = all(numel == 1 for numel in entered) and (bool(entered) or cause == "loss_with_graph")
+    return ".item()" if is_number else ".detach()"
 
 
 def _detached_state(example: Held) -> str:
@@ -111,17 +118,18 @@ def _edited(code: str, wrapper: str) -> str | None:
         value = node.value
     else:
         return None
-    method = value.func if isinstance(value, ast.Call) else None
-    is_done = isinstance(method, ast.Attribute) and method.attr in _DETACHED
-    if isinstance(value, ast.Starred) or is_done:
-        return None
-    if isinstance(value, ast.Tuple | ast.List | ast.Dict | ast.Set | ast.ListComp | ast.GeneratorExp):
+    if isinstance(value, _SEVERAL) or _is_detached(value):
         return None
     text = ast.unparse(value)
     old = text if isinstance(value, _SIMPLE) else f"({text})"
     # The segment of the source, so that the rest stays as it was written.
     segment = ast.get_source_segment(code, value)
     return None if segment is None else _replaced_last(code, segment, old + wrapper)
+
+
+def _is_detached(value: ast.expr) -> bool:
+    is_method = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
+    return is_method and value.func.attr in _DETACHED  # type: ignore[attr-defined]
 
 
 def _replaced_last(code: str, segment: str, by: str) -> str:

@@ -19,10 +19,11 @@ from vramscope.model.trace import Action
 
 _LEAST_TURNS = 6
 LEAST_SHARE_OF_FILE = 0.6
-"""Turns that fill less of a file are a part of something larger. Of the loops at hand the least is 0.79 (six
-turns after a slow start), of layers within a step the most is 0.41."""
+"""Turns that fill less of a file are a part of something larger. Loops of tests/leaks fill 0.6 to 1.0 of it,
+but for two of 10 steps after a long start (0.46, 0.49): of these nothing is said."""
 LEAST_FREED, MOST_FREED = 0.4, 1.1
-"""The share of what a turn allocates that it frees, by its median. TODO"""
+"""The share of what a turn allocates that it frees, by its median: 0.8 to 1.0 in clean loops of tests/leaks,
+0.0 to 1.0 in leaking ones. Going forward frees next to nothing, so of less than 0.4 nothing is said."""
 _AUTOGRAD = ("torch/_tensor.py", "torch/autograd/__init__.py")
 _MOST_SHORT = 0.8
 """A last step of fewer events than this share of the usual is cut short: by the end, or it still runs."""

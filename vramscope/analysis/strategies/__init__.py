@@ -264,8 +264,9 @@ def _outcome(run: Looked, tried: Tried, at: int, unknown: int) -> Strategy:
     bounds = [round(float(level_with(run, *each).max())) for each in (tried.least, tried.most) if each]
     is_sure = not bounds and not saved
     bounds = bounds or [left]
-    doubt = 0 if is_sure else round(tried.doubt * peak) + _unsplit(run, highest)
-    high = max(left + doubt, *bounds)
+    doubt = 0 if is_sure else round(tried.doubt * peak)
+    places = 0 if is_sure else _unsplit(run, highest)
+    high = max(left + places, *bounds) + doubt
     if _is_monotone(tried) and saved > 0:
         high = min(high, peak - 1)
     return Strategy(
@@ -273,7 +274,7 @@ def _outcome(run: Looked, tried: Tried, at: int, unknown: int) -> Strategy:
         saved,
         left,
         # What nobody knows may be what the strategy saves.
-        max(min(left - doubt, *bounds) - unknown, 0),
+        max(min(left - places, *bounds) - doubt - unknown, 0),
         high,
         phase,
         how,

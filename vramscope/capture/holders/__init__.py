@@ -53,6 +53,7 @@ _ATOMS = frozenset(
     | {types.MethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType}
     | {torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, torch.Generator}
 )
+_FIRST = (torch.Tensor, torch.nn.Module)
 _WORDS = (str, int, float, bool, type(None))
 # By the type's own descriptor: a stranger's exception may have made a property of it.
 _TRACEBACK: Any = BaseException.__dict__["__traceback__"]
@@ -120,8 +121,9 @@ class _Walk:
         self._objects: list[Any] = []
         self._before: list[int] = []
         self._words: list[Word] = []
-        # Tensors do not wait for what else was met: a data set in memory may take all the time there is.
-        self._tensors: deque[int] = deque()
+        # Tensors do not wait for what else was met: a data set in memory may take all the time there is. Nor
+        # do modules, whose hooks say what put a tensor into a list: a trainer may take all of it too.
+        self._first: deque[int] = deque()
         self._queue: deque[int] = deque()
         self._found: dict[int, tuple[Any, int]] = {}
         self._hooks: list[Any] = global_hooks()
@@ -137,21 +139,24 @@ class _Walk:
         self._work_off()
         # A local variable may be the step's own, and hold the graph of earlier steps by the way only: what an
         # attribute or a container holds too is theirs.
-        later, self._later = sorted(self._later, key=self._is_the_step_s_own), []
-        for node, before, word in later:
-            self._meet(node, before, word)
-        self._work_off(defer=False)
+        later, self._later = self._later, []
+        # What a loop carries on is gone through to the end before what it makes again in each turn.
+        for is_own in (False, True):
+            for node, before, word in later:
+                if self._is_the_step_s_own(before) == is_own:
+                    self._meet(node, before, word)
+            self._work_off(defer=False)
 
     def _work_off(self, *, defer: bool = True) -> None:
         self._defers = defer
-        tensors, queue, objects = self._tensors, self._queue, self._objects
+        first, queue, objects = self._first, self._queue, self._objects
         count = 0
-        while (tensors or queue) and not self.is_late:
+        while (first or queue) and not self.is_late:
             if backwards.keys() != self._backwards:
                 # A thread that has just come; its tensors are its own.
                 self.is_late = True
                 return
-            at = tensors.popleft() if tensors else queue.popleft()
+            at = first.popleft() if first else queue.popleft()
             thing = objects[at]
             expand = self._kinds.get(type(thing))
             if expand is None:
@@ -195,7 +200,7 @@ class _Walk:
         self._hooks.clear()
         self._later.clear()
         self._queue.clear()
-        self._tensors.clear()
+        self._first.clear()
         self._kinds.clear()
         while self._objects:
             self._objects.pop()
@@ -210,7 +215,7 @@ class _Walk:
         self._before.append(before)
         self._words.append(word)
         # Not isinstance: it asks a stranger for its __class__.
-        (self._tensors if issubclass(type(thing), torch.Tensor) else self._queue).append(at)
+        (self._first if issubclass(type(thing), _FIRST) else self._queue).append(at)
 
     def _expander(self, kind: type) -> Callable[[Any, int], None]:
         for base, expand in (
@@ -364,9 +369,9 @@ class _Walk:
             at = self._before[at]
         return at
 
-    def _is_the_step_s_own(self, deferred: tuple[Any, int, Word]) -> bool:
+    def _is_the_step_s_own(self, at: int) -> bool:
         """Whether the variable is made again in each turn of its loop, not carried from one to the next."""
-        kind, name, *place = self._words[self._variable_of(deferred[1])]
+        kind, name, *place = self._words[self._variable_of(at)]
         function, file = place[:2] if kind == "local" else ("<module>", place[0])
         return name not in carried(str(file), str(function))
 

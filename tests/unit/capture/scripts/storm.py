@@ -61,7 +61,7 @@ def in_use():
 recorder = vramscope.record(folder, device=device, quiet=True)
 kept = []
 train(kept)  # torch imports much at the first step
-faulthandler.dump_traceback_later(45, exit=True)
+faulthandler.dump_traceback_later(180, exit=True)
 unraisable = []
 sys.unraisablehook = unraisable.append
 signal.signal(signal.SIGALRM, interrupt)

@@ -1,0 +1,29 @@
+"""What a search for holders left out is a note."""
+
+import pytest
+
+from vramscope.allocator.torch_history.stack_reader import StackReader
+from vramscope.capture.cuda.reading import StackLog
+from vramscope.capture.holders import Search, growth_watch
+
+
+@pytest.mark.parametrize(("is_complete", "codes"), [(False, ["holders_incomplete"]), (True, [])])
+def test_a_search_that_did_not_come_to_its_end_is_noted_once(monkeypatch, is_complete, codes):
+    monkeypatch.setattr(growth_watch, "search", lambda *_: Search([], is_complete))
+    monkeypatch.setattr(growth_watch, "other_threads", lambda: False)
+    notes = []
+    watch = growth_watch.Watch(lambda: 0, lambda *_: True, notes.append)
+
+    watch.explain(None)
+    watch.explain(None)
+
+    assert [note.code for note in notes] == codes
+
+
+def test_stacks_of_cuda_are_cut_to_the_depth_asked_for():
+    frames = [{"name": f"f{i}", "filename": "train.py", "line": i} for i in range(5)]
+    log = StackLog(depth=2)
+
+    (stack_id, _) = StackReader(log.builder).ids([frames])
+
+    assert [frame.function for frame in log.builder.build().frames(int(stack_id))] == ["f0", "f1"]
