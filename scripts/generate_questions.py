@@ -1,7 +1,9 @@
-"""Writes ``vramscope/model/questions.py``: every analysis as a typed, documented method of ``Recording``.
+"""Writes the two files of the Python API that follow from the analyses.
 
-``python scripts/generate_questions.py`` writes the file; ``--check`` exits with 1 where it is out of date.
-The file is checked in so that ``dir``, ``help``, completion and mypy know ``recording.peak()``.
+``vramscope/model/questions.py`` has every analysis as a typed, documented method of ``Recording``, and
+``vramscope/results.py`` every type that such a method returns or takes. They are checked in so that ``dir``,
+``help``, completion and mypy know ``recording.peak()``. ``python scripts/generate_questions.py`` writes them;
+``--check`` exits with 1 if one is out of date.
 """
 
 import argparse
@@ -10,15 +12,17 @@ import inspect
 import subprocess
 import sys
 import textwrap
+from collections import defaultdict
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 if TYPE_CHECKING:
     from vramscope.analysis import Analysis
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "vramscope" / "model" / "questions.py"
+RESULTS = ROOT / "vramscope" / "results.py"
 BUILTINS = frozenset(dir(__builtins__)) | {"None"}
 
 HEAD = '''"""Every analysis as a method of ``Recording``.
@@ -50,24 +54,36 @@ class Questions:
 '''
 
 
+RESULTS_HEAD = '''"""Every type that a method of ``Recording`` or ``Run`` returns or takes, at one address.
+
+``from vramscope.results import Peak, Finding, Category`` is for annotations, ``isinstance`` and ``help``. The
+modules that define these types may move; this one stays. ``scripts/generate_questions.py`` writes this file;
+nobody edits it.
+"""
+
+{imports}
+
+__all__ = [{names}]
+'''
+
+
 def main() -> int:
-    """Write the file, or with ``--check`` report whether it is up to date."""
+    """Write the files, or with ``--check`` report whether they are up to date."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if out of date")
     checked = parser.parse_args().check
     if not TARGET.exists():
         TARGET.write_text(HEAD.format(imports="    pass"))  # what is imported below needs the class
-    text = formatted(source())
-    if not checked:
-        TARGET.write_text(text)
-        return 0
-    if TARGET.exists() and TARGET.read_text() == text:
-        return 0
-    print(
-        f"{TARGET.relative_to(ROOT)} is out of date: run python scripts/generate_questions.py",
-        file=sys.stderr,
-    )
-    return 1
+    stale = []
+    for target, text in ((TARGET, source()), (RESULTS, results_source())):
+        wanted = formatted(text, target)
+        if not checked:
+            target.write_text(wanted)
+        elif not target.exists() or target.read_text() != wanted:
+            stale.append(str(target.relative_to(ROOT)))
+    if stale:
+        print(f"out of date: {', '.join(stale)}; run python scripts/generate_questions.py", file=sys.stderr)
+    return 1 if stale else 0
 
 
 def source() -> str:
@@ -122,10 +138,74 @@ def literal(default: ast.expr, module: ModuleType) -> ast.expr:
     return default
 
 
-def formatted(text: str) -> str:
+def results_source() -> str:
+    """The module of result types, not yet formatted."""
+    names = result_names()
+    imports = "\n".join(
+        f"from {kind.__module__} import {kind.__name__}" + f" as {name}" * (name != kind.__name__)
+        for name, kind in sorted(names.items())
+    )
+    return RESULTS_HEAD.format(imports=imports, names=", ".join(f'"{name}"' for name in sorted(names)))
+
+
+def result_names() -> dict[str, type]:
+    """Each public type by its name; of two that share a name, one outside of the model has a long one."""
+    from vramscope.analysis import own_analyses
+    from vramscope.loading import Follower
+    from vramscope.model.recording import Recording, Run
+
+    found: set[type] = set()
+    for kind in (Recording, Run, Follower, *late_names().values()):
+        collect(kind, found)
+    for analysis in own_analyses().values():
+        for hint in get_type_hints(analysis.run).values():
+            collect(hint, found)
+    by_name = defaultdict(list)
+    for kind in found:
+        by_name[kind.__name__].append(kind)
+    return {
+        kind.__name__ if len(kinds) == 1 or ".model." in kind.__module__ else long_name(kind): kind
+        for kinds in by_name.values()
+        for kind in kinds
+    }
+
+
+def long_name(kind: type) -> str:
+    """The name of *kind* after the module that defines it: ``what_if.Outcome`` becomes ``WhatIfOutcome``."""
+    return "".join(word.title() for word in kind.__module__.rpartition(".")[2].split("_")) + kind.__name__
+
+
+def collect(hint: Any, found: set[type]) -> None:
+    """Add to *found* every public class of ours that *hint* names, and those of its fields and properties."""
+    for part in get_args(hint):
+        collect(part, found)
+    if not inspect.isclass(hint) or not hint.__module__.startswith("vramscope.") or hint in found:
+        return
+    if hint.__name__.startswith("_"):
+        return
+    found.add(hint)
+    hints = {name: part for name, part in get_type_hints(hint).items() if not name.startswith("_")}
+    for name, value in vars(hint).items():
+        function = value.fget if isinstance(value, property) else value
+        if inspect.isfunction(function) and not name.startswith("_"):
+            hints[name] = get_type_hints(function, localns=late_names()).get("return")
+    for part in hints.values():
+        collect(part, found)
+
+
+def late_names() -> dict[str, type]:
+    """The types of the analyses that the model names for type checkers only."""
+    from vramscope.analysis.findings import Shared
+    from vramscope.analysis.summary import Summary
+    from vramscope.model.finding import Finding
+
+    return {"Finding": Finding, "Shared": Shared, "Summary": Summary}
+
+
+def formatted(text: str, target: Path) -> str:
     """The text as ``ruff`` writes it."""
-    for arguments in (["check", "--fix", "-q", "--select", "I,F401"], ["format", "-q"]):
-        command = [sys.executable, "-m", "ruff", *arguments, "--stdin-filename", str(TARGET), "-"]
+    for arguments in (["check", "--fix", "-q", "--select", "I,F401,RUF022"], ["format", "-q"]):
+        command = [sys.executable, "-m", "ruff", *arguments, "--stdin-filename", str(target), "-"]
         text = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
     return text
 

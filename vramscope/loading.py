@@ -35,21 +35,26 @@ _NEVER_INSIDE = frozenset({"node_modules", "site-packages", "__pycache__"})
 
 
 class Follower:
-    """A run that may still grow. Foreign files never do."""
+    """A run that may still be written; made by ``follow``. The file of another tool never changes."""
 
     def __init__(self, path: Path) -> None:
-        """Raises what ``load`` raises."""
         self._source: Reader | Run = _reader(path) if _is_ours(path) else _load_file(path)
         self._checked: tuple[Run, Run] | None = None
         """A run as it was read, and with its contradictions noted."""
 
     def refresh(self) -> bool:
-        """Read what was written since; whether anything came."""
+        """Read what was written since the last call.
+
+        Returns
+        -------
+        bool
+            Whether anything came; then ``run`` is a new object.
+        """
         return not isinstance(self._source, Run) and self._source.refresh()
 
     @property
     def run(self) -> Run:
-        """What is known so far; the same object until a refresh finds more."""
+        """The run as far as it was read: the same object until ``refresh`` finds more."""
         if isinstance(self._source, Run):
             return self._source
         run = self._source.run
@@ -62,16 +67,64 @@ class Follower:
 
 
 def load(path: str | Path) -> Run:
-    """The run at *path*: a run's directory, one rank's directory, or a file of another tool.
+    """Open a recorded run, or a file of another tool: a snapshot of torch, a profiler's trace, a log.
 
-    A directory that holds exactly one run means that run. Raises UnknownNameError where there is nothing,
-    UsageError where there are several, StoreError or FormatError where it cannot be read.
+    Parameters
+    ----------
+    path
+        A run's directory, the directory of one of its ranks, a directory that holds exactly one run, or a
+        file. Nothing in a file is executed.
+
+    Returns
+    -------
+    Run
+        Its ``recordings`` are one per rank and device. A run that is still written is read as far as it is
+        complete; ``follow`` reads on.
+
+    Raises
+    ------
+    UnknownNameError
+        Nothing is at *path*.
+    UsageError
+        Several runs are at *path*; the message names them.
+    StoreError, FormatError
+        It cannot be read; the message says why, and where.
+
+    Examples
+    --------
+    >>> import vramscope
+    >>> run = vramscope.load("sample_traces/transformer")
+    >>> run.recordings[0].peak().allocated.n_bytes
+    25830912
     """
     return follow(path).run
 
 
 def follow(path: str | Path) -> Follower:
-    """Like ``load``, for a run that may still be written."""
+    """Open a run that may still be written, to read it as it grows.
+
+    Parameters
+    ----------
+    path
+        As for ``load``.
+
+    Returns
+    -------
+    Follower
+        Its ``run`` is what was written so far; ``refresh()`` reads what came since.
+
+    Raises
+    ------
+    UnknownNameError, UsageError, StoreError, FormatError
+        As ``load`` does.
+
+    Examples
+    --------
+    >>> import vramscope
+    >>> follower = vramscope.follow("sample_traces/transformer")
+    >>> len(follower.run.recordings[0].steps), follower.refresh()
+    (6, False)
+    """
     return Follower(_only_one(Path(path)))
 
 

@@ -12,6 +12,7 @@ from vramscope.analysis.categories import assign
 from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.lines import modules_by_place
+from vramscope.analysis.shared_results import together
 from vramscope.model.finding import Finding, Severity
 from vramscope.model.recording import Recording
 
@@ -38,6 +39,14 @@ class Shared(NamedTuple):
     """Rank and device of each, ascending."""
     differs: bool
     """Whether the claims of the others have other figures."""
+
+
+def findings(recording: Recording) -> tuple[Finding, ...]:
+    """All findings of *recording*, ranked, each with the module of its line where it is known."""
+    offered = analyses()
+    with together():
+        found = collect(lambda name: offered[name].run(recording))
+        return tuple(with_modules(recording, found))
 
 
 def collect(ask: Callable[[str], Any]) -> list[Finding]:

@@ -31,20 +31,55 @@ class Stateful(Protocol):
 def find_batch_size(
     step: Callable[[int], object], start: int = 1, *, limit: int = 1 << 20, restore: Iterable[Stateful] = ()
 ) -> int:
-    """The largest batch for which *step* runs twice in a row with the memory there is; 0 where none does.
+    """Find the largest batch size for which *step* runs twice in a row, by trying.
 
-    ``step(batch)`` makes a batch of that size and trains on it: forward, backward, optimizer. It is tried
-    from *start*, doubled until it fails or *limit* is reached, then halved in between. Twice, since an
-    optimizer has its state only in the second step. Errors other than a lack of memory come through.
+    Sizes are doubled from *start* until one fails or *limit* is reached, then halved in between. Each is
+    tried twice, since an optimizer has its state only in the second step. ``Recording.batch_fit()`` answers
+    from recordings instead, without running anything.
 
     Afterwards every module that *step* calls and every optimizer that it steps is as before the first try:
     weights, buffers, gradients, optimizer state; so are the random numbers of Python, NumPy and torch, of CPU
-    and GPU. They are found while *step* runs, and copied to host memory before it changes them. Name what
-    else it changes in *restore*: a gradient scaler, a scheduler, a second copy of the weights. What *step*
+    and GPU. They are found while *step* runs, and copied to host memory before it changes them. What *step*
     keeps elsewhere (a list of losses, the position in a data set) stays there.
 
     torch itself logs a line to stderr for each allocation that the device refuses. Without a GPU it is the
     host's memory that is filled, and Linux ends a process rather than refuse it memory: give a *limit* there.
+
+    Parameters
+    ----------
+    step
+        ``step(size)`` makes a batch of that many samples and trains on it: forward, backward, optimizer.
+    start
+        The first size that is tried, in samples.
+    limit
+        The largest size that is tried, in samples.
+    restore
+        What else *step* changes and has a ``state_dict``: a gradient scaler, a scheduler, a second copy of
+        the weights.
+
+    Returns
+    -------
+    int
+        The size, in samples; 0 where not even *start* and no smaller one fits.
+
+    Raises
+    ------
+    UsageError
+        *start* is not between 1 and *limit*.
+    Exception
+        Whatever *step* raises that is not a lack of memory.
+
+    Examples
+    --------
+    >>> import torch, vramscope
+    >>> model = torch.nn.Linear(8, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> def step(size):
+    ...     model(torch.ones(size, 8)).sum().backward()
+    ...     optimizer.step()
+    ...     optimizer.zero_grad()
+    >>> vramscope.find_batch_size(step, limit=64)
+    64
     """
     if not 1 <= start <= limit:
         raise UsageError(f"start {start}: at least 1 and at most the limit, {limit}")

@@ -29,6 +29,7 @@ from vramscope.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from vramscope.capture import Capture
+    from vramscope.model.recording import Run
     from vramscope.store.write.writer import Writer
 
 _DEVICES = ("auto", "cuda", "simulated")
@@ -59,16 +60,55 @@ def record(  # noqa: PLR0913 -- all but the first by name
 ) -> "Recorder":
     """Record what uses the memory, as a context manager or a decorator.
 
-    *directory* takes the trace; without it ``traces/<script>-<time>``. Entered again, inside of itself or
-    later, it continues the same run; without *directory* it continues whatever runs. *device*: ``cuda``
-    where there is a GPU, else ``simulated``: every tensor on the CPU through a model of CUDA's allocator,
-    with *capacity* (``"20GiB"``) if given; a real device has its own, so there *capacity* is refused, or
-    ignored with a line on stderr where *device* is ``auto``. *mode*: ``events`` is every event with its
-    stack; ``counters`` is torch's counters and the driver's at steps and phases and ten times a second,
-    cheap enough to leave on for ever; without a GPU it records steps alone. *stack_depth*: the innermost so
-    many frames are kept of each call stack; refused with ``counters``, which has none. *max_size*: what a
-    rank's directory may grow to; then the oldest detail goes, and peaks per step, samples and marks stay
-    (None: no limit). *quiet*: nothing on stderr but warnings. Raises UsageError for what cannot be meant.
+    Entered again, inside of itself or later, a recorder continues the same run. Whatever goes wrong while it
+    records becomes one warning and a note in the trace; the training goes on.
+
+    Parameters
+    ----------
+    directory
+        Where the run is written, ``traces/<script>-<time>`` by default. Where another run is already, the
+        first free name beside it. Inside of a block that records, ``record()`` without *directory* is that
+        block's recorder.
+    device
+        ``"cuda"`` records a GPU. ``"simulated"`` runs every tensor on the CPU through a model of CUDA's
+        allocator. ``"auto"`` is ``"cuda"`` where there is a GPU.
+    mode
+        ``"events"`` records every event of the allocator with its call stack. ``"counters"`` records torch's
+        counters and the driver's at steps and phases and ten times a second: cheap enough to leave on for
+        ever; without a GPU it records steps alone.
+    capacity
+        Size of the simulated device in bytes, or as text: ``"20GiB"``. A real device has its own: with
+        ``device="cuda"`` it is refused, with ``"auto"`` ignored with a line on stderr.
+    stack_depth
+        How many frames are kept of each call stack, the innermost ones. ``"counters"`` refuses it.
+    max_size
+        What the directory of one rank may grow to, in bytes or as text. Beyond it the oldest detail goes;
+        peaks per step, samples and marks stay. None is no limit.
+    quiet
+        Whether stderr has nothing but warnings.
+
+    Returns
+    -------
+    Recorder
+        The same one for the same directory.
+
+    Raises
+    ------
+    UsageError
+        The options contradict each other, or a value has no meaning.
+    CaptureError
+        On entering: torch or the device is missing.
+
+    Examples
+    --------
+    >>> import torch, vramscope
+    >>> with vramscope.record(device="simulated", quiet=True) as recorder:
+    ...     for _ in range(3):
+    ...         loss = torch.ones(1000, requires_grad=True).sum()
+    ...         loss.backward()
+    ...         recorder.step()
+    >>> len(recorder.load().recordings[0].steps)
+    3
     """
     if device not in _DEVICES:
         raise UsageError(f"no device {device!r}; there is: {', '.join(_DEVICES)}")
@@ -160,7 +200,7 @@ class Recorder:
 
     @property
     def directory(self) -> Path:
-        """Of the run; before the first entry the one wished for."""
+        """Directory of the run; before the first entry the requested one."""
         if self._directory is None:
             self._directory = self._wanted or Path.cwd() / "traces" / default_name()
         return self._directory
@@ -205,18 +245,57 @@ class Recorder:
         return recorded(self, function)
 
     def phase(self, name: str) -> "_NamedPhase":
-        """``with recorder.phase("loss"):`` names a stretch; ``loss``, ``data`` … keep their meaning."""
+        """Name a stretch of the program: ``with recorder.phase("augment"):``.
+
+        Parameters
+        ----------
+        name
+            ``forward``, ``backward``, ``optimizer``, ``recompute``, ``eval``, ``zero_grad``, ``data`` and
+            ``loss`` are the phases that vramscope knows; any other is one of your own.
+
+        Returns
+        -------
+        context manager
+            The phase lasts as long as its block. Inside of another phase it overrides that.
+        """
         return _NamedPhase(self, name)
 
     @untraced
     def step(self) -> None:
-        """A training step ends here; said once, only what is said counts."""
+        """End a training step here.
+
+        Without a call a step ends where the last optimizer of its cycle has stepped. If there is one call,
+        calls alone end steps.
+        """
         self._mark(MarkKind.STEP)
 
     @untraced
     def mark(self, name: str) -> None:
-        """Remember this moment."""
+        """Put a named mark on the timeline at this moment.
+
+        Parameters
+        ----------
+        name
+            What the timeline shows.
+        """
         self._mark(MarkKind.MARK, name=_as_text(name))
+
+    def load(self) -> "Run":
+        """Open what this recorder has written.
+
+        Returns
+        -------
+        Run
+            Inside of the block the last second may be missing.
+
+        Raises
+        ------
+        UnknownNameError
+            Nothing has been recorded yet.
+        """
+        from vramscope.loading import load
+
+        return load(self.directory)
 
     def explain_leaks(self) -> None:
         """Look now for who holds what is allocated, for 2 s or little more; ``vramscope leaks`` then says so.
