@@ -60,6 +60,36 @@ def test_examples_in_docstrings_run(function, capsys):
         assert failed == 0, capsys.readouterr().out
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("from_the_root")
+@pytest.mark.skipif(NO_TORCH, reason="some examples record")
+def test_examples_of_the_reference_run(capsys):
+    failed, attempted = doctest.testfile(str(API), module_relative=False, optionflags=OPTIONS)
+
+    assert attempted > 15
+    assert failed == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", [vramscope.Recorder, vramscope.Run, vramscope.Recording, results.Follower])
+def test_the_reference_names_every_public_member(kind):
+    text = API.read_text(encoding="utf-8")
+    named = set(re.findall(r"`(?:\w+\.)?(\w+)", text))
+
+    assert {name for name in dir(kind) if not name.startswith("_")} - named == set()
+    assert {name for name in vramscope.__all__ if not name.startswith("_")} - named == set()
+
+
+def test_the_reference_shows_the_true_signatures():
+    text = API.read_text(encoding="utf-8")
+    for function in (vramscope.record, vramscope.find_batch_size):
+        shown = re.search(rf"`{function.__name__}\((.*?)\)` \|", text)[1]
+        parameters = inspect.signature(function).parameters.values()
+        plain = [each.replace(annotation=inspect.Parameter.empty) for each in parameters]
+        expected = str(inspect.Signature(plain)).replace("'", '"')
+
+        assert f"({shown})" == expected
+
+
 def test_public_errors_are_the_whole_tree():
     errors = importlib.import_module("vramscope.errors")
     tree = {name for name, value in vars(errors).items() if inspect.isclass(value)}
