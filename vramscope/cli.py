@@ -63,7 +63,7 @@ def _parser() -> ArgumentParser:
             "--no-cache",
             action="store_true",
             default=SUPPRESS,
-            help="read files anew, and keep no conversion",
+            help="read files again, and keep no conversion",
         )
     words = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, command in registry.parts(commands, commands.Command, refused=_warn).items():

@@ -27,7 +27,7 @@ _MEANING = {
     "own_outside": "CUDA's context, libraries, NCCL, raw cudaMalloc: what torch's counters never show.",
     "others": "What other processes hold on the same device.",
     "unattributed": "Used on the device, but of no process that the driver lists.",
-    "outside": "Used on the device beyond what torch reserves; the driver does not tell whose it is.",
+    "outside": "Used on the device beyond what torch reserves; the driver does not report by which process.",
     "free": "Neither used nor kept by the driver.",
     "driver": "Kept by the driver itself: neither used nor free.",
     "private_pools": "Free bytes in pools of CUDA graphs and MemPools, which serve nobody else.",

@@ -104,7 +104,7 @@ def one_moment(run: Looked) -> Iterator[Tried]:
             0,
             (
                 "torch.optim.SGD(…, momentum=0.9), or Lion",
-                "another optimizer: learning rate and schedule are to be found anew",
+                "another optimizer: learning rate and schedule must be tuned again",
                 "exact: the second moment and the temporaries that it takes are not there",
             ),
             3,
