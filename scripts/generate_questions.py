@@ -1,9 +1,9 @@
-"""Writes the two files of the Python API that follow from the analyses.
+"""Writes the files that follow from the code of the analyses and from the enumerations of codes.
 
 ``vramscope/model/questions.py`` has every analysis as a typed, documented method of ``Recording``, and
 ``vramscope/results.py`` every type that such a method returns or takes. They are checked in so that ``dir``,
-``help``, completion and mypy know ``recording.peak()``. ``python scripts/generate_questions.py`` writes them;
-``--check`` exits with 1 if one is out of date.
+``help``, completion and mypy know ``recording.peak()``. ``docs/codes.md`` lists each code with its docstring.
+``python scripts/generate_questions.py`` writes them; ``--check`` exits with 1 if one is out of date.
 """
 
 import argparse
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "vramscope" / "model" / "questions.py"
 RESULTS = ROOT / "vramscope" / "results.py"
+CODES = ROOT / "docs" / "codes.md"
 BUILTINS = frozenset(dir(__builtins__)) | {"None"}
 
 HEAD = '''"""Every analysis as a method of ``Recording``.
@@ -66,6 +67,14 @@ nobody edits it.
 __all__ = [{names}]
 '''
 
+CODES_HEAD = """# Codes
+
+Words for machines: they stand in JSON (`notes[].code`, `findings[].kind`, `.severity`, `.cause`), in trace
+files and in Python, where each is a member of an enumeration and equal to its value. A release may add codes;
+it changes and removes none. Formats and analyses of other distributions may use words of their own.
+`scripts/generate_questions.py` writes this page from the docstrings.
+"""
+
 
 def main() -> int:
     """Write the files, or with ``--check`` report whether they are up to date."""
@@ -74,9 +83,13 @@ def main() -> int:
     checked = parser.parse_args().check
     if not TARGET.exists():
         TARGET.write_text(HEAD.format(imports="    pass"))  # what is imported below needs the class
+    wanted_texts = {
+        TARGET: formatted(source(), TARGET),
+        RESULTS: formatted(results_source(), RESULTS),
+        CODES: codes_page(),
+    }
     stale = []
-    for target, text in ((TARGET, source()), (RESULTS, results_source())):
-        wanted = formatted(text, target)
+    for target, wanted in wanted_texts.items():
         if not checked:
             target.write_text(wanted)
         elif not target.exists() or target.read_text() != wanted:
@@ -200,6 +213,37 @@ def late_names() -> dict[str, type]:
     from vramscope.model.finding import Finding
 
     return {"Finding": Finding, "Shared": Shared, "Summary": Summary}
+
+
+def codes_page() -> str:
+    """The page of all codes: one table for each enumeration."""
+    from vramscope.analysis.oom.cause import Cause
+    from vramscope.model.codes import FindingKind, LeakCause, NoteCode, Severity
+
+    tables = {
+        "Notes": (NoteCode, "What is missing, doubtful, repaired or left out; every view shows it."),
+        "Severities of findings": (Severity, "The gravest first."),
+        "Kinds of findings": (FindingKind, "What a finding is about."),
+        "Causes of leaks": (LeakCause, "The `cause` of a finding of the kind `leak` or `growing_batch`."),
+        "Causes of memory errors": (Cause, "The `cause` of a finding of the kind `oom`."),
+    }
+    parts = [CODES_HEAD]
+    for title, (kind, intro) in tables.items():
+        rows = [f"| `{value}` | {sentence} |" for value, sentence in member_docstrings(kind)]
+        head = ["", f"## {title}", "", f"`{kind.__module__}.{kind.__name__}`. {intro}", ""]
+        parts.append("\n".join([*head, "| code | meaning |", "| --- | --- |", *rows, ""]))
+    return "".join(parts)
+
+
+def member_docstrings(kind: type) -> list[tuple[str, str]]:
+    """Value and docstring of each member of an enumeration, in the order of the source."""
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(node, ast.ClassDef)
+    found = []
+    for member, text in zip(node.body, node.body[1:], strict=False):
+        if isinstance(member, ast.Assign) and isinstance(text, ast.Expr):
+            found.append((ast.literal_eval(member.value), " ".join(ast.literal_eval(text.value).split())))
+    return found
 
 
 def formatted(text: str, target: Path) -> str:

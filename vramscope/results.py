@@ -51,6 +51,7 @@ from vramscope.analysis.what_if import Outcome as WhatIfOutcome
 from vramscope.analysis.wide_numbers import WideNumbers
 from vramscope.analysis.would_fit import Fit, Origin
 from vramscope.loading import Follower
+from vramscope.model.codes import LeakCause
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
 from vramscope.model.finding import Finding
@@ -97,6 +98,7 @@ __all__ = [
     "Largest",
     "LargestFree",
     "Leak",
+    "LeakCause",
     "Leaks",
     "Line",
     "Lines",

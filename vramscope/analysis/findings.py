@@ -13,7 +13,8 @@ from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.lines import modules_by_place
 from vramscope.analysis.shared_results import together
-from vramscope.model.finding import Finding, Severity
+from vramscope.model.codes import Severity
+from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
 
 _GRAVITY = {severity.value: place for place, severity in enumerate(Severity)}

@@ -14,6 +14,7 @@ from vramscope.analysis.lines import place_words
 from vramscope.analysis.pins import Pins, pins
 from vramscope.analysis.step_and_phase import place
 from vramscope.analysis.timeline import levels, times
+from vramscope.model.codes import FindingKind, Severity
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
@@ -165,8 +166,8 @@ def _unusable(found: Fragmentation, reserved: int) -> Finding:
     own = found.pinned_by
     frame = own.frame if own and not own.is_library else None
     return Finding(
-        kind="fragmentation",
-        severity="warning",
+        kind=FindingKind.FRAGMENTATION,
+        severity=Severity.WARNING,
         claim=claim,
         file=frame.file if frame else None,
         line=frame.line if frame else None,
@@ -199,8 +200,8 @@ def _pinned(found: Fragmentation) -> str:
 def _retries(known: Churn) -> Finding:
     times = "once" if known.n_retries == 1 else f"{known.n_retries} times"
     return Finding(
-        kind="fragmentation",
-        severity="warning",
+        kind=FindingKind.FRAGMENTATION,
+        severity=Severity.WARNING,
         claim=f"the cache was released {times} because an allocation did not fit: that stalls the device",
         n_bytes=known.released_bytes,
         evidence={"retries": known.n_retries, "ooms": known.n_ooms, "released": known.n_released},

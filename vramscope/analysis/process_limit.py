@@ -1,5 +1,6 @@
 """How much may this process reserve, by what the recording says?"""
 
+from vramscope.model.codes import NoteCode
 from vramscope.model.recording import Recording
 
 
@@ -8,4 +9,4 @@ def recorded_limit(recording: Recording) -> int | None:
 
     The last note counts: a message of torch gives it to two decimals.
     """
-    return next((note.value for note in reversed(recording.notes) if note.code == "limit"), None)
+    return next((note.value for note in reversed(recording.notes) if note.code == NoteCode.LIMIT), None)

@@ -15,6 +15,7 @@ from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.step_and_phase import phases_of, steps_of
 from vramscope.analysis.timeline import timeline
+from vramscope.model.codes import FindingKind, Severity
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
@@ -161,7 +162,11 @@ def findings(found: Scaling) -> list[Finding]:
             "twice the length needs four times these bytes. If it is attention: "
             "torch.nn.functional.scaled_dot_product_attention does not keep its scores"
         )
-        told.append(_finding("quadratic_memory", what, found, found.quadratic, found.quadratic_bytes, advice))
+        told.append(
+            _finding(
+                FindingKind.QUADRATIC_MEMORY, what, found, found.quadratic, found.quadratic_bytes, advice
+            )
+        )
     if found.linear_bytes >= _LEAST_DOMINATING * found.peak_bytes > 0:
         share = 100 * found.linear_bytes / found.peak_bytes
         what = (
@@ -169,17 +174,19 @@ def findings(found: Scaling) -> list[Finding]:
             f"step is given does"
         )
         advice = "smaller batches with gradient accumulation, or activation checkpointing: see vramscope fit"
-        told.append(_finding("batch_dominates", what, found, found.linear, found.linear_bytes, advice))
+        told.append(
+            _finding(FindingKind.BATCH_DOMINATES, what, found, found.linear, found.linear_bytes, advice)
+        )
     return told
 
 
 def _finding(
-    kind: str, what: str, found: Scaling, lines: tuple[Line, ...], n_bytes: int, advice: str
+    kind: FindingKind, what: str, found: Scaling, lines: tuple[Line, ...], n_bytes: int, advice: str
 ) -> Finding:
     frame = lines[0].frame if lines else None
     return Finding(
         kind=kind,
-        severity="info",
+        severity=Severity.INFO,
         claim=f"{what}, over {found.n_sizes} sizes up to {found.ratio:.2g} times the smallest",
         file=frame and frame.file,
         line=frame and frame.line,

@@ -17,11 +17,12 @@ from vramscope.capture.allocator_settings import allocator_conf
 from vramscope.capture.devices import device_at, ordinal
 from vramscope.capture.log import MarkRow, marks_table
 from vramscope.capture.samples import Sampler
+from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.marks import MarkKind, Note, Phase
 
 _MODE = Note(
-    "counters_only",
+    NoteCode.COUNTERS_ONLY,
     "recorded with mode='counters': levels at moments, and no events. It cannot tell which line or tensor "
     "holds the memory, nor fragmentation; record(mode='events') does, for as few steps as wished",
 )
@@ -98,7 +99,9 @@ class CountersOnly:
         """What this mode cannot tell, and what the driver does not."""
         notes = [] if self._is_said else [_MODE]
         if self._sampler is None and not self._is_said:
-            notes.append(Note("no_device", "there is no CUDA device here: steps were recorded, no memory"))
+            notes.append(
+                Note(NoteCode.NO_DEVICE, "there is no CUDA device here: steps were recorded, no memory")
+            )
         self._is_said = True
         return [*notes, *hooks.too_deep(0), *(self._sampler.notes() if self._sampler is not None else ())]
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pynvml
 
+from vramscope.model.codes import NoteCode
 from vramscope.model.counters import UNKNOWN
 from vramscope.model.marks import Note
 
@@ -50,7 +51,7 @@ class DeviceMemory:
         self._has_v2 = True
         self._has_graphics = True
         self._is_started = False
-        self._attempt("device", lambda: self._open(uuid, bus_id), None)
+        self._attempt(NoteCode.NVML_DEVICE, lambda: self._open(uuid, bus_id), None)
 
     def _open(self, uuid: str, bus_id: str) -> None:
         pynvml.nvmlInit()
@@ -67,16 +68,18 @@ class DeviceMemory:
 
     def memory(self) -> Memory:
         """How full the device is."""
-        return self._attempt("memory", self._memory, Memory())
+        return self._attempt(NoteCode.NVML_MEMORY, self._memory, Memory())
 
     def shares(self) -> Shares:
         """Whose it is; a container may hide it."""
-        return self._attempt("process memory", self._shares, Shares())
+        return self._attempt(NoteCode.NVML_PROCESS_MEMORY, self._shares, Shares())
 
     def utilization(self) -> int:
         """Percent of the last moments in which a kernel ran; a MIG slice has none."""
         return self._attempt(
-            "utilization", lambda: int(pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu), UNKNOWN
+            NoteCode.NVML_UTILIZATION,
+            lambda: int(pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu),
+            UNKNOWN,
         )
 
     def _memory(self) -> Memory:
@@ -88,7 +91,9 @@ class DeviceMemory:
             else:
                 return Memory(int(info.used), int(info.free), int(info.total))
         info = pynvml.nvmlDeviceGetMemoryInfo(self._handle)
-        self._note("nvml_memory", "the driver is older than R510: its device used counts its own reserve too")
+        self._note(
+            NoteCode.NVML_MEMORY, "the driver is older than R510: its device used counts its own reserve too"
+        )
         return Memory(int(info.used), int(info.free), int(info.total))
 
     def _shares(self) -> Shares:
@@ -97,14 +102,15 @@ class DeviceMemory:
         if ours not in holds:
             # In a container the driver's pids are the host's. The only one listed may be ours, or not.
             self._note(
-                "nvml_process", "the driver does not list this process (a container?): its share is unknown"
+                NoteCode.NVML_PROCESS,
+                "the driver does not list this process (a container?): its share is unknown",
             )
             return Shares()
-        self._take_back("nvml_process")
+        self._take_back(NoteCode.NVML_PROCESS)
         others = [n_bytes for pid, n_bytes in holds.items() if pid != ours]
         if UNKNOWN in holds.values():
             self._note(
-                "nvml_process_memory",
+                NoteCode.NVML_PROCESS_MEMORY,
                 "the driver lists processes without their memory (WDDM, a virtual GPU?): shares are unknown",
             )
         return Shares(holds[ours], UNKNOWN if UNKNOWN in others else sum(others))
@@ -119,22 +125,23 @@ class DeviceMemory:
                 self._has_graphics = False
         return {row.pid: UNKNOWN if row.usedGpuMemory is None else int(row.usedGpuMemory) for row in listed}
 
-    def _take_back(self, code: str) -> None:
+    def _take_back(self, code: NoteCode) -> None:
         """Before CUDA has its context no driver lists the process: that is no container."""
         if code in self._complained:
             self._complained.discard(code)
             self.notes[:] = [note for note in self.notes if note.code != code]
 
-    def _attempt(self, what: str, ask: Callable[[], Value], default: Value) -> Value:
-        if what != "device" and self._handle is None:
+    def _attempt(self, code: NoteCode, ask: Callable[[], Value], default: Value) -> Value:
+        if code is not NoteCode.NVML_DEVICE and self._handle is None:
             return default
         try:
             return ask()
         except pynvml.NVMLError as error:
-            self._note(f"nvml_{what.replace(' ', '_')}", f"NVML does not tell the {what}: {error}")
+            what = code.removeprefix("nvml_").replace("_", " ")
+            self._note(code, f"NVML does not tell the {what}: {error}")
             return default
 
-    def _note(self, code: str, text: str) -> None:
+    def _note(self, code: NoteCode, text: str) -> None:
         if code not in self._complained:
             self._complained.add(code)
             self.notes.append(Note(code, text))

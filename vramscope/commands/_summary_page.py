@@ -9,6 +9,7 @@ from vramscope.analysis.summary import QUANTITIES, StepPeak, Summary, has_alloca
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.commands._ranks_page import by_fullness, ranks
 from vramscope.commands._waterfall_page import waterfall
+from vramscope.model.codes import Severity
 from vramscope.model.counters import Counters
 from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.units import format_bytes, format_count, format_duration, format_share
@@ -317,5 +318,5 @@ def _findings(found: Sequence[Shared], n_recordings: int = 1) -> Iterator[Block]
         most = f" (figures of {ranks_words([(rank, device)])})" if differs else ""
         whose = f"{ranks_words(of)}{most}: " if n_recordings > 1 else ""
         advice = f". {finding.advice}" if finding.advice else ""
-        kind = "plain" if finding.severity == "info" else finding.severity
+        kind = "plain" if finding.severity == Severity.INFO else finding.severity
         yield Text(f"{whose}{finding.claim}{where}{advice}", kind)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from vramscope.commands import Command
+from vramscope.model.codes import FindingKind
 
 if TYPE_CHECKING:
     from vramscope.analysis.leaks import Leaks
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from vramscope.model.finding import Finding
     from vramscope.model.recording import Recording, Run
 
-_IN_JSON = ("leak", "growing_batch")
+_IN_JSON = (FindingKind.LEAK, FindingKind.GROWING_BATCH)
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -56,7 +57,7 @@ def run(args: Namespace) -> int:
         print(json.dumps(found, indent=2))
     else:
         print_terminal(list(_page(loaded, told, results)))
-    has_leak = any(finding.kind == "leak" for each in told for finding in each)
+    has_leak = any(finding.kind == FindingKind.LEAK for each in told for finding in each)
     return 3 if has_leak and args.fail_on_leak else 0
 
 
@@ -77,7 +78,7 @@ def _page(run: "Run", told: "list[list[Finding]]", results: "list[Leaks]") -> "I
         for finding in findings:
             yield from _told(finding)
         if recording.source == "counters":
-            yield Text("recorded without events: whether any line grows cannot be told", "note")
+            yield Text("recorded without events: whether any line grows is not known", "note")
         elif not findings:
             yield Text(_nothing(recording, result), "quiet")
 
@@ -86,7 +87,7 @@ def _nothing(recording: "Recording", result: "Leaks") -> str:
     from vramscope.analysis.leaks.growth import LEAST_LEVELS
 
     if not len(recording.trace):
-        return "without the allocator's events it cannot be told what grows"
+        return "without the allocator's events it is not known what grows"
     if not result.n_turns and not len(recording.steps):
         return (
             "no steps are known, and without them it cannot be said whether memory grows from step to step. "

@@ -14,6 +14,7 @@ from vramscope.formats import Format
 from vramscope.formats._file import beginning, contents
 from vramscope.formats._text import as_utf8, is_text, run_of_text, tail
 from vramscope.formats._totals_trace import NO_LAYOUT, Ledger, State
+from vramscope.model.codes import NoteCode
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import MarkKind, Marks, Note
@@ -64,7 +65,7 @@ _MOST_TOLD = 20
 _MOST = 1 << 50
 
 _MOMENTS_ONLY = Note(
-    "moments_only",
+    NoteCode.MOMENTS_ONLY,
     "an error message gives totals at one moment, rounded to two decimals: what happened before, and by whom "
     "the memory was allocated, is not in it",
 )
@@ -219,22 +220,24 @@ def _notes(messages: list[_Message]) -> list[Note]:
     n_cut = sum(_state(message) is None for message in messages)
     if n_cut:
         text = f"{n_cut} messages are cut before they say what was allocated: the level before is shown"
-        said.append(Note("truncated", text, n_cut))
+        said.append(Note(NoteCode.TRUNCATED, text, n_cut))
     return list(dict.fromkeys(said))
 
 
 def _of_one(message: _Message) -> Iterator[Note]:
     known = message.known
     words = {
-        "process": ("process_used", "in use by this process, context and libraries included"),
-        "pools": ("private_pools", "of the allocated memory in private pools, as of CUDA graphs"),
-        "limit": ("limit", "allowed to this process (set_per_process_memory_fraction)"),
+        "process": (NoteCode.PROCESS_USED, "in use by this process, context and libraries included"),
+        "pools": (NoteCode.PRIVATE_POOLS, "of the allocated memory in private pools, as of CUDA graphs"),
+        "limit": (NoteCode.LIMIT, "allowed to this process (set_per_process_memory_fraction)"),
     }
     for name, (code, text) in words.items():
         if name in known:
             yield Note(code, f"{format_bytes(known[name])} {text}", known[name])
     for pid, n_bytes in message.others[:_MOST_TOLD]:
-        yield Note("other_process", f"process {pid} had {format_bytes(n_bytes)} of the same device", n_bytes)
+        yield Note(
+            NoteCode.OTHER_PROCESS, f"process {pid} had {format_bytes(n_bytes)} of the same device", n_bytes
+        )
 
 
 FORMAT = Format("oom_text", sniff, read)

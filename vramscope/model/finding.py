@@ -2,32 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
-
-
-class Severity(str, Enum):
-    """How grave a finding is, the gravest first."""
-
-    ERROR = "error"
-    """The program failed because of it."""
-    WARNING = "warning"
-    """It costs memory or time, and something can be done."""
-    INFO = "info"
-
-
-class FindingKind(str, Enum):
-    """What a finding is about; analyses of other distributions may add their own kinds."""
-
-    OOM = "oom"
-    LEAK = "leak"
-    GROWING_BATCH = "growing_batch"
-    CACHE_GROWTH = "cache_growth"
-    OUTSIDE_GROWTH = "outside_growth"
-    NON_TORCH_GROWTH = "non_torch_growth"
-    OTHER_PROCESS = "other_process"
-    FRAGMENTATION = "fragmentation"
-    PEAK = "peak"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +10,9 @@ class Finding:
     """A claim with its evidence. None means: not known."""
 
     kind: str
-    """The value of a ``FindingKind``."""
+    """A ``FindingKind``, or the word of an analysis of another distribution."""
     severity: str
-    """The value of a ``Severity``."""
+    """A ``Severity``."""
     claim: str
     """One sentence, with its numbers."""
     file: str | None = None
@@ -46,6 +21,7 @@ class Finding:
     module: str | None = None
     """Path of the module that the line ran in: ``transformer.h.3.mlp``."""
     cause: str | None = None
+    """A ``LeakCause``, or the cause of a failed allocation (``vramscope.analysis.oom.cause.Cause``)."""
     holder: str | None = None
     n_bytes: int | None = None
     bytes_per_step: int | None = None

@@ -188,7 +188,7 @@ class Note:
     """Something missing, doubtful or repaired; shown in every view."""
 
     code: str
-    """Stable word for machines: ``starts_late``, ``gap``, ``truncated``, ``no_clock``, …"""
+    """A ``NoteCode``, or the word of a format of another distribution: ``starts_late``, ``gap``, …"""
     text: str
     """One sentence for people, with its numbers."""
     value: int = 0

@@ -20,6 +20,7 @@ from vramscope.capture.undisturbed import (
     undisturbed,
 )
 from vramscope.errors import CaptureError, StoreError, UsageError
+from vramscope.model.codes import NoteCode
 from vramscope.model.marks import MarkKind, Note, Phase
 from vramscope.model.recording import Outcome
 from vramscope.recorder.leak_notifier import Alarm
@@ -426,11 +427,11 @@ class Recorder:
             return
         for note in capture.notes():
             self._writer.note(note)
-            if note.code == "nothing_seen":
+            if note.code == NoteCode.NOTHING_SEEN:
                 self._say(note.text)
         if self._n_too_deep:
             text = "marks of the program had no room below Python's recursion limit, and are missing"
-            self._writer.note(Note("recursion_limit", text, self._n_too_deep))
+            self._writer.note(Note(NoteCode.RECURSION_LIMIT, text, self._n_too_deep))
             self._n_too_deep = 0
         self._n_blocks += 1
         self._ended = _outcome(error)
@@ -505,7 +506,7 @@ class Recorder:
         if writer is not None:
             # Each by itself: a note that cannot be written must not leave the run looking alive.
             with suppress(Exception):
-                writer.note(Note("recording_failed", text))
+                writer.note(Note(NoteCode.RECORDING_FAILED, text))
             with suppress(Exception):
                 writer.close(Outcome.FAILED, text)
 

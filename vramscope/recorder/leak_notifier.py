@@ -4,19 +4,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
 
+from vramscope.model.codes import FindingKind, LeakCause
 from vramscope.units import format_bytes
 
 # What keeps a graph or a frame of every step is never meant, nor is what a hook collects that nobody removed.
 # A list or a dict that grows may be a buffer that fills up: it is told when it has grown for so many steps.
 _NEVER_MEANT = frozenset(
     {
-        "retain_graph",
-        "loss_with_graph",
-        "undetached_state",
-        "create_graph_cycle",
-        "saved_on_ctx",
-        "traceback",
-        "hook",
+        LeakCause.RETAIN_GRAPH,
+        LeakCause.LOSS_WITH_GRAPH,
+        LeakCause.UNDETACHED_STATE,
+        LeakCause.CREATE_GRAPH_CYCLE,
+        LeakCause.SAVED_ON_CTX,
+        LeakCause.TRACEBACK,
+        LeakCause.HOOK,
     }
 )
 _SURE_AFTER_STEPS = 60
@@ -59,7 +60,7 @@ class Alarm:
             is_long = result.n_turns >= _SURE_AFTER_STEPS
             for finding in findings(result):
                 where = finding.file, finding.line
-                is_sure = finding.kind == "leak" and (is_long or finding.cause in _NEVER_MEANT)
+                is_sure = finding.kind == FindingKind.LEAK and (is_long or finding.cause in _NEVER_MEANT)
                 if is_sure and where not in self._told:
                     self._told.add(where)
                     place = f" ({Path(finding.file).name}:{finding.line})" if finding.file else ""

@@ -30,6 +30,7 @@ from vramscope.analysis.strategies import Strategies, strategies
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.what_if import Outcome, Program, device_total, program_of
 from vramscope.errors import UsageError
+from vramscope.model.codes import NoteCode
 from vramscope.model.recording import Recording
 from vramscope.model.trace import Action
 from vramscope.units import format_bytes
@@ -40,7 +41,13 @@ BASIS = (
     "by replay of the recorded requests: a program that does something else under other settings is not "
     "foreseen, nor is the time that releases and mappings take"
 )
-_UNANSWERABLE = ("no_layout", "made_up_segments", "moments_only", "totals_only", "driver_only")
+_UNANSWERABLE = (
+    NoteCode.NO_LAYOUT,
+    NoteCode.MADE_UP_SEGMENTS,
+    NoteCode.MOMENTS_ONLY,
+    NoteCode.TOTALS_ONLY,
+    NoteCode.DRIVER_ONLY,
+)
 """Notes of sources in which nothing says what the allocator did; their text says what is missing."""
 _REPRODUCED = 0.02
 """Largest difference between the replay and the recorded reserved bytes, as a share of these."""
@@ -374,7 +381,7 @@ def unanswerable(recording: Recording) -> str:
     if not len(recording.trace):
         return "it has no events, so there is nothing to replay"
     codes = {note.code: note.text for note in recording.notes}
-    if recording.device.kind == "cpu" or "host_memory" in codes:
+    if recording.device.kind == "cpu" or NoteCode.HOST_MEMORY in codes:
         return "this is the memory of a CPU: `fit` is about GPUs and does not apply"
     code = next((code for code in _UNANSWERABLE if code in codes), None)
     return "" if code is None else f"what would fit is not known: {codes[code]}"
@@ -396,7 +403,7 @@ def ending(recording: Recording) -> str:
     """Return why what comes after the recording is not known, as a clause; '' where nothing is missing."""
     if ended_short(recording):
         return "the recording ends with an allocation that failed, and what comes after it is not known"
-    has_died = any(note.code == "died" for note in recording.notes)
+    has_died = any(note.code == NoteCode.DIED for note in recording.notes)
     if has_died and len(recording.steps) <= _FEWEST_STEPS:
         return "the process died while it was recorded, and what would have come after is not known"
     return ""

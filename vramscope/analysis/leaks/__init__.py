@@ -50,6 +50,7 @@ from vramscope.analysis.leaks.outside import (
     outside_growth,
 )
 from vramscope.analysis.timeline import timeline
+from vramscope.model.codes import FindingKind, LeakCause, Severity
 from vramscope.model.finding import Finding
 from vramscope.model.marks import BackwardKeeps, Category, MarkKind, Phase
 from vramscope.model.recording import Recording
@@ -68,8 +69,8 @@ _LEAST_STEPS_HELD = 3
 class Leak:
     """Memory that grows for one reason."""
 
-    cause: str
-    """One of ``_cause.CAUSES``."""
+    cause: LeakCause
+    """The mistake, as far as the evidence decides."""
     holder: str | None
     """The variable, as the program would write it; None where nobody looked or found it."""
     edit: str
@@ -153,7 +154,7 @@ def _compared(recording: Recording, at: NDArray[Any], stride: int, least: int) -
     batch = growing_batch(levels)
     asked = [_leak(known, rows) for rows in _grouped(known, _growing(levels, batch)).values()]
     fed = None if batch is None or not batch.is_sure else _batch(known, batch)
-    if fed is not None and fed.cause == "unknown":
+    if fed is not None and fed.cause == LeakCause.UNKNOWN:
         asked, fed = [*asked, fed], None
     found = [leak for leak in asked if leak is not None and leak.bytes_per_step >= least]
     found.sort(key=lambda leak: -leak.bytes_per_step)
@@ -291,15 +292,16 @@ def _batch(known: _Known, batch: Batch) -> Leak | None:
     example = _example([known.holdings[row] for row in source.tolist() if row in known.holdings])
     if _is_kept(known, source, example):
         rows = batch.rows[levels.born[batch.rows] < levels.gone[batch.rows]]
-        return _told(levels, rows, _stayed(known, rows), "unknown", [] if example is None else [example])
+        holdings = [] if example is None else [example]
+        return _told(levels, rows, _stayed(known, rows), LeakCause.UNKNOWN, holdings)
     grows = growth(batch.peak)
     if grows is None:
         return None
     first = _first(levels)
     return Leak(
-        cause="growing_batch",
+        cause=LeakCause.GROWING_BATCH,
         holder=None if example is None or is_nameless(example, "unknown") else as_written(example),
-        edit=ADVICE["growing_batch"],
+        edit=ADVICE[LeakCause.GROWING_BATCH],
         path=None if example is None else path_of(example),
         kept_at=None,
         lines=tuple((frame, rate) for (frame, _), rate in batch.lines),
@@ -324,7 +326,7 @@ def _is_kept(known: _Known, rows: NDArray[Any], example: Held | None) -> bool:
 
 
 def _told(
-    levels: Levels, rows: NDArray[Any], stayed: NDArray[Any], cause: str, holdings: list[Held]
+    levels: Levels, rows: NDArray[Any], stayed: NDArray[Any], cause: LeakCause, holdings: list[Held]
 ) -> Leak | None:
     example = _example(holdings)
     level = levels.series(rows)
@@ -400,17 +402,19 @@ def findings(result: Leaks) -> list[Finding]:
         what = "fragmentation of the cache, no leak"
         claim = f"reserved memory grows by {rate} a step beyond what is allocated: {what}"
         advice = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or sizes that vary less"
-        found.append(_growth_finding("cache_growth", claim, result.cache_bytes_per_step, advice))
+        found.append(_growth_finding(FindingKind.CACHE_GROWTH, claim, result.cache_bytes_per_step, advice))
     if result.outside_bytes_per_step:
         rate = format_bytes(int(result.outside_bytes_per_step))
         claim = f"the process grows by {rate} a step outside of torch's allocator: a library, not a tensor"
         advice = "look at what is created each step beside tensors: streams, NCCL groups, CUDA graphs"
-        found.append(_growth_finding("outside_growth", claim, result.outside_bytes_per_step, advice))
+        found.append(
+            _growth_finding(FindingKind.OUTSIDE_GROWTH, claim, result.outside_bytes_per_step, advice)
+        )
     return found
 
 
-def _growth_finding(kind: str, claim: str, rate: float, advice: str) -> Finding:
-    return Finding(kind, "warning", claim, bytes_per_step=int(rate), advice=advice)
+def _growth_finding(kind: FindingKind, claim: str, rate: float, advice: str) -> Finding:
+    return Finding(kind, Severity.WARNING, claim, bytes_per_step=int(rate), advice=advice)
 
 
 def _finding(leak: Leak, result: Leaks) -> Finding:
@@ -421,8 +425,8 @@ def _finding(leak: Leak, result: Leaks) -> Finding:
     claim = f"memory grows by {format_bytes(round(leak.bytes_per_step))} a {steps}"
     kept = f" (`{leak.kept_at[2]}` in line {leak.kept_at[1]})" if leak.kept_at else ""
     return Finding(
-        kind="leak",
-        severity="warning",
+        kind=FindingKind.LEAK,
+        severity=Severity.WARNING,
         claim=f"{claim}: {why}{kept}" if why else f"{claim}{f'; {variable} keeps it' if leak.holder else ''}",
         file=frame and frame.file,
         line=frame and frame.line,
@@ -440,13 +444,13 @@ def _batch_finding(batch: Leak) -> Finding:
     frame = batch.lines[0][0] if batch.lines else None
     rate = format_bytes(round(batch.bytes_per_step))
     return Finding(
-        kind="growing_batch",
-        severity="warning",
-        claim=f"every step needs {rate} more than the one before: {CAUSES['growing_batch']}, no leak",
+        kind=FindingKind.GROWING_BATCH,
+        severity=Severity.WARNING,
+        claim=f"every step needs {rate} more than the one before: {CAUSES[LeakCause.GROWING_BATCH]}, no leak",
         file=frame and frame.file,
         line=frame and frame.line,
         function=frame and frame.function,
-        cause="growing_batch",
+        cause=LeakCause.GROWING_BATCH,
         holder=batch.holder,
         n_bytes=batch.n_bytes,
         bytes_per_step=round(batch.bytes_per_step),

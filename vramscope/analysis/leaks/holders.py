@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from vramscope.analysis.categories import _labels_of
 from vramscope.analysis.lifetimes import Allocations
+from vramscope.model.codes import LeakCause
 from vramscope.model.holders import PREFIX, Holding, Word, holding_of
 from vramscope.model.marks import Category, Labels
 from vramscope.model.recording import Recording
@@ -138,7 +139,7 @@ def kept_at(holding: Held) -> tuple[str, int, str] | None:
 
 def is_nameless(holding: Held, cause: str) -> bool:
     """Whether no name leads there and none is needed: of a cycle the object is told."""
-    return holding.words[0][0] == "unreachable" and cause == "unknown"
+    return holding.words[0][0] == "unreachable" and cause == LeakCause.UNKNOWN
 
 
 def is_bounded(holding: Held) -> bool:

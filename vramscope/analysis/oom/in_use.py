@@ -11,13 +11,14 @@ from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.lines import common_module, place_words
 from vramscope.analysis.live_set import live_rows
+from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Category
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes
 
 _MOST_TOLD = 3
-_TOTALS = ("totals_only", "moments_only")
+_TOTALS = (NoteCode.TOTALS_ONLY, NoteCode.MOMENTS_ONLY)
 """Notes of records in which one block stands for all that is allocated."""
 
 

@@ -34,6 +34,7 @@ from vramscope.capture.undisturbed import (
     undisturbed,
 )
 from vramscope.errors import CaptureError
+from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.marks import Category, MarkKind, Note, Phase
 
@@ -106,7 +107,7 @@ class Cuda:
         self._is_theirs = history.is_on()
         if self._is_theirs:
             self._tell_once(
-                Note("shared_history", "the program records its history itself: it was only read")
+                Note(NoteCode.SHARED_HISTORY, "the program records its history itself: it was only read")
             )
         else:
             with torch.cuda.device(self._device):
@@ -331,7 +332,7 @@ class Cuda:
         self._is_theirs = is_on
         if is_on:
             self._tell_once(
-                Note("shared_history", "the program records its history itself: it was only read")
+                Note(NoteCode.SHARED_HISTORY, "the program records its history itself: it was only read")
             )
         elif self._sink is not None:
             with suppress(RuntimeError):
@@ -359,7 +360,7 @@ class Cuda:
                 log.start_at(taken)
                 if log.bridge_pause(sink, reading):
                     self._tell_once(
-                        Note("gap", "memory changed between two recorded blocks: shown as one moment")
+                        Note(NoteCode.GAP, "memory changed between two recorded blocks: shown as one moment")
                     )
             else:
                 log.begin(sink, reading)
@@ -430,7 +431,7 @@ class Cuda:
         self._is_theirs = False
         self._tell_once(
             Note(
-                "history_stopped",
+                NoteCode.HISTORY_STOPPED,
                 "the program switched the history off inside the recording: it was begun again",
             )
         )
@@ -479,7 +480,7 @@ class Cuda:
             share = f"{n_blind / n_moves:.0%}"
             moves_were = "allocation or free was" if n_blind == 1 else "allocations and frees were"
             text = f"{n_blind:,} {moves_were} recorded without a call stack ({share})"
-            self._tell_once(Note("no_stack", text, n_blind))
+            self._tell_once(Note(NoteCode.NO_STACK, text, n_blind))
 
 
 def _taken_out(rows: list[Any]) -> list[Any]:

@@ -24,6 +24,7 @@ from vramscope.capture.log import (
     labels_table,
     marks_table,
 )
+from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Marks, Note, Phase
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.trace import Action, Trace
@@ -203,7 +204,7 @@ class DeviceLog:
         n_moved = self.n_events - before
         if n_moved:
             text = f"events and allocator disagreed: {n_moved} events were added at one moment, so they agree"
-            self._tell(Note("replay_differs", text, n_moved), self.device)
+            self._tell(Note(NoteCode.REPLAY_DIFFERS, text, n_moved), self.device)
 
     def bridge_pause(self, sink: Sink, reading: Reading) -> bool:
         """Nobody recorded for a while: events that lead to what is there now; whether there were any."""
@@ -280,7 +281,7 @@ class DeviceLog:
         if self._n_gaps > _MANY_GAPS:
             n_more = self._n_gaps - _MANY_GAPS
             text = f"{self._n_lost_more} events are missing in {n_more} more gaps"
-            self._tell(Note("gap", text, self._n_lost_more), self.device)
+            self._tell(Note(NoteCode.GAP, text, self._n_lost_more), self.device)
             self._n_gaps, self._n_lost_more = _MANY_GAPS, 0
 
     def _tell_gap(self, n_lost: int) -> None:
@@ -310,7 +311,7 @@ def _gap(n_lost: int) -> Note:
         f"{how_many} are missing: torch's ring was overwritten or emptied before it was read. "
         "What they did in all is shown as one moment, and what follows is exact"
     )
-    return Note("gap", text, n_lost)
+    return Note(NoteCode.GAP, text, n_lost)
 
 
 def _annotated(theirs: Marks, n_before: int) -> list[MarkRow]:

@@ -14,6 +14,7 @@ from typing import Any
 from vramscope.capture.holders import as_text, search
 from vramscope.capture.holders.statement import kept_at
 from vramscope.capture.hooks.open_phases import other_threads
+from vramscope.model.codes import NoteCode
 from vramscope.model.holders import PREFIX
 from vramscope.model.marks import Category, Note
 
@@ -83,7 +84,7 @@ class Watch:
         self.n_walks += 1
         if other_threads():
             self._note_once(
-                "holders_unknown",
+                NoteCode.HOLDERS_UNKNOWN,
                 "several threads use torch at once, so nobody looked for what holds the memory: tensors of "
                 "another thread may not be touched",
             )
@@ -91,7 +92,7 @@ class Watch:
         found = search(seconds, frame)
         if not found.is_complete or len(found.ways) > _MOST_TOLD:
             self._note_once(
-                "holders_incomplete",
+                NoteCode.HOLDERS_INCOMPLETE,
                 f"the search for what holds the memory ended after {seconds:g} s or {_MOST_TOLD} storages: "
                 "of others the holder is unknown",
             )
@@ -99,7 +100,7 @@ class Watch:
             words = (*way.words, *kept_at(way.words))
             self._tell(way.storage, Category.UNKNOWN, PREFIX + as_text(words))
 
-    def _note_once(self, code: str, text: str) -> None:
+    def _note_once(self, code: NoteCode, text: str) -> None:
         if code not in self._noted and self._note is not None:
             self._noted.add(code)
             self._note(Note(code, text))

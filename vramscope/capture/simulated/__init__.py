@@ -39,6 +39,7 @@ from vramscope.capture.simulated.stacks import CallPath, StackWalker
 from vramscope.capture.storages import Life, Storages
 from vramscope.capture.undisturbed import undisturbed
 from vramscope.errors import CaptureError
+from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.marks import Category, MarkKind, Note, Phase
 from vramscope.model.stacks import StackBuilder
@@ -185,15 +186,15 @@ class Simulated:
         """What only the end tells."""
         found = []
         if not self._storages.n_born:
-            found.append(Note("nothing_seen", "no GPU and no tensor on the CPU: nothing was recorded"))
+            found.append(Note(NoteCode.NOTHING_SEEN, "no GPU and no tensor on the CPU: nothing was recorded"))
         if self._storages.n_late:
             text = "some storages were first seen after their birth: made outside of the blocks or in C++"
-            found.append(Note("seen_late", text, self._storages.n_late))
+            found.append(Note(NoteCode.SEEN_LATE, text, self._storages.n_late))
         if self._other_threads:
             text = (
                 "modules were called on threads that entered no block: what they allocate is seen late or not"
             )
-            found.append(Note("other_threads", text, len(self._other_threads)))
+            found.append(Note(NoteCode.OTHER_THREADS, text, len(self._other_threads)))
         found += hooks.too_deep(self._storages.n_too_deep)
         self._storages.n_too_deep = 0
         new = [note for note in found if note.code not in self._told]
@@ -363,7 +364,7 @@ class Simulated:
         )
         self._notes.append(
             Note(
-                "simulated_oom",
+                NoteCode.SIMULATED_OOM,
                 f"the simulated device of {format_bytes(capacity)} was full; recorded on without a limit",
                 capacity,
             )
