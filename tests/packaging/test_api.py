@@ -63,8 +63,10 @@ def test_examples_in_docstrings_run(function, capsys):
 @pytest.mark.slow
 @pytest.mark.usefixtures("from_the_root")
 @pytest.mark.skipif(NO_TORCH, reason="some examples record")
-def test_examples_of_the_reference_run(capsys):
-    failed, attempted = doctest.testfile(str(API), module_relative=False, optionflags=OPTIONS)
+@pytest.mark.parametrize("name", ["api.md", "tutorial.md"])
+def test_examples_in_documents_run(name, capsys):
+    path = str(ROOT / "docs" / name)
+    failed, attempted = doctest.testfile(path, module_relative=False, optionflags=OPTIONS)
 
     assert attempted > 15
     assert failed == 0, capsys.readouterr().out
