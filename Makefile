@@ -41,11 +41,13 @@ demo: $(READY)  ## train a small transformer for real and watch its memory in th
 test: $(TOOLS) browser allocator  ## all tests
 	$(BIN)/pytest -n auto --dist loadgroup
 
-check: $(TOOLS) browser allocator  ## format, lint, types, import contracts, tests
+check: $(TOOLS) browser allocator  ## format, lint, types, import contracts, structure, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python scripts/structure.py
+	$(BIN)/python scripts/generate_questions.py --check
 	$(BIN)/pytest -n auto --dist loadgroup
 
 bench: $(TOOLS)  ## measure us beside the other readers of snapshots, into benchmarks/RESULTS.md

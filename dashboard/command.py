@@ -31,7 +31,8 @@ def _run(args: Namespace) -> int:
     requirements.check()
     if not args.path.exists():
         raise UsageError(
-            f"{args.path}: no such folder or file; record one with vramscope.record(), or try: vramscope demo"
+            f"{args.path}: this folder or file does not exist; record one with vramscope.record(), or try: "
+            "vramscope demo"
         )
     from .server.security import access
 

@@ -1,7 +1,9 @@
-"""Writes ``vramscope/model/questions.py``: every analysis as a typed, documented method of ``Recording``.
+"""Writes the files that follow from the code of the analyses and from the enumerations of codes.
 
-``python scripts/generate_questions.py`` writes the file; ``--check`` exits with 1 where it is out of date.
-The file is checked in so that ``dir``, ``help``, completion and mypy know ``recording.peak()``.
+``vramscope/model/questions.py`` has every analysis as a typed, documented method of ``Recording``, and
+``vramscope/results.py`` every type that such a method returns or takes. They are checked in so that ``dir``,
+``help``, completion and mypy know ``recording.peak()``. ``docs/codes.md`` lists each code with its docstring.
+``python scripts/generate_questions.py`` writes them; ``--check`` exits with 1 if one is out of date.
 """
 
 import argparse
@@ -10,15 +12,18 @@ import inspect
 import subprocess
 import sys
 import textwrap
+from collections import defaultdict
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 if TYPE_CHECKING:
     from vramscope.analysis import Analysis
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "vramscope" / "model" / "questions.py"
+RESULTS = ROOT / "vramscope" / "results.py"
+CODES = ROOT / "docs" / "codes.md"
 BUILTINS = frozenset(dir(__builtins__)) | {"None"}
 
 HEAD = '''"""Every analysis as a method of ``Recording``.
@@ -50,24 +55,48 @@ class Questions:
 '''
 
 
+RESULTS_HEAD = '''"""Every type that a method of ``Recording`` or ``Run`` returns or takes, at one address.
+
+``from vramscope.results import Peak, Finding, Category`` is for annotations, ``isinstance`` and ``help``. The
+modules that define these types may move; this one stays. ``scripts/generate_questions.py`` writes this file;
+nobody edits it.
+"""
+
+{imports}
+
+__all__ = [{names}]
+'''
+
+CODES_HEAD = """# Codes
+
+Words for machines: they stand in JSON (`notes[].code`, `findings[].kind`, `.severity`, `.cause`), in trace
+files and in Python, where each is a member of an enumeration and equal to its value. A release may add codes;
+it changes and removes none. Formats and analyses of other distributions may use words of their own.
+`scripts/generate_questions.py` writes this page from the docstrings.
+"""
+
+
 def main() -> int:
-    """Write the file, or with ``--check`` report whether it is up to date."""
+    """Write the files, or with ``--check`` report whether they are up to date."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if out of date")
     checked = parser.parse_args().check
     if not TARGET.exists():
         TARGET.write_text(HEAD.format(imports="    pass"))  # what is imported below needs the class
-    text = formatted(source())
-    if not checked:
-        TARGET.write_text(text)
-        return 0
-    if TARGET.exists() and TARGET.read_text() == text:
-        return 0
-    print(
-        f"{TARGET.relative_to(ROOT)} is out of date: run python scripts/generate_questions.py",
-        file=sys.stderr,
-    )
-    return 1
+    wanted_texts = {
+        TARGET: formatted(source(), TARGET),
+        RESULTS: formatted(results_source(), RESULTS),
+        CODES: codes_page(),
+    }
+    stale = []
+    for target, wanted in wanted_texts.items():
+        if not checked:
+            target.write_text(wanted)
+        elif not target.exists() or target.read_text() != wanted:
+            stale.append(str(target.relative_to(ROOT)))
+    if stale:
+        print(f"out of date: {', '.join(stale)}; run python scripts/generate_questions.py", file=sys.stderr)
+    return 1 if stale else 0
 
 
 def source() -> str:
@@ -122,10 +151,105 @@ def literal(default: ast.expr, module: ModuleType) -> ast.expr:
     return default
 
 
-def formatted(text: str) -> str:
+def results_source() -> str:
+    """The module of result types, not yet formatted."""
+    names = result_names()
+    imports = "\n".join(
+        f"from {kind.__module__} import {kind.__name__}" + f" as {name}" * (name != kind.__name__)
+        for name, kind in sorted(names.items())
+    )
+    return RESULTS_HEAD.format(imports=imports, names=", ".join(f'"{name}"' for name in sorted(names)))
+
+
+def result_names() -> dict[str, type]:
+    """Each public type by its name; of two that share a name, one outside of the model has a long one."""
+    from vramscope.analysis import own_analyses
+    from vramscope.loading import Follower
+    from vramscope.model.recording import Recording, Run
+
+    found: set[type] = set()
+    for kind in (Recording, Run, Follower, *late_names().values()):
+        collect(kind, found)
+    for analysis in own_analyses().values():
+        for hint in get_type_hints(analysis.run).values():
+            collect(hint, found)
+    by_name = defaultdict(list)
+    for kind in found:
+        by_name[kind.__name__].append(kind)
+    return {
+        kind.__name__ if len(kinds) == 1 or ".model." in kind.__module__ else long_name(kind): kind
+        for kinds in by_name.values()
+        for kind in kinds
+    }
+
+
+def long_name(kind: type) -> str:
+    """The name of *kind* after the module that defines it: ``what_if.Outcome`` becomes ``WhatIfOutcome``."""
+    return "".join(word.title() for word in kind.__module__.rpartition(".")[2].split("_")) + kind.__name__
+
+
+def collect(hint: Any, found: set[type]) -> None:
+    """Add to *found* every public class of ours that *hint* names, and those of its fields and properties."""
+    for part in get_args(hint):
+        collect(part, found)
+    if not inspect.isclass(hint) or not hint.__module__.startswith("vramscope.") or hint in found:
+        return
+    if hint.__name__.startswith("_"):
+        return
+    found.add(hint)
+    hints = {name: part for name, part in get_type_hints(hint).items() if not name.startswith("_")}
+    for name, value in vars(hint).items():
+        function = value.fget if isinstance(value, property) else value
+        if inspect.isfunction(function) and not name.startswith("_"):
+            hints[name] = get_type_hints(function, localns=late_names()).get("return")
+    for part in hints.values():
+        collect(part, found)
+
+
+def late_names() -> dict[str, type]:
+    """The types of the analyses that the model names for type checkers only."""
+    from vramscope.analysis.findings import Shared
+    from vramscope.analysis.summary import Summary
+    from vramscope.model.finding import Finding
+
+    return {"Finding": Finding, "Shared": Shared, "Summary": Summary}
+
+
+def codes_page() -> str:
+    """The page of all codes: one table for each enumeration."""
+    from vramscope.analysis.oom.cause import Cause
+    from vramscope.model.codes import FindingKind, LeakCause, NoteCode, Severity
+
+    tables = {
+        "Notes": (NoteCode, "What is missing, doubtful, repaired or left out; every view shows it."),
+        "Severities of findings": (Severity, "The gravest first."),
+        "Kinds of findings": (FindingKind, "What a finding is about."),
+        "Causes of leaks": (LeakCause, "The `cause` of a finding of the kind `leak` or `growing_batch`."),
+        "Causes of memory errors": (Cause, "The `cause` of a finding of the kind `oom`."),
+    }
+    parts = [CODES_HEAD]
+    for title, (kind, intro) in tables.items():
+        rows = [f"| `{value}` | {sentence} |" for value, sentence in member_docstrings(kind)]
+        head = ["", f"## {title}", "", f"`{kind.__module__}.{kind.__name__}`. {intro}", ""]
+        parts.append("\n".join([*head, "| code | meaning |", "| --- | --- |", *rows, ""]))
+    return "".join(parts)
+
+
+def member_docstrings(kind: type) -> list[tuple[str, str]]:
+    """Value and docstring of each member of an enumeration, in the order of the source."""
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(node, ast.ClassDef)
+    found = []
+    for member, text in zip(node.body, node.body[1:], strict=False):
+        if isinstance(member, ast.Assign) and isinstance(text, ast.Expr):
+            found.append((ast.literal_eval(member.value), " ".join(ast.literal_eval(text.value).split())))
+    return found
+
+
+def formatted(text: str, target: Path) -> str:
     """The text as ``ruff`` writes it."""
-    for arguments in (["check", "--fix", "-q", "--select", "I,F401"], ["format", "-q"]):
-        command = [sys.executable, "-m", "ruff", *arguments, "--stdin-filename", str(TARGET), "-"]
+    for arguments in (["check", "--fix", "-q", "--select", "I,F401,RUF022"], ["format", "-q"]):
+        command = [sys.executable, "-m", "ruff", *arguments, "--stdin-filename", str(target), "-"]
         text = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
     return text
 

@@ -11,17 +11,51 @@ from typing import TYPE_CHECKING, Any
 from vramscope._version import __version__
 
 if TYPE_CHECKING:
-    from vramscope.errors import VramscopeError
+    from vramscope.errors import (
+        CaptureError,
+        FormatError,
+        MissingExtraError,
+        StoreError,
+        UnknownNameError,
+        UsageError,
+        VramscopeError,
+    )
     from vramscope.integrations.batch_size import find_batch_size
-    from vramscope.loading import load
+    from vramscope.loading import follow, load
+    from vramscope.model.recording import Recording, Run
     from vramscope.recorder import Recorder, record
 
-__all__ = ["Recorder", "VramscopeError", "__version__", "find_batch_size", "load", "record"]
+__all__ = [
+    "CaptureError",
+    "FormatError",
+    "MissingExtraError",
+    "Recorder",
+    "Recording",
+    "Run",
+    "StoreError",
+    "UnknownNameError",
+    "UsageError",
+    "VramscopeError",
+    "__version__",
+    "find_batch_size",
+    "follow",
+    "load",
+    "record",
+]
 
 _HOME = {
+    "CaptureError": "vramscope.errors",
+    "FormatError": "vramscope.errors",
+    "MissingExtraError": "vramscope.errors",
     "Recorder": "vramscope.recorder",
+    "Recording": "vramscope.model.recording",
+    "Run": "vramscope.model.recording",
+    "StoreError": "vramscope.errors",
+    "UnknownNameError": "vramscope.errors",
+    "UsageError": "vramscope.errors",
     "VramscopeError": "vramscope.errors",
     "find_batch_size": "vramscope.integrations.batch_size",
+    "follow": "vramscope.loading",
     "load": "vramscope.loading",
     "record": "vramscope.recorder",
 }

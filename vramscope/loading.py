@@ -12,6 +12,7 @@ from vramscope.allocator.replay.contradictions import contradictions
 from vramscope.allocator.state_index.checkpoints import checkpoints
 from vramscope.errors import FormatError, StoreError, UnknownNameError, UsageError
 from vramscope.formats import Format
+from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
 from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.store.directory import is_rank, is_run
@@ -29,7 +30,7 @@ _MOST_FILES = 1000
 _REFUSES = "unsupported"
 """The format that recognizes files which cannot be read, and explains why."""
 
-_CHANGED = Note("changed", "the file changed while it was read: open it again")
+_CHANGED = Note(NoteCode.CHANGED, "the file changed while it was read: open it again")
 
 _NEVER_INSIDE = frozenset({"node_modules", "site-packages", "__pycache__"})
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from vramscope.analysis.leaks import findings
 from vramscope.errors import VramscopeError
+from vramscope.model.codes import FindingKind
 from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.model.trace import Action
 from vramscope.units import format_bytes
@@ -153,7 +154,7 @@ def _verdict(run: Run, recording: Recording) -> str:
     if len(recording.trace) > MOST_EVENTS_JUDGED or len(recording.steps) < 7:
         return ""
     found = findings(answer(recording, "leaks"))
-    rate = sum(finding.bytes_per_step or 0 for finding in found if finding.kind == "leak")
+    rate = sum(finding.bytes_per_step or 0 for finding in found if finding.kind == FindingKind.LEAK)
     if rate:
         return f"leaks {format_bytes(rate)} a step"
-    return "batch grows" if any(finding.kind == "growing_batch" for finding in found) else "steady"
+    return "batch grows" if any(finding.kind == FindingKind.GROWING_BATCH for finding in found) else "steady"

@@ -134,7 +134,7 @@ def guard(app: Dash) -> None:
 
     @app.server.errorhandler(DependencyException)
     def absent(_: DependencyException) -> Response:
-        return Response("There is no such file.", 404, mimetype="text/plain")
+        return Response("This file does not exist.", 404, mimetype="text/plain")
 
 
 def _body() -> dict[str, Any]:

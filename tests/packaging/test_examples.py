@@ -41,9 +41,9 @@ def test_the_readmes_python_records_and_its_shell_reports_and_serves(serving, tm
 
 def test_the_analysis_of_the_walkthrough_passes_its_own_test(tmp_path):
     source, test = blocks("CONTRIBUTING.md", "python")
-    path = tmp_path / "churn.py"
+    path = tmp_path / "turnover.py"
     path.write_text(source)
-    spec = importlib.util.spec_from_file_location("walkthrough_churn", path)
+    spec = importlib.util.spec_from_file_location("walkthrough_turnover", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -52,8 +52,8 @@ def test_the_analysis_of_the_walkthrough_passes_its_own_test(tmp_path):
     names = vars(module) | vars(importlib.import_module("vramscope.model.trace"))
     exec(compile(test, "CONTRIBUTING.md", "exec"), names)
 
-    names["test_churn_counts_every_allocation_also_freed_ones"]()
-    assert module.ANALYSIS.name == "churn"
+    names["test_turnover_counts_every_allocation_also_freed_ones"]()
+    assert module.ANALYSIS.name == "turnover"
 
 
 def test_ci_runs_the_readmes_test_command_and_nothing_else():

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from vramscope.analysis import Analysis
 from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import Allocations, lifetimes
+from vramscope.model.codes import FindingKind, Severity
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase, Phases
 from vramscope.model.recording import Recording
@@ -102,8 +103,8 @@ def findings(found: Accumulation) -> list[Finding]:
     kept, one = format_bytes(found.kept_bytes), format_bytes(found.most_bytes)
     return [
         Finding(
-            kind="graphs_before_backward",
-            severity="info",
+            kind=FindingKind.GRAPHS_BEFORE_BACKWARD,
+            severity=Severity.INFO,
             claim=f"{found.n_forwards} forwards of the same call keep {kept} until one backward, and "
             f"the largest of them {one}",
             file=frame and frame.file,

@@ -8,6 +8,7 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.churn import GAINS, LOSSES
 from vramscope.analysis.folding import fold
 from vramscope.analysis.stack_functions import passes_through
+from vramscope.model.codes import FindingKind, Severity
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
@@ -90,8 +91,8 @@ def findings(found: EmptyCache) -> list[Finding]:
     )
     return [
         Finding(
-            kind="empty_cache",
-            severity="info",
+            kind=FindingKind.EMPTY_CACHE,
+            severity=Severity.INFO,
             claim=claim,
             file=frame and frame.file,
             line=frame and frame.line,

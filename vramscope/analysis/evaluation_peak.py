@@ -10,6 +10,7 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.folding import fold, holders
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.timeline import timeline
+from vramscope.model.codes import FindingKind, Severity
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
@@ -82,8 +83,8 @@ def findings(found: EvaluationPeak) -> list[Finding]:
     frame = found.frame
     return [
         Finding(
-            kind="evaluation_peak",
-            severity="info",
+            kind=FindingKind.EVALUATION_PEAK,
+            severity=Severity.INFO,
             claim=f"evaluation needs more than training: {format_bytes(found.evaluation_bytes)} allocated at "
             f"most, {format_bytes(found.training_bytes)} in training steps",
             file=frame and frame.file,

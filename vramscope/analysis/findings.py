@@ -12,7 +12,9 @@ from vramscope.analysis.categories import assign
 from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.lines import modules_by_place
-from vramscope.model.finding import Finding, Severity
+from vramscope.analysis.shared_results import together
+from vramscope.model.codes import Severity
+from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
 
 _GRAVITY = {severity.value: place for place, severity in enumerate(Severity)}
@@ -38,6 +40,14 @@ class Shared(NamedTuple):
     """Rank and device of each recording, ascending."""
     differs: bool
     """Whether the claims of the others have other numbers."""
+
+
+def findings(recording: Recording) -> tuple[Finding, ...]:
+    """All findings of *recording*, ranked, each with the module of its line where it is known."""
+    offered = analyses()
+    with together():
+        found = collect(lambda name: offered[name].run(recording))
+        return tuple(with_modules(recording, found))
 
 
 def collect(ask: Callable[[str], Any]) -> list[Finding]:

@@ -16,6 +16,7 @@ from vramscope.analysis.pins import Pins, pins
 from vramscope.analysis.process_limit import recorded_limit
 from vramscope.analysis.step_and_phase import step_and_phase_at
 from vramscope.analysis.timeline import levels, times
+from vramscope.model.codes import FindingKind, Severity
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
@@ -232,8 +233,8 @@ def _pinned(found: Fragmentation) -> str:
 def _retries(known: Churn) -> Finding:
     times = "once" if known.n_retries == 1 else f"{known.n_retries} times"
     return Finding(
-        kind="fragmentation",
-        severity="warning",
+        kind=FindingKind.FRAGMENTATION,
+        severity=Severity.WARNING,
         claim=f"the cache was released {times} because an allocation did not fit: that stalls the device",
         n_bytes=known.released_bytes,
         evidence={"retries": known.n_retries, "ooms": known.n_ooms, "released": known.n_released},

@@ -12,6 +12,7 @@ from vramscope.analysis.step_and_phase import (
     step_and_phase_at,
 )
 from vramscope.analysis.timeline import Totals, timeline
+from vramscope.model.codes import FindingKind, Severity
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase
 from vramscope.model.past import Past
@@ -101,7 +102,7 @@ def findings(found: Peak) -> list[Finding]:
     phase = f" in {top.phase_words}" if top.phase_words else ""
     claim = f"peak {format_bytes(top.n_bytes)} allocated{step}{phase}"
     evidence = {"instant": top.instant, "reserved_bytes": found.reserved.n_bytes}
-    return [Finding("peak", "info", claim, n_bytes=top.n_bytes, evidence=evidence)]
+    return [Finding(FindingKind.PEAK, Severity.INFO, claim, n_bytes=top.n_bytes, evidence=evidence)]
 
 
 ANALYSIS = Analysis("peak", "When was most memory in use, and how much was it?", peak, findings)

@@ -1,5 +1,6 @@
 """The limit of reserved bytes that the recorded process had set for itself."""
 
+from vramscope.model.codes import NoteCode
 from vramscope.model.recording import Recording
 
 
@@ -8,4 +9,4 @@ def recorded_limit(recording: Recording) -> int | None:
 
     The last note counts. A limit from torch's message is rounded to two decimals.
     """
-    return next((note.value for note in reversed(recording.notes) if note.code == "limit"), None)
+    return next((note.value for note in reversed(recording.notes) if note.code == NoteCode.LIMIT), None)

@@ -9,6 +9,7 @@ from vramscope.analysis.categories import assign
 from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.step_and_phase import steps_of
+from vramscope.model.codes import FindingKind, Severity
 from vramscope.model.finding import Finding
 from vramscope.model.marks import BackwardKeeps, Category, MarkKind, Phase
 from vramscope.model.recording import Recording
@@ -69,8 +70,8 @@ def findings(found: RetainedGraphs) -> list[Finding]:
     frame = found.frame
     return [
         Finding(
-            kind="retained_graph",
-            severity="info",
+            kind=FindingKind.RETAINED_GRAPH,
+            severity=Severity.INFO,
             claim=f"the last backward of {found.n_steps:,} steps has retain_graph=True, and "
             f"{format_bytes(found.kept_bytes)} of activations are still allocated when such a step ends",
             file=frame and frame.file,

@@ -15,6 +15,7 @@ from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.step_and_phase import phases_of, steps_of
 from vramscope.analysis.timeline import timeline
+from vramscope.model.codes import FindingKind, Severity
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
@@ -188,7 +189,7 @@ def _finding(
     frame = lines[0].frame if lines else None
     return Finding(
         kind=kind,
-        severity="info",
+        severity=Severity.INFO,
         claim=f"{what}, over {found.n_sizes} sizes up to {found.ratio:.2g} times the smallest",
         file=frame and frame.file,
         line=frame and frame.line,

@@ -8,6 +8,7 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.step_and_phase import steps_of
+from vramscope.model.codes import FindingKind, Severity
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
@@ -59,8 +60,8 @@ def findings(found: SmallAllocations) -> list[Finding]:
     frame = found.frame
     return [
         Finding(
-            kind="small_allocations",
-            severity="info",
+            kind=FindingKind.SMALL_ALLOCATIONS,
+            severity=Severity.INFO,
             claim=f"one line makes {found.per_step:,} allocations in a step of at most "
             f"{format_bytes(_SMALL_BYTES)} each (usually {format_bytes(found.median_bytes)})",
             file=frame and frame.file,

@@ -21,6 +21,7 @@ from vramscope.analysis.shared_results import shared_results
 from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks, step_peaks
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.waterfall import Waterfall, waterfall
+from vramscope.model.codes import NoteCode
 from vramscope.model.counters import Counters
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase, Steps
@@ -144,7 +145,7 @@ def has_allocator(recording: Recording) -> bool:
 
 
 def _identity(recording: Recording, state: Snapshot) -> Mapping[str, int]:
-    if any(note.code == "no_layout" for note in recording.notes):
+    if any(note.code == NoteCode.NO_LAYOUT for note in recording.notes):
         return {}
     return identity_of(state).parts
 

@@ -8,6 +8,7 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.categories import assign
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.timeline import instant_of
+from vramscope.model.codes import FindingKind, Severity
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Category
 from vramscope.model.recording import Recording
@@ -60,8 +61,8 @@ def findings(found: WideNumbers) -> list[Finding]:
     example = f", as {found.example}" if found.example else ""
     return [
         Finding(
-            kind="wide_numbers",
-            severity="info",
+            kind=FindingKind.WIDE_NUMBERS,
+            severity=Severity.INFO,
             claim=f"{format_bytes(found.n_bytes)} of parameters, gradients and optimizer state are 64-bit at "
             f"the peak ({found.n_tensors:,} tensors{example})",
             n_bytes=found.n_bytes // 2,

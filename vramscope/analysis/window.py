@@ -11,6 +11,7 @@ from vramscope.allocator.state_index.checkpoints import (
 )
 from vramscope.analysis import Analysis
 from vramscope.errors import UsageError
+from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Labels, Note, Phases
 from vramscope.model.recording import Recording
 from vramscope.model.trace import Action
@@ -98,7 +99,7 @@ def _of_times(recording: Recording, start_ns: int, end_ns: int) -> tuple[int, in
 
 
 def _note(start: int, end: int, n_events: int) -> Note:
-    return Note("window", f"only events {start} to {end} of {n_events} are shown", end - start)
+    return Note(NoteCode.WINDOW, f"only events {start} to {end} of {n_events} are shown", end - start)
 
 
 def _shifted(table: Any, start: int, end: int) -> Any:

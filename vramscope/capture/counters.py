@@ -17,6 +17,7 @@ from vramscope.capture.allocator_settings import allocator_conf
 from vramscope.capture.devices import device_at, ordinal
 from vramscope.capture.log import MarkRow, marks_table
 from vramscope.capture.samples import Sampler
+from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.marks import MarkKind, Note, Phase
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pynvml
 
+from vramscope.model.codes import NoteCode
 from vramscope.model.counters import UNKNOWN
 from vramscope.model.marks import Note
 
@@ -50,7 +51,7 @@ class DeviceMemory:
         self._has_v2 = True
         self._has_graphics = True
         self._is_started = False
-        self._attempt("device", lambda: self._open(uuid, bus_id), None)
+        self._attempt(NoteCode.NVML_DEVICE, lambda: self._open(uuid, bus_id), None)
 
     def _open(self, uuid: str, bus_id: str) -> None:
         pynvml.nvmlInit()
@@ -76,7 +77,9 @@ class DeviceMemory:
     def utilization(self) -> int:
         """Percent of the last sampling period in which a kernel ran; −1 for a MIG slice."""
         return self._attempt(
-            "utilization", lambda: int(pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu), UNKNOWN
+            NoteCode.NVML_UTILIZATION,
+            lambda: int(pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu),
+            UNKNOWN,
         )
 
     def _memory(self) -> Memory:
@@ -88,7 +91,9 @@ class DeviceMemory:
             else:
                 return Memory(int(info.used), int(info.free), int(info.total))
         info = pynvml.nvmlDeviceGetMemoryInfo(self._handle)
-        self._note("nvml_memory", "the driver is older than R510: its device used counts its own reserve too")
+        self._note(
+            NoteCode.NVML_MEMORY, "the driver is older than R510: its device used counts its own reserve too"
+        )
         return Memory(int(info.used), int(info.free), int(info.total))
 
     def _shares(self) -> ProcessMemory:
@@ -97,14 +102,15 @@ class DeviceMemory:
         if ours not in holds:
             # In a container the driver lists the host's pids. A single listed one may be another process.
             self._note(
-                "nvml_process", "the driver does not list this process (a container?): its share is unknown"
+                NoteCode.NVML_PROCESS,
+                "the driver does not list this process (a container?): its share is unknown",
             )
             return ProcessMemory()
         self._take_back("nvml_process")
         others = [n_bytes for pid, n_bytes in holds.items() if pid != ours]
         if UNKNOWN in holds.values():
             self._note(
-                "nvml_process_memory",
+                NoteCode.NVML_PROCESS_MEMORY,
                 "the driver lists processes without their memory (WDDM, a virtual GPU?): shares are unknown",
             )
         return ProcessMemory(holds[ours], UNKNOWN if UNKNOWN in others else sum(others))
@@ -125,8 +131,8 @@ class DeviceMemory:
             self._complained.discard(code)
             self.notes[:] = [note for note in self.notes if note.code != code]
 
-    def _attempt(self, what: str, ask: Callable[[], Value], default: Value) -> Value:
-        if what != "device" and self._handle is None:
+    def _attempt(self, code: NoteCode, ask: Callable[[], Value], default: Value) -> Value:
+        if code is not NoteCode.NVML_DEVICE and self._handle is None:
             return default
         try:
             return ask()
@@ -134,7 +140,7 @@ class DeviceMemory:
             self._note(f"nvml_{what.replace(' ', '_')}", f"NVML does not report the {what}: {error}")
             return default
 
-    def _note(self, code: str, text: str) -> None:
+    def _note(self, code: NoteCode, text: str) -> None:
         if code not in self._complained:
             self._complained.add(code)
             self.notes.append(Note(code, text))

@@ -41,7 +41,7 @@ def chosen(run: Run, rank: int | None, device: int | None) -> tuple[Recording, .
     if run.recordings and not found:
         known = ", ".join(f"rank {r}, device {d}" for r, d in map(_key, run.recordings[:_MOST_NAMED]))
         more = ", ..." if len(run.recordings) > _MOST_NAMED else ""
-        raise UsageError(f"{run.path}: no such rank or device; it has {known}{more}")
+        raise UsageError(f"{run.path}: it does not have that rank or device; it has {known}{more}")
     return found
 
 

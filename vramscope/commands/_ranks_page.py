@@ -8,6 +8,7 @@ from vramscope.analysis.by_rank import RankBytes, by_rank
 from vramscope.analysis.peak import PeakPoint
 from vramscope.analysis.summary import Summary, has_allocator
 from vramscope.commands._document import Block, Grid, Heading, Text
+from vramscope.model.codes import FindingKind
 from vramscope.units import format_bytes, format_count, format_share
 
 _WORTH_SAYING = 0.05
@@ -25,7 +26,7 @@ def by_fullness(summaries: Sequence[Summary]) -> list[Summary]:
 
 
 def _fullness(summary: Summary) -> tuple[bool, float, int]:
-    has_failed = any(finding.kind == "oom" for finding in summary.findings)
+    has_failed = any(finding.kind == FindingKind.OOM for finding in summary.findings)
     reserved, capacity = summary.peak["reserved"].n_bytes, summary.recording.device.total_bytes
     return has_failed, reserved / capacity if capacity else 0.0, reserved
 

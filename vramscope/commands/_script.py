@@ -25,7 +25,7 @@ class Script(NamedTuple):
 def script(path: str) -> Script:
     """Prepare the program that ``python path`` runs. Raises UsageError."""
     if not Path(path).is_file():
-        raise UsageError(f"{path}: there is no such script; a module goes with -m")
+        raise UsageError(f"{path}: this script does not exist; a module goes with -m")
     full = os.path.abspath(path)  # noqa: PTH100 -- Python keeps links too, in __file__
     loader = SourceFileLoader("__main__", full)
     try:

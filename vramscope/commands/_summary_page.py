@@ -9,6 +9,7 @@ from vramscope.analysis.summary import StepPeak, Summary, has_allocator
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.commands._ranks_page import by_fullness, ranks
 from vramscope.commands._waterfall_page import waterfall
+from vramscope.model.codes import Severity
 from vramscope.model.counters import Counters
 from vramscope.model.quantities import QUANTITIES
 from vramscope.model.recording import Outcome, Recording, Run
@@ -318,5 +319,5 @@ def _findings(found: Sequence[Shared], n_recordings: int = 1) -> Iterator[Block]
         most = f" (figures of {ranks_words([(rank, device)])})" if differs else ""
         whose = f"{ranks_words(of)}{most}: " if n_recordings > 1 else ""
         advice = f". {finding.advice}" if finding.advice else ""
-        kind = "plain" if finding.severity == "info" else finding.severity
+        kind = "plain" if finding.severity == Severity.INFO else finding.severity
         yield Text(f"{whose}{finding.claim}{where}{advice}", kind)

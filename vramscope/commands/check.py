@@ -180,7 +180,7 @@ def _grown(base: "Run | None", run: "Run", limits: dict[str, float]) -> Iterator
     for before, after in pairs(base, run):
         yield _growth(before, after, allowed)
     for after in alone(base, run)[1]:
-        yield _unknown(after, "max_growth", "the earlier run has no such rank and device", allowed)
+        yield _unknown(after, "max_growth", "the earlier run does not have this rank and device", allowed)
 
 
 def _growth(before: "Recording", after: "Recording", allowed: float) -> LimitCheck:

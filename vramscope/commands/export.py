@@ -12,7 +12,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN", help="a trace directory, or a file that torch wrote")
     parser.add_argument("--to", required=True, metavar="FORMAT", help="html, parquet or csv")
     parser.add_argument("--output", required=True, metavar="PATH", help="where to write")
-    parser.add_argument("--force", action="store_true", help="overwrite what is there")
+    parser.add_argument("--force", action="store_true", help="overwrite existing files")
 
 
 def run(args: Namespace) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from vramscope.commands import Command
+from vramscope.model.codes import FindingKind
 
 if TYPE_CHECKING:
     from vramscope.analysis.leaks import Leaks
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from vramscope.model.finding import Finding
     from vramscope.model.recording import Recording, Run
 
-_IN_JSON = ("leak", "growing_batch")
+_IN_JSON = (FindingKind.LEAK, FindingKind.GROWING_BATCH)
 
 
 def arguments(parser: ArgumentParser) -> None:

@@ -8,6 +8,7 @@ and ``NO_LAYOUT`` says so.
 from typing import NamedTuple
 
 from vramscope.errors import FormatError
+from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
 from vramscope.model.snapshot import Blocks, Segments, Snapshot
 from vramscope.model.trace import Action, Trace
@@ -20,7 +21,7 @@ ARENA = 1 << 62
 """The address at which the made-up range of reserved memory begins."""
 
 NO_LAYOUT = Note(
-    "no_layout",
+    NoteCode.NO_LAYOUT,
     "this source does not say where in the allocator's segments a block lies: totals are exact, but "
     "fragmentation, the parts of reserved memory and what would fit are not known",
 )

@@ -29,6 +29,7 @@ from vramscope.formats._totals_trace import (
     REAL_ADDRESSES,
     TotalsTrace,
 )
+from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import MarkKind, Marks, Note
 from vramscope.model.program import resolve
@@ -45,9 +46,11 @@ _REGIONS = (_STEP, "Optimizer.step#", "Optimizer.zero_grad#", "enumerate(DataLoa
 _CPU = 0
 _KINDS = {_CPU: "cpu", 1: "cuda", 6: "hip", 9: "xla", 12: "xpu", 13: "mps"}
 _MOST = 1 << 62
-_OF_THE_HOST = Note("host_memory", "this is the host's memory: the trace has no memory events of a GPU")
+_OF_THE_HOST = Note(
+    NoteCode.HOST_MEMORY, "this is the host's memory: the trace has no memory events of a GPU"
+)
 _NO_STACKS = Note(
-    "no_stacks",
+    NoteCode.NO_STACKS,
     "a profiler's trace gives the bytes of blocks as the allocator rounded them, without the requested size "
     "and without the call stack",
 )
@@ -118,7 +121,7 @@ def _of_the_cpu(events: Sequence[_Event]) -> Note:
     text = (
         f"{len(events):,} events of host memory are in the trace too: left out, there are those of a device"
     )
-    return Note("cpu_left_out", text, len(events))
+    return Note(NoteCode.CPU_LEFT_OUT, text, len(events))
 
 
 def _by_device(rows: Sequence[Any], header: dict[str, Any]) -> dict[tuple[int, int], list[_Event]]:
@@ -232,7 +235,7 @@ def _unknown(events: Sequence[_Event]) -> list[Note]:
 
 def _late(n_bytes: int) -> Note:
     text = f"recording started late: {format_bytes(n_bytes)} were already allocated, by whom is not known"
-    return Note("starts_late", text, n_bytes)
+    return Note(NoteCode.STARTS_LATE, text, n_bytes)
 
 
 def _no_totals(first: _Event) -> Note:
@@ -240,7 +243,7 @@ def _no_totals(first: _Event) -> Note:
         first.address is None
     )
     return Note(
-        "no_totals",
+        NoteCode.NO_TOTALS,
         f"this trace has no totals{addresses}; what was there before it and is never freed in it is not "
         "counted, and reserved memory is not known",
     )
@@ -257,7 +260,7 @@ def _contradictions(events: Sequence[_Event]) -> list[Note]:
     if not wrong:
         return []
     text = f"{wrong} totals do not follow from the events before: some are missing, and levels may be off"
-    return [Note("contradiction", text, wrong)]
+    return [Note(NoteCode.CONTRADICTION, text, wrong)]
 
 
 def _marks(regions: Sequence[dict[str, Any]], header: dict[str, Any], trace: Trace) -> Marks:

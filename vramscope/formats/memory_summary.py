@@ -27,7 +27,7 @@ _NEEDED = ("allocated", "active", "reserved")
 _MOST = 1 << 56
 
 _TOTALS_ONLY = Note(
-    "totals_only",
+    NoteCode.TOTALS_ONLY,
     "a memory summary gives totals, in the unit that it shows: when the peaks were, whether at the same "
     "time, and by whom the memory was allocated is not in it",
 )

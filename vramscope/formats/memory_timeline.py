@@ -39,7 +39,7 @@ _MOST = 1 << 62
 
 _NOTES = (
     Note(
-        "no_addresses",
+        NoteCode.NO_ADDRESSES,
         "a memory timeline of the profiler has no addresses, no call stacks, no device (it may be the host) "
         "and no reserved memory: addresses are made up, and of blocks alike in size and category the last to "
         "come goes first",
@@ -95,7 +95,7 @@ def _recording(rows: list[list[int]]) -> Recording:
     n_bytes = book.pairs.predating_bytes
     if n_bytes:
         text = f"{format_bytes(n_bytes)} were already allocated when profiling began"
-        notes.insert(0, Note("starts_late", text, n_bytes))
+        notes.insert(0, Note(NoteCode.STARTS_LATE, text, n_bytes))
     return Recording(
         source="snapshot",
         device=Device(kind="unknown"),

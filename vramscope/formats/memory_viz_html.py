@@ -15,12 +15,13 @@ from vramscope.formats._file import beginning, contents
 from vramscope.formats._pickle import loads
 from vramscope.formats._totals_trace import NO_LAYOUT
 from vramscope.formats.torch_snapshot import run_of
+from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
 from vramscope.model.recording import Run
 
 _VIEWER = (b"MemoryViz.js", b"add_local_files", b"add_snapshot")
 _PROFILE = Note(
-    "made_up_segments",
+    NoteCode.MADE_UP_SEGMENTS,
     "this page was made from a profile: its one segment is made up, so reserved memory means nothing; each "
     "new version of a tensor is an allocation, and the last device may be the host",
 )

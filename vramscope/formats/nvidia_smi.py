@@ -14,6 +14,7 @@ from typing import NamedTuple
 from vramscope.errors import FormatError
 from vramscope.formats import Format
 from vramscope.formats._file import beginning, contents
+from vramscope.model.codes import NoteCode
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import Note
@@ -43,15 +44,15 @@ _MOST_COLUMNS = 1000
 _ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
 
 _DRIVER_ONLY = Note(
-    "driver_only",
+    NoteCode.DRIVER_ONLY,
     "nvidia-smi counts whole devices at moments: what torch allocated or cached, by whom, and peaks between "
     "two samples are not in this file",
 )
 _WITHOUT_RESERVE = Note(
-    "without_reserve",
+    NoteCode.WITHOUT_RESERVE,
     "the device's total is not in this file: used and free together are shown, without the driver's reserve",
 )
-_LOCAL_TIME = Note("local_time", "times have no zone in this file: they are shown as if they were UTC")
+_LOCAL_TIME = Note(NoteCode.LOCAL_TIME, "times have no zone in this file: they are shown as if they were UTC")
 
 
 class _Column(NamedTuple):
@@ -141,7 +142,7 @@ def _log(text: str) -> _Log:
     if whole and not text.endswith("\n") and columns[-1].name in _ALIASES.values():
         # The number in the last cell may be cut.
         whole.pop()
-        notes.append(Note("truncated", "the last line is cut: left out", 1))
+        notes.append(Note(NoteCode.TRUNCATED, "the last line is cut: left out", 1))
     cells = dict(zip([column.name for column in columns], zip(*whole, strict=True), strict=False))
     stamps = cells.get("timestamp", ("",) * len(whole))
     known = {stamp: _time_ns(stamp) for stamp in set(stamps)}
@@ -166,9 +167,11 @@ def _left_out(table: list[list[str]], width: int, head: list[str], *, is_cut: bo
     wrong = sum(len(cells) != width and cells != head for cells in table)
     if is_cut and table and len(table[-1]) < width:
         wrong -= 1
-        yield Note("truncated", "the last line is cut: left out", 1)
+        yield Note(NoteCode.TRUNCATED, "the last line is cut: left out", 1)
     if wrong:
-        yield Note("skipped", f"{wrong} lines have another number of cells than the first: left out", wrong)
+        yield Note(
+            NoteCode.SKIPPED, f"{wrong} lines have another number of cells than the first: left out", wrong
+        )
 
 
 def _guessed(table: list[list[str]]) -> list[_Column]:
@@ -212,7 +215,7 @@ def _memory_names(values: list[list[int]]) -> tuple[str, ...]:
 def _headerless(columns: Sequence[_Column]) -> Note:
     words = {"busy": "utilization", "used": "memory used", "free": "memory free", "total": "memory in total"}
     known = ", ".join(words[column.name] for column in columns if column.name in words)
-    return Note("no_header", f"no column names in this file; by its cells it has: {known}")
+    return Note(NoteCode.NO_HEADER, f"no column names in this file; by its cells it has: {known}")
 
 
 def _time_ns(text: str) -> int:
@@ -298,7 +301,7 @@ def _largest(rows: list[int], log: _Log) -> tuple[Process, list[int], list[Note]
     notes = [_other(pid, log.cell("process_name", by_pid[pid][0]), most[pid]) for pid in others[:_MOST_TOLD]]
     if len(others) > _MOST_TOLD:
         rest = len(others) - _MOST_TOLD
-        notes.append(Note("other_processes", f"{rest} more processes used less", rest))
+        notes.append(Note(NoteCode.OTHER_PROCESSES, f"{rest} more processes used less", rest))
     number = int(first) if re.fullmatch(r"\d{1,10}", first, re.ASCII) else 0
     return Process(pid=number, command=log.cell("process_name", by_pid[first][0])), by_pid[first], notes
 
@@ -306,7 +309,7 @@ def _largest(rows: list[int], log: _Log) -> tuple[Process, list[int], list[Note]
 def _other(pid: str, name: str, n_bytes: int) -> Note:
     used = f"used up to {format_bytes(n_bytes)}" if n_bytes >= 0 else "used an unknown amount"
     text = f"process {pid[:20]} ({name[:100]}) {used} of the same device"
-    return Note("other_process", text, max(n_bytes, 0))
+    return Note(NoteCode.OTHER_PROCESS, text, max(n_bytes, 0))
 
 
 def _bytes(cell: str, unit: str) -> int:

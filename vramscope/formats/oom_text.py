@@ -64,7 +64,7 @@ _MOST_NOTED = 20
 _MOST = 1 << 50
 
 _MOMENTS_ONLY = Note(
-    "moments_only",
+    NoteCode.MOMENTS_ONLY,
     "an error message gives totals at one moment, rounded to two decimals: what happened before, and by whom "
     "the memory was allocated, is not in it",
 )
@@ -226,9 +226,9 @@ def _notes(messages: list[_Message]) -> list[Note]:
 def _of_one(message: _Message) -> Iterator[Note]:
     known = message.known
     words = {
-        "process": ("process_used", "in use by this process, context and libraries included"),
-        "pools": ("private_pools", "of the allocated memory in private pools, as of CUDA graphs"),
-        "limit": ("limit", "allowed to this process (set_per_process_memory_fraction)"),
+        "process": (NoteCode.PROCESS_USED, "in use by this process, context and libraries included"),
+        "pools": (NoteCode.PRIVATE_POOLS, "of the allocated memory in private pools, as of CUDA graphs"),
+        "limit": (NoteCode.LIMIT, "allowed to this process (set_per_process_memory_fraction)"),
     }
     for name, (code, text) in words.items():
         if name in known:

@@ -20,6 +20,7 @@ from vramscope.formats._fast_snapshot.events import snapshot_of
 from vramscope.formats._fast_snapshot.opcode_blocks import Irregular
 from vramscope.formats._file import UTF8_MARK, beginning, contents, opened
 from vramscope.formats._pickle import collector_off, loads
+from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import Note
 from vramscope.model.program import resolve
@@ -85,7 +86,10 @@ def run_of(snapshot: Any, path: Path, n_trailing: int = 0) -> Run:
     builder = StackBuilder()
     found, notes = histories(snapshot, builder)
     if n_trailing:
-        notes = [*notes, Note("trailing", f"{n_trailing} bytes after the end were not read", n_trailing)]
+        notes = [
+            *notes,
+            Note(NoteCode.TRAILING, f"{n_trailing} bytes after the end were not read", n_trailing),
+        ]
     process = Process(allocator=_settings(snapshot))
     del snapshot
     stacks = builder.build()
@@ -151,7 +155,7 @@ def _late(initial: Snapshot, trace: Trace) -> list[Note]:
         f"recording started late: {format_bytes(n_bytes)} in {len(in_use)} blocks were already there; "
         "when, and some of them by whom, is not known"
     )
-    return [Note("starts_late", text, n_bytes)]
+    return [Note(NoteCode.STARTS_LATE, text, n_bytes)]
 
 
 FORMAT = Format("torch snapshot", sniff, read)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from vramscope.model.codes import FindingKind
+
 if TYPE_CHECKING:
     from vramscope.model.finding import Finding
     from vramscope.model.recording import Recording
@@ -137,7 +139,7 @@ def _check_leaks(recordings: "tuple[Recording, ...]", call: Callable[[], None], 
 def _leaks(recording: "Recording") -> "list[Finding]":
     from vramscope.analysis.leaks import findings
 
-    return [finding for finding in findings(recording.leaks()) if finding.kind == "leak"]
+    return [finding for finding in findings(recording.leaks()) if finding.kind == FindingKind.LEAK]
 
 
 def _words(finding: "Finding") -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 
@@ -35,9 +34,9 @@ class Finding:
     """One claim with its evidence; None marks what is unknown."""
 
     kind: str
-    """The value of a ``FindingKind``."""
+    """A ``FindingKind``, or the word of an analysis of another distribution."""
     severity: str
-    """The value of a ``Severity``."""
+    """A ``Severity``."""
     claim: str
     """One sentence, with its numbers."""
     file: str | None = None
@@ -46,6 +45,7 @@ class Finding:
     module: str | None = None
     """Path of the module that the line ran in: ``transformer.h.3.mlp``."""
     cause: str | None = None
+    """A ``LeakCause``, or the cause of a failed allocation (``vramscope.analysis.oom.cause.Cause``)."""
     holder: str | None = None
     n_bytes: int | None = None
     bytes_per_step: int | None = None

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
@@ -14,6 +14,11 @@ from vramscope.model.questions import Questions
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import Stacks, stacks_of
 from vramscope.model.trace import Action, Trace
+
+if TYPE_CHECKING:
+    from vramscope.analysis.findings import Shared
+    from vramscope.analysis.summary import Summary
+    from vramscope.model.finding import Finding
 
 _MOST_AT_A_GLANCE = 8
 
@@ -70,6 +75,47 @@ class Recording(Questions):
         is_segment = (trace.action >= Action.SEGMENT_ALLOC) & (trace.action <= Action.SEGMENT_UNMAP)
         return bool(is_segment.any()) or not (trace.action == Action.ALLOC).any()
 
+    def summary(self) -> "Summary":
+        """Every figure of ``vramscope report``: peaks, what was live, steps, categories, findings.
+
+        Returns
+        -------
+        Summary
+            Sizes in bytes; ``None`` where the recording does not tell. Takes seconds per million events.
+
+        Examples
+        --------
+        >>> import vramscope
+        >>> (recording,) = vramscope.load("sample_traces/transformer").recordings
+        >>> recording.summary().peak["allocated"].n_bytes
+        25830912
+        """
+        # Late: the analyses depend on the model.
+        from vramscope.analysis.summary import summarize
+
+        return summarize(self)
+
+    def findings(self) -> "tuple[Finding, ...]":
+        """What the analyses find, the gravest first: errors, warnings, then the rest, by bytes.
+
+        Returns
+        -------
+        tuple of Finding
+            Empty where nothing is found. The peak is no finding: ``peak()`` has it. Takes seconds per
+            million events.
+
+        Examples
+        --------
+        >>> import vramscope
+        >>> (recording,) = vramscope.load("sample_traces/gan-retain-graph").recordings
+        >>> [(finding.kind, finding.cause, finding.holder) for finding in recording.findings()]
+        [('leak', 'retain_graph', 'history')]
+        """
+        # Late: the analyses depend on the model.
+        from vramscope.analysis.findings import findings
+
+        return findings(self)
+
     def __repr__(self) -> str:
         """One line at a prompt."""
         where = f"rank {self.process.rank}, device {self.device.index}, {self.source}"
@@ -119,6 +165,19 @@ class Run:
     def _repr_html_(self) -> str:
         """A short overview of the first few recordings, for a notebook."""
         return "".join(recording._repr_html_() for recording in self.recordings[:_MOST_AT_A_GLANCE])
+
+    def findings(self) -> "list[Shared]":
+        """What the analyses find in all recordings, the gravest first.
+
+        Returns
+        -------
+        list of Shared
+            Findings that differ in their figures alone are one, with every rank and device that has it.
+        """
+        # Late: the analyses depend on the model.
+        from vramscope.analysis.findings import located, shared
+
+        return shared(located((recording, recording.findings()) for recording in self.recordings))
 
     @property
     def ranks(self) -> Mapping[int, tuple[Recording, ...]]:

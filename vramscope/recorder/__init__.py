@@ -20,6 +20,7 @@ from vramscope.capture.undisturbed import (
     undisturbed,
 )
 from vramscope.errors import CaptureError, StoreError, UsageError
+from vramscope.model.codes import NoteCode
 from vramscope.model.marks import MarkKind, Note, Phase
 from vramscope.model.recording import Outcome
 from vramscope.recorder.leak_notifier import LeakNotifier
@@ -29,6 +30,7 @@ from vramscope.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from vramscope.capture import Capture
+    from vramscope.model.recording import Run
     from vramscope.store.write.writer import Writer
 
 _DEVICES = ("auto", "cuda", "simulated")
@@ -254,6 +256,23 @@ class Recorder:
         """Mark this moment of the recording with *name*."""
         self._mark(MarkKind.MARK, name=_as_text(name))
 
+    def load(self) -> "Run":
+        """Open what this recorder has written.
+
+        Returns
+        -------
+        Run
+            Inside of the block the last second may be missing.
+
+        Raises
+        ------
+        UnknownNameError
+            Nothing has been recorded yet.
+        """
+        from vramscope.loading import load
+
+        return load(self.directory)
+
     def explain_leaks(self) -> None:
         """Search now for what holds the allocated memory, for about 2 s; ``vramscope leaks`` reports it.
 
@@ -390,7 +409,7 @@ class Recorder:
                 self._print(note.text)
         if self._n_too_deep:
             text = "marks of the program had no room below Python's recursion limit, and are missing"
-            self._writer.note(Note("recursion_limit", text, self._n_too_deep))
+            self._writer.note(Note(NoteCode.RECURSION_LIMIT, text, self._n_too_deep))
             self._n_too_deep = 0
         self._n_blocks += 1
         self._ended = _outcome(error)
@@ -465,7 +484,7 @@ class Recorder:
         if writer is not None:
             # Separately: if the note cannot be written, the run must still be closed.
             with suppress(Exception):
-                writer.note(Note("recording_failed", text))
+                writer.note(Note(NoteCode.RECORDING_FAILED, text))
             with suppress(Exception):
                 writer.close(Outcome.FAILED, text)
 

@@ -4,19 +4,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
 
+from vramscope.model.codes import FindingKind, LeakCause
 from vramscope.units import format_bytes
 
 # Nobody keeps the graph or a frame of every step on purpose, nor what a hook collects that was never removed.
 # A list or a dict that grows may be a buffer that fills up: it is reported after it has grown for 60 steps.
 _NEVER_MEANT = frozenset(
     {
-        "retain_graph",
-        "loss_with_graph",
-        "undetached_state",
-        "create_graph_cycle",
-        "saved_on_ctx",
-        "traceback",
-        "hook",
+        LeakCause.RETAIN_GRAPH,
+        LeakCause.LOSS_WITH_GRAPH,
+        LeakCause.UNDETACHED_STATE,
+        LeakCause.CREATE_GRAPH_CYCLE,
+        LeakCause.SAVED_ON_CTX,
+        LeakCause.TRACEBACK,
+        LeakCause.HOOK,
     }
 )
 _SURE_AFTER_STEPS = 60

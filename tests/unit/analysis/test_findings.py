@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from vramscope.analysis.findings import collect, located, ranked, ranks_words, shared, with_modules
+from vramscope.model.codes import Severity
 from vramscope.model.device import Device, Process
-from vramscope.model.finding import Finding, Severity
+from vramscope.model.finding import Finding
 from vramscope.model.marks import MarkKind, Marks
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import StackBuilder

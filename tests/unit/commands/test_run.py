@@ -136,7 +136,7 @@ def test_a_program_without_torch_runs_and_is_told_that_nothing_was_recorded(prog
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
-    [((), "which program?"), (("none.py",), "no such script"), (("-m", "none"), "no module 'none'")],
+    [((), "which program?"), (("none.py",), "script does not exist"), (("-m", "none"), "no module 'none'")],
 )
 def test_what_cannot_be_run_is_one_line_and_asked_wrongly(program, arguments, word):
     done = program(*arguments, by=WITH_US)

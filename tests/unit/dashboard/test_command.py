@@ -38,7 +38,7 @@ def test_the_page_as_a_file_says_what_it_needs(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_missing_folder_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no such folder"):
+    with pytest.raises(UsageError, match="folder or file does not exist"):
         command.COMMAND.run(parsed(str(tmp_path / "nowhere")))
 
 

@@ -25,6 +25,7 @@ from vramscope.allocator.lives import BlockLives, is_among, lives
 from vramscope.allocator.replay.impossible import made_possible
 from vramscope.allocator.replay.large_pool import Start, followed
 from vramscope.allocator.settings import SMALL_LIMIT, Settings
+from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
 from vramscope.model.snapshot import BlockState, Segments, Snapshot
 from vramscope.model.trace import Action, Trace
@@ -161,10 +162,10 @@ def _settle(found: BlockLives, sizes: NDArray[Any], at_end: Used) -> list[Note]:
         text = (
             f"{n_other} blocks have another size than torch's rules give: private pools or changed settings"
         )
-        notes.append(Note("other_size", text, n_other))
+        notes.append(Note(NoteCode.OTHER_SIZE, text, n_other))
     if n_unlike:
         text = f"the events leave {n_unlike} blocks otherwise than the snapshot says: some events are missing"
-        notes.append(Note("end_differs", text, n_unlike))
+        notes.append(Note(NoteCode.END_DIFFERS, text, n_unlike))
     return notes
 
 
@@ -180,7 +181,7 @@ def _drop_homeless(found: BlockLives, sizes: NDArray[Any], initial: Snapshot, tr
     if not n_lost:
         return []
     text = f"{n_lost} blocks of {format_bytes(n_bytes)} in all lie in no known segment: not counted"
-    return [Note("no_segment", text, n_lost)]
+    return [Note(NoteCode.NO_SEGMENT, text, n_lost)]
 
 
 def _contradictions(trace: Trace, found: BlockLives) -> list[Note]:
@@ -193,7 +194,7 @@ def _contradictions(trace: Trace, found: BlockLives) -> list[Note]:
     text = (
         f"{n_lost} events contradict the others (freed twice, or allocated where a block lives): not counted"
     )
-    return [Note("contradiction", text, n_lost)]
+    return [Note(NoteCode.CONTRADICTION, text, n_lost)]
 
 
 def _doubts(n_unsure: int, n_strays: int) -> list[Note]:
@@ -203,10 +204,10 @@ def _doubts(n_unsure: int, n_strays: int) -> list[Note]:
             f"{n_unsure} blocks from before the recording may have been up to 1 MiB larger each: "
             "they were freed before anything showed their end"
         )
-        notes.append(Note("unsure_size", text, n_unsure))
+        notes.append(Note(NoteCode.UNSURE_SIZE, text, n_unsure))
     if n_strays:
         text = f"{n_strays} blocks were allocated where nothing was free: events before them are missing"
-        notes.append(Note("gap", text, n_strays))
+        notes.append(Note(NoteCode.GAP, text, n_strays))
     return notes
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.allocator.levels import levels, levels_of_state
+from vramscope.model.codes import NoteCode
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.marks import Note
 from vramscope.model.quantities import QUANTITIES
@@ -50,23 +51,27 @@ def _negative(found: Levels) -> Iterator[Note]:
                 f"{name} bytes fall below zero at event {event:,} (down to {lowest}): "
                 "events or the state before them are missing or changed, and totals are wrong from there on"
             )
-            yield Note("negative_total", text, event)
+            yield Note(NoteCode.NEGATIVE_TOTAL, text, event)
             return
 
 
 def _above(found: Levels, *, has_reserved: bool) -> Iterator[Note]:
     _, allocated, active, reserved = found
-    pairs = [("allocated", "active", allocated, active), ("active", "reserved", active, reserved)]
-    for name, upper_name, lower, upper in pairs if has_reserved else pairs[:1]:
+    pairs = [
+        (NoteCode.ALLOCATED_ABOVE_ACTIVE, allocated, active),
+        (NoteCode.ACTIVE_ABOVE_RESERVED, active, reserved),
+    ]
+    for code, lower, upper in pairs if has_reserved else pairs[:1]:
         is_above = lower > upper
         if is_above.any():
             event = int(is_above.argmax())
+            name, upper_name = code.split("_above_")
             excess = format_bytes(int((lower - upper).max()))
             text = (
                 f"{name} bytes exceed {upper_name} bytes from event {event:,} on (by up to {excess}): "
                 "events or the state before them are missing or changed, and totals are wrong from there on"
             )
-            yield Note(f"{name}_above_{upper_name}", text, event)
+            yield Note(code, text, event)
             return
 
 
@@ -82,7 +87,7 @@ def _other_end(recording: Recording, found: Levels) -> Iterator[Note]:
                 f"{name} bytes at the end (event {len(level) - 1:,}) are {format_bytes(int(level[-1]))} by "
                 f"the events and {format_bytes(truth)} by the reported state: events are missing or changed"
             )
-            yield Note("end_differs", text, int(level[-1]) - truth)
+            yield Note(NoteCode.END_DIFFERS, text, int(level[-1]) - truth)
             return
 
 
@@ -106,7 +111,7 @@ def _other_counters(recording: Recording, found: Levels) -> Iterator[Note]:
         f"{format_bytes(reported)} allocated by torch, {format_bytes(int(found[1][event]))} by the events): "
         "events are missing or changed"
     )
-    yield Note("counters_differ", text, event)
+    yield Note(NoteCode.COUNTERS_DIFFER, text, event)
 
 
 def _instants_of_samples(recording: Recording) -> NDArray[np.int64]:

@@ -46,7 +46,7 @@ def _with_completions(trace: Trace, found: BlockLives) -> tuple[Trace, BlockLive
         f"{len(events)} blocks were allocated again although no event completes their free: "
         "counted as complete when they were freed"
     )
-    note = Note("no_completion", text, len(events))
+    note = Note(NoteCode.NO_COMPLETION, text, len(events))
     return replace(trace, action=action), replace(found, end=end), [note]
 
 
@@ -60,7 +60,7 @@ def _with_own_sizes(trace: Trace, found: BlockLives) -> tuple[Trace, list[Note]]
     if not n_other:
         return trace, []
     text = f"{n_other} frees name another size than their allocation: what was allocated counts"
-    return replace(trace, size=size), [Note("size_contradiction", text, n_other)]
+    return replace(trace, size=size), [Note(NoteCode.SIZE_CONTRADICTION, text, n_other)]
 
 
 def _within_reserved(trace: Trace, initial: Snapshot, found: BlockLives) -> tuple[Trace, list[Note]]:
@@ -80,10 +80,10 @@ def _notes(n_blocks: int, n_segments: int) -> list[Note]:
     notes = []
     if n_segments:
         text = f"{n_segments} segments were given back that were not there or held blocks: not counted"
-        notes.append(Note("segment_contradiction", text, n_segments))
+        notes.append(Note(NoteCode.SEGMENT_CONTRADICTION, text, n_segments))
     if n_blocks:
         text = f"{n_blocks} blocks exceed what the segments had left: not counted"
-        notes.append(Note("no_room", text, n_blocks))
+        notes.append(Note(NoteCode.NO_ROOM, text, n_blocks))
     return notes
 
 

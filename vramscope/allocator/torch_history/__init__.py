@@ -28,6 +28,7 @@ from vramscope.allocator.torch_history.events import (
 from vramscope.allocator.torch_history.rows import Rows, checked
 from vramscope.allocator.torch_history.stack_reader import StackReader
 from vramscope.errors import FormatError
+from vramscope.model.codes import NoteCode
 from vramscope.model.marks import MarkKind, Marks, Note
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 from vramscope.model.stacks import StackBuilder
@@ -201,15 +202,20 @@ def _missing(trace: Trace, n_annotations: int) -> list[Note]:
     n_events = int(np.count_nonzero(trace.action != Action.SNAPSHOT))
     if not n_events:
         return [
-            Note("no_trace", "no events were recorded: only the state at the moment of the snapshot is known")
+            Note(
+                NoteCode.NO_TRACE,
+                "no events were recorded: only the state at the moment of the snapshot is known",
+            )
         ]
     found = []
     if not trace.has_clock:
         text = "events have no time (torch ≤ 2.1 wrote none): they are shown in their order"
-        found.append(Note("no_clock", text))
+        found.append(Note(NoteCode.NO_CLOCK, text))
         if n_annotations:
             found.append(
-                Note("no_marks", f"{n_annotations} annotations have no place without it", n_annotations)
+                Note(
+                    NoteCode.NO_MARKS, f"{n_annotations} annotations have no place without it", n_annotations
+                )
             )
     moves = trace.action <= Action.FREE_COMPLETED
     n_blind = int(np.count_nonzero(trace.stack_id[moves] == 0))
@@ -217,7 +223,7 @@ def _missing(trace: Trace, n_annotations: int) -> list[Note]:
         share = n_blind / max(int(np.count_nonzero(moves)), 1)
         moves_were = "allocation or free was" if n_blind == 1 else "allocations and frees were"
         text = f"{n_blind:,} {moves_were} recorded without a call stack ({share:.0%})"
-        found.append(Note("no_stack", text, n_blind))
+        found.append(Note(NoteCode.NO_STACK, text, n_blind))
     return found
 
 
@@ -289,7 +295,7 @@ def _actions(events: Events, notes: list[Note]) -> NDArray[Any]:
     if n_unknown:
         names = ", ".join(sorted({word[:40] for word in words if word not in _ACTIONS})[:5])
         text = f"{n_unknown} events of kinds that this version does not know were left out: {names}"
-        notes.append(Note("unknown_action", text, n_unknown))
+        notes.append(Note(NoteCode.UNKNOWN_ACTION, text, n_unknown))
     return action
 
 
@@ -318,7 +324,7 @@ def _order(trace: Trace, notes: list[Note]) -> NDArray[Any] | None:
     if not n_back or time.min() <= 0:
         return None if len(time) == len(trace) else np.flatnonzero(is_known)
     text = f"the trace goes back in time {n_back} times and was sorted: its ring was resized while it ran"
-    notes.append(Note("reordered", text, n_back))
+    notes.append(Note(NoteCode.REORDERED, text, n_back))
     return np.flatnonzero(is_known)[np.argsort(time, kind="stable")]
 
 
@@ -375,7 +381,9 @@ def _states(rows: Rows, notes: list[Note]) -> NDArray[Any]:
     words = rows.column("state", (str,))
     unknown = sum(word not in _STATES for word in words)
     if unknown:
-        notes.append(Note("unknown_state", f"{unknown} blocks in an unknown state count as free", unknown))
+        notes.append(
+            Note(NoteCode.UNKNOWN_STATE, f"{unknown} blocks in an unknown state count as free", unknown)
+        )
     return np.array([_STATES.get(word, BlockState.INACTIVE) for word in words], dtype="u1")
 
 
@@ -421,13 +429,15 @@ def _crooked(held: Segments, blocks: Blocks) -> list[Note]:
     n_gappy = int(np.count_nonzero(~tiled))
     found = []
     if n_overlaps:
-        found.append(Note("overlapping", f"{n_overlaps} segments overlap the next one", n_overlaps))
+        found.append(Note(NoteCode.OVERLAPPING, f"{n_overlaps} segments overlap the next one", n_overlaps))
     if n_gappy:
-        found.append(Note("crooked", f"the blocks of {n_gappy} segments do not fill them exactly", n_gappy))
+        found.append(
+            Note(NoteCode.CROOKED, f"the blocks of {n_gappy} segments do not fill them exactly", n_gappy)
+        )
     return found
 
 
 def _notes(found: list[DeviceHistory]) -> list[Note]:
     if any(len(history.trace) or len(history.final.segments) for history in found):
         return []
-    return [Note("empty", "the snapshot is empty: no memory was held and no event recorded")]
+    return [Note(NoteCode.EMPTY, "the snapshot is empty: no memory was held and no event recorded")]

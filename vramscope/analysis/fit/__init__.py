@@ -29,6 +29,7 @@ from vramscope.analysis.strategies import Strategies, strategies
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.what_if import ReplayResult, RequestSequence, device_total, request_sequence
 from vramscope.errors import UsageError
+from vramscope.model.codes import NoteCode
 from vramscope.model.recording import Recording
 from vramscope.model.trace import Action
 from vramscope.units import format_bytes, format_name
@@ -385,7 +386,7 @@ def unanswerable(recording: Recording) -> str:
     if not len(recording.trace):
         return "it has no events, so there is nothing to replay"
     codes = {note.code: note.text for note in recording.notes}
-    if recording.device.kind == "cpu" or "host_memory" in codes:
+    if recording.device.kind == "cpu" or NoteCode.HOST_MEMORY in codes:
         return "this is the memory of a CPU: `fit` is about GPUs and does not apply"
     code = next((code for code in _UNANSWERABLE if code in codes), None)
     return "" if code is None else f"what would fit is not known: {codes[code]}"
@@ -407,7 +408,7 @@ def ending(recording: Recording) -> str:
     """Return why the program's further need is not known, as a clause; '' if nothing is missing."""
     if ended_short(recording):
         return "the recording ends with an allocation that failed, and what comes after it is not known"
-    has_died = any(note.code == "died" for note in recording.notes)
+    has_died = any(note.code == NoteCode.DIED for note in recording.notes)
     if has_died and len(recording.steps) <= _FEWEST_STEPS:
         return "the process died while it was recorded, and what would have come after is not known"
     return ""

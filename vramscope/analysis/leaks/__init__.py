@@ -50,6 +50,7 @@ from vramscope.analysis.leaks.outside import (
     outside_growth,
 )
 from vramscope.analysis.timeline import timeline
+from vramscope.model.codes import FindingKind, LeakCause, Severity
 from vramscope.model.finding import Finding
 from vramscope.model.marks import BackwardKeeps, Category, MarkKind, Phase
 from vramscope.model.recording import Recording
@@ -318,9 +319,9 @@ def _batch(context: _LeakContext, batch: Batch) -> Leak | None:
         return None
     first = _first(levels)
     return Leak(
-        cause="growing_batch",
+        cause=LeakCause.GROWING_BATCH,
         holder=None if example is None or is_nameless(example, "unknown") else as_written(example),
-        edit=ADVICE["growing_batch"],
+        edit=ADVICE[LeakCause.GROWING_BATCH],
         path=None if example is None else path_of(example),
         kept_at=None,
         lines=tuple((frame, rate) for (frame, _), rate in batch.lines),
@@ -420,17 +421,19 @@ def findings(result: Leaks) -> list[Finding]:
         what = "fragmentation of the cache, no leak"
         claim = f"reserved memory grows by {rate} a step beyond what is allocated: {what}"
         advice = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or sizes that vary less"
-        found.append(_growth_finding("cache_growth", claim, result.cache_bytes_per_step, advice))
+        found.append(_growth_finding(FindingKind.CACHE_GROWTH, claim, result.cache_bytes_per_step, advice))
     if result.outside_bytes_per_step:
         rate = format_bytes(int(result.outside_bytes_per_step))
         claim = f"the process grows by {rate} a step outside of torch's allocator: a library, not a tensor"
         advice = "look at what is created each step beside tensors: streams, NCCL groups, CUDA graphs"
-        found.append(_growth_finding("outside_growth", claim, result.outside_bytes_per_step, advice))
+        found.append(
+            _growth_finding(FindingKind.OUTSIDE_GROWTH, claim, result.outside_bytes_per_step, advice)
+        )
     return found
 
 
-def _growth_finding(kind: str, claim: str, rate: float, advice: str) -> Finding:
-    return Finding(kind, "warning", claim, bytes_per_step=int(rate), advice=advice)
+def _growth_finding(kind: FindingKind, claim: str, rate: float, advice: str) -> Finding:
+    return Finding(kind, Severity.WARNING, claim, bytes_per_step=int(rate), advice=advice)
 
 
 def _finding(leak: Leak, result: Leaks) -> Finding:
@@ -441,8 +444,8 @@ def _finding(leak: Leak, result: Leaks) -> Finding:
     claim = f"memory grows by {format_bytes(round(leak.bytes_per_step))} a {steps}"
     kept = f" (`{leak.kept_at[2]}` in line {leak.kept_at[1]})" if leak.kept_at else ""
     return Finding(
-        kind="leak",
-        severity="warning",
+        kind=FindingKind.LEAK,
+        severity=Severity.WARNING,
         claim=f"{claim}: {why}{kept}" if why else f"{claim}{f'; {variable} keeps it' if leak.holder else ''}",
         file=frame and frame.file,
         line=frame and frame.line,
@@ -460,13 +463,13 @@ def _batch_finding(batch: Leak) -> Finding:
     frame = batch.lines[0][0] if batch.lines else None
     rate = format_bytes(round(batch.bytes_per_step))
     return Finding(
-        kind="growing_batch",
-        severity="warning",
-        claim=f"every step needs {rate} more than the one before: {CAUSES['growing_batch']}, no leak",
+        kind=FindingKind.GROWING_BATCH,
+        severity=Severity.WARNING,
+        claim=f"every step needs {rate} more than the one before: {CAUSES[LeakCause.GROWING_BATCH]}, no leak",
         file=frame and frame.file,
         line=frame and frame.line,
         function=frame and frame.function,
-        cause="growing_batch",
+        cause=LeakCause.GROWING_BATCH,
         holder=batch.holder,
         n_bytes=batch.n_bytes,
         bytes_per_step=round(batch.bytes_per_step),

@@ -10,43 +10,49 @@ from vramscope.analysis.leaks.holders import (
     container_of,
     is_of_optimizer,
 )
+from vramscope.model.codes import LeakCause
 
 CAUSES = {
-    "retain_graph": "backward(retain_graph=True) keeps what autograd saved, and {holder} keeps the graph",
-    "loss_with_graph": "{holder} keeps losses with their graphs",
-    "kept_output": "{holder} keeps tensors of every step on the device",
-    "undetached_state": "{holder} is carried from step to step with the graph of all steps before",
-    "hook": "a hook puts tensors into {holder} at every call, and nothing takes them out",
-    "gradient_not_cleared": "gradients are accumulated and never cleared",
-    "create_graph_cycle": "backward(create_graph=True) left gradients that hold their own graph, {holder}",
-    "reference_cycle": "objects hold each other ({holder}): only the garbage collector frees them",
-    "cache": "{holder} gets a new key every step and never lets go of one",
-    "traceback": "{holder} keeps exceptions, and with their tracebacks the local variables of every frame",
-    "saved_on_ctx": "{holder} is set on ctx: unlike save_for_backward, backward does not free it",
-    "optimizer_state": "the optimizer gets new parameters every step, and state for each",
-    "growing_batch": "the batch grows from step to step",
-    "unknown": "",
+    LeakCause.RETAIN_GRAPH: "backward(retain_graph=True) keeps what autograd saved, and {holder} keeps the "
+    "graph",
+    LeakCause.LOSS_WITH_GRAPH: "{holder} keeps losses with their graphs",
+    LeakCause.KEPT_OUTPUT: "{holder} keeps tensors of every step on the device",
+    LeakCause.UNDETACHED_STATE: "{holder} is carried from step to step with the graph of all steps before",
+    LeakCause.HOOK: "a hook puts tensors into {holder} at every call, and nothing takes them out",
+    LeakCause.GRADIENT_NOT_CLEARED: "gradients are accumulated and never cleared",
+    LeakCause.CREATE_GRAPH_CYCLE: "backward(create_graph=True) left gradients that hold their own graph, "
+    "{holder}",
+    LeakCause.REFERENCE_CYCLE: "objects hold each other ({holder}): only the garbage collector frees them",
+    LeakCause.CACHE: "{holder} gets a new key every step and never lets go of one",
+    LeakCause.TRACEBACK: "{holder} keeps exceptions, and with their tracebacks the local variables of every "
+    "frame",
+    LeakCause.SAVED_ON_CTX: "{holder} is set on ctx: unlike save_for_backward, backward does not free it",
+    LeakCause.OPTIMIZER_STATE: "the optimizer gets new parameters every step, and state for each",
+    LeakCause.GROWING_BATCH: "the batch grows from step to step",
+    LeakCause.UNKNOWN: "",
 }
 """A sentence for each cause."""
 
 ADVICE = {
-    "retain_graph": "leave out retain_graph=True where no second backward needs it; keep numbers: "
+    LeakCause.RETAIN_GRAPH: "leave out retain_graph=True where no second backward needs it; keep numbers: "
     "{statement}",
-    "loss_with_graph": "keep numbers: {statement}; evaluate under torch.no_grad()",
-    "kept_output": "keep it off the device: {statement}",
-    "undetached_state": "cut the graph between steps: {variable} = {variable}.detach()",
-    "hook": "remove the hook when it is no longer needed (handle.remove()), or clear {variable} every step; "
-    "keep .detach().cpu()",
-    "gradient_not_cleared": "call optimizer.zero_grad() after every optimizer.step()",
-    "create_graph_cycle": "use torch.autograd.grad(…, create_graph=True), or set every .grad to None",
-    "reference_cycle": "break the cycle (weakref.ref for the way back), or drop its tensors when it is done",
-    "cache": "bound {variable}: an LRU of a few entries, or a key that comes again",
-    "traceback": "keep str(error), or error.with_traceback(None)",
-    "saved_on_ctx": "ctx.save_for_backward(tensor) instead of an attribute",
-    "optimizer_state": "make parameters once; or remove the old group from optimizer.param_groups and its "
-    "entries from optimizer.state",
-    "growing_batch": "bound what a batch is made of, or keep the largest batch in mind when choosing a card",
-    "unknown": "look at where it is allocated, and for what keeps it ({again})",
+    LeakCause.LOSS_WITH_GRAPH: "keep numbers: {statement}; evaluate under torch.no_grad()",
+    LeakCause.KEPT_OUTPUT: "keep it off the device: {statement}",
+    LeakCause.UNDETACHED_STATE: "cut the graph between steps: {variable} = {variable}.detach()",
+    LeakCause.HOOK: "remove the hook when it is no longer needed (handle.remove()), or clear {variable} "
+    "every step; keep .detach().cpu()",
+    LeakCause.GRADIENT_NOT_CLEARED: "call optimizer.zero_grad() after every optimizer.step()",
+    LeakCause.CREATE_GRAPH_CYCLE: "use torch.autograd.grad(…, create_graph=True), or set every .grad to None",
+    LeakCause.REFERENCE_CYCLE: "break the cycle (weakref.ref for the way back), or drop its tensors when it "
+    "is done",
+    LeakCause.CACHE: "bound {variable}: an LRU of a few entries, or a key that comes again",
+    LeakCause.TRACEBACK: "keep str(error), or error.with_traceback(None)",
+    LeakCause.SAVED_ON_CTX: "ctx.save_for_backward(tensor) instead of an attribute",
+    LeakCause.OPTIMIZER_STATE: "make parameters once; or remove the old group from optimizer.param_groups "
+    "and its entries from optimizer.state",
+    LeakCause.GROWING_BATCH: "bound what a batch is made of, or keep the largest batch in mind when choosing "
+    "a card",
+    LeakCause.UNKNOWN: "look at where it is allocated, and for what keeps it ({again})",
 }
 """The edit that ends each cause."""
 
@@ -82,28 +88,28 @@ def cause_of(facts: Facts) -> str:
     """Return the cause, one of ``CAUSES``."""
     # The state of old parameters may grow too: the history of L-BFGS.
     if facts.optimizer_fraction > 0.2 and facts.parameter_fraction > 0 and not facts.is_replaced:
-        return "optimizer_state"
+        return LeakCause.OPTIMIZER_STATE
     if not facts.holdings:
         return _unheld(facts)
     votes = [_of_one(facts, holding) for holding in facts.holdings]
     best = max(set(votes), key=votes.count)
-    return best if votes.count(best) > len(votes) / 2 else "unknown"
+    return best if votes.count(best) > len(votes) / 2 else LeakCause.UNKNOWN
 
 
-def _unheld(facts: Facts) -> str:
+def _unheld(facts: Facts) -> LeakCause:
     if facts.is_replaced:
-        return "gradient_not_cleared" if facts.gradient_fraction > 0.8 else "unknown"
-    return "undetached_state" if facts.backward_grows and facts.retains_graph else "unknown"
+        return LeakCause.GRADIENT_NOT_CLEARED if facts.gradient_fraction > 0.8 else LeakCause.UNKNOWN
+    return LeakCause.UNDETACHED_STATE if facts.backward_grows and facts.retains_graph else LeakCause.UNKNOWN
 
 
-def _of_one(facts: Facts, holding: Held) -> str:
+def _of_one(facts: Facts, holding: Held) -> LeakCause:
     for kind, cause in _BY_KIND.items():
         if holding.has(kind):
             return cause
     if is_of_optimizer(holding):
-        return "optimizer_state" if facts.parameter_fraction > 0 else "unknown"
+        return LeakCause.OPTIMIZER_STATE if facts.parameter_fraction > 0 else LeakCause.UNKNOWN
     if holding.has("hook") or any(word[1] in _HOOKS for word in holding.words):
-        return "hook"
+        return LeakCause.HOOK
     if holding.words[0][0] == "unreachable":
         return _unreachable(facts, holding)
     if holding.has("grad"):
@@ -114,20 +120,20 @@ def _of_one(facts: Facts, holding: Held) -> str:
 def _unreachable(facts: Facts, holding: Held) -> str:
     """Return the cause of an object that no name leads to: a cycle of Python objects or within autograd."""
     if holding.words[0][1] in ("Tensor", "Parameter"):
-        return "create_graph_cycle" if facts.creates_graph else "unknown"
-    return "traceback" if holding.has("traceback") else "reference_cycle"
+        return LeakCause.CREATE_GRAPH_CYCLE if facts.creates_graph else LeakCause.UNKNOWN
+    return LeakCause.TRACEBACK if holding.has("traceback") else LeakCause.REFERENCE_CYCLE
 
 
-def _gradient(facts: Facts, holding: Held) -> str:
+def _gradient(facts: Facts, holding: Held) -> LeakCause:
     kinds = [word[0] for word in holding.words]
     if "graph" in kinds[kinds.index("grad") :]:
-        return "create_graph_cycle" if facts.creates_graph else "unknown"
+        return LeakCause.CREATE_GRAPH_CYCLE if facts.creates_graph else LeakCause.UNKNOWN
     if container_of(holding) and not facts.is_replaced:
         return _direct(holding)
-    return "gradient_not_cleared" if facts.is_replaced else "unknown"
+    return LeakCause.GRADIENT_NOT_CLEARED if facts.is_replaced else LeakCause.UNKNOWN
 
 
-def _graph(facts: Facts, holding: Held) -> str:
+def _graph(facts: Facts, holding: Held) -> LeakCause:
     entered = holding.first("graph")
     is_scalar = entered is not None and entered[2] == 1
     if container_of(holding):
@@ -145,10 +151,10 @@ def _leads_through_loss(holding: Held) -> bool:
     return any(_LOSS_NODE.search(name) for name in names)
 
 
-def _direct(holding: Held) -> str:
+def _direct(holding: Held) -> LeakCause:
     container = container_of(holding)
     if any("lru_cache" in str(word[1]) for word in before_graph(holding)):
-        return "cache"
+        return LeakCause.CACHE
     if container.lower().endswith(("dict", "counter")):
-        return "cache"
-    return "kept_output" if container else "unknown"
+        return LeakCause.CACHE
+    return LeakCause.KEPT_OUTPUT if container else LeakCause.UNKNOWN

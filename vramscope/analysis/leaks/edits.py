@@ -11,8 +11,9 @@ from vramscope.analysis.leaks.holders import (
     kept_at,
     root_of,
 )
+from vramscope.model.codes import LeakCause
 
-_KEEPS_NUMBERS = ("retain_graph", "loss_with_graph")
+_KEEPS_NUMBERS = (LeakCause.RETAIN_GRAPH, LeakCause.LOSS_WITH_GRAPH)
 _SIMPLE = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
 _SEVERAL = (ast.Tuple, ast.List, ast.Dict, ast.Set, ast.ListComp, ast.GeneratorExp, ast.Starred)
 _DETACHED = ("item", "detach", "cpu", "tolist", "numpy", "clone")
@@ -23,7 +24,7 @@ _OF_A_FILE = "a file does not have it: record the training with vramscope run"
 
 
 def advice(
-    cause: str, holder: str | None, example: Held | None, source: str, others: Sequence[Held] = ()
+    cause: LeakCause, holder: str | None, example: Held | None, source: str, others: Sequence[Held] = ()
 ) -> str:
     """Return the edit, with the program's own variables if its statement was found; else a general one.
 
@@ -33,7 +34,7 @@ def advice(
     general = ADVICE[cause].format(variable=holder or "it", statement=_general(cause, holder), again=again)
     if example is None:
         return general
-    if cause == "undetached_state":
+    if cause == LeakCause.UNDETACHED_STATE:
         return f"cut the graph between steps: {_detached_state(example)}"
     kept = kept_at(example)
     edit = None if kept is None else _edited(kept[2], _wrapper(cause, [example, *others]))
@@ -57,7 +58,7 @@ def as_written(example: Held) -> str:
     return f"self.{last[1]} of {owner}" if owner else text
 
 
-def _general(cause: str, holder: str | None) -> str:
+def _general(cause: LeakCause, holder: str | None) -> str:
     what = "numbers, loss.item()" if cause in _KEEPS_NUMBERS else "what is needed later only, .detach().cpu()"
     return f"{what}, in {holder}" if holder else what
 
@@ -66,7 +67,7 @@ def _wrapper(cause: str, holdings: Sequence[Held]) -> str:
     if cause not in _KEEPS_NUMBERS:
         return ".detach().cpu()"
     entered = [word[2] for each in holdings if (word := each.first("graph")) and len(word) > 2]
-    is_number = all(numel == 1 for numel in entered) and (bool(entered) or cause == "loss_with_graph")
+    is_number = all(numel == 1 for numel in entered) and (bool(entered) or cause == LeakCause.LOSS_WITH_GRAPH)
     return ".item()" if is_number else ".detach()"
 
 

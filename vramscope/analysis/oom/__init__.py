@@ -20,6 +20,7 @@ from vramscope.analysis.oom.cause import Cause, Room, cause, room_at
 from vramscope.analysis.oom.in_use import InUse, in_use_at
 from vramscope.analysis.step_and_phase import step_and_phase_at
 from vramscope.analysis.timeline import timeline
+from vramscope.model.codes import FindingKind, NoteCode, Severity
 from vramscope.model.finding import Finding
 from vramscope.model.marks import MarkKind, Phase
 from vramscope.model.recording import Recording
@@ -54,7 +55,7 @@ _ADVICE = {
     Cause.OVERSIZE: "Look at the line that asks for it: a smaller batch, or the same in chunks",
     Cause.LEAK: "See the finding of the leak: its line, and who holds it",
     Cause.OTHER_PROCESS: "Look for them in nvidia-smi: this run would have gone on without them",
-    Cause.OUTSIDE: "nvidia-smi tells which processes hold it",
+    Cause.OUTSIDE: "nvidia-smi shows which processes hold it",
     Cause.PRIVATE_POOL: "Graphs that share one pool, or are captured once, keep less",
     Cause.OTHER_STREAM: "Memory of one stream serves no other: fewer side streams, or frees that wait less",
     Cause.SIZE_CLASS: "torch keeps requests up to 1 MiB and larger ones in separate segments; empty_cache() "
@@ -144,7 +145,7 @@ def _rooms(recording: Recording, events: NDArray[Any]) -> tuple[Room | None, ...
 
 
 def _largest_free(recording: Recording, events: NDArray[Any]) -> list[int]:
-    if any(note.code == "no_layout" for note in recording.notes):
+    if any(note.code == NoteCode.NO_LAYOUT for note in recording.notes):
         return [-1] * len(events)
     return [
         int(state.blocks.size[state.blocks.state == BlockState.INACTIVE].max(initial=0))
@@ -217,8 +218,8 @@ def _finding(failures: Failures, row: int) -> Finding:
     held = failures.holders[back] if -back <= len(failures.holders) else InUse()
     evidence |= {f"in_use_{name.replace(' ', '_')}": n for name, n in held.by_category}
     return Finding(
-        "oom",
-        "error",
+        FindingKind.OOM,
+        Severity.ERROR,
         claim if room is None or why is None else f"{claim}. {_because(why, room)}",
         cause=why and why.value,
         advice=_advice(why, room, held),

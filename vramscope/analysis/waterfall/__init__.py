@@ -16,6 +16,7 @@ from vramscope.analysis.waterfall.sampled_parts import (
     PARTS_OF_RESERVED,
     reserved_parts,
 )
+from vramscope.model.codes import FindingKind, NoteCode, Severity
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
@@ -205,7 +206,7 @@ def _reasons(recording: Recording, columns: Mapping[str, NDArray[Any]]) -> dict[
     )
     if not len(columns["used"]):
         return {}
-    whole = notes.get("nvml_device")
+    whole = notes.get(NoteCode.NVML_DEVICE)
     waits = "not available: blocks wait for other streams, and torch's counter mixes their requests in"
     no_events = "not available: only the allocator's events tell pools; such bytes count as cached"
     reasons = {"requested": waits, "rounding": waits, "private_pools": no_events}
@@ -218,15 +219,15 @@ def _reasons(recording: Recording, columns: Mapping[str, NDArray[Any]]) -> dict[
 
 _GROWN = {
     "own_outside": (
-        "non_torch_growth",
+        FindingKind.NON_TORCH_GROWTH,
         "this process outside of torch's allocator",
         "Libraries, NCCL buffers, CUDA graphs or raw cudaMalloc; no tensor is the reason",
     ),
-    "others": ("other_process", "other processes", "nvidia-smi tells which processes hold it"),
+    "others": (FindingKind.OTHER_PROCESS, "other processes", "nvidia-smi shows which processes hold it"),
     "outside": (
-        "outside_growth",
+        FindingKind.OUTSIDE_GROWTH,
         "the device outside of torch's allocator (this process or others: the driver does not tell)",
-        "nvidia-smi on the host tells whose it is",
+        "nvidia-smi on the host shows which process holds it",
     ),
 }
 
@@ -243,7 +244,7 @@ def _finding(found: Waterfall, name: str) -> Finding:
     after = format_duration(grown.time_ns - int(found.time_ns[0]))
     return Finding(
         kind,
-        "warning",
+        Severity.WARNING,
         f"Memory of {whose} grew by {format_bytes(grown.n_bytes)}, {format_bytes(grown.largest_rise)} of it "
         f"at once {after} after the first sample{step}; torch's reserved bytes changed by "
         f"{format_bytes(grown.inside_bytes)} meanwhile",

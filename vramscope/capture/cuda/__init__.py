@@ -35,6 +35,7 @@ from vramscope.capture.undisturbed import (
     undisturbed,
 )
 from vramscope.errors import CaptureError
+from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.marks import Category, MarkKind, Note, Phase
 

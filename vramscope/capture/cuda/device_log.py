@@ -24,6 +24,7 @@ from vramscope.capture.log import (
     labels_table,
     marks_table,
 )
+from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Marks, Note, Phase
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.trace import Action, Trace
@@ -318,7 +319,7 @@ def _gap(n_lost: int) -> Note:
         f"{how_many} are missing: torch's ring was overwritten or emptied before it was read. "
         "What they did in all is shown as one moment, and what follows is exact"
     )
-    return Note("gap", text, n_lost)
+    return Note(NoteCode.GAP, text, n_lost)
 
 
 def _annotated(theirs: Marks, n_before: int) -> list[MarkRow]:

@@ -14,6 +14,7 @@ from typing import Any
 from vramscope.capture.holders import as_text, search
 from vramscope.capture.holders.statement import kept_at
 from vramscope.capture.hooks.open_phases import other_threads
+from vramscope.model.codes import NoteCode
 from vramscope.model.holders import PREFIX
 from vramscope.model.marks import Category, Note
 
@@ -99,7 +100,7 @@ class Watch:
             words = (*way.words, *kept_at(way.words))
             self._add_label(way.storage, Category.UNKNOWN, PREFIX + as_text(words))
 
-    def _note_once(self, code: str, text: str) -> None:
+    def _note_once(self, code: NoteCode, text: str) -> None:
         if code not in self._noted and self._note is not None:
             self._noted.add(code)
             self._note(Note(code, text))

@@ -13,6 +13,7 @@ from torch.compiler import is_compiling
 
 from vramscope.capture.hooks.modules import ModuleLog
 from vramscope.capture.undisturbed import is_of_a_signal_handler
+from vramscope.model.codes import NoteCode
 from vramscope.model.marks import MarkKind, Note, Phase
 
 FORWARDS = frozenset({Phase.FORWARD, Phase.EVAL, Phase.RECOMPUTE, Phase.LOSS})
@@ -193,7 +194,7 @@ def recursion_notes(n_more: int) -> list[Note]:
         "the program was so near Python's recursion limit that its actions there were not recorded: blocks "
         "and phases may be missing. sys.setrecursionlimit() makes room"
     )
-    return [Note("recursion_limit", text, n)] if n else []
+    return [Note(NoteCode.RECURSION_LIMIT, text, n)] if n else []
 
 
 def in_backward() -> bool:

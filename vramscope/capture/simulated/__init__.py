@@ -39,6 +39,7 @@ from vramscope.capture.simulated.stacks import CallPath, StackWalker
 from vramscope.capture.storages import Life, Storages
 from vramscope.capture.undisturbed import undisturbed
 from vramscope.errors import CaptureError
+from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.marks import Category, MarkKind, Note, Phase
 from vramscope.model.stacks import StackBuilder
@@ -186,7 +187,7 @@ class Simulated:
         """The notes that only the end of a block can give."""
         found = []
         if not self._storages.n_born:
-            found.append(Note("nothing_seen", "no GPU and no tensor on the CPU: nothing was recorded"))
+            found.append(Note(NoteCode.NOTHING_SEEN, "no GPU and no tensor on the CPU: nothing was recorded"))
         if self._storages.n_late:
             text = (
                 "some storages were first seen after their creation: created outside of the blocks or in C++"
@@ -366,7 +367,7 @@ class Simulated:
         )
         self._notes.append(
             Note(
-                "simulated_oom",
+                NoteCode.SIMULATED_OOM,
                 f"the simulated device of {format_bytes(capacity)} was full; recorded on without a limit",
                 capacity,
             )

@@ -6,6 +6,7 @@ from datetime import datetime, timezone
 
 import numpy as np
 
+from vramscope.model.codes import NoteCode
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.device import Device
 from vramscope.model.marks import Labels, Marks, Note
@@ -72,7 +73,7 @@ def _missing(marks: Marks, end: int, outcome: Outcome) -> list[Note]:
     text = (
         f"{n_events - end:,} of {n_events:,} events or more are missing: a file of this run is gone, or cut"
     )
-    return [Note("missing_events", text, n_events - end)]
+    return [Note(NoteCode.MISSING_EVENTS, text, n_events - end)]
 
 
 _LIMIT = re.compile(
@@ -89,7 +90,7 @@ def limit_notes(error: str, device: int) -> list[Note]:
         return []
     n_bytes = parse_bytes(found[2].replace(" bytes", "B"))
     text = f"{format_bytes(n_bytes)} allowed to this process (set_per_process_memory_fraction)"
-    return [Note("limit", text, n_bytes)]
+    return [Note(NoteCode.LIMIT, text, n_bytes)]
 
 
 def _final(streams: DeviceStreams, limits: dict[str, int]) -> tuple[Snapshot | None, int]:
@@ -126,7 +127,7 @@ def _thinned(cap: Cap | None, past: Past) -> list[Note]:
         f"detail{steps} ({past.n_events:,} events) was thinned to stay below {format_bytes(cap.max_bytes)}: "
         f"peaks per step{phases} are exact, allocations before are not known"
     )
-    return [Note("thinned", text, past.n_events)]
+    return [Note(NoteCode.THINNED, text, past.n_events)]
 
 
 def stacks_of(stream: ColumnStream) -> tuple[Stacks, list[Note]]:
@@ -140,7 +141,7 @@ def stray_notes(n_strays: int) -> list[Note]:
     if not n_strays:
         return []
     text = f"{n_strays} references to call stacks or pools that the trace does not hold; they show as unknown"
-    return [Note("unknown_references", text, n_strays)]
+    return [Note(NoteCode.UNKNOWN_REFERENCES, text, n_strays)]
 
 
 def written_notes(stream: ColumnStream, device: int) -> list[Note]:
@@ -153,7 +154,11 @@ def written_notes(stream: ColumnStream, device: int) -> list[Note]:
 def obituary(started_ns: int, last_ns: int) -> Note:
     """Return the note on a process that ended without closing its trace."""
     if not last_ns:
-        return Note("died", "the process is gone and never closed the trace; nothing of it carries a time")
+        return Note(
+            NoteCode.DIED, "the process is gone and never closed the trace; nothing of it carries a time"
+        )
     when = datetime.fromtimestamp(last_ns // 10**9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
     after = f", {format_duration(last_ns - started_ns)} after the start" if 0 < started_ns <= last_ns else ""
-    return Note("died", f"the process is gone and never closed the trace; its data reach until {when}{after}")
+    return Note(
+        NoteCode.DIED, f"the process is gone and never closed the trace; its data reach until {when}{after}"
+    )

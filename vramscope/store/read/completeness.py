@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
 from vramscope.model.recording import Outcome
 from vramscope.store.framing import StreamFile
@@ -34,10 +35,10 @@ def damage_notes(files: Sequence[StreamFile], outcome: Outcome) -> Iterator[Note
         lost = format_bytes(file.unfinished_bytes)
         if file.damage:
             text = f"{end}: {file.damage}; the {lost} from there on were not read: {_meaning(file.path.name)}"
-            yield Note("damaged", text, file.unfinished_bytes)
+            yield Note(NoteCode.DAMAGED, text, file.unfinished_bytes)
         elif file.unfinished_bytes and outcome is not Outcome.RUNNING:
             text = f"{end}: the last batch was never finished; its {lost} were dropped"
-            yield Note("truncated", text, file.unfinished_bytes)
+            yield Note(NoteCode.TRUNCATED, text, file.unfinished_bytes)
 
 
 def missing_notes(
@@ -52,7 +53,7 @@ def missing_notes(
         if file is None or not file.size():
             if known.rows:
                 text = f"{name} is missing, with {known.rows:,} rows: {_meaning(name)}"
-                yield Note("missing_file", text, known.rows)
+                yield Note(NoteCode.MISSING_FILE, text, known.rows)
         elif not file.damage:
             yield from _cut(name, known, file, is_closed=outcome is not Outcome.DIED)
 
@@ -61,10 +62,10 @@ def _cut(name: str, known: FileSum, file: StreamFile, *, is_closed: bool) -> Ite
     n_rows = file.sum.rows
     if n_rows < known.rows:
         text = f"{name} is cut: {known.rows - n_rows:,} of {known.rows:,} rows are missing: {_meaning(name)}"
-        yield Note("cut_file", text, known.rows - n_rows)
+        yield Note(NoteCode.CUT_FILE, text, known.rows - n_rows)
     elif is_closed and file.sum != known and not file.unfinished_bytes:
         text = f"{name} does not end as it did when the recording was closed: {_meaning(name)}"
-        yield Note("changed_file", text, n_rows - known.rows)
+        yield Note(NoteCode.CHANGED_FILE, text, n_rows - known.rows)
 
 
 def gap_note(manifest: Manifest, files: Sequence[StreamFile]) -> Iterator[Note]:
@@ -79,10 +80,10 @@ def gap_note(manifest: Manifest, files: Sequence[StreamFile]) -> Iterator[Note]:
             f"{n_missing:,} batches or more that were written are missing: a file of this recording is gone "
             "or cut, so every figure may be incomplete"
         )
-        yield Note("missing_batches", text, n_missing)
+        yield Note(NoteCode.MISSING_BATCHES, text, n_missing)
     elif n_missing < 0:
         text = f"{-n_missing:,} batches are there twice: files of this recording were copied over others"
-        yield Note("doubled_batches", text, -n_missing)
+        yield Note(NoteCode.DOUBLED_BATCHES, text, -n_missing)
 
 
 def unreachable_note(n_parts: int) -> Iterator[Note]:
@@ -92,7 +93,7 @@ def unreachable_note(n_parts: int) -> Iterator[Note]:
             f"{n_parts:,} parts of the recording stand after one that is missing, and were not read: "
             f"{_MEANS['events']}"
         )
-        yield Note("missing_part", text, n_parts)
+        yield Note(NoteCode.MISSING_PART, text, n_parts)
 
 
 def manifest_notes(manifest: Manifest, directory: Path) -> Iterator[Note]:
@@ -102,17 +103,17 @@ def manifest_notes(manifest: Manifest, directory: Path) -> Iterator[Note]:
             f"{directory.name}/manifest.json is not as it was written: it is damaged or was edited, and "
             "the device, versions and end that it names may be wrong"
         )
-        yield Note("damaged", text)
+        yield Note(NoteCode.DAMAGED, text)
     if not manifest.id:
         text = (
             "this recording carries no checksums (it is of an older vramscope): damage to its files "
-            "cannot be told from what was recorded"
+            "looks like what was recorded"
         )
-        yield Note("no_checksums", text)
+        yield Note(NoteCode.NO_CHECKSUMS, text)
     rank = f"rank{manifest.process.rank}"
     if directory.name.startswith("rank") and directory.name[4:].isdigit() and directory.name != rank:
         text = f"the directory {directory.name} holds rank {manifest.process.rank}: it was renamed or copied"
-        yield Note("other_rank", text, manifest.process.rank)
+        yield Note(NoteCode.OTHER_RANK, text, manifest.process.rank)
 
 
 def stream_of(file: str) -> str:

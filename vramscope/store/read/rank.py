@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
 from vramscope.model.program import resolve
 from vramscope.model.recording import Outcome, Recording
@@ -110,7 +111,7 @@ class RankReader:
         if self.outcome is Outcome.DIED:
             found += completeness.gap_note(self.manifest, list(self._all_files().values()))
         if self.manifest.stopped:
-            found.append(Note("stopped", f"writing stopped before the end: {self.manifest.stopped}"))
+            found.append(Note(NoteCode.STOPPED, f"writing stopped before the end: {self.manifest.stopped}"))
         if self.outcome is Outcome.DIED:
             found.append(assembly.obituary(self.manifest.started_ns, self.ended_ns()))
         return found

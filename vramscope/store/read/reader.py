@@ -5,6 +5,7 @@ from pathlib import Path
 from threading import Lock
 
 from vramscope.errors import StoreError
+from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
 from vramscope.model.recording import Outcome, Run
 from vramscope.store.directory import is_rank, ranks_of
@@ -100,7 +101,7 @@ class Reader:
 
     def _notes(self, ranks: list[RankReader]) -> Iterator[Note]:
         for error in self._refused.values():
-            yield Note("rank_unreadable", str(error))
+            yield Note(NoteCode.RANK_UNREADABLE, str(error))
         for rank in ranks:
             if not rank.has_devices:  # with devices, each of their recordings has these notes
                 yield from rank.notes()
@@ -108,7 +109,7 @@ class Reader:
         expected = max(rank.manifest.process.world_size for rank in ranks)
         if len(ranks) < expected and not is_rank(self.path):
             missing = expected - len(ranks)
-            yield Note("ranks_missing", f"{len(ranks)} of {expected} ranks are here", missing)
+            yield Note(NoteCode.RANKS_MISSING, f"{len(ranks)} of {expected} ranks are here", missing)
 
 
 def _strangers(ranks: list[RankReader]) -> Iterator[Note]:
@@ -120,8 +121,10 @@ def _strangers(ranks: list[RankReader]) -> Iterator[Note]:
     if early:
         last = next(name for name, (start, _) in known.items() if start == late)
         text = f"{', '.join(early[:3])} ended an hour or more before {last} began: they are not of one run"
-        yield Note("ranks_differ", text, len(early))
+        yield Note(NoteCode.RANKS_DIFFER, text, len(early))
     sizes = {rank.manifest.process.world_size for rank in ranks}
     if len(sizes) > 1:
         shown = ", ".join(map(str, sorted(sizes)[:5]))
-        yield Note("ranks_differ", f"the ranks name different world sizes ({shown}): they are not of one run")
+        yield Note(
+            NoteCode.RANKS_DIFFER, f"the ranks name different world sizes ({shown}): they are not of one run"
+        )

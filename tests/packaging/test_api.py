@@ -1,0 +1,126 @@
+"""The public Python API: its names, its docstrings and the examples in them."""
+
+import doctest
+import importlib
+import importlib.util
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import vramscope
+from vramscope import results
+
+ROOT = Path(__file__).parents[2]
+API = ROOT / "docs" / "api.md"
+NO_TORCH = importlib.util.find_spec("torch") is None
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+OBJECTS = {
+    "vramscope": [vramscope.load, vramscope.follow, vramscope.record, vramscope.find_batch_size],
+    "Recorder": [vramscope.Recorder.phase, vramscope.Recorder.mark, vramscope.Recorder.load],
+    "Recording": [vramscope.Recording.summary, vramscope.Recording.findings],
+    "Run": [vramscope.Run.findings],
+}
+"""Functions whose docstring must have sections."""
+FUNCTIONS = [function for functions in OBJECTS.values() for function in functions]
+
+
+def sections(function) -> dict[str, str]:
+    """The NumPy sections of a docstring: title → text."""
+    parts = re.split(r"^(\w+)\n-{3,}\n", inspect.getdoc(function) or "", flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@pytest.fixture
+def from_the_root(monkeypatch, tmp_path):
+    """Examples find ``sample_traces``; what they record lands elsewhere."""
+    (tmp_path / "sample_traces").symlink_to(ROOT / "sample_traces")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__qualname__)
+def test_docstrings_of_public_functions_name_every_parameter_and_what_is_returned(function):
+    found = sections(function)
+    signature = inspect.signature(function)
+    documented = re.findall(r"^(\w+)$", found.get("Parameters", ""), flags=re.MULTILINE)
+
+    assert documented == [name for name in signature.parameters if name != "self"]
+    assert ("Returns" in found) == (signature.return_annotation not in (None, "None"))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("from_the_root")
+@pytest.mark.skipif(NO_TORCH, reason="some examples record")
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__qualname__)
+def test_examples_in_docstrings_run(function, capsys):
+    for example in doctest.DocTestFinder(recurse=False).find(function, function.__name__, globs={}):
+        failed, _ = doctest.DocTestRunner(optionflags=OPTIONS).run(example)
+
+        assert failed == 0, capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("from_the_root")
+@pytest.mark.skipif(NO_TORCH, reason="some examples record")
+@pytest.mark.parametrize("name", ["api.md", "tutorial.md"])
+def test_examples_in_documents_run(name, capsys):
+    path = str(ROOT / "docs" / name)
+    failed, attempted = doctest.testfile(path, module_relative=False, optionflags=OPTIONS)
+
+    assert attempted > 15
+    assert failed == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", [vramscope.Recorder, vramscope.Run, vramscope.Recording, results.Follower])
+def test_the_reference_names_every_public_member(kind):
+    text = API.read_text(encoding="utf-8")
+    named = set(re.findall(r"`(?:\w+\.)?(\w+)", text))
+
+    assert {name for name in dir(kind) if not name.startswith("_")} - named == set()
+    assert {name for name in vramscope.__all__ if not name.startswith("_")} - named == set()
+
+
+def test_the_reference_shows_the_true_signatures():
+    text = API.read_text(encoding="utf-8")
+    for function in (vramscope.record, vramscope.find_batch_size):
+        shown = re.search(rf"`{function.__name__}\((.*?)\)` \|", text)[1]
+        parameters = inspect.signature(function).parameters.values()
+        plain = [each.replace(annotation=inspect.Parameter.empty) for each in parameters]
+        expected = str(inspect.Signature(plain)).replace("'", '"')
+
+        assert f"({shown})" == expected
+
+
+def test_public_errors_are_the_whole_tree():
+    errors = importlib.import_module("vramscope.errors")
+    tree = {name for name, value in vars(errors).items() if inspect.isclass(value)}
+
+    assert tree == {name for name in vramscope.__all__ if name.endswith("Error")}
+
+
+def test_every_type_that_a_method_names_is_a_result_type():
+    for name, method in inspect.getmembers(vramscope.Recording, inspect.isfunction):
+        if not name.startswith("_"):
+            hint = str(inspect.signature(method).return_annotation)
+            known = {kind.__name__ for kind in vars(results).values() if inspect.isclass(kind)}
+            named = {word for word in re.findall(r"[A-Z]\w+", hint) if word not in ("NDArray", "Any")}
+
+            assert named <= known, name
+
+
+def test_result_types_are_classes_with_a_docstring_in_one_namespace():
+    for name in results.__all__:
+        kind = getattr(results, name)
+
+        assert inspect.isclass(kind), name
+        assert len((kind.__doc__ or "").split()) > 1, name
+
+
+def test_findings_of_a_run_name_the_ranks_that_share_them():
+    run = vramscope.load(ROOT / "sample_traces" / "gan-retain-graph")
+    (recording,) = run.recordings
+    (shared,) = run.findings()
+
+    assert shared.finding == recording.findings()[0] == recording.summary().findings[0]
+    assert (shared.rank, shared.device, shared.of) == (0, 0, ((0, 0),))

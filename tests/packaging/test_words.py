@@ -1,0 +1,110 @@
+"""The words that users see: plain ones, and of quantities those that docs/concepts.md defines."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from vramscope.model.recording import Recording
+
+ROOT = Path(__file__).parents[2]
+CONCEPTS = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8")
+
+FORBIDDEN = (
+    "told",
+    "tells",
+    "anew",
+    "behind",
+    "could not be had",
+    "asked wrongly",
+    "no such",
+    "whose it is",
+    "what is there",
+    "the one wished for",
+)
+"""Words of a dialect that a reader must translate, as whole words."""
+
+NOT_QUANTITIES = frozenset(
+    ("all", "any", "as", "free", "is", "many", "more", "s", "same", "such", "the", "these", "those")
+)
+"""What may stand before "bytes" and names no quantity."""
+
+UNDEFINED = (
+    r"\b(?:memory|GPU|VRAM|RAM) usage\b",
+    r"\bmemory (?:consumption|footprint)\b",
+    r"\b(?:used|occupied|consumed|cached) (?:bytes|memory) of torch\b",
+    r"\b(?:in-use|live) bytes\b",
+)
+"""Other names for a quantity that has one."""
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Every text of a file with more than one word that is no docstring, with its line."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in silent
+        if is_text and " " in node.value.strip():
+            yield node.lineno, node.value
+
+
+def visible() -> list[tuple[str, str]]:
+    paths = [*sorted((ROOT / "vramscope").rglob("*.py")), *sorted((ROOT / "dashboard").rglob("*.py"))]
+    return [
+        (f"{path.relative_to(ROOT)}:{line}", text)
+        for path in paths
+        if path.name not in ("questions.py", "_demo_train.py")
+        for line, text in texts(path)
+    ]
+
+
+@pytest.mark.parametrize("word", FORBIDDEN)
+def test_texts_are_in_plain_words(word):
+    pattern = re.compile(rf"\b{word}\b")
+
+    assert [f"{place} {text!r}" for place, text in visible() if pattern.search(text)] == []
+
+
+def test_quantities_are_called_by_their_names():
+    pattern = re.compile("|".join(UNDEFINED), re.IGNORECASE)
+
+    assert [f"{place} {text!r}" for place, text in visible() if pattern.search(text)] == []
+
+
+def test_every_quantity_in_a_text_is_defined_in_concepts():
+    said = {
+        (word.lower(), place)
+        for place, text in visible()
+        for word in re.findall(r"\b([A-Za-z]+) bytes\b", text)
+        if word.lower() not in NOT_QUANTITIES
+    }
+
+    assert len({word for word, _ in said}) >= 3
+    assert {(word, place) for word, place in said if f"| `{word}_bytes` |" not in CONCEPTS} == set()
+
+
+def test_every_term_that_pages_explain_is_defined_in_concepts():
+    tree = ast.parse((ROOT / "dashboard" / "components" / "definitions.py").read_text(encoding="utf-8"))
+    (terms,) = (
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "DEFINITION"
+    )
+
+    forms = (r"`{}`", r"`{}_bytes`", r"\*\*{}\*\*", r"\*{}[* ]")
+
+    assert [
+        term
+        for term in terms
+        if not any(re.search(form.format(term), CONCEPTS, re.IGNORECASE) for form in forms)
+    ] == []
+
+
+def test_the_five_parts_of_reserved_bytes_have_the_names_of_the_analysis():
+    table = CONCEPTS.split("identity().parts")[1].split("is checked on every snapshot")[0]
+    names = re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)
+
+    assert names == list(Recording().identity().parts)
+    assert f"`reserved = {' + '.join(names)}`" in table

@@ -1,0 +1,164 @@
+"""Every type that a method of ``Recording`` or ``Run`` returns or takes, at one address.
+
+``from vramscope.results import Peak, Finding, Category`` is for annotations, ``isinstance`` and ``help``. The
+modules that define these types may move; this one stays. ``scripts/generate_questions.py`` writes this file;
+nobody edits it.
+"""
+
+from vramscope.allocator.settings import Settings, TieBreak
+from vramscope.analysis.accumulation import Accumulation
+from vramscope.analysis.batch_fit import BatchFit, Estimate, Largest, Lines
+from vramscope.analysis.batch_fit.step_program import Growth as StepProgramGrowth
+from vramscope.analysis.batch_fit.step_program import Needs, StepProgram
+from vramscope.analysis.by_module import ModuleBytes
+from vramscope.analysis.by_rank import RankBytes
+from vramscope.analysis.by_stack import StackBytes
+from vramscope.analysis.categories import Assigned, Categories
+from vramscope.analysis.churn import Churn, ChurnOverTime
+from vramscope.analysis.compare import Change, Comparison, Place
+from vramscope.analysis.composition import Shares
+from vramscope.analysis.empty_cache import EmptyCache
+from vramscope.analysis.evaluation_peak import EvaluationPeak
+from vramscope.analysis.findings import Shared
+from vramscope.analysis.fit import FitAnswer, Placed, Progress, Question, Target, Verdict
+from vramscope.analysis.fit.cards import Card
+from vramscope.analysis.fragmentation import Fragmentation, Parts, PinnedBy
+from vramscope.analysis.identity import Identity
+from vramscope.analysis.largest_free import LargestFree
+from vramscope.analysis.leaks import Leak, Leaks
+from vramscope.analysis.lifetimes import Allocations
+from vramscope.analysis.lines import LiveBytes
+from vramscope.analysis.oom import Failures
+from vramscope.analysis.oom.cause import Room
+from vramscope.analysis.oom.in_use import Holders
+from vramscope.analysis.own_peaks import OwnPeaks
+from vramscope.analysis.peak import High, Peak
+from vramscope.analysis.pins import Pins
+from vramscope.analysis.retained_graphs import RetainedGraphs
+from vramscope.analysis.sampled_peaks import SampledIntervals, SampledPeaks
+from vramscope.analysis.scaling import Line, Scaling
+from vramscope.analysis.settings_advice import Candidate, SettingsAdvice, Trial
+from vramscope.analysis.small_allocations import SmallAllocations
+from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks
+from vramscope.analysis.strategies import Strategies, Strategy, Undecided
+from vramscope.analysis.summary import StepPeak, Summary
+from vramscope.analysis.timeline import Totals
+from vramscope.analysis.tree import Tree
+from vramscope.analysis.waterfall import Bar, Waterfall
+from vramscope.analysis.waterfall.outside_growth import Grown
+from vramscope.analysis.waterfall.outside_growth import Growth as OutsideGrowthGrowth
+from vramscope.analysis.what_if import Outcome as WhatIfOutcome
+from vramscope.analysis.wide_numbers import WideNumbers
+from vramscope.analysis.would_fit import Fit, Origin
+from vramscope.loading import Follower
+from vramscope.model.codes import LeakCause
+from vramscope.model.counters import Counters
+from vramscope.model.device import Device, Process
+from vramscope.model.finding import Finding
+from vramscope.model.marks import Category, Labels, Marks, Note, Phase, Phases, Steps
+from vramscope.model.past import Past, SettledSteps, StretchPeaks
+from vramscope.model.recording import Outcome, Recording, Run
+from vramscope.model.snapshot import Blocks, Segments, Snapshot
+from vramscope.model.stacks import Frame, Stacks
+from vramscope.model.trace import Trace
+
+__all__ = [
+    "Accumulation",
+    "Allocations",
+    "Assigned",
+    "Bar",
+    "BatchFit",
+    "Blocks",
+    "Candidate",
+    "Card",
+    "Categories",
+    "Category",
+    "Change",
+    "Churn",
+    "ChurnOverTime",
+    "Comparison",
+    "Counters",
+    "Device",
+    "EmptyCache",
+    "Estimate",
+    "EvaluationPeak",
+    "Failures",
+    "Finding",
+    "Fit",
+    "FitAnswer",
+    "Follower",
+    "Fragmentation",
+    "Frame",
+    "Grown",
+    "High",
+    "Holders",
+    "Identity",
+    "IntervalPeaks",
+    "Labels",
+    "Largest",
+    "LargestFree",
+    "Leak",
+    "LeakCause",
+    "Leaks",
+    "Line",
+    "Lines",
+    "LiveBytes",
+    "Marks",
+    "ModuleBytes",
+    "Needs",
+    "Note",
+    "Origin",
+    "Outcome",
+    "OutsideGrowthGrowth",
+    "OwnPeaks",
+    "Parts",
+    "Past",
+    "Peak",
+    "Phase",
+    "Phases",
+    "PinnedBy",
+    "Pins",
+    "Place",
+    "Placed",
+    "Process",
+    "Progress",
+    "Question",
+    "RankBytes",
+    "Recording",
+    "RetainedGraphs",
+    "Room",
+    "Run",
+    "SampledIntervals",
+    "SampledPeaks",
+    "Scaling",
+    "Segments",
+    "Settings",
+    "SettingsAdvice",
+    "SettledSteps",
+    "Shared",
+    "Shares",
+    "SmallAllocations",
+    "Snapshot",
+    "StackBytes",
+    "Stacks",
+    "StepPeak",
+    "StepPeaks",
+    "StepProgram",
+    "StepProgramGrowth",
+    "Steps",
+    "Strategies",
+    "Strategy",
+    "StretchPeaks",
+    "Summary",
+    "Target",
+    "TieBreak",
+    "Totals",
+    "Trace",
+    "Tree",
+    "Trial",
+    "Undecided",
+    "Verdict",
+    "Waterfall",
+    "WhatIfOutcome",
+    "WideNumbers",
+]
