@@ -8,21 +8,21 @@ nobody edits it.
 from vramscope.allocator.settings import Settings, TieBreak
 from vramscope.analysis.accumulation import Accumulation
 from vramscope.analysis.batch_fit import BatchFit, Estimate, Largest, Lines
-from vramscope.analysis.batch_fit.step_program import Growth as StepProgramGrowth
-from vramscope.analysis.batch_fit.step_program import Needs, StepProgram
+from vramscope.analysis.batch_fit.step_program import Needs, SizeGrowth, StepProgram
 from vramscope.analysis.by_module import ModuleBytes
 from vramscope.analysis.by_rank import RankBytes
 from vramscope.analysis.by_stack import StackBytes
 from vramscope.analysis.categories import Assigned, Categories
 from vramscope.analysis.churn import Churn, ChurnOverTime
-from vramscope.analysis.compare import Change, Comparison, Place
+from vramscope.analysis.compare import Change, CodeLine, Comparison
 from vramscope.analysis.composition import Shares
 from vramscope.analysis.empty_cache import EmptyCache
 from vramscope.analysis.evaluation_peak import EvaluationPeak
 from vramscope.analysis.findings import Shared
-from vramscope.analysis.fit import FitAnswer, Placed, Progress, Question, Target, Verdict
+from vramscope.analysis.fit import FitAnswer, FitProgress, FitVerdict, Placed, Question, Target
 from vramscope.analysis.fit.cards import Card
 from vramscope.analysis.fragmentation import Fragmentation, Parts, PinnedBy
+from vramscope.analysis.gradient_storage import GradientStorage
 from vramscope.analysis.identity import Identity
 from vramscope.analysis.largest_free import LargestFree
 from vramscope.analysis.leaks import Leak, Leaks
@@ -30,14 +30,14 @@ from vramscope.analysis.lifetimes import Allocations
 from vramscope.analysis.lines import LiveBytes
 from vramscope.analysis.oom import Failures
 from vramscope.analysis.oom.cause import Room
-from vramscope.analysis.oom.in_use import Holders
+from vramscope.analysis.oom.in_use import InUse
 from vramscope.analysis.own_peaks import OwnPeaks
-from vramscope.analysis.peak import High, Peak
+from vramscope.analysis.peak import Peak, PeakPoint
 from vramscope.analysis.pins import Pins
 from vramscope.analysis.retained_graphs import RetainedGraphs
 from vramscope.analysis.sampled_peaks import SampledIntervals, SampledPeaks
-from vramscope.analysis.scaling import Line, Scaling
-from vramscope.analysis.settings_advice import Candidate, SettingsAdvice, Trial
+from vramscope.analysis.scaling import Scaling, ScalingLine
+from vramscope.analysis.settings_advice import Candidate, SettingsAdvice, SettingTrial
 from vramscope.analysis.small_allocations import SmallAllocations
 from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks
 from vramscope.analysis.strategies import Strategies, Strategy, Undecided
@@ -45,18 +45,16 @@ from vramscope.analysis.summary import StepPeak, Summary
 from vramscope.analysis.timeline import Totals
 from vramscope.analysis.tree import Tree
 from vramscope.analysis.waterfall import Bar, Waterfall
-from vramscope.analysis.waterfall.outside_growth import Grown
-from vramscope.analysis.waterfall.outside_growth import Growth as OutsideGrowthGrowth
-from vramscope.analysis.what_if import Outcome as WhatIfOutcome
+from vramscope.analysis.waterfall.outside_growth import Grown, OutsideGrowth
+from vramscope.analysis.what_if import ReplayResult
 from vramscope.analysis.wide_numbers import WideNumbers
-from vramscope.analysis.would_fit import Fit, Origin
+from vramscope.analysis.would_fit import BlockSource, Placement
 from vramscope.loading import Follower
-from vramscope.model.codes import LeakCause
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Category, Labels, Marks, Note, Phase, Phases, Steps
-from vramscope.model.past import Past, SettledSteps, StretchPeaks
+from vramscope.model.past import Past, StretchPeaks, SummarizedSteps
 from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.model.snapshot import Blocks, Segments, Snapshot
 from vramscope.model.stacks import Frame, Stacks
@@ -68,6 +66,7 @@ __all__ = [
     "Assigned",
     "Bar",
     "BatchFit",
+    "BlockSource",
     "Blocks",
     "Candidate",
     "Card",
@@ -76,6 +75,7 @@ __all__ = [
     "Change",
     "Churn",
     "ChurnOverTime",
+    "CodeLine",
     "Comparison",
     "Counters",
     "Device",
@@ -84,59 +84,60 @@ __all__ = [
     "EvaluationPeak",
     "Failures",
     "Finding",
-    "Fit",
     "FitAnswer",
+    "FitProgress",
+    "FitVerdict",
     "Follower",
     "Fragmentation",
     "Frame",
+    "GradientStorage",
     "Grown",
-    "High",
-    "Holders",
     "Identity",
+    "InUse",
     "IntervalPeaks",
     "Labels",
     "Largest",
     "LargestFree",
     "Leak",
-    "LeakCause",
     "Leaks",
-    "Line",
     "Lines",
     "LiveBytes",
     "Marks",
     "ModuleBytes",
     "Needs",
     "Note",
-    "Origin",
     "Outcome",
-    "OutsideGrowthGrowth",
+    "OutsideGrowth",
     "OwnPeaks",
     "Parts",
     "Past",
     "Peak",
+    "PeakPoint",
     "Phase",
     "Phases",
     "PinnedBy",
     "Pins",
-    "Place",
     "Placed",
+    "Placement",
     "Process",
-    "Progress",
     "Question",
     "RankBytes",
     "Recording",
+    "ReplayResult",
     "RetainedGraphs",
     "Room",
     "Run",
     "SampledIntervals",
     "SampledPeaks",
     "Scaling",
+    "ScalingLine",
     "Segments",
+    "SettingTrial",
     "Settings",
     "SettingsAdvice",
-    "SettledSteps",
     "Shared",
     "Shares",
+    "SizeGrowth",
     "SmallAllocations",
     "Snapshot",
     "StackBytes",
@@ -144,21 +145,18 @@ __all__ = [
     "StepPeak",
     "StepPeaks",
     "StepProgram",
-    "StepProgramGrowth",
     "Steps",
     "Strategies",
     "Strategy",
     "StretchPeaks",
+    "SummarizedSteps",
     "Summary",
     "Target",
     "TieBreak",
     "Totals",
     "Trace",
     "Tree",
-    "Trial",
     "Undecided",
-    "Verdict",
     "Waterfall",
-    "WhatIfOutcome",
     "WideNumbers",
 ]

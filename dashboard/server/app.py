@@ -8,7 +8,6 @@ from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_u
 from dash.exceptions import PreventUpdate
 
 from vramscope.errors import UnknownNameError, VramscopeError
-from vramscope.model.codes import NoteCode
 from vramscope.model.recording import Outcome
 
 from ..address import UNZOOMED, Address, parse, restore

@@ -12,7 +12,7 @@ from vramscope.analysis.categories import assign
 from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.lines import modules_by_place
-from vramscope.analysis.shared_results import together
+from vramscope.analysis.shared_results import shared_results
 from vramscope.model.codes import Severity
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
@@ -45,7 +45,7 @@ class Shared(NamedTuple):
 def findings(recording: Recording) -> tuple[Finding, ...]:
     """All findings of *recording*, ranked, each with the module of its line where it is known."""
     offered = analyses()
-    with together():
+    with shared_results():
         found = collect(lambda name: offered[name].run(recording))
         return tuple(with_modules(recording, found))
 

@@ -22,7 +22,7 @@ from vramscope.model.device import Device
 from vramscope.model.marks import MarkKind, Note, Phase
 
 _MODE = Note(
-    "counters_only",
+    NoteCode.COUNTERS_ONLY,
     "recorded with mode='counters': samples of levels, and no events. It cannot show which line or tensor "
     "holds the memory, nor fragmentation; record(mode='events') does, and a few steps are enough",
 )
@@ -99,7 +99,9 @@ class CountersOnly:
         """The notes on what this mode and the driver cannot report."""
         notes = [] if self._has_noted_mode else [_MODE]
         if self._sampler is None and not self._has_noted_mode:
-            notes.append(Note("no_device", "there is no CUDA device here: steps were recorded, no memory"))
+            notes.append(
+                Note(NoteCode.NO_DEVICE, "there is no CUDA device here: steps were recorded, no memory")
+            )
         self._has_noted_mode = True
         return [
             *notes,

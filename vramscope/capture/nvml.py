@@ -137,7 +137,8 @@ class DeviceMemory:
         try:
             return ask()
         except pynvml.NVMLError as error:
-            self._note(f"nvml_{what.replace(' ', '_')}", f"NVML does not report the {what}: {error}")
+            what = code.removeprefix("nvml_").replace("_", " ")
+            self._note(code, f"NVML does not report the {what}: {error}")
             return default
 
     def _note(self, code: NoteCode, text: str) -> None:

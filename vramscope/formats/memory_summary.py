@@ -13,6 +13,7 @@ from vramscope.formats import Format
 from vramscope.formats._file import beginning, contents
 from vramscope.formats._text import as_utf8, is_text, run_of_text, tail
 from vramscope.formats._totals_trace import NO_LAYOUT, TotalsAt, TotalsTrace
+from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.marks import Note
 from vramscope.model.recording import Recording, Run
@@ -121,16 +122,16 @@ def _notes(table: _SummaryTable) -> list[Note]:
     notes = []
     if "requested" not in table.now:
         notes.append(
-            Note("no_requested", "requested bytes are not in this table: active bytes stand for them")
+            Note(NoteCode.NO_REQUESTED, "requested bytes are not in this table: active bytes stand for them")
         )
     if kept or most:
         text = f"{format_bytes(kept)} free in segments in use (non-releasable), {format_bytes(most)} at most"
-        notes.append(Note("non_releasable", text, kept))
+        notes.append(Note(NoteCode.NON_RELEASABLE, text, kept))
     if table.n_ooms:
-        notes.append(Note("ooms", f"{table.n_ooms} times out of memory", table.n_ooms))
+        notes.append(Note(NoteCode.OOMS, f"{table.n_ooms} times out of memory", table.n_ooms))
     if table.n_retries:
         text = f"{table.n_retries} times the cache was released because an allocation did not fit"
-        notes.append(Note("retries", text, table.n_retries))
+        notes.append(Note(NoteCode.RETRIES, text, table.n_retries))
     return notes
 
 

@@ -14,6 +14,7 @@ from vramscope.formats._file import beginning
 from vramscope.formats._json import parsed
 from vramscope.formats._pairs import Pairs
 from vramscope.formats._totals_trace import NO_LAYOUT, TotalsTrace
+from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.marks import Category, Labels, Note
 from vramscope.model.recording import Recording, Run

@@ -14,6 +14,7 @@ from vramscope.formats import Format
 from vramscope.formats._file import beginning, contents
 from vramscope.formats._text import as_utf8, is_text, run_of_text, tail
 from vramscope.formats._totals_trace import NO_LAYOUT, TotalsAt, TotalsTrace
+from vramscope.model.codes import NoteCode
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import MarkKind, Marks, Note
@@ -219,7 +220,7 @@ def _notes(messages: list[_Message]) -> list[Note]:
     n_cut = sum(_state(message) is None for message in messages)
     if n_cut:
         text = f"{n_cut} messages are cut before they say what was allocated: the level before is shown"
-        notes.append(Note("truncated", text, n_cut))
+        notes.append(Note(NoteCode.TRUNCATED, text, n_cut))
     return list(dict.fromkeys(notes))
 
 
@@ -234,7 +235,9 @@ def _of_one(message: _Message) -> Iterator[Note]:
         if name in known:
             yield Note(code, f"{format_bytes(known[name])} {text}", known[name])
     for pid, n_bytes in message.others[:_MOST_NOTED]:
-        yield Note("other_process", f"process {pid} had {format_bytes(n_bytes)} of the same device", n_bytes)
+        yield Note(
+            NoteCode.OTHER_PROCESS, f"process {pid} had {format_bytes(n_bytes)} of the same device", n_bytes
+        )
 
 
 FORMAT = Format("oom_text", sniff, read)

@@ -5,30 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-class Severity(str, Enum):
-    """How severe a finding is, the most severe first."""
-
-    ERROR = "error"
-    """The program failed because of it."""
-    WARNING = "warning"
-    """It costs memory or time, and something can be done."""
-    INFO = "info"
-
-
-class FindingKind(str, Enum):
-    """What a finding is about; analyses of other distributions may add their own kinds."""
-
-    OOM = "oom"
-    LEAK = "leak"
-    GROWING_BATCH = "growing_batch"
-    CACHE_GROWTH = "cache_growth"
-    OUTSIDE_GROWTH = "outside_growth"
-    NON_TORCH_GROWTH = "non_torch_growth"
-    OTHER_PROCESS = "other_process"
-    FRAGMENTATION = "fragmentation"
-    PEAK = "peak"
-
-
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One claim with its evidence; None marks what is unknown."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
 
-from vramscope.model.codes import FindingKind, LeakCause
+from vramscope.model.codes import LeakCause
 from vramscope.units import format_bytes
 
 # Nobody keeps the graph or a frame of every step on purpose, nor what a hook collects that was never removed.

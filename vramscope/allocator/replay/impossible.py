@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from vramscope.allocator.layout import segments_ever
 from vramscope.allocator.lives import BlockLives
+from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
 from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.trace import Action, Trace

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from vramscope.analysis.categories import _labels_of
 from vramscope.analysis.lifetimes import Allocations
-from vramscope.model.codes import LeakCause
 from vramscope.model.holders import PREFIX, Holding, Word, holding_of
 from vramscope.model.marks import Category, Labels
 from vramscope.model.recording import Recording

@@ -11,7 +11,6 @@ from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.lines import common_module, place_words
 from vramscope.analysis.live_set import live_rows
-from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Category
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame

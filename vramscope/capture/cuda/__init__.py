@@ -111,7 +111,7 @@ class Cuda:
         self._is_shared = history.is_on()
         if self._is_shared:
             self._note_once(
-                Note("shared_history", "the program records its history itself: it was only read")
+                Note(NoteCode.SHARED_HISTORY, "the program records its history itself: it was only read")
             )
         else:
             with torch.cuda.device(self._device):
@@ -336,7 +336,7 @@ class Cuda:
         self._is_shared = is_on
         if is_on:
             self._note_once(
-                Note("shared_history", "the program records its history itself: it was only read")
+                Note(NoteCode.SHARED_HISTORY, "the program records its history itself: it was only read")
             )
         elif self._sink is not None:
             with suppress(RuntimeError):
@@ -364,7 +364,7 @@ class Cuda:
                 log.start_at(raw)
                 if log.bridge_pause(sink, reading):
                     self._note_once(
-                        Note("gap", "memory changed between two recorded blocks: shown as one moment")
+                        Note(NoteCode.GAP, "memory changed between two recorded blocks: shown as one moment")
                     )
             else:
                 log.begin(sink, reading)
@@ -435,7 +435,7 @@ class Cuda:
         self._is_shared = False
         self._note_once(
             Note(
-                "history_stopped",
+                NoteCode.HISTORY_STOPPED,
                 "the program switched the history off inside the recording: it was started again",
             )
         )
@@ -487,7 +487,7 @@ class Cuda:
             share = f"{n_without_stack / n_allocs_and_frees:.0%}"
             moves_were = "allocation or free was" if n_without_stack == 1 else "allocations and frees were"
             text = f"{n_without_stack:,} {moves_were} recorded without a call stack ({share})"
-            self._note_once(Note("no_stack", text, n_without_stack))
+            self._note_once(Note(NoteCode.NO_STACK, text, n_without_stack))
 
 
 def _drained(rows: list[Any]) -> list[Any]:

@@ -209,7 +209,7 @@ class DeviceLog:
         n_moved = self.n_events - before
         if n_moved:
             text = f"events and allocator disagreed: {n_moved} events were added at one moment, so they agree"
-            self._add_note(Note("replay_differs", text, n_moved), self.device)
+            self._add_note(Note(NoteCode.REPLAY_DIFFERS, text, n_moved), self.device)
 
     def bridge_pause(self, sink: Sink, reading: Reading) -> bool:
         """Write events that lead to the current state after a pause; returns whether there were any."""
@@ -289,7 +289,7 @@ class DeviceLog:
         if self._n_gaps > _MANY_GAPS:
             n_more = self._n_gaps - _MANY_GAPS
             text = f"{self._n_lost_more} events are missing in {n_more} more gaps"
-            self._add_note(Note("gap", text, self._n_lost_more), self.device)
+            self._add_note(Note(NoteCode.GAP, text, self._n_lost_more), self.device)
             self._n_gaps, self._n_lost_more = _MANY_GAPS, 0
 
     def _note_gap(self, n_lost: int) -> None:

@@ -192,12 +192,12 @@ class Simulated:
             text = (
                 "some storages were first seen after their creation: created outside of the blocks or in C++"
             )
-            found.append(Note("seen_late", text, self._storages.n_late))
+            found.append(Note(NoteCode.SEEN_LATE, text, self._storages.n_late))
         if self._other_threads:
             text = (
                 "modules were called on threads that entered no block: what they allocate is seen late or not"
             )
-            found.append(Note("other_threads", text, len(self._other_threads)))
+            found.append(Note(NoteCode.OTHER_THREADS, text, len(self._other_threads)))
         found += hooks.recursion_notes(self._storages.n_too_deep)
         self._storages.n_too_deep = 0
         new = [note for note in found if note.code not in self._noted]
