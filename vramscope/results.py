@@ -50,6 +50,7 @@ from vramscope.analysis.what_if import ReplayResult
 from vramscope.analysis.wide_numbers import WideNumbers
 from vramscope.analysis.would_fit import BlockSource, Placement
 from vramscope.loading import Follower
+from vramscope.model.codes import LeakCause
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
 from vramscope.model.finding import Finding
@@ -99,6 +100,7 @@ __all__ = [
     "Largest",
     "LargestFree",
     "Leak",
+    "LeakCause",
     "Leaks",
     "Lines",
     "LiveBytes",

@@ -19,7 +19,7 @@ from vramscope.analysis.by_stack import StackBytes, stack_bytes
 from vramscope.analysis.churn import retry_events
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.timeline import Totals, times
-from vramscope.model.quantities import QUANTITIES
+from vramscope.model.codes import QUANTITIES
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Blocks, BlockState, Snapshot
 from vramscope.model.trace import Action, Trace

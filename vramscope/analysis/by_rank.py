@@ -11,7 +11,7 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.step_peaks import step_peaks
 from vramscope.analysis.timeline import Totals, timeline
 from vramscope.errors import UsageError
-from vramscope.model.quantities import QUANTITIES
+from vramscope.model.codes import QUANTITIES
 from vramscope.model.recording import Recording
 from vramscope.model.table import Table
 

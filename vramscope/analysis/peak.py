@@ -12,11 +12,10 @@ from vramscope.analysis.step_and_phase import (
     step_and_phase_at,
 )
 from vramscope.analysis.timeline import Totals, timeline
-from vramscope.model.codes import FindingKind, Severity
+from vramscope.model.codes import QUANTITIES, FindingKind, Severity
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase
 from vramscope.model.past import Past
-from vramscope.model.quantities import QUANTITIES
 from vramscope.model.recording import Recording
 from vramscope.units import format_bytes
 

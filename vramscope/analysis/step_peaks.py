@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from vramscope.analysis import Analysis
 from vramscope.analysis.step_and_phase import steps_of
 from vramscope.analysis.timeline import Totals, timeline
+from vramscope.model.codes import QUANTITIES
 from vramscope.model.marks import Phase, Phases, Steps
 from vramscope.model.past import Past, most_of
-from vramscope.model.quantities import QUANTITIES
 from vramscope.model.recording import Recording
 from vramscope.model.table import Table
 

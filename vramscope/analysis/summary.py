@@ -21,11 +21,10 @@ from vramscope.analysis.shared_results import shared_results
 from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks, step_peaks
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.waterfall import Waterfall, waterfall
-from vramscope.model.codes import NoteCode
+from vramscope.model.codes import QUANTITIES, NoteCode
 from vramscope.model.counters import Counters
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase, Steps
-from vramscope.model.quantities import QUANTITIES
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState, Snapshot
 

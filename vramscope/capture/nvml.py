@@ -68,11 +68,11 @@ class DeviceMemory:
 
     def memory(self) -> Memory:
         """The used, free and total memory of the device."""
-        return self._attempt("memory", self._memory, Memory())
+        return self._attempt(NoteCode.NVML_MEMORY, self._memory, Memory())
 
     def shares(self) -> ProcessMemory:
         """The used memory by process; unknown if a container hides this process."""
-        return self._attempt("process memory", self._shares, ProcessMemory())
+        return self._attempt(NoteCode.NVML_PROCESS_MEMORY, self._shares, ProcessMemory())
 
     def utilization(self) -> int:
         """Percent of the last sampling period in which a kernel ran; −1 for a MIG slice."""

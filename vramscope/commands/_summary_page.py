@@ -9,9 +9,8 @@ from vramscope.analysis.summary import StepPeak, Summary, has_allocator
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.commands._ranks_page import by_fullness, ranks
 from vramscope.commands._waterfall_page import waterfall
-from vramscope.model.codes import Severity
+from vramscope.model.codes import QUANTITIES, Severity
 from vramscope.model.counters import Counters
-from vramscope.model.quantities import QUANTITIES
 from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.units import format_bytes, format_count, format_duration, format_share
 

@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.allocator.levels import levels, levels_of_state
-from vramscope.model.codes import NoteCode
+from vramscope.model.codes import QUANTITIES, NoteCode
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.marks import Note
-from vramscope.model.quantities import QUANTITIES
 from vramscope.model.recording import Recording
 from vramscope.units import format_bytes
 

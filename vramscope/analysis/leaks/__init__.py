@@ -69,7 +69,7 @@ _LEAST_STEPS_HELD = 3
 class Leak:
     """Memory that grows for one reason."""
 
-    cause: str
+    cause: LeakCause
     """One of ``causes.CAUSES``."""
     holder: str | None
     """The variable that keeps it, as the program writes it; None if no search was made or it found none."""
@@ -313,7 +313,8 @@ def _batch(context: _LeakContext, batch: Batch) -> Leak | None:
     example = _example([context.holdings[row] for row in source.tolist() if row in context.holdings])
     if _is_kept(context, source, example):
         rows = batch.rows[levels.born[batch.rows] < levels.gone[batch.rows]]
-        return _leak_of(levels, rows, _stayed(context, rows), "unknown", [] if example is None else [example])
+        holdings = [] if example is None else [example]
+        return _leak_of(levels, rows, _stayed(context, rows), LeakCause.UNKNOWN, holdings)
     grows = growth(batch.peak)
     if grows is None:
         return None
@@ -345,7 +346,7 @@ def _is_kept(context: _LeakContext, rows: NDArray[Any], example: Held | None) ->
 
 
 def _leak_of(
-    levels: Levels, rows: NDArray[Any], stayed: NDArray[Any], cause: str, holdings: list[Held]
+    levels: Levels, rows: NDArray[Any], stayed: NDArray[Any], cause: LeakCause, holdings: list[Held]
 ) -> Leak | None:
     example = _example(holdings)
     level = levels.series(rows)

@@ -56,7 +56,7 @@ ADVICE = {
 }
 """The edit that ends each cause."""
 
-_BY_KIND = {"traceback": "traceback", "ctx": "saved_on_ctx"}
+_BY_KIND = {"traceback": LeakCause.TRACEBACK, "ctx": LeakCause.SAVED_ON_CTX}
 # This matches ``NllLossBackward0``, but not its derivative, which a graph of gradients contains.
 _LOSS_NODE = re.compile(r"(?:[Ll]oss|CrossEntropy)\w*(?<!Backward)Backward\d*$")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -84,7 +84,7 @@ class Facts:
     """Whether backward allocates more blocks from step to step."""
 
 
-def cause_of(facts: Facts) -> str:
+def cause_of(facts: Facts) -> LeakCause:
     """Return the cause, one of ``CAUSES``."""
     # The state of old parameters may grow too: the history of L-BFGS.
     if facts.optimizer_fraction > 0.2 and facts.parameter_fraction > 0 and not facts.is_replaced:
@@ -117,7 +117,7 @@ def _of_one(facts: Facts, holding: Held) -> LeakCause:
     return _graph(facts, holding) if holding.has("graph") else _direct(holding)
 
 
-def _unreachable(facts: Facts, holding: Held) -> str:
+def _unreachable(facts: Facts, holding: Held) -> LeakCause:
     """Return the cause of an object that no name leads to: a cycle of Python objects or within autograd."""
     if holding.words[0][1] in ("Tensor", "Parameter"):
         return LeakCause.CREATE_GRAPH_CYCLE if facts.creates_graph else LeakCause.UNKNOWN
@@ -138,11 +138,12 @@ def _graph(facts: Facts, holding: Held) -> LeakCause:
     is_scalar = entered is not None and entered[2] == 1
     if container_of(holding):
         if facts.retains_graph:
-            return "retain_graph"
-        return "loss_with_graph" if is_scalar else "kept_output"
+            return LeakCause.RETAIN_GRAPH
+        return LeakCause.LOSS_WITH_GRAPH if is_scalar else LeakCause.KEPT_OUTPUT
     # One variable leads to blocks of several steps: each step's graph refers to the one before. Losses that
     # are concatenated to a longer tensor need no such state: the path leads through the node of a loss.
-    return "loss_with_graph" if is_scalar or _leads_through_loss(holding) else "undetached_state"
+    is_loss = is_scalar or _leads_through_loss(holding)
+    return LeakCause.LOSS_WITH_GRAPH if is_loss else LeakCause.UNDETACHED_STATE
 
 
 def _leads_through_loss(holding: Held) -> bool:

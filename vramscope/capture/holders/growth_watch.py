@@ -84,7 +84,7 @@ class Watch:
         self.n_walks += 1
         if other_threads():
             self._note_once(
-                "holders_unknown",
+                NoteCode.HOLDERS_UNKNOWN,
                 "several threads use torch at once, so there was no search for what holds the memory: "
                 "tensors of another thread may not be touched",
             )
@@ -92,7 +92,7 @@ class Watch:
         found = search(seconds, frame)
         if not found.is_complete or len(found.ways) > _MOST_REPORTED:
             self._note_once(
-                "holders_incomplete",
+                NoteCode.HOLDERS_INCOMPLETE,
                 f"the search for what holds the memory ended after {seconds:g} s or {_MOST_REPORTED} "
                 "storages: the holders of the others are unknown",
             )

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from vramscope.allocator.levels import levels
 from vramscope.allocator.replay import state_at
 from vramscope.allocator.settings import Settings
+from vramscope.model.codes import QUANTITIES
 from vramscope.model.marks import Labels, MarkKind, Marks
 from vramscope.model.past import StretchPeaks
-from vramscope.model.quantities import QUANTITIES
 from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.trace import Action, Trace
 
