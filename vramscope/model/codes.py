@@ -7,8 +7,8 @@ adds some and changes none. ``docs/codes.md`` lists them all, each with the docs
 from enum import Enum
 
 QUANTITIES = ("requested", "allocated", "active", "reserved")
-"""The quantities of every total, each including the one before it: requested, rounded up, with pending frees, in
-segments."""
+"""The quantities of every total, each including the one before it: requested, rounded up, with pending frees,
+in segments."""
 
 
 class Code(str, Enum):
