@@ -13,18 +13,30 @@ from typing import TYPE_CHECKING, Any
 from vramscope._version import __version__
 
 if TYPE_CHECKING:
+    from vramscope.dry_run import Prediction, predict
     from vramscope.errors import VramscopeError
     from vramscope.integrations.batch_size import find_batch_size
     from vramscope.loading import load
     from vramscope.recorder import Recorder, record
 
-__all__ = ["Recorder", "VramscopeError", "__version__", "find_batch_size", "load", "record"]
+__all__ = [
+    "Prediction",
+    "Recorder",
+    "VramscopeError",
+    "__version__",
+    "find_batch_size",
+    "load",
+    "predict",
+    "record",
+]
 
 _HOME = {
+    "Prediction": "vramscope.dry_run",
     "Recorder": "vramscope.recorder",
     "VramscopeError": "vramscope.errors",
     "find_batch_size": "vramscope.integrations.batch_size",
     "load": "vramscope.loading",
+    "predict": "vramscope.dry_run",
     "record": "vramscope.recorder",
 }
 

@@ -51,11 +51,13 @@ class Labeller:
     1.5 ms a step.
     """
 
-    __slots__ = ("_dead_roots", "_dead_storages", "_log", "_names", "_roots", "_seen", "_tell")
+    __slots__ = ("_dead_roots", "_dead_storages", "_log", "_names", "_roots", "_seen", "_tell", "storage_of")
 
     def __init__(self, tell: Tell, log: ModuleLog | None = None) -> None:
         self._tell = tell
         self._log = log
+        self.storage_of: Callable[[Any], Any] = storage_of
+        """The storage of a tensor that is recorded, None for any other."""
         self._seen: dict[int, _Seen] = {}
         # Not weak dictionaries: Python code in a weak reference's callback loses the user's Ctrl-C.
         self._roots: dict[int, _Root] = {}
@@ -160,7 +162,7 @@ class Labeller:
         return root
 
     def _label(self, tensor: Any, category: Category, name: str) -> None:
-        storage = storage_of(tensor)
+        storage = self.storage_of(tensor)
         if storage is None:
             return
         seen = self._seen.get(storage._cdata)

@@ -94,7 +94,7 @@ def record(  # noqa: PLR0913 -- all but the first by name
         return _runs.active
     if path not in _runs.by_directory:
         source = "counters" if mode == "counters" else device
-        wanted = _Wanted(path, source, capacity_bytes, stack_depth, max_bytes)
+        wanted = Wanted(path, source, capacity_bytes, stack_depth, max_bytes)
         _runs.by_directory[path] = Recorder(wanted, quiet=quiet)
     return _runs.by_directory[path]
 
@@ -121,7 +121,7 @@ def _as_text(name: object) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-class _Wanted(NamedTuple):
+class Wanted(NamedTuple):
     """What a recorder was asked for."""
 
     directory: Path | None
@@ -134,7 +134,7 @@ class _Wanted(NamedTuple):
 class Recorder:
     """One run of this process; made by ``record``."""
 
-    def __init__(self, wanted: _Wanted, *, quiet: bool) -> None:
+    def __init__(self, wanted: Wanted, *, quiet: bool) -> None:
         self._wanted = wanted.directory
         self._device = wanted.device
         self._options = wanted
