@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vramscope._version import __version__
 
 if TYPE_CHECKING:
+    from vramscope.dry_run import Prediction, predict
     from vramscope.errors import (
         CaptureError,
         FormatError,
@@ -29,6 +30,7 @@ __all__ = [
     "CaptureError",
     "FormatError",
     "MissingExtraError",
+    "Prediction",
     "Recorder",
     "Recording",
     "Run",
@@ -40,6 +42,7 @@ __all__ = [
     "find_batch_size",
     "follow",
     "load",
+    "predict",
     "record",
 ]
 
@@ -47,6 +50,7 @@ _HOME = {
     "CaptureError": "vramscope.errors",
     "FormatError": "vramscope.errors",
     "MissingExtraError": "vramscope.errors",
+    "Prediction": "vramscope.dry_run",
     "Recorder": "vramscope.recorder",
     "Recording": "vramscope.model.recording",
     "Run": "vramscope.model.recording",
@@ -57,6 +61,7 @@ _HOME = {
     "find_batch_size": "vramscope.integrations.batch_size",
     "follow": "vramscope.loading",
     "load": "vramscope.loading",
+    "predict": "vramscope.dry_run",
     "record": "vramscope.recorder",
 }
 

@@ -55,11 +55,22 @@ class Labeler:
     1.5 ms a step.
     """
 
-    __slots__ = ("_add_label", "_dead_roots", "_dead_storages", "_log", "_names", "_roots", "_seen")
+    __slots__ = (
+        "_add_label",
+        "_dead_roots",
+        "_dead_storages",
+        "_log",
+        "_names",
+        "_roots",
+        "_seen",
+        "storage_of",
+    )
 
     def __init__(self, add_label: AddLabel, log: ModuleLog | None = None) -> None:
         self._add_label = add_label
         self._log = log
+        self.storage_of: Callable[[Any], Any] = storage_of
+        """The storage of a recorded tensor; None for any other tensor."""
         self._seen: dict[int, _LabeledStorage] = {}
         # Not weak dictionaries: a Ctrl-C is lost if it arrives in Python code of a weak reference's callback.
         self._roots: dict[int, _RootModule] = {}
@@ -176,7 +187,7 @@ class Labeler:
         return root
 
     def _label(self, tensor: Any, category: Category, name: str) -> None:
-        storage = storage_of(tensor)
+        storage = self.storage_of(tensor)
         if storage is None:
             return
         seen = self._seen.get(storage._cdata)

@@ -121,7 +121,7 @@ def record(  # noqa: PLR0913 -- all but the first by name
         return _runs.active
     if path not in _runs.by_directory:
         source = "counters" if mode == "counters" else device
-        options = _RecorderOptions(path, source, capacity_bytes, stack_depth, max_bytes)
+        options = RecorderOptions(path, source, capacity_bytes, stack_depth, max_bytes)
         _runs.by_directory[path] = Recorder(options, quiet=quiet)
     return _runs.by_directory[path]
 
@@ -153,7 +153,7 @@ def _as_text(name: object) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-class _RecorderOptions(NamedTuple):
+class RecorderOptions(NamedTuple):
     """The checked options of one recorder."""
 
     directory: Path | None
@@ -166,7 +166,7 @@ class _RecorderOptions(NamedTuple):
 class Recorder:
     """One run of this process, created by ``record``."""
 
-    def __init__(self, options: _RecorderOptions, *, quiet: bool) -> None:
+    def __init__(self, options: RecorderOptions, *, quiet: bool) -> None:
         self._requested_dir = options.directory
         self._device = options.device
         self._options = options

@@ -1,0 +1,91 @@
+"""Calls of operators whose own memory counts, each with the peak it causes: for real, or predicted."""
+
+import torch
+from torch.nn import functional as F  # noqa: N812 -- torch's own name for it
+
+
+def _t(*shape, dtype=torch.float32):
+    return torch.randn(*shape, device="cuda", dtype=dtype, requires_grad=dtype.is_floating_point)
+
+
+def _i(high, *shape):
+    return torch.randint(0, high, shape, device="cuda")
+
+
+def _back(loss):
+    (loss if loss.dim() == 0 else loss.float().sum()).backward()
+
+
+SAMPLES = {
+    "sum to one number": lambda: _back(_t(4096, 4096)),
+    "sum over rows": lambda: _back(_t(100_001, 129).sum(0)),
+    "sum over the inner of three": lambda: _t(64, 1024, 300).sum((0, 1)),
+    "sum of half precision": lambda: _back(_t(1 << 22, dtype=torch.bfloat16).sum()),
+    "sum of truths": lambda: (_t(2048, 2048) > 0).sum(0),
+    "variance": lambda: _t(16, 256, 56, 56).var((0, 2, 3)),
+    "place of the largest": lambda: _t(7, 200_000).argmax(1),
+    "flash attention": lambda: _back(
+        F.scaled_dot_product_attention(*(_t(2, 4, 512, 64, dtype=torch.bfloat16) for _ in range(3)))
+    ),
+    "flash attention of few heads": lambda: F.scaled_dot_product_attention(
+        *(_t(1, 2, 2048, 128, dtype=torch.float16) for _ in range(3))
+    ),
+    "attention in float32": lambda: _back(
+        F.scaled_dot_product_attention(*(_t(2, 4, 256, 96) for _ in range(3)))
+    ),
+    "attention of wide heads in half": lambda: _back(
+        F.scaled_dot_product_attention(
+            *(_t(2, 4, 256, 160, dtype=torch.bfloat16) for _ in range(3)),
+            attn_mask=torch.zeros(256, 256, device="cuda", dtype=torch.bfloat16),
+        )
+    ),
+    "attention by plain products": lambda: _back(
+        F.scaled_dot_product_attention(*(_t(2, 4, 128, 63) for _ in range(3)), is_causal=True)
+    ),
+    "embedding": lambda: _back(F.embedding(_i(1000, 5000, 4), _t(1000, 64))),
+    "bags": lambda: _back(F.embedding_bag(_i(1000, 640, 10), _t(1000, 32), mode="mean")),
+    "indices": lambda: _back(_t(4, 256, 768)[_i(4, 5000), _i(256, 5000)]),
+    "mean squared error": lambda: _back(F.mse_loss(_t(512, 1000), torch.rand(512, 1000, device="cuda"))),
+    "cross entropy": lambda: _back(F.cross_entropy(_t(512, 1000), _i(1000, 512), label_smoothing=0.1)),
+    "binary cross entropy": lambda: _back(
+        F.binary_cross_entropy_with_logits(_t(512, 1000), torch.rand(512, 1000, device="cuda"))
+    ),
+    "layers": lambda: _back(F.layer_norm(_t(8, 256, 768), (768,), _t(768), _t(768)).transpose(0, 1)),
+    "root mean square": lambda: _back(F.rms_norm(_t(8, 256, 768), (768,), _t(768))),
+    "groups": lambda: _back(F.group_norm(_t(4, 64, 16, 16), 8, _t(64), _t(64))),
+    "softmax": lambda: _back(_t(64, 1000).softmax(-1).square()),
+    "log of a sum": lambda: _back(_t(64, 1000).logsumexp(-1)),
+    "dropout": lambda: _back(F.dropout(_t(1000, 1000), 0.1)),
+    "sorting": lambda: _back(_t(64, 1000).sort(-1)[0]),
+    "columns": lambda: _back(F.unfold(_t(4, 8, 32, 32), 3)),
+    "norms of a list": lambda: torch.nn.utils.get_total_norm([_t(1000, 1000).detach() for _ in range(3)]),
+}
+
+
+def _peak(sample):
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    result = sample()
+    del result
+    return torch.cuda.max_memory_allocated() - before
+
+
+def peaks():
+    """Bytes above what was there, by name."""
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    weight = torch.ones(8, 8, device="cuda", requires_grad=True)
+    (weight @ weight).sum().backward()  # the workspaces
+    return {name: _peak(sample) for name, sample in SAMPLES.items()}
+
+
+def predicted_peaks():
+    """The same, dry."""
+    from vramscope.dry_run import predict
+
+    found = {}
+    was_on = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        predict(lambda: found.update(peaks()), steps=None)
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(was_on)
+    return found

@@ -1,0 +1,20 @@
+"""Will it fit? The program's own training steps without computing, with the memory shape of CUDA.
+
+Tensors on ``cuda`` have shapes and no content; every storage's birth and death, and what operators take
+beyond their outputs, goes through our model of CUDA's caching allocator. What comes out is an ordinary
+recording, source ``predicted``.
+"""
+
+from vramscope.capture import Source
+from vramscope.capture.predicted.doubts import own_line_of
+from vramscope.capture.predicted.dry_capture import (
+    Enough,
+    Predicted,
+    is_ready,
+    plan,
+)
+from vramscope.capture.predicted.mode import OutOfMemoryError, Unknown
+
+__all__ = ["Enough", "OutOfMemoryError", "Predicted", "Unknown", "own_line_of", "plan"]
+
+SOURCE = Source("predicted", available=is_ready, open=Predicted)

@@ -1,0 +1,263 @@
+"""The device of a dry run, as a source of events."""
+
+import weakref
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any
+
+import torch
+
+from vramscope.allocator.simulation import OutOfMemory
+from vramscope.capture import Failed, Options
+from vramscope.capture.predicted.cards import H100, Hardware
+from vramscope.capture.predicted.doubts import own_line
+from vramscope.capture.predicted.mode import Event, is_own
+from vramscope.capture.predicted.shim.world import World
+from vramscope.capture.simulated import Simulated
+from vramscope.capture.storages import Life
+from vramscope.model.device import Device
+from vramscope.model.marks import MarkKind
+from vramscope.units import format_bytes
+
+
+class Enough(BaseException):
+    """So many steps as were asked for are over: leaves the program, past every ``except Exception``."""
+
+
+class Plan:
+    """What the next dry run of this process is for; set by ``vramscope.predict``."""
+
+    card: Hardware | None = None
+    capacity_bytes: int = 0
+    steps: int | None = None
+    last: "Predicted | None" = None
+
+
+plan = Plan()
+
+
+def is_ready() -> bool:
+    """Whether a dry run was asked for: never chosen by itself."""
+    return plan.card is not None
+
+
+class _Storages:
+    """Storages on our own device, told by the mode: nothing is looked for, so nothing is late."""
+
+    def __init__(self, capture: "Predicted") -> None:
+        self.live: dict[int, Life] = {}
+        self.n_born = 0
+        self.n_late = 0
+        self.quiet = False
+        self._capture = capture
+
+    def add(self, storage: Any, n_bytes: int) -> Life | None:
+        """A storage that was not known, and that has so many bytes on the card."""
+        if storage._cdata in self.live or not n_bytes:
+            return None
+        life = Life(storage, self._dead)
+        life.cdata, life.n_bytes, life.address = storage._cdata, n_bytes, 0
+        self.live[life.cdata] = life
+        self.n_born += 1
+        return life
+
+    def _dead(self, life: Life) -> None:
+        if not self.quiet and self.live.pop(life.cdata, None) is not None:
+            self._capture.died(life)
+
+    def see(self, out: Any, frame: FrameType | None) -> None:
+        """Results of modules are known by their operators."""
+
+    def see_storage(self, storage: Any, frame: FrameType | None) -> None:
+        """A storage whose size may have changed."""
+        life, n_bytes = self.live.get(storage._cdata), storage.nbytes()
+        if life is not None and life.n_bytes != n_bytes:
+            life.n_bytes = n_bytes
+            self._capture.resized(life, n_bytes, frame)
+
+    def adopt(self, *, everything: bool) -> None:
+        """There is nothing on a device that did not exist before."""
+
+    def enter_thread(self) -> None:
+        """The mode is on already."""
+
+    def exit_thread(self) -> None:
+        """The mode is taken off with the world."""
+
+    def wrap_resize(self) -> None:
+        """Sizes are looked at by ``see_storage``."""
+
+    def unwrap_resize(self) -> None:
+        """Nothing was wrapped."""
+
+
+class Predicted(Simulated):
+    """Events of a program that runs in a ``World``."""
+
+    def __init__(self, options: Options, failed: Failed) -> None:
+        card = plan.card or H100
+        super().__init__(options, failed)
+        self.card = card
+        self.total_bytes = plan.capacity_bytes
+        self._allocator.capacity_bytes = (
+            max(plan.capacity_bytes - card.context_bytes, 1) if plan.capacity_bytes else None
+        )
+        self.devices = (Device(0, "cuda", card.name, plan.capacity_bytes),)
+        self._storages = _Storages(self)  # type: ignore[assignment]
+        self._labeller.storage_of = _storage_of
+        self.world = World(card, self)
+        self.world.mode.listener = None
+        self.oom: OutOfMemory | None = None
+        self.most_bytes = 0
+        """What may be allocated at most, where an operator's own memory is known within a range only."""
+        self.ran_out_at: str | None = None
+        """The program's line at which memory ran out; '' where it has none."""
+        self.peaks = {"allocated": 0, "reserved": 0, "active": 0, "requested": 0}
+        """In bytes, of the whole run."""
+        self._peaks = dict(self.peaks)
+        self._optimizer: weakref.ref[Any] | None = None
+        self._n_steps = 0
+        plan.last = self
+
+    # ------------------------------------------------------------------------------- as a Capture
+
+    def enter_thread(self) -> None:
+        super().enter_thread()
+        if self.world.mode.listener is None:
+            self.world.__enter__()
+            self.world.mode.listener = self
+
+    def leave_world(self) -> None:
+        """The program is over: torch is as it was. Harmless where it was never entered."""
+        if self.world.is_entered:
+            self.world.__exit__(None, None, None)
+        plan.last = None
+
+    # ------------------------------------------------------------------------------------- the answer
+
+    @property
+    def certainty(self) -> str:
+        """``checked``, ``estimate`` or ``cannot_tell``."""
+        return self.world.doubts.certainty.name.lower()
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it is not ``checked``."""
+        return tuple(map(str, self.world.doubts.all()))
+
+    @property
+    def range_bytes(self) -> tuple[int, int | None]:
+        """Of the peak of allocated memory; without an upper bound where nothing bounds it."""
+        low = self.peaks["allocated"]
+        return low, max(low, self.most_bytes) if self.world.doubts.is_bounded else None
+
+    # ------------------------------------------------------------------------------ told by the mode
+
+    def works(self, events: list[Event], perhaps: int, frame: Any) -> None:
+        """What an operator takes and gives, in its order."""
+        taken: list[Life] = []
+        for kind, value in events:
+            if kind in ("made", "made_as"):
+                storage, n_bytes = value if kind == "made_as" else (value, value.nbytes())
+                born = self._storages.add(storage, n_bytes)  # type: ignore[call-arg, attr-defined]
+                if born is not None:
+                    self.born(born, frame)
+            elif kind == "given":
+                self.died(taken.pop(next(i for i, life in enumerate(taken) if life.n_bytes == value)))
+            else:
+                life = self._take(value, frame)
+                if kind == "taken":
+                    taken.append(life)
+        if perhaps:
+            self.most_bytes = max(self.most_bytes, self._allocator.allocated_bytes + perhaps)
+        for life in taken:
+            self.died(life)
+        if self.oom is not None:
+            if self.ran_out_at is None:
+                self.ran_out_at = own_line(frame)
+            raise self._error()
+
+    def _take(self, n_bytes: int, frame: Any) -> Life:
+        life = Life(_Thing(), None)
+        life.cdata, life.n_bytes, life.address = 0, n_bytes, 0
+        self.born(life, frame)
+        return life
+
+    def _place(self, life: Life, n_bytes: int, stack_id: int) -> None:
+        self._stack_id = stack_id
+        try:
+            life.address = self._allocator.malloc(n_bytes, stack_id=stack_id)
+        except OutOfMemory as error:
+            self.oom = error
+            self._marks.append((MarkKind.OOM, 0, self._now, self._n_events, 0, self._free_bytes(), ""))
+        self._note_peaks()
+
+    def _error(self) -> Exception:
+        need, self.oom = self.oom.need if self.oom else 0, None
+        return torch.OutOfMemoryError(
+            f"CUDA out of memory. Tried to allocate {format_bytes(need)}. GPU 0 has a total capacity of "
+            f"{format_bytes(self.total_bytes)} of which {format_bytes(self._free_bytes())} is free. "
+            f"(dry run: {self.card.name})"
+        )
+
+    def _free_bytes(self) -> int:
+        capacity = self._allocator.capacity_bytes
+        return 0 if capacity is None else capacity - self._allocator.reserved_bytes
+
+    # ------------------------------------------------------------------------------- as torch.cuda asks
+
+    def _note_peaks(self) -> None:
+        for name in self._peaks:
+            now = getattr(self._allocator, f"{name}_bytes")
+            self._peaks[name] = max(self._peaks[name], now)
+            self.peaks[name] = max(self.peaks[name], now)
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Of the card, contexts included."""
+        return self.total_bytes or 80 << 30
+
+    @property
+    def stats(self) -> Mapping[str, int]:
+        """By the names of ``torch.cuda.memory_stats()``."""
+        found = {}
+        for name, peak in self._peaks.items():
+            found[f"{name}_bytes.all.current"] = getattr(self._allocator, f"{name}_bytes")
+            found[f"{name}_bytes.all.peak"] = peak
+        return found | {"num_ooms": self._allocator.counts.num_ooms, "num_alloc_retries": 0}
+
+    def reset_peaks(self) -> None:
+        """Peaks begin again at what is there now."""
+        self._peaks = dict.fromkeys(self._peaks, 0)
+        self._note_peaks()
+
+    def empty_cache(self) -> None:
+        """Everything unused goes back to the driver."""
+        self._work()
+        with self._at_work:
+            self._allocator.empty_cache()
+
+    # ------------------------------------------------------------------------------- told by the program
+
+    def step_begins(self, optimizer: Any) -> None:
+        """Stops the program after as many steps as were asked for, with what leads up to the next one."""
+        if self._optimizer is None or self._optimizer() is None:
+            self._optimizer = weakref.ref(optimizer)
+        if self._optimizer() is optimizer:
+            if plan.steps is not None and self._n_steps >= plan.steps:
+                if self.world.met.is_backward:  # an optimizer that steps in a hook of a gradient
+                    self.world.mode.postpone(Enough())
+                    return
+                raise Enough
+            self._n_steps += 1
+        super().step_begins(optimizer)
+
+
+class _Thing:
+    """What a weak reference can be made to."""
+
+    __slots__ = ("__weakref__",)
+
+
+def _storage_of(tensor: Any) -> Any:
+    return tensor.untyped_storage() if is_own(tensor) else None

@@ -1,0 +1,321 @@
+"""Runs every operator of a program without computing: shapes on the device, real numbers on the host.
+
+What lies on ``cuda`` is a fake tensor on our own device. On the host, parameters and large tensors are fake
+too; small ones are real, so that data loaders, random choices and counters of the program work as they are.
+"""
+
+import sys
+from collections.abc import Iterator
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from vramscope.capture.predicted.doubts import Certainty, Doubts
+from vramscope.capture.predicted.in_place import IN_PLACE
+from vramscope.capture.predicted.operators import Extra, Met, extra_of
+from vramscope.capture.predicted.shim.own_device import NAME
+
+Unknown = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
+"""What an operator raises whose result no dry run can know."""
+OutOfMemoryError = torch.OutOfMemoryError
+
+# A data loader's batch and a dataset's index are smaller, a layer of a model is larger; integers may be
+# tokens or a permutation of a whole dataset, which must be real.
+_LARGEST_REAL_FLOATS = 1 << 20
+_LARGEST_REAL_INTEGERS = 1 << 26
+_LARGEST_ANSWER = 1 << 20
+
+_FACTORIES = frozenset(
+    {"aten::empty", "aten::zeros", "aten::ones", "aten::full", "aten::rand", "aten::randn",
+    "aten::empty_strided",
+     "aten::randint", "aten::arange", "aten::eye", "aten::linspace"}
+)  # fmt: skip
+
+
+Event: TypeAlias = tuple[str, Any]
+"""``made`` and a storage; ``made_as``, and it with its bytes; ``taken``, ``given`` or ``kept`` and bytes."""
+
+
+# Change what they are given and return nothing; torch has no formula for their shapes.
+_IN_PLACE_WITHOUT_SHAPES = frozenset({"aten::_fused_sgd_", "aten::_fused_adagrad_"})
+
+
+_ADD = torch.ops.aten.add.Tensor
+
+
+class Listener(Protocol):
+    """Told about the memory of the device, in the order of events."""
+
+    def works(self, events: list[Event], perhaps: int, frame: Any) -> None:
+        """What an operator takes and gives, in its order; what it took and neither gave nor keeps goes at its
+        end. *perhaps*: so many bytes more may be taken meanwhile."""
+
+
+class DryMode(TorchDispatchMode):
+    """The mode of one dry run."""
+
+    def __init__(self, device: torch.device, doubts: Doubts, met: Met) -> None:
+        super().__init__()
+        self.device = device
+        self.doubts = doubts
+        self.met = met
+        self.listener: Listener | None = None
+        # Without a formula for its shapes an operator would be run on real zeros of our device, which ends
+        # the process: it is refused instead.
+        self.fake = FakeTensorMode(allow_non_fake_inputs=True, allow_fallback_kernels=False)
+        # It remembers each tensor by a weak reference, for which torch then refuses to move a module's
+        # parameters.
+        self.fake.fake_tensor_converter.set_tensor_memo = lambda *_: None
+        self.is_inside = False
+        """An operator is being run: torch's own code asks for devices now, not the program."""
+        self.pending: BaseException | None = None
+        self._alone: tuple[int, ...] = ()
+        """References to a gradient that nobody but the engine holds, counted here."""
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        was_inside, self.is_inside = self.is_inside, True
+        try:
+            return self._run(func, types, args, kwargs or {})
+        except BaseException as error:
+            if not self.met.is_backward:
+                raise
+            self.postpone(error)
+            return self._something(func, args)
+        finally:
+            self.is_inside = was_inside
+
+    def postpone(self, error: BaseException) -> None:
+        """Raise *error* when backward is over; until then nothing is told.
+
+        Raised inside of the engine it would pass torch's guard of our device, which ends the process then.
+        """
+        self.pending = self.pending or error
+
+    def raise_pending(self) -> None:
+        """What happened in the backward that is over."""
+        error, self.pending = self.pending, None
+        if error is not None:
+            raise error
+
+    def _something(self, func: Any, args: Any) -> Any:
+        """Any tensors of the right number: the engine goes on to the end of a backward that has failed."""
+        given = [one for one in args if isinstance(one, torch.Tensor)]
+        like = given[1 if "backward" in func._schema.name and len(given) > 1 else 0]
+        with self.fake:
+            found = [torch.empty_like(like) for _ in func._schema.returns]
+        return found[0] if len(found) == 1 else tuple(found)
+
+    def _run(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        if func.namespace == "prim":
+            return func(*args, **kwargs)
+        if any(kind is not FakeTensor and _wraps(kind) for kind in types):
+            return NotImplemented
+        if func is _ADD and self._is_gradient_alone(args, kwargs):
+            with self.fake:
+                return torch.ops.aten.add_.Tensor(*args)
+        if func in IN_PLACE and self.met.is_backward and IN_PLACE[func].is_meant():
+            func = IN_PLACE[func].func
+        device = kwargs.get("device")
+        if device is not None:
+            device = kwargs["device"] = self.own(device)
+        if kwargs.get("generator") is not None and (
+            device is None or device.type == NAME or FakeTensor in types
+        ):
+            kwargs["generator"] = None
+        if kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
+        is_real = FakeTensor not in types and (device is None or device.type == "cpu")
+        if is_real and not self._is_large(func, args, kwargs):
+            return func(*args, **kwargs)
+        answer = self._answered(func, args, kwargs)
+        if answer is not None:
+            return answer[0]
+        return self._shaped(func, args, kwargs)
+
+    def learn_references(self) -> None:
+        """Count them once, in a backward where two gradients are added that nobody else holds."""
+        leaf = torch.zeros(2, device=self.device, requires_grad=True)
+        twice = leaf * 2
+        self._alone = (-1,)
+        (twice.sin() + twice.cos()).sum().backward()
+
+    def _is_gradient_alone(self, args: Any, kwargs: Any) -> bool:
+        """Whether autograd's engine adds to a gradient of its own: CUDA then adds in place.
+
+        To a subclass of tensors, as fakes are one, the engine adds out of place.
+        """
+        if not self.met.is_backward or torch.is_grad_enabled() or kwargs or not self._alone:
+            return False
+        one, other = args[:2]
+        if not (is_own(one) and is_own(other) and one.shape == other.shape and one.dtype == other.dtype):
+            return False
+        storage = one.untyped_storage()
+        found = (one._use_count(), sys.getrefcount(one), torch._C._storage_Use_Count(storage._cdata))
+        del storage
+        if self._alone == (-1,):
+            self._alone = found
+        return found == self._alone
+
+    def own(self, device: Any) -> torch.device:
+        """The device that stands for it: ours for any ``cuda``."""
+        device = torch.device(device)
+        return self.device if device.type in ("cuda", NAME) else device
+
+    # ---------------------------------------------------------------------------------- real or fake
+
+    def _is_large(self, func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+        if func._schema.name not in _FACTORIES or not args:
+            return False
+        size = args[0] if type(args[0]) in (list, tuple, torch.Size) else args[1] if len(args) > 1 else 0
+        if func._schema.name == "aten::randint":
+            size = next((one for one in args if type(one) in (list, tuple, torch.Size)), ())
+        if type(size) not in (list, tuple, torch.Size):
+            return False
+        count = 1
+        for one in size:
+            count *= one if type(one) is int else 1
+        dtype = kwargs.get("dtype") or torch.get_default_dtype()
+        return count > (_LARGEST_REAL_FLOATS if dtype.is_floating_point else _LARGEST_REAL_INTEGERS)
+
+    def fake_of(self, tensor: Any) -> Any:
+        """A fake of a real tensor of the host, with its shape and nothing of its values."""
+        with self.fake:
+            return self._fake_inside(tensor)
+
+    def _faked(self, value: Any) -> Any:
+        """Arguments with every real tensor as a fake: its value must not be computed with."""
+        if isinstance(value, torch.Tensor):
+            return value if type(value) is FakeTensor else self._fake_inside(value)
+        if type(value) in (list, tuple):
+            return type(value)(self._faked(one) for one in value)
+        return value
+
+    def _fake_inside(self, tensor: Any) -> Any:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+
+    # --------------------------------------------------------------------------- values that nobody has
+
+    def _answered(self, func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any] | None:
+        name = func._schema.name
+        if name in _IN_PLACE_WITHOUT_SHAPES:
+            self.met.operators[name] = self.met.operators.get(name, 0) + 1
+            return (None,)
+        if name == "aten::_local_scalar_dense":
+            return (self._value(args[0]),)
+        if name == "aten::_to_copy" and kwargs.get("device") is not None:
+            source, target = args[0], kwargs["device"]
+            if target.type == "cpu" and is_own(source) and source.numel() <= _LARGEST_ANSWER:
+                dtype = kwargs.get("dtype") or source.dtype
+                self._copied_out(source)
+                return (torch.zeros(source.shape, dtype=dtype),)
+        if name == "aten::copy_" and type(args[0]) is not FakeTensor:
+            self._copied_out(args[1])
+            return (args[0],)
+        if name in ("aten::is_nonzero", "aten::equal"):
+            self.doubts.add(
+                Certainty.ESTIMATE,
+                name,
+                "the values compared are unknown: taken as different",
+                sys._getframe(3),
+            )
+            return (False,)
+        return None
+
+    def _value(self, tensor: Any) -> Any:
+        """What ``.item()`` gives: 0 for numbers, False for a truth."""
+        if tensor.dtype == torch.bool:
+            return False
+        return 0.0 if tensor.is_floating_point() else 0
+
+    def _copied_out(self, tensor: Any) -> None:
+        """A copy to the host of what is not contiguous is gathered on the device first."""
+        if self.listener is not None and is_own(tensor) and not tensor.is_contiguous():
+            n_bytes = tensor.numel() * tensor.element_size()
+            self.listener.works([("taken", n_bytes)], 0, sys._getframe(4))
+
+    # -------------------------------------------------------------------------------------- as shapes
+
+    def _shaped(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        try:
+            with self.fake:
+                out = func(*self._faked(args), **{name: self._faked(one) for name, one in kwargs.items()})
+        except (
+            DataDependentOutputException,
+            DynamicOutputShapeException,
+            UnsupportedOperatorException,
+        ) as error:
+            return self._refused(func, error)
+        if self.pending is None:
+            self._look(func, args, kwargs, out)
+        return out
+
+    def _refused(self, func: Any, error: Exception) -> Any:
+        self.doubts.add(
+            Certainty.CANNOT_TELL,
+            func._schema.name.replace("::", "."),
+            "what comes out of it depends on values that a dry run does not have",
+            sys._getframe(4),
+        )
+        raise error
+
+    def _look(self, func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> None:
+        listener, frame = self.listener, sys._getframe(4)
+        if listener is None:
+            return
+        extra = extra_of(func, args, kwargs, out, self.met)
+        if extra.doubt is not None:
+            self.doubts.add(extra.doubt[0], func._schema.name.replace("::", "."), extra.doubt[1], frame)
+        events = list(_events(extra, out))
+        if events:
+            listener.works(events, extra.perhaps, frame)
+
+
+def _events(extra: Extra, out: Any) -> Iterator[Event]:
+    """What an operator does, in its order: its outputs as storages, and its own memory in bytes."""
+    outs = out if isinstance(out, list | tuple) else (out,)
+    if extra.plan:
+        for kind, value in extra.plan:
+            if kind == "made_as":
+                yield kind, (outs[value[0]].untyped_storage(), value[1])
+            elif kind != "made":
+                yield kind, value
+            elif is_own(outs[value]):
+                yield kind, outs[value].untyped_storage()
+    else:
+        yield from (("taken", n) for n in extra.before)
+        made = [outs[place] for place in extra.order if place < len(outs)] if extra.order else tensors_of(out)
+        yield from (("made", one.untyped_storage()) for one in made if is_own(one))
+        yield from (("taken", n) for n in extra.after)
+    yield from (("kept", n) for n in extra.kept)
+
+
+def is_own(value: Any) -> bool:
+    """Whether it lies on our device."""
+    return type(value) is FakeTensor and value.fake_device.type == NAME
+
+
+def tensors_of(out: Any) -> Iterator[Any]:
+    """The tensors that an operator returned."""
+    if isinstance(out, torch.Tensor):
+        yield out
+    elif type(out) in (tuple, list):
+        for one in out:
+            yield from tensors_of(one)
+
+
+def _wraps(kind: type) -> bool:
+    return getattr(
+        kind, "__torch_dispatch__", None
+    ) is not torch.Tensor.__torch_dispatch__ and not issubclass(kind, torch.nn.Parameter)

@@ -1,0 +1,50 @@
+"""A dry run opens no connection and writes no checkpoint: what would is refused or does nothing."""
+
+import importlib.util
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from vramscope.capture.predicted.shim.patches import Patches
+
+_OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "WANDB_MODE": "disabled",
+}
+
+
+def refuse(patches: Patches) -> None:
+    """Until the patches are undone."""
+    patches.set(socket.socket, "connect", _refused)
+    patches.set(socket.socket, "connect_ex", _refused)
+    patches.set(socket, "create_connection", _refused)
+    patches.set(socket, "getaddrinfo", _refused)
+    for name, value in _OFFLINE.items():
+        patches.then(_restorer(name, os.environ.get(name)))
+        os.environ[name] = value
+    if importlib.util.find_spec("safetensors") is not None:
+        import safetensors.torch
+
+        for name in ("save_file", "save_model"):
+            patches.set(safetensors.torch, name, _nothing)
+
+
+def _refused(*_: Any, **__: Any) -> Any:
+    raise ConnectionError("a dry run opens no connection")
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Saves nothing."""
+
+
+def _restorer(name: str, before: str | None) -> Callable[[], None]:
+    def restore() -> None:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before
+
+    return restore

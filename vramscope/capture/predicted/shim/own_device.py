@@ -1,0 +1,58 @@
+"""A device of our own in a CPU build of torch: its tensors have shapes, and no memory anywhere.
+
+A fake tensor on the device ``cuda`` aborts a process whose torch was built without CUDA. So tensors that a
+program puts on ``cuda`` live on torch's slot for foreign devices, PrivateUse1, with an implementation in
+Python. Registering it lasts as long as the process.
+"""
+
+from functools import cache
+
+import torch
+
+from vramscope.errors import CaptureError
+
+NAME = "gpu"
+
+
+class _Module:
+    """What torch expects of ``torch.<device>``."""
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def is_available(self) -> bool:
+        return True
+
+    def current_device(self) -> int:
+        return 0
+
+    def device_count(self) -> int:
+        return 1
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def manual_seed_all(self, seed: int) -> None:
+        """Random numbers have no values here."""
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.float16, torch.bfloat16]
+
+
+@cache
+def own_device() -> torch.device:
+    """The one device of that kind; registers it on the first call.
+
+    Raises CaptureError where torch is too old, or where something else in this process has the slot.
+    """
+    try:
+        from torch.utils.backend_registration import _setup_privateuseone_for_python_backend as register
+    except ImportError:
+        raise CaptureError(
+            f"a dry run needs torch 2.10 or newer, and this is {torch.__version__}: pip install -U torch"
+        ) from None
+    taken = torch._C._get_privateuse1_backend_name()
+    if taken != "privateuseone":
+        raise CaptureError(f"another device, {taken!r}, has torch's slot for foreign devices in this process")
+    register(rename=NAME, backend_module=_Module())
+    return torch.device(NAME, 0)

@@ -1,0 +1,223 @@
+"""A process in which ``cuda`` is there: what a program asks torch for is answered by the chosen card.
+
+Entered before the program's first tensor and left after its last; everything is put back.
+"""
+
+import functools
+import logging
+from collections.abc import Callable
+from importlib import import_module
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from vramscope.capture.predicted import autocast, state
+from vramscope.capture.predicted.cards import Hardware
+from vramscope.capture.predicted.doubts import Certainty, Doubts
+from vramscope.capture.predicted.mode import DryMode, is_own
+from vramscope.capture.predicted.operators import Met
+from vramscope.capture.predicted.shim import network, replaced, torch_cuda
+from vramscope.capture.predicted.shim.devices import OwnDevices
+from vramscope.capture.predicted.shim.own_device import (
+    NAME,
+    own_device,
+)
+from vramscope.capture.predicted.shim.patches import Patches
+
+_CUDA = torch.device("cuda", 0)
+
+
+@functools.cache
+def _kernels() -> tuple[Any, ...]:
+    """The kernels of our own device; they last as long as the process."""
+    library, everything = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
+    everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    autocast.install(library)
+    replaced.install(library)
+    return library, everything
+
+
+class World:
+    """One dry run's: a context manager that may be entered once."""
+
+    def __init__(self, card: Hardware, memory: torch_cuda.Memory) -> None:
+        self.card = card
+        self.doubts = Doubts()
+        self.met = Met(card)
+        self.mode = DryMode(own_device(), self.doubts, self.met)
+        self._devices = OwnDevices(own_device(), self.doubts)
+        self._memory = memory
+        self._patches = Patches()
+        self.is_entered = False
+
+    def __enter__(self) -> "World":
+        _kernels()
+        self.is_entered = True
+        state.begin(self)
+        for name, value in torch_cuda.answers(self.card, self._memory).items():
+            self._set(torch.cuda, name, value)
+        for home in (torch.cuda.memory, torch.cuda.random):
+            for name, value in torch_cuda.answers(self.card, self._memory).items():
+                if hasattr(home, name):
+                    self._set(home, name, value)
+        self._tensors()
+        self._modules()
+        self._autocast()
+        self._engine()
+        self._programs()
+        self.mode.__enter__()
+        self._devices.__enter__()
+        self.mode.learn_references()
+        self.met.operators.clear()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.is_entered = False
+        self.mode.listener = None
+        self._devices.__exit__(kind, error, trace)
+        self.mode.__exit__(kind, error, trace)
+        self._patches.undo()
+        state.end(self)
+        autocast.casts.clear()
+
+    def _set(self, home: Any, name: str, value: Any) -> None:
+        self._patches.set(home, name, value)
+
+    # ------------------------------------------------------------------------------ what a tensor says
+
+    def _tensors(self) -> None:
+        """Of a tensor on our device the program hears that it lies on ``cuda:0``."""
+        mode, inner = self.mode, FakeTensor.__dict__["device"]
+
+        def device(tensor: Any) -> torch.device:
+            if not mode.is_inside and tensor.fake_device.type == NAME:
+                return _CUDA
+            found: torch.device = inner.fget(tensor)
+            return found
+
+        self._set(FakeTensor, "device", property(device, inner.fset))
+        self._set(FakeTensor, "is_cuda", property(is_own))
+        self._set(FakeTensor, "get_device", lambda tensor: 0 if is_own(tensor) else -1)
+        self._set(FakeTensor, "tolist", lambda tensor: self._zeros(tensor).tolist())
+        self._set(FakeTensor, "numpy", lambda tensor, **_: self._zeros(tensor).numpy())
+        self._set(FakeTensor, "__array__", lambda tensor, *_, **__: self._zeros(tensor).numpy())
+        self._set(FakeTensor, "is_pinned", lambda *_: False)
+        self._set(FakeTensor, "pin_memory", lambda tensor, *_: tensor)
+        self._set(FakeTensor, "record_stream", lambda *_: None)
+        self._set(FakeTensor, "data_ptr", _address)
+        self._set(torch.Tensor, "pin_memory", lambda tensor, *_: tensor)
+
+    def _zeros(self, tensor: Any) -> torch.Tensor:
+        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+
+    # ------------------------------------------------------------------------- parameters and optimizers
+
+    def _modules(self) -> None:
+        """Parameters are fake from the beginning, so that moving a module keeps each what it is."""
+        make = torch.nn.Parameter.__dict__["__new__"]
+        fake_of = self.mode.fake_of
+
+        def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+            if type(data) is torch.Tensor and data.device.type == "cpu":
+                data = fake_of(data)
+            return make.__func__(cls, data, requires_grad)
+
+        self._set(torch.nn.Parameter, "__new__", staticmethod(new))
+        self._set(torch.utils, "swap_tensors", _swap)
+        # Parameters of another type make an optimizer choose its slowest way.
+        for home in ("torch.optim.optimizer", "torch.utils._foreach_utils"):
+            self._append(import_module(home)._foreach_supported_types, FakeTensor)
+
+    def _append(self, kinds: list[Any], kind: Any) -> None:
+        kinds.append(kind)
+        self._patches.then(lambda: kinds.remove(kind))
+
+    # -------------------------------------------------------------------------------------- autocast
+
+    def _autocast(self) -> None:
+        """What the program sets for ``cuda`` holds for our device."""
+        enable, clear = torch.set_autocast_enabled, torch.clear_autocast_cache
+
+        def set_enabled(*args: Any) -> None:
+            enable(*args)
+            if len(args) == 1 or args[0] == "cuda":
+                enable(NAME, args[-1])
+
+        def clear_cache() -> None:
+            clear()
+            autocast.casts.clear()
+
+        self._set(torch, "set_autocast_enabled", set_enabled)
+        self._set(torch, "clear_autocast_cache", clear_cache)
+
+    # --------------------------------------------------------------------------------------- autograd
+
+    def _engine(self) -> None:
+        """Backward on the program's own thread, so that its allocations have a stack."""
+        was_threaded = torch._C._is_multithreading_enabled()
+        torch._C._set_multithreading_enabled(False)
+        self._patches.then(lambda: torch._C._set_multithreading_enabled(was_threaded))
+        for home in (torch.autograd.graph, torch.autograd):
+            self._set(home, "_engine_run_backward", self._backward(home._engine_run_backward))
+        was_lifting = torch._C._only_lift_cpu_tensors()
+        torch._C._set_only_lift_cpu_tensors(True)
+        self._patches.then(lambda: torch._C._set_only_lift_cpu_tensors(was_lifting))
+
+    def _backward(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(run)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return run(*args, **kwargs)
+            finally:
+                self.mode.raise_pending()
+
+        return backward
+
+    # --------------------------------------------------------------------------------- whole programs
+
+    def _programs(self) -> None:
+        """Nothing is compiled, saved or fetched."""
+        network.refuse(self._patches)
+        # Of an operator that fails it writes the whole traceback, though the program may catch the error.
+        log = logging.getLogger("torch._subclasses.fake_tensor")
+        self._patches.then(functools.partial(log.setLevel, log.level))
+        log.setLevel(logging.CRITICAL)
+        # Recurrent layers ask it, and warn where torch has no cuDNN.
+        self._set(torch.backends.cudnn, "is_acceptable", lambda *_: False)
+
+        def compiled(model: Any = None, **_: Any) -> Any:
+            why = "compiled code plans its memory in another way: taken as eager"
+            self.doubts.add(Certainty.ESTIMATE, "torch.compile", why, is_bounded=False)
+            return (lambda function: function) if model is None else model
+
+        self._set(torch, "compile", compiled)
+        self._set(torch.nn.Module, "compile", lambda module, *_, **__: compiled(module) and None)
+        self._set(torch, "save", lambda *_, **__: None)
+        self._set(torch, "Generator", _Generator)
+        self._set(torch.version, "cuda", torch.version.cuda or "13.0")
+
+
+class _Generator(torch.Generator):
+    """A generator of the host, wherever the program wants it."""
+
+    def __new__(cls, *_: Any, **__: Any) -> "_Generator":
+        made: _Generator = super().__new__(cls, "cpu")
+        return made
+
+
+def _address(tensor: Any) -> int:
+    """Another one for each tensor: there is no memory to point to."""
+    return id(tensor)
+
+
+def _swap(first: Any, second: Any) -> None:
+    """``torch.utils.swap_tensors`` without its refusal where somebody has a weak reference."""
+    for name in ("__class__", "__dict__"):
+        kept = getattr(first, name)
+        setattr(first, name, getattr(second, name))
+        setattr(second, name, kept)
+    torch._C._swap_tensor_impl(first, second)

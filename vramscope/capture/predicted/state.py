@@ -1,0 +1,23 @@
+"""The dry run of this process, for kernels that are registered for good."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vramscope.capture.predicted.shim.world import World
+
+_now: "list[World]" = []
+
+
+def state() -> "World":
+    """The one that runs."""
+    return _now[-1]
+
+
+def begin(world: "World") -> None:
+    """From now on it is this one."""
+    _now.append(world)
+
+
+def end(world: "World") -> None:
+    """No longer."""
+    _now.remove(world)

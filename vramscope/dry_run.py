@@ -1,0 +1,248 @@
+"""Will it fit? ``vramscope.predict(train)`` runs a program's own steps dry: no GPU, and nothing computed.
+
+What comes out is an ordinary recording, of source ``predicted``, and an answer about one card.
+"""
+
+import importlib.util
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vramscope.errors import CaptureError, UsageError
+from vramscope.units import format_bytes, parse_bytes
+
+if TYPE_CHECKING:
+    from vramscope.capture.predicted import Predicted
+    from vramscope.capture.predicted.cards import Hardware
+    from vramscope.model.recording import Recording
+
+DEFAULT_CARD = "H100"
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a dry run found."""
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    """What torch takes from the driver, CUDA's own context not included."""
+    phase: str | None
+    """Of the step, at the peak of allocated memory; None outside of every phase."""
+    step: int | None
+    fits: bool | None
+    """None where that cannot be told."""
+    capacity_bytes: int
+    """Of the card, as torch would find it."""
+    context_bytes: int
+    """What CUDA itself takes of it, about."""
+    card: str
+    certainty: str
+    """``checked``, ``estimate`` or ``cannot_tell``: then the peaks are lower bounds."""
+    range_bytes: tuple[int, int | None]
+    """Of the peak of allocated memory; None where there is no upper bound."""
+    reasons: tuple[str, ...]
+    """Why it is not ``checked``, the gravest first."""
+    out_of_memory: str | None
+    """The program's line at which memory runs out."""
+    run: Path
+    """The recording, which every command and page opens."""
+
+    @property
+    def recording(self) -> "Recording":
+        """What was predicted, with every analysis as a method."""
+        from vramscope.loading import load
+
+        return load(self.run).recordings[0]
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that ``vramscope predict --json`` prints."""
+        return {
+            "schema": 1,
+            "peak_allocated_bytes": self.peak_allocated_bytes,
+            "peak_reserved_bytes": self.peak_reserved_bytes,
+            "phase": self.phase,
+            "step": self.step,
+            "fits": self.fits,
+            "capacity_bytes": self.capacity_bytes,
+            "certainty": self.certainty,
+            "reasons": list(self.reasons),
+            "run": str(self.run),
+            "card": self.card,
+            "context_bytes": self.context_bytes,
+            "peak_allocated_range_bytes": list(self.range_bytes),
+            "out_of_memory_at": self.out_of_memory,
+        }
+
+
+def predict(
+    program: Any,
+    *,
+    inputs: Sequence[Any] | None = None,
+    card: str = DEFAULT_CARD,
+    capacity: str | int | None = None,
+    steps: int | None = 3,
+    directory: str | os.PathLike[str] | None = None,
+) -> Prediction:
+    """Predict how much GPU memory a training needs, without a GPU.
+
+    The program runs as it is, but its tensors have shapes and no content. It may say ``cuda`` as if a card
+    were there; torch is as before when it returns.
+
+    Parameters
+    ----------
+    program
+        A function without arguments that builds a model and trains it; or a module, which is then trained
+        by AdamW on the mean of its outputs.
+    inputs
+        For a module: its inputs, each an example tensor or the shape of one in float32.
+    card
+        The card to predict for, by its name: ``"H100"``, ``"A100 40"``, ``"4090"``.
+    capacity
+        The bytes of the card, as a number or as text (``"24GiB"``), instead of what the card has.
+    steps
+        The program is stopped after so many optimizer steps; None lets it run to its end.
+    directory
+        Where the recording goes; without it a new temporary folder.
+
+    Returns
+    -------
+    Prediction
+        Peaks in bytes, whether they fit, how certain that is and why, and where the recording is.
+
+    Raises
+    ------
+    UsageError
+        The card or the capacity is not known, or a module comes without inputs.
+    CaptureError
+        torch is missing or too old for a dry run.
+    """
+    run = dry_run(card, capacity, steps, directory)
+    run.do(_body(program, inputs))
+    return answer(run)
+
+
+class DryRun:
+    """A program in a world of its own, recorded; ``do`` runs it, once."""
+
+    def __init__(self, directory: Path, card: "Hardware", total_bytes: int, steps: int | None) -> None:
+        self.directory = directory
+        self.card = card
+        self.total_bytes = total_bytes
+        self._steps = steps
+        self._capture: Predicted | None = None
+
+    def do(self, body: Callable[[], Any]) -> None:
+        """Run *body* to its end, or as far as the steps and the memory go; raises what else it raises."""
+        from vramscope.capture.predicted import Enough, OutOfMemoryError, Unknown, plan
+        from vramscope.recorder import Recorder, RecorderOptions
+
+        plan.card, plan.capacity_bytes, plan.steps = self.card, self.total_bytes, self._steps
+        recorder = Recorder(RecorderOptions(self.directory, "predicted", None, 64, None), quiet=True)
+        try:
+            with recorder:
+                self._capture = plan.last
+                body()
+        except (Enough, OutOfMemoryError, *Unknown):
+            pass  # what became of it is in the capture
+        finally:
+            if plan.last is not None:
+                plan.last.leave_world()
+            plan.card = None
+            self.directory = recorder.directory
+
+    @property
+    def capture(self) -> "Predicted":
+        """What was recorded; raises CaptureError where the program never began."""
+        if self._capture is None:
+            raise CaptureError("the program ended before it could be run dry")
+        return self._capture
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the card has room for what is reserved at most; None where that cannot be told."""
+        capture = self.capture
+        if capture.ran_out_at is not None:
+            return False
+        low, high = capture.range_bytes
+        if capture.certainty == "cannot_tell" or high is None:
+            return None
+        room = self.total_bytes - self.card.context_bytes
+        return True if capture.peaks["reserved"] + high - low <= room else None
+
+
+def dry_run(
+    card: str, capacity: str | int | None, steps: int | None, directory: str | os.PathLike[str] | None
+) -> DryRun:
+    """A dry run that can be started; raises as ``predict``."""
+    if importlib.util.find_spec("torch") is None:
+        raise CaptureError('a dry run needs torch: pip install "vramscope[torch]"')
+    if steps is not None and steps < 1:
+        raise UsageError("steps: at least 1")
+    hardware, total_bytes = _card(card, capacity)
+    place = (
+        Path(tempfile.mkdtemp(prefix="vramscope-")) / "predicted" if directory is None else Path(directory)
+    )
+    return DryRun(place.absolute(), hardware, total_bytes, steps)
+
+
+def _card(name: str, capacity: str | int | None) -> tuple["Hardware", int]:
+    from vramscope.analysis.fit.cards import card_named
+    from vramscope.capture.predicted.cards import HARDWARE, words
+
+    asked = words(name)
+    hardware = next((one for one in HARDWARE if asked and asked <= words(one.name)), None)
+    known = None if hardware is None else card_named(hardware.name)
+    if hardware is None or known is None:
+        raise UsageError(f"no card {name!r}; there is: {', '.join(one.name for one in HARDWARE)}")
+    try:
+        return hardware, known.total_bytes if capacity is None else parse_bytes(capacity)
+    except ValueError as error:
+        raise UsageError(f"capacity: {error}") from None
+
+
+def _body(program: Any, inputs: Sequence[Any] | None) -> Callable[[], Any]:
+    if not hasattr(program, "named_parameters"):
+        if inputs is not None:
+            raise UsageError("inputs go with a module; a function makes its own")
+        body: Callable[[], Any] = program
+        return body
+    if inputs is None:
+        raise UsageError("a module needs inputs: predict(model, inputs=[(8, 3, 224, 224)])")
+    from vramscope.capture.predicted.module import training_of
+
+    return training_of(program, inputs)
+
+
+def answer(run: DryRun) -> Prediction:
+    """What a dry run that is over has found."""
+    from vramscope.loading import load
+
+    capture = run.capture
+    peak = load(run.directory).recordings[0].peak().allocated
+    return Prediction(
+        peak_allocated_bytes=capture.peaks["allocated"],
+        peak_reserved_bytes=capture.peaks["reserved"],
+        phase=None if peak.phase is None else peak.phase.name.lower(),
+        step=peak.step,
+        fits=run.fits,
+        capacity_bytes=run.total_bytes,
+        context_bytes=run.card.context_bytes,
+        card=run.card.name,
+        certainty=capture.certainty,
+        range_bytes=capture.range_bytes,
+        reasons=capture.reasons,
+        out_of_memory=capture.ran_out_at,
+        run=run.directory,
+    )
+
+
+def sentence(found: Prediction) -> str:
+    """The answer as one line."""
+    verdict = {True: "fits on", False: "does not fit on", None: "may or may not fit on"}[found.fits]
+    allocated, reserved = format_bytes(found.peak_allocated_bytes), format_bytes(found.peak_reserved_bytes)
+    peak = f"{allocated} allocated, {reserved} reserved"
+    at_least = "at least " if found.certainty == "cannot_tell" else ""
+    return f"{verdict} the {found.card} ({format_bytes(found.capacity_bytes)}): {at_least}{peak}"
