@@ -14,6 +14,7 @@ from vramscope.capture.predicted.doubts import own_line
 from vramscope.capture.predicted.mode import Event, is_own
 from vramscope.capture.predicted.shim.world import World
 from vramscope.capture.simulated import Simulated
+from vramscope.capture.simulated.stacks import CallPath
 from vramscope.capture.storages import Life
 from vramscope.model.device import Device
 from vramscope.model.marks import MarkKind
@@ -48,44 +49,48 @@ class _Storages:
         self.live: dict[int, Life] = {}
         self.n_born = 0
         self.n_late = 0
+        self.n_too_deep = 0
         self.quiet = False
         self._capture = capture
 
     def add(self, storage: Any, n_bytes: int) -> Life | None:
-        """A storage that was not known, and that has so many bytes on the card."""
-        if storage._cdata in self.live or not n_bytes:
+        """The life of a storage that was not known and has bytes on the card; None for any other."""
+        if self.knows(storage._cdata) or not n_bytes:
             return None
-        life = Life(storage, self._dead)
+        life = Life(storage, self._capture.died)
         life.cdata, life.n_bytes, life.address = storage._cdata, n_bytes, 0
         self.live[life.cdata] = life
         self.n_born += 1
         return life
 
-    def _dead(self, life: Life) -> None:
-        if not self.quiet and self.live.pop(life.cdata, None) is not None:
-            self._capture.died(life)
+    def knows(self, cdata: int) -> bool:
+        """Whether the storage whose C++ object is at *cdata* now is known."""
+        life = self.live.get(cdata)
+        return life is not None and life() is not None
 
-    def see(self, out: Any, frame: FrameType | None) -> None:
-        """Results of modules are known by their operators."""
+    def see(self, out: Any, frame: FrameType | None) -> int:  # noqa: ARG002 -- as in Storages
+        """Nothing: results of modules are known by their operators."""
+        return 0
 
-    def see_storage(self, storage: Any, frame: FrameType | None) -> None:
-        """A storage whose size may have changed."""
+    def see_storage(self, storage: Any, frame: FrameType | None) -> bool:
+        """Report a changed size of a known storage; returns False, since none is new here."""
         life, n_bytes = self.live.get(storage._cdata), storage.nbytes()
         if life is not None and life.n_bytes != n_bytes:
             life.n_bytes = n_bytes
             self._capture.resized(life, n_bytes, frame)
+        return False
 
     def adopt(self, *, everything: bool) -> None:
-        """There is nothing on a device that did not exist before."""
+        """Nothing: a device that did not exist before holds no storage."""
 
     def enter_thread(self) -> None:
-        """The mode is on already."""
+        """Nothing: the mode is on already."""
 
     def exit_thread(self) -> None:
-        """The mode is taken off with the world."""
+        """Nothing: the mode is taken off with the world."""
 
     def wrap_resize(self) -> None:
-        """Sizes are looked at by ``see_storage``."""
+        """Nothing: ``see_storage`` looks at sizes."""
 
     def unwrap_resize(self) -> None:
         """Nothing was wrapped."""
@@ -104,7 +109,7 @@ class Predicted(Simulated):
         )
         self.devices = (Device(0, "cuda", card.name, plan.capacity_bytes),)
         self._storages = _Storages(self)  # type: ignore[assignment]
-        self._labeller.storage_of = _storage_of
+        self._labeler.storage_of = _storage_of
         self.world = World(card, self)
         self.world.mode.listener = None
         self.oom: OutOfMemory | None = None
@@ -117,6 +122,7 @@ class Predicted(Simulated):
         self._peaks = dict(self.peaks)
         self._optimizer: weakref.ref[Any] | None = None
         self._n_steps = 0
+        self._n_taken = 0
         plan.last = self
 
     # ------------------------------------------------------------------------------- as a Capture
@@ -156,6 +162,7 @@ class Predicted(Simulated):
     def works(self, events: list[Event], perhaps: int, frame: Any) -> None:
         """What an operator takes and gives, in its order."""
         taken: list[Life] = []
+        self._work()  # releases since the last operator
         for kind, value in events:
             if kind in ("made", "made_as"):
                 storage, n_bytes = value if kind == "made_as" else (value, value.nbytes())
@@ -168,23 +175,29 @@ class Predicted(Simulated):
                 life = self._take(value, frame)
                 if kind == "taken":
                     taken.append(life)
+            # At once: an operator must fail where the memory runs out.
+            self._work()
         if perhaps:
             self.most_bytes = max(self.most_bytes, self._allocator.allocated_bytes + perhaps)
         for life in taken:
             self.died(life)
+        self._work()
         if self.oom is not None:
             if self.ran_out_at is None:
                 self.ran_out_at = own_line(frame)
             raise self._error()
 
     def _take(self, n_bytes: int, frame: Any) -> Life:
-        life = Life(_Thing(), None)
-        life.cdata, life.n_bytes, life.address = 0, n_bytes, 0
+        self._n_taken += 1
+        thing = _Thing()
+        life = Life(thing)
+        # No object of torch has a negative address.
+        life.cdata, life.n_bytes, life.address = -self._n_taken, n_bytes, 0
         self.born(life, frame)
         return life
 
-    def _place(self, life: Life, n_bytes: int, stack_id: int) -> None:
-        self._stack_id = stack_id
+    def _malloc(self, life: Life, n_bytes: int, path: CallPath | None) -> None:
+        self._stack_id = stack_id = 0 if path is None else self._walker.stack_id(path)
         try:
             life.address = self._allocator.malloc(n_bytes, stack_id=stack_id)
         except OutOfMemory as error:
@@ -220,6 +233,7 @@ class Predicted(Simulated):
     @property
     def stats(self) -> Mapping[str, int]:
         """By the names of ``torch.cuda.memory_stats()``."""
+        self._work()
         found = {}
         for name, peak in self._peaks.items():
             found[f"{name}_bytes.all.current"] = getattr(self._allocator, f"{name}_bytes")
@@ -228,6 +242,7 @@ class Predicted(Simulated):
 
     def reset_peaks(self) -> None:
         """Peaks begin again at what is there now."""
+        self._work()
         self._peaks = dict.fromkeys(self._peaks, 0)
         self._note_peaks()
 
