@@ -1,18 +1,18 @@
 """Programs whose memory is predicted and measured: small ones of every common kind.
 
-A program is a class with ``model``, ``loss`` and perhaps ``optimizer`` and ``steps``; ``train`` runs it with mixed
-precision, with checkpoints, with both, or with accumulated gradients. They say ``cuda`` and know nothing of
-prediction.
+A program is a class with a model, a loss and perhaps optimizers; ``train`` runs it with mixed precision, with
+checkpoints, with both, or with accumulated gradients. They say ``cuda`` and know nothing of prediction.
 """
 
 import copy
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional as F  # noqa: N812 -- torch's own name for it
 from torch.utils.checkpoint import checkpoint
 
 VARIANTS = ("fp32", "amp", "checkpoint", "amp+checkpoint", "accumulate")
@@ -78,7 +78,7 @@ def noise(*shape: int) -> torch.Tensor:
 
 def mlp(*widths: int, act: type[nn.Module] = nn.ReLU) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for a, b in zip(widths, widths[1:], strict=False):
+    for a, b in pairwise(widths):
         layers += [nn.Linear(a, b), act()]
     return nn.Sequential(*layers[:-1])
 
@@ -538,7 +538,7 @@ class ResidualConv(nn.Module):
 class Resnet(Program):
     def build(self) -> nn.Module:
         widths = (3, 32, 64, 128)
-        blocks = [ResidualConv(a, b, 2) for a, b in zip(widths, widths[1:], strict=False)]
+        blocks = [ResidualConv(a, b, 2) for a, b in pairwise(widths)]
         return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
 
     def loss(self) -> torch.Tensor:

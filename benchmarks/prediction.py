@@ -59,7 +59,8 @@ for program, variant in {runs!r}:
             answer = {ask}
         except Exception as error:
             answer = dict(error=f"{{type(error).__name__}}: {{error}}"[:300])
-        print(json.dumps(dict(program=program, variant=variant, seconds=time.perf_counter() - began, **answer)), flush=True)
+        answer |= dict(program=program, variant=variant, seconds=time.perf_counter() - began)
+        print(json.dumps(answer), flush=True)
         time.sleep(0.2)
         os._exit(0)
     os.waitpid(child, 0)
@@ -103,9 +104,8 @@ def measured(names: list[str], variants: list[str]) -> tuple[list[Result], list[
     for key in runs:
         one, other = dry.get(key, {"error": "no answer"}), genuine.get(key, {"error": "no answer"})
         if "error" in one or "error" in other:
-            failed.append(
-                f"{key[0]}, {key[1]}: predicted {one.get('error', 'fine')}; genuine {other.get('error', 'fine')}"
-            )
+            said = f"predicted {one.get('error', 'fine')}; genuine {other.get('error', 'fine')}"
+            failed.append(f"{key[0]}, {key[1]}: {said}")
             continue
         results.append(
             Result(
@@ -139,9 +139,8 @@ def page(title: str, results: list[Result], failed: list[str]) -> str:
     for certainty in ("checked", "estimate", "cannot_tell"):
         chosen = [one for one in results if one.certainty == certainty]
         for place, quantity in enumerate(("allocated", "reserved") if chosen else ()):
-            lines.append(
-                f"| {certainty} | {len(chosen)} | {quantity} | {quantiles([one.off(place) for one in chosen])} |"
-            )
+            found = quantiles([one.off(place) for one in chosen])
+            lines.append(f"| {certainty} | {len(chosen)} | {quantity} | {found} |")
     lines += [
         "",
         "| program | variant | certainty | genuine MiB | off | genuine reserved | off | s |",
@@ -149,8 +148,8 @@ def page(title: str, results: list[Result], failed: list[str]) -> str:
     ]
     for one in results:
         lines.append(
-            f"| {one.program} | {one.variant} | {one.certainty} | {one.genuine[0] / mib:.1f} | {one.off(0):+.3f} % | "
-            f"{one.genuine[1] / mib:.0f} | {one.off(1):+.3f} % | {one.seconds:.1f} |"
+            f"| {one.program} | {one.variant} | {one.certainty} | {one.genuine[0] / mib:.1f} | "
+            f"{one.off(0):+.3f} % | {one.genuine[1] / mib:.0f} | {one.off(1):+.3f} % | {one.seconds:.1f} |"
         )
     if failed:
         lines += ["", "Not compared:", "", *(f"- {text}" for text in failed)]

@@ -166,7 +166,7 @@ class Predicted(Simulated):
         for kind, value in events:
             if kind in ("made", "made_as"):
                 storage, n_bytes = value if kind == "made_as" else (value, value.nbytes())
-                born = self._storages.add(storage, n_bytes)  # type: ignore[call-arg, attr-defined]
+                born = self._storages.add(storage, n_bytes)  # type: ignore[attr-defined]
                 if born is not None:
                     self.born(born, frame)
             elif kind == "given":

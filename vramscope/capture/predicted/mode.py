@@ -178,7 +178,7 @@ class DryMode(TorchDispatchMode):
     def _is_large(self, func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
         if func._schema.name not in _FACTORIES or not args:
             return False
-        size = args[0] if type(args[0]) in (list, tuple, torch.Size) else args[1] if len(args) > 1 else 0
+        size: Any = args[0] if type(args[0]) in (list, tuple, torch.Size) else args[1] if len(args) > 1 else 0
         if func._schema.name == "aten::randint":
             size = next((one for one in args if type(one) in (list, tuple, torch.Size)), ())
         if type(size) not in (list, tuple, torch.Size):

@@ -1,5 +1,6 @@
 """A dry run opens no connection and writes no checkpoint: what would is refused or does nothing."""
 
+import importlib
 import importlib.util
 import os
 import socket
@@ -26,10 +27,9 @@ def refuse(patches: Patches) -> None:
         patches.then(_restorer(name, os.environ.get(name)))
         os.environ[name] = value
     if importlib.util.find_spec("safetensors") is not None:
-        import safetensors.torch
-
+        home = importlib.import_module("safetensors.torch")
         for name in ("save_file", "save_model"):
-            patches.set(safetensors.torch, name, _nothing)
+            patches.set(home, name, _nothing)
 
 
 def _refused(*_: Any, **__: Any) -> Any:

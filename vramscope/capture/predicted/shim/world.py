@@ -194,11 +194,25 @@ class World:
             self.doubts.add(Certainty.ESTIMATE, "torch.compile", why, is_bounded=False)
             return (lambda function: function) if model is None else model
 
+        for kind in (torch.nn.TransformerEncoderLayer, torch.nn.MultiheadAttention):
+            self._set(kind, "forward", self._fused(kind.forward))
         self._set(torch, "compile", compiled)
         self._set(torch.nn.Module, "compile", lambda module, *_, **__: compiled(module) and None)
         self._set(torch, "save", lambda *_, **__: None)
         self._set(torch, "Generator", _Generator)
         self._set(torch.version, "cuda", torch.version.cuda or "13.0")
+
+    def _fused(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """A layer that CUDA runs as one operator where nothing is trained."""
+
+        @functools.wraps(forward)
+        def run(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if not (module.training or torch.is_grad_enabled()):
+                why = "one operator on CUDA where nothing is trained: taken as its parts"
+                self.doubts.add(Certainty.ESTIMATE, type(module).__name__, why, is_bounded=False)
+            return forward(module, *args, **kwargs)
+
+        return run
 
 
 class _Generator(torch.Generator):
