@@ -15,11 +15,7 @@ READY := $(VENV)/.vramscope-ready
 TOOLS := $(VENV)/.vramscope-tools
 
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
-.PHONY: help setup demo test check bench bench-dashboard bench-live bench-leaks bench-damage bench-overhead bench-soak bench-strategies soak-threads standin test-standin format browser allocator
-=======
-.PHONY: help setup demo test check bench bench-dashboard bench-live bench-leaks bench-overhead bench-predict standin test-standin format browser allocator
->>>>>>> predict
+.PHONY: help setup demo test check bench bench-dashboard bench-live bench-leaks bench-damage bench-overhead bench-predict bench-soak bench-strategies soak-threads standin test-standin format browser allocator
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,10 +86,7 @@ bench-predict: $(TOOLS) allocator  ## predictions against torch's genuine alloca
 standin: $(TOOLS)  ## torch's genuine CUDA allocator without a GPU, for the tests marked standin (0.5 GB)
 	$(BIN)/python tests/standin/build.py --torch $(TORCH)
 
-test-bench-predict: $(TOOLS) allocator  ## predictions against torch's genuine allocator, into benchmarks/PREDICTION.md
-	$(BIN)/python benchmarks/prediction.py --out benchmarks/PREDICTION.md $(BENCH)
-
-standin: $(TOOLS)  ## the CUDA tests on the genuine allocators of several versions of torch
+test-standin: $(TOOLS)  ## the CUDA tests on the genuine allocators of several versions of torch
 	for torch in $(TORCHES); do \
 	  $(BIN)/python tests/standin/build.py --torch $$torch && STANDIN_TORCH=$$torch $(BIN)/pytest -q -m standin || exit 1; \
 	done

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812 -- torch's own name for it
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 VARIANTS = ("fp32", "amp", "checkpoint", "amp+checkpoint", "accumulate")

@@ -14,7 +14,7 @@ import torch
 
 from vramscope.capture import Failed, Options, Sink, Source, hooks
 from vramscope.capture.allocator_settings import allocator_conf
-from vramscope.capture.devices import device_at, ordinal
+from vramscope.capture.cuda.devices import device_at, ordinal
 from vramscope.capture.log import MarkRow, marks_table
 from vramscope.capture.samples import Sampler
 from vramscope.model.codes import NoteCode

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Declare the options of the command."""
     parser.usage = (
         "vramscope predict [options] SCRIPT [ARGUMENTS…]  |  vramscope predict [options] -m MODULE …"
     )
@@ -30,6 +31,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
+    """Run the program dry and print what it would need; return the exit code."""
     from vramscope.commands import _script
     from vramscope.commands._document import print_terminal
     from vramscope.dry_run import answer, dry_run

@@ -19,11 +19,11 @@ from vramscope.capture import Failed, Options, Sink, Source, hooks
 from vramscope.capture.allocator_settings import allocator_conf
 from vramscope.capture.cuda import history, oom
 from vramscope.capture.cuda.device_log import DeviceLog, HookRecords
+from vramscope.capture.cuda.devices import device_at, ordinal
 from vramscope.capture.cuda.history import RawReading
 from vramscope.capture.cuda.instants import UNCOUNTED
 from vramscope.capture.cuda.reading import Reading, StackLog
 from vramscope.capture.cuda.shared_history import HistoryInterceptor
-from vramscope.capture.devices import device_at, ordinal
 from vramscope.capture.holders.growth_watch import Watch
 from vramscope.capture.hooks.modules import ModuleLog
 from vramscope.capture.labels import Labeler

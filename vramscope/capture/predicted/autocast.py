@@ -38,7 +38,7 @@ class Policy(NamedTuple):
 
 @cache
 def policies() -> tuple[Policy, ...]:
-    """Of every operator that autocast changes on CUDA; raises CaptureError where torch brings no list."""
+    """The policy of every operator that autocast changes on CUDA; raises CaptureError without its list."""
     header = Path(torch.__file__).parent / _HEADER
     try:
         text = header.read_text(encoding="utf-8").replace("\\\n", " ")

@@ -75,11 +75,11 @@ class Doubts:
 
     @property
     def certainty(self) -> Certainty:
-        """The worst."""
+        """The worst certainty of all doubts."""
         return max((doubt.certainty for doubt in self._found.values()), default=Certainty.CHECKED)
 
     def all(self) -> tuple[Doubt, ...]:
-        """The gravest first."""
+        """All doubts, the gravest first."""
         return tuple(sorted(self._found.values(), key=lambda doubt: -doubt.certainty))
 
 

@@ -42,7 +42,7 @@ def is_ready() -> bool:
     return plan.card is not None
 
 
-class _Storages:
+class _OwnStorages:
     """Storages on our own device, told by the mode: nothing is looked for, so nothing is late."""
 
     def __init__(self, capture: "Predicted") -> None:
@@ -108,7 +108,7 @@ class Predicted(Simulated):
             max(plan.capacity_bytes - card.context_bytes, 1) if plan.capacity_bytes else None
         )
         self.devices = (Device(0, "cuda", card.name, plan.capacity_bytes),)
-        self._storages = _Storages(self)  # type: ignore[assignment]
+        self._storages = _OwnStorages(self)  # type: ignore[assignment]
         self._labeler.storage_of = _storage_of
         self.world = World(card, self)
         self.world.mode.listener = None
@@ -128,6 +128,7 @@ class Predicted(Simulated):
     # ------------------------------------------------------------------------------- as a Capture
 
     def enter_thread(self) -> None:
+        """Observe the calling thread, and enter the world of the dry run at the first call."""
         super().enter_thread()
         if self.world.mode.listener is None:
             self.world.__enter__()
@@ -153,7 +154,7 @@ class Predicted(Simulated):
 
     @property
     def range_bytes(self) -> tuple[int, int | None]:
-        """Of the peak of allocated memory; without an upper bound where nothing bounds it."""
+        """The bounds of the peak of allocated memory in bytes; None where nothing bounds it above."""
         low = self.peaks["allocated"]
         return low, max(low, self.most_bytes) if self.world.doubts.is_bounded else None
 
@@ -227,12 +228,12 @@ class Predicted(Simulated):
 
     @property
     def capacity_bytes(self) -> int:
-        """Of the card, contexts included."""
+        """The memory of the card in bytes, CUDA's context included."""
         return self.total_bytes or 80 << 30
 
     @property
     def stats(self) -> Mapping[str, int]:
-        """By the names of ``torch.cuda.memory_stats()``."""
+        """The counters by the names of ``torch.cuda.memory_stats()``."""
         self._work()
         found = {}
         for name, peak in self._peaks.items():

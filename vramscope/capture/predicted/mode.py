@@ -51,7 +51,7 @@ _IN_PLACE_WITHOUT_SHAPES = frozenset({"aten::_fused_sgd_", "aten::_fused_adagrad
 _ADD = torch.ops.aten.add.Tensor
 
 
-class Listener(Protocol):
+class MemoryListener(Protocol):
     """Told about the memory of the device, in the order of events."""
 
     def works(self, events: list[Event], perhaps: int, frame: Any) -> None:
@@ -67,7 +67,7 @@ class DryMode(TorchDispatchMode):
         self.device = device
         self.doubts = doubts
         self.met = met
-        self.listener: Listener | None = None
+        self.listener: MemoryListener | None = None
         # Without a formula for its shapes an operator would be run on real zeros of our device, which ends
         # the process: it is refused instead.
         self.fake = FakeTensorMode(allow_non_fake_inputs=True, allow_fallback_kernels=False)
@@ -82,6 +82,7 @@ class DryMode(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
+        """Whether torch.compile leaves this mode out of what it compiles: yes."""
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

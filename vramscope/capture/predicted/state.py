@@ -19,5 +19,5 @@ def begin(world: "World") -> None:
 
 
 def end(world: "World") -> None:
-    """No longer."""
+    """Declare that the world is left."""
     _now.remove(world)

@@ -4,7 +4,7 @@ from typing import Any
 
 
 def n_bytes(tensor: Any) -> int:
-    """Of all elements, each counted once for every place it has."""
+    """The bytes of all elements, each counted once for every place it has."""
     return int(tensor.numel() * tensor.element_size())
 
 

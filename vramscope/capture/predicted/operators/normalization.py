@@ -1,4 +1,4 @@
-"""Softmax and normalization."""
+"""Memory of softmax and of the normalizations."""
 
 from typing import Any
 

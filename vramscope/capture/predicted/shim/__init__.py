@@ -1,1 +1,1 @@
-"""TODO package."""
+"""The world that a program meets in a dry run: ``torch.cuda``, the network and files as it expects them."""

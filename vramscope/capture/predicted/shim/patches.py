@@ -30,6 +30,6 @@ class Patches:
         self._undo.append(undo)
 
     def undo(self) -> None:
-        """Put everything back."""
+        """Put every replaced name back."""
         while self._undo:
             self._undo.pop()()

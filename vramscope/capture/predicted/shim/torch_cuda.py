@@ -13,16 +13,16 @@ import torch
 from vramscope.capture.predicted.cards import Hardware
 
 
-class Memory(Protocol):
+class CardMemory(Protocol):
     """What the allocator's model can be asked."""
 
     @property
     def stats(self) -> Mapping[str, int]:
-        """By the names of ``torch.cuda.memory_stats()``."""
+        """The counters by the names of ``torch.cuda.memory_stats()``."""
 
     @property
     def capacity_bytes(self) -> int:
-        """Of the card."""
+        """The memory of the card in bytes."""
 
     def reset_peaks(self) -> None:
         """Peaks begin again at what is there now."""
@@ -31,7 +31,7 @@ class Memory(Protocol):
         """Everything unused goes back to the driver."""
 
 
-class Stream:
+class IdleStream:
     """A stream of a card that runs nothing: work is over as soon as it is asked for."""
 
     device_index = 0
@@ -42,37 +42,53 @@ class Stream:
     def __init__(self, *_: Any, **__: Any) -> None:
         self.device = torch.device("cuda", 0)
 
-    def wait_stream(self, stream: Any) -> None: ...
-    def wait_event(self, event: Any) -> None: ...
-    def synchronize(self) -> None: ...
+    def wait_stream(self, stream: Any) -> None:
+        """Does nothing: all work of the other stream is over."""
+
+    def wait_event(self, event: Any) -> None:
+        """Does nothing: the event has passed."""
+
+    def synchronize(self) -> None:
+        """Does nothing: all work is over."""
+
     def record_event(self, event: Any = None) -> Any:
-        return event or Event()
+        """Returns *event*, or a new one; it has passed."""
+        return event or IdleEvent()
 
     def query(self) -> bool:
+        """Whether all work is over, which it always is."""
         return True
 
-    def __enter__(self) -> "Stream":
+    def __enter__(self) -> "IdleStream":
         return self
 
     def __exit__(self, *_: object) -> None: ...
 
 
-class Event:
+class IdleEvent:
     """An event that has happened."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
-    def record(self, stream: Any = None) -> None: ...
-    def wait(self, stream: Any = None) -> None: ...
-    def synchronize(self) -> None: ...
+    def record(self, stream: Any = None) -> None:
+        """Does nothing: the event has passed."""
+
+    def wait(self, stream: Any = None) -> None:
+        """Does nothing: the event has passed."""
+
+    def synchronize(self) -> None:
+        """Does nothing: all work is over."""
+
     def query(self) -> bool:
+        """Whether all work is over, which it always is."""
         return True
 
     def elapsed_time(self, _end: Any) -> float:
+        """The milliseconds between two events: always 0."""
         return 1.0
 
 
 class Properties:
-    """As ``torch.cuda.get_device_properties()``."""
+    """The answer of ``torch.cuda.get_device_properties()``."""
 
     def __init__(self, card: Hardware, total_memory: int) -> None:
         self.name = f"NVIDIA {card.name}"
@@ -103,7 +119,7 @@ class _Runtime:
         return lambda *_, **__: 0
 
 
-def answers(card: Hardware, memory: Memory) -> dict[str, Any]:
+def answers(card: Hardware, memory: CardMemory) -> dict[str, Any]:
     """What to put into ``torch.cuda``, by name."""
     properties = Properties(card, memory.capacity_bytes)
 
@@ -126,7 +142,7 @@ def answers(card: Hardware, memory: Memory) -> dict[str, Any]:
         "device_count": lambda: 1,
         "current_device": lambda: 0,
         "set_device": none,
-        "device": _Device,
+        "device": _DeviceGuard,
         "device_of": _nothing,
         "synchronize": none,
         "ipc_collect": none,
@@ -138,12 +154,12 @@ def answers(card: Hardware, memory: Memory) -> dict[str, Any]:
         "get_arch_list": lambda: [f"sm_{card.capability[0]}{card.capability[1]}"],
         "can_device_access_peer": lambda *_: False,
         "cudart": _Runtime,
-        "Stream": Stream,
-        "Event": Event,
+        "Stream": IdleStream,
+        "Event": IdleEvent,
         "stream": _nothing,
         "set_stream": none,
-        "current_stream": Stream,
-        "default_stream": Stream,
+        "current_stream": IdleStream,
+        "default_stream": IdleStream,
         "utilization": lambda *_: 0,
         "memory_usage": lambda *_: 0,
         "manual_seed": none,
@@ -173,7 +189,7 @@ def answers(card: Hardware, memory: Memory) -> dict[str, Any]:
     }
 
 
-class _Device:
+class _DeviceGuard:
     """``with torch.cuda.device(0):``"""
 
     def __init__(self, _device: Any) -> None:

@@ -42,7 +42,7 @@ def _kernels() -> tuple[Any, ...]:
 class World:
     """One dry run's: a context manager that may be entered once."""
 
-    def __init__(self, card: Hardware, memory: torch_cuda.Memory) -> None:
+    def __init__(self, card: Hardware, memory: torch_cuda.CardMemory) -> None:
         self.card = card
         self.doubts = Doubts()
         self.met = Met(card)
@@ -90,7 +90,7 @@ class World:
     # ------------------------------------------------------------------------------ what a tensor says
 
     def _tensors(self) -> None:
-        """Of a tensor on our device the program hears that it lies on ``cuda:0``."""
+        """Makes a tensor on our device report that it lies on ``cuda:0``."""
         mode, inner = self.mode, FakeTensor.__dict__["device"]
 
         def device(tensor: Any) -> torch.device:
