@@ -26,7 +26,7 @@ def view_of(data: Data) -> View:
     try:
         return data.view(restore(request.args.to_dict()))
     except VramscopeError:
-        abort(404, "There is no such run, or it no longer exists.")
+        abort(404, "This run does not exist, or no longer exists.")
 
 
 def number(name: str, least: float, most: float) -> float:

@@ -100,7 +100,7 @@ def _page(found: "Prediction") -> Iterator["Block"]:
     words = {
         "checked": "checked: every operator met is one whose memory on CUDA is known and tested",
         "estimate": "an estimate, because:",
-        "cannot_tell": "cannot be told exactly, the figures are lower bounds, because:",
+        "cannot_tell": "not known exactly; the figures are lower bounds, because:",
     }
     yield Text(words[found.certainty], "plain" if found.certainty == "checked" else "warning")
     for reason in found.reasons[:8]:

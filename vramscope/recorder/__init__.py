@@ -236,24 +236,39 @@ class Recorder:
         return recorded(self, function)
 
     def phase(self, name: str) -> "_NamedPhase":
-        """Name a part of the program: ``with recorder.phase("loss"):``.
+        """Name a stretch of the program: ``with recorder.phase("augment"):``.
 
         Parameters
         ----------
         name
-            Any text. The names of vramscope's own phases (``forward``, ``loss``, ``data`` …) keep their
-            meaning.
+            ``forward``, ``backward``, ``optimizer``, ``recompute``, ``eval``, ``zero_grad``, ``data`` and
+            ``loss`` are the phases that vramscope knows; any other is one of your own.
+
+        Returns
+        -------
+        context manager
+            The phase lasts as long as its block. Inside of another phase it overrides that.
         """
         return _NamedPhase(self, name)
 
     @untraced
     def step(self) -> None:
-        """Mark the end of a training step; once it is called, only these marks count as steps."""
+        """End a training step here.
+
+        Without a call a step ends where the last optimizer of its cycle has stepped. If there is one call,
+        calls alone end steps.
+        """
         self._mark(MarkKind.STEP)
 
     @untraced
     def mark(self, name: str) -> None:
-        """Mark this moment of the recording with *name*."""
+        """Put a named mark on the timeline at this moment.
+
+        Parameters
+        ----------
+        name
+            What the timeline shows.
+        """
         self._mark(MarkKind.MARK, name=_as_text(name))
 
     def load(self) -> "Run":

@@ -60,7 +60,7 @@ _ADVICE = {
     Cause.OTHER_STREAM: "Memory of one stream serves no other: fewer side streams, or frees that wait less",
     Cause.SIZE_CLASS: "torch keeps requests up to 1 MiB and larger ones in separate segments; empty_cache() "
     "gives back only segments that are wholly free",
-    Cause.NON_TORCH_GROWTH: "Libraries, NCCL buffers or raw cudaMalloc: the waterfall tells since when",
+    Cause.NON_TORCH_GROWTH: "Libraries, NCCL buffers or raw cudaMalloc: the waterfall shows since when",
     Cause.LIMIT: "Raise the fraction in set_per_process_memory_fraction, or shrink what is allocated",
     Cause.UNKNOWN: "Look for set_per_process_memory_fraction in the program, and for others in nvidia-smi",
 }
