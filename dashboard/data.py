@@ -168,7 +168,8 @@ class Data:
         if path is None or not path.exists():
             self._forget(name)
             raise UnknownNameError(
-                "This folder has no run of that name: it was moved or deleted, or the link belongs to another folder."
+                "This folder has no run of that name: it was moved or deleted, "
+                "or the link belongs to another folder."
             )
         return path
 
