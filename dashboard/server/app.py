@@ -8,6 +8,7 @@ from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_u
 from dash.exceptions import PreventUpdate
 
 from vramscope.errors import UnknownNameError, VramscopeError
+from vramscope.model.codes import NoteCode
 from vramscope.model.recording import Outcome
 
 from ..address import UNZOOMED, Address, parse, restore
@@ -297,7 +298,7 @@ def _standing(data: Data, address: Address) -> Standing | None:
     stalled_s = data.stalled_s(address.run)
     if stalled_s:
         state["stalled"] = stalled_s
-    stopped = next((note.text for note in view.recording.notes if note.code == "stopped"), "")
+    stopped = next((note.text for note in view.recording.notes if note.code == NoteCode.STOPPED), "")
     if stopped:
         state["stopped"] = stopped
     if data.is_other(address.run):

@@ -9,7 +9,12 @@ torch = pytest.importorskip("torch")
 
 from vramscope.dry_run import Prediction, predict  # noqa: E402
 
-pytestmark = pytest.mark.standin
+pytestmark = [
+    pytest.mark.standin,
+    pytest.mark.skip(
+        reason="the stand-in gives every thread the same cuBLAS handle, which hides the workspace of backward on its own thread"
+    ),
+]
 
 MODEL = """
 import math, torch

@@ -47,7 +47,7 @@ _OURSELVES = re.compile(
     r"(?:^|/)vramscope/(?!commands/_demo_train\.py$)"
     r"(?:(?:allocator|analysis|capture|commands|conversion_cache|export|formats|integrations|model|predict"
     r"|recorder|store)/"
-    r"|(?:__init__|__main__|_version|alarm|cli|errors|load|loading|predict|record|recorder|registry"
+    r"|(?:__init__|__main__|_version|alarm|cli|dry_run|errors|load|loading|predict|record|recorder|registry|results"
     r"|this_process|undisturbed|units|wrapping)\.py$)"
 )
 _TORCH = re.compile(

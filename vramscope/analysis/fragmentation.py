@@ -198,9 +198,9 @@ def _unusable(found: Fragmentation, reserved: int) -> Finding:
     own = found.pinned_by
     frame = own.frame if own and not own.is_library else None
     return Finding(
-        kind="fragmentation",
+        kind=FindingKind.FRAGMENTATION,
         # With room left, the driver serves what these pieces cannot: they cost nothing yet.
-        severity="warning" if found.is_short else "info",
+        severity=Severity.WARNING if found.is_short else Severity.INFO,
         claim=claim,
         file=frame.file if frame else None,
         line=frame.line if frame else None,

@@ -11,6 +11,7 @@ from vramscope.analysis.categories import Assigned, assign
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
 from vramscope.analysis.step_and_phase import phases_of, steps_of
 from vramscope.analysis.strategies.gradients import is_bucket
+from vramscope.model.codes import FindingKind, Severity
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Category, Phase, Phases
 from vramscope.model.recording import Recording
@@ -56,6 +57,8 @@ def gradient_storage(recording: Recording) -> GradientStorage:
 
 
 def _is_certain(recording: Recording, found: Allocations, assigned: Assigned) -> NDArray[Any]:
+    if not len(recording.phases) or not len(recording.trace):
+        return np.zeros(len(found), bool)
     is_known = (assigned.category == Category.GRADIENT) & (assigned.label >= 0)
     phase_at = phases_of(recording.phases, len(recording.trace) + 1)
     born_in = phase_at[np.maximum(found.alloc_event, 0)]
@@ -132,8 +135,8 @@ def findings(found: GradientStorage) -> list[Finding]:
     if found.kept_bytes >= _LEAST_BYTES:
         said.append(
             Finding(
-                kind="gradients_kept",
-                severity="info",
+                kind=FindingKind.GRADIENTS_KEPT,
+                severity=Severity.INFO,
                 claim=f"{format_bytes(found.kept_bytes)} of gradients stay allocated from one step to the "
                 f"next, through forward, in {found.n_steps:,} steps",
                 n_bytes=found.kept_bytes,
@@ -146,8 +149,8 @@ def findings(found: GradientStorage) -> list[Finding]:
         buckets = format_bytes(found.bucket_bytes)
         said.append(
             Finding(
-                kind="gradient_copies",
-                severity="info",
+                kind=FindingKind.GRADIENT_COPIES,
+                severity=Severity.INFO,
                 claim=f"{format_bytes(found.copied_bytes)} of gradients are there a second time in the "
                 f"{buckets} of DistributedDataParallel's buckets",
                 n_bytes=found.copied_bytes,

@@ -15,7 +15,7 @@ from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.step_and_phase import phases_of, steps_of
 from vramscope.analysis.timeline import timeline
-from vramscope.model.codes import Severity
+from vramscope.model.codes import FindingKind, Severity
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
@@ -170,7 +170,9 @@ def findings(found: Scaling) -> list[Finding]:
             "torch.nn.functional.scaled_dot_product_attention does not keep its scores"
         )
         result.append(
-            _finding("quadratic_memory", what, found, found.quadratic, found.quadratic_bytes, advice)
+            _finding(
+                FindingKind.QUADRATIC_MEMORY, what, found, found.quadratic, found.quadratic_bytes, advice
+            )
         )
     if found.linear_bytes >= _LEAST_DOMINATING * found.peak_bytes > 0:
         share = 100 * found.linear_bytes / found.peak_bytes
@@ -179,7 +181,8 @@ def findings(found: Scaling) -> list[Finding]:
             f"step is given does"
         )
         advice = "smaller batches with gradient accumulation, or activation checkpointing: see vramscope fit"
-        result.append(_finding("batch_dominates", what, found, found.linear, found.linear_bytes, advice))
+        kind = FindingKind.BATCH_DOMINATES
+        result.append(_finding(kind, what, found, found.linear, found.linear_bytes, advice))
     return result
 
 

@@ -87,7 +87,7 @@ class Summary:
     @property
     def gaps(self) -> int:
         """The number of gaps in which events are missing."""
-        return sum(note.code == "gap" for note in self.recording.notes)
+        return sum(note.code == NoteCode.GAP for note in self.recording.notes)
 
 
 def summarize(recording: Recording) -> Summary:

@@ -59,6 +59,10 @@ class WhenTorch(MetaPathFinder):
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module
             run(module)
+            # torch is whole, but still marked as importing: a thread of the recorder that imports it would
+            # wait for this one, which waits for the recorder.
+            if module.__spec__ is not None:
+                module.__spec__._initializing = False  # type: ignore[attr-defined]
             self._begin()
 
         loader.exec_module = exec_module

@@ -220,6 +220,10 @@ class Severity(Code):
 class FindingKind(Code):
     """What a finding is about; analyses of other distributions may add their own kinds."""
 
+    GRADIENTS_KEPT = "gradients_kept"
+    """Gradients stay allocated from one step to the next, and no step needs them."""
+    GRADIENT_COPIES = "gradient_copies"
+    """Gradients are alive a second time in the buckets of DistributedDataParallel."""
     BATCH_DOMINATES = "batch_dominates"
     """Most of the peak grows with what a step is given."""
     CACHE_GROWTH = "cache_growth"

@@ -108,7 +108,7 @@ class Recording(Questions):
         --------
         >>> import vramscope
         >>> (recording,) = vramscope.load("sample_traces/gan-retain-graph").recordings
-        >>> [(finding.kind, finding.cause, finding.holder) for finding in recording.findings()]
+        >>> [(str(finding.kind), str(finding.cause), finding.holder) for finding in recording.findings()]
         [('leak', 'retain_graph', 'history')]
         """
         # Late: the analyses depend on the model.

@@ -420,7 +420,7 @@ class Recorder:
             return
         for note in capture.notes():
             self._writer.note(note)
-            if note.code == "nothing_seen":
+            if note.code == NoteCode.NOTHING_SEEN:
                 self._print(note.text)
         if self._n_too_deep:
             text = "marks of the program had no room below Python's recursion limit, and are missing"
