@@ -12,7 +12,7 @@ from vramscope.dry_run import Prediction, predict  # noqa: E402
 pytestmark = [
     pytest.mark.standin,
     pytest.mark.skip(
-        reason="the stand-in gives every thread the same cuBLAS handle, which hides the workspace of backward on its own thread"
+        reason="every thread of the stand-in has the same cuBLAS handle, which hides a workspace"
     ),
 ]
 
