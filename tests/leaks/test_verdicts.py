@@ -54,7 +54,7 @@ def recorded(path, program):
 
 
 def as_file(recording):
-    """As a snapshot has it: no word about the program."""
+    """The recording without marks, steps and phases, which a snapshot does not have."""
     nothing = {"steps": Steps.of(), "phases": Phases.of(), "marks": Marks.of(), "labels": Labels.of()}
     return replace(recording, source="snapshot", **nothing)
 

@@ -87,7 +87,7 @@ def half_with_evaluation() -> None:
 
 
 def closure() -> None:
-    """As Lightning does it: the optimizer calls forward and backward."""
+    """Train with a closure, as Lightning does: the optimizer calls forward and backward."""
     model = Model().cuda()
     optimizer = torch.optim.Adam(model.parameters())
 
@@ -110,7 +110,7 @@ def recorded(folder: Path, name: str) -> None:
 
 
 def snapshot(context: str, folder: Path, name: str) -> None:
-    """With *context* ``alloc`` torch keeps no stacks for frees."""
+    """Record the history; with *context* ``alloc`` torch keeps no stacks for frees."""
     torch.cuda.memory._record_memory_history(context=context, stacks="python")
     PROGRAMS[name]()
     torch.cuda.memory._dump_snapshot(str(folder / f"{name}-{context}.pickle"))

@@ -231,7 +231,7 @@ def test_a_cycle_dies_when_the_collector_finds_it(recorded):
 
 def test_a_program_near_the_recursion_limit_goes_on_and_the_recording_too(recorded):
     def deep(n):
-        """As deep as Python lets it go, an operator at every depth."""
+        """Recurse as deep as Python allows, with an operator at every depth."""
         made = torch.ones(8)
         return deep(n + 1) if n < 10**6 else made
 

@@ -406,7 +406,7 @@ def test_info_in_words_names_versions_and_counts(monkeypatch, capsys):
 
 
 def in_module(path: str, recording: Recording) -> Recording:
-    """As if a module of that path had been running all the time."""
+    """The recording with a module of that path running all the time."""
     marks = Marks.of(kind=[MarkKind.MODULE], event=[0], name=[1], names=("", path))
     return replace(recording, marks=marks)
 

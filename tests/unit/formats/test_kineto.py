@@ -275,7 +275,7 @@ def test_a_real_trace_is_at_each_event_where_the_event_says():
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_a_bare_list_of_events_is_a_trace_too(tmp_path: Path, pack: Any) -> None:
-    """As people save it who cut the events out of a trace; Chrome opens both."""
+    """A bare list of events, cut out of a trace; Chrome opens both forms."""
     events = [new_event(*move) | {"pid": 1, "tid": 2} for move in MOVES]
     path = tmp_path / "list.json"
     path.write_bytes(pack(json.dumps(events).encode()))

@@ -182,7 +182,7 @@ def test_inference_steps_are_the_outermost_forwards(phase):
 
 
 def test_evaluations_before_the_first_training_forward_are_no_steps():
-    """As of a program that ran out of memory in the forward of its first iteration."""
+    """The marks of a program that ran out of memory in the forward of its first iteration."""
     program = Program().enter()
     for _ in range(4):
         program.whole(Phase.EVAL)
