@@ -58,7 +58,7 @@ class Result:
 
 
 def scripts(folder: str, device: str = "cuda") -> list[Script]:
-    """The scripts of one folder (``leaking``, ``clean``, ``holdout``, ``trial``, ``unseen``, ``field``) for a device."""
+    """The scripts for a device in one folder: leaking, clean, holdout, trial, unseen or field."""
     paths = sorted((HERE / folder).glob("*.py"))
     return [_script(path) for path in paths if device == "cuda" or path.stem not in OF_OTHER_THREADS]
 
