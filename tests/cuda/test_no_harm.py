@@ -23,8 +23,10 @@ FORBIDDEN = {
 }
 # Cannot know torch (an import contract); the model of the allocator has such functions of its own.
 PURE = (PACKAGE / "allocator", PACKAGE / "analysis", PACKAGE / "model")
+# A dry run has no device: it answers these calls of the program itself and counts them in the model.
+DRY_RUN = (PACKAGE / "capture" / "predicted",)
 # Here also a name in quotes could become a call.
-NEAR_TORCH = (PACKAGE / "capture", PACKAGE / "integrations", PACKAGE / "record.py")
+NEAR_TORCH = (PACKAGE / "capture", PACKAGE / "integrations", PACKAGE / "recorder")
 
 
 def named(tree, *, in_quotes):
@@ -45,7 +47,7 @@ def found_in(text, *, in_quotes=True):
 
 
 def test_our_code_names_no_function_that_would_disturb():
-    files = [file for file in PACKAGE.rglob("*.py") if not any(map(file.is_relative_to, PURE))]
+    files = [file for file in PACKAGE.rglob("*.py") if not any(map(file.is_relative_to, PURE + DRY_RUN))]
     wrong = [
         f"{file.relative_to(PACKAGE)}: {name}"
         for file in files

@@ -22,6 +22,34 @@ class Script(NamedTuple):
     """The directory for ``sys.path[0]``."""
 
 
+def chosen(program: Sequence[str], word: str, *, is_module: bool) -> tuple[Script, list[str]]:
+    """Prepare the program that the rest of a command line names.
+
+    Parameters
+    ----------
+    program
+        A script or a module, and its arguments; a leading ``--`` is left out.
+    word
+        The command, for the error that names its usage.
+    is_module
+        Whether the name is that of a module, as after ``python -m``.
+
+    Returns
+    -------
+    tuple of Script and list of str
+        The program, and its name followed by its own arguments.
+
+    Raises
+    ------
+    UsageError
+        No program is named, or it does not exist.
+    """
+    given = list(program[1:] if program[:1] == ["--"] else program)
+    if not given:
+        raise UsageError(f"which program? vramscope {word} train.py, or vramscope {word} -m package.train")
+    return module(given[0]) if is_module else script(given[0]), given
+
+
 def script(path: str) -> Script:
     """Prepare the program that ``python path`` runs. Raises UsageError."""
     if not Path(path).is_file():

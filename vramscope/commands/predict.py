@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from vramscope.commands import Command
-from vramscope.errors import UsageError, VramscopeError
+from vramscope.errors import VramscopeError
 
 if TYPE_CHECKING:
     from vramscope.commands._document import Block
@@ -36,10 +36,7 @@ def run(args: Namespace) -> int:
     from vramscope.commands._document import print_terminal
     from vramscope.dry_run import answer, dry_run
 
-    given = args.program[1:] if args.program[:1] == ["--"] else args.program
-    if not given:
-        raise UsageError("which program? vramscope predict train.py, or vramscope predict -m package.train")
-    program = _script.module(given[0]) if args.is_module else _script.script(given[0])
+    program, given = _script.chosen(args.program, "predict", is_module=args.is_module)
     dry = dry_run(args.card, args.capacity, args.steps, args.output)
     # What the program prints is not the answer: with --json it would spoil it.
     stdout, sys.stdout = sys.stdout, sys.stderr

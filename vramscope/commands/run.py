@@ -5,7 +5,6 @@ from argparse import REMAINDER, ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from vramscope.commands import Command
-from vramscope.errors import UsageError
 
 if TYPE_CHECKING:
     from vramscope.recorder import Recorder
@@ -34,10 +33,7 @@ def run(args: Namespace) -> int:
     from vramscope.commands._when_torch import WhenTorch
     from vramscope.recorder import record
 
-    given = args.program[1:] if args.program[:1] == ["--"] else args.program
-    if not given:
-        raise UsageError("which program? vramscope run train.py, or vramscope run -m package.train")
-    program = _script.module(given[0]) if args.is_module else _script.script(given[0])
+    program, given = _script.chosen(args.program, "run", is_module=args.is_module)
     recorder = record(
         args.output,
         device=args.device,
