@@ -43,6 +43,7 @@ GROUPS = {
     "blind_1": "First blind trial: one figure was outside (63.3, not 73.8 MiB), and a rule was changed",
     "blind_2": "Second blind trial: one figure was outside (123, not 125 MiB), and a rule was changed",
     "blind_3": "Third blind trial: none was outside, then and now",
+    "blind_4": "Fourth blind trial",
 }
 NAMES = {
     "tests": (
@@ -64,6 +65,11 @@ NAMES = {
     "blind_3": (
         "gated layers, bias of distances", "pyramid (interpolation)", "speech (glu, MultiheadAttention)",
         "linear attention (cumsum)", "bags of words",
+    ),
+    "blind_4": (
+        "rotary positions, grouped heads", "shifted windows", "temporal (dilated, weight norm)",
+        "experts (all of them, best two)", "messages along edges", "diffusion (transposed convolutions)",
+        "tied embedding, highway",
     ),
 }  # fmt: skip
 
