@@ -6,11 +6,13 @@ from pathlib import Path
 from vramscope.commands import Command
 from vramscope.errors import UsageError
 
+_FORMATS = "html, parquet, csv, memory_viz, perfetto, speedscope or flamegraph"
+
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of ``vramscope export`` to *parser*."""
     parser.add_argument("path", metavar="RUN", help="a trace directory, or a file that torch wrote")
-    parser.add_argument("--to", required=True, metavar="FORMAT", help="html, parquet or csv")
+    parser.add_argument("--to", required=True, metavar="FORMAT", help=_FORMATS)
     parser.add_argument("--output", required=True, metavar="PATH", help="where to write")
     parser.add_argument("--force", action="store_true", help="overwrite existing files")
 
@@ -41,4 +43,4 @@ def _refuse_to_overwrite(output: Path, *, force: bool) -> None:
         raise UsageError(f"{output}: there is something already; choose another --output, or pass --force")
 
 
-COMMAND = Command("export", "what was recorded, as a page, as Parquet or CSV", arguments, run)
+COMMAND = Command("export", "what was recorded, as a page, as tables, or for other viewers", arguments, run)
