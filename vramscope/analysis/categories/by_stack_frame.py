@@ -28,7 +28,7 @@ _IN_PYTHON = re.compile(r"(?<!torch/storage)\.py$")
 # aten/src/ATen/cuda/CublasHandlePool.cpp: 4096 KiB twice and 16 KiB eight times; 32 MiB from Hopper on.
 WORKSPACES = (8_519_680, 33_554_432)
 # One for cuBLAS and one for cuBLASLt, of the program's thread and of autograd's; per stream.
-_MOST_WORKSPACES = 4
+MOST_WORKSPACES = 4
 _IN_CPP = re.compile(r"getNewWorkspace|WorkspaceSize|Workspace\(\)")
 _MULTIPLYING = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.RECOMPUTE, Phase.EVAL)
 
@@ -81,7 +81,7 @@ def is_workspace(
         fits &= False
     for stream in np.unique(found.stream[fits]).tolist():
         here = fits & (found.stream == stream)
-        if np.count_nonzero(here) > _MOST_WORKSPACES:
+        if np.count_nonzero(here) > MOST_WORKSPACES:
             fits &= ~here
     mine: NDArray[Any] = fits | _names_workspace(recording.stacks, found)
     return mine
