@@ -176,7 +176,7 @@ class GptSgd(LanguageModel):
 
 class GptFused(LanguageModel):
     block = CausalBlock
-    d, layers, vocabulary = 512, 4, 32000
+    d, h, layers, vocabulary = 512, 8, 4, 32000
 
     def optimize(self) -> list[torch.optim.Optimizer]:
         return [torch.optim.AdamW(self.model.parameters(), fused=True)]
@@ -407,7 +407,7 @@ class Alibi(LanguageModel):
 class Recurrence(LanguageModel):
     """Remembers the keys of the segment before."""
 
-    d, layers, length = 256, 3, 128
+    d, h, layers, length = 256, 4, 3, 128
 
     def loss(self) -> torch.Tensor:
         m: Any = self.model
@@ -454,7 +454,7 @@ class Lora(LanguageModel):
 
 class Distill(LanguageModel):
     block = CausalBlock
-    d, layers = 256, 3
+    d, h, layers = 256, 4, 3
 
     def build(self) -> nn.Module:
         self.teacher = LanguageModel.build(GptSgd.__new__(GptSgd)).cuda().eval()

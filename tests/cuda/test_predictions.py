@@ -9,12 +9,7 @@ torch = pytest.importorskip("torch")
 
 from vramscope.dry_run import Prediction, predict  # noqa: E402
 
-pytestmark = [
-    pytest.mark.standin,
-    pytest.mark.skip(
-        reason="every thread of the stand-in has the same cuBLAS handle, which hides a workspace"
-    ),
-]
+pytestmark = pytest.mark.standin
 
 MODEL = """
 import math, torch

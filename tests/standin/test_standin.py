@@ -389,6 +389,31 @@ def test_the_snapshot_adds_up_to_memory_stats_after_training(run_standin):
     assert stats[1] > 4 * (300 * 700) * 2 * 3
 
 
+def test_every_thread_that_multiplies_has_a_workspace_of_its_own(run_standin):
+    """cuBLAS gives each thread a handle; torch keeps 32 MiB (Hopper) for each handle and stream."""
+    answer = run_standin(
+        """
+        import threading
+        def workspaces():
+            blocks = [block for segment in torch.cuda.memory_snapshot() for block in segment["blocks"]]
+            return sum(block["state"] == "active_allocated" and block["size"] == 32 << 20 for block in blocks)
+        model, x = torch.nn.Linear(64, 64).cuda(), torch.ones(8, 64, device="cuda")
+        answer = [workspaces()]
+        loss = model(x).sum()
+        answer.append(workspaces())
+        loss.backward()
+        answer.append(workspaces())
+        model(x).sum().backward()
+        answer.append(workspaces())
+        another = threading.Thread(target=lambda: model(x))
+        another.start()
+        another.join()
+        answer.append(workspaces())
+        """
+    )
+    assert answer == [0, 1, 2, 2, 3]
+
+
 def test_a_fork_has_the_devices_of_its_parent(run_standin):
     answer = run_standin(
         nvml(

@@ -225,9 +225,15 @@ def test_a_recording_without_torchs_frames_gets_no_advice_on_precision():
 PARAMETER, GRADIENT, STATE, ACTIVATION, TEMPORARY = 8 * MIB, 8 * MIB, 16 * MIB, 4 * MIB, 2 * MIB
 
 
-def by_hand(activation: int = ACTIVATION) -> Recording:
-    """8 of parameters, 16 of state, 4 of activations, 8 of gradients, 2 within the optimizer, in MiB."""
-    rows = [
+def by_hand(activation: int = ACTIVATION, n_workspaces: int = 0) -> Recording:
+    """8 of parameters, 16 of state, 4 of activations, 8 of gradients, 2 within the optimizer, in MiB.
+
+    Workspaces of cuBLAS, 32 MiB each, come first.
+    """
+    rows: list[tuple[Action, int, int, Category | None]] = [
+        (Action.ALLOC, 6 + i, 32 * MIB, Category.WORKSPACE) for i in range(n_workspaces)
+    ]
+    rows += [
         (Action.ALLOC, 1, PARAMETER, Category.PARAMETER),
         (Action.ALLOC, 2, STATE, Category.OPTIMIZER_STATE),
         (Action.ALLOC, 3, activation, Category.ACTIVATION),
@@ -244,7 +250,9 @@ def by_hand(activation: int = ACTIVATION) -> Recording:
         trace=Trace.of(action=action, address=address, size=size, block_size=size),
         labels=Labels.of(event=[each + 1 for each in event], address=where, category=what),
         phases=Phases.of(
-            phase=[Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER], start_event=[2, 3, 5], end_event=[3, 5, 7]
+            phase=[Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER],
+            start_event=[each + n_workspaces for each in (2, 3, 5)],
+            end_event=[each + n_workspaces for each in (3, 5, 7)],
         ),
     )
 
@@ -381,6 +389,23 @@ def test_every_advice_has_an_interval_below_the_peak_as_it_is():
     assert found.advised
     for each in found.advised:
         assert each.low_bytes <= each.peak_bytes <= each.high_bytes < found.peak_bytes
+
+
+def test_workspaces_move_peaks_and_their_intervals_and_widen_none():
+    """They are the same with every strategy: only the rest of the peak is estimated."""
+    without, found = (strategies(by_hand(activation=10 * ACTIVATION, n_workspaces=n)) for n in (0, 2))
+
+    assert len(found.advised) > 3
+    for each in found.advised:
+        other = named(without, each.name)
+        figures = (each.saved_bytes, each.low_bytes, each.peak_bytes, each.high_bytes)
+        shift = 2 * 32 * MIB
+        assert figures == (
+            other.saved_bytes,
+            other.low_bytes + shift,
+            other.peak_bytes + shift,
+            other.high_bytes + shift,
+        )
 
 
 def test_a_run_that_ended_out_of_memory_says_of_nothing_that_it_has_no_effect():

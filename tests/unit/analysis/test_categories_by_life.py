@@ -214,6 +214,20 @@ def test_what_is_freed_while_the_program_multiplies_is_no_workspace(history):
     assert of(history)[0][0] is not Category.WORKSPACE
 
 
+@pytest.mark.parametrize("n_kept", [1, 7])
+def test_autograds_thread_has_a_workspace_of_its_own_however_many_outputs_are_kept(n_kept):
+    """cuBLAS has a handle for each thread: a block left by backward is not a gradient because of others."""
+    rows = [(A, at << 30, HOPPER) for at in range(1, n_kept + 2)] + [(A, 1, 512)]
+    columns = dict(zip(("action", "address", "size"), zip(*rows, strict=True), strict=True))
+    spans = during((Phase.FORWARD, 0, n_kept), (Phase.BACKWARD, n_kept, n_kept + 1))
+    trace = Trace.of(**columns, block_size=columns["size"])
+
+    found = of(Recording(source="cuda", trace=trace, **spans))
+
+    assert found[n_kept] == (Category.WORKSPACE, Reason.WORKSPACE)
+    assert (found[0][0] is Category.WORKSPACE) == (n_kept == 1)
+
+
 def test_a_tensor_with_a_name_is_no_workspace():
     history = multiplied(HOPPER)
     labels = Labels.of(event=[1], address=[1 << 40], category=[Category.PARAMETER])

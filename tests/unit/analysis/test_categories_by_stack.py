@@ -23,14 +23,14 @@ USER = (("loss", "train.py", 9), MAIN)
 SILENT = ()
 
 
-def file_of(*events):
-    """``(action, block, stack)``, each block of 512 bytes."""
+def file_of(*events, sizes=None):
+    """``(action, block, stack)``, each block of 512 bytes or what *sizes* says."""
     builder = StackBuilder()
     stacks = [builder.add(stack) if stack else 0 for _, _, stack in events]
-    size = [512] * len(events)
+    size = [(sizes or {}).get(block, 512) for _, block, _ in events]
     trace = Trace.of(
         action=[action for action, _, _ in events],
-        address=[512 * (block + 1) for _, block, _ in events],
+        address=[(block + 1) << 30 for _, block, _ in events],
         size=size,
         block_size=size,
         stack_id=stacks,
@@ -84,6 +84,39 @@ def test_what_an_optimizers_closure_computes_is_not_the_optimizers():
     )  # fmt: skip
 
     assert of(history)[:3] == ["activation", "gradient", "optimizer_state"]
+
+
+WORKSPACE = 32 << 20
+"""Bytes of cuBLAS's workspace on Hopper."""
+
+
+def kept_from_backward(size, n, *, freed_by=None):
+    """``n`` blocks of *size* that autograd's own thread requests and a second step finds."""
+    kept = range(10, 10 + n)
+    frees = [] if freed_by is None else [(R, block, freed_by) for block in kept]
+    last = [(A, 6, FORWARD), (A, 7, SILENT), (R, 6, SILENT), (R, 7, OPTIMIZER)]
+    return file_of(
+        (A, 1, FORWARD), *((A, block, SILENT) for block in kept), (R, 1, SILENT), (A, 2, OPTIMIZER),
+        *(frees if freed_by == OPTIMIZER else []), *last, *(frees if freed_by == USER else []),
+        (A, 8, USER),
+        sizes=dict.fromkeys(kept, size),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("freed_by", [None, USER], ids=["kept", "cleared at the end"])
+def test_a_gradient_that_may_be_the_workspace_of_autograds_thread_stays_unknown(freed_by):
+    """That thread has a cuBLAS handle, and so a workspace, of its own; nothing but its size shows it."""
+    assert of(kept_from_backward(WORKSPACE, 1, freed_by=freed_by))[1] == "unknown"
+    assert of(kept_from_backward(WORKSPACE - 512, 1, freed_by=freed_by))[1] == "gradient"
+
+
+def test_gradients_of_a_workspaces_size_that_the_next_step_replaces_are_gradients():
+    assert of(kept_from_backward(WORKSPACE, 2, freed_by=OPTIMIZER))[1:3] == ["gradient"] * 2
+
+
+def test_more_blocks_of_that_size_than_there_are_workspaces_are_gradients():
+    """There are at most four workspaces of a stream, and backward's come first."""
+    assert of(kept_from_backward(WORKSPACE, 6))[1:7] == ["unknown"] * 4 + ["gradient"] * 2
 
 
 @pytest.mark.parametrize(

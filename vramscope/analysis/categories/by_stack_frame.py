@@ -27,8 +27,11 @@ _IN_PYTHON = re.compile(r"(?<!torch/storage)\.py$")
 
 # aten/src/ATen/cuda/CublasHandlePool.cpp: 4096 KiB twice and 16 KiB eight times; 32 MiB from Hopper on.
 WORKSPACES = (8_519_680, 33_554_432)
-# One for cuBLAS and one for cuBLASLt, of the program's thread and of autograd's; per stream.
-_MOST_WORKSPACES = 4
+# One for cuBLAS and one for cuBLASLt, per thread and stream.
+_MOST_PER_THREAD = 2
+# Those of the program's thread and of autograd's, per stream.
+MOST_WORKSPACES = 2 * _MOST_PER_THREAD
+_ON_AUTOGRADS_THREAD = (Phase.BACKWARD, Phase.RECOMPUTE)
 _IN_CPP = re.compile(r"getNewWorkspace|WorkspaceSize|Workspace\(\)")
 _MULTIPLYING = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.RECOMPUTE, Phase.EVAL)
 
@@ -72,19 +75,26 @@ def is_workspace(
 
     torch requests one at a thread's first matrix product and keeps it, until the end or until the program
     clears it at the end. It has exactly one of these sizes, belongs to no named tensor, and there are few per
-    stream. C++ frames, where recorded, prove it.
+    thread and stream: outputs that the program keeps do not hide the one of autograd's thread. C++ frames,
+    where recorded, prove it.
     """
     fits = np.isin(found.size, WORKSPACES) & ~is_named
     fits &= (found.free_event == ALIVE) | _is_freed_at_last(recording, found)
     fits &= np.isin(phase, _MULTIPLYING) | (found.alloc_event < 0)
     if recording.source != "cuda":  # files have no names, so any of their blocks might be a workspace
         fits &= False
+    is_old, is_autograds = found.alloc_event < 0, np.isin(phase, _ON_AUTOGRADS_THREAD)
     for stream in np.unique(found.stream[fits]).tolist():
-        here = fits & (found.stream == stream)
-        if np.count_nonzero(here) > _MOST_WORKSPACES:
-            fits &= ~here
-    mine: NDArray[Any] = fits | _names_workspace(recording.stacks, found)
-    return mine
+        for mine, most in (
+            (is_old, MOST_WORKSPACES),
+            (~is_old & is_autograds, _MOST_PER_THREAD),
+            (~is_old & ~is_autograds, _MOST_PER_THREAD),
+        ):
+            here = fits & mine & (found.stream == stream)
+            if np.count_nonzero(here) > most:
+                fits &= ~here
+    workspaces: NDArray[Any] = fits | _names_workspace(recording.stacks, found)
+    return workspaces
 
 
 def _is_freed_at_last(recording: Recording, found: Allocations) -> NDArray[Any]:

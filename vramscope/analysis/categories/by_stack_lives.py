@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.analysis.categories.by_stack_frame import MOST_WORKSPACES, WORKSPACES
 from vramscope.analysis.lifetimes import ALIVE, Allocations
 from vramscope.model.marks import Category, Phase, Phases
 from vramscope.model.recording import Recording
@@ -145,12 +146,28 @@ def _rules(
     return [
         ((forward | loss) & is_used, Category.ACTIVATION),
         (again & outlives & (dies <= end_of_all), Category.ACTIVATION),
-        (in_backward & is_left, Category.GRADIENT),
+        (in_backward & is_left & ~_may_be_workspace(placed, found, in_backward), Category.GRADIENT),
         (optimizer & is_kept, Category.OPTIMIZER_STATE),
         (within & (again | (is_new & optimizer)), Category.TEMPORARY),
         (in_backward & (dies <= end_of_all), Category.TEMPORARY),
         (forward & within & is_before_backward, Category.TEMPORARY),
     ]
+
+
+def _may_be_workspace(placed: _PlacedEvents, found: Allocations, in_backward: NDArray[Any]) -> NDArray[Any]:
+    """Whether a block of backward may be the cuBLAS workspace of autograd's own thread.
+
+    That thread has a handle of its own, so torch requests a workspace at its first matrix product, without a
+    stack, and keeps it as long as a gradient that is never replaced. In a file without names only the size
+    and the order of births tell them apart.
+    """
+    last = placed.of_models.max(initial=-1)
+    is_kept = (found.free_event == ALIVE) | (found.free_event > last)
+    fits = in_backward & is_kept & np.isin(found.size, WORKSPACES)
+    for stream in np.unique(found.stream[fits]).tolist():
+        here = np.flatnonzero(fits & (found.stream == stream))
+        fits[here[np.argsort(found.alloc_event[here])][MOST_WORKSPACES:]] = False
+    return fits
 
 
 def _events_with_kind(

@@ -25,7 +25,8 @@ _WITH_8_BITS = ("Adam", "AdamW", "SGD", "RMSprop", "Adagrad", "Lion", "LAMB", "L
 _UNKNOWN = ""
 _USUAL = "AdamW"
 _DOUBT = 0.015
-"""Share of the peak: another placement of blocks in segments moved it by up to 0.8 % in 16 models."""
+"""Share of the peak without workspaces: another placement of blocks in segments moved it by up to 0.8 % in 16
+models."""
 _SMALLEST_8BIT = 4096
 """Fewest elements: bitsandbytes keeps the state of smaller tensors in 32 bits."""
 _BYTES_8BIT = 1 + 4 / 256

@@ -76,7 +76,8 @@ class Trial(NamedTuple):
     most: "SizeChange | None" = None
     """The change if no assumption held in its favor."""
     doubt: float = 0.005
-    """Share of the peak by which even a sure change may be off: rounding and placement of blocks."""
+    """Share of the peak, without workspaces, by which even a sure change may be off: rounding and placement
+    of blocks."""
     is_surely_less: bool = False
     """Whether the peak falls in any case, though perhaps by less."""
     to_do: str = ""
