@@ -5,6 +5,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,13 @@ def sources(folder: str) -> list[Path]:
     return sorted((ROOT / folder).rglob("*.py"))
 
 
-def imported(source: Path) -> Iterator[str]:
+@cache
+def imported(source: Path) -> frozenset[str]:
     """Every module that the file names absolutely, in an import or in a call to import_module."""
+    return frozenset(_imported(source))
+
+
+def _imported(source: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

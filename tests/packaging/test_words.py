@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,7 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
+@cache  # a second of parsing, asked for by every word
 def visible() -> list[tuple[str, str]]:
     paths = [*sorted((ROOT / "vramscope").rglob("*.py")), *sorted((ROOT / "dashboard").rglob("*.py"))]
     return [
