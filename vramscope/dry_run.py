@@ -75,6 +75,8 @@ class Prediction:
     """The request at which memory runs out."""
     unchanged: str = ""
     """Why a requested change had no effect on the program; '' if it had, or if none was requested."""
+    n_blocks: int = 0
+    """Blocks of the program's models that can be checkpointed, where a change requested that."""
 
     @property
     def need(self) -> Need:
@@ -180,6 +182,7 @@ class DryRun:
         self.card = card
         self.total_bytes = total_bytes
         self.unchanged = ""
+        self.n_blocks = 0
         self._steps = steps
         self._change = change
         self._capture: Predicted | None = None
@@ -215,7 +218,7 @@ class DryRun:
             try:
                 body()
             finally:
-                self.unchanged = result.problem(self._change)
+                self.unchanged, self.n_blocks = result.problem(self._change), result.n_blocks
 
     @property
     def capture(self) -> "Predicted":
@@ -307,6 +310,7 @@ def answer(run: DryRun) -> Prediction:
         run=run.directory,
         out_of_memory_point=_ran_out(capture, recording),
         unchanged=run.unchanged,
+        n_blocks=run.n_blocks,
     )
     return replace(found, cards=on_every_card(found))
 

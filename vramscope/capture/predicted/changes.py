@@ -108,7 +108,8 @@ class _Autocast:
 
     def _before(self, *_: Any) -> None:
         self._depth += 1
-        if self._depth > 1 or self._context is not None:
+        # A recompute in backward has the autocast that checkpoint() gives back to it.
+        if self._depth > 1 or self._context is not None or _is_in_backward():
             return
         if torch.is_autocast_enabled("cuda"):
             self._result.has_own_autocast = True
@@ -133,6 +134,10 @@ class _Autocast:
         context, self._context = self._context, None
         if context is not None:
             context.__exit__(None, None, None)
+
+
+def _is_in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
 
 
 # --------------------------------------------------------------------------------------- checkpointing
