@@ -7,19 +7,39 @@ import importlib.util
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vramscope.analysis.fit.largest import Largest, SizeTrial, search_largest
+from vramscope.analysis.fit.on_cards import CardRoom, Need, OnCard, on_cards
 from vramscope.errors import CaptureError, UsageError
 from vramscope.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from vramscope.capture.predicted import Predicted
     from vramscope.capture.predicted.cards import Hardware
+    from vramscope.capture.predicted.changes import Change
     from vramscope.model.recording import Recording
 
 DEFAULT_CARD = "H100"
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemoryPoint:
+    """The request at which memory runs out, the first time."""
+
+    operator: str
+    """The operator that asks, ``aten.linear``; of a backward where the frames end at ``backward()``."""
+    frames: tuple[tuple[str, int, str], ...]
+    """File, line and function of the program's own frames, innermost first."""
+    wanted_bytes: int
+    """Size of the request."""
+    in_use_bytes: int
+    """Allocated bytes at that moment."""
+    phase: str | None
+    step: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +69,22 @@ class Prediction:
     """The program's line at which memory runs out."""
     run: Path
     """The recording, which every command and page opens."""
+    cards: tuple[OnCard, ...] = ()
+    """The verdict for every known card, the smallest first."""
+    out_of_memory_point: OutOfMemoryPoint | None = None
+    """The request at which memory runs out."""
+    unchanged: str = ""
+    """Why a requested change had no effect on the program; '' if it had, or if none was requested."""
+    n_blocks: int = 0
+    """Blocks of the program's models that can be checkpointed, where a change requested that."""
+
+    @property
+    def need(self) -> Need:
+        """What the program needs on any card, as far as this run tells."""
+        low, high = self.range_bytes
+        doubt = None if high is None or self.certainty == "cannot_tell" else high - low
+        is_whole = self.out_of_memory is None
+        return Need(self.peak_allocated_bytes, self.peak_reserved_bytes, doubt, is_whole)
 
     @property
     def recording(self) -> "Recording":
@@ -74,7 +110,14 @@ class Prediction:
             "context_bytes": self.context_bytes,
             "peak_allocated_range_bytes": list(self.range_bytes),
             "out_of_memory_at": self.out_of_memory,
+            "out_of_memory": None if self.out_of_memory_point is None else _point(self.out_of_memory_point),
+            "cards": [asdict(each) for each in self.cards],
         }
+
+
+def _point(point: OutOfMemoryPoint) -> dict[str, Any]:
+    frames = [{"file": file, "line": line, "function": function} for file, line, function in point.frames]
+    return asdict(point) | {"frames": frames}
 
 
 def predict(
@@ -127,11 +170,21 @@ def predict(
 class DryRun:
     """A program in a world of its own, recorded; ``do`` runs it, once."""
 
-    def __init__(self, directory: Path, card: "Hardware", total_bytes: int, steps: int | None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        card: "Hardware",
+        total_bytes: int,
+        steps: int | None,
+        change: "Change | None" = None,
+    ) -> None:
         self.directory = directory
         self.card = card
         self.total_bytes = total_bytes
+        self.unchanged = ""
+        self.n_blocks = 0
         self._steps = steps
+        self._change = change
         self._capture: Predicted | None = None
 
     def do(self, body: Callable[[], Any]) -> None:
@@ -144,14 +197,28 @@ class DryRun:
         try:
             with recorder:
                 self._capture = plan.last
-                body()
-        except (Enough, OutOfMemoryError, *Unknown):
+                # A program that is stopped after enough steps has not failed.
+                with suppress(Enough):
+                    self._run(body)
+        except (OutOfMemoryError, *Unknown):
             pass  # what became of it is in the capture
         finally:
             if plan.last is not None:
                 plan.last.leave_world()
             plan.card = None
             self.directory = recorder.directory
+
+    def _run(self, body: Callable[[], Any]) -> None:
+        if self._change is None:
+            body()
+            return
+        from vramscope.capture.predicted.changes import changed
+
+        with changed(self._change) as result:
+            try:
+                body()
+            finally:
+                self.unchanged, self.n_blocks = result.problem(self._change), result.n_blocks
 
     @property
     def capture(self) -> "Predicted":
@@ -174,7 +241,11 @@ class DryRun:
 
 
 def dry_run(
-    card: str, capacity: str | int | None, steps: int | None, directory: str | os.PathLike[str] | None
+    card: str,
+    capacity: str | int | None,
+    steps: int | None,
+    directory: str | os.PathLike[str] | None,
+    change: "Change | None" = None,
 ) -> DryRun:
     """A dry run that can be started; raises as ``predict``."""
     if importlib.util.find_spec("torch") is None:
@@ -185,7 +256,7 @@ def dry_run(
     place = (
         Path(tempfile.mkdtemp(prefix="vramscope-")) / "predicted" if directory is None else Path(directory)
     )
-    return DryRun(place.absolute(), hardware, total_bytes, steps)
+    return DryRun(place.absolute(), hardware, total_bytes, steps, change)
 
 
 def _card(name: str, capacity: str | int | None) -> tuple["Hardware", int]:
@@ -221,8 +292,9 @@ def answer(run: DryRun) -> Prediction:
     from vramscope.loading import load
 
     capture = run.capture
-    peak = load(run.directory).recordings[0].peak().allocated
-    return Prediction(
+    recording = load(run.directory).recordings[0]
+    peak = recording.peak().allocated
+    found = Prediction(
         peak_allocated_bytes=capture.peaks["allocated"],
         peak_reserved_bytes=capture.peaks["reserved"],
         phase=None if peak.phase is None else peak.phase.name.lower(),
@@ -236,13 +308,99 @@ def answer(run: DryRun) -> Prediction:
         reasons=capture.reasons,
         out_of_memory=capture.ran_out_at,
         run=run.directory,
+        out_of_memory_point=_ran_out(capture, recording),
+        unchanged=run.unchanged,
+        n_blocks=run.n_blocks,
+    )
+    return replace(found, cards=on_every_card(found))
+
+
+def _ran_out(capture: "Predicted", recording: "Recording") -> OutOfMemoryPoint | None:
+    from vramscope.analysis.step_and_phase import step_and_phase_at
+    from vramscope.model.marks import MarkKind
+
+    point = capture.ran_out
+    if point is None:
+        return None
+    event = int(recording.marks.event[recording.marks.kind == MarkKind.OOM][0])
+    step, phase = step_and_phase_at(recording, event)
+    return OutOfMemoryPoint(*point, None if phase is None else phase.name.lower(), step)
+
+
+def known_cards() -> tuple[CardRoom, ...]:
+    """Every card for which a program can be run dry, the smallest first."""
+    from vramscope.analysis.fit.cards import card_named
+    from vramscope.capture.predicted.cards import HARDWARE
+
+    known = [(each, card_named(each.name)) for each in HARDWARE]
+    return tuple(
+        CardRoom(each.name, card.total_bytes, each.context_bytes, each.capability)
+        for each, card in known
+        if card is not None
     )
 
 
-def sentence(found: Prediction) -> str:
-    """The answer as one line."""
+def on_every_card(found: Prediction) -> tuple[OnCard, ...]:
+    """The verdict for every known card, as far as one dry run decides it."""
+    cards = known_cards()
+    own = next(each for each in cards if each.name == found.card)
+    # With --capacity the card as it is sold is one of the others.
+    return on_cards(found.need, replace(own, total_bytes=found.capacity_bytes), found.fits, cards)
+
+
+def room_of(card: str, capacity: str | int | None) -> CardRoom:
+    """The card that the words name, with the capacity instead of its own; raises UsageError."""
+    hardware, total_bytes = _card(card, capacity)
+    return CardRoom(hardware.name, total_bytes, hardware.context_bytes, hardware.capability)
+
+
+def predict_largest(
+    program: Callable[[int], Any],
+    *,
+    start: int = 1,
+    card: str = DEFAULT_CARD,
+    capacity: str | int | None = None,
+    steps: int | None = 3,
+) -> Largest:
+    """Search the largest batch, or the longest sequence, with which a training fits a card, without a GPU.
+
+    Parameters
+    ----------
+    program
+        A function of one size that builds a model and trains it.
+    start
+        The first size to try: at least 1.
+    card, capacity, steps
+        As in ``predict``.
+
+    Returns
+    -------
+    Largest
+        ``fitting`` is the largest size that fits, ``trials`` every dry run with its reserved bytes.
+
+    Raises
+    ------
+    UsageError
+        The card, the capacity or the first size is impossible.
+    """
+    if start < 1:
+        raise UsageError("start: at least 1")
+    room = room_of(card, capacity)
+
+    def trial(size: int) -> SizeTrial:
+        found = predict(lambda: program(size), card=card, capacity=capacity, steps=steps)
+        return SizeTrial(size, found.fits, found.peak_reserved_bytes)
+
+    return search_largest(start, room.room_bytes, trial, lambda _: None)
+
+
+def sentence(found: Prediction, whole: Prediction | None = None) -> str:
+    """The answer as one line; *whole* is the same program on a card without a limit, where memory ran out."""
     verdict = {True: "fits on", False: "does not fit on", None: "may or may not fit on"}[found.fits]
-    allocated, reserved = format_bytes(found.peak_allocated_bytes), format_bytes(found.peak_reserved_bytes)
+    of = whole or found
+    allocated, reserved = format_bytes(of.peak_allocated_bytes), format_bytes(of.peak_reserved_bytes)
     peak = f"{allocated} allocated, {reserved} reserved"
-    at_least = "at least " if found.certainty == "cannot_tell" else ""
-    return f"{verdict} the {found.card} ({format_bytes(found.capacity_bytes)}): {at_least}{peak}"
+    at_least = "at least " if of.certainty == "cannot_tell" or of.out_of_memory is not None else ""
+    needs = "it needs " if whole is not None else ""
+    card = f"the {found.card} ({format_bytes(found.capacity_bytes)})"
+    return f"{verdict} {card}: {needs}{at_least}{peak}"

@@ -1,15 +1,19 @@
 """The page of ``vramscope fit``: the answer first, then the figures it is based on."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from vramscope.analysis.fit import BASIS, FitAnswer, FitVerdict, Placed
 from vramscope.analysis.fit.cards import BASIS as CARDS_BASIS
 from vramscope.analysis.fit.cards import Card
+from vramscope.analysis.fit.reruns import Effect, Rerun, Reruns, differs_from_recorded
 from vramscope.analysis.strategies import Strategies
 from vramscope.analysis.what_if import ReplayResult
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.units import format_bytes, format_name
 
+_NOTABLE = 0.02
+"""Share by which a dry run is off the recorded peak before that is said."""
 _HEADER = ("", "peak reserved", "cudaMalloc calls", "retries", "")
 
 
@@ -36,8 +40,10 @@ def page(answers: Sequence[FitAnswer], name: str) -> Iterator[Block]:
     yield from _settings(answer)
     yield from _cards(answer)
     yield from _batch(answer)
+    if answer.reruns is not None:
+        yield from _reruns(answer.reruns, answer.recorded_allocated_bytes)
     if answer.strategies is not None:
-        yield from _strategies(answer.strategies)
+        yield from _strategies(_not_run(answer.strategies, answer.reruns))
     yield Heading("What this rests on", level=3)
     yield Text(f"{_outside(answer)}; {BASIS}; {CARDS_BASIS}", "quiet")
 
@@ -249,6 +255,63 @@ def _largest(answer: FitAnswer, place: Placed) -> str:
     at_least = "at least " if largest.is_limited_by_data else ""
     why = ": the data carry no further" if largest.is_limited_by_data else ", if nothing is lost to pieces"
     return f"on {place.target.label} fits {at_least}{largest.size:,} ({answer.batch.unit}){why}"
+
+
+def _reruns(found: Reruns, recorded_bytes: int) -> Iterator[Block]:
+    yield Heading("Run again dry", level=3)
+    if found.problem or found.plain is None:
+        yield Text(f"not possible: {found.problem}", "warning")
+        return
+    plain = found.plain
+    as_it_is = (
+        f"{format_bytes(plain.allocated_bytes)} allocated, {format_bytes(plain.reserved_bytes)} reserved"
+    )
+    yield Text(f"dry run of {found.command} on the {found.card}: {as_it_is} as it is")
+    off = differs_from_recorded(found, recorded_bytes)
+    if off is not None and abs(off) >= _NOTABLE:
+        yield Text(
+            f"{format_bytes(recorded_bytes)} were recorded, {abs(off):.1%} {'less' if off > 0 else 'more'}: "
+            "the recorded run was not the same, or not on this card; compare dry runs with each other only",
+            "warning",
+        )
+    rows = tuple(_rerun_row(found, row) for row in found.rows if row.peak is not None)
+    yield Grid(("", "saves", "peak allocated", "reserved", "", "how"), rows, "lrrrll")
+    for row in found.rows:
+        if row.peak is None:
+            yield Text(f"{row.name}: not run; {row.problem}", "quiet")
+        elif found.effect(row) is Effect.UNKNOWN and row.peak.reason:
+            yield Text(f"{row.name}: cannot tell; {row.peak.reason}", "quiet")
+    if len(found.rows) < found.n_wanted:
+        yield Text(f"stopped after {len(found.rows)} of {found.n_wanted} what-ifs", "note")
+
+
+def _rerun_row(found: Reruns, row: Rerun) -> tuple[str, ...]:
+    peak, saved = row.peak, found.saved_bytes(row)
+    assert peak is not None  # noqa: S101 - for the type checker
+    sign = {Effect.SAVES: "−", Effect.RAISES: "+"}.get(found.effect(row), "")
+    saves = found.effect(row).value if not saved else f"{sign}{format_bytes(abs(saved))}"
+    at_least = "" if peak.most_bytes == peak.allocated_bytes else "at least "
+    return (
+        row.name,
+        saves,
+        at_least + format_bytes(peak.allocated_bytes),
+        at_least + format_bytes(peak.reserved_bytes),
+        {True: "fits", False: "does not fit", None: "cannot tell"}[peak.fits],
+        row.how,
+    )
+
+
+def _not_run(found: Strategies, reruns: Reruns | None) -> Strategies:
+    """Leave out what was run dry: its estimate is of no use any more."""
+    if reruns is None or reruns.plain is None:
+        return found
+    return replace(
+        found,
+        advised=tuple(each for each in found.advised if not reruns.answers(each.name)),
+        undecided=tuple(each for each in found.undecided if not reruns.answers(each.name)),
+        without_effect=tuple(each for each in found.without_effect if not reruns.answers(each)),
+        path="",  # it names what is not in the table any more
+    )
 
 
 def _strategies(found: Strategies) -> Iterator[Block]:

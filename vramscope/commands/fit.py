@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from vramscope.analysis.fit import FitAnswer, Placed, Target
     from vramscope.analysis.fit.cards import Card
+    from vramscope.analysis.fit.reruns import Reruns
     from vramscope.analysis.settings_advice import Candidate
     from vramscope.analysis.strategies import Strategies
     from vramscope.analysis.what_if import ReplayResult
@@ -48,6 +49,13 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--with", dest="others", metavar="RUN", action="append", default=[], help="a run with another batch"
     )
+    parser.add_argument(
+        "--rerun",
+        nargs="?",
+        const="",
+        metavar="COMMAND",
+        help="run the program dry with each strategy instead of estimating (the recorded command)",
+    )
     parser.add_argument("--gpus", type=int, default=8, metavar="N", help="for what shards (8)")
     parser.add_argument("--rank", type=int, help="only this rank (all, the fullest device first)")
     parser.add_argument("--device", type=int, help="only this device (all, the fullest first)")
@@ -72,6 +80,9 @@ def run(args: Namespace) -> int:
             others = [_alike(load(path).recordings, recordings[0]) for path in args.others]
         question = _question(args, recordings[0], others)
         answers = list(fit_all(recordings, question, FitProgress(done.begin, done.play)))
+        if args.rerun is not None and not answers[0].problem:
+            done.begin("what-ifs")
+            answers[0] = _rerun(answers[0], recordings[0], args.rerun)
         done.begin("")
     except KeyboardInterrupt:
         print(f"vramscope: {done.report()}", file=sys.stderr)
@@ -83,6 +94,23 @@ def run(args: Namespace) -> int:
     else:
         print_terminal(list(page(answers, loaded.name)))
     return 0
+
+
+def _rerun(answer: "FitAnswer", recording: "Recording", command: str) -> "FitAnswer":
+    """Return the answer with what-ifs that were run dry: after Ctrl-C those that were over by then."""
+    from dataclasses import replace
+
+    from vramscope.commands._reruns import rerun
+
+    latest: list[Reruns] = []
+    target = answer.placed[0].target if answer.placed else None
+    try:
+        latest.append(rerun(recording, command or None, target, latest.append))
+    except KeyboardInterrupt:
+        if not latest:
+            raise
+        print("vramscope: stopped; what was run dry by then is shown", file=sys.stderr)
+    return replace(answer, reruns=latest[-1])
 
 
 def _chosen(recordings: "tuple[Recording, ...]", args: Namespace) -> "list[Recording]":
@@ -197,6 +225,7 @@ def as_json(answers: "list[FitAnswer]") -> dict[str, Any]:
         },
         "batch": _batch(answer),
         "strategies": answer.strategies and _strategies(answer.strategies),
+        "reruns": answer.reruns and _reruns(answer.reruns, answer.recorded_allocated_bytes),
         "basis": BASIS,
     }
 
@@ -298,6 +327,32 @@ def _strategies(found: "Strategies") -> dict[str, Any]:
         "undecided": [asdict(each) for each in found.undecided],
         "by_phase": found.by_phase,
         "path": found.path or None,
+    }
+
+
+def _reruns(found: "Reruns", recorded_bytes: int) -> dict[str, Any]:
+    from vramscope.analysis.fit.reruns import differs_from_recorded
+
+    return {
+        "basis": "dry run",
+        "command": found.command,
+        "card": found.card,
+        "capacity_bytes": found.capacity_bytes,
+        "problem": found.problem or None,
+        "wanted": found.n_wanted,
+        "as_it_is": found.plain and asdict(found.plain),
+        "differs_from_recorded": differs_from_recorded(found, recorded_bytes),
+        "rows": [
+            {
+                "name": row.name,
+                "how": row.how,
+                "effect": found.effect(row).value,
+                "saved_bytes": found.saved_bytes(row),
+                "peak": row.peak and asdict(row.peak),
+                "problem": row.problem or None,
+            }
+            for row in found.rows
+        ],
     }
 
 

@@ -80,7 +80,7 @@ def _recording(summary: "Summary") -> dict[str, Any]:
         **levels(summary),
         "steps": [_step(step) for step in summary.steps],
         "outside_steps": _step(summary.outside) if summary.outside else None,
-        "live_at_peak": _live(summary),
+        "live_at_peak": live_as_json(summary),
         "private_pools_at_peak": [
             {"pool": list(pool), "reserved_bytes": reserved, "allocated_bytes": allocated}
             for pool, reserved, allocated in summary.private_pools
@@ -105,7 +105,7 @@ def _step(step: "StepPeak") -> dict[str, Any]:
     }
 
 
-def _live(summary: "Summary") -> list[dict[str, Any]]:
+def live_as_json(summary: "Summary") -> list[dict[str, Any]]:
     """Return what was allocated at the peak; the bytes add up to it."""
     total = sum(row.n_bytes for row in summary.live)
     return [_live_row(row, total, has_categories=summary.categories is not None) for row in summary.live]

@@ -14,6 +14,7 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.batch_fit import BatchFit, batch_fit
 from vramscope.analysis.ending import ended_short
 from vramscope.analysis.fit.cards import CARDS, Card
+from vramscope.analysis.fit.reruns import Reruns
 from vramscope.analysis.process_limit import recorded_limit
 from vramscope.analysis.settings_advice import (
     Candidate,
@@ -134,6 +135,8 @@ class FitAnswer:
     """Why there is no answer at all; '' if there is one."""
     recorded_peak_bytes: int = 0
     """The most reserved bytes, as recorded."""
+    recorded_allocated_bytes: int = 0
+    """The most allocated bytes, as recorded."""
     outside_bytes: int = UNKNOWN_OUTSIDE_BYTES
     """Bytes of a card that the allocator cannot reserve: CUDA's context and libraries."""
     is_outside_measured: bool = False
@@ -164,6 +167,8 @@ class FitAnswer:
     """Needs of a step with other batch sizes."""
     strategies: Strategies | None = None
     """Strategies that lower the peak."""
+    reruns: Reruns | None = None
+    """What-ifs that were run dry, where that was requested."""
     moments: dict[int, str] = field(default_factory=dict)
     """Phrase for each event at which a replay failed: ``at step 3 in forward``."""
 
@@ -268,9 +273,11 @@ def fit(
     program = request_sequence(recording)
     known = outside_bytes(recording)
     as_recorded, without_limit = reproduction(recording, program)
+    totals = timeline(recording)
     base = FitAnswer(
         *ids,
-        recorded_peak_bytes=int(timeline(recording).reserved.max(initial=0)),
+        recorded_peak_bytes=int(totals.reserved.max(initial=0)),
+        recorded_allocated_bytes=int(totals.allocated.max(initial=0)),
         outside_bytes=UNKNOWN_OUTSIDE_BYTES if known is None else known,
         is_outside_measured=known is not None,
         limit_bytes=recorded_limit(recording),

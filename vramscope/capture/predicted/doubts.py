@@ -92,6 +92,18 @@ def own_line(frame: FrameType | None) -> str:
     return ""
 
 
+def own_frames(frame: FrameType | None) -> tuple[tuple[str, int, str], ...]:
+    """File, line and function of every frame that is neither ours nor a library's, innermost first."""
+    found = []
+    while frame is not None:
+        if _is_own(frame):
+            found.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+            if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
+                break  # what started the program is no part of it
+        frame = frame.f_back
+    return tuple(found)
+
+
 def own_line_of(trace: TracebackType | None) -> str:
     """The same of an exception."""
     found = ""

@@ -3,14 +3,14 @@
 import weakref
 from collections.abc import Mapping
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from vramscope.allocator.simulation import OutOfMemory
 from vramscope.capture import Failed, Options
 from vramscope.capture.predicted.cards import H100, Hardware
-from vramscope.capture.predicted.doubts import own_line
+from vramscope.capture.predicted.doubts import own_frames, own_line
 from vramscope.capture.predicted.mode import Event, is_own
 from vramscope.capture.predicted.shim.world import World
 from vramscope.capture.simulated import Simulated
@@ -23,6 +23,17 @@ from vramscope.units import format_bytes
 
 class Enough(BaseException):
     """So many steps as were asked for are over: leaves the program, past every ``except Exception``."""
+
+
+class RanOut(NamedTuple):
+    """The request that no card of this size can serve."""
+
+    operator: str
+    frames: tuple[tuple[str, int, str], ...]
+    """File, line and function of the program's own frames, innermost first."""
+    wanted_bytes: int
+    in_use_bytes: int
+    """Allocated when it was asked."""
 
 
 class Plan:
@@ -117,6 +128,8 @@ class Predicted(Simulated):
         """What may be allocated at most, where an operator's own memory is known within a range only."""
         self.ran_out_at: str | None = None
         """The program's line at which memory ran out; '' where it has none."""
+        self.ran_out: RanOut | None = None
+        """What asked for the memory that was not there, the first time."""
         self.peaks = {"allocated": 0, "reserved": 0, "active": 0, "requested": 0}
         """In bytes, of the whole run."""
         self._peaks = dict(self.peaks)
@@ -186,6 +199,12 @@ class Predicted(Simulated):
         if self.oom is not None:
             if self.ran_out_at is None:
                 self.ran_out_at = own_line(frame)
+                self.ran_out = RanOut(
+                    self.world.mode.operator.replace("aten::", "aten."),
+                    own_frames(frame),
+                    self.oom.need,
+                    self._allocator.allocated_bytes,
+                )
             raise self._error()
 
     def _take(self, n_bytes: int, frame: Any) -> Life:

@@ -77,6 +77,8 @@ class DryMode(TorchDispatchMode):
         self.is_inside = False
         """An operator is being run: torch's own code asks for devices now, not the program."""
         self.pending: BaseException | None = None
+        self.operator = ""
+        """The operator that took or gave memory last."""
         self._alone: tuple[int, ...] = ()
         """References to a gradient that nobody but the engine holds, counted here."""
 
@@ -280,6 +282,7 @@ class DryMode(TorchDispatchMode):
             self.doubts.add(extra.doubt[0], func._schema.name.replace("::", "."), extra.doubt[1], frame)
         events = list(_events(extra, out))
         if events:
+            self.operator = func._schema.name
             listener.works(events, extra.perhaps, frame)
 
 

@@ -1,0 +1,278 @@
+"""Changes to a program from outside while it runs dry: autocast, checkpoints, optimizers, accumulation.
+
+The program itself stays as it is. Each change does what its author would write: ``autocast`` around forward
+and loss, ``checkpoint`` around the blocks of a model, another class of optimizer, an optimizer step only
+after several backward passes.
+"""
+
+import types
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from vramscope.capture.predicted.shim.patches import Patches
+
+_CONTAINERS = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict)
+_REPLACED = (torch.optim.Adam, torch.optim.AdamW)
+"""Optimizers with two moments, for which another one may stand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Everything that is done to one run."""
+
+    is_autocast: bool = False
+    """Forward and loss run under ``torch.autocast`` in bfloat16."""
+    checkpointed: int | None = None
+    """Number of blocks that are checkpointed, in the order of forward; -1 for all, None for no change."""
+    optimizer: str = ""
+    """``fused``, ``momentum`` (SGD), ``sgd`` or ``loop`` in the place of Adam and AdamW; '' for no change."""
+    accumulated: int = 1
+    """Optimizers step after so many calls of ``step()``."""
+
+
+class Changed:
+    """What became of a change: whether the program gave it anything to do."""
+
+    def __init__(self) -> None:
+        self.n_blocks = 0
+        """Blocks that could be checkpointed."""
+        self.n_forwards = 0
+        """Forwards that autocast was put around."""
+        self.has_own_autocast = False
+        """Whether the program uses autocast itself."""
+        self.n_optimizers = 0
+        """Optimizers that were replaced."""
+
+    def problem(self, change: Change) -> str:
+        """Return why the change has no effect on this program; '' if it has one."""
+        if change.is_autocast and self.has_own_autocast:
+            return "the program uses autocast already"
+        if change.is_autocast and not self.n_forwards:
+            return "no module was called"
+        if change.checkpointed is not None and not self.n_blocks:
+            return "no model has repeated blocks in a ModuleList or Sequential"
+        if change.optimizer and not self.n_optimizers:
+            return "the program has no Adam or AdamW of torch"
+        return ""
+
+
+@contextmanager
+def changed(change: Change) -> Iterator[Changed]:
+    """Apply *change* to everything that runs inside; torch is as before afterwards."""
+    result, patches = Changed(), Patches()
+    with ExitStack() as leave:
+        leave.callback(patches.undo)
+        if change.optimizer:
+            _replace_optimizers(change.optimizer, result, patches)
+        if change.accumulated > 1:
+            _accumulate(change.accumulated, patches)
+        if change.checkpointed is not None:
+            leave.callback(_Checkpoints(change.checkpointed, result).begin())
+        if change.is_autocast:
+            leave.callback(_Autocast(result, patches).begin())
+        yield result
+
+
+# -------------------------------------------------------------------------------------------- autocast
+
+
+class _Autocast:
+    """Enters autocast at the outermost forward, and leaves it where backward begins."""
+
+    def __init__(self, result: Changed, patches: Patches) -> None:
+        self._result = result
+        self._patches = patches
+        self._context: Any = None
+        self._depth = 0
+
+    def begin(self) -> Callable[[], None]:
+        before = torch.nn.modules.module.register_module_forward_pre_hook(self._before)
+        after = torch.nn.modules.module.register_module_forward_hook(self._after, always_call=True)
+        for name in ("backward", "grad"):
+            self._patches.set(torch.autograd, name, self._leaving(getattr(torch.autograd, name)))
+
+        def end() -> None:
+            before.remove()
+            after.remove()
+            self._leave()
+
+        return end
+
+    def _before(self, *_: Any) -> None:
+        self._depth += 1
+        # A recompute in backward has the autocast that checkpoint() gives back to it.
+        if self._depth > 1 or self._context is not None or _is_in_backward():
+            return
+        if torch.is_autocast_enabled("cuda"):
+            self._result.has_own_autocast = True
+            return
+        self._result.n_forwards += 1
+        self._context = torch.autocast("cuda", dtype=torch.bfloat16)
+        self._context.__enter__()
+
+    def _after(self, *_: Any) -> None:
+        self._depth = max(self._depth - 1, 0)
+        if not self._depth and not torch.is_grad_enabled():
+            self._leave()  # an evaluation has no backward
+
+    def _leaving(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+        def begins(*args: Any, **kwargs: Any) -> Any:
+            self._leave()
+            return inner(*args, **kwargs)
+
+        return begins
+
+    def _leave(self) -> None:
+        context, self._context = self._context, None
+        if context is not None:
+            context.__exit__(None, None, None)
+
+
+def _is_in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
+
+
+# --------------------------------------------------------------------------------------- checkpointing
+
+
+class _Checkpoints:
+    """Finds the blocks of each model at its first training forward, and checkpoints the first of them."""
+
+    def __init__(self, count: int, result: Changed) -> None:
+        self._left = count
+        self._result = result
+        self._known: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+
+    def begin(self) -> Callable[[], None]:
+        hook = torch.nn.modules.module.register_module_forward_pre_hook(self._before)
+        return hook.remove
+
+    def _before(self, module: torch.nn.Module, _: Any) -> None:
+        if module in self._known or not torch.is_grad_enabled():
+            return
+        self._known.update(module.modules())
+        for block in blocks_of(module):
+            self._result.n_blocks += 1
+            if self._left:
+                self._left -= 1
+                # A block's own forward: its hooks run once, as around a checkpoint that its caller writes.
+                block.forward = partial(_recomputed, block.forward)
+
+
+def _recomputed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+
+def blocks_of(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """Yield the outermost blocks that a model repeats, in order; a block contains modules of its own."""
+    for child in module.children():
+        repeated = set(_repeated(child)) if isinstance(child, _CONTAINERS) else set()
+        for each in child.children() if repeated else ():
+            if type(each) in repeated:
+                yield each
+            else:
+                yield from blocks_of(each)
+        if not repeated:
+            yield from blocks_of(child)
+
+
+def _repeated(container: torch.nn.Module) -> Iterator[type]:
+    kinds = Counter(type(each) for each in container.children() if _is_block(each))
+    yield from (kind for kind, count in kinds.items() if count > 1)
+
+
+def _is_block(module: torch.nn.Module) -> bool:
+    has_forward = type(module).forward is not torch.nn.ModuleList.forward
+    return (
+        has_forward and next(module.children(), None) is not None and any(True for _ in module.parameters())
+    )
+
+
+# ------------------------------------------------------------------------------------------ optimizers
+
+
+def _replace_optimizers(kind: str, result: Changed, patches: Patches) -> None:
+    for cls in _REPLACED:
+        patches.set(cls, "__init__", _followed(cls, cls.__init__, partial(_REPLACE[kind], result)))
+
+
+def _followed(
+    cls: type, inner: Callable[..., None], then: Callable[[torch.optim.Optimizer], None]
+) -> Callable[..., None]:
+    def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        inner(optimizer, *args, **kwargs)
+        if type(optimizer) is cls:
+            then(optimizer)
+
+    return init
+
+
+def _to_sgd(momentum: float, result: Changed, optimizer: Any) -> None:
+    result.n_optimizers += 1
+    like = torch.optim.SGD([torch.zeros(1)], lr=1e-3, momentum=momentum)
+    optimizer.__class__ = torch.optim.SGD
+    optimizer.defaults = dict(like.defaults)
+    for group in optimizer.param_groups:
+        kept = {"params": group["params"], "lr": group["lr"]}
+        group.clear()
+        group.update(like.defaults | kept)
+
+
+def _with_kernels(fused: bool, result: Changed, optimizer: Any) -> None:
+    result.n_optimizers += 1
+    for group in optimizer.param_groups:
+        group["fused"], group["foreach"] = fused or None, False
+    optimizer._step_supports_amp_scaling = fused
+
+
+_REPLACE: dict[str, Callable[[Changed, Any], None]] = {
+    "momentum": partial(_to_sgd, 0.9),
+    "sgd": partial(_to_sgd, 0.0),
+    "fused": partial(_with_kernels, True),
+    "loop": partial(_with_kernels, False),
+}
+
+
+def _accumulate(count: int, patches: Patches) -> None:
+    """Make each optimizer step, and gradients vanish, only at every *count*-th call of ``step()``."""
+    calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+    inner = torch.optim.Optimizer.__init__
+
+    def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        inner(optimizer, *args, **kwargs)
+        calls[optimizer] = 0
+        # A bound method, as schedulers of the learning rate expect.
+        optimizer.step = types.MethodType(_every(count, calls, type(optimizer).step), optimizer)
+
+    def is_between() -> bool:
+        return any(n % count for n in calls.values())
+
+    patches.set(torch.optim.Optimizer, "__init__", init)
+    for home in (torch.optim.Optimizer, torch.nn.Module):
+        patches.set(home, "zero_grad", _unless(is_between, home.zero_grad))
+
+
+def _every(count: int, calls: Any, step: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls[self] += 1
+        return step(self, *args, **kwargs) if calls[self] % count == 0 else None
+
+    return counted
+
+
+def _unless(is_between: Callable[[], bool], inner: Callable[..., None]) -> Callable[..., None]:
+    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not is_between():
+            inner(self, *args, **kwargs)
+
+    return zero_grad

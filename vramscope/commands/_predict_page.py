@@ -1,0 +1,174 @@
+"""The page of ``vramscope predict``: the verdict, where memory runs out, what holds it, every card."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from vramscope.analysis.fit.largest import Largest
+from vramscope.analysis.fit.on_cards import OnCard
+from vramscope.analysis.lines import line_words, lines
+from vramscope.analysis.summary import Summary
+from vramscope.commands._document import Block, Grid, Heading, Text
+from vramscope.commands._sizes import Size
+from vramscope.dry_run import OutOfMemoryPoint, Prediction, sentence
+from vramscope.units import format_bytes, format_share
+
+_REASONS, _LINES, _FRAMES = 8, 6, 5
+_CERTAINTY = {
+    "checked": "checked: every operator met is one whose memory on CUDA is known and tested",
+    "estimate": "an estimate, because:",
+    "cannot_tell": "not known exactly; the figures are lower bounds, because:",
+}
+
+
+def page(
+    found: Prediction, whole: Prediction | None, cards: Sequence[OnCard], summary: Summary
+) -> Iterator[Block]:
+    """Yield the answer; *whole* is the same program without a limit, where memory ran out."""
+    yield Heading(sentence(found, whole), level=1)
+    if found.out_of_memory_point is not None:
+        yield from _ran_out(found.out_of_memory_point)
+    yield from _peak(whole or found)
+    yield Text(_CERTAINTY[found.certainty], "plain" if found.certainty == "checked" else "warning")
+    for reason in found.reasons[:_REASONS]:
+        yield Text(f"  {reason}", "quiet")
+    if len(found.reasons) > _REASONS:
+        yield Text(f"  and {len(found.reasons) - _REASONS} more (--json has all)", "quiet")
+    low, high = found.range_bytes
+    if found.certainty == "estimate" and high is not None and high > low:
+        yield Text(f"peak allocated between {format_bytes(low)} and {format_bytes(high)}")
+    yield from _holds(summary)
+    yield from _cards(cards, found)
+    yield Text(f"vramscope report {found.run}    everything else about it; serve opens it too", "quiet")
+
+
+def _ran_out(point: OutOfMemoryPoint) -> Iterator[Block]:
+    asks = f"{point.operator or 'an operator'} asks for {format_bytes(point.wanted_bytes)}"
+    moment = _moment(point.step, point.phase)
+    in_use = f"with {format_bytes(point.in_use_bytes)} in use"
+    yield Text(f"memory runs out{f' in {moment}' if moment else ''}: {asks} {in_use}", "error")
+    for file, line, function in point.frames[:_FRAMES]:
+        yield Text(f"  {Path(file).name}:{line} {function}")
+
+
+def _peak(found: Prediction) -> Iterator[Block]:
+    moment = _moment(found.step, found.phase)
+    if moment and found.out_of_memory is None:
+        yield Text(f"the peak is reached in {moment}")
+
+
+def _moment(step: int | None, phase: str | None) -> str:
+    words = ["" if step is None else f"step {step}", (phase or "").replace("_", " ")]
+    return ", ".join(filter(None, words))
+
+
+def _holds(summary: Summary) -> Iterator[Block]:
+    total = sum(row.n_bytes for row in summary.live)
+    if not total:
+        return
+    yield Heading(f"{format_bytes(total)} allocated at that moment, by line", level=3)
+    rows = tuple(
+        (format_bytes(row.n_bytes), format_share(row.n_bytes, total), line_words(row))
+        for row in lines(summary.live)[:_LINES]
+    )
+    yield Grid(("", "", ""), rows, "rrl")
+    if summary.categories:
+        ordered = sorted(summary.categories.items(), key=lambda item: -item[1])
+        words = ", ".join(
+            f"{name.replace('_', ' ')} {format_bytes(n_bytes)}" for name, n_bytes in ordered if n_bytes
+        )
+        yield Text(f"by category: {words}")
+    modules = by_module(summary)
+    if modules:
+        words = ", ".join(f"{name} {format_bytes(n_bytes)}" for name, n_bytes in modules[:_LINES])
+        yield Text(f"by module: {words}")
+
+
+def by_module(summary: Summary) -> list[tuple[str, int]]:
+    """Return the allocated bytes at the peak of each module, largest first; '' is left out."""
+    sums: dict[str, int] = {}
+    for row in summary.live:
+        if row.module:
+            sums[row.module] = sums.get(row.module, 0) + row.n_bytes
+    return sorted(sums.items(), key=lambda item: -item[1])
+
+
+# ------------------------------------------------------------------------------------------- cards
+
+
+def _cards(cards: Sequence[OnCard], found: Prediction) -> Iterator[Block]:
+    if not cards:
+        return
+    yield Heading("On each card", level=3)
+    rows = tuple(
+        (
+            card.card,
+            format_bytes(card.capacity_bytes),
+            {True: "fits", False: "does not fit", None: "cannot tell"}[card.fits],
+            headroom_words(card),
+            "dry run" if card.is_own_run else "estimate",
+        )
+        for card in cards
+    )
+    yield Grid(("", "has", "", "to spare", ""), rows, "lrlll")
+    yield Text(f"estimate: from the run for the {found.card}, as libraries differ between cards", "quiet")
+    if any(card.fits is None and not card.is_own_run for card in cards):
+        yield Text("--cards runs it dry for each card where that cannot tell", "quiet")
+
+
+def headroom_words(card: OnCard) -> str:
+    """Return the bytes to spare, or missing, in words; '' where they are not known."""
+    if card.headroom_bytes is None:
+        return ""
+    low, high = card.headroom_bytes
+    if low == high:
+        return _spare(high)
+    if low is None:
+        return f"at most {_spare(high)}"
+    return f"{_spare(low)} to {_spare(high)}" if card.fits is None else f"{_spare(low)} or more"
+
+
+def _spare(n_bytes: int) -> str:
+    return f"{'−' if n_bytes < 0 else ''}{format_bytes(abs(n_bytes))}"
+
+
+# ----------------------------------------------------------------------------------------- largest
+
+
+def largest_page(size: Size, found: Largest, card: str, *, is_stopped: bool) -> Iterator[Block]:
+    """Yield the answer of a search for the largest size, complete or not."""
+    yield Heading(largest_words(size, found, card, is_stopped=is_stopped), level=1)
+    rows = tuple(
+        (
+            f"{each.size:,}",
+            f"{'at least ' if each.fits is False else ''}{format_bytes(each.peak_reserved_bytes)}",
+            {True: "fits", False: "does not fit", None: "cannot tell"}[each.fits],
+            each.problem,
+        )
+        for each in sorted(found.trials, key=lambda trial: trial.size)
+    )
+    yield Grid((size.name, "reserved", "", ""), rows, "rrll")
+    for each in found.contradictions:
+        yield Text(
+            f"{each.size:,} fits although {found.too_large:,} does not: the need does not grow with "
+            f"{size.name}, and only the sizes in the table are known",
+            "warning",
+        )
+
+
+def largest_words(size: Size, found: Largest, card: str, *, is_stopped: bool = False) -> str:
+    """Return what the dry runs tell, in one line."""
+    fitting, too_large = found.fitting, found.too_large
+    stopped = "; stopped before the limit was found" if is_stopped else ""
+    if found.problem:
+        return f"{size.name}: no answer, {found.problem}"
+    if fitting is None and too_large == 1:
+        return f"not even {size.name} 1 fits on {card}"
+    if fitting is None:
+        limit = "" if too_large is None else f"; {too_large:,} does not"
+        return f"no {size.name} is known to fit on {card}{limit}{stopped}"
+    if found.is_exact:
+        return f"largest {size.name} on {card}: {fitting:,} fits, {too_large:,} does not"
+    if too_large is None:
+        why = stopped or "; the need hardly grows with it"
+        return f"{size.name} {fitting:,} fits on {card}, and no limit was found{why}"
+    return f"{size.name} {fitting:,} fits on {card}, {too_large:,} does not; between them it cannot be told"
