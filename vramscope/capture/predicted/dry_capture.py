@@ -176,7 +176,8 @@ class Predicted(Simulated):
     def works(self, events: list[Event], perhaps: int, frame: Any) -> None:
         """What an operator takes and gives, in its order."""
         taken: list[Life] = []
-        self._work()  # releases since the last operator
+        if self._queue:
+            self._work()  # releases since the last operator
         for kind, value in events:
             if kind in ("made", "made_as"):
                 storage, n_bytes = value if kind == "made_as" else (value, value.nbytes())
@@ -189,13 +190,14 @@ class Predicted(Simulated):
                 life = self._take(value, frame)
                 if kind == "taken":
                     taken.append(life)
-            # At once: an operator must fail where the memory runs out.
-            self._work()
+            if self._queue:
+                self._work()  # at once: an operator must fail where the memory runs out
         if perhaps:
             self.most_bytes = max(self.most_bytes, self._allocator.allocated_bytes + perhaps)
         for life in taken:
             self.died(life)
-        self._work()
+        if taken:
+            self._work()
         if self.oom is not None:
             if self.ran_out_at is None:
                 self.ran_out_at = own_line(frame)

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vramscope.capture.predicted.doubts import Certainty, Doubts
 from vramscope.capture.predicted.in_place import IN_PLACE
 from vramscope.capture.predicted.operators import Extra, Met, extra_of
+from vramscope.capture.predicted.shapes import Shapes
 from vramscope.capture.predicted.shim.own_device import NAME
 
 Unknown = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
@@ -49,6 +50,7 @@ _IN_PLACE_WITHOUT_SHAPES = frozenset({"aten::_fused_sgd_", "aten::_fused_adagrad
 
 
 _ADD = torch.ops.aten.add.Tensor
+_DEVICE = torch.ops.prim.device.default
 
 
 class MemoryListener(Protocol):
@@ -74,6 +76,9 @@ class DryMode(TorchDispatchMode):
         # It remembers each tensor by a weak reference, for which torch then refuses to move a module's
         # parameters.
         self.fake.fake_tensor_converter.set_tensor_memo = lambda *_: None
+        # Its own is slower than working the shapes out once and remembering them here.
+        self.fake.cache_enabled = False
+        self._shapes = Shapes(self._run_fake)
         self.is_inside = False
         """An operator is being run: torch's own code asks for devices now, not the program."""
         self.pending: BaseException | None = None
@@ -87,7 +92,17 @@ class DryMode(TorchDispatchMode):
         """Whether torch.compile leaves this mode out of what it compiles: yes."""
         return True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether torch wraps ``__torch_dispatch__`` for its compiler, which is imported then: no.
+
+        Nothing is compiled in a dry run; the import takes 1 s, and the wrapper 10 µs of every operator.
+        """
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE and type(args[0]) is FakeTensor:
+            return args[0].fake_device  # two of three calls; torch's C++ asks for every argument
         was_inside, self.is_inside = self.is_inside, True
         try:
             return self._run(func, types, args, kwargs or {})
@@ -252,17 +267,17 @@ class DryMode(TorchDispatchMode):
 
     def _shaped(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         try:
-            with self.fake:
-                out = func(*self._faked(args), **{name: self._faked(one) for name, one in kwargs.items()})
-        except (
-            DataDependentOutputException,
-            DynamicOutputShapeException,
-            UnsupportedOperatorException,
-        ) as error:
+            with torch._C.DisableTorchFunction():
+                out = self._shapes(func, args, kwargs)
+        except Unknown as error:
             return self._refused(func, error)
         if self.pending is None:
             self._look(func, args, kwargs, out)
         return out
+
+    def _run_fake(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        with self.fake:
+            return func(*self._faked(args), **{name: self._faked(one) for name, one in kwargs.items()})
 
     def _refused(self, func: Any, error: Exception) -> Any:
         self.doubts.add(

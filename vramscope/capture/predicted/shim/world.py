@@ -18,7 +18,7 @@ from vramscope.capture.predicted.cards import Hardware
 from vramscope.capture.predicted.doubts import Certainty, Doubts
 from vramscope.capture.predicted.mode import DryMode, is_own
 from vramscope.capture.predicted.operators import Met
-from vramscope.capture.predicted.shim import network, replaced, torch_cuda
+from vramscope.capture.predicted.shim import light_compiler, network, replaced, torch_cuda
 from vramscope.capture.predicted.shim.devices import OwnDevices
 from vramscope.capture.predicted.shim.own_device import (
     NAME,
@@ -46,10 +46,11 @@ class World:
         self.card = card
         self.doubts = Doubts()
         self.met = Met(card)
+        self._patches = Patches()
+        light_compiler.install(self._patches)
         self.mode = DryMode(own_device(), self.doubts, self.met)
         self._devices = OwnDevices(own_device(), self.doubts)
         self._memory = memory
-        self._patches = Patches()
         self.is_entered = False
 
     def __enter__(self) -> "World":
