@@ -99,6 +99,11 @@ def located(found: Iterable[tuple[Recording, Sequence[Finding]]]) -> list[Locate
         for recording, findings in found
         for finding in findings
     ]
+    return ranked_rows(rows)
+
+
+def ranked_rows(rows: Iterable[Located]) -> list[Located]:
+    """The same rows in the order of every view."""
     return sorted(rows, key=lambda row: (*_gravity(row.finding), row.rank, row.device))
 
 

@@ -31,3 +31,13 @@ class Process:
     driver: str = ""
     allocator: Mapping[str, str] = field(default_factory=dict)
     """Allocator settings under torch's names, as text (``PYTORCH_CUDA_ALLOC_CONF``, ``max_split_size`` …)."""
+    local_rank: int = -1
+    """The number of this process on its host; −1 where unknown."""
+    launcher: str = ""
+    """What named the rank: ``torchrun``, ``slurm``, ``mpi``, …; '' for a process on its own."""
+    job: str = ""
+    """The launcher's id of the job, which all its processes share."""
+    restarts: int = 0
+    """How often the launcher restarted the job's processes before this one."""
+    mesh: Mapping[str, int] = field(default_factory=dict)
+    """The coordinates of this rank, by dimension: ``data``, ``tensor``, ``pipeline``, ``expert``."""

@@ -31,6 +31,7 @@ from vramscope.units import format_bytes, parse_bytes
 if TYPE_CHECKING:
     from vramscope.capture import Capture
     from vramscope.model.recording import Run
+    from vramscope.recorder.summary_writer import SummaryWriter
     from vramscope.store.write.writer import Writer
 
 _DEVICES = ("auto", "cuda", "simulated")
@@ -133,6 +134,7 @@ def _import() -> None:
     """
     import torch  # noqa: F401 -- whether it is installed; only capture/ uses it
 
+    import vramscope.recorder.summary_writer
     import vramscope.store.write.writer  # noqa: F401
     from vramscope.capture import sources
 
@@ -180,6 +182,7 @@ class Recorder:
         self._directory: Path | None = None
         self._capture: Capture | None = None
         self._writer: Writer | None = None
+        self._summary: SummaryWriter | None = None
         self._flusher: _Flusher | None = None
         self._n_blocks = 0
         self._ended = (Outcome.FINISHED, "")
@@ -371,9 +374,12 @@ class Recorder:
         return name, offered[name].open(options, self._fail)
 
     def _start(self, source: str, capture: "Capture") -> None:
+        from vramscope.recorder.summary_writer import SummaryWriter
+
         self._writer = self._create(source, capture)
+        self._summary = SummaryWriter(self._writer)
         self._capture = capture
-        capture.start(self._writer)
+        capture.start(self._summary)
         self._print(f"recording to {self.directory} ({source})")
 
     def _create(self, source: str, capture: "Capture") -> "Writer":
@@ -429,6 +435,8 @@ class Recorder:
         self._n_blocks += 1
         self._ended = _outcome(error)
         self._writer.close(*self._ended)
+        if self._summary is not None:
+            self._summary.finish(*self._ended, is_last=False)
 
     def _leave(self) -> None:
         """Close an open block (a notebook's, a thread's) when the interpreter ends, and write the rest."""
@@ -438,6 +446,9 @@ class Recorder:
                 undisturbed(lambda: self._pause(None))
             if self._n_blocks > 1 and not self._has_failed:
                 undisturbed(lambda: self._guarded(self._conclude))
+            if self._summary is not None and not self._has_failed:
+                summary = self._summary
+                undisturbed(lambda: summary.finish(*self._ended, is_last=True))
 
     def _conclude(self, capture: "Capture") -> None:
         if self._writer is not None:
@@ -468,6 +479,8 @@ class Recorder:
     def _flush(self) -> None:
         if not self._has_failed:
             self._guarded(lambda capture: capture.flush())
+            if self._summary is not None:
+                self._summary.flush()
             self._report_leaks()
 
     def _report_leaks(self, *, is_end: bool = False) -> None:
@@ -507,7 +520,7 @@ class Recorder:
         """Detach from the run in a forked child, which copies locks as they are and no threads."""
         self._has_failed = True
         self._lock = threading.RLock()
-        self._flusher = self._writer = None
+        self._flusher = self._writer = self._summary = None
         # The capture stays: leaving the block removes its dispatch mode from this thread.
         if self._capture is not None:
             with suppress(Exception):

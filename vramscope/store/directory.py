@@ -3,10 +3,12 @@
 Many directories are checked this way, so no file is read and Arrow is not imported.
 """
 
+import os
 import re
 from pathlib import Path
 
 MANIFEST = "manifest.json"
+_RANK = re.compile("rank([0-9]{1,9})(?:-restart([0-9]{1,6}))?")
 
 
 def is_rank(directory: Path) -> bool:
@@ -15,14 +17,34 @@ def is_rank(directory: Path) -> bool:
 
 
 def ranks_of(run: Path) -> list[Path]:
-    """Return the directories of a run's ranks in order, without those that have no manifest (yet)."""
+    """Return the directories of a run's ranks in order, without those that have no manifest (yet).
+
+    Of a rank that was restarted, this is the directory of its last attempt.
+    """
+    return [attempts[-1] for _, attempts in sorted(_attempts(run).items())]
+
+
+def attempts_of(run: Path) -> dict[int, int]:
+    """Return the number of attempts of each rank: more than one where its process was restarted."""
+    return {rank: len(attempts) for rank, attempts in _attempts(run).items()}
+
+
+def rank_name(rank: int, restarts: int = 0) -> str:
+    """Return the name of a rank's directory: ``rank3``, and ``rank3-restart1`` after the first restart."""
+    return f"rank{rank}-restart{restarts}" if restarts else f"rank{rank}"
+
+
+def _attempts(run: Path) -> dict[int, list[Path]]:
+    found: dict[int, list[tuple[int, Path]]] = {}
     try:
-        found = [
-            path for path in run.iterdir() if re.fullmatch("rank[0-9]{1,9}", path.name) and is_rank(path)
-        ]
+        names = [entry.name for entry in os.scandir(run)]
     except OSError:
-        return []
-    return sorted(found, key=lambda path: int(path.name[4:]))
+        return {}
+    for name in names:
+        match = _RANK.fullmatch(name)
+        if match is not None and is_rank(run / name):
+            found.setdefault(int(match[1]), []).append((int(match[2] or 0), run / name))
+    return {rank: [path for _, path in sorted(attempts)] for rank, attempts in found.items()}
 
 
 def is_run(directory: Path) -> bool:

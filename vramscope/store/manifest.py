@@ -143,7 +143,8 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
         head
         | values
         | {
-            "process": process | {"allocator": dict(manifest.process.allocator)},
+            "process": process
+            | {"allocator": dict(manifest.process.allocator), "mesh": dict(manifest.process.mesh)},
             "incarnation": asdict(manifest.incarnation),
             "devices": [asdict(device) for device in manifest.devices],
             "outcome": manifest.outcome.value,
@@ -188,9 +189,10 @@ def _from_json(document: Mapping[str, Any]) -> Manifest:
         raise ValueError("'devices' is not a list of objects; the manifest is damaged")
     process = _mapping(document, "process")
     allocator = {str(key): str(value) for key, value in _mapping(process, "allocator").items()}
+    mesh = {str(key): _get({"": value}, "", 0) for key, value in _mapping(process, "mesh").items()}
     return Manifest(
         source=_get(document, "source", ""),
-        process=_shape(Process, process, allocator=allocator),
+        process=_shape(Process, process, allocator=allocator, mesh=mesh),
         devices=tuple(_device(device) for device in devices),
         incarnation=_shape(Incarnation, _mapping(document, "incarnation")),
         started_ns=_get(document, "started_ns", 0),

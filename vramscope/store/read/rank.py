@@ -165,6 +165,10 @@ class RankReader:
             self.outcome = Outcome.DIED
         return self.outcome is not before
 
+    def is_running(self) -> bool:
+        """Return whether the process still writes, as far as can be found out without reading events."""
+        return self.manifest.outcome is Outcome.RUNNING and self._is_written()
+
     def _is_written(self) -> bool:
         process = self.manifest.process
         alive = is_alive(process.host, process.pid, self.manifest.incarnation)

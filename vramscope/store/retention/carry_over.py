@@ -19,7 +19,7 @@ from vramscope.model.past import StretchPeaks
 from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.trace import Action, Trace
 
-_BOUNDARIES = (
+BOUNDARIES = (
     MarkKind.PHASE_BEGIN,
     MarkKind.PHASE_END,
     MarkKind.STEP,
@@ -72,7 +72,7 @@ def compact_part(
 
 
 def _boundaries(marks: Marks) -> NDArray[Any]:
-    return marks.event[np.isin(marks.kind, _BOUNDARIES)]
+    return marks.event[np.isin(marks.kind, BOUNDARIES)]
 
 
 def _peaks(trace: Trace, initial: Snapshot, edges: NDArray[Any]) -> StretchPeaks:

@@ -123,6 +123,11 @@ class Writer:
             self._compactor = Compactor((self.path, owner), max_bytes, self._size, self._commit, self._freed)
         self._claim()
 
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest while the recording runs, without the sums of its files."""
+        return self._manifest
+
     def stacks(self, rows: Iterable[tuple[int, str, str, int]]) -> None:
         """Append nodes as ``StackBuilder.rows`` yields them, before any row that refers to them."""
         columns = list(zip(*self._launch.without(rows), strict=True))

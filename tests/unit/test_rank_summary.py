@@ -1,0 +1,132 @@
+"""The summary that a recorder writes while it records is the one that a reader of the whole trace makes."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vramscope
+from vramscope.fleet import known_summary, made_summary
+from vramscope.model.rank_summary import DeviceSummary
+from vramscope.model.recording import Outcome
+from vramscope.recorder import summary_writer
+from vramscope.store.summaries import read_summary
+
+TRAIN = """
+import os, signal, sys, torch, vramscope
+from vramscope.recorder import summary_writer
+for name, value in zip(("_WRITE_EVERY_S", "_PIECE_EVENTS", "_MOST_MARKS"), eval(sys.argv[3])):
+    setattr(summary_writer, name, value)
+recorder = vramscope.record(sys.argv[1], quiet=True)
+def step():
+    loss = net(torch.randn(32, 64)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+kept = []
+def train(each):
+    for number in range(int(sys.argv[2])):
+        if each:
+            with recorder:
+                kept.append(step())
+        else:
+            kept.append(step())
+        if "kill" in sys.argv and number == 25:
+            recorder._flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+net = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)])
+optimizer = torch.optim.Adam(net.parameters())
+if "each" in sys.argv:
+    train(each=True)
+else:
+    with recorder:
+        train(each=False)
+"""
+SMALL_PIECES = (0.0, 100, 120)
+
+
+@pytest.fixture
+def trained(tmp_path: Path):
+    """``trained(n_steps, *words, pieces=…)``: the directory of the only rank, and how the process ended."""
+
+    def run(n_steps, *words, pieces=SMALL_PIECES):
+        command = [sys.executable, "-c", TRAIN, tmp_path / "run", str(n_steps), repr(pieces), *words]
+        ended = subprocess.run(command, timeout=120, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        return tmp_path / "run" / "rank0", ended.returncode
+
+    return run
+
+
+def assert_same(found, truth):
+    (here,), (there,) = found.devices, truth.devices
+    for field in fields(DeviceSummary):
+        mine, other = getattr(here, field.name), getattr(there, field.name)
+        if field.name == "steps":
+            for name, column in other.columns():
+                assert np.array_equal(getattr(mine, name), column), name
+        else:
+            assert mine == other, field.name
+
+
+@pytest.mark.parametrize("words", [(), ("each",)])
+@pytest.mark.parametrize("pieces", [SMALL_PIECES, (60.0, 1 << 14, 5000)])
+def test_pieces_give_the_same_summary_as_the_whole(trained, words, pieces):
+    rank, code = trained(60, *words, pieces=pieces)
+    stored = read_summary(rank / "summary.json")
+
+    assert code == 0
+    assert stored.is_final
+    assert stored.summary.outcome is Outcome.FINISHED
+    assert len(stored.summary.devices[0].steps) == 60
+    assert_same(stored.summary, made_summary(rank))
+
+
+def test_the_peak_of_each_step_is_that_of_the_analysis(trained):
+    rank, _ = trained(40)
+    steps = read_summary(rank / "summary.json").summary.devices[0].steps
+    (recording,) = vramscope.load(rank).recordings
+
+    assert steps.allocated.tolist() == recording.step_peaks().per_step.allocated.tolist()
+    assert read_summary(rank / "summary.json").summary.devices[0].peak["allocated"].n_bytes == max(
+        recording.timeline().allocated.tolist()
+    )
+
+
+def test_a_killed_process_leaves_a_summary_that_readers_do_not_take_for_whole(trained):
+    rank, code = trained(60, "kill")
+
+    assert code == -signal.SIGKILL
+    assert not read_summary(rank / "summary.json").is_final
+    assert known_summary(rank) is None
+    assert made_summary(rank).outcome is Outcome.DIED
+    assert known_summary(rank).summary.outcome is Outcome.DIED
+
+
+def test_a_trace_that_has_grown_needs_another_summary(trained):
+    rank, _ = trained(5)
+    before = known_summary(rank)
+    (rank / "part1").mkdir()
+    (rank / "part1" / "events-0.arrows").write_bytes(b"more")
+
+    assert before is not None
+    assert known_summary(rank) is None
+
+
+def test_a_failure_of_the_summary_leaves_the_recording_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(summary_writer, "_WRITE_EVERY_S", 0.0)
+    monkeypatch.setattr(summary_writer, "advanced", lambda *_: 1 / 0)
+    with vramscope.record(tmp_path / "run", device="simulated", quiet=True) as recorder:
+        torch.ones(1000)
+        recorder._flush()
+    run = vramscope.load(tmp_path / "run")
+
+    assert run.outcome is Outcome.FINISHED
+    assert not (tmp_path / "run" / "rank0" / "summary.json").exists()
+    assert len(run.recordings[0].trace)

@@ -1,0 +1,204 @@
+"""Compares all ranks of a job: groups of like ranks, missing, ended and odd ones, and the line that differs.
+
+It works on summaries alone, so 10,000 ranks are compared in seconds.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from vramscope.analysis.rank_comparison.clocks import Clocks, clocks_of
+from vramscope.analysis.rank_comparison.groups import groups_of
+from vramscope.analysis.rank_comparison.imbalance import Imbalance, imbalance_of
+from vramscope.analysis.rank_comparison.members import Member, Table, table_of
+from vramscope.analysis.rank_comparison.odd import Odd, failed_first, odd_ones, shared_devices
+from vramscope.model.rank_summary import LineBytes, RankSummary
+from vramscope.model.recording import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ranks that hold alike."""
+
+    rows: tuple[tuple[int, int], ...]
+    """Rank and device of each member, ascending."""
+    allocated_median: int
+    """The median of the members' peaks of allocated bytes."""
+    allocated_max: int
+    reserved_median: int
+    reserved_max: int
+    typical: tuple[int, int]
+    """Rank and device of the member whose peak is the median."""
+    line: LineBytes | None = None
+    """The line in which this group differs most from the first group; None for the first."""
+    line_bytes: int = 0
+    """By how many bytes it differs there; negative where this group holds less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A rank that ended otherwise than by finishing."""
+
+    rank: int
+    host: str
+    outcome: Outcome
+    error: str
+    time_ns: int
+    """Unix time of its last record, on the clock of the first rank's host."""
+    last_step: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FirstFailure:
+    """The first allocation that failed in any rank."""
+
+    rank: int
+    device: int
+    host: str
+    step: int | None
+    time_ns: int
+    requested_bytes: int
+    allocated_bytes: int
+    n_ranks: int
+    """The number of ranks in which an allocation failed."""
+    excess_bytes: int
+    """By how many bytes it held more at ``line`` than its group does at the peak; 0 where it held no more."""
+    line: LineBytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All ranks of one job, compared."""
+
+    world_size: int
+    n_ranks: int
+    """The number of ranks that have a summary."""
+    missing: tuple[int, ...]
+    running: tuple[int, ...]
+    ended: tuple[Ended, ...]
+    """Ranks that failed or died, the earliest first."""
+    groups: tuple[Group, ...]
+    """The largest first."""
+    odd: tuple[Odd, ...]
+    """The most bytes first."""
+    failure: FirstFailure | None
+    imbalance: Imbalance | None
+    clocks: Clocks
+    sharing: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Devices that several ranks use: host and device, and the ranks."""
+    restarts: Mapping[int, int] = field(default_factory=dict)
+    """The number of restarts, by rank, of ranks that were restarted."""
+
+
+def compare_ranks(summaries: Sequence[RankSummary], restarts: Mapping[int, int] | None = None) -> Fleet:
+    """Compare all ranks of one job.
+
+    Parameters
+    ----------
+    summaries
+        One summary per rank, in any order.
+    restarts
+        The number of restarts, by rank.
+
+    Returns
+    -------
+    Fleet
+        The same for every order of *summaries*.
+    """
+    ordered = sorted(summaries, key=lambda each: each.process.rank)
+    clocks = clocks_of(ordered)
+    members = [
+        Member(each, device)
+        for each in ordered
+        for device in sorted(each.devices, key=lambda known: known.device.index)
+    ]
+    table = table_of(members)
+    of = groups_of(table)
+    ranks = {each.process.rank for each in ordered}
+    world_size = max((each.process.world_size for each in ordered), default=0)
+    ended = _ended(ordered, clocks)
+    gone = {each.rank for each in ended}
+    return Fleet(
+        world_size=max(world_size, len(ranks)),
+        n_ranks=len(ranks),
+        missing=tuple(sorted(set(range(world_size)) - ranks)),
+        running=tuple(each.process.rank for each in ordered if each.outcome is Outcome.RUNNING),
+        ended=ended,
+        groups=_groups(table, of),
+        odd=odd_ones(table, of, gone),
+        failure=_first_failure(table, of, clocks),
+        imbalance=imbalance_of(members, of),
+        clocks=clocks,
+        sharing=shared_devices(members),
+        restarts=dict(restarts or {}),
+    )
+
+
+def _ended(summaries: Sequence[RankSummary], clocks: Clocks) -> tuple[Ended, ...]:
+    found = [
+        Ended(
+            each.process.rank,
+            each.process.host,
+            each.outcome,
+            each.error,
+            each.ended_ns - clocks.offset_ns.get(each.process.host, 0),
+            _last_step(each),
+        )
+        for each in summaries
+        if each.outcome in (Outcome.FAILED, Outcome.DIED)
+    ]
+    return tuple(sorted(found, key=lambda each: (each.time_ns, each.rank)))
+
+
+def _last_step(summary: RankSummary) -> int | None:
+    rows = [device.steps for device in summary.devices if len(device.steps)]
+    return max((int(steps.step[-1] + steps.n_steps[-1] - 1) for steps in rows), default=None)
+
+
+def _groups(table: Table, of: np.ndarray) -> tuple[Group, ...]:
+    found: list[Group] = []
+    order = sorted(set(of.tolist()), key=lambda g: (-int((of == g).sum()), int(np.flatnonzero(of == g)[0])))
+    first: np.ndarray | None = None
+    for number in order:
+        rows = np.flatnonzero(of == number)
+        allocated, reserved = table.allocated[rows], table.reserved[rows]
+        middle = np.median(table.lines[rows], axis=0)
+        typical = rows[int(np.abs(allocated - np.median(allocated)).argmin())]
+        group = Group(
+            rows=tuple(table.members[row].key for row in rows.tolist()),
+            allocated_median=int(np.median(allocated)),
+            allocated_max=int(allocated.max()),
+            reserved_median=int(np.median(reserved)),
+            reserved_max=int(reserved.max()),
+            typical=table.members[int(typical)].key,
+        )
+        if first is None:
+            first = middle
+        elif len(middle):
+            at = int(np.abs(middle - first).argmax())
+            if middle[at] != first[at]:
+                group = replace(group, line=table.examples[at], line_bytes=int(middle[at] - first[at]))
+        found.append(group)
+    return tuple(found)
+
+
+def _first_failure(table: Table, of: np.ndarray, clocks: Clocks) -> FirstFailure | None:
+    found = failed_first(table, of, clocks)
+    if found is None:
+        return None
+    member, time_ns, n_ranks, excess, line = found
+    failure = member.summary.failure
+    assert failure is not None  # noqa: S101 - for the type checker: only members with a failure are asked
+    return FirstFailure(
+        rank=member.rank,
+        device=member.summary.device.index,
+        host=member.host,
+        step=failure.step,
+        time_ns=time_ns,
+        requested_bytes=failure.requested_bytes,
+        allocated_bytes=failure.allocated_bytes,
+        n_ranks=n_ranks,
+        excess_bytes=excess,
+        line=line,
+    )

@@ -1,0 +1,77 @@
+"""Aligns the clocks of hosts by the ends of steps, which ranks that train together reach together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.model.rank_summary import RankSummary, StepRows
+
+_FEWEST_STEPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """The clocks of all hosts, relative to that of the first rank's host."""
+
+    reference: str = ""
+    offset_ns: Mapping[str, int] = field(default_factory=dict)
+    """By how much each host's clock is ahead, in nanoseconds."""
+    error_ns: Mapping[str, int] = field(default_factory=dict)
+    """The error of each offset: 95 % of the steps agree with it to within this."""
+    n_steps: int = 0
+    """The fewest steps that two hosts have in common."""
+    unaligned: tuple[str, ...] = ()
+    """Hosts that have too few steps in common with the reference."""
+
+
+def clocks_of(summaries: Sequence[RankSummary]) -> Clocks:
+    """Align the clocks of all hosts.
+
+    Parameters
+    ----------
+    summaries
+        One per rank, ascending.
+
+    Returns
+    -------
+    Clocks
+        Without offsets where all ranks are on one host.
+    """
+    by_host: dict[str, list[StepRows]] = {}
+    for summary in summaries:
+        steps = next((device.steps for device in summary.devices if len(device.steps)), StepRows.of())
+        by_host.setdefault(summary.process.host, []).append(steps)
+    if len(by_host) < 2:
+        return Clocks(next(iter(by_host), ""))
+    size = max(int(steps.n_steps.max(initial=1)) for found in by_host.values() for steps in found)
+    ends = {host: _ends(found, size) for host, found in by_host.items()}
+    reference = next(iter(ends))
+    offset, error, unaligned, common = {reference: 0}, {reference: 0}, [], []
+    for host, known in ends.items():
+        if host == reference:
+            continue
+        shared = sorted(known.keys() & ends[reference].keys())
+        if len(shared) < _FEWEST_STEPS:
+            unaligned.append(host)
+            continue
+        apart = np.array([known[step] - ends[reference][step] for step in shared])
+        offset[host] = int(np.median(apart))
+        error[host] = int(np.quantile(np.abs(apart - offset[host]), 0.95))
+        common.append(len(shared))
+    return Clocks(reference, offset, error, min(common, default=0), tuple(unaligned))
+
+
+def _ends(found: Sequence[StepRows], size: int) -> dict[int, int]:
+    """The median time at which the ranks of one host end each step, by its number."""
+    times: dict[int, list[int]] = {}
+    for steps in found:
+        rows = steps.grouped(size)
+        # The last group of a rank that ended early does not end with a step that all share.
+        whole: NDArray[Any] = rows.n_steps == size
+        for step, end_ns in zip(rows.step[whole].tolist(), rows.end_ns[whole].tolist(), strict=True):
+            if end_ns > 0:
+                times.setdefault(step, []).append(end_ns)
+    return {step: sorted(ends)[len(ends) // 2] for step, ends in times.items()}

@@ -1,0 +1,198 @@
+"""Finds the ranks that differ from their group, by what, and the line that makes the difference."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis.rank_comparison.clocks import Clocks
+from vramscope.analysis.rank_comparison.members import Member, Table, bytes_by_line
+from vramscope.model.rank_summary import LineBytes, StepRows
+
+_LEAST_FRACTION = 0.03
+"""A rank is odd only if it differs from its group's median by at least this share of it."""
+_LEAST_BYTES = 1 << 20
+_TIMES_SPREAD = 6.0
+"""… and by at least six times the usual spread, so that none of 10,000 like ranks is named by chance."""
+_SIGMA_PER_MAD = 1.4826
+_FEWEST = 3
+_GATHERS = frozenset({"gather", "gather_object", "all_gather", "all_gather_object", "_gather_object"})
+_FEWEST_GROWING_STEPS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Odd:
+    """A rank that differs from its group."""
+
+    rank: int
+    device: int
+    host: str
+    why: str
+    """``grows``, ``more``, ``less``, ``reserves_more`` or ``others``."""
+    n_bytes: int
+    """The difference to the group's median: of the growth over the run, of the peak of allocated or reserved
+    bytes, or of what other processes hold on the device."""
+    usual_bytes: int
+    """The group's median of the same."""
+    bytes_per_step: int | None = None
+    """The growth per step, for ``grows``."""
+    line: LineBytes | None = None
+    """The line that makes most of the difference; None where no line does."""
+    line_bytes: int = 0
+    """The difference at that line."""
+    cause: str | None = None
+    """``gathered_here``: the line gathers the data of other ranks. None where the cause is not certain."""
+
+
+def odd_ones(table: Table, of: NDArray[Any], gone: set[int]) -> tuple[Odd, ...]:
+    """The odd members of all groups, the most bytes first.
+
+    Parameters
+    ----------
+    table
+        All members.
+    of
+        The number of the group of each.
+    gone
+        Ranks that died or failed: they held less because they ended early, which is no oddity of its own.
+
+    Returns
+    -------
+    tuple of Odd
+        At most one per member, with the first reason that holds.
+    """
+    found = []
+    for group in np.unique(of).tolist():
+        rows = np.flatnonzero(of == group)
+        if len(rows) >= _FEWEST:
+            found += _in_group(table, rows, gone)
+    return tuple(sorted(found, key=lambda odd: (-abs(odd.n_bytes), odd.rank, odd.device)))
+
+
+def _in_group(table: Table, rows: NDArray[Any], gone: set[int]) -> list[Odd]:
+    members = [table.members[row] for row in rows.tolist()]
+    allocated, reserved = table.allocated[rows], table.reserved[rows]
+    growth = np.array([_growth(member.summary.steps) for member in members])
+    others = np.array([member.summary.samples.get("others_used_bytes", 0) for member in members], "f8")
+    middle = np.median(table.lines[rows], axis=0)
+    middle_retained = np.median(table.retained[rows], axis=0)
+    scale = float(np.median(allocated))
+    grows, differs = _exceeds(growth, scale), _exceeds(np.abs(allocated - scale), scale, usual=0.0)
+    slack = reserved - allocated
+    has_slack, has_others = _exceeds(slack, scale), _exceeds(others, scale)
+    found = []
+    for at, member in enumerate(members):
+        row = int(rows[at])
+        more = allocated[at] - scale
+        retained = _largest(table, table.retained[row] - middle_retained)
+        if grows[at] and retained is not None and retained[1] >= _LEAST_BYTES:
+            usual = float(np.median(growth))
+            n_steps = _n_steps(member.summary.steps)
+            found.append(
+                _odd(member, "grows", growth[at] - usual, usual, retained, int(growth[at] / max(n_steps, 1)))
+            )
+        elif differs[at] and (more > 0 or member.rank not in gone):
+            sign = 1 if more > 0 else -1
+            line = _largest(table, sign * (table.lines[row] - middle))
+            found.append(_odd(member, "more" if more > 0 else "less", more, scale, line))
+        elif has_slack[at]:
+            usual = float(np.median(reserved))
+            found.append(_odd(member, "reserves_more", reserved[at] - usual, usual, None))
+        elif has_others[at]:
+            usual = float(np.median(others))
+            found.append(_odd(member, "others", others[at] - usual, usual, None))
+    return found
+
+
+def _odd(
+    member: Member,
+    why: str,
+    n_bytes: float,
+    usual: float,
+    line: tuple[LineBytes | None, int] | None,
+    per_step: int | None = None,
+) -> Odd:
+    known, line_bytes = line if line is not None else (None, 0)
+    cause = "gathered_here" if why == "more" and known is not None and known.via in _GATHERS else None
+    return Odd(
+        member.rank,
+        member.summary.device.index,
+        member.host,
+        why,
+        int(n_bytes),
+        int(usual),
+        per_step,
+        known,
+        line_bytes if why != "less" else -line_bytes,
+        cause,
+    )
+
+
+def _exceeds(values: NDArray[Any], scale: float, usual: float | None = None) -> NDArray[Any]:
+    """Which values are above the usual one by more than the group's spread and by enough to matter."""
+    middle = float(np.median(values)) if usual is None else usual
+    spread = _SIGMA_PER_MAD * float(np.median(np.abs(values - middle)))
+    found: NDArray[Any] = values - middle > max(_LEAST_FRACTION * scale, _LEAST_BYTES, _TIMES_SPREAD * spread)
+    return found
+
+
+def _largest(table: Table, difference: NDArray[Any]) -> tuple[LineBytes | None, int] | None:
+    if not len(difference) or difference.max() <= 0:
+        return None
+    at = int(difference.argmax())
+    return table.examples[at], int(difference[at])
+
+
+def _n_steps(steps: StepRows) -> int:
+    return int(steps.n_steps.sum())
+
+
+def _growth(steps: StepRows) -> float:
+    """By how many bytes the peaks of steps rise over the run, in a way that a single step cannot make up."""
+    peaks = steps.allocated[steps.allocated >= 0].astype("f8")
+    if len(peaks) < _FEWEST_GROWING_STEPS:
+        return 0.0
+    quarter = len(peaks) // 4
+    # The first quarter has the warm-up; two quarters later is two thirds of the rest.
+    early, late = np.median(peaks[quarter : 2 * quarter]), np.median(peaks[-quarter:])
+    return float(max(late - early, 0.0)) * len(peaks) / max(len(peaks) - 2 * quarter, 1)
+
+
+def failed_first(
+    table: Table, of: NDArray[Any], clocks: Clocks
+) -> tuple[Member, int, int, int, LineBytes | None] | None:
+    """The member in which an allocation failed first, when, in how many, and what it held more."""
+    failures = [
+        (member.summary.failure.time_ns - clocks.offset_ns.get(member.host, 0), row)
+        for row, member in enumerate(table.members)
+        if member.summary.failure is not None
+    ]
+    if not failures:
+        return None
+    time_ns, row = min(failures)
+    member = table.members[row]
+    others = np.flatnonzero((of == of[row]) & (np.arange(len(of)) != row))
+    excess, line = 0, None
+    if len(others) and member.summary.failure is not None:
+        here = bytes_by_line(table, member.summary.failure.lines)
+        found = _largest(table, here - np.median(table.lines[others], axis=0))
+        least = max(_LEAST_FRACTION * float(np.median(table.allocated[others])), _LEAST_BYTES)
+        if found is not None and found[1] > least:
+            line, excess = found
+    return member, time_ns, len({table.members[row].rank for _, row in failures}), excess, line
+
+
+def shared_devices(members: Sequence[Member]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Devices that several ranks use, by the device's own id, which no two devices share."""
+    users: dict[tuple[str, str], set[int]] = {}
+    for member in members:
+        device = member.summary.device
+        if device.uuid and device.kind == "cuda" and member.summary.n_events:
+            users.setdefault((member.host, device.uuid), set()).add(member.rank)
+    return tuple(
+        (f"{host} {uuid}", tuple(sorted(ranks)))
+        for (host, uuid), ranks in sorted(users.items())
+        if len(ranks) > 1
+    )

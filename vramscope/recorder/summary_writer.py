@@ -1,0 +1,270 @@
+"""Keeps the summary of this rank up to date while it is recorded.
+
+Rows pass through on their way to the writer and are only put on a list there. The background thread that
+flushes works on them, in pieces, so that neither a step nor a long run pays more.
+"""
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vramscope.analysis.course import Course, advanced, begin
+from vramscope.analysis.rank_summary import (
+    StepsWithPeaks,
+    course_steps,
+    sample_peaks,
+    short_notes,
+    summary_of_course,
+)
+from vramscope.model.counters import Counters
+from vramscope.model.device import Device
+from vramscope.model.marks import Labels, Marks, Note
+from vramscope.model.past import SummarizedSteps
+from vramscope.model.program import resolve
+from vramscope.model.rank_summary import DeviceSummary, RankSummary
+from vramscope.model.recording import Outcome
+from vramscope.model.snapshot import Snapshot
+from vramscope.model.stacks import Stacks
+from vramscope.model.trace import Trace
+from vramscope.store.read import assembly
+from vramscope.store.read.retained_timeline import with_summarized
+from vramscope.store.read.streams import ColumnStream, FileChain, anybody
+from vramscope.store.retention.carry_over import BOUNDARIES
+from vramscope.store.retention.old_steps import drop_older_marks
+from vramscope.store.schema import EVERY_DEVICE, STACKS, file_name
+from vramscope.store.summaries import SUMMARY_FILE, StoredSummary, events_bytes, write_summary
+
+if TYPE_CHECKING:
+    from vramscope.store.write.writer import Writer
+
+_WRITE_EVERY_S = 60.0
+_PIECE_EVENTS = 1 << 14
+"""The number of events worth a piece: fewer would sort the live blocks too often."""
+_MOST_MARKS = 5000
+"""The most marks that are resolved to steps at a time, in 25 ms; older ones become settled steps."""
+_MOST_SETTLED = 500_000
+"""The most settled steps, 77 bytes each; after that a reader makes the summary."""
+
+
+class _NotFollowedError(Exception):
+    """The rows came in an order that the course cannot follow; a reader makes the summary."""
+
+
+class SummaryWriter:
+    """Passes a source's rows on to the writer, and writes ``summary.json`` each minute and at the end.
+
+    It never raises for a reason of its own: after a failure there is no summary, and readers make one.
+    """
+
+    def __init__(self, writer: "Writer") -> None:
+        """Write the summary of what *writer* writes."""
+        self._writer = writer
+        self._queue: list[tuple[Trace | Marks | Counters | Snapshot | Note, int]] = []
+        self._n_queued = 0
+        self._courses: dict[int, _DeviceCourse] = {}
+        self._notes: list[tuple[Note, int]] = []
+        self._is_over = False
+        self._written_s = time.monotonic()
+        self._stacks: ColumnStream | None = None
+
+    # ----------------------------------------------------------------------- the sink of the source
+
+    def stacks(self, rows: Sequence[tuple[int, str, str, int]]) -> None:
+        """Append rows of call stacks."""
+        self._writer.stacks(rows)
+
+    def append(self, table: Trace | Marks | Labels | Counters, device: int) -> None:
+        """Append the next rows of one stream of *device*."""
+        self._writer.append(table, device)
+        if not self._is_over and not isinstance(table, Labels):
+            self._queue.append((table, device))
+            self._n_queued += len(table)
+
+    def state(self, snapshot: Snapshot, device: int, *, reported: bool) -> None:
+        """Write a state of the allocator."""
+        self._writer.state(snapshot, device, reported=reported)
+        if not self._is_over and not reported and snapshot.event == 0:
+            self._queue.append((snapshot, device))
+
+    def pools(self, pools: Sequence[tuple[int, int]], device: int) -> None:
+        """Write torch's pool ids."""
+        self._writer.pools(pools, device)
+
+    def device(self, device: Device) -> None:
+        """Add a device."""
+        self._writer.device(device)
+
+    def note(self, note: Note, device: int | None = None) -> None:
+        """Record that something is missing or doubtful."""
+        self._writer.note(note, device)
+        if not self._is_over:
+            self._queue.append((note, EVERY_DEVICE if device is None else device))
+
+    # ----------------------------------------------------------------------- the summary
+
+    def flush(self) -> None:
+        """Work on what was appended; write the summary if the last one is a minute old."""
+        if self._is_over or not (self._is_due() or self._n_queued >= _PIECE_EVENTS):
+            return
+        try:
+            self._advance(is_end=False)
+            if self._is_due():
+                self._write(Outcome.RUNNING, "", is_final=False)
+        except Exception:  # noqa: BLE001 -- the recording must not end with its summary
+            self._give_up()
+
+    def finish(self, outcome: Outcome, error: str, *, is_last: bool) -> None:
+        """Work on what was appended to a closed recording; write the summary at the end, or where it is due.
+
+        A loop that enters a block for each step closes its recording at each step, so not every close writes.
+        """
+        is_wanted = is_last or self._is_due()
+        if self._is_over or not (is_wanted or self._n_queued >= _PIECE_EVENTS):
+            return
+        try:
+            self._advance(is_end=True)
+            if is_wanted:
+                self._write(outcome, error, is_final=True)
+        except Exception:  # noqa: BLE001 -- the recording must not end with its summary
+            self._give_up()
+
+    def _is_due(self) -> bool:
+        return time.monotonic() - self._written_s >= _WRITE_EVERY_S
+
+    def _give_up(self) -> None:
+        self._is_over = True
+        self._queue, self._courses, self._n_queued = [], {}, 0
+        with suppress(OSError):
+            (self._writer.path / SUMMARY_FILE).unlink(missing_ok=True)
+
+    def _advance(self, *, is_end: bool) -> None:
+        # Taken in one operation: other threads go on appending to the list.
+        queued, self._queue, self._n_queued = self._queue, [], 0
+        for row, device in queued:
+            if isinstance(row, Note):
+                self._notes.append((row, device))
+            else:
+                self._courses.setdefault(device, _DeviceCourse()).take(row)
+        for course in self._courses.values():
+            course.advance(is_end=is_end)
+
+    def _write(self, outcome: Outcome, error: str, *, is_final: bool) -> None:
+        manifest, path = self._writer.manifest, self._writer.path
+        size = events_bytes(path)
+        stacks = self._known_stacks()
+        devices = {device.index: device for device in manifest.devices}
+        found = [
+            replace(
+                course.summary(devices.get(index, Device(index)), manifest.source, stacks),
+                notes=short_notes([note for note, of in self._notes if of in (EVERY_DEVICE, index)]),
+            )
+            for index, course in sorted(self._courses.items())
+        ]
+        now = time.time_ns()
+        summary = RankSummary(manifest.process, outcome, error, manifest.started_ns, now, tuple(found))
+        stored = StoredSummary(summary, manifest.id, is_final, size, now)
+        write_summary(path / SUMMARY_FILE, stored)
+        self._written_s = time.monotonic()
+
+    def _known_stacks(self) -> Stacks:
+        """The call stacks as the file has them; each time only its new rows are read."""
+        if self._stacks is None:
+            files = FileChain([self._writer.path], file_name(STACKS), anybody)
+            self._stacks = ColumnStream(files, STACKS, n_rows=1)
+        self._stacks.refresh()
+        return assembly.stacks_of(self._stacks)[0]
+
+
+class _DeviceCourse:
+    """The course of one device, its marks, and the maxima of its samples."""
+
+    def __init__(self) -> None:
+        self._course: Course | None = None
+        self._fresh: list[Trace] = []
+        self._waiting: list[Trace] = []
+        """Events that wait for one more flush, as their marks may be written after them."""
+        self._marks = Marks.of()
+        self._cuts = np.zeros(0, "i8")
+        self._settled = SummarizedSteps.of()
+        self._phases: dict[str, int] = {}
+        self._samples: dict[str, int] = {}
+        self._last_ns = 0
+
+    def take(self, rows: Trace | Marks | Counters | Snapshot) -> None:
+        if isinstance(rows, Trace):
+            self._fresh.append(rows)
+        elif isinstance(rows, Marks):
+            self._take_marks(rows)
+        elif isinstance(rows, Counters):
+            for name, most in sample_peaks(rows).items():
+                self._samples[name] = max(most, self._samples.get(name, 0))
+        elif self._course is not None:
+            raise _NotFollowedError("the state before the first event came after events")
+        else:
+            self._course = begin(rows)
+
+    def _take_marks(self, rows: Marks) -> None:
+        rows = rows.rows(np.isin(rows.kind, BOUNDARIES))
+        known = self._course or Course()
+        late = rows.event[rows.event < known.n_events]
+        if not np.isin(late, known.stretches.event).all():
+            raise _NotFollowedError("a mark came after a later event")
+        # Steps and phases do not depend on names.
+        nameless = {name: getattr(rows, name) for name in Marks.DTYPES if name != "name"}
+        columns = {name: np.concatenate([getattr(self._marks, name), new]) for name, new in nameless.items()}
+        self._marks = Marks.of(**columns)
+        self._cuts = np.concatenate([self._cuts, rows.event])
+
+    def advance(self, *, is_end: bool) -> None:
+        ready = [*self._waiting, *self._fresh] if is_end else self._waiting
+        self._waiting, self._fresh = [] if is_end else self._fresh, []
+        course = self._course or begin(Snapshot())
+        if ready:
+            columns = {name: np.concatenate([getattr(part, name) for part in ready]) for name in Trace.DTYPES}
+            course = advanced(course, Trace(**columns), self._cuts)
+            self._cuts = self._cuts[self._cuts > course.n_events]
+            self._last_ns = max(self._last_ns, int(columns["time_ns"][-1]))
+        self._course = course
+        if len(self._marks) > _MOST_MARKS:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Replace the older half of the marks by finished steps."""
+        course = self._course or Course()
+        self._keep_phases(self._with_peaks())
+        within = int((self._marks.event <= course.n_events).sum())
+        found = drop_older_marks(
+            (self._marks.rows(slice(within)), course.stretches, self._settled), course.n_events
+        )
+        if found is None or len(found[2]) > _MOST_SETTLED:
+            if len(self._marks) > 4 * _MOST_MARKS:
+                raise _NotFollowedError("the marks of this run have no end of a step to be cut at")
+            return
+        kept, stretches, self._settled = found
+        rest = self._marks.rows(slice(within, None))
+        self._marks = Marks.of(
+            **{name: np.concatenate([getattr(kept, name), getattr(rest, name)]) for name in Marks.DTYPES}
+        )
+        self._course = replace(course, stretches=stretches)
+
+    def _with_peaks(self) -> StepsWithPeaks:
+        course = self._course or Course()
+        last_ns = max(self._last_ns, int(self._marks.time_ns.max(initial=0)))
+        found = with_summarized(self._settled, *resolve(self._marks, course.n_events, last_ns))
+        return course_steps(course, *found, self._settled)
+
+    def _keep_phases(self, known: StepsWithPeaks) -> None:
+        for name, most in known.phases.items():
+            self._phases[name] = max(most, self._phases.get(name, 0))
+
+    def summary(self, device: Device, source: str, stacks: Stacks) -> DeviceSummary:
+        """The summary until now."""
+        known = self._with_peaks()
+        self._keep_phases(known)
+        course = self._course or Course()
+        found = summary_of_course(course, known._replace(phases=dict(self._phases)), stacks, device, source)
+        return replace(found, samples=dict(self._samples))

@@ -1,0 +1,275 @@
+"""The file ``summary.json`` of a rank: its figures, so that a comparison of many ranks reads no events."""
+
+import json
+import os
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from vramscope._version import __version__
+from vramscope.model.device import Device, Process
+from vramscope.model.finding import Finding
+from vramscope.model.marks import Note
+from vramscope.model.rank_summary import DeviceSummary, Failure, LineBytes, PeakPlace, RankSummary, StepRows
+from vramscope.model.recording import Outcome
+from vramscope.model.stacks import Frame
+
+SUMMARY_FILE = "summary.json"
+LARGEST_BYTES = 200_000
+"""The size limit of the file: reading 10,000 of them must take seconds."""
+_SCHEMA = {"major": 1, "minor": 0}
+_FEWEST_LINES = 5
+_CHECKSUM = "crc32"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSummary:
+    """A summary, and what it was made from."""
+
+    summary: RankSummary
+    trace: str = ""
+    """The id of the trace; empty for a trace older than ids."""
+    is_final: bool = True
+    """Whether it covers everything; false for one written while the process runs."""
+    events_bytes: int = 0
+    """The size of all files of events when it was made: a trace that has grown since needs another one."""
+    written_ns: int = 0
+
+
+def events_bytes(rank: Path) -> int:
+    """The size of the files of events of a rank, those of all parts together."""
+    total = 0
+    homes = [rank]
+    while homes:
+        try:
+            entries = list(os.scandir(homes.pop()))
+        except OSError:
+            continue
+        for entry in entries:
+            if entry.name.startswith("events-"):
+                total += entry.stat().st_size
+            elif entry.name.startswith("part") and entry.is_dir():
+                homes.append(Path(entry.path))
+    return total
+
+
+def write_summary(path: Path, stored: StoredSummary) -> int:
+    """Replace the file in one step, so that a reader finds a whole one or none.
+
+    Returns
+    -------
+    int
+        Its size in bytes, at most ``LARGEST_BYTES``.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written; the file is then unchanged.
+    """
+    data = _fitted(stored)
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    return len(data)
+
+
+def read_summary(path: Path) -> StoredSummary | None:
+    """The summary in a file.
+
+    Returns
+    -------
+    StoredSummary or None
+        None if there is no file, or if it is damaged or of a newer version: a reader then makes one.
+    """
+    try:
+        return parse_summary(path.read_bytes())
+    except OSError:
+        return None
+
+
+def parse_summary(data: bytes) -> StoredSummary | None:
+    """The summary in the bytes of a file; None if they are damaged or of a newer version."""
+    # The line with the checksum comes last, and covers all bytes before it.
+    body, _, tail = data.rpartition(b',\n "crc32": ')
+    try:
+        if int(tail.rstrip(b"\n}")) != zlib.crc32(body):
+            return None
+        document = json.loads(data)
+        if document["format"] != "vramscope summary" or document["schema"]["major"] != _SCHEMA["major"]:
+            return None
+        return _from_json(document)
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        return None
+
+
+def _fitted(stored: StoredSummary) -> bytes:
+    """The bytes of the file, with fewer rows where it would be too large."""
+    n_lines, size = 1 << 30, 1
+    while True:
+        devices = tuple(_reduced(device, n_lines, size) for device in stored.summary.devices)
+        data = _text(replace(stored, summary=replace(stored.summary, devices=devices)))
+        if len(data) <= LARGEST_BYTES or n_lines < _FEWEST_LINES:
+            break
+        n_lines = min(n_lines, max((len(device.lines) for device in stored.summary.devices), default=0)) // 2
+        size *= 2
+    if len(data) > LARGEST_BYTES:
+        raise OSError(f"a summary of {len(data):,} bytes is too large")
+    return data
+
+
+def _reduced(device: DeviceSummary, n_lines: int, group: int) -> DeviceSummary:
+    """The same device with fewer lines and steps; *group* counts in groups of the present rows."""
+    if len(device.lines) <= n_lines and group == 1:
+        return device
+    present = int(device.steps.n_steps.max(initial=1))
+    failure = device.failure
+    return replace(
+        device,
+        lines=device.lines[:n_lines],
+        other_bytes=device.other_bytes + sum(line.n_bytes for line in device.lines[n_lines:]),
+        retained=device.retained[:n_lines],
+        steps=device.steps.grouped(present * group),
+        failure=None if failure is None else replace(failure, lines=failure.lines[:n_lines]),
+    )
+
+
+def _text(stored: StoredSummary) -> bytes:
+    frames: dict[Frame, int] = {}
+    summary = stored.summary
+    devices = [_device_json(device, frames) for device in summary.devices]
+    process = {f.name: getattr(summary.process, f.name) for f in fields(Process)}
+    document = {
+        "format": "vramscope summary",
+        "schema": _SCHEMA,
+        "writer": f"vramscope {__version__}",
+        "trace": stored.trace,
+        "is_final": stored.is_final,
+        "events_bytes": stored.events_bytes,
+        "written_ns": stored.written_ns,
+        "process": process
+        | {"allocator": dict(summary.process.allocator), "mesh": dict(summary.process.mesh)},
+        "outcome": summary.outcome.value,
+        "error": summary.error,
+        "started_ns": summary.started_ns,
+        "ended_ns": summary.ended_ns,
+        "frames": [list(frame) for frame in frames],
+        "devices": devices,
+    }
+    lines = (f"{json.dumps(name)}: {json.dumps(value)}" for name, value in document.items())
+    body = ("{\n " + ",\n ".join(lines)).encode()
+    return body + f',\n "{_CHECKSUM}": {zlib.crc32(body)}\n}}\n'.encode()
+
+
+def _device_json(summary: DeviceSummary, frames: dict[Frame, int]) -> dict[str, Any]:
+    failure = summary.failure
+    return {
+        "device": asdict(summary.device),
+        "source": summary.source,
+        "events": summary.n_events,
+        "is_exact": summary.is_exact,
+        "end": dict(summary.end),
+        "peak": {name: list(place) for name, place in summary.peak.items()},
+        "lines": _lines_json(summary.lines, frames),
+        "other_bytes": summary.other_bytes,
+        "retained": _lines_json(summary.retained, frames),
+        "steps": {name: column.tolist() for name, column in summary.steps.columns()},
+        "phases": dict(summary.phases),
+        "failed": summary.n_failed,
+        "failure": None
+        if failure is None
+        else {
+            "step": failure.step,
+            "time_ns": failure.time_ns,
+            "requested_bytes": failure.requested_bytes,
+            "reserved_bytes": failure.reserved_bytes,
+            "allocated_bytes": failure.allocated_bytes,
+            "lines": _lines_json(failure.lines, frames),
+        },
+        "samples": dict(summary.samples),
+        "notes": [[note.code, note.text, note.value] for note in summary.notes],
+        "findings": None if summary.findings is None else [_finding_json(each) for each in summary.findings],
+    }
+
+
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    """The finding without its evidence, which only the whole recording explains."""
+    values = ((f.name, getattr(finding, f.name)) for f in fields(Finding) if f.name != "evidence")
+    return {name: str(value) if isinstance(value, str) else value for name, value in values}
+
+
+def _lines_json(lines: Sequence[LineBytes], frames: dict[Frame, int]) -> list[list[Any]]:
+    return [
+        [
+            line.n_bytes,
+            line.n_blocks,
+            [frames.setdefault(frame, len(frames)) for frame in line.frames],
+            line.via,
+            line.n_steps,
+        ]
+        for line in lines
+    ]
+
+
+def _from_json(document: Mapping[str, Any]) -> StoredSummary:
+    frames = [Frame(*row) for row in document["frames"]]
+    process = document["process"]
+    known = {f.name: process[f.name] for f in fields(Process) if f.name in process}
+    return StoredSummary(
+        summary=RankSummary(
+            process=Process(**known),
+            outcome=Outcome(document["outcome"]),
+            error=document["error"],
+            started_ns=document["started_ns"],
+            ended_ns=document["ended_ns"],
+            devices=tuple(_device(row, frames) for row in document["devices"]),
+        ),
+        trace=document["trace"],
+        is_final=document["is_final"],
+        events_bytes=document["events_bytes"],
+        written_ns=document["written_ns"],
+    )
+
+
+def _device(row: Mapping[str, Any], frames: Sequence[Frame]) -> DeviceSummary:
+    failure = row["failure"]
+    return DeviceSummary(
+        device=Device(**{f.name: row["device"][f.name] for f in fields(Device)}),
+        source=row["source"],
+        n_events=row["events"],
+        is_exact=row["is_exact"],
+        end=row["end"],
+        peak={name: PeakPlace(*place) for name, place in row["peak"].items()},
+        lines=_lines(row["lines"], frames),
+        other_bytes=row["other_bytes"],
+        retained=_lines(row["retained"], frames),
+        steps=StepRows.of(**{name: row["steps"][name] for name in StepRows.DTYPES}),
+        phases=row["phases"],
+        n_failed=row["failed"],
+        failure=None
+        if failure is None
+        else Failure(
+            **{f.name: failure[f.name] for f in fields(Failure) if f.name != "lines"},
+            lines=_lines(failure["lines"], frames),
+        ),
+        samples=row["samples"],
+        notes=tuple(Note(*note) for note in row["notes"]),
+        findings=None
+        if row.get("findings") is None
+        else tuple(
+            Finding(**{f.name: each[f.name] for f in fields(Finding) if f.name in each})
+            for each in row["findings"]
+        ),
+    )
+
+
+def _lines(rows: Sequence[Any], frames: Sequence[Frame]) -> tuple[LineBytes, ...]:
+    return tuple(
+        LineBytes(n_bytes, n_blocks, tuple(frames[i] for i in ids), via, n_steps)
+        for n_bytes, n_blocks, ids, via, n_steps in rows
+    )
