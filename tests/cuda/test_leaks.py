@@ -21,7 +21,6 @@ ROOT = HERE.parents[1]
 SCRIPT = HERE / "scripts" / "leak_runs.py"
 (LINE,) = (at for at, text in enumerate(SCRIPT.read_text().splitlines(), 1) if "# LEAK" in text)
 HIDDEN = ("leaking/sparse_gradient", "holdout/leak_backward_hook", "trial/leak_futures_of_evaluation")
-KNOWN_DEFECT = pytest.mark.xfail(strict=False, reason="known defect: the cause of futures is unknown")
 MIB = 1 << 20
 
 
@@ -113,16 +112,13 @@ def test_a_leak_is_the_same_size_with_us_watching(folder):
     assert levels["plain"][-1] - levels["plain"][-2] == 128 * 256 * 4
 
 
-@pytest.mark.xfail(
-    strict=False, reason="known defect: growth of the cache is not found without a training loop"
-)
 def test_blocks_that_fit_into_nothing_free_are_growth_of_the_cache(folder):
     _, told = found_in(folder / "fragmented")
 
     assert [finding.kind for finding in told] == ["cache_growth"]
 
 
-@pytest.mark.parametrize("name", [*HIDDEN[:2], pytest.param(HIDDEN[2], marks=KNOWN_DEFECT)])
+@pytest.mark.parametrize("name", HIDDEN)
 def test_what_has_no_stack_of_its_own_thread_is_told_with_line_cause_and_holder(hidden, name):
     found = hidden[name]
 

@@ -1,10 +1,14 @@
 """Programs that train in several threads at once are recorded exactly, and live."""
 
+import gc
 import json
 import os
 import subprocess
 import sys
 import threading
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -14,8 +18,9 @@ import torch
 from standin_fixtures import LAUNCHER
 from torch import nn
 
-from vramscope.capture import gradients
+from vramscope.capture import gradients, holders
 from vramscope.capture.cuda import history
+from vramscope.capture.hooks import open_phases
 from vramscope.capture.labels import Labeler
 from vramscope.model.marks import Category
 from vramscope.model.trace import Action
@@ -201,6 +206,59 @@ def test_nobody_looks_for_holders_while_another_thread_trains(recorded):
         thread.join()
 
     assert [note.code for note in recording.sink.notes] == ["holders_unknown"]
+
+
+def test_holders_are_looked_for_while_the_threads_of_a_pool_wait_for_work(recorded):
+    def evaluate():
+        return nn.Linear(2, 2)(torch.ones(1, 2))
+
+    with recorded() as recording, ThreadPoolExecutor(max_workers=1) as pool:
+        kept = pool.submit(evaluate)
+        kept.result()
+        while open_phases.threads_at_work():  # the result is there before the task's frames are gone
+            time.sleep(0.001)
+        recording.capture.watch.explain(sys._getframe())
+        names = set(recording.sink.labels.names)
+
+    assert not recording.sink.notes
+    assert any('"kept"' in name and '"_result"' in name for name in names | set(recording.sink.labels.names))
+
+
+def test_the_look_at_other_threads_keeps_no_local_of_its_callers_alive():
+    """A dict of all frames that lies in one of them is a cycle, and keeps what the walk reached."""
+
+    class Thing:
+        pass
+
+    def caller():
+        thing = Thing()
+        open_phases.threads_at_work()
+        return weakref.ref(thing)
+
+    gc.disable()
+    try:
+        seen = caller()
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
+def test_a_search_ends_when_another_thread_begins_a_phase(monkeypatch):
+    """Between two objects of the walk, as a pool's thread that gets a task would."""
+    work_off, rounds = holders._HolderWalk._is_over, []
+
+    def phase_begins(walk):
+        rounds.append(walk)
+        open_phases.state.n_begun += 1
+        return work_off(walk)
+
+    many = [[i] for i in range(1000)]
+    monkeypatch.setattr(holders._HolderWalk, "_is_over", phase_begins)
+    found = holders.search(60.0, sys._getframe())
+
+    assert many
+    assert not found.is_complete
+    assert len(rounds) == 1
 
 
 def test_a_reading_hides_no_module_that_another_thread_imports(monkeypatch):

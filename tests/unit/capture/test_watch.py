@@ -10,7 +10,7 @@ from vramscope.capture.holders import SearchResult, growth_watch
 @pytest.mark.parametrize(("is_complete", "codes"), [(False, ["holders_incomplete"]), (True, [])])
 def test_a_search_that_did_not_come_to_its_end_is_noted_once(monkeypatch, is_complete, codes):
     monkeypatch.setattr(growth_watch, "search", lambda *_: SearchResult([], is_complete))
-    monkeypatch.setattr(growth_watch, "other_threads", lambda: False)
+    monkeypatch.setattr(growth_watch, "threads_at_work", lambda: False)
     notes = []
     watch = growth_watch.Watch(lambda: 0, lambda *_: True, notes.append)
 

@@ -47,6 +47,7 @@ from vramscope.analysis.leaks.iterations import iteration_boundaries
 from vramscope.analysis.leaks.levels import Levels, Place, levels_of
 from vramscope.analysis.leaks.outside import (
     cache_growth,
+    cache_growth_beyond_peaks,
     outside_growth,
 )
 from vramscope.analysis.timeline import timeline
@@ -172,12 +173,12 @@ def _compared(recording: Recording, at: NDArray[Any], stride: int, least: int) -
         asked, fed = [*asked, fed], None
     found = [leak for leak in asked if leak is not None and leak.bytes_per_step >= least]
     found.sort(key=lambda leak: -leak.bytes_per_step)
+    cache = cache_growth if batch is None else cache_growth_beyond_peaks
     return Leaks(
         iteration_boundaries=at,
         leaks=tuple(found),
         batch=fed if fed is not None and fed.bytes_per_step >= least else None,
-        # The cache of a batch that grows follows its peaks.
-        cache_bytes_per_step=0.0 if batch is not None else cache_growth(recording, at, stride, least),
+        cache_bytes_per_step=cache(recording, at, stride, least),
         outside_bytes_per_step=outside_growth(recording, at, stride, least),
     )
 

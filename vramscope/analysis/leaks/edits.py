@@ -37,7 +37,8 @@ def advice(
     if cause == LeakCause.UNDETACHED_STATE:
         return f"cut the graph between steps: {_detached_state(example)}"
     kept = kept_at(example)
-    edit = None if kept is None else _edited(kept[2], _wrapper(cause, [example, *others]))
+    is_tensor = example.grows_at < 0 or _is_item_a_tensor(example)
+    edit = _edited(kept[2], _wrapper(cause, [example, *others])) if kept is not None and is_tensor else None
     if edit is None:
         return general
     return ADVICE[cause].format(variable=holder or "it", statement=edit, again=again)
@@ -69,6 +70,12 @@ def _wrapper(cause: str, holdings: Sequence[Held]) -> str:
     entered = [word[2] for each in holdings if (word := each.first("graph")) and len(word) > 2]
     is_number = all(numel == 1 for numel in entered) and (bool(entered) or cause == LeakCause.LOSS_WITH_GRAPH)
     return ".item()" if is_number else ".detach()"
+
+
+def _is_item_a_tensor(example: Held) -> bool:
+    """Return whether what the container gets is a tensor itself, not an object with one, as a Future."""
+    inside = before_graph(example)[example.grows_at + 1 :]
+    return not any(word[0] in ("attribute", "item", "key", "closure") for word in inside)
 
 
 def _detached_state(example: Held) -> str:

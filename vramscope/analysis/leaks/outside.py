@@ -24,6 +24,20 @@ def cache_growth(recording: Recording, at: NDArray[Any], stride: int, least: int
     return min(reserved, _rate((totals.reserved - totals.active)[at], stride, least))
 
 
+def cache_growth_beyond_peaks(recording: Recording, at: NDArray[Any], stride: int, least: int) -> float:
+    """Return the growth of reserved memory beyond the peaks of a growing batch, in bytes per step.
+
+    The cache of a batch that grows follows its peaks. It is fragmented only if it grows beyond the highest
+    peak so far, and faster than that peak: what rounding and splitting add to a peak grows with it, but less
+    than it. 0 if it does not.
+    """
+    totals = timeline(recording)
+    peak = np.maximum.accumulate(totals.active[: at[-1] + 1])[at]
+    beyond = _rate(totals.reserved[at] - peak, stride, least)
+    rise = growth(peak)
+    return beyond if rise is None or beyond > rise.per_step / stride else 0.0
+
+
 def outside_growth(recording: Recording, at: NDArray[Any], stride: int, least: int) -> float:
     """Return the growth of the process outside of torch, in bytes per step, from the driver's counters.
 

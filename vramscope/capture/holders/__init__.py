@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from vramscope.capture.gradients import backwards
+from vramscope.capture.gradients import backwards, gradients_now
 from vramscope.capture.holders.autograd_nodes import (
     node_name,
     saved,
@@ -45,6 +45,7 @@ from vramscope.capture.holders.roots import (
     of_modules,
 )
 from vramscope.capture.holders.statement import carried
+from vramscope.capture.hooks import open_phases
 from vramscope.capture.storages import storages_of
 
 _ATOMS = frozenset(
@@ -72,7 +73,7 @@ class SearchResult(NamedTuple):
 
     ways: list[Way]
     is_complete: bool
-    """Whether the search finished before its deadline and before another thread began a backward pass."""
+    """Whether the search finished before its deadline and before another thread began a phase."""
 
 
 def search(seconds: float, frame: types.FrameType | None = None) -> SearchResult:
@@ -135,6 +136,7 @@ class _HolderWalk:
         self._defers = True
         self._kinds: dict[type, Callable[[Any, int], None]] = {}
         self._backwards = set(backwards)
+        self._n_begun = open_phases.state.n_begun
 
     def run(self, roots: Iterable[tuple[Any, Word]]) -> None:
         """Walk from *roots* to everything that they reach."""
@@ -156,8 +158,8 @@ class _HolderWalk:
         first, queue, objects = self._first, self._queue, self._objects
         count = 0
         while (first or queue) and not self.is_late:
-            if backwards.keys() != self._backwards:
-                # A thread has begun a backward pass, and its tensors may not be touched.
+            if backwards.keys() != self._backwards or open_phases.state.n_begun != self._n_begun:
+                # Another thread has begun to use torch, and its tensors may not be touched.
                 self.is_late = True
                 return
             at = first.popleft() if first else queue.popleft()
@@ -362,7 +364,8 @@ class _HolderWalk:
             else:
                 self._meet(tensor.grad_fn, at, word)
         if tensor.is_leaf or tensor.retains_grad:  # torch warns for tensors that have none
-            self._meet(tensor.grad, at, ("grad", "grad"))
+            for gradient in gradients_now((tensor,)):
+                self._meet(gradient, at, ("grad", "grad"))
         self._meet(tensor._base, at, ("part", "view"))
         own = dict_of(tensor)
         if own:

@@ -13,7 +13,7 @@ from typing import Any
 
 from vramscope.capture.holders import as_text, search
 from vramscope.capture.holders.statement import kept_at
-from vramscope.capture.hooks.open_phases import other_threads
+from vramscope.capture.hooks.open_phases import threads_at_work
 from vramscope.model.codes import NoteCode
 from vramscope.model.holders import PREFIX
 from vramscope.model.marks import Category, Note
@@ -82,7 +82,7 @@ class Watch:
     def explain(self, frame: FrameType | None, seconds: float = _ASKED_WALK_S) -> None:
         """Label every storage with its holder; a note reports where holders stay unknown."""
         self.n_walks += 1
-        if other_threads():
+        if threads_at_work():
             self._note_once(
                 NoteCode.HOLDERS_UNKNOWN,
                 "several threads use torch at once, so there was no search for what holds the memory: "

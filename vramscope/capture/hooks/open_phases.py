@@ -5,6 +5,7 @@ import sys
 import threading
 from _thread import get_ident
 from collections.abc import Callable
+from concurrent.futures import thread as thread_pool
 from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
@@ -21,6 +22,8 @@ CHECKPOINT = "checkpoint"
 """Name of the recompute phases that torch.utils.checkpoint begins."""
 
 _graph_task: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
+_IDLE = thread_pool._worker.__code__  # type: ignore[attr-defined]
+"""Code of the innermost frame of a ThreadPoolExecutor's thread that waits; a task has frames of its own."""
 
 
 class Listener(Protocol):
@@ -78,7 +81,16 @@ class _HookState:
     It is an object because the hooks that read it must stay the same functions for the life of the process.
     """
 
-    __slots__ = ("collections", "leave_root", "listener", "log", "n_too_deep", "threads", "undo_all")
+    __slots__ = (
+        "collections",
+        "leave_root",
+        "listener",
+        "log",
+        "n_begun",
+        "n_too_deep",
+        "threads",
+        "undo_all",
+    )
 
     def __init__(self) -> None:
         self.listener: Listener | None = None
@@ -88,6 +100,8 @@ class _HookState:
         """Functions that undo the changes made for the root module that a thread runs, by thread."""
         self.threads: set[int] = set()
         """The threads that began a phase, except autograd's own threads."""
+        self.n_begun = 0
+        """Number of phases that these threads have begun so far."""
         self.n_too_deep = 0
         """Number of hook calls that failed at Python's recursion limit."""
         self.collections = 0
@@ -104,6 +118,7 @@ def begin(phase: Phase, value: int, name: str, owner: FrameType | None) -> None:
         return
     if _graph_task is None or _graph_task() == -1:
         state.threads.add(get_ident())
+        state.n_begun += 1
     stack = _frame_ids(owner) if owner is not None else []
     if owner is not None:
         _drop_stale(state.listener, stack)
@@ -169,6 +184,17 @@ def leave_root() -> None:
 def other_threads() -> bool:
     """Whether another living thread began a phase, so that it may be using its tensors now."""
     return bool((state.threads - {get_ident()}) & sys._current_frames().keys())
+
+
+def threads_at_work() -> bool:
+    """Whether another living thread began a phase and may be using its tensors now.
+
+    The threads of a pool that wait for work use none.
+    """
+    frames = sys._current_frames()
+    # With the own frame in it, this local variable would keep the locals of every caller until a collection.
+    del frames[get_ident()]
+    return any(frame.f_code is not _IDLE for other, frame in frames.items() if other in state.threads)
 
 
 def has_collected() -> bool:
