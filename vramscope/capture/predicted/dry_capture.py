@@ -179,17 +179,7 @@ class Predicted(Simulated):
         if self._queue:
             self._work()  # releases since the last operator
         for kind, value in events:
-            if kind in ("made", "made_as"):
-                storage, n_bytes = value if kind == "made_as" else (value, value.nbytes())
-                born = self._storages.add(storage, n_bytes)  # type: ignore[attr-defined]
-                if born is not None:
-                    self.born(born, frame)
-            elif kind == "given":
-                self.died(taken.pop(next(i for i, life in enumerate(taken) if life.n_bytes == value)))
-            else:
-                life = self._take(value, frame)
-                if kind == "taken":
-                    taken.append(life)
+            self._happens(kind, value, taken, frame)
             if self._queue:
                 self._work()  # at once: an operator must fail where the memory runs out
         if perhaps:
@@ -208,6 +198,19 @@ class Predicted(Simulated):
                     self._allocator.allocated_bytes,
                 )
             raise self._error()
+
+    def _happens(self, kind: str, value: Any, taken: list[Life], frame: Any) -> None:
+        if kind in ("made", "made_as"):
+            storage, n_bytes = value if kind == "made_as" else (value, value.nbytes())
+            born = self._storages.add(storage, n_bytes)  # type: ignore[attr-defined]
+            if born is not None:
+                self.born(born, frame)
+        elif kind == "given":
+            self.died(taken.pop(next(i for i, life in enumerate(taken) if life.n_bytes == value)))
+        else:
+            life = self._take(value, frame)
+            if kind == "taken":
+                taken.append(life)
 
     def _take(self, n_bytes: int, frame: Any) -> Life:
         self._n_taken += 1

@@ -18,11 +18,13 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from vramscope.capture.predicted import known
 from vramscope.capture.predicted.doubts import Certainty, Doubts
 from vramscope.capture.predicted.in_place import IN_PLACE
 from vramscope.capture.predicted.operators import Extra, Met, extra_of
 from vramscope.capture.predicted.shapes import Shapes
 from vramscope.capture.predicted.shim.own_device import NAME
+from vramscope.capture.predicted.unknown import assume
 
 Unknown = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
 """What an operator raises whose result no dry run can know."""
@@ -49,6 +51,7 @@ Event: TypeAlias = tuple[str, Any]
 _IN_PLACE_WITHOUT_SHAPES = frozenset({"aten::_fused_sgd_", "aten::_fused_adagrad_"})
 
 
+_SIZED = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _ADD = torch.ops.aten.add.Tensor
 _DEVICE = torch.ops.prim.device.default
 
@@ -79,6 +82,8 @@ class DryMode(TorchDispatchMode):
         # Its own is slower than working the shapes out once and remembering them here.
         self.fake.cache_enabled = False
         self._shapes = Shapes(self._run_fake)
+        self.has_tainted = False
+        """Some tensor of the host has values that come from the device."""
         self.is_inside = False
         """An operator is being run: torch's own code asks for devices now, not the program."""
         self.pending: BaseException | None = None
@@ -156,11 +161,19 @@ class DryMode(TorchDispatchMode):
             kwargs["pin_memory"] = False
         is_real = FakeTensor not in types and (device is None or device.type == "cpu")
         if is_real and not self._is_large(func, args, kwargs):
-            return func(*args, **kwargs)
+            return self._on_host(func, args, kwargs)
         answer = self._answered(func, args, kwargs)
         if answer is not None:
             return answer[0]
         return self._shaped(func, args, kwargs)
+
+    def _on_host(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run it: values of the host are real, but for those that came from the device."""
+        out = func(*args, **kwargs)
+        if self.has_tainted and known.spread(func, args, kwargs, out) and _SIZED & set(func.tags):
+            name = func._schema.name.replace("::", ".")
+            assume(name, "zeros of the device", sys._getframe(3))
+        return out
 
     def learn_references(self) -> None:
         """Count them once, in a backward where two gradients are added that nobody else holds."""
@@ -235,27 +248,41 @@ class DryMode(TorchDispatchMode):
         if name == "aten::_to_copy" and kwargs.get("device") is not None:
             source, target = args[0], kwargs["device"]
             if target.type == "cpu" and is_own(source) and source.numel() <= _LARGEST_ANSWER:
-                dtype = kwargs.get("dtype") or source.dtype
                 self._copied_out(source)
-                return (torch.zeros(source.shape, dtype=dtype),)
+                return (self.host_copy(source, kwargs.get("dtype") or source.dtype),)
         if name == "aten::copy_" and type(args[0]) is not FakeTensor:
             self._copied_out(args[1])
+            args[0].copy_(self.host_copy(args[1], args[0].dtype).expand(args[1].shape))
+            if known.value_of(args[1]) is None:
+                known.taint(args[0])
             return (args[0],)
-        if name in ("aten::is_nonzero", "aten::equal"):
-            self.doubts.add(
-                Certainty.ESTIMATE,
-                name,
-                "the values compared are unknown: taken as different",
-                sys._getframe(3),
-            )
-            return (False,)
-        return None
+        return self._compared(func, args) if name in ("aten::is_nonzero", "aten::equal") else None
+
+    def _compared(self, func: Any, args: Any) -> tuple[bool]:
+        values = [known.value_of(one) for one in args]
+        if all(value is not None for value in values):
+            return (func(*values),)
+        assume(func._schema.name.replace("::", "."), False, sys._getframe(4))
+        return (False,)
+
+    def host_copy(self, tensor: Any, dtype: torch.dtype) -> torch.Tensor:
+        """A tensor of the host with the values of one on the device, or with zeros that count as unknown."""
+        value = known.value_of(tensor)
+        if value is not None:
+            return value.to(dtype, copy=True)
+        zeros = torch.zeros(tensor.shape, dtype=dtype)
+        known.taint(zeros)
+        self.has_tainted = True
+        return zeros
 
     def _value(self, tensor: Any) -> Any:
-        """What ``.item()`` gives: 0 for numbers, False for a truth."""
-        if tensor.dtype == torch.bool:
-            return False
-        return 0.0 if tensor.is_floating_point() else 0
+        """A number that torch's own code asks for; 0 where it is unknown, which is an assumption."""
+        value = known.value_of(tensor)
+        if value is not None:
+            return value.item()
+        zero = False if tensor.dtype == torch.bool else 0.0 if tensor.is_floating_point() else 0
+        assume("a value", zero, sys._getframe(4))
+        return zero
 
     def _copied_out(self, tensor: Any) -> None:
         """A copy to the host of what is not contiguous is gathered on the device first."""
@@ -270,10 +297,25 @@ class DryMode(TorchDispatchMode):
             with torch._C.DisableTorchFunction():
                 out = self._shapes(func, args, kwargs)
         except Unknown as error:
-            return self._refused(func, error)
+            out = self._of_known(func, args, kwargs)
+            if out is None:
+                return self._refused(func, error)
+        known.follow(func, args, kwargs, out)
         if self.pending is None:
             self._look(func, args, kwargs, out)
         return out
+
+    def _of_known(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """A result whose size follows from values that are known; None for any other."""
+        real = known.computed(func, args, kwargs)
+        if real is None:
+            return None
+        with torch._C.DisableTorchFunction(), self.fake:
+            made = [
+                torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=self.device)
+                for one in known.tensors((real,))
+            ]
+        return made[0] if isinstance(real, torch.Tensor) else type(real)(made)
 
     def _run_fake(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         with self.fake:

@@ -66,10 +66,8 @@ class Shapes:
             return lambda _: out
         if type(out) is not FakeTensor:
             return None
-        for place, one in enumerate(given):
-            if one is out:
-                return lambda tensors: tensors[place]
-        return self._new(out, given)
+        same = next((place for place, one in enumerate(given) if one is out), None)
+        return self._new(out, given) if same is None else lambda tensors: tensors[same]
 
     def _new(self, out: Any, given: list[Any]) -> Callable[[list[Any]], Any] | None:
         storage = out.untyped_storage()
@@ -79,15 +77,15 @@ class Shapes:
         size, stride, offset, dtype = tuple(out.shape), out.stride(), out.storage_offset(), out.dtype
         self._learn_attributes(out)
         wrap, device = self._wrap, out.fake_device
-        for place, one in enumerate(given):
-            if type(one) is FakeTensor and one.untyped_storage()._cdata == storage._cdata:
+        base = next((place for place, one in enumerate(given) if _has(one, storage)), None)
+        if base is not None:
 
-                def view(tensors: list[Any]) -> Any:
-                    elem = _EMPTY((0,), (1,), dtype=dtype, device=_META)
-                    _SET(elem, tensors[place].untyped_storage(), offset, size, stride)
-                    return wrap(elem, device)
+            def view(tensors: list[Any]) -> Any:
+                elem = _EMPTY((0,), (1,), dtype=dtype, device=_META)
+                _SET(elem, tensors[base].untyped_storage(), offset, size, stride)
+                return wrap(elem, device)
 
-                return view
+            return view
         if (
             offset
             or storage.nbytes() != _EMPTY(size, stride, dtype=dtype, device=_META).untyped_storage().nbytes()
@@ -110,6 +108,10 @@ class Shapes:
 _META = torch.device("meta")
 _subclass: Any = torch.Tensor._make_subclass
 _protect = torch._C._set_throw_on_mutable_data_ptr
+
+
+def _has(tensor: Any, storage: Any) -> bool:
+    return type(tensor) is FakeTensor and tensor.untyped_storage()._cdata == storage._cdata
 
 
 def _is_regular(func: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The dry run of this process, for kernels that are registered for good."""
+"""The world of the dry run that goes on in this process, for kernels that are registered for good."""
 
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,11 @@ _now: "list[World]" = []
 def state() -> "World":
     """The one that runs."""
     return _now[-1]
+
+
+def running() -> "World | None":
+    """Return the world of the dry run that goes on; None where none does."""
+    return _now[-1] if _now else None
 
 
 def begin(world: "World") -> None:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 from vramscope.capture.predicted.doubts import Certainty
 from vramscope.capture.predicted.operators import Call, Extra, Row
 from vramscope.capture.predicted.operators._sizes import copy_of, n_bytes, passing, taken
@@ -65,10 +67,31 @@ def _sorted_sum(table: Any, indices: Any, width: int) -> tuple[tuple[str, Any], 
     )
 
 
+_MASK = (Certainty.ESTIMATE, "what a mask takes to become indices is known within a range")
+
+
+def _is_mask(index: Any) -> bool:
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
+def _masked(indices: Any) -> Extra:
+    """A mask becomes indices by ``nonzero``: whole numbers, twice as many as places, and counters."""
+    masks = [one for one in indices if _is_mask(one)]
+    places = sum(one.numel() * max(one.dim(), 1) for one in masks)
+    return Extra(doubt=_MASK, perhaps=16 * places + (1 << 16)) if masks else Extra()
+
+
+def _index(call: Call) -> Extra:
+    return _masked(call.given("indices"))
+
+
 def _put(call: Call) -> Extra:
     """A number of the host goes to the device first; rows to be added up are sorted by where they go."""
     values = call.given("values")
     indices = [one for one in call.given("indices") if one is not None]
+    if any(map(_is_mask, indices)):
+        masked = _masked(indices)
+        return masked._replace(perhaps=masked.perhaps + 8 * n_bytes(values))
     if not call.given("accumulate", False):
         return Extra(after=(values.element_size(),) if values.device.type == "cpu" else ())
     return Extra(plan=(*((("made", 0),) if call.out is not call.args[0] else ()), *_added(indices, values)))
@@ -95,6 +118,7 @@ ROWS = {
     "aten::_embedding_bag_forward_only": Row(_BAG, order=(2, 1, 0, 3)),
     "aten::_embedding_bag_dense_backward": Row(_BAG, _bag_backward),
     "aten::_embedding_bag_backward": Row(_BAG, _bag_backward),
+    "aten::index": Row(_PUT, _index),
     "aten::index_put": Row(_PUT, _put),
     "aten::index_put_": Row(_PUT, _put),
     "aten::_index_put_impl_": Row(_PUT, _put),

@@ -24,7 +24,7 @@ cummax deg2rad detach diag_embed diagonal diagonal_backward diagonal_scatter dig
 elu_backward empty empty_like eq erfc exp exp2 exp_ expand expand_copy expm1 exponential_ eye fill fill_
 flip floor fmax fmin frac frexp full full_like gather ge gelu gelu_backward geometric_ glu glu_backward
 grid_sampler_2d grid_sampler_2d_backward gt hardsigmoid hardsigmoid_backward hardswish hardswish_backward
-hardtanh hardtanh_backward heaviside hypot igammac index index_add index_add_ index_copy index_fill
+hardtanh hardtanh_backward heaviside hypot igammac index_add index_add_ index_copy index_fill
 index_select is_same_size isnan isneginf le leaky_relu leaky_relu_backward lerp lerp_ lgamma lift_fresh
 linalg_cross linear linspace log log10 log1p log2 log_ log_normal_ log_sigmoid_backward
 log_sigmoid_forward logaddexp logaddexp2 logical_and logical_and_ logical_not logical_not_ logical_or

@@ -6,7 +6,11 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from vramscope.capture.predicted import known
 from vramscope.capture.predicted.doubts import Certainty, Doubts
+from vramscope.capture.predicted.mode import DryMode, is_own
+from vramscope.capture.predicted.shim.asked import ASKED
+from vramscope.capture.predicted.unknown import is_unknown
 
 # Taken apart into many operators before they could be seen.
 _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
@@ -15,15 +19,21 @@ _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 class OwnDevices(TorchFunctionMode):
     """Rewrites the devices among the arguments of every function of torch that the program calls."""
 
-    def __init__(self, own: torch.device, doubts: Doubts) -> None:
+    def __init__(self, own: torch.device, doubts: Doubts, mode: DryMode) -> None:
         super().__init__()
+        self._mode = mode
         self._own = own
         self._doubts = doubts
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if getattr(func, "__name__", "") in _RECURRENT:
+        name = getattr(func, "__name__", "")
+        if name in ASKED and (is_own(args[0]) or known.is_tainted(args[0])):
+            return ASKED[name](*args, **(kwargs or {}))
+        if name in _FINITE:
+            return _finite(func(*args, **(kwargs or {})), _FINITE[name])
+        if name in _RECURRENT:
             self._doubts.add(Certainty.CANNOT_TELL, func.__name__, "cuDNN keeps buffers of its own for it")
         if kwargs and kwargs.get("device") is not None:
             kwargs = kwargs | {"device": self._of(kwargs["device"])}
@@ -33,7 +43,13 @@ class OwnDevices(TorchFunctionMode):
             args = (args[0], self._of(args[1]), *args[2:])
         elif func is torch.Tensor.type and len(args) > 1 and ".cuda." in str(args[1]):
             return torch.Tensor.to(args[0], self._own, _TYPES.get(str(args[1]).rpartition(".")[2]))
-        return func(*args, **kwargs) if kwargs else func(*args)
+        out = func(*args, **kwargs) if kwargs else func(*args)
+        if is_unknown(args) or (kwargs and is_unknown(tuple(kwargs.values()))):
+            self._mode.has_tainted = True
+            for one in (out, args[0] if name.endswith("_") else None):
+                known.forget(one)
+                known.taint(one)
+        return out
 
     def _of(self, device: Any) -> Any:
         if isinstance(device, torch.device):
@@ -42,6 +58,16 @@ class OwnDevices(TorchFunctionMode):
             return self._own if device.startswith("cuda") else device
         # A bare number is the number of a card.
         return self._own if type(device) is int else device
+
+
+# Whether all of it is so in a training that goes well.
+_FINITE = {"isnan": False, "isinf": False, "isposinf": False, "isneginf": False, "isfinite": True}
+
+
+def _finite(out: Any, answer: bool) -> Any:
+    if is_own(out):
+        known.know(out, torch.full((), answer).expand(out.shape))
+    return out
 
 
 def _without_device(args: Any, kwargs: Any) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """``torch._dynamo`` without its import, as long as nobody compiles.
 
-torch imports its compiler (and with it SymPy, FSDP and DTensor: 2 s, as long as the rest of torch) when a fake
-mode or an optimizer is made, only to be asked for two settings and to leave functions alone. Whoever asks for
-anything else gets the real one.
+torch imports its compiler (and with it SymPy, FSDP and DTensor: 2 s, as long as the rest of torch) when a
+fake mode or an optimizer is made, only to be asked for a few settings and to leave functions alone. Whoever
+asks for anything else gets the real one.
 """
 
 import importlib

@@ -18,13 +18,14 @@ from vramscope.capture.predicted.cards import Hardware
 from vramscope.capture.predicted.doubts import Certainty, Doubts
 from vramscope.capture.predicted.mode import DryMode, is_own
 from vramscope.capture.predicted.operators import Met
-from vramscope.capture.predicted.shim import light_compiler, network, replaced, torch_cuda
+from vramscope.capture.predicted.shim import asked, light_compiler, network, replaced, torch_cuda
 from vramscope.capture.predicted.shim.devices import OwnDevices
 from vramscope.capture.predicted.shim.own_device import (
     NAME,
     own_device,
 )
 from vramscope.capture.predicted.shim.patches import Patches
+from vramscope.capture.predicted.unknown import trace_mathematics
 
 _CUDA = torch.device("cuda", 0)
 
@@ -49,7 +50,7 @@ class World:
         self._patches = Patches()
         light_compiler.install(self._patches)
         self.mode = DryMode(own_device(), self.doubts, self.met)
-        self._devices = OwnDevices(own_device(), self.doubts)
+        self._devices = OwnDevices(own_device(), self.doubts, self.mode)
         self._memory = memory
         self.is_entered = False
 
@@ -103,17 +104,14 @@ class World:
         self._set(FakeTensor, "device", property(device, inner.fset))
         self._set(FakeTensor, "is_cuda", property(is_own))
         self._set(FakeTensor, "get_device", lambda tensor: 0 if is_own(tensor) else -1)
-        self._set(FakeTensor, "tolist", lambda tensor: self._zeros(tensor).tolist())
-        self._set(FakeTensor, "numpy", lambda tensor, **_: self._zeros(tensor).numpy())
-        self._set(FakeTensor, "__array__", lambda tensor, *_, **__: self._zeros(tensor).numpy())
+        self._set(FakeTensor, "tolist", asked.listed)
+        self._set(FakeTensor, "numpy", asked.array)
+        self._set(FakeTensor, "__array__", asked.array)
         self._set(FakeTensor, "is_pinned", lambda *_: False)
         self._set(FakeTensor, "pin_memory", lambda tensor, *_: tensor)
         self._set(FakeTensor, "record_stream", lambda *_: None)
         self._set(FakeTensor, "data_ptr", _address)
         self._set(torch.Tensor, "pin_memory", lambda tensor, *_: tensor)
-
-    def _zeros(self, tensor: Any) -> torch.Tensor:
-        return torch.zeros(tensor.shape, dtype=tensor.dtype)
 
     # ------------------------------------------------------------------------- parameters and optimizers
 
@@ -183,6 +181,7 @@ class World:
     def _programs(self) -> None:
         """Nothing is compiled, saved or fetched."""
         network.refuse(self._patches)
+        trace_mathematics(self._patches)
         # Of an operator that fails it writes the whole traceback, though the program may catch the error.
         log = logging.getLogger("torch._subclasses.fake_tensor")
         self._patches.then(functools.partial(log.setLevel, log.level))
