@@ -15,9 +15,9 @@ from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.units import format_bytes, format_count, format_duration, format_share
 
 _STEPS_SHOWN = 12
-_SECTIONS_SHOWN = 8
+SECTIONS_SHOWN = 8
 """The most recordings that are shown in detail; of more, only the fullest is, to keep the report short."""
-_NOTES_SHOWN, _FINDINGS_SHOWN, _ROWS_SHOWN = 5, 8, 8
+_NOTES_SHOWN, FINDINGS_SHOWN, _ROWS_SHOWN = 5, 8, 8
 """The limits of such a short page."""
 
 _ENDINGS = {
@@ -57,10 +57,10 @@ def page(run: Run, summaries: Sequence[Summary], top: int) -> Iterator[Block]:
         return
     ordered = by_fullness(summaries)
     found = shared(located((summary.recording, summary.findings) for summary in summaries))
-    is_page = len(summaries) > _SECTIONS_SHOWN
-    yield from _findings(found[:_FINDINGS_SHOWN] if is_page else found, n_recordings=len(summaries))
-    if is_page and len(found) > _FINDINGS_SHOWN:
-        yield Text(f"{format_count(len(found) - _FINDINGS_SHOWN, 'more finding')} (--json)", "quiet")
+    is_page = len(summaries) > SECTIONS_SHOWN
+    yield from findings_page(found[:FINDINGS_SHOWN] if is_page else found, n_recordings=len(summaries))
+    if is_page and len(found) > FINDINGS_SHOWN:
+        yield Text(f"{format_count(len(found) - FINDINGS_SHOWN, 'more finding')} (--json)", "quiet")
     yield from ranks(ordered)
     if is_page:
         yield from _fullest(ordered, top)
@@ -80,9 +80,13 @@ def _fullest(ordered: Sequence[Summary], top: int) -> Iterator[Block]:
         yield Text(f"{ranks_words(pairs)}: {text}", "note")
     if len(notes) > _NOTES_SHOWN:
         yield Text(f"{format_count(len(notes) - _NOTES_SHOWN, 'more note')} (--json)", "quiet")
-    summary = ordered[0]
+    yield from fullest(ordered[0], top, "the fullest of all")
+
+
+def fullest(summary: Summary, top: int, why: str) -> Iterator[Block]:
+    """Yield one recording of many in detail; *why* is the reason why it is this one."""
     yield Heading(_title(summary.recording))
-    yield Text("the fullest of all; --rank N and --device N show another one", "quiet")
+    yield Text(f"{why}; --rank N and --device N show another one", "quiet")
     yield Text(_extent(summary), "quiet")
     if has_allocator(summary.recording):
         yield _quantities(summary)
@@ -116,7 +120,7 @@ def _recording(summary: Summary, top: int, *, has_findings: bool = True) -> Iter
         yield Text(note.text, "note")
     yield Text(_extent(summary), "quiet")
     if has_findings:
-        yield from _findings(shared(located([(recording, summary.findings)])))
+        yield from findings_page(shared(located([(recording, summary.findings)])))
     if has_allocator(recording):
         yield _quantities(summary)
     yield from _sampled(summary)
@@ -310,7 +314,8 @@ def _telling(steps: Sequence[StepPeak]) -> list[StepPeak]:
     return [steps[at] for at in sorted([*ends, *middle[: _STEPS_SHOWN - len(ends)]])]
 
 
-def _findings(found: Sequence[Shared], n_recordings: int = 1) -> Iterator[Block]:
+def findings_page(found: Sequence[Shared], n_recordings: int = 1) -> Iterator[Block]:
+    """Yield a sentence for each finding, with its ranks where there are several recordings."""
     for finding, rank, device, of, differs in found:
         place = place_words(finding.file, finding.line or 0) if finding.file else ""
         module = f" in {finding.module}" if finding.module else ""

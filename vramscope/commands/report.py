@@ -38,6 +38,8 @@ def run(args: Namespace) -> int:
 
     if args.top < 1:
         raise UsageError(f"--top {args.top}: at least 1")
+    if not args.json and args.rank is None and _has_many_ranks(args.path):
+        return _report_of_many(args)
     with waiting(f"reading {args.path}"):
         loaded = load(args.path)
         loaded = replace(loaded, recordings=chosen(loaded, args.rank, args.device))
@@ -48,6 +50,44 @@ def run(args: Namespace) -> int:
         print(markdown(list(page(loaded, summaries, args.top))), end="")
     else:
         print_terminal(list(page(loaded, summaries, args.top)))
+    return 0
+
+
+def _has_many_ranks(path: str) -> bool:
+    """Return whether the report compares ranks instead of describing each."""
+    from pathlib import Path
+
+    from vramscope.commands._summary_page import SECTIONS_SHOWN
+    from vramscope.store.directory import ranks_of
+
+    return len(ranks_of(Path(path))) > SECTIONS_SHOWN
+
+
+def _report_of_many(args: Namespace) -> int:
+    """Print the comparison of all ranks, and the rank to look at first in detail."""
+    from vramscope.analysis.summary import summarize
+    from vramscope.commands._comparison_page import comparison, first_to_look_at, shared_findings
+    from vramscope.commands._crew import crew
+    from vramscope.commands._document import Heading, markdown, print_terminal
+    from vramscope.commands._pairs import chosen
+    from vramscope.commands._summary_page import FINDINGS_SHOWN, fullest
+    from vramscope.fleet import compared_run
+    from vramscope.loading import load
+
+    compared = compared_run(args.path, lambda work, inputs: crew(work, inputs, "reading ranks"))
+    rank, why = first_to_look_at(compared)
+    run = load(compared.directories[rank])
+    (first, *_) = chosen(run, rank, args.device)
+    blocks = [
+        Heading(args.path.rstrip("/").rpartition("/")[2], level=1),
+        *comparison(compared),
+        *shared_findings(compared.findings, compared, FINDINGS_SHOWN),
+        *fullest(summarize(first), args.top, why),
+    ]
+    if args.markdown:
+        print(markdown(blocks), end="")
+    else:
+        print_terminal(blocks)
     return 0
 
 

@@ -4,7 +4,7 @@ The work on each rank is a function of its directory, so any engine can map it: 
 processes here, or Ray.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,6 +46,8 @@ class ComparedRun:
     fleet: Fleet
     summaries: tuple[RankSummary, ...]
     """One per rank, ascending."""
+    directories: Mapping[int, Path]
+    """The directory of each rank that can be read."""
     unreadable: tuple[tuple[int, str], ...]
     """Ranks whose directory cannot be read, with the reason."""
     findings: tuple[Shared, ...]
@@ -85,10 +87,15 @@ def compared_run(path: str | Path, engine: Engine = map, *, all_findings: bool =
     found: dict[int, tuple[Path, RankSummary]] = {}
     unreadable: list[tuple[int, str]] = []
     for rank, summary in zip(ranks, _summaries(ranks, engine), strict=True):
-        if isinstance(summary, RankSummary):
-            found.setdefault(summary.process.rank, (rank, summary))
-        else:
+        if not isinstance(summary, RankSummary):
             unreadable.append((_number(rank), summary))
+        elif summary.process.rank in found:
+            original = found[summary.process.rank][0].name
+            unreadable.append(
+                (_number(rank), f"{rank}: has the data of {original}, and is not counted twice")
+            )
+        else:
+            found[summary.process.rank] = rank, summary
     if not found:
         raise StoreError(unreadable[0][1] if unreadable else f"{path}: no run was recorded here")
     ordered = [found[rank] for rank in sorted(found)]
@@ -101,6 +108,7 @@ def compared_run(path: str | Path, engine: Engine = map, *, all_findings: bool =
         str(path),
         fleet,
         tuple(summary for _, summary in ordered),
+        {rank: found[rank][0] for rank in sorted(found)},
         tuple(unreadable),
         tuple(shared(ranked_rows(rows))),
         tuple(sorted(chosen)),

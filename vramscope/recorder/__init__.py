@@ -384,13 +384,16 @@ class Recorder:
 
     def _create(self, source: str, capture: "Capture") -> "Writer":
         """Create the writer in the requested directory, or in the first free one next to it."""
+        from vramscope.store.directory import rank_name
         from vramscope.store.write.writer import Writer
 
         process = this_process(capture.torch, capture.settings)
         requested = self.directory
         for number in range(1, 10_000):
             path = requested if number == 1 else requested.with_name(f"{requested.name}-{number}")
-            rank = path / f"rank{process.rank}"
+            rank = path / rank_name(process.rank, process.restarts)
+            if _is_of_another_job(path, process.job):
+                continue
             try:
                 writer = Writer(
                     path,
@@ -618,6 +621,23 @@ def _warn(text: str) -> None:
     except Warning:  # the user's filters turn it into an error, which must not end the training
         with suppress(OSError, ValueError):
             sys.stderr.write(f"{text}\n")
+
+
+def _is_of_another_job(run: Path, job: str) -> bool:
+    """Whether a run is known to be of another job.
+
+    Where that had fewer ranks, the directories of its ranks alone would not keep ours apart from it.
+    """
+    from vramscope.store import manifest
+    from vramscope.store.directory import MANIFEST, ranks_of
+
+    with suppress(StoreError):
+        for rank in ranks_of(run)[:1]:
+            known = manifest.read(rank / MANIFEST).process.job
+            # An id after "@" is of one host: ids of two hosts cannot be compared.
+            is_comparable = known.partition("@")[2] == job.partition("@")[2]
+            return bool(job and known) and is_comparable and known != job
+    return False
 
 
 def _outcome(error: BaseException | None) -> tuple[Outcome, str]:

@@ -25,7 +25,7 @@ from vramscope.store import manifest as manifests
 from vramscope.store import parts
 from vramscope.store.batches import SealedFile, array, arrays, batch, row_of_state
 from vramscope.store.columns import string_array
-from vramscope.store.directory import MANIFEST
+from vramscope.store.directory import MANIFEST, rank_name
 from vramscope.store.integrity import FileSum, Owner
 from vramscope.store.liveness import current_incarnation
 from vramscope.store.manifest import Cap, Manifest
@@ -88,7 +88,7 @@ class Writer:
         *max_bytes* is the size cap of the directory; at the cap, the detail of its oldest parts is replaced
         by a summary. Raises StoreError if the directory already contains this rank, or cannot be written.
         """
-        self.path = Path(directory) / f"rank{process.rank}"
+        self.path = Path(directory) / rank_name(process.rank, process.restarts)
         self.written_bytes = 0
         """The size of everything in the directory in bytes, for the cap."""
         self._lock = Lock()

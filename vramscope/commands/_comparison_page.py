@@ -1,0 +1,356 @@
+"""The comparison of all ranks as JSON, and as a page of at most 45 lines, however many ranks there are."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from vramscope.analysis.findings import Shared, ranks_words
+from vramscope.analysis.lines import Line, line_words
+from vramscope.analysis.rank_comparison import Ended, FirstFailure, Group
+from vramscope.analysis.rank_comparison.clocks import Clocks
+from vramscope.analysis.rank_comparison.imbalance import Imbalance
+from vramscope.analysis.rank_comparison.odd import Odd
+from vramscope.commands._document import Block, Grid, Heading, Text
+from vramscope.fleet import ComparedRun
+from vramscope.model.rank_summary import LineBytes, RankSummary
+from vramscope.model.recording import Outcome
+from vramscope.units import format_bytes, format_count, format_duration
+
+GROUPS_SHOWN, ODD_SHOWN, ENDED_SHOWN, NOTES_SHOWN = 6, 8, 5, 3
+_MOST_LETTERS = 160
+"""The length of an error or a list of ranks: a list of 5,000 odd numbers would fill the page."""
+_NOTABLE_IMBALANCE = 0.05
+
+
+def comparison(compared: ComparedRun) -> Iterator[Block]:
+    """Yield everything that the comparison says, without the findings."""
+    fleet = compared.fleet
+    yield from _counts(compared)
+    yield from _ended(fleet.ended)
+    if fleet.failure is not None:
+        yield from _failure(fleet.failure)
+    yield from _odd(fleet.odd)
+    for device, ranks in fleet.sharing[:ENDED_SHOWN]:
+        yield Text(
+            f"{_ranks(ranks)} use one device ({device}): call torch.cuda.set_device(local_rank) before the "
+            "first tensor, where each rank should have its own",
+            "warning",
+        )
+    yield from _groups(fleet.groups)
+    if fleet.imbalance is not None:
+        yield _imbalance(fleet.imbalance)
+    yield from _clocks(fleet.clocks)
+    yield from _notes(compared.summaries)
+
+
+def first_to_look_at(compared: ComparedRun) -> tuple[int, str]:
+    """Return the rank to look at first, and the reason in words."""
+    fleet = compared.fleet
+    if fleet.failure is not None:
+        return fleet.failure.rank, "the first to fail"
+    if fleet.odd:
+        return fleet.odd[0].rank, "the oddest of all"
+    peaks = {
+        summary.process.rank: max(
+            (device.peak["reserved"].n_bytes for device in summary.devices if "reserved" in device.peak),
+            default=0,
+        )
+        for summary in compared.summaries
+    }
+    return max(peaks, key=lambda rank: (peaks[rank], -rank)), "the fullest of all"
+
+
+def shared_findings(found: Sequence[Shared], compared: ComparedRun, most: int) -> Iterator[Block]:
+    """Yield the gravest findings, each once with its ranks, and which ranks were searched."""
+    from vramscope.commands._summary_page import findings_page
+
+    yield from findings_page(found[:most], n_recordings=compared.fleet.n_ranks)
+    if len(found) > most:
+        yield Text(f"{format_count(len(found) - most, 'more finding')} (--json)", "quiet")
+    if len(compared.searched) < compared.fleet.n_ranks:
+        yield Text(
+            f"findings are those of {_ranks(compared.searched)}, which stand for the others; "
+            "vramscope ranks --all-findings searches every rank",
+            "quiet",
+        )
+
+
+def _counts(compared: ComparedRun) -> Iterator[Block]:
+    fleet = compared.fleet
+    hosts = {summary.process.host for summary in compared.summaries}
+    where = f" on {len(hosts):,} hosts" if len(hosts) > 1 else ""
+    running = f", {len(fleet.running):,} still running" if fleet.running else ""
+    yield Text(f"{fleet.n_ranks:,} of {format_count(fleet.world_size, 'rank')} recorded{where}{running}")
+    if fleet.missing:
+        yield Text(f"nothing was recorded by {_ranks(fleet.missing)}", "warning")
+    for rank, reason in compared.unreadable[:2]:
+        yield Text(f"rank {rank} cannot be read: {_short(reason)}", "warning")
+    if fleet.restarts:
+        yield Text(
+            f"{_ranks(sorted(fleet.restarts))} were restarted; this is their last attempt, the earlier ones "
+            "lie beside it",
+            "note",
+        )
+
+
+def _ended(ended: Sequence[Ended]) -> Iterator[Block]:
+    words = {Outcome.FAILED: "failed", Outcome.DIED: "died without closing its trace"}
+    for each in ended[:ENDED_SHOWN]:
+        step = "" if each.last_step is None else f" in or after step {each.last_step}"
+        error = f": {_short(each.error)}" if each.error else ""
+        yield Text(f"rank {each.rank} ({each.host}) {words[each.outcome]}{step}{error}", "error")
+    if len(ended) > ENDED_SHOWN:
+        rest = [each.rank for each in ended[ENDED_SHOWN:]]
+        yield Text(f"{_ranks(sorted(rest))} failed or died after that", "error")
+
+
+def _failure(failure: FirstFailure) -> Iterator[Block]:
+    step = "" if failure.step is None else f" in step {failure.step}"
+    yield Text(
+        f"the first allocation failed on rank {failure.rank} ({failure.host}){step}: "
+        f"{format_bytes(failure.requested_bytes)} requested with {format_bytes(failure.allocated_bytes)} "
+        f"allocated; allocations failed in {format_count(failure.n_ranks, 'rank')}",
+        "error",
+    )
+    if failure.excess_bytes:
+        yield Text(
+            f"it held {format_bytes(failure.excess_bytes)} more than its group ever holds at "
+            f"{_line(failure.line)}",
+            "error",
+        )
+
+
+def _odd(odd: Sequence[Odd]) -> Iterator[Block]:
+    for each in odd[:ODD_SHOWN]:
+        yield Text(_odd_words(each), "warning")
+    if len(odd) > ODD_SHOWN:
+        yield Text(f"{format_count(len(odd) - ODD_SHOWN, 'more odd rank')} (--json)", "quiet")
+
+
+def _odd_words(odd: Odd) -> str:
+    size, usual = format_bytes(abs(odd.n_bytes)), format_bytes(odd.usual_bytes)
+    claim = {
+        "grows": f"grows by {format_bytes(odd.bytes_per_step or 0)} per step, {size} more than its group",
+        "more": f"peaks {size} above its group ({usual})",
+        "less": f"peaks {size} below its group ({usual})",
+        "reserves_more": f"reserves {size} more than its group ({usual}) for the same allocated bytes",
+        "others": f"shares its device with other processes, which hold {size} more than elsewhere",
+    }[odd.why]
+    line = ""
+    if odd.line_bytes:
+        sign = "more" if odd.line_bytes > 0 else "less"
+        line = f"; {format_bytes(abs(odd.line_bytes))} {sign} at {_line(odd.line)}"
+    cause = "; the line gathers the data of other ranks here" if odd.cause == "gathered_here" else ""
+    device = f", device {odd.device}" if odd.device else ""
+    return f"rank {odd.rank}{device} ({odd.host}) {claim}{line}{cause}"
+
+
+def _groups(groups: Sequence[Group]) -> Iterator[Block]:
+    yield Heading(f"{format_count(len(groups), 'group')} of like ranks", level=3)
+    rows = [
+        (
+            _short(ranks_words(group.rows)),
+            f"{len(group.rows):,}",
+            _median_and_most(group.allocated_median, group.allocated_max),
+            _median_and_most(group.reserved_median, group.reserved_max),
+            _difference(group),
+        )
+        for group in groups[:GROUPS_SHOWN]
+    ]
+    yield Grid(
+        ("", "ranks", "peak allocated", "peak reserved", "differs from the first group most at"),
+        tuple(rows),
+        "lrrrl",
+    )
+    if len(groups) > GROUPS_SHOWN:
+        yield Text(f"{format_count(len(groups) - GROUPS_SHOWN, 'more group')} (--json)", "quiet")
+
+
+def _median_and_most(median: int, most: int) -> str:
+    same = format_bytes(median)
+    return same if format_bytes(most) == same else f"{same}, at most {format_bytes(most)}"
+
+
+def _difference(group: Group) -> str:
+    if not group.line_bytes:
+        return ""
+    sign = "+" if group.line_bytes > 0 else "−"
+    return f"{sign}{format_bytes(abs(group.line_bytes))} {_line(group.line)}"
+
+
+def _imbalance(found: Imbalance) -> Text:
+    step = (
+        f"step {found.step}" if found.n_steps == 1 else f"steps {found.step}-{found.step + found.n_steps - 1}"
+    )
+    excess = found.allocated_bytes - found.median_bytes
+    is_notable = excess > _NOTABLE_IMBALANCE * max(found.median_bytes, 1)
+    return Text(
+        f"within a group the fullest rank is usually {found.usual_fraction:.1%} above the median; most in "
+        f"{step}: rank {found.rank} peaks at {format_bytes(found.allocated_bytes)}, the median at "
+        f"{format_bytes(found.median_bytes)}",
+        "note" if is_notable else "quiet",
+    )
+
+
+def _clocks(clocks: Clocks) -> Iterator[Block]:
+    apart = {host: n_ns for host, n_ns in clocks.offset_ns.items() if n_ns}
+    if apart:
+        host = max(apart, key=lambda each: abs(apart[each]))
+        sign = "ahead of" if apart[host] > 0 else "behind"
+        yield Text(
+            f"clocks are aligned by the ends of {clocks.n_steps:,} steps: that of {host} is "
+            f"{format_duration(abs(apart[host]))} {sign} {clocks.reference}'s, "
+            f"± {format_duration(max(clocks.error_ns.values()))}",
+            "quiet",
+        )
+    if clocks.unaligned:
+        hosts = _short(", ".join(clocks.unaligned))
+        yield Text(f"clocks are not aligned, as too few steps are common to all: {hosts}", "note")
+
+
+def _notes(summaries: Sequence[RankSummary]) -> Iterator[Block]:
+    """Yield one note of each kind, with all ranks that have one of this kind."""
+    texts: dict[str, str] = {}
+    ranks: dict[str, set[int]] = {}
+    for summary in summaries:
+        for device in summary.devices:
+            for note in device.notes:
+                texts.setdefault(note.code, note.text)
+                ranks.setdefault(note.code, set()).add(summary.process.rank)
+    for code, text in list(texts.items())[:NOTES_SHOWN]:
+        yield Text(f"{_ranks(sorted(ranks[code]))}: {_short(text)}", "note")
+    if len(texts) > NOTES_SHOWN:
+        yield Text(
+            f"{format_count(len(texts) - NOTES_SHOWN, 'more kind')} of notes (vramscope info)", "quiet"
+        )
+
+
+def _line(line: LineBytes | None) -> str:
+    if line is None or not line.frames:
+        return "lines without a stack"
+    return line_words(Line(line.n_bytes, line.n_blocks, line.frames[:2], line.via, 0))
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return _short(ranks_words([(rank, 0) for rank in ranks]))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 1]}…"
+
+
+# ------------------------------------------------------------------------------------------ as JSON
+
+
+def comparison_as_json(compared: ComparedRun) -> dict[str, Any]:
+    """Return the comparison as JSON of schema 1: the same for every engine and every place of the run."""
+    from vramscope.commands.report import finding_as_json
+
+    fleet = compared.fleet
+    return {
+        "schema": 1,
+        "world_size": fleet.world_size,
+        "ranks": fleet.n_ranks,
+        "missing": list(fleet.missing),
+        "unreadable": [{"rank": rank} for rank, _ in compared.unreadable],
+        "running": list(fleet.running),
+        "restarts": {str(rank): n for rank, n in sorted(fleet.restarts.items())},
+        "ended": [_ended_as_json(each) for each in fleet.ended],
+        "groups": [_group_as_json(group) for group in fleet.groups],
+        "outliers": [_odd_as_json(odd) for odd in fleet.odd],
+        "first_failure": None if fleet.failure is None else _failure_as_json(fleet.failure),
+        "imbalance": None if fleet.imbalance is None else _imbalance_as_json(fleet.imbalance),
+        "clocks": _clocks_as_json(fleet.clocks),
+        "shared_devices": [{"device": device, "ranks": list(ranks)} for device, ranks in fleet.sharing],
+        "searched": list(compared.searched),
+        "findings": [
+            {**finding_as_json(each), "ranks": sorted({rank for rank, _ in each.of})}
+            for each in compared.findings
+        ],
+    }
+
+
+def _ended_as_json(ended: Ended) -> dict[str, Any]:
+    return {
+        "rank": ended.rank,
+        "host": ended.host,
+        "outcome": ended.outcome.value,
+        "error": ended.error,
+        "time_ns": ended.time_ns,
+        "last_step": ended.last_step,
+    }
+
+
+def _group_as_json(group: Group) -> dict[str, Any]:
+    return {
+        "ranks": sorted({rank for rank, _ in group.rows}),
+        "peak_allocated_bytes": {"median": group.allocated_median, "max": group.allocated_max},
+        "peak_reserved_bytes": {"median": group.reserved_median, "max": group.reserved_max},
+        "typical_rank": group.typical[0],
+        "line_bytes": group.line_bytes,
+        **_line_as_json(group.line),
+    }
+
+
+def _odd_as_json(odd: Odd) -> dict[str, Any]:
+    return {
+        "rank": odd.rank,
+        "device": odd.device,
+        "host": odd.host,
+        "bytes": odd.n_bytes,
+        "usual_bytes": odd.usual_bytes,
+        "bytes_per_step": odd.bytes_per_step,
+        "why": odd.why,
+        "cause": odd.cause,
+        "line_bytes": odd.line_bytes,
+        **_line_as_json(odd.line),
+    }
+
+
+def _failure_as_json(failure: FirstFailure) -> dict[str, Any]:
+    return {
+        "rank": failure.rank,
+        "device": failure.device,
+        "host": failure.host,
+        "step": failure.step,
+        "time_ns": failure.time_ns,
+        "requested_bytes": failure.requested_bytes,
+        "allocated_bytes": failure.allocated_bytes,
+        "failed_ranks": failure.n_ranks,
+        "excess_bytes": failure.excess_bytes,
+        **_line_as_json(failure.line),
+    }
+
+
+def _imbalance_as_json(found: Imbalance) -> dict[str, Any]:
+    return {
+        "step": found.step,
+        "steps": found.n_steps,
+        "rank": found.rank,
+        "device": found.device,
+        "peak_allocated_bytes": found.allocated_bytes,
+        "median_bytes": found.median_bytes,
+        "usual_fraction": found.usual_fraction,
+        "compared_steps": found.n_compared,
+    }
+
+
+def _clocks_as_json(clocks: Clocks) -> dict[str, Any]:
+    return {
+        "reference": clocks.reference,
+        "steps": clocks.n_steps,
+        "hosts": [
+            {"host": host, "ahead_ns": n_ns, "error_ns": clocks.error_ns[host]}
+            for host, n_ns in clocks.offset_ns.items()
+        ],
+        "unaligned": list(clocks.unaligned),
+    }
+
+
+def _line_as_json(line: LineBytes | None) -> dict[str, Any]:
+    if line is None or not line.frames:
+        return {"where": None, "calls": None}
+    frame = line.frames[0]
+    return {
+        "where": {"file": frame.file, "line": frame.line, "function": frame.function},
+        "calls": line.via or None,
+    }

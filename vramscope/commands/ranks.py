@@ -1,0 +1,69 @@
+"""All ranks of a run compared: groups, missing, ended and odd ranks, and the line that differs."""
+
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from vramscope.commands import Command
+from vramscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from vramscope.fleet import Engine
+
+_FINDINGS_SHOWN = 6
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of ``vramscope ranks`` to *parser*."""
+    parser.add_argument("path", metavar="RUN", help="the directory of a run")
+    parser.add_argument("--json", action="store_true", help="one object, for machines")
+    parser.add_argument(
+        "--all-findings",
+        action="store_true",
+        help="search every rank for findings; else, of very many events, one rank of each group and odd ones",
+    )
+    parser.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="where ranks without a summary are read: processes here (local), or tasks of Ray",
+    )
+    parser.add_argument(
+        "--address", metavar="ADDRESS", help="of a Ray cluster; without it Ray starts on this machine"
+    )
+
+
+def run(args: Namespace) -> int:
+    """Print the comparison of all ranks; return the exit code."""
+    import json
+
+    from vramscope.commands._comparison_page import comparison, comparison_as_json, shared_findings
+    from vramscope.commands._document import Heading, print_terminal
+    from vramscope.fleet import compared_run
+
+    if args.address is not None and args.engine != "ray":
+        raise UsageError("--address is of a Ray cluster: add --engine ray")
+    compared = compared_run(args.path, _engine(args), all_findings=args.all_findings)
+    if args.json:
+        print(json.dumps(comparison_as_json(compared), indent=2))
+        return 0
+    page = [Heading(f"{compared.path.rstrip('/').rpartition('/')[2]}: its ranks compared", level=1)]
+    page += [*comparison(compared), *shared_findings(compared.findings, compared, _FINDINGS_SHOWN)]
+    print_terminal(page)
+    return 0
+
+
+def _engine(args: Namespace) -> "Engine":
+    from functools import partial
+
+    if args.engine == "ray":
+        from vramscope.fleet.ray_engine import mapped_by_ray
+
+        return partial(mapped_by_ray, address=args.address)
+    from vramscope.commands._crew import crew
+
+    return lambda work, inputs: crew(work, inputs, "reading ranks")
+
+
+COMMAND = Command(
+    "ranks", "all ranks compared: groups, missing and odd ones, and what differs", arguments, run
+)

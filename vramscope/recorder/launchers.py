@@ -1,0 +1,152 @@
+"""Reads from the environment which process of a job this is, for every launcher in use.
+
+No launcher is imported and nothing is asked over the network: a launcher names ranks in variables.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Launch(NamedTuple):
+    """What a launcher says of one process."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = -1
+    """The number of the process on its host; −1 where unknown."""
+    launcher: str = ""
+    """The launcher, ``env`` where only the variables of torch are there; '' for a process on its own."""
+    job: str = ""
+    """An id that all processes of the job share, on all hosts or, with ``@``, on this one; '' if unknown."""
+    restarts: int = 0
+
+
+class _Words(NamedTuple):
+    """The variables of one launcher; the first that is set counts."""
+
+    launcher: str
+    rank: str
+    world_size: tuple[str, ...]
+    local_rank: tuple[str, ...]
+    job: tuple[str, ...]
+    restarts: str = ""
+    needs: str = ""
+
+
+# In this order: torchrun inside of srun sets its own variables beside those of SLURM, which then count tasks
+# of srun. A batch script that was not started by srun has SLURM's rank 0 and no step.
+_LAUNCHERS = (
+    _Words(
+        "torchrun",
+        "RANK",
+        ("WORLD_SIZE",),
+        ("LOCAL_RANK",),
+        ("TORCHELASTIC_RUN_ID",),
+        "TORCHELASTIC_RESTART_COUNT",
+        needs="TORCHELASTIC_RUN_ID",
+    ),
+    _Words("env", "RANK", ("WORLD_SIZE",), ("LOCAL_RANK",), ()),
+    _Words(
+        "mpi",
+        "OMPI_COMM_WORLD_RANK",
+        ("OMPI_COMM_WORLD_SIZE",),
+        ("OMPI_COMM_WORLD_LOCAL_RANK",),
+        ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
+    ),
+    _Words("mpi", "MV2_COMM_WORLD_RANK", ("MV2_COMM_WORLD_SIZE",), ("MV2_COMM_WORLD_LOCAL_RANK",), ()),
+    _Words(
+        "slurm",
+        "SLURM_PROCID",
+        ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+        ("SLURM_LOCALID",),
+        (),
+        "SLURM_RESTART_COUNT",
+        needs="SLURM_STEP_ID",
+    ),
+    _Words("mpi", "PMI_RANK", ("PMI_SIZE",), ("MPI_LOCALRANKID",), ("PMI_ID",)),
+)
+# Of the programs that set the variables of torch, those that also leave a variable of their own.
+_BY_MARK = (
+    ("RAY_JOB_ID", "ray"),
+    ("ACCELERATE_MIXED_PRECISION", "accelerate"),
+    ("DEEPSPEED_ENV_FILE", "deepspeed"),
+    ("DS_ENV_FILE", "deepspeed"),
+)
+
+_MADE_UP = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def launch_of(environ: Mapping[str, str]) -> Launch:
+    """Which process of a job this is.
+
+    Parameters
+    ----------
+    environ
+        The environment of the process.
+
+    Returns
+    -------
+    Launch
+        Rank 0 of 1 for a process that no launcher started.
+    """
+    for words in _LAUNCHERS:
+        rank, size = _number(environ, (words.rank,)), _number(environ, words.world_size)
+        is_meant = not words.needs or words.needs in environ
+        if is_meant and rank is not None and size is not None and rank < size:
+            local = _number(environ, words.local_rank)
+            return Launch(
+                rank,
+                size,
+                -1 if local is None else local,
+                _name(words.launcher, environ),
+                _job(words, environ),
+                _number(environ, (words.restarts,)) or 0,
+            )
+    return Launch()
+
+
+def _name(launcher: str, environ: Mapping[str, str]) -> str:
+    if launcher not in ("env", "torchrun"):
+        return launcher
+    return next((name for mark, name in _BY_MARK if mark in environ), launcher)
+
+
+def _job(words: _Words, environ: Mapping[str, str]) -> str:
+    if words.launcher == "slurm":
+        return ".".join(filter(None, [environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_STEP_ID", "")]))
+    job = next((environ[name] for name in words.job if environ.get(name)), "")
+    # torchrun's default id is the word "none", which other jobs have as well.
+    if job and job != "none":
+        return job
+    started_s = launched_s()
+    # All processes of one host have the same parent, which also outlives their restarts.
+    return f"{os.getppid()}-{started_s:.2f}@{os.uname().nodename}" if started_s is not None else ""
+
+
+def _number(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:
+    text = next((environ[name] for name in names if environ.get(name)), "")
+    return int(text) if text.isdecimal() and len(text) < 10 else None
+
+
+def shared_job(launch: Launch) -> str:
+    """The id of the job as part of a file name; '' where it is known on this host alone.
+
+    torchrun makes an id up for a job of one host: the time reads better there.
+    """
+    if "@" in launch.job or _MADE_UP.fullmatch(launch.job):
+        return ""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", launch.job).strip("-.")[:60]
+
+
+def launched_s() -> float | None:
+    """Start time of the parent process in seconds since the epoch; None if /proc does not show it."""
+    try:
+        # The second field is the program's name in brackets, which may contain any character.
+        fields = Path(f"/proc/{os.getppid()}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))
+    except (OSError, StopIteration):
+        return None
+    return int(boot.split()[1]) + int(fields[19]) / os.sysconf("SC_CLK_TCK")
