@@ -163,7 +163,7 @@ def _may_be_workspace(placed: _PlacedEvents, found: Allocations, in_backward: ND
     """
     last = placed.of_models.max(initial=-1)
     is_kept = (found.free_event == ALIVE) | (found.free_event > last)
-    fits = in_backward & is_kept & np.isin(found.size, WORKSPACES)
+    fits: NDArray[Any] = in_backward & is_kept & np.isin(found.size, WORKSPACES)
     for stream in np.unique(found.stream[fits]).tolist():
         here = np.flatnonzero(fits & (found.stream == stream))
         fits[here[np.argsort(found.alloc_event[here])][MOST_WORKSPACES:]] = False
