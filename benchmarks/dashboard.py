@@ -205,7 +205,7 @@ def _zooms(visit: Visit, meter: Meter, data: Data) -> list[Row]:
     visit.page.wait_for_timeout(3000)
     meter.forget()
     view = data.view(Address(run=visit.run))
-    allocated = totals(data, view).allocated
+    allocated = totals(data, view).allocated_bytes
     exact = 0
     for start, end in _views(0, len(allocated) - 1, N_ZOOMS):
         keys = {"xaxis.range[0]": start, "xaxis.range[1]": end}
@@ -238,7 +238,7 @@ def _bands(visit: Visit, meter: Meter, data: Data) -> list[Row]:
     visit.until(ready)
     meter.forget()
     found = data.ask(data.view(Address(run=visit.run)), "lifetimes")
-    last = len(totals(data, data.view(Address(run=visit.run))).allocated) - 1
+    last = len(totals(data, data.view(Address(run=visit.run))).allocated_bytes) - 1
     rng = np.random.default_rng(11)
     right = tried = 0
     for start, end in _views(0, last, N_ZOOMS):

@@ -204,7 +204,7 @@ def _recorded(folder: Path) -> dict[str, Any]:
         "lost": sum(note.value for note in gaps),
         "gaps": len(gaps),
         "notes": sorted({note.code for note in recording.notes}),
-        "found": [int(getattr(line, name)[-1]) for name in ("requested", "allocated", "reserved")],
+        "found": [int(getattr(line, f"{name}_bytes")[-1]) for name in ("requested", "allocated", "reserved")],
         "directory": sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
     }
 

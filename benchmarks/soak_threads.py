@@ -165,7 +165,7 @@ def _found(path: Path) -> list[int]:
 
     (recording,) = vramscope.load(path).recordings
     line = recording.timeline()
-    return [int(getattr(line, name)[-1]) for name in ("requested", "allocated", "reserved")]
+    return [int(getattr(line, f"{name}_bytes")[-1]) for name in ("requested", "allocated", "reserved")]
 
 
 if __name__ == "__main__":

@@ -33,8 +33,8 @@ def figure(series: Series, parts: Any, view: Window, at: int) -> dict[str, Any]:
 def traces(series: Series, parts: Any, view: Window, at: int) -> list[dict[str, Any]]:
     """Return the areas, then the overview's traces below its curves; the same list for every window."""
     instants, position = _sampled(series, parts, view)
-    unit, name = byte_unit(int(parts.reserved.max(initial=0)))
-    areas = [_area(part, position, getattr(parts, part)[instants], unit, name) for part in PARTS]
+    unit, name = byte_unit(int(parts.reserved_bytes.max(initial=0)))
+    areas = [_area(part, position, getattr(parts, f"{part}_bytes")[instants], unit, name) for part in PARTS]
     areas[-1]["customdata"] = pack(instants)
     return [*areas, *all_traces(series, view, (), at)[5:]]
 
@@ -44,7 +44,7 @@ def _sampled(series: Series, parts: Any, view: Window) -> tuple[NDArray[Any], ND
     entry = max(int(np.searchsorted(series.position, view.start, "right")) - 1, 0)
     stop = max(int(np.searchsorted(series.position, view.end, "right")), entry + 1)
     edges = time_edges(series.position, entry, stop, COLUMNS)
-    inside = m4([parts.reserved, parts.inactive_split], edges)
+    inside = m4([parts.reserved_bytes, parts.inactive_split_bytes], edges)
     instants = np.append(inside, stop - 1)
     position = np.append(series.position[inside], view.end)
     position[0] = max(position[0], view.start)

@@ -25,7 +25,7 @@ COLOR = {
 
 def figure(found: Any, row: int) -> dict[str, Any]:
     """Return the parts stacked over seconds since the first sample; the sample *row* is marked."""
-    level = np.maximum(np.where(found.used >= 0, found.used, found.reserved), 0)
+    level = np.maximum(np.where(found.used_bytes >= 0, found.used_bytes, found.reserved_bytes), 0)
     kept = np.arange(len(level))
     if len(level) > 3 * COLUMNS:
         kept = np.union1d(m4([level], even_edges(0, len(level), COLUMNS)), [row])
@@ -35,7 +35,7 @@ def figure(found: Any, row: int) -> dict[str, Any]:
     areas = [
         _area(name, x, values[kept], kept, unit) for name, values in stacked(found).items() if values.any()
     ]
-    total = found.total[kept]
+    total = found.total_bytes[kept]
     # The line of a device that is far from full would press everything else flat.
     lines = [_limit(x, total, unit)] if 0 < total.max(initial=0) <= 2.5 * top else []
     at = float((found.time_ns[row] - found.time_ns[0]) / 1e9)
@@ -55,9 +55,10 @@ def figure(found: Any, row: int) -> dict[str, Any]:
 
 def stacked(found: Any) -> dict[str, NDArray[Any]]:
     """Return parts by name; where a part is unknown at a sample, the remainder of the sum it belongs to."""
-    parts = {name: np.maximum(getattr(found, name), 0) for name in COLOR if hasattr(found, name)}
-    unknown = found.requested < 0
-    parts["allocated"] = np.where(unknown, np.maximum(found.allocated, 0), 0)
+    columns = {name.removesuffix("_bytes"): column for name, column in found.columns()}
+    parts = {name: np.maximum(columns[name], 0) for name in COLOR if name in columns}
+    unknown = found.requested_bytes < 0
+    parts["allocated"] = np.where(unknown, np.maximum(found.allocated_bytes, 0), 0)
     inside = (
         "requested",
         "allocated",
@@ -67,15 +68,15 @@ def stacked(found: Any) -> dict[str, NDArray[Any]]:
         "releasable",
         "private_pools",
     )
-    rest = np.maximum(found.reserved, 0) - sum(parts[name] for name in inside)
+    rest = np.maximum(found.reserved_bytes, 0) - sum(parts[name] for name in inside)
     parts["releasable"] = parts["releasable"] + np.where(unknown, np.maximum(rest, 0), 0)
     beyond = parts["own_outside"] + parts["others"] + parts["unattributed"]
-    known = np.maximum(found.reserved, 0) + beyond
-    vague = (found.own_outside < 0) | (found.others < 0)
-    left = np.where(vague & (found.used >= 0), np.maximum(found.used - known, 0), 0)
-    parts["outside"] = np.where(found.reserved >= 0, left, 0)
+    known = np.maximum(found.reserved_bytes, 0) + beyond
+    vague = (found.own_outside_bytes < 0) | (found.others_bytes < 0)
+    left = np.where(vague & (found.used_bytes >= 0), np.maximum(found.used_bytes - known, 0), 0)
+    parts["outside"] = np.where(found.reserved_bytes >= 0, left, 0)
     # torch's bytes are in it too where nobody recorded them.
-    parts["used"] = np.where(found.reserved >= 0, 0, left)
+    parts["used"] = np.where(found.reserved_bytes >= 0, 0, left)
     return parts
 
 

@@ -39,7 +39,7 @@ def kinds_of(found: LargestFree, pools: Sequence[tuple[int, int]]) -> list[Block
     columns = np.stack([found.pool.astype("i8"), found.stream.astype("i8"), found.is_large.astype("i8")])
     known, of = np.unique(columns, axis=1, return_inverse=True)
     of = of.reshape(-1)
-    most = [int(found.free[of == kind].max(initial=0)) for kind in range(known.shape[1])]
+    most = [int(found.free_bytes[of == kind].max(initial=0)) for kind in range(known.shape[1])]
     order = sorted(range(len(most)), key=lambda kind: -most[kind])[: len(COLORS)]
     streams = np.unique(known[1]).tolist()
     return [
@@ -60,12 +60,18 @@ def _name(kind: list[int], pools: Sequence[tuple[int, int]], streams: list[int])
 
 def figure(series: Series, found: LargestFree, kinds: Sequence[BlockKind]) -> dict[str, Any]:
     """Return a line for each kind."""
-    unit, unit_name = byte_unit(int(found.largest.max(initial=0)))
+    unit, unit_name = byte_unit(int(found.largest_bytes.max(initial=0)))
     lines = [
-        _line(kind.name, kind.color, _places(series, found.instant[kind.rows]), found.largest[kind.rows],
-              found.instant[kind.rows], unit)
+        _line(
+            kind.name,
+            kind.color,
+            _places(series, found.instant[kind.rows]),
+            found.largest_bytes[kind.rows],
+            found.instant[kind.rows],
+            unit,
+        )
         for kind in kinds
-    ]  # fmt: skip
+    ]
     first, last = series.extent
     axes = {
         "xaxis": {"showgrid": False, "zeroline": False, "ticks": "outside", "ticklen": 4, "nticks": 7,

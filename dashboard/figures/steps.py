@@ -45,14 +45,14 @@ def peaks(found: StepPeaks, index: NDArray[Any], chosen: int | None, n_thinned: 
     n_thinned
         Number of first steps of which only the peaks are retained.
     """
-    unit, unit_name = byte_unit(int(found.per_step.allocated.max(initial=0)))
+    unit, unit_name = byte_unit(int(found.per_step.allocated_bytes.max(initial=0)))
     lines = [
         _line(format_name(phase), PHASE_COLOR[phase], *_of_phase(found, phase, index), unit)
         for phase in Phase
         if phase != Phase.OTHER and (found.per_phase.phase == phase).any()
     ]
     rows = np.arange(len(index))
-    whole = _line("step", "#1F2933", index, found.per_step.allocated, rows, unit)
+    whole = _line("step", "#1F2933", index, found.per_step.allocated_bytes, rows, unit)
     whole |= {"uid": "allocated", "line": {"shape": "linear", "width": 2.2, "color": "#1F2933"}}
     mark = _chosen(index, found, chosen, unit)
     axes = {
@@ -68,10 +68,10 @@ def peaks(found: StepPeaks, index: NDArray[Any], chosen: int | None, n_thinned: 
 
 def levels(found: IntervalPeaks, index: NDArray[Any]) -> dict[str, Any]:
     """Return peak allocated and peak reserved of steps of which only the peaks are retained."""
-    unit, unit_name = byte_unit(int(found.reserved.max(initial=0)))
+    unit, unit_name = byte_unit(int(found.reserved_bytes.max(initial=0)))
     rows = np.arange(len(index))
     lines = [
-        _line(name, QUANTITY_COLOR[name], index, getattr(found, name), rows, unit)
+        _line(name, QUANTITY_COLOR[name], index, getattr(found, f"{name}_bytes"), rows, unit)
         | {"uid": name, "mode": "lines"}
         for name in ("reserved", "allocated")
     ]
@@ -118,7 +118,7 @@ def _thinned(index: NDArray[Any], n_thinned: int) -> dict[str, Any]:
 
 def _of_phase(found: StepPeaks, phase: Phase, index: NDArray[Any]) -> tuple[Any, Any, Any]:
     mine = found.per_phase.rows((found.per_phase.phase == phase) & (found.per_phase.step >= 0))
-    return index[mine.step], mine.allocated, mine.step
+    return index[mine.step], mine.allocated_bytes, mine.step
 
 
 def _line(
@@ -142,7 +142,7 @@ def _chosen(index: NDArray[Any], found: StepPeaks, row: int | None, unit: int) -
     return {
         "type": "scatter", "mode": "markers", "uid": "chosen", "hoverinfo": "skip",
         "x": [int(index[row])] if some else [],
-        "y": [int(found.per_step.allocated[row]) / unit] if some else [],
+        "y": [int(found.per_step.allocated_bytes[row]) / unit] if some else [],
         "marker": {"size": 15, "color": "rgba(0,0,0,0)", "line": {"width": 2, "color": "#7A8896"}},
     }  # fmt: skip
 

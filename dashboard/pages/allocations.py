@@ -139,7 +139,7 @@ def lives(data: Data, view: View) -> Allocations:
 
 def _index(data: Data, view: View) -> Bands:
     found, known = lives(data, view), totals(data, view)
-    made: Bands = data.derive(view, "bands", lambda _: bands(found, known.allocated))
+    made: Bands = data.derive(view, "bands", lambda _: bands(found, known.allocated_bytes))
     return made
 
 

@@ -104,7 +104,7 @@ def _name(view: View) -> str:
 
 
 def _opening(found: Comparison, view: View, other: View) -> html.Section:
-    before, after = found.peak_before, found.peak_after
+    before, after = found.peak_before_bytes, found.peak_after_bytes
     change = after - before
     if not found.changes:
         claim = "The same, within a thousandth of the peak"
@@ -132,7 +132,7 @@ def _opening(found: Comparison, view: View, other: View) -> html.Section:
 def _steps(found: Comparison) -> list[Any]:
     if len(found.steps) < 2:
         return []
-    levels = np.stack([found.after, found.before])
+    levels = np.stack([found.after_bytes, found.before_bytes])
     drawn = growth.figure(levels, ("after", "before"), found.steps, ("solid", "dot"))
     key = [
         html.Span([html.I(className="swatch", style={"background": color}), word])
@@ -160,7 +160,7 @@ def _changes(found: Comparison, view: View) -> list[Any]:
     for kind, title in _KINDS:
         changes = found.of(kind)
         rows = [
-            Difference(*_words(change), change.before, change.after, _stack(change, view))
+            Difference(*_words(change), change.before_bytes, change.after_bytes, _stack(change, view))
             for change in changes[:MOST_CHANGES]
         ]
         more = f"the largest {MOST_CHANGES} of {len(changes)}" if len(changes) > MOST_CHANGES else ""

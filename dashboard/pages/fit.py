@@ -312,7 +312,7 @@ def _settings(search: SettingsSearch, chosen: SettingTrial | None, address: Addr
         parts.append(html.P([html.Span("In the program ", className="dim"), states.command(call)],
                            className="fit-set"))  # fmt: skip
     if not search.fit.is_reproduced:
-        recorded = format_bytes(advice.recorded_peak)
+        recorded = format_bytes(advice.recorded_peak_bytes)
         text = f"An estimate: the replay of the recorded settings does not reproduce the peak, {recorded}."
         parts.append(html.P(text, className="dim"))
     bar = html.Div([html.H3("Allocator settings"), html.Span("by replay", className="dim")],
@@ -383,12 +383,12 @@ def _drawn(
 ) -> dict[str, Any]:
     assert fit.settings is not None  # noqa: S101 - for the type checker
     base = fit.settings.base
-    levels = data.ask(view, "timeline").allocated
-    before = curves.NamedCurve("reserved, as it is", base.events, base.reserved)
+    levels = data.ask(view, "timeline").allocated_bytes
+    before = curves.NamedCurve("reserved, as it is", base.events, base.reserved_bytes)
     allocated = curves.NamedCurve("allocated", base.events, curves.outline(base.events, levels))
     after = None
     if chosen is not None:
-        after = curves.NamedCurve(chosen.candidate.name, chosen.outcome.events, chosen.outcome.reserved)
+        after = curves.NamedCurve(chosen.candidate.name, chosen.outcome.events, chosen.outcome.reserved_bytes)
     return curves.figure(before, after, allocated, here.room)
 
 

@@ -51,7 +51,7 @@ def _layout(context: Context) -> Any:
     data, address = context.data, context.address
     view = data.view(address)
     found = data.ask(view, "fragmentation")
-    if not int(found.parts.reserved.max(initial=0)):
+    if not int(found.parts.reserved_bytes.max(initial=0)):
         return _no_segments(view)
     series = series_of(data, view, address.axis or TIME)
     at = _instant(data, view, address.at)
@@ -110,7 +110,7 @@ def _no_segments(view: View) -> Any:
 
 def _instant(data: Data, view: View, at: int | None) -> int:
     known = totals(data, view)
-    if at is not None and 0 <= at < len(known.allocated):
+    if at is not None and 0 <= at < len(known.allocated_bytes):
         return at
     return int(data.ask(view, "fragmentation").worst)
 
@@ -118,7 +118,7 @@ def _instant(data: Data, view: View, at: int | None) -> int:
 def _opening(data: Data, view: View) -> list[Any]:
     found = data.ask(view, "fragmentation")
     at, parts = found.worst, found.parts
-    worst, reserved = int(parts.inactive_split[at]), int(parts.reserved[at])
+    worst, reserved = int(parts.inactive_split_bytes[at]), int(parts.reserved_bytes[at])
     when = moment(data, view, at).words
     fragmented = f"{format_bytes(worst)} of {format_bytes(reserved)} reserved were fragmented"
     if found.was_asked:
@@ -137,8 +137,8 @@ def _opening(data: Data, view: View) -> list[Any]:
 
 def _most(data: Data, view: View, parts: Any) -> str:
     """Return the greatest fragmentation of all instants; it is harmless while nothing is requested."""
-    at = int(parts.inactive_split.argmax())
-    return f"{format_bytes(int(parts.inactive_split[at]))} at most, at {moment(data, view, at).words}"
+    at = int(parts.inactive_split_bytes.argmax())
+    return f"{format_bytes(int(parts.inactive_split_bytes[at]))} at most, at {moment(data, view, at).words}"
 
 
 def _parts_key() -> Any:

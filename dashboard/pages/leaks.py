@@ -45,7 +45,7 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
     ]
     shown = found.leaks[:MOST_SHOWN]
     names = [_group(leak) for leak in shown]
-    figure = growth.figure(np.array([leak.level for leak in shown]), names, _turns(view, found))
+    figure = growth.figure(np.array([leak.level_bytes for leak in shown]), names, _turns(view, found))
     word = "steps" if found.has_steps else "loop iterations"
     support = f"Compared at the same point of {len(found.iteration_boundaries)} {word}."
     return [
@@ -66,7 +66,9 @@ def _growing_batch(found: Leaks, batch: Leak, address: Address, view: View) -> l
     findings = question.findings(found) if question.findings else []
     (finding,) = (each for each in findings if each.kind == "growing_batch")
     claim = f"The batch grows: {format_bytes(batch.bytes_per_step)} more with every step, no leak"
-    figure = growth.figure(np.array([batch.level]), ["most allocated in each step"], _turns(view, found))
+    figure = growth.figure(
+        np.array([batch.level_bytes]), ["most allocated in each step"], _turns(view, found)
+    )
     return [
         html.Section([html.H2(claim, className="claim"), html.P(finding.advice, className="support")],
                      className="opening"),

@@ -45,7 +45,7 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
     cards = [_card(data, view, failures, first + i, said, address) for i, said in enumerate(told)]
     times = "1 OOM" if len(failures) == 1 else f"{len(failures):,} OOMs"
     last = "" if len(failures) == 1 else " the last time"
-    size = format_bytes(int(failures.size[-1]))
+    size = format_bytes(int(failures.size_bytes[-1]))
     claim = f"{times}: {size} requested{last}"
     older = f"The last {len(told)} of {len(failures):,} are shown." if first else ""
     return [
@@ -72,7 +72,7 @@ def _card(data: Data, view: View, failures: Any, row: int, said: Any, address: A
 
 
 def _room(room: Any) -> Any:
-    known = [(name, label, part, int(getattr(room, name))) for name, label, part in _PARTS]
+    known = [(name, label, part, int(getattr(room, f"{name}_bytes"))) for name, label, part in _PARTS]
     shown = [each for each in known if each[3] > 0]
     bar = [html.Span(className=f"part part-{part}", style={"flexGrow": str(n)}) for _, _, part, n in shown]
     entries = [
@@ -80,11 +80,12 @@ def _room(room: Any) -> Any:
                   html.Dd(format_bytes(n), title=f"{n:,} bytes")])
         for _, label, part, n in shown
     ]  # fmt: skip
-    largest = format_bytes(room.largest_here)
-    need = f"A block of {format_bytes(room.need)} was needed; the largest free one had {largest}"
-    lacking = f"; the driver lacked {format_bytes(room.lacking)}" if room.lacking > 0 else ""
+    largest = format_bytes(room.largest_here_bytes)
+    need = f"A block of {format_bytes(room.need_bytes)} was needed; the largest free one had {largest}"
+    lacking = f"; the driver lacked {format_bytes(room.lacking_bytes)}" if room.lacking_bytes > 0 else ""
     if room.is_limited:
-        lacking = f"; {format_bytes(room.over_limit)} lacked below the limit of {format_bytes(room.limit)}"
+        limit = format_bytes(room.limit_bytes)
+        lacking = f"; {format_bytes(room.over_limit_bytes)} lacked below the limit of {limit}"
     return html.Div(
         [
             html.H4("Where the device's bytes were"),

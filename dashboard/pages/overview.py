@@ -168,19 +168,23 @@ def _opening(data: Data, view: View, support: list[Any], more: list[Any]) -> lis
 def _kpis(data: Data, view: View) -> Any:
     known = totals(data, view)
     full, wide = fullest(data, view), fullest(data, view, "reserved")
-    idle = int(known.reserved[full] - known.allocated[full])
-    share = f"{_percent(idle, int(known.reserved[full]))} of reserved" if known.reserved[full] else ""
-    last = len(known.allocated) - 1
+    idle = int(known.reserved_bytes[full] - known.allocated_bytes[full])
+    share = (
+        f"{_percent(idle, int(known.reserved_bytes[full]))} of reserved" if known.reserved_bytes[full] else ""
+    )
+    last = len(known.allocated_bytes) - 1
     end = "Allocated now" if view.is_live else "Allocated at the end"
     capacity = view.recording.device.total_bytes
-    most, where = _highest(view, "allocated", int(known.allocated[full]), moment(data, view, full).words)
-    top, when = _highest(view, "reserved", int(known.reserved[wide]), moment(data, view, wide).words)
+    most, where = _highest(
+        view, "allocated", int(known.allocated_bytes[full]), moment(data, view, full).words
+    )
+    top, when = _highest(view, "reserved", int(known.reserved_bytes[wide]), moment(data, view, wide).words)
     room = f"{_percent(top, capacity)} of {format_bytes(capacity)}" if capacity else when
-    share = f"{share}, {moment(data, view, full).words}" if most > known.allocated[full] else share
+    share = f"{share}, {moment(data, view, full).words}" if most > known.allocated_bytes[full] else share
     has_reserved = view.recording.has_reserved
-    now = f"{format_bytes(int(known.reserved[last]))} reserved" if has_reserved else ""
+    now = f"{format_bytes(int(known.reserved_bytes[last]))} reserved" if has_reserved else ""
     room, share = (room, share) if has_reserved else ("not recorded", "not recorded")
-    is_past = most > known.allocated[full]
+    is_past = most > known.allocated_bytes[full]
     ways = (
         _way(view, "/phases" if is_past else "/peak", None if is_past else full, where),
         _way(view, "/fragmentation", wide, room),
@@ -191,7 +195,7 @@ def _kpis(data: Data, view: View) -> Any:
         kpi.card("allocated", "Peak allocated", most, ways[0]),
         kpi.card("reserved", "Peak reserved", top if has_reserved else None, ways[1]),
         kpi.card("unallocated", "Unallocated at the peak", idle if has_reserved else None, ways[2]),
-        kpi.card("allocated", end, int(known.allocated[last]), ways[3]),
+        kpi.card("allocated", end, int(known.allocated_bytes[last]), ways[3]),
     )
 
 

@@ -69,10 +69,12 @@ def _content(data: Data, view: View, address: Address) -> Any:
 
 def _opening(data: Data, view: View, at: int, address: Address) -> html.Section:
     known = totals(data, view)
-    peak = int(known.allocated.argmax())
-    n_bytes = int(known.allocated[at])
+    peak = int(known.allocated_bytes.argmax())
+    n_bytes = int(known.allocated_bytes[at])
     claim = f"{'Peak: ' if at == peak else ''}{format_bytes(n_bytes)} live at {moment(data, view, at).words}"
-    below = "" if at == peak else f"{format_bytes(int(known.allocated[peak]) - n_bytes)} below the peak."
+    below = (
+        "" if at == peak else f"{format_bytes(int(known.allocated_bytes[peak]) - n_bytes)} below the peak."
+    )
     return html.Section(
         [html.Div([html.H2(claim, className="claim"), html.P(below, className="support")]),
          _jumps(data, view, at, peak, address)],

@@ -99,16 +99,16 @@ def _row(data: Data, view: View, at: int | None) -> int:
         within = np.flatnonzero(_starts(view) < (max(at, 1) if at >= 0 else at + 1))
         if len(within):
             return int(within[-1])
-    return int(steps_with_past(data, view).found.per_step.allocated.argmax())
+    return int(steps_with_past(data, view).found.per_step.allocated_bytes.argmax())
 
 
 def _opening(all_steps: AllSteps) -> list[Any]:
     found, index = all_steps.found, all_steps.index
-    peaks = found.per_step.allocated
+    peaks = found.per_step.allocated_bytes
     top = int(peaks.argmax())
     phase = _highest_phase(found, top)
     claim = f"Step {int(index[top])} needed most: {format_bytes(int(peaks[top]))}{phase}"
-    outside = int(found.outside.allocated.max(initial=0))
+    outside = int(found.outside.allocated_bytes.max(initial=0))
     if outside > int(peaks[top]):
         claim = f"Peak {format_bytes(outside)}, outside of every step{_in_phase(found, outside)}"
         highest = f"Of the steps, step {int(index[top])} needed most: {format_bytes(int(peaks[top]))}{phase}."
@@ -126,7 +126,7 @@ def _opening(all_steps: AllSteps) -> list[Any]:
 def _in_phase(found: StepPeaks, n_bytes: int) -> str:
     """Return the phase of a peak outside of all steps; '' where no phase reached it."""
     rows = found.per_phase.rows((found.per_phase.step < 0) & (found.per_phase.phase != Phase.OTHER))
-    reached = rows.phase[rows.allocated == n_bytes]
+    reached = rows.phase[rows.allocated_bytes == n_bytes]
     return f", in {format_name(Phase(int(reached[0])))}" if len(reached) else ""
 
 
@@ -135,7 +135,7 @@ def _highest_phase(found: StepPeaks, row: int) -> str:
     if not (mine.phase != Phase.OTHER).any():
         return ""
     # On a tie of a phase and the time between phases, the phase is named.
-    best = np.lexsort((mine.phase == Phase.OTHER, -mine.allocated))[0]
+    best = np.lexsort((mine.phase == Phase.OTHER, -mine.allocated_bytes))[0]
     phase = Phase(int(mine.phase[best]))
     return ", between phases" if phase == Phase.OTHER else f", in {format_name(phase)}"
 
@@ -166,7 +166,7 @@ def _inside(data: Data, view: View, row: int) -> list[Any]:
     row -= n_thinned
     start, end = _bounds(view, row)
     found, known = data.ask(view, "lifetimes"), data.ask(view, "categories")
-    drawn = figures.stack(found, known.assigned.category, start, end, totals(data, view).allocated)
+    drawn = figures.stack(found, known.assigned.category, start, end, totals(data, view).allocated_bytes)
     number = int(view.recording.steps.index[row])
     shown = [Category[trace["name"].upper().replace(" ", "_")].name.lower() for trace in drawn["data"]]
     key = [html.Span([html.I(className=f"swatch part-{name}"), name.replace("_", " ")]) for name in shown]
@@ -180,8 +180,10 @@ def _inside(data: Data, view: View, row: int) -> list[Any]:
 def _phases_of(all_steps: AllSteps, row: int) -> list[Any]:
     found = all_steps.found
     mine = found.per_phase.rows(found.per_phase.step == row)
-    top = max(int(mine.allocated.max(initial=0)), 1)
-    body = [_phase_row(int(phase), int(n), top) for phase, n in zip(mine.phase, mine.allocated, strict=True)]
+    top = max(int(mine.allocated_bytes.max(initial=0)), 1)
+    body = [
+        _phase_row(int(phase), int(n), top) for phase, n in zip(mine.phase, mine.allocated_bytes, strict=True)
+    ]
     head = html.Tr([html.Th("Phase"), html.Th("Peak", className="number"), html.Th("")])
     return [
         html.Div(html.H3(f"Step {int(all_steps.index[row])} by phase"), className="panel-bar"),
@@ -221,7 +223,7 @@ def _rose(data: Data, view: View, row: int, base: str) -> Any:
 
 def _peak(data: Data, view: View, row: int) -> int:
     start, end = _bounds(view, row)
-    return start + int(totals(data, view).allocated[start : end + 1].argmax())
+    return start + int(totals(data, view).allocated_bytes[start : end + 1].argmax())
 
 
 def _by_line(data: Data, view: View, before: int, after: int) -> list[Difference]:

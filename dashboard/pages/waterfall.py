@@ -67,7 +67,11 @@ def _layout(context: Context) -> Any:
 
 
 def _opening(found: Any, row: int) -> list[Any]:
-    used, total, reserved = int(found.used[row]), int(found.total[row]), int(found.reserved[row])
+    used, total, reserved = (
+        int(found.used_bytes[row]),
+        int(found.total_bytes[row]),
+        int(found.reserved_bytes[row]),
+    )
     if used >= 0:
         share = f" of {format_bytes(total)}" if total > 0 else ""
         claim = f"{format_bytes(used)}{share} used on the device"

@@ -54,7 +54,9 @@ def fullest(data: Data, view: View, quantity: str = "allocated") -> int:
     if live_recording is not None:
         return live_recording.fullest(view.recording, quantity)
     known = totals(data, view)
-    at: int = data.derive(view, ("fullest", quantity), lambda _: int(getattr(known, quantity).argmax()))
+    at: int = data.derive(
+        view, ("fullest", quantity), lambda _: int(getattr(known, f"{quantity}_bytes").argmax())
+    )
     return at
 
 
@@ -168,7 +170,7 @@ def neighbor(data: Data, view: View, at: int, direction: int) -> int | None:
     row = here + direction
     if not direction or not 0 <= row < len(steps):
         return None
-    allocated = totals(data, view).allocated
+    allocated = totals(data, view).allocated_bytes
     # While a run grows its marks may be ahead of its events.
     start = min(int(steps.start_event[row]), len(allocated) - 1)
     return start + int(allocated[start : int(steps.end_event[row]) + 1].argmax())

@@ -27,7 +27,7 @@ class Headline(NamedTuple):
 
 def claim(data: Data, view: View) -> str:
     """Return the peak in one sentence; it needs only the totals, so it appears with the chart."""
-    known, at = totals(data, view).allocated, fullest(data, view)
+    known, at = totals(data, view).allocated_bytes, fullest(data, view)
     before = past_peak(view.recording.past, "allocated")
     if before is not None and before.n_bytes > known[at]:
         sentence = f"Peak {format_bytes(before.n_bytes)} in {past_words(before)}"
@@ -49,7 +49,7 @@ def past_words(high: PeakPoint) -> str:
 def headline(data: Data, view: View) -> Headline:
     """Return the peak in one sentence, and its largest holder in a second."""
     known, at = totals(data, view), fullest(data, view)
-    idle = int(known.reserved[at]) - int(known.allocated[at])
+    idle = int(known.reserved_bytes[at]) - int(known.allocated_bytes[at])
     unused = f"{format_bytes(idle)} were reserved but unallocated then." if idle > 0 else ""
     since = _since(data, view, at)
     holder = _holder(data, view, at, "that" if since else "the peak")
@@ -59,7 +59,7 @@ def headline(data: Data, view: View) -> Headline:
 
 def _since(data: Data, view: View, at: int) -> str:
     """Return which peak the other sentences are about, where a removed one was higher; else ''."""
-    before, here = past_peak(view.recording.past, "allocated"), int(totals(data, view).allocated[at])
+    before, here = past_peak(view.recording.past, "allocated"), int(totals(data, view).allocated_bytes[at])
     if before is None or before.n_bytes <= here:
         return ""
     words = moment(data, view, at).words
@@ -74,7 +74,7 @@ def _out_of_memory(data: Data, view: View) -> str:
     if not len(failed):
         return ""
     event = int(failed[-1])
-    asked, had = int(trace.size[event]), int(totals(data, view).allocated[event])
+    asked, had = int(trace.size[event]), int(totals(data, view).allocated_bytes[event])
     words = moment(data, view, event + 1).words
     tried = f"tried to allocate {format_bytes(asked)} with {format_bytes(had)} allocated"
     return f"Out of memory at {words}: {tried}"

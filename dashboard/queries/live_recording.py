@@ -53,7 +53,7 @@ class LiveRecording:
         with self._lock:
             self._follow(recording)
             rows = slice(len(recording.trace) + 1)
-            known = {name: column.view()[rows] for name, column in self._levels.items()}
+            known = {f"{name}_bytes": column.view()[rows] for name, column in self._levels.items()}
             return Totals(**known, time_ns=self._time_ns.view()[rows])
 
     def retries(self, recording: Recording) -> NDArray[Any]:

@@ -104,7 +104,7 @@ def _of(data: Data, run_id: str, run: Run) -> RunSummary:
     if not run.recordings:
         return RunSummary(run.name, run.outcome, started_ns=run.started_ns)
     each = [(_totals(data, View(run_id, 0, run, one)), one) for one in run.recordings]
-    best, recording = max(each, key=lambda pair: int(pair[0].allocated.max()))
+    best, recording = max(each, key=lambda pair: int(pair[0].allocated_bytes.max()))
     position = (
         np.maximum.accumulate(best.time_ns) if recording.trace.has_clock else np.arange(len(best.time_ns))
     )
@@ -118,8 +118,10 @@ def _of(data: Data, run_id: str, run: Run) -> RunSummary:
         n_events=sum(len(one.trace) for one in run.recordings),
         peak_allocated_bytes=max(_highest(known, one, "allocated") for known, one in each),
         peak_reserved_bytes=max(_highest(known, one, "reserved") for known, one in each),
-        allocated=outline(position, best.allocated) if len(recording.trace) else best.allocated[:0],
-        reserved=outline(position, best.reserved) if len(recording.trace) else best.reserved[:0],
+        allocated=outline(position, best.allocated_bytes)
+        if len(recording.trace)
+        else best.allocated_bytes[:0],
+        reserved=outline(position, best.reserved_bytes) if len(recording.trace) else best.reserved_bytes[:0],
         stalled_s=data.stalled_s(run_id) if run.outcome is Outcome.RUNNING else 0,
         verdict=data.ask_allowing_stale(
             View(run_id, 0, run, recording), "verdict", lambda: _verdict(run, recording)
@@ -140,7 +142,7 @@ def _totals(data: Data, view: View) -> Any:
 def _highest(known: Any, recording: Recording, quantity: str) -> int:
     """Return the peak in bytes, that of the part that the size cap removed included."""
     before = past_peak(recording.past, quantity)
-    return max(int(getattr(known, quantity).max()), before.n_bytes if before else 0)
+    return max(int(getattr(known, f"{quantity}_bytes").max()), before.n_bytes if before else 0)
 
 
 MOST_EVENTS_JUDGED = 300_000

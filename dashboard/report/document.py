@@ -157,7 +157,7 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
     if len(view.recording.steps):
         parts += PHASES.layout(Context(data, address))
     found = data.ask(view, "fragmentation")
-    if int(found.parts.reserved.max(initial=0)):
+    if int(found.parts.reserved_bytes.max(initial=0)):
         drawn = composition.figure(series, found.parts, whole, at)
         picture = graph("rp-parts", drawn, "Reserved memory over time.", "timeline composition")
         parts.append(_panel("What the reserved memory consisted of", picture))

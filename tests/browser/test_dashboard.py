@@ -42,7 +42,7 @@ def test_the_list_leads_to_a_run(gpt: Any) -> None:
 
 def test_a_zoom_brings_finer_data_and_the_exact_maximum(gpt: Any, tmp_path: Path) -> None:
     gpt.go(f"/overview?run={gpt.run}&axis=events").plotted()
-    allocated = known(tmp_path).allocated
+    allocated = known(tmp_path).allocated_bytes
     assert max(gpt.trace("allocated")) * (1 << 20) == allocated.max()
     for start, end in ((100, 3000), (500, 560), (4000, 9000)):
         gpt.relayout(**{"xaxis.range[0]": start, "xaxis.range[1]": end})
@@ -104,7 +104,7 @@ def test_a_click_shows_what_was_live_there(gpt: Any, tmp_path: Path) -> None:
     gpt.until(f"document.querySelector('#ov-live').innerText.includes('instant {at}')")
 
     assert abs(at - 80) <= 2
-    megabytes = int(known(tmp_path).allocated[at]) >> 20
+    megabytes = int(known(tmp_path).allocated_bytes[at]) >> 20
     assert f"{megabytes:.1f} MiB in" in gpt.page.inner_text("#ov-live")
 
 
@@ -115,7 +115,7 @@ def test_the_readout_follows_the_pointer(gpt: Any, tmp_path: Path) -> None:
     gpt.until("document.querySelector('[data-q=position]').textContent.startsWith('instant 6')")
     shown = gpt.page.inner_text("[data-q=allocated]")
 
-    assert shown == f"{int(known(tmp_path).allocated[60]) / 2**20:.1f} MiB"
+    assert shown == f"{int(known(tmp_path).allocated_bytes[60]) / 2**20:.1f} MiB"
     assert gpt.page.inner_text("[data-q=reserved]") == "512 MiB"
 
 
@@ -126,7 +126,7 @@ def test_the_keyboard_walks_the_steps_and_finds_the_peak(gpt: Any, tmp_path: Pat
     gpt.page.keyboard.press("j")
     gpt.until("document.querySelector('#ov-live').innerText.includes('step 1')")
     gpt.page.keyboard.press("p")
-    peak = int(known(tmp_path).allocated.argmax())
+    peak = int(known(tmp_path).allocated_bytes.argmax())
     gpt.until(f"document.querySelector('#ov-live').innerText.includes('instant {peak}')")
     gpt.page.keyboard.press("?")
     assert gpt.page.locator("#help").is_visible()
@@ -210,7 +210,7 @@ def test_an_empty_folder_says_what_to_do(tmp_path: Path, serve_at: Any, visit: A
 
 def test_the_maximum_is_exact_at_random_zooms(gpt: Any, tmp_path: Path) -> None:
     gpt.go(f"/overview?run={gpt.run}&axis=events").plotted()
-    allocated, rng = known(tmp_path).allocated, np.random.default_rng(0)
+    allocated, rng = known(tmp_path).allocated_bytes, np.random.default_rng(0)
     for _ in range(12):
         start, end = (int(n) for n in np.sort(rng.choice(len(allocated), 2, replace=False)))
         gpt.relayout(**{"xaxis.range[0]": start, "xaxis.range[1]": end})

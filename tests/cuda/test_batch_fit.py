@@ -16,8 +16,8 @@ def test_the_peak_of_a_large_batch_is_foreseen(fit_runs, name):
 
     fit = small.batch_fit(sizes=[[64, 64, 128, 128, 192, 192]])
 
-    truth = int(large.step_peaks().per_step.allocated[2:].max())
+    truth = int(large.step_peaks().per_step.allocated_bytes[2:].max())
     estimate = fit.at(384)
     assert fit.basis == "replay"
-    assert estimate.likely == pytest.approx(truth, rel=0.01)
-    assert estimate.low <= truth <= estimate.high
+    assert estimate.likely_bytes == pytest.approx(truth, rel=0.01)
+    assert estimate.low_bytes <= truth <= estimate.high_bytes

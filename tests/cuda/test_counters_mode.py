@@ -72,7 +72,7 @@ def test_the_peak_of_a_step_that_made_a_new_one_is_exact(runs):
     (plain, _), recording = runs
     found = recording.sampled_peaks().per_step
 
-    assert found.allocated.tolist()[:4] == plain[0][:4]
+    assert found.allocated_bytes.tolist()[:4] == plain[0][:4]
     assert found.is_exact.tolist()[:4] == [True] * 4
 
 
@@ -80,7 +80,7 @@ def test_a_step_that_made_none_is_bounded_from_both_sides(runs):
     (plain, _), recording = runs
     found = recording.sampled_peaks().per_step
 
-    assert found.allocated[4] <= plain[0][4] == found.at_most[4]
+    assert found.allocated_bytes[4] <= plain[0][4] == found.at_most_bytes[4]
 
 
 def test_steps_and_phases_are_there_and_no_events(runs):

@@ -98,7 +98,7 @@ def test_what_was_recorded_is_true_at_every_step_that_is_in_it(death, kind):
     first, *steps = found.lines
     (recording,) = found.run.recordings
     totals = recording.timeline()
-    rows = np.stack([getattr(totals, quantity) for quantity in QUANTITIES], axis=1)
+    rows = np.stack([getattr(totals, f"{quantity}_bytes") for quantity in QUANTITIES], axis=1)
     actions = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
     seen = np.stack([np.cumsum(recording.trace.action == action) for action in actions], axis=1)
 
@@ -117,7 +117,7 @@ def test_who_survives_is_recorded_to_the_end(death):
     totals = recording.timeline()
 
     assert found.run.outcome is Outcome.FINISHED
-    assert [int(getattr(totals, name)[-1]) for name in QUANTITIES] == found.lines[-1]["bytes"]
+    assert [int(getattr(totals, f"{name}_bytes")[-1]) for name in QUANTITIES] == found.lines[-1]["bytes"]
     for step in (0, len(recording.steps) - 1):
         assert set(recording.phases.phase[recording.phases.step == step]) >= WORK
 
@@ -144,7 +144,7 @@ def test_what_could_not_be_had_is_in_the_trace_with_what_was_there_then(death, k
 
     assert recording.trace.size[at] == 1 << 42
     assert before["step"] == step
-    assert [int(getattr(totals, name)[at]) for name in QUANTITIES] == before["bytes"]
+    assert [int(getattr(totals, f"{name}_bytes")[at]) for name in QUANTITIES] == before["bytes"]
     assert len(recording.live_set(instant=int(at))) == before["live"]
 
 

@@ -33,7 +33,7 @@ def test_the_peak_of_every_step_is_max_memory_allocated_of_a_run_that_resets_it(
     found = recording.step_peaks()
 
     assert len(found.past_per_step) > len(found.per_step) > 0
-    assert [*found.past_per_step.allocated.tolist(), *found.per_step.allocated.tolist()] == peaks
+    assert [*found.past_per_step.allocated_bytes.tolist(), *found.per_step.allocated_bytes.tolist()] == peaks
 
 
 def test_quantities_segments_and_blocks_behind_the_cut_are_what_torch_says(endless):
@@ -44,7 +44,9 @@ def test_quantities_segments_and_blocks_behind_the_cut_are_what_torch_says(endle
     for point in said:
         for row in np.flatnonzero(marks.name == marks.names.index(point["name"])):
             instant, n_known = int(marks.event[row]), n_known + 1
-            assert [int(getattr(totals, quantity)[instant]) for quantity in QUANTITIES] == point["bytes"]
+            assert [int(getattr(totals, f"{quantity}_bytes")[instant]) for quantity in QUANTITIES] == point[
+                "bytes"
+            ]
             assert layout(index.at(instant), recording.pools) == expected(point)
     assert n_known == len(said)
 

@@ -64,7 +64,9 @@ def test_the_four_quantities_are_right_before_and_after(lost, name):
     totals = recording.timeline()
     instant = at(recording, name)
 
-    assert [int(getattr(totals, quantity)[instant]) for quantity in QUANTITIES] == said[name]["bytes"]
+    assert [int(getattr(totals, f"{quantity}_bytes")[instant]) for quantity in QUANTITIES] == said[name][
+        "bytes"
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -79,5 +81,5 @@ def test_the_end_is_right_and_every_step_after_the_loss_is_there(lost):
     said, recording = lost
     totals = recording.timeline()
 
-    assert [int(getattr(totals, quantity)[-1]) for quantity in QUANTITIES] == said["end"]["bytes"]
+    assert [int(getattr(totals, f"{quantity}_bytes")[-1]) for quantity in QUANTITIES] == said["end"]["bytes"]
     assert len(recording.steps) == 6 * 8

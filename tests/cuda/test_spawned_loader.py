@@ -57,4 +57,4 @@ def test_every_step_peaks_where_torch_says(trained):
     _, recorded, _, run = trained
     (recording,) = run.recordings
 
-    assert recording.step_peaks().per_step.allocated.tolist() == recorded["peaks"]
+    assert recording.step_peaks().per_step.allocated_bytes.tolist() == recorded["peaks"]

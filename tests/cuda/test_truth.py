@@ -59,7 +59,7 @@ def test_torch_was_asked_on_the_thread_of_autograd_too(truth):
 def test_the_peak_of_every_step_is_max_memory_allocated_of_a_run_that_resets_it(truth):
     found = truth.recording.step_peaks().per_step
 
-    assert found.allocated.tolist() == truth.plain["steps"]
+    assert found.allocated_bytes.tolist() == truth.plain["steps"]
 
 
 @each_workload
@@ -71,8 +71,8 @@ def test_the_peak_of_every_phase_is_max_memory_allocated_of_a_run_that_resets_it
 def test_the_peak_of_the_recording_is_at_most_what_torch_saw_and_its_last_step_is(truth):
     totals = truth.recording.timeline()
 
-    assert int(totals.allocated.max()) <= truth.plain["greatest"][-1]
-    assert int(totals.allocated.max()) >= max(truth.plain["steps"])
+    assert int(totals.allocated_bytes.max()) <= truth.plain["greatest"][-1]
+    assert int(totals.allocated_bytes.max()) >= max(truth.plain["steps"])
 
 
 @each_workload
@@ -111,7 +111,7 @@ def test_under_pressure_the_cache_was_given_back_and_at_last_memory_was_out(trut
 def test_blocks_waited_for_other_streams(truth_of):
     totals = truth_of("streams").recording.timeline()
 
-    assert int((totals.active - totals.allocated).max()) > 1 << 20
+    assert int((totals.active_bytes - totals.allocated_bytes).max()) > 1 << 20
 
 
 def test_what_was_there_before_the_recording_is_its_initial_state(truth_of):

@@ -43,8 +43,8 @@ def test_sequences_twice_as_long_need_what_was_foreseen(fit_runs):
 
     estimate = fit.at(2 * fit.sizes[-1])
 
-    assert estimate.low <= truth(fit_runs, "lengths-512") <= estimate.high
-    assert estimate.high < 1.1 * estimate.low
+    assert estimate.low_bytes <= truth(fit_runs, "lengths-512") <= estimate.high_bytes
+    assert estimate.high_bytes < 1.1 * estimate.low_bytes
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,6 @@ def test_a_run_that_died_is_not_said_to_lose_memory_outside_of_torch(fit_runs):
     recording = recorded(fit_runs, "first-forward")
 
     (failure,) = recording.oom().rooms
-    assert failure.own_outside > 300 * MIB  # the context
-    assert failure.own_outside_growth == 0
+    assert failure.own_outside_bytes > 300 * MIB  # the context
+    assert failure.own_outside_growth_bytes == 0
     assert recording.waterfall().growth.grown == {}

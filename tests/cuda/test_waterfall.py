@@ -72,23 +72,23 @@ def test_the_bars_of_every_sample_sum_up_to_what_the_driver_counts(recorded):
     for row in range(len(found)):
         bars = {bar.name: bar.n_bytes or 0 for bar in found.bars(row)}
         rest = bars.pop("free") + bars.pop("driver")
-        used = int(found.used[row])
+        used = int(found.used_bytes[row])
         assert abs(sum(bars.values()) - used) <= max(used // 100, 16 * MIB)
-        assert abs(sum(bars.values()) + rest - int(found.total[row])) <= max(used // 100, 16 * MIB)
+        assert abs(sum(bars.values()) + rest - int(found.total_bytes[row])) <= max(used // 100, 16 * MIB)
 
 
 def test_the_end_is_what_board_and_torch_say(recorded):
     _, recording, (used, reserved) = recorded
     found = recording.waterfall()
 
-    assert int(found.used[found.last]) == used
-    assert int(found.reserved[found.last]) == reserved
+    assert int(found.used_bytes[found.last]) == used
+    assert int(found.reserved_bytes[found.last]) == reserved
 
 
 def test_raw_cuda_malloc_moves_what_is_outside_of_torch_and_nothing_else(recorded):
     _, recording, _ = recorded
     found = recording.waterfall()
-    own = found.own_outside
+    own = found.own_outside_bytes
 
     assert sorted(set(own.tolist())) == [own[0], own[0] + 512 * MIB]
 
@@ -96,7 +96,7 @@ def test_raw_cuda_malloc_moves_what_is_outside_of_torch_and_nothing_else(recorde
 def test_a_second_process_moves_the_bar_of_other_processes_and_nothing_else(recorded):
     _, recording, _ = recorded
 
-    assert sorted(set(recording.waterfall().others.tolist())) == [0, GIB]
+    assert sorted(set(recording.waterfall().others_bytes.tolist())) == [0, GIB]
 
 
 def test_freed_tensors_are_cached_and_a_pools_memory_is_its_own(recorded):
@@ -104,12 +104,12 @@ def test_freed_tensors_are_cached_and_a_pools_memory_is_its_own(recorded):
     found = recording.waterfall()
 
     if mode == "events":
-        assert int(found.private_pools[found.last]) == 40 * MIB
-        assert int(found.releasable[found.last]) >= 300 * MIB
+        assert int(found.private_pools_bytes[found.last]) == 40 * MIB
+        assert int(found.releasable_bytes[found.last]) >= 300 * MIB
         assert (found.instant >= 0).mean() > 0.8
     else:
-        assert int(found.private_pools[found.last]) == -1
-        assert int(found.releasable[found.last]) >= 340 * MIB
+        assert int(found.private_pools_bytes[found.last]) == -1
+        assert int(found.releasable_bytes[found.last]) >= 340 * MIB
 
 
 def test_both_growths_are_told_with_their_bytes_and_torchs_own_is_not(recorded):
@@ -164,4 +164,4 @@ def test_the_device_is_found_by_its_uuid_where_the_numbers_differ(run_standin, t
     )
     found = load(tmp_path / "run").recordings[0].waterfall()
 
-    assert int(found.used[found.last]) == reserved + 500 * MIB
+    assert int(found.used_bytes[found.last]) == reserved + 500 * MIB

@@ -82,7 +82,7 @@ def test_the_four_quantities_equal_memory_stats_wherever_it_was_asked(truth_of, 
 def test_peaks_of_steps_and_phases_are_those_of_a_run_that_resets_them(truth_of, name):
     plain, _, recording = truth_of(name)
 
-    assert recording.step_peaks().per_step.allocated.tolist() == plain["steps"]
+    assert recording.step_peaks().per_step.allocated_bytes.tolist() == plain["steps"]
     assert phases_of(recording) == plain["phases"]
 
 
@@ -117,7 +117,7 @@ def test_the_parts_of_the_device_add_up_to_what_the_driver_counts(truth_of, name
     known = counters.device_used_bytes >= 0
     names = ("requested", "rounding", "pending", "inactive_split", "releasable", "private_pools")
     outside = ("own_outside", "others", "unattributed")
-    total = sum(np.maximum(getattr(parts, part), 0) for part in names + outside)
+    total = sum(np.maximum(getattr(parts, f"{part}_bytes"), 0) for part in names + outside)
     used = counters.device_used_bytes
 
     assert known.any()

@@ -39,7 +39,7 @@ def test_every_step_goes_forward_backward_and_optimizes(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_parts_of_reserved_memory_sum_to_it_at_every_instant_asked(name):
     recording, _ = sample(name)
-    reserved = recording.timeline().reserved
+    reserved = recording.timeline().reserved_bytes
 
     for instant in np.random.default_rng(0).integers(0, len(recording.trace) + 1, 20).tolist():
         parts = recording.identity(instant=instant)
@@ -69,7 +69,7 @@ def test_the_logits_are_the_largest_allocation_of_the_transformer():
 
 def test_the_gan_keeps_the_same_bytes_every_step():
     recording, expected = sample("gan-retain-graph")
-    allocated = recording.timeline().allocated[recording.steps.end_event]
+    allocated = recording.timeline().allocated_bytes[recording.steps.end_event]
 
     assert set(np.diff(allocated)[1:].tolist()) == {expected["kept_bytes_per_step"]}
 
@@ -78,7 +78,7 @@ def test_the_cuda_sample_ends_on_torchs_own_counters():
     recording, expected = sample("transformer-cuda")
     totals = recording.timeline()
 
-    ours = {name: int(getattr(totals, name)[-1]) for name in expected["end_bytes"]}
+    ours = {name: int(getattr(totals, f"{name}_bytes")[-1]) for name in expected["end_bytes"]}
     assert ours == expected["end_bytes"]
 
 
@@ -86,5 +86,5 @@ def test_the_cuda_sample_peaks_where_torch_says():
     recording, expected = sample("transformer-cuda")
     totals = recording.timeline()
 
-    ours = {name: int(getattr(totals, name).max()) for name in expected["peak_bytes"]}
+    ours = {name: int(getattr(totals, f"{name}_bytes").max()) for name in expected["peak_bytes"]}
     assert ours == expected["peak_bytes"]

@@ -86,12 +86,12 @@ def test_a_batch_twice_as_large_as_any_seen_needs_what_was_foreseen(tmp_path, na
     fit = batch_fit(trained(tmp_path / "small", name, sizes), sizes=[sizes])
     large = trained(tmp_path / "large", name, [96] * 4)
 
-    truth = int(large.step_peaks().per_step.allocated[2:].max())
+    truth = int(large.step_peaks().per_step.allocated_bytes[2:].max())
     estimate = fit.at(96)
     assert fit.basis == "replay"
-    assert estimate.likely == pytest.approx(truth, rel=0.01)
-    assert estimate.low <= truth <= estimate.high
-    assert sum(estimate.categories.values()) == estimate.likely
+    assert estimate.likely_bytes == pytest.approx(truth, rel=0.01)
+    assert estimate.low_bytes <= truth <= estimate.high_bytes
+    assert sum(estimate.categories.values()) == estimate.likely_bytes
     assert fit.fitting(truth + MIB).size >= 95
     assert fit.fitting(truth - truth // 50).size < 96
 
@@ -102,7 +102,7 @@ def test_the_bytes_that_went_in_serve_as_size_where_nobody_told_one(tmp_path):
     fit = batch_fit(recording)
 
     assert fit.sizes == (16 * 256 * 4, 32 * 256 * 4)
-    assert fit.at(32 * 256 * 4).likely == recording.step_peaks().per_step.allocated[3]
+    assert fit.at(32 * 256 * 4).likely_bytes == recording.step_peaks().per_step.allocated_bytes[3]
 
 
 def test_two_runs_of_one_size_each_make_a_line(tmp_path):
@@ -111,7 +111,7 @@ def test_two_runs_of_one_size_each_make_a_line(tmp_path):
     fit = batch_fit(runs[0], others=runs[1:], sizes=[[16], [32]])
 
     assert fit.sizes == (16, 32)
-    assert fit.at(64).likely > fit.at(32).likely > fit.at(16).likely
+    assert fit.at(64).likely_bytes > fit.at(32).likely_bytes > fit.at(16).likely_bytes
     assert fit.largest == 64
 
 
@@ -147,7 +147,7 @@ def test_a_step_holds_its_weight_and_half_as_much_again_as_its_batch():
     fit = batch_fit(by_hand([2 * MIB] * 3 + [4 * MIB] * 3), sizes=[[2, 2, 2, 4, 4, 4]])
 
     estimate = fit.at(8)
-    assert (estimate.likely, estimate.phase) == (MIB + 8 * MIB + 4 * MIB, Phase.BACKWARD)
+    assert (estimate.likely_bytes, estimate.phase) == (MIB + 8 * MIB + 4 * MIB, Phase.BACKWARD)
     assert (fit.error_bytes, fit.problem) == (0, "")
 
 
@@ -192,8 +192,8 @@ def test_steps_that_differ_in_what_they_do_get_a_line_through_their_peaks():
     fit = batch_fit(changed, sizes=[[2, 2, 4, 4]])
 
     assert fit.basis == "lines"
-    assert fit.at(8).likely == MIB + 8 * MIB + 4 * MIB
-    assert fit.at(8).reserved is None
+    assert fit.at(8).likely_bytes == MIB + 8 * MIB + 4 * MIB
+    assert fit.at(8).reserved_bytes is None
 
 
 # ------------------------------------------------------------------- what two sizes leave open
@@ -229,8 +229,8 @@ def test_what_grows_with_the_square_of_a_length_is_foreseen_from_two_of_them():
 
     estimate = fit.at(512)
 
-    assert estimate.low <= truth <= estimate.high
-    assert estimate.likely == pytest.approx(truth, rel=0.01)
+    assert estimate.low_bytes <= truth <= estimate.high_bytes
+    assert estimate.likely_bytes == pytest.approx(truth, rel=0.01)
     assert "square" in fit.problem
 
 
@@ -242,8 +242,8 @@ def test_what_may_be_a_line_or_a_square_has_an_interval_that_holds_both():
 
     estimate = fit.at(512)
 
-    assert estimate.low <= exact + ((64 << 10) + 512 << 10) <= estimate.high
-    assert estimate.high >= exact + (64 << 20) + ((320 + square * (512**2 - 256**2)) * 1024)
+    assert estimate.low_bytes <= exact + ((64 << 10) + 512 << 10) <= estimate.high_bytes
+    assert estimate.high_bytes >= exact + (64 << 20) + ((320 + square * (512**2 - 256**2)) * 1024)
 
 
 def test_the_peak_of_an_evaluation_stays_whatever_the_batch_of_training():
@@ -271,15 +271,15 @@ def test_the_peak_of_an_evaluation_stays_whatever_the_batch_of_training():
 
     fit = batch_fit(evaluated, sizes=[[2, 2, 4, 4]])
 
-    assert (fit.at(4).likely, fit.at(4).phase) == (MIB + 20 * MIB, Phase.EVAL)
-    assert fit.at(8).likely == MIB + 20 * MIB
-    assert fit.at(8).low == MIB + 20 * MIB
+    assert (fit.at(4).likely_bytes, fit.at(4).phase) == (MIB + 20 * MIB, Phase.EVAL)
+    assert fit.at(8).likely_bytes == MIB + 20 * MIB
+    assert fit.at(8).low_bytes == MIB + 20 * MIB
 
 
 def test_a_row_says_whether_it_fits_or_that_nobody_can_tell():
     fit = batch_fit(by_hand([2 * MIB] * 3 + [4 * MIB] * 3), sizes=[[2, 2, 2, 4, 4, 4]])
     (_, estimate) = fit.rows()[-1]
 
-    assert estimate.fits(estimate.low - 1) is False
-    assert estimate.fits(max(estimate.high, estimate.reserved)) is True
-    assert estimate.fits(estimate.likely) is None
+    assert estimate.fits(estimate.low_bytes - 1) is False
+    assert estimate.fits(max(estimate.high_bytes, estimate.reserved_bytes)) is True
+    assert estimate.fits(estimate.likely_bytes) is None

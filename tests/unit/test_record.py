@@ -257,8 +257,8 @@ def test_what_is_made_and_freed_between_the_blocks_is_counted(tmp_path):
     found = only(tmp_path / "run")
     timeline = found.timeline()
     end = found.marks.event[found.marks.kind == MarkKind.MARK][-1]
-    start = timeline.requested[0]
-    assert timeline.requested[end] - start == 4 * (2000 + 2000 + 3000 + 3000)
+    start = timeline.requested_bytes[0]
+    assert timeline.requested_bytes[end] - start == 4 * (2000 + 2000 + 3000 + 3000)
 
 
 def test_as_a_decorator(tmp_path):

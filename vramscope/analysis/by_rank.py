@@ -18,13 +18,15 @@ from vramscope.model.table import Table
 NONE = -1
 """Marks an unknown value."""
 
+_LEVELS = tuple(f"{quantity}_bytes" for quantity in QUANTITIES)
+
 
 @dataclass(frozen=True, slots=True)
 class RankBytes(Table):
     """One row per recording (a rank on a device), in the given order.
 
-    Aligned by time, ``allocated`` sums up to what all ranks held at that moment. Aligned by step, each row is
-    at a moment of its own. Own peaks always are, so their sum means nothing.
+    Aligned by time, ``allocated_bytes`` sums up to what all ranks held at that moment. Aligned by step, each
+    row is at a moment of its own. Own peaks always are, so their sum means nothing.
     """
 
     DTYPES: ClassVar = {
@@ -33,11 +35,11 @@ class RankBytes(Table):
         "instant": "i8",
         "time_ns": "i8",
         "is_within": "?",
-        "requested": "i8",
-        "allocated": "i8",
-        "active": "i8",
-        "reserved": "i8",
-        "own_peak": "i8",
+        "requested_bytes": "i8",
+        "allocated_bytes": "i8",
+        "active_bytes": "i8",
+        "reserved_bytes": "i8",
+        "own_peak_bytes": "i8",
         "own_instant": "i8",
     }
 
@@ -51,11 +53,11 @@ class RankBytes(Table):
     """Whether the process was recorded at the moment; otherwise the row shows its nearer end. All devices of
     a rank are recorded together: a device whose last event came earlier still holds its memory.
     """
-    requested: NDArray[Any]
-    allocated: NDArray[Any]
-    active: NDArray[Any]
-    reserved: NDArray[Any]
-    own_peak: NDArray[Any]
+    requested_bytes: NDArray[Any]
+    allocated_bytes: NDArray[Any]
+    active_bytes: NDArray[Any]
+    reserved_bytes: NDArray[Any]
+    own_peak_bytes: NDArray[Any]
     """The most allocated bytes of this row: in the window, in the step, or in all retained events."""
     own_instant: NDArray[Any]
     aligned: str = "time"
@@ -66,7 +68,7 @@ class RankBytes(Table):
     @property
     def total_bytes(self) -> int:
         """Allocated bytes of all rows whose bytes are known."""
-        return int(self.allocated[self.allocated != NONE].sum())
+        return int(self.allocated_bytes[self.allocated_bytes != NONE].sum())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -179,7 +181,7 @@ def _fullest(timelines: Sequence[_RankTimeline]) -> tuple[list[int], int]:
     times = np.concatenate([member.times[member.first : member.last] for member in timelines])
     owner = np.repeat(np.arange(len(timelines)), [member.last - member.first for member in timelines])
     change = np.concatenate(
-        [np.diff(member.totals.allocated[member.first : member.last + 1]) for member in timelines]
+        [np.diff(member.totals.allocated_bytes[member.first : member.last + 1]) for member in timelines]
     )
     order = np.argsort(times, kind="stable")
     total = np.append(0, np.cumsum(change[order]))
@@ -205,13 +207,13 @@ def _spans(timelines: Sequence[_RankTimeline]) -> dict[int, tuple[int, int]]:
 
 
 def _row(member: _RankTimeline, instant: int, span: tuple[int, int], moment_ns: int) -> dict[str, int]:
-    peak = member.first + int(member.totals.allocated[member.first : member.last + 1].argmax())
+    peak = member.first + int(member.totals.allocated_bytes[member.first : member.last + 1].argmax())
     return {
         **_identity(member.recording),
         **_levels(member.totals, instant),
         "time_ns": _time_of(member, instant),
         "is_within": span[0] <= moment_ns <= span[1],
-        "own_peak": int(member.totals.allocated[peak]),
+        "own_peak_bytes": int(member.totals.allocated_bytes[peak]),
         "own_instant": peak,
     }
 
@@ -221,7 +223,7 @@ def _row(member: _RankTimeline, instant: int, span: tuple[int, int], moment_ns: 
 
 def _by_step(recordings: Sequence[Recording], step: int) -> RankBytes:
     rows = [_row_of_step(recording, step) for recording in recordings]
-    if all(row["own_peak"] == NONE for row in rows):
+    if all(row["own_peak_bytes"] == NONE for row in rows):
         raise UsageError(f"by_rank: none of the recordings has a step {step}")
     return _table(rows, aligned="step", moment_ns=0)
 
@@ -235,20 +237,20 @@ def _row_of_step(recording: Recording, step: int) -> dict[str, int]:
     unknown = {**_identity(recording), **dict.fromkeys(RankBytes.DTYPES.keys() - {"rank", "device"}, NONE)}
     unknown["is_within"] = False
     if len(past):
-        most = int(step_peaks(recording).past_per_step.allocated[past[0]])
-        return {**unknown, "allocated": most, "own_peak": most}
+        most = int(step_peaks(recording).past_per_step.allocated_bytes[past[0]])
+        return {**unknown, "allocated_bytes": most, "own_peak_bytes": most}
     if not len(here):
         return unknown
     totals, n_events = timeline(recording), len(recording.trace)
     start = min(int(recording.steps.start_event[here[0]]), n_events)
     end = min(int(recording.steps.end_event[here[0]]), n_events)
-    instant = start + int(totals.allocated[start : end + 1].argmax())
+    instant = start + int(totals.allocated_bytes[start : end + 1].argmax())
     return {
         **_identity(recording),
         **_levels(totals, instant),
         "time_ns": int(totals.time_ns[instant]),
         "is_within": True,
-        "own_peak": int(totals.allocated[instant]),
+        "own_peak_bytes": int(totals.allocated_bytes[instant]),
         "own_instant": instant,
     }
 
@@ -258,7 +260,7 @@ def _identity(recording: Recording) -> dict[str, int]:
 
 
 def _levels(totals: Totals, instant: int) -> dict[str, int]:
-    return {"instant": instant, **{name: int(getattr(totals, name)[instant]) for name in QUANTITIES}}
+    return {"instant": instant, **{name: int(getattr(totals, name)[instant]) for name in _LEVELS}}
 
 
 def _table(rows: Sequence[dict[str, int]], **rest: Any) -> RankBytes:

@@ -18,7 +18,7 @@ from vramscope.model.table import Table
 class StackBytes(Table):
     """One row per stack, largest first; the bytes sum up to the allocated bytes."""
 
-    DTYPES: ClassVar = {"stack_id": "i4", "bytes": "i8", "count": "i8", "requested": "i8"}
+    DTYPES: ClassVar = {"stack_id": "i4", "bytes": "i8", "count": "i8", "requested_bytes": "i8"}
 
     stack_id: NDArray[Any]
     """The allocating stack; 0 where no stack was recorded."""
@@ -26,7 +26,7 @@ class StackBytes(Table):
     """Bytes of the blocks, which count as allocated."""
     count: NDArray[Any]
     """The number of blocks."""
-    requested: NDArray[Any]
+    requested_bytes: NDArray[Any]
     """Bytes that the program requested."""
     instant: int = 0
 
@@ -72,7 +72,7 @@ def stack_bytes(allocations: Allocations, instant: int) -> StackBytes:
         stack_id=stack_id[order],
         bytes=n_bytes[order],
         count=count[order].astype("i8"),
-        requested=requested[order],
+        requested_bytes=requested[order],
         instant=instant,
     )
 

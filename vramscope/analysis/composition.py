@@ -31,7 +31,7 @@ _Groups = tuple[NDArray[Any], tuple[str, ...]]
 class Shares(Table):
     """One row per group, largest first; the bytes sum up to the allocated bytes."""
 
-    DTYPES: ClassVar = {"group": "i8", "bytes": "i8", "count": "i8", "requested": "i8"}
+    DTYPES: ClassVar = {"group": "i8", "bytes": "i8", "count": "i8", "requested_bytes": "i8"}
 
     group: NDArray[Any]
     """Index into ``names``."""
@@ -39,7 +39,7 @@ class Shares(Table):
     """Bytes of the blocks, which count as allocated."""
     count: NDArray[Any]
     """The number of blocks."""
-    requested: NDArray[Any]
+    requested_bytes: NDArray[Any]
     """Bytes that the program requested."""
     names: tuple[str, ...] = ()
     by: str = ""
@@ -101,7 +101,7 @@ def peak_within(recording: Recording, window: tuple[int, int]) -> int:
         raise UsageError(f"window {start} to {end}: this recording has instants 0 to {len(recording.trace)}")
     if end - start == len(recording.trace):
         return instant_of(recording, None)  # takes a third of the time
-    return start + int(timeline(recording).allocated[start : end + 1].argmax())
+    return start + int(timeline(recording).allocated_bytes[start : end + 1].argmax())
 
 
 def grouped(recording: Recording, by: str, found: Allocations, rows: NDArray[Any]) -> _Groups:

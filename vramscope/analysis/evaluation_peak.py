@@ -46,7 +46,7 @@ def evaluation_peak(recording: Recording) -> EvaluationPeak:
     trains = (phases.phase == Phase.BACKWARD) & (phases.step >= 0)
     if not len(evaluations) or not trains.any():
         return EvaluationPeak()
-    allocated = timeline(recording).allocated
+    allocated = timeline(recording).allocated_bytes
     evaluation = _within(len(allocated), evaluations.start_event, evaluations.end_event)
     at = int(np.where(evaluation, allocated, -1).argmax())
     training = _within(len(allocated), steps.start_event, steps.end_event)

@@ -35,29 +35,29 @@ _ADVICE = (
 
 @dataclass(frozen=True, slots=True)
 class Parts(Table):
-    """The parts of the reserved bytes; row k is instant k. The first five sum up to ``reserved``."""
+    """The parts of the reserved bytes; row k is instant k. The first five sum up to the reserved bytes."""
 
     DTYPES: ClassVar = {
-        "requested": "i8",
-        "rounding": "i8",
-        "pending": "i8",
-        "inactive_split": "i8",
-        "releasable": "i8",
-        "reserved": "i8",
+        "requested_bytes": "i8",
+        "rounding_bytes": "i8",
+        "pending_bytes": "i8",
+        "inactive_split_bytes": "i8",
+        "releasable_bytes": "i8",
+        "reserved_bytes": "i8",
         "time_ns": "i8",
     }
 
-    requested: NDArray[Any]
+    requested_bytes: NDArray[Any]
     """Bytes that the program requested and still uses."""
-    rounding: NDArray[Any]
+    rounding_bytes: NDArray[Any]
     """Bytes of blocks in use beyond the requests: internal fragmentation."""
-    pending: NDArray[Any]
+    pending_bytes: NDArray[Any]
     """Bytes freed by the program but waiting for another stream."""
-    inactive_split: NDArray[Any]
+    inactive_split_bytes: NDArray[Any]
     """Free pieces of segments that are in use elsewhere: external fragmentation."""
-    releasable: NDArray[Any]
+    releasable_bytes: NDArray[Any]
     """Bytes of segments that are entirely free."""
-    reserved: NDArray[Any]
+    reserved_bytes: NDArray[Any]
     time_ns: NDArray[Any]
 
 
@@ -95,7 +95,7 @@ class Fragmentation:
     @property
     def unusable_bytes(self) -> int:
         """Bytes in free pieces at the worst instant."""
-        return int(self.parts.inactive_split[self.worst])
+        return int(self.parts.inactive_split_bytes[self.worst])
 
     @property
     def is_short(self) -> bool:
@@ -136,12 +136,12 @@ def parts_over_time(recording: Recording) -> Parts:
     releasable = np.minimum(free, unused, out=free)
     # In place: allocating fresh memory costs more than the subtraction.
     return Parts(
-        requested=requested,
-        pending=np.subtract(active, allocated, out=active),
-        rounding=np.subtract(allocated, requested, out=allocated),
-        inactive_split=np.subtract(unused, releasable, out=unused),
-        releasable=releasable,
-        reserved=reserved,
+        requested_bytes=requested,
+        pending_bytes=np.subtract(active, allocated, out=active),
+        rounding_bytes=np.subtract(allocated, requested, out=allocated),
+        inactive_split_bytes=np.subtract(unused, releasable, out=unused),
+        releasable_bytes=releasable,
+        reserved_bytes=reserved,
         time_ns=times(recording),
     )
 
@@ -150,15 +150,15 @@ def _worst(recording: Recording, parts: Parts) -> tuple[int, bool]:
     """Compute ``Fragmentation.worst`` and whether cudaMalloc was called there."""
     asked = np.flatnonzero(np.isin(recording.trace.action, (*GAINS, Action.OOM)))
     if not len(asked):
-        return int(parts.inactive_split.argmax()), False
-    return int(asked[parts.inactive_split[asked].argmax()]), True
+        return int(parts.inactive_split_bytes.argmax()), False
+    return int(asked[parts.inactive_split_bytes[asked].argmax()]), True
 
 
 def _headroom(recording: Recording, parts: Parts) -> int:
     """See ``Fragmentation.headroom_bytes``: below the device's total, the limit of this process, and what the
     driver said was free."""
     process, counters = recording.process, recording.counters
-    most = int(parts.reserved.max())
+    most = int(parts.reserved_bytes.max())
     capacity = recording.device.total_bytes
     fraction = Settings.from_snapshot(process.allocator, torch=process.torch).memory_fraction
     limits = [capacity] if capacity else []
@@ -182,7 +182,7 @@ def _allocated_at(recording: Recording, stack_id: int) -> PinnedBy | None:
 def findings(found: Fragmentation) -> list[Finding]:
     """Unusable memory with what pinned it, and retries."""
     reported = []
-    reserved = int(found.parts.reserved[found.worst])
+    reserved = int(found.parts.reserved_bytes[found.worst])
     if found.unusable_bytes >= max(_WORTH_SAYING * reserved, _LEAST_BYTES):
         reported.append(_unusable(found, reserved))
     if found.churn.n_retries:

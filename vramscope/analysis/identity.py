@@ -18,27 +18,33 @@ class Identity:
     """Five parts in bytes; each byte falls into one, so they sum up to the reserved bytes."""
 
     instant: int
-    requested: int
+    requested_bytes: int
     """Bytes that the program requested and still uses."""
-    rounding: int
+    rounding_bytes: int
     """Bytes of blocks in use beyond the requests: internal fragmentation."""
-    pending: int
+    pending_bytes: int
     """Bytes freed by the program but waiting for another stream."""
-    inactive_split: int
+    inactive_split_bytes: int
     """Free pieces of segments that are in use elsewhere: external fragmentation."""
-    releasable: int
+    releasable_bytes: int
     """Segments that are entirely free: ``empty_cache()`` returns them."""
 
     @property
-    def reserved(self) -> int:
+    def reserved_bytes(self) -> int:
         """Bytes of all segments, the sum of the five parts."""
-        return self.requested + self.rounding + self.pending + self.inactive_split + self.releasable
+        return (
+            self.requested_bytes
+            + self.rounding_bytes
+            + self.pending_bytes
+            + self.inactive_split_bytes
+            + self.releasable_bytes
+        )
 
     @property
     def parts(self) -> dict[str, int]:
         """The five parts by name."""
         names = ("requested", "rounding", "pending", "inactive_split", "releasable")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, f"{name}_bytes") for name in names}
 
 
 def identity(recording: Recording, instant: int | None = None) -> Identity:
@@ -74,11 +80,11 @@ def identity_of(state: Snapshot) -> Identity:
     requested = int(blocks.requested_size[in_use].sum())
     return Identity(
         instant=state.event,
-        requested=requested,
-        rounding=int(blocks.size[in_use].sum()) - requested,
-        pending=int(blocks.size[blocks.state == BlockState.PENDING_FREE].sum()),
-        inactive_split=int(blocks.size[is_split].sum()),
-        releasable=int(blocks.size[is_free & ~is_split].sum()),
+        requested_bytes=requested,
+        rounding_bytes=int(blocks.size[in_use].sum()) - requested,
+        pending_bytes=int(blocks.size[blocks.state == BlockState.PENDING_FREE].sum()),
+        inactive_split_bytes=int(blocks.size[is_split].sum()),
+        releasable_bytes=int(blocks.size[is_free & ~is_split].sum()),
     )
 
 

@@ -31,8 +31,8 @@ class LargestFree(Table):
         "pool": "i4",
         "stream": "u8",
         "is_large": "?",
-        "largest": "i8",
-        "free": "i8",
+        "largest_bytes": "i8",
+        "free_bytes": "i8",
         "n_free": "i8",
     }
 
@@ -43,11 +43,11 @@ class LargestFree(Table):
     stream: NDArray[Any]
     is_large: NDArray[Any]
     """Whether the blocks serve requests above 1 MiB; these and smaller ones never serve one another."""
-    largest: NDArray[Any]
+    largest_bytes: NDArray[Any]
     """Bytes of the largest free block: a longer request of this kind must go to the driver. 0 where all is in
     use.
     """
-    free: NDArray[Any]
+    free_bytes: NDArray[Any]
     """Bytes of all free blocks together."""
     n_free: NDArray[Any]
 
@@ -111,8 +111,8 @@ def of_state(state: Snapshot) -> LargestFree:
         pool=known[:, 0],
         stream=known[:, 1],
         is_large=known[:, 2],
-        largest=largest,
-        free=free,
+        largest_bytes=largest,
+        free_bytes=free,
         n_free=np.bincount(of, minlength=len(known)),
     )
 

@@ -25,13 +25,13 @@ class OwnPeaks(Table):
     that the group ever held; these are at instants of their own, so their sum means nothing.
     """
 
-    DTYPES: ClassVar = {"group": "i8", "at_peak": "i8", "own_peak": "i8", "own_instant": "i8"}
+    DTYPES: ClassVar = {"group": "i8", "at_peak_bytes": "i8", "own_peak_bytes": "i8", "own_instant": "i8"}
 
     group: NDArray[Any]
     """Index into ``names``."""
-    at_peak: NDArray[Any]
+    at_peak_bytes: NDArray[Any]
     """Bytes at ``instant``; 0 where the group held nothing then."""
-    own_peak: NDArray[Any]
+    own_peak_bytes: NDArray[Any]
     """Bytes at ``own_instant``."""
     own_instant: NDArray[Any]
     """The first instant at which the group held that much."""
@@ -44,7 +44,7 @@ class OwnPeaks(Table):
     @property
     def by_name(self) -> dict[str, tuple[int, int]]:
         """Bytes at the peak and bytes of the own peak, by group name."""
-        columns = self.group.tolist(), self.at_peak.tolist(), self.own_peak.tolist()
+        columns = self.group.tolist(), self.at_peak_bytes.tolist(), self.own_peak_bytes.tolist()
         return {self.names[group]: (at_peak, own) for group, at_peak, own in zip(*columns, strict=True)}
 
 
@@ -81,8 +81,8 @@ def own_peaks(recording: Recording, by: str = "phase", window: tuple[int, int] |
     order = order[own_peak[order] > 0]
     return OwnPeaks(
         group=order,
-        at_peak=lives.held_at(instant, len(names))[order],
-        own_peak=own_peak[order],
+        at_peak_bytes=lives.held_at(instant, len(names))[order],
+        own_peak_bytes=own_peak[order],
         own_instant=own_instant[order],
         names=names,
         by=by,

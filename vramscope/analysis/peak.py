@@ -71,7 +71,7 @@ def peak_of(recording: Recording, totals: Totals) -> Peak:
     """The same result from a timeline that is known already."""
 
     def high(quantity: str) -> PeakPoint:
-        values = getattr(totals, quantity)
+        values = getattr(totals, f"{quantity}_bytes")
         instant = int(values.argmax())
         step, phase = step_and_phase_at(recording, instant)
         words = phase_words(recording, instant)

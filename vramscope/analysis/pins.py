@@ -34,7 +34,7 @@ class Pins(Table):
         "n_blocks": "i8",
         "address": "u8",
         "block_size": "i8",
-        "requested": "i8",
+        "requested_bytes": "i8",
         "state": "u1",
         "stack_id": "i4",
         "alloc_event": "i8",
@@ -54,7 +54,7 @@ class Pins(Table):
     address: NDArray[Any]
     """The block's address."""
     block_size: NDArray[Any]
-    requested: NDArray[Any]
+    requested_bytes: NDArray[Any]
     state: NDArray[Any]
     """A ``BlockState``: a pending block waits for another stream."""
     stack_id: NDArray[Any]
@@ -116,7 +116,7 @@ def pins_of(recording: Recording, state: Snapshot) -> Pins:
         n_blocks=n_blocks[owner].astype("i8"),
         address=found.address,
         block_size=found.size,
-        requested=found.requested_size,
+        requested_bytes=found.requested_size,
         state=found.state,
         stack_id=found.stack_id,
         instant=state.event,

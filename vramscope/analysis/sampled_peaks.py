@@ -21,23 +21,23 @@ class SampledIntervals(Table):
     """One row per step or phase, in bytes; −1 where it contains no sample."""
 
     DTYPES: ClassVar = {
-        "allocated": "i8",
-        "reserved": "i8",
-        "at_most": "i8",
+        "allocated_bytes": "i8",
+        "reserved_bytes": "i8",
+        "at_most_bytes": "i8",
         "is_exact": "?",
         "n_samples": "i8",
     }
 
-    allocated: NDArray[Any]
+    allocated_bytes: NDArray[Any]
     """A lower bound of the peak of allocated bytes."""
-    reserved: NDArray[Any]
+    reserved_bytes: NDArray[Any]
     """A lower bound of the peak of reserved bytes."""
-    at_most: NDArray[Any]
+    at_most_bytes: NDArray[Any]
     """An upper bound of the peak of allocated bytes: torch's own peak until then; −1 where the program resets
     it.
     """
     is_exact: NDArray[Any]
-    """Whether ``allocated`` is the peak itself: torch's own peak rose in the interval, or equals a sample."""
+    """Whether ``allocated_bytes`` is the peak: torch's own peak rose in the interval, or equals a sample."""
     n_samples: NDArray[Any]
 
 
@@ -49,9 +49,9 @@ class SampledPeaks:
     """Row i belongs to row i of ``Recording.steps``."""
     per_phase: SampledIntervals = field(default_factory=SampledIntervals.of)
     """Row i belongs to row i of ``Recording.phases``."""
-    allocated: int = UNKNOWN
+    allocated_bytes: int = UNKNOWN
     """The most allocated bytes since the recording began; a lower bound unless ``is_exact``."""
-    reserved: int = UNKNOWN
+    reserved_bytes: int = UNKNOWN
     is_exact: bool = False
     is_reset: bool = False
     """Whether the program resets torch's peaks itself: then every number is a lower bound."""
@@ -70,8 +70,8 @@ def sampled_peaks(recording: Recording) -> SampledPeaks:
     return SampledPeaks(
         per_step=_of(counters, steps, is_reset=is_reset),
         per_phase=_of(counters, phases, is_reset=is_reset),
-        allocated=int(whole.allocated[0]),
-        reserved=int(whole.reserved[0]),
+        allocated_bytes=int(whole.allocated_bytes[0]),
+        reserved_bytes=int(whole.reserved_bytes[0]),
         is_exact=bool(whole.is_exact[0]),
         is_reset=is_reset,
     )
@@ -102,9 +102,9 @@ def _intervals(
     )
     may_tell = has_any & has_ends & (not is_reset)
     return SampledIntervals.of(
-        allocated=np.where(has_any, allocated, UNKNOWN),
-        reserved=np.where(has_any, reserved, UNKNOWN),
-        at_most=np.where(may_tell, tops[to], UNKNOWN),
+        allocated_bytes=np.where(has_any, allocated, UNKNOWN),
+        reserved_bytes=np.where(has_any, reserved, UNKNOWN),
+        at_most_bytes=np.where(may_tell, tops[to], UNKNOWN),
         is_exact=may_tell & (allocated == tops[to]),
         n_samples=np.where(has_any, last - first + 1, 0),
     )

@@ -87,7 +87,7 @@ def scaling(recording: Recording) -> Scaling:
     largest = int(ratio.argmax())
     step = int(calls.steps[largest])
     start, end = int(recording.steps.start_event[step]), int(recording.steps.end_event[step])
-    allocated = timeline(recording).allocated[start : end + 1]
+    allocated = timeline(recording).allocated_bytes[start : end + 1]
     at = int(start + allocated.argmax())
     mine, is_live = calls.rows[:, largest], found.allocated_at(at)
     linear, quadratic = (found.rows(mine[(power == wanted) & is_live[mine]]) for wanted in (1, 2))

@@ -84,7 +84,7 @@ class SettingTrial:
 class SettingsAdvice:
     """The settings that were tried, and the one that helps."""
 
-    recorded_peak: int
+    recorded_peak_bytes: int
     """The most reserved bytes, as recorded."""
     base: ReplayResult
     """Replay under the recorded settings."""
@@ -102,7 +102,7 @@ class SettingsAdvice:
     @property
     def is_reproduced(self) -> bool:
         """Whether the replay under the recorded circumstances reserves what was recorded, within 2 %."""
-        return _comes_to(self.as_recorded or self.base, self.recorded_peak)
+        return _comes_to(self.as_recorded or self.base, self.recorded_peak_bytes)
 
 
 def _comes_to(outcome: ReplayResult, recorded_peak: int) -> bool:
@@ -133,7 +133,7 @@ def settings_advice(
         Every trial, the advised one, and the reason.
     """
     program = request_sequence(recording)
-    recorded = int(timeline(recording).reserved.max(initial=0))
+    recorded = int(timeline(recording).reserved_bytes.max(initial=0))
     is_chosen = capacity_bytes is not None
     total_bytes = device_total(recording, capacity_bytes, total_bytes)
     if capacity_bytes is None:
@@ -171,7 +171,7 @@ def recorded_capacity(recording: Recording) -> int | None:
     limit = recorded_limit(recording)
     total, outside = recording.device.total_bytes, outside_bytes(recording)
     free = total - outside if total and outside is not None else 0
-    recorded = int(timeline(recording).reserved.max(initial=0))
+    recorded = int(timeline(recording).reserved_bytes.max(initial=0))
     return max(recorded, free if limit is None else limit) or None
 
 

@@ -30,10 +30,10 @@ class IntervalPeaks(Table):
         "phase": "u1",
         "start_event": "i8",
         "end_event": "i8",
-        "requested": "i8",
-        "allocated": "i8",
-        "active": "i8",
-        "reserved": "i8",
+        "requested_bytes": "i8",
+        "allocated_bytes": "i8",
+        "active_bytes": "i8",
+        "reserved_bytes": "i8",
     }
 
     step: NDArray[Any]
@@ -43,10 +43,10 @@ class IntervalPeaks(Table):
     start_event: NDArray[Any]
     end_event: NDArray[Any]
     """The exclusive end; for a phase that occurs several times in a step, the end of the last one."""
-    requested: NDArray[Any]
-    allocated: NDArray[Any]
-    active: NDArray[Any]
-    reserved: NDArray[Any]
+    requested_bytes: NDArray[Any]
+    allocated_bytes: NDArray[Any]
+    active_bytes: NDArray[Any]
+    reserved_bytes: NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,10 @@ def _of_past(past: Past, totals: Totals) -> tuple[IntervalPeaks, IntervalPeaks]:
     per_step, per_phase = _both(later, phases, end, partial(_past_peaks, past, totals))
     joined = {
         name: np.concatenate([getattr(past.settled, name), getattr(per_step, name)])
-        for name in ("start_event", "end_event", *QUANTITIES)
+        for name in ("start_event", "end_event")
+    } | {
+        f"{name}_bytes": np.concatenate([getattr(past.settled, name), getattr(per_step, f"{name}_bytes")])
+        for name in QUANTITIES
     }
     steps = IntervalPeaks.of(step=np.arange(len(past.steps)), **joined)
     step = np.where(per_phase.step < 0, -1, per_phase.step + n_settled)
@@ -114,7 +117,7 @@ def _past_peaks(
     """
     low, high = (np.clip(at - past.n_events, 0, len(totals)) for at in (start, end + 1))
     return {
-        name: np.maximum(before, most_of(getattr(totals, name), low, high))
+        f"{name}_bytes": np.maximum(before, most_of(getattr(totals, f"{name}_bytes"), low, high))
         for name, before in past.peaks.between(start, end, past.n_events).items()
     }
 
@@ -142,11 +145,11 @@ def _peaks(totals: Totals, start: NDArray[Any], end: NDArray[Any]) -> dict[str, 
     is_last = last == len(totals) - 1
     edges = np.stack([first, np.where(is_last, last, last + 1)], axis=1).ravel()
     found = {}
-    for quantity in QUANTITIES:
-        values = getattr(totals, quantity)
+    for name in (f"{quantity}_bytes" for quantity in QUANTITIES):
+        values = getattr(totals, name)
         most = np.maximum.reduceat(values, edges)[::2] if len(edges) else values[:0]
         # ``reduceat`` cannot end after the last instant, which is therefore added separately.
-        found[quantity] = np.where(is_last, np.maximum(most, values[-1]), most)
+        found[name] = np.where(is_last, np.maximum(most, values[-1]), most)
     return found
 
 

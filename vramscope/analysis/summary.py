@@ -128,7 +128,7 @@ def _summary(recording: Recording) -> Summary:
 def _end_and_peak(recording: Recording) -> tuple[dict[str, int], Peak]:
     """Compute both at once: the timeline, 40 MB per million events, is released before further analyses."""
     totals = timeline(recording)
-    end = {quantity: int(getattr(totals, quantity)[-1]) for quantity in QUANTITIES}
+    end = {quantity: int(getattr(totals, f"{quantity}_bytes")[-1]) for quantity in QUANTITIES}
     return end, peak_of(recording, totals)
 
 
@@ -177,9 +177,11 @@ def _outside(recording: Recording, found: StepPeaks) -> StepPeak | None:
     if not len(found.outside) or not len(recording.steps):
         return None
     rows = found.per_phase.rows(found.per_phase.step < 0)
-    named = zip(rows.phase.tolist(), rows.allocated.tolist(), strict=True)
+    named = zip(rows.phase.tolist(), rows.allocated_bytes.tolist(), strict=True)
     return StepPeak(
-        None, int(found.outside.allocated.max()), {phase_word(phase): n_bytes for phase, n_bytes in named}
+        None,
+        int(found.outside.allocated_bytes.max()),
+        {phase_word(phase): n_bytes for phase, n_bytes in named},
     )
 
 
@@ -192,11 +194,11 @@ def _steps(recording: Recording, found: StepPeaks) -> tuple[StepPeak, ...]:
 def _listed(steps: Steps, per_step: IntervalPeaks, rows: IntervalPeaks) -> tuple[StepPeak, ...]:
     phases: list[dict[str, int]] = [{} for _ in range(len(per_step))]
     for step, phase, n_bytes in zip(
-        rows.step.tolist(), rows.phase.tolist(), rows.allocated.tolist(), strict=True
+        rows.step.tolist(), rows.phase.tolist(), rows.allocated_bytes.tolist(), strict=True
     ):
         if step >= 0:
             phases[step][phase_word(phase)] = n_bytes
-    index, peaks = steps.index.tolist(), per_step.allocated.tolist()
+    index, peaks = steps.index.tolist(), per_step.allocated_bytes.tolist()
     return tuple(StepPeak(*row) for row in zip(index, peaks, phases, strict=True))
 
 
@@ -207,12 +209,12 @@ def _sampled_steps(recording: Recording, found: SampledPeaks) -> tuple[StepPeak,
     steps, rows = recording.phases, found.per_phase
     phases: list[dict[str, int]] = [{} for _ in range(len(found.per_step))]
     for step, phase, n_bytes in zip(
-        steps.step.tolist(), steps.phase.tolist(), rows.allocated.tolist(), strict=True
+        steps.step.tolist(), steps.phase.tolist(), rows.allocated_bytes.tolist(), strict=True
     ):
         if step >= 0 and n_bytes >= 0:
             word = phase_word(phase)
             phases[step][word] = max(n_bytes, phases[step].get(word, 0))
-    peaks = (None if n_bytes < 0 else n_bytes for n_bytes in found.per_step.allocated.tolist())
+    peaks = (None if n_bytes < 0 else n_bytes for n_bytes in found.per_step.allocated_bytes.tolist())
     rest = (recording.steps.index.tolist(), peaks, phases, found.per_step.is_exact.tolist())
     return tuple(StepPeak(*row) for row in zip(*rest, strict=True))
 

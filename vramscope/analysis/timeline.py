@@ -19,20 +19,20 @@ class Totals(Table):
     """torch's four totals in bytes; row k is instant k, so there is one row more than events."""
 
     DTYPES: ClassVar = {
-        "requested": "i8",
-        "allocated": "i8",
-        "active": "i8",
-        "reserved": "i8",
+        "requested_bytes": "i8",
+        "allocated_bytes": "i8",
+        "active_bytes": "i8",
+        "reserved_bytes": "i8",
         "time_ns": "i8",
     }
 
-    requested: NDArray[Any]
+    requested_bytes: NDArray[Any]
     """Bytes that the program requested, over blocks in use or pending, as torch counts them."""
-    allocated: NDArray[Any]
+    allocated_bytes: NDArray[Any]
     """Bytes of blocks that serve tensors."""
-    active: NDArray[Any]
+    active_bytes: NDArray[Any]
     """Bytes of allocated blocks and of freed blocks that wait for another stream."""
-    reserved: NDArray[Any]
+    reserved_bytes: NDArray[Any]
     """Bytes of the segments held from the driver."""
     time_ns: NDArray[Any]
     """Time of the event before the instant, in nanoseconds; for instant 0 the start of the recording, as far

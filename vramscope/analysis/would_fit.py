@@ -44,21 +44,21 @@ class Placement:
     """Instant of the state that the request meets."""
     n_bytes: int
     """Bytes requested."""
-    needed: int
+    needed_bytes: int
     """Size of the block that a request of ``n_bytes`` needs."""
     origin: BlockSource
     """Source of the block."""
     address: int | None
     """Address of the cached block; None if no cached block serves the request."""
-    from_driver: int
+    from_driver_bytes: int
     """Bytes that the driver would be asked for; 0 with a cached block."""
-    largest_free: int
+    largest_free_bytes: int
     """Size of the largest cached block of this stream and size class."""
-    releasable: int
+    releasable_bytes: int
     """Bytes that ``empty_cache`` would give back, over all streams."""
-    reserved: int
+    reserved_bytes: int
     """Bytes reserved at the instant."""
-    capacity: int | None
+    capacity_bytes: int | None
     """The most that this process may reserve: the device's total, or the fraction of it that was set; None if
     not known. What other processes and libraries use is not subtracted."""
 
@@ -136,14 +136,16 @@ def fit_of(
     return Placement(
         instant=state.event,
         n_bytes=n_bytes,
-        needed=need,
+        needed_bytes=need,
         origin=origin,
         address=address if origin is BlockSource.BLOCK else None,
-        from_driver=attempt.gained if address is not None else _missing(state, n_bytes, settings, place),
-        largest_free=_largest_free(state, place, is_large=need > SMALL_LIMIT),
-        releasable=_releasable(state, settings),
-        reserved=int(state.segments.size.sum()),
-        capacity=capacity,
+        from_driver_bytes=attempt.gained
+        if address is not None
+        else _missing(state, n_bytes, settings, place),
+        largest_free_bytes=_largest_free(state, place, is_large=need > SMALL_LIMIT),
+        releasable_bytes=_releasable(state, settings),
+        reserved_bytes=int(state.segments.size.sum()),
+        capacity_bytes=capacity,
     )
 
 

@@ -232,9 +232,9 @@ def _batch(answer: FitAnswer) -> Iterator[Block]:
     rows = tuple(
         (
             fit.named(size),
-            format_bytes(each.likely),
-            f"{format_bytes(each.low)} to {format_bytes(each.high)}",
-            "" if each.reserved is None else format_bytes(each.reserved),
+            format_bytes(each.likely_bytes),
+            f"{format_bytes(each.low_bytes)} to {format_bytes(each.high_bytes)}",
+            "" if each.reserved_bytes is None else format_bytes(each.reserved_bytes),
             each.phase.name.lower(),
             *({True: "fits", False: "does not fit", None: "cannot tell"}[each.fits(room)] for room in rooms),
         )

@@ -48,7 +48,7 @@ def ranks(ordered: Sequence[Summary]) -> Iterator[Block]:
         "lrrrrl",
     )
     if len(rows) > _ROWS_SHOWN:
-        rest = found.own_peak[_ROWS_SHOWN:]
+        rest = found.own_peak_bytes[_ROWS_SHOWN:]
         lowest, highest = format_bytes(int(rest.min())), format_bytes(int(rest.max()))
         count = format_count(len(rows) - _ROWS_SHOWN, "more row")
         yield Text(f"{count}, own peaks from {lowest} to {highest} (--json)", "quiet")
@@ -68,9 +68,9 @@ def ranks_as_json(summaries: Sequence[Summary]) -> dict[str, Any] | None:
             {
                 "rank": row["rank"],
                 "device": row["device"],
-                "allocated_bytes": row["allocated"],
-                "reserved_bytes": row["reserved"],
-                "own_peak_allocated_bytes": row["own_peak"],
+                "allocated_bytes": row["allocated_bytes"],
+                "reserved_bytes": row["reserved_bytes"],
+                "own_peak_allocated_bytes": row["own_peak_bytes"],
                 "is_within": bool(row["is_within"]),
             }
             for row in _listed(found)
@@ -90,14 +90,14 @@ def _listed(found: RankBytes) -> list[dict[str, int]]:
 
 
 def _row(name: str, high: PeakPoint, row: dict[str, int], total: int) -> tuple[str, ...]:
-    held = format_bytes(row["allocated"]) + ("" if row["is_within"] else " (not recorded then)")
-    share = format_share(row["allocated"], total)
-    return name, held, share, format_bytes(row["reserved"]), format_bytes(high.n_bytes), high.where
+    held = format_bytes(row["allocated_bytes"]) + ("" if row["is_within"] else " (not recorded then)")
+    share = format_share(row["allocated_bytes"], total)
+    return name, held, share, format_bytes(row["reserved_bytes"]), format_bytes(high.n_bytes), high.where
 
 
 def _uneven(found: RankBytes) -> Iterator[Block]:
     """Yield a sentence if one rank needs clearly more than the others."""
-    peaks = found.own_peak.tolist()
+    peaks = found.own_peak_bytes.tolist()
     usual, most = int(median(peaks)), max(peaks)
     if most - usual > _WORTH_SAYING * usual:
         name = found.names[peaks.index(most)]

@@ -19,7 +19,7 @@ def levels(summary: Summary) -> dict[str, Any]:
         return {"end": end, "peak": most, "peak_is_exact": True}
     counters = summary.recording.counters
     names = [f"{quantity}_bytes" for quantity in summary.end]
-    peak = {name: _known(getattr(found, name.removesuffix("_bytes"), -1)) for name in names}
+    peak = {name: _known(getattr(found, name, -1)) for name in names}
     return {
         "end": {name: _known(int(getattr(counters, name)[-1])) if len(counters) else None for name in names},
         "peak": peak,
@@ -36,9 +36,9 @@ def waterfall(summary: Summary) -> dict[str, Any] | None:
         name: {
             "time_ns": int(found.time_ns[row]),
             "instant": _known(int(found.instant[row])),
-            "used_bytes": _known(int(found.used[row])),
-            "total_bytes": _known(int(found.total[row])),
-            "drift_bytes": _known(int(found.drift[row])),
+            "used_bytes": _known(int(found.used_bytes[row])),
+            "total_bytes": _known(int(found.total_bytes[row])),
+            "drift_bytes": _known(int(found.drift_bytes[row])),
             "bars": [
                 {"name": bar.name, "bytes": bar.n_bytes, "source": bar.source} for bar in found.bars(row)
             ],

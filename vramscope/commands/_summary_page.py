@@ -136,12 +136,12 @@ def _recording(summary: Summary, top: int, *, has_findings: bool = True) -> Iter
 def _sampled(summary: Summary) -> Iterator[Block]:
     """Yield peaks from samples, which are lower bounds."""
     found = summary.sampled
-    if found is None or found.allocated < 0:
+    if found is None or found.allocated_bytes < 0:
         return
     bound = "" if found.is_exact else "at least "
     yield Text(
-        f"peak allocated {bound}{format_bytes(found.allocated)}, reserved at least "
-        f"{format_bytes(found.reserved)}"
+        f"peak allocated {bound}{format_bytes(found.allocated_bytes)}, reserved at least "
+        f"{format_bytes(found.reserved_bytes)}"
     )
     if found.is_reset:
         yield Text("the program resets torch's peaks itself, so every peak is a lower bound", "quiet")

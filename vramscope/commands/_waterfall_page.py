@@ -28,20 +28,20 @@ _BARS = {
 def waterfall(summary: Summary) -> Iterator[Block]:
     """Yield the fullest sample next to the last one; nothing if torch's counters were not sampled."""
     found = summary.waterfall
-    if not len(found) or found.reserved.max() < 0:
+    if not len(found) or found.reserved_bytes.max() < 0:
         return
     yield Heading("Where all bytes of the device are", level=3)
     fullest, last = found.bars(found.fullest), found.bars(found.last)
     rows = [_row(found, bar, last) for bar in fullest]
     yield Grid(("", "at the fullest", "share", "at the end", "by"), tuple(rows), "lrrrl")
-    drift = int(found.drift.max(initial=0))
+    drift = int(found.drift_bytes.max(initial=0))
     if drift:
         text = f"torch's reserved bytes changed by up to {format_bytes(drift)} while the driver was read"
         yield Text(f"{text}: what is outside of torch may be wrong by as much", "quiet")
 
 
 def _row(found: Waterfall, bar: Bar, last: tuple[Bar, ...]) -> tuple[str, ...]:
-    total = int(found.total[found.fullest])
+    total = int(found.total_bytes[found.fullest])
     end = next((each.n_bytes for each in last if each.name == bar.name), None)
     share = "" if bar.n_bytes is None else format_share(bar.n_bytes, total)
     amounts = ("" if n_bytes is None else format_bytes(n_bytes) for n_bytes in (bar.n_bytes, end))

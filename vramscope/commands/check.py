@@ -143,7 +143,7 @@ def _sampled(recording: "Recording", limit: str, quantity: str, allowed: float) 
     from vramscope.units import format_bytes
 
     found = sampled_peaks(recording)
-    most = int(getattr(found, quantity))
+    most = int(getattr(found, f"{quantity}_bytes"))
     if most < 0:
         return _unknown(recording, limit, f"no sample of {quantity} bytes was recorded", allowed)
     is_exact = quantity == "allocated" and found.is_exact
@@ -160,7 +160,7 @@ def _fragmented(recording: "Recording", allowed: float) -> LimitCheck:
     if not _has_events(recording):
         return _unknown(recording, limit, "fragmentation needs the allocator's events", allowed)
     found = fragmentation(recording)
-    reserved = int(found.parts.reserved[found.worst])
+    reserved = int(found.parts.reserved_bytes[found.worst])
     percent = 100 * found.unusable_bytes / reserved if reserved else 0.0
     at = "" if found.step is None else f" in step {found.step}"
     text = (
@@ -190,7 +190,7 @@ def _growth(before: "Recording", after: "Recording", allowed: float) -> LimitChe
     if not (_has_events(before) and _has_events(after)):
         return _unknown(after, "max_growth", "both need events to be compared", allowed)
     comparison = compare(before, after)
-    old, new = comparison.peak_before, comparison.peak_after
+    old, new = comparison.peak_before_bytes, comparison.peak_after_bytes
     percent = 100 * (new - old) / old if old else (100.0 if new else 0.0)
     grown = [change for change in comparison.of("line") if change.n_bytes > 0][:3]
     lines = "; ".join(_grown_line(change) for change in grown)

@@ -2,7 +2,6 @@
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from vramscope.commands import Command
@@ -90,8 +89,8 @@ def _comparison(recording: "Recording", comparison: "Comparison") -> dict[str, A
         "steps": comparison.steps.tolist(),
         "steps_only_in_a": comparison.only_before,
         "steps_only_in_b": comparison.only_after,
-        "peak_a_bytes": comparison.peak_before,
-        "peak_b_bytes": comparison.peak_after,
+        "peak_a_bytes": comparison.peak_before_bytes,
+        "peak_b_bytes": comparison.peak_after_bytes,
         "tolerance_bytes": comparison.tolerance_bytes,
         "changes": [_change(change) for change in comparison.changes],
     }
@@ -103,9 +102,18 @@ def _change(change: "Change") -> dict[str, Any]:
     where = (
         {"file": place.file, "line": place.line, "function": place.function} if place and is_known else None
     )
-    fields = {key: value for key, value in asdict(change).items() if key != "place"}
-    fields["module"] = change.module or None
-    return fields | {"bytes": change.n_bytes, "where": where}
+    return {
+        "kind": change.kind,
+        "name": change.name,
+        "before": change.before_bytes,
+        "after": change.after_bytes,
+        "typical": change.typical_bytes,
+        "n_steps": change.n_steps,
+        "is_outside": change.is_outside,
+        "module": change.module or None,
+        "bytes": change.n_bytes,
+        "where": where,
+    }
 
 
 def _page(
@@ -137,7 +145,7 @@ def _one(comparison: "Comparison", top: int) -> "Iterator[Block]":
     from vramscope.units import format_bytes, format_count
 
     n_steps = len(comparison.steps)
-    if not max(comparison.peak_before, comparison.peak_after):
+    if not max(comparison.peak_before_bytes, comparison.peak_after_bytes):
         yield Text("no byte was allocated in either: there is nothing to compare", "note")
         return
     over = f"{format_count(n_steps, 'step')} that both have" if n_steps else "no step is in both"
@@ -174,7 +182,7 @@ def _row(change: "Change", n_steps: int) -> tuple[str, ...]:
     sign = "+" if change.n_bytes > 0 else ""
     steps = [format_count(change.n_steps, "step")] if change.n_steps and n_steps else []
     outside = ["outside"] if change.is_outside and n_steps else []
-    sizes = format_bytes(change.before), format_bytes(change.after)
+    sizes = format_bytes(change.before_bytes), format_bytes(change.after_bytes)
     name = change.name if change.kind == "line" else change.name.replace("_", " ")
     module = f"  [{change.module}]" if change.module else ""
     return f"{sign}{format_bytes(change.n_bytes)}", *sizes, " + ".join(steps + outside), name + module

@@ -251,7 +251,7 @@ def _settings(answer: "FitAnswer") -> dict[str, Any] | None:
     if found is None:
         return None
     return {
-        "recorded_peak_reserved_bytes": found.recorded_peak,
+        "recorded_peak_reserved_bytes": found.recorded_peak_bytes,
         "is_reproduced": answer.is_reproduced,
         "as_it_is": _outcome(answer, found.base),
         "trials": [
@@ -297,8 +297,12 @@ def _batch(answer: "FitAnswer") -> dict[str, Any] | None:
         "estimates": [
             {
                 "size": size,
-                "peak_allocated_bytes": {"low": each.low, "likely": each.likely, "high": each.high},
-                "peak_reserved_bytes": each.reserved,
+                "peak_allocated_bytes": {
+                    "low": each.low_bytes,
+                    "likely": each.likely_bytes,
+                    "high": each.high_bytes,
+                },
+                "peak_reserved_bytes": each.reserved_bytes,
                 "phase": each.phase.name.lower(),
                 "fits": [each.fits(room) for _, room in rooms],
             }

@@ -37,11 +37,13 @@ def _course(recording: Recording) -> str:
     if not len(recording.trace) and not len(recording.initial.blocks):
         return "<div style='opacity:.75'>No allocator events were recorded.</div>"
     known = recording.timeline()
-    at = int(known.allocated.argmax())
-    peak, reserved = int(known.allocated[at]), int(known.reserved.max())
+    at = int(known.allocated_bytes.argmax())
+    peak, reserved = int(known.allocated_bytes[at]), int(known.reserved_bytes.max())
     text = f"Peak {format_bytes(peak)} allocated (event {at:,}), {format_bytes(reserved)} reserved at most"
     top = max(reserved, peak, 1)
-    areas = _area(known.reserved, top, "#56B4E9", 0.4) + _area(known.allocated, top, "#7A8896", 0.9)
+    areas = _area(known.reserved_bytes, top, "#56B4E9", 0.4) + _area(
+        known.allocated_bytes, top, "#7A8896", 0.9
+    )
     box = f"viewBox='0 0 {_COLUMNS} {_HEIGHT}' preserveAspectRatio='none'"
     style = f"style='width:100%;height:{_HEIGHT}px'"
     picture = f"<svg role='img' aria-label='{escape(text)}' {box} {style}>{areas}</svg>"

@@ -29,7 +29,7 @@ def panel(data: Data, view: View) -> Any:
         found: RankBytes = _asked(data, view, recordings)
     except UsageError:
         return None
-    whole, top = found.total_bytes, max(int(found.own_peak.max()), 1)
+    whole, top = found.total_bytes, max(int(found.own_peak_bytes.max()), 1)
     head = html.Tr(
         [html.Th("Recording"), html.Th("At that moment", className="number"),
          html.Th("Share", className="number"), html.Th("Reserved", className="number"),
@@ -59,7 +59,11 @@ def _asked(data: Data, view: View, recordings: list[Recording]) -> RankBytes:
 def _row(view: View, found: RankBytes, i: int, name: str, scale: tuple[int, int]) -> html.Tr:
     whole, top = scale
     rank, device = int(found.rank[i]), int(found.device[i])
-    held, own, reserved = int(found.allocated[i]), int(found.own_peak[i]), int(found.reserved[i])
+    held, own, reserved = (
+        int(found.allocated_bytes[i]),
+        int(found.own_peak_bytes[i]),
+        int(found.reserved_bytes[i]),
+    )
     if held == NONE:
         return html.Tr([html.Td(name), html.Td("not recorded", colSpan=5, className="dim")])
     there = Address("/peak", view.run_id, rank, device)

@@ -106,9 +106,11 @@ def another_batch(fit: BatchFit, room: int) -> Any:
     rows = [
         html.Tr([
             html.Td(fit.named(size)),
-            html.Td(format_bytes(each.likely), className="number"),
-            html.Td(_interval(each.low, each.high), className="number dim"),
-            html.Td("" if each.reserved is None else format_bytes(each.reserved), className="number"),
+            html.Td(format_bytes(each.likely_bytes), className="number"),
+            html.Td(_interval(each.low_bytes, each.high_bytes), className="number dim"),
+            html.Td(
+                "" if each.reserved_bytes is None else format_bytes(each.reserved_bytes), className="number"
+            ),
             html.Td(each.phase.name.lower(), className="number dim"),
             html.Td(_FITS[each.fits(room)], className="number"),
         ])

@@ -66,13 +66,14 @@ def answer(view: View, state: Snapshot, text: str | None) -> Any:
 
 def _words(fit: Placement) -> list[Any]:
     facts = [
-        ("Block it needs", format_bytes(fit.needed)),
-        ("Largest free block", format_bytes(fit.largest_free)),
-        ("Requested from the driver", format_bytes(fit.from_driver)),
-        ("empty_cache() releases", format_bytes(fit.releasable)),
+        ("Block it needs", format_bytes(fit.needed_bytes)),
+        ("Largest free block", format_bytes(fit.largest_free_bytes)),
+        ("Requested from the driver", format_bytes(fit.from_driver_bytes)),
+        ("empty_cache() releases", format_bytes(fit.releasable_bytes)),
         (
             "Reserved",
-            format_bytes(fit.reserved) + (f" of {format_bytes(fit.capacity)}" if fit.capacity else ""),
+            format_bytes(fit.reserved_bytes)
+            + (f" of {format_bytes(fit.capacity_bytes)}" if fit.capacity_bytes else ""),
         ),
     ]
     rows = [html.Div([html.Dt(name), html.Dd(text)]) for name, text in facts]

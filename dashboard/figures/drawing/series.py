@@ -109,15 +109,15 @@ def series(
     return Series(
         axis=placed.axis,
         position=placed.instants,
-        allocated=totals.allocated,
-        active=totals.active,
-        reserved=totals.reserved,
+        allocated=totals.allocated_bytes,
+        active=totals.active_bytes,
+        reserved=totals.reserved_bytes,
         device_used=_device_used(recording, placed),
         capacity_bytes=recording.device.total_bytes,
         phases=_spans(recording.phases, recording.phases.phase, recording.phases.depth, placed),
         steps=_spans(recording.steps, recording.steps.index, np.zeros(len(recording.steps), "i4"), placed),
         flags=_flags(recording, placed, again),
-        blocks=blocks or {name: block_extremes(getattr(totals, name)) for name in DRAWN},
+        blocks=blocks or {name: block_extremes(getattr(totals, f"{name}_bytes")) for name in DRAWN},
     )
 
 

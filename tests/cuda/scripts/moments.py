@@ -18,13 +18,13 @@ COUNTED = (
 def rows_of(recording):
     """The four quantities at every instant."""
     totals = recording.timeline()
-    return np.stack([getattr(totals, quantity) for quantity in QUANTITIES], axis=1)
+    return np.stack([getattr(totals, f"{quantity}_bytes") for quantity in QUANTITIES], axis=1)
 
 
 def phases_of(recording):
     """``"3 backward"`` → its greatest allocated bytes; for the phases that workloads know of."""
     found = recording.step_peaks().per_phase
-    rows = zip(found.step.tolist(), found.phase.tolist(), found.allocated.tolist(), strict=True)
+    rows = zip(found.step.tolist(), found.phase.tolist(), found.allocated_bytes.tolist(), strict=True)
     others = (Phase.OTHER, Phase.LOSS, Phase.DATA, Phase.EVAL)
     return {
         f"{step} {Phase(phase).name.lower()}": peak

@@ -75,7 +75,7 @@ def test_the_timeline_of_each_part_continues_that_before(places, length):
         part = trace.rows(slice(start, start + length))
         before = index.extend(trace.rows(slice(start + length)))
         found = timeline(Recording(trace=part, initial=before))
-        for quantity in ("requested", "allocated", "active", "reserved"):
+        for quantity in ("requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes"):
             expected = getattr(truth, quantity)[start : start + len(part) + 1]
             assert np.array_equal(getattr(found, quantity), expected), quantity
 

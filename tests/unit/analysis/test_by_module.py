@@ -122,4 +122,4 @@ def test_the_modules_sum_up_to_what_is_allocated(play, ops, changes, instant):
     history = Recording(trace=recording.trace, initial=recording.initial, marks=running(*changes))
     instant = min(instant, len(recording.trace))
 
-    assert by_module(history, instant).bytes.sum() == timeline(history).allocated[instant]
+    assert by_module(history, instant).bytes.sum() == timeline(history).allocated_bytes[instant]

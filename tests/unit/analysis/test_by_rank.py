@@ -61,9 +61,9 @@ def test_the_peak_of_all_together_is_at_one_moment_and_each_has_its_own(two_rank
 
     assert (found.aligned, found.moment_ns, found.total_bytes) == ("time", 20, 9 * KIB)
     assert found.names == ("rank 0", "rank 1")
-    assert found.allocated.tolist() == [8 * KIB, KIB]
+    assert found.allocated_bytes.tolist() == [8 * KIB, KIB]
     assert (found.instant.tolist(), found.time_ns.tolist()) == ([2, 1], [20, 15])
-    assert (found.own_peak.tolist(), found.own_instant.tolist()) == ([8 * KIB, 5 * KIB], [2, 2])
+    assert (found.own_peak_bytes.tolist(), found.own_instant.tolist()) == ([8 * KIB, 5 * KIB], [2, 2])
     assert found.is_within.tolist() == [True, True]
 
 
@@ -89,33 +89,33 @@ def test_at_a_moment_each_has_what_it_had_after_all_events_until_then(
 ):
     found = by_rank(two_ranks[0], two_ranks[1:], time_ns=moment)
 
-    assert (found.allocated.tolist(), found.is_within.tolist()) == (allocated, is_within)
-    assert found.own_peak.tolist() == [8 * KIB, 5 * KIB]
+    assert (found.allocated_bytes.tolist(), found.is_within.tolist()) == (allocated, is_within)
+    assert found.own_peak_bytes.tolist() == [8 * KIB, 5 * KIB]
 
 
 def test_a_window_has_the_peak_of_all_and_own_peaks_the_levels_on_entry_included(two_ranks):
     found = by_rank(two_ranks[0], two_ranks[1:], window=(25, 50))
 
     assert (found.moment_ns, found.total_bytes) == (25, 9 * KIB)
-    assert found.own_peak.tolist() == [8 * KIB, 5 * KIB]
+    assert found.own_peak_bytes.tolist() == [8 * KIB, 5 * KIB]
 
     found = by_rank(two_ranks[0], two_ranks[1:], window=(31, 50))
 
-    assert (found.moment_ns, found.allocated.tolist()) == (40, [2 * KIB, 5 * KIB])
-    assert found.own_peak.tolist() == [2 * KIB, 5 * KIB]
+    assert (found.moment_ns, found.allocated_bytes.tolist()) == (40, [2 * KIB, 5 * KIB])
+    assert found.own_peak_bytes.tolist() == [2 * KIB, 5 * KIB]
 
 
 def test_in_a_step_each_is_at_its_own_peak_there(two_ranks):
     found = by_rank(two_ranks[0], two_ranks[1:], step=7)
 
-    assert (found.aligned, found.own_peak.tolist()) == ("step", [8 * KIB, KIB])
-    assert (found.allocated.tolist(), found.instant.tolist()) == ([8 * KIB, KIB], [2, 1])
+    assert (found.aligned, found.own_peak_bytes.tolist()) == ("step", [8 * KIB, KIB])
+    assert (found.allocated_bytes.tolist(), found.instant.tolist()) == ([8 * KIB, KIB], [2, 1])
 
 
 def test_a_rank_without_that_step_says_nothing(two_ranks):
     found = by_rank(two_ranks[0], two_ranks[1:], step=8)
 
-    assert (found.own_peak.tolist(), found.instant.tolist()) == ([NONE, 5 * KIB], [NONE, 2])
+    assert (found.own_peak_bytes.tolist(), found.instant.tolist()) == ([NONE, 5 * KIB], [NONE, 2])
     assert (found.is_within.tolist(), found.total_bytes) == ([False, True], 5 * KIB)
 
 
@@ -128,7 +128,7 @@ def test_a_step_whose_events_a_cap_took_has_its_peak_left(on_rank):
 
     found = by_rank(on_rank(0, [10], (A, 1, KIB), past=past), step=0)
 
-    assert (found.own_peak.tolist(), found.reserved.tolist(), found.instant.tolist()) == (
+    assert (found.own_peak_bytes.tolist(), found.reserved_bytes.tolist(), found.instant.tolist()) == (
         [9000],
         [NONE],
         [NONE],
@@ -154,15 +154,15 @@ def test_without_a_clock_there_is_no_common_moment_but_steps(on_rank, two_ranks)
 
     with pytest.raises(UsageError, match="rank 3, device 0 has no clock"):
         by_rank(two_ranks[0], [timeless])
-    assert by_rank(two_ranks[0], [timeless], step=7).own_peak.tolist() == [8 * KIB, KIB]
-    assert by_rank(timeless).allocated.tolist() == [KIB]
+    assert by_rank(two_ranks[0], [timeless], step=7).own_peak_bytes.tolist() == [8 * KIB, KIB]
+    assert by_rank(timeless).allocated_bytes.tolist() == [KIB]
 
 
 @given(st.lists(st.tuples(OPS, st.integers(0, 5)), min_size=1, max_size=3))
 def test_the_peak_of_all_is_the_highest_sum_of_any_moment(play, histories):
     """Each in turn is at every moment of its own, while the others are where their clocks are."""
     recordings = [play(*history).recording for history in histories]
-    levels = [recording.timeline().allocated.tolist() for recording in recordings]
+    levels = [recording.timeline().allocated_bytes.tolist() for recording in recordings]
     # Events of the toy are at 0, 1, 2 …: one a nanosecond of each, in the order of the recordings.
     now = [0] * len(recordings)
     sums = [sum(level[0] for level in levels)]

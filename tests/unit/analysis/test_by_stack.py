@@ -15,7 +15,7 @@ def test_stacks_are_joined_and_the_largest_comes_first(recording):
     assert found.stack_id.tolist() == [9, 4]
     assert found.bytes.tolist() == [2048, 1024]
     assert found.count.tolist() == [1, 2]
-    assert found.requested.tolist() == [2000, 1012]
+    assert found.requested_bytes.tolist() == [2000, 1012]
     assert found.total_bytes == 3072
 
 

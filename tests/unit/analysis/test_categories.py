@@ -165,4 +165,4 @@ def test_the_categories_sum_up_to_what_is_allocated(play, ops, labels, instant):
     )
     instant = min(instant, len(recording.trace))
 
-    assert categories(history, instant).n_bytes.sum() == timeline(history).allocated[instant]
+    assert categories(history, instant).n_bytes.sum() == timeline(history).allocated_bytes[instant]

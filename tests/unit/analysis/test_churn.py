@@ -85,7 +85,7 @@ def test_the_counts_of_a_record_are_those_of_the_allocator_that_predicts_it(name
     assert (told.n_retries, told.n_made) == (found.n_retries, found.n_segments)
     assert told.n_retries == n_retries
     assert told.n_ooms == (not found.fits)
-    assert recording.timeline().reserved.max() == found.peak_reserved_bytes
+    assert recording.timeline().reserved_bytes.max() == found.peak_reserved_bytes
 
 
 def test_of_nothing_there_is_nothing():

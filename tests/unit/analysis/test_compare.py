@@ -70,15 +70,15 @@ def test_the_line_that_holds_more_is_named_with_its_bytes(recording):
     found = compare(two_steps(recording, 4096, 1024), two_steps(recording, 4096, 1536))
 
     (line,) = found.of("line")
-    assert (line.name, line.before, line.after, line.n_bytes) == (
+    assert (line.name, line.before_bytes, line.after_bytes, line.n_bytes) == (
         "net/model.py:31 forward: linear",
         1024,
         1536,
         512,
     )
-    assert (line.typical, line.n_steps) == (512, 2)
+    assert (line.typical_bytes, line.n_steps) == (512, 2)
     assert [(change.name, change.n_bytes) for change in found.of("total")] == [("allocated", 512)]
-    assert (found.before.tolist(), found.after.tolist()) == ([5120, 5120], [5632, 5632])
+    assert (found.before_bytes.tolist(), found.after_bytes.tolist()) == ([5120, 5120], [5632, 5632])
 
 
 def test_what_is_below_the_tolerance_is_left_out(recording):
@@ -105,7 +105,9 @@ def test_a_line_that_is_new_held_nothing_before(recording):
     columns = dict(trace.columns()) | {"stack_id": stack_id}
     after = type(after)(trace=type(trace).of(**columns), stacks=builder.build(), steps=after.steps)
 
-    found = {change.name: (change.before, change.after) for change in compare(before, after).of("line")}
+    found = {
+        change.name: (change.before_bytes, change.after_bytes) for change in compare(before, after).of("line")
+    }
 
     assert found == {"net/model.py:31 forward: linear": (1024, 0), "net/eval.py:3 evaluate": (0, 1024)}
 
@@ -156,14 +158,16 @@ def with_evaluation(recording, evaluation: int):
 def test_an_evaluation_that_needs_more_is_a_difference(recording):
     found = compare(with_evaluation(recording, 8192), with_evaluation(recording, 16384))
 
-    assert [(each.name, each.before, each.after) for each in found.of("total")] == [
+    assert [(each.name, each.before_bytes, each.after_bytes) for each in found.of("total")] == [
         ("allocated", 12288, 20480)
     ]
-    assert [(each.name, each.before, each.after) for each in found.of("phase")] == [("eval", 12288, 20480)]
+    assert [(each.name, each.before_bytes, each.after_bytes) for each in found.of("phase")] == [
+        ("eval", 12288, 20480)
+    ]
     (line,) = found.of("line")
-    assert (line.name, line.before, line.after) == ("net/model.py:31 forward", 8192, 16384)
+    assert (line.name, line.before_bytes, line.after_bytes) == ("net/model.py:31 forward", 8192, 16384)
     assert (line.n_steps, line.is_outside) == (0, True)
-    assert (found.peak_before, found.peak_after) == (12288, 20480)
+    assert (found.peak_before_bytes, found.peak_after_bytes) == (12288, 20480)
 
 
 def test_the_peak_of_a_comparison_is_that_of_the_whole_run(recording):
@@ -178,7 +182,7 @@ def test_the_peak_of_a_comparison_is_that_of_the_whole_run(recording):
 
     for other in (after, joined):
         found = compare(before, other)
-        assert (found.peak_before, found.peak_after) == (
+        assert (found.peak_before_bytes, found.peak_after_bytes) == (
             before.peak().allocated.n_bytes,
             other.peak().allocated.n_bytes,
         )

@@ -68,7 +68,7 @@ def test_the_bytes_at_the_peak_by_each_property(training, by, totals):
     assert found.totals == totals
     assert list(found.totals) == list(totals)
     assert found.instant == 2
-    assert found.requested.sum() == 7 * KIB - 124
+    assert found.requested_bytes.sum() == 7 * KIB - 124
 
 
 def test_a_window_has_its_own_peak(training):
@@ -89,7 +89,7 @@ def test_what_cannot_be_answered_is_refused(training, asked):
 def test_whatever_tells_them_apart_the_bytes_sum_up_to_what_was_allocated(play, ops, n_before, data):
     recording = play(ops, n_before).recording
     at = data.draw(st.integers(0, len(recording.trace)))
-    allocated = int(recording.timeline().allocated[at])
+    allocated = int(recording.timeline().allocated_bytes[at])
     for by in BY:
         found = composition(recording, by=by, instant=at)
         assert found.bytes.sum() == allocated, by

@@ -37,8 +37,8 @@ def test_the_parts_are_those_of_the_identity_in_shared_files(path):
         random = np.random.default_rng(2).integers(0, n + 1, 40).tolist()
         for k in range(n + 1) if path.name == EACH_EVENT else (0, n, *random):
             whole = identity_of(index.at(k))
-            assert {name: getattr(parts, name)[k] for name in whole.parts} == whole.parts, k
-            assert parts.reserved[k] == whole.reserved
+            assert {name: getattr(parts, f"{name}_bytes")[k] for name in whole.parts} == whole.parts, k
+            assert parts.reserved_bytes[k] == whole.reserved_bytes
 
 
 @given(OPS, st.integers(0, 30))
@@ -49,7 +49,7 @@ def test_the_parts_are_those_of_the_identity(play, ops, n_before):
 
     for k in range(len(recording.trace) + 1):
         whole = identity_of(index.at(k))
-        assert {name: getattr(parts, name)[k] for name in whole.parts} == whole.parts
+        assert {name: getattr(parts, f"{name}_bytes")[k] for name in whole.parts} == whole.parts
 
 
 @given(OPS, st.integers(0, 30))
@@ -100,9 +100,9 @@ def test_mapped_memory_that_is_torn_apart_leaves_a_free_run_and_one_in_use(recor
 
     parts = parts_over_time(made)
 
-    assert (parts.releasable // MIB).tolist() == [0, 6, 0, 2, 0, 0, 6]
-    assert (parts.inactive_split // MIB).tolist() == [0, 0, 5, 1, 5, 5, 0]
-    assert (parts.pending // MIB).tolist() == [0, 0, 0, 0, 0, 1, 0]
+    assert (parts.releasable_bytes // MIB).tolist() == [0, 6, 0, 2, 0, 0, 6]
+    assert (parts.inactive_split_bytes // MIB).tolist() == [0, 0, 5, 1, 5, 5, 0]
+    assert (parts.pending_bytes // MIB).tolist() == [0, 0, 0, 0, 0, 1, 0]
 
 
 def test_a_finding_names_the_line_that_pins_what_was_free_when_the_driver_was_asked(recording):

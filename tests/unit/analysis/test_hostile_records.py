@@ -102,12 +102,24 @@ def test_every_analysis_answers_once_a_record_is_made_sense_of(seed, has_end):
         parts, totals = recording.fragmentation().parts, recording.timeline()
         ask_everything(recording)
 
-    assert (totals.active >= totals.allocated).all()
-    assert (totals.active >= totals.requested).all()
-    assert (totals.requested >= 0).all()
-    for name in ("requested", "rounding", "pending", "inactive_split", "reserved"):
+    assert (totals.active_bytes >= totals.allocated_bytes).all()
+    assert (totals.active_bytes >= totals.requested_bytes).all()
+    assert (totals.requested_bytes >= 0).all()
+    for name in (
+        "requested_bytes",
+        "rounding_bytes",
+        "pending_bytes",
+        "inactive_split_bytes",
+        "reserved_bytes",
+    ):
         assert (getattr(parts, name) >= 0).all(), name
-    if parts.reserved.any():  # without any segment known, what is reserved is not known either
-        assert (parts.releasable >= 0).all()
-    five = parts.requested + parts.rounding + parts.pending + parts.inactive_split + parts.releasable
-    assert np.array_equal(five, totals.reserved)
+    if parts.reserved_bytes.any():  # without any segment known, what is reserved is not known either
+        assert (parts.releasable_bytes >= 0).all()
+    five = (
+        parts.requested_bytes
+        + parts.rounding_bytes
+        + parts.pending_bytes
+        + parts.inactive_split_bytes
+        + parts.releasable_bytes
+    )
+    assert np.array_equal(five, totals.reserved_bytes)

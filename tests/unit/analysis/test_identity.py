@@ -28,11 +28,11 @@ def test_each_block_falls_into_one_part():
     assert found.parts == {
         "requested": 900, "rounding": 100, "pending": 500, "inactive_split": 1500, "releasable": 1000
     }  # fmt: skip
-    assert found.reserved == 4000
+    assert found.reserved_bytes == 4000
 
 
 def test_nothing_reserved_has_no_parts():
-    assert identity(Recording()).reserved == 0
+    assert identity(Recording()).reserved_bytes == 0
 
 
 @given(OPS, st.integers(0, 30), st.integers(0, 60))
@@ -43,6 +43,6 @@ def test_the_parts_sum_up_to_the_totals(play, ops, n_before, instant):
 
     found = identity(recording, instant)
 
-    assert found.reserved == totals.reserved[instant]
-    assert found.requested + found.rounding == totals.allocated[instant]
-    assert found.pending == totals.active[instant] - totals.allocated[instant]
+    assert found.reserved_bytes == totals.reserved_bytes[instant]
+    assert found.requested_bytes + found.rounding_bytes == totals.allocated_bytes[instant]
+    assert found.pending_bytes == totals.active_bytes[instant] - totals.allocated_bytes[instant]

@@ -31,8 +31,8 @@ def test_by_hand(recording):
     found = largest_free(made, [0, 1, 2, 3, 4, 5])
 
     assert found.instant.tolist() == [1, 2, 3, 4, 5]  # at instant 0 there is no memory of any kind
-    assert (found.largest // MIB).tolist() == [6, 3, 2, 2, 3]
-    assert (found.free // MIB).tolist() == [6, 5, 2, 2, 5]
+    assert (found.largest_bytes // MIB).tolist() == [6, 3, 2, 2, 3]
+    assert (found.free_bytes // MIB).tolist() == [6, 5, 2, 2, 5]
     assert found.n_free.tolist() == [1, 2, 1, 1, 2]
     assert found.time_ns.tolist() == made.trace.time_ns.tolist()
 
@@ -44,8 +44,8 @@ def test_size_classes_and_segments_do_not_add_up_to_one_block(recording):
     )
 
     assert found.is_large.tolist() == [False, True]
-    assert (found.largest // MIB).tolist() == [2, 20]
-    assert (found.free // MIB).tolist() == [2, 24]
+    assert (found.largest_bytes // MIB).tolist() == [2, 20]
+    assert (found.free_bytes // MIB).tolist() == [2, 24]
 
 
 def test_unasked_the_moments_are_looked_at_when_the_driver_was_asked(recording):
@@ -79,11 +79,11 @@ def test_a_request_as_large_needs_no_driver_and_a_longer_one_does(ops):
                     allocator.free(live.pop(len(live) // 2))
             found = of_state(allocator.snapshot(0, 0))
             mine = (found.pool == pool) & (found.stream == stream) & found.is_large
-            if not mine.any() or found.largest[mine][0] <= MIB:
+            if not mine.any() or found.largest_bytes[mine][0] <= MIB:
                 continue
             told.clear()
 
-            allocator.malloc(chosen(int(found.largest[mine][0])), stream, pool)
+            allocator.malloc(chosen(int(found.largest_bytes[mine][0])), stream, pool)
 
             asked = any(row[0] == MADE for row in told)
             assert asked == (chosen(0) > 0)

@@ -62,7 +62,7 @@ def test_what_grows_has_its_rate(level, per_step):
     found = growth(level)
 
     assert found is not None
-    assert found.per_step == pytest.approx(per_step, rel=0.05)
+    assert found.bytes_per_step == pytest.approx(per_step, rel=0.05)
 
 
 def loop(recording, n_steps, keeps):

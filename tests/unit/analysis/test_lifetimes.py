@@ -85,9 +85,9 @@ def test_lives_sum_up_to_the_totals(play, ops, n_before):
     found, totals = lifetimes(recording), timeline(recording)
 
     for instant in range(len(totals)):
-        assert found.block_size[found.allocated_at(instant)].sum() == totals.allocated[instant]
-        assert found.block_size[found.active_at(instant)].sum() == totals.active[instant]
-        assert found.size[found.active_at(instant)].sum() == totals.requested[instant]
+        assert found.block_size[found.allocated_at(instant)].sum() == totals.allocated_bytes[instant]
+        assert found.block_size[found.active_at(instant)].sum() == totals.active_bytes[instant]
+        assert found.size[found.active_at(instant)].sum() == totals.requested_bytes[instant]
 
 
 def test_the_live_set_is_the_largest_block_first(recording):

@@ -27,11 +27,11 @@ def full_device(recording):
 def test_a_failure_knows_what_was_asked_for_and_what_was_there(recording):
     failures = oom(full_device(recording))
 
-    assert failures.size.tolist() == [8192]
-    assert failures.allocated.tolist() == [2048]
-    assert failures.reserved.tolist() == [8192]
-    assert failures.largest_free.tolist() == [3072]
-    assert failures.device_free.tolist() == [300]
+    assert failures.size_bytes.tolist() == [8192]
+    assert failures.allocated_bytes.tolist() == [2048]
+    assert failures.reserved_bytes.tolist() == [8192]
+    assert failures.largest_free_bytes.tolist() == [3072]
+    assert failures.device_free_bytes.tolist() == [300]
 
 
 def test_the_finding_names_moment_and_line(recording):
@@ -54,7 +54,7 @@ def test_without_a_failure_nothing_is_said(recording):
 def test_only_the_last_few_of_many_failures_are_told(recording):
     failures = oom(recording((SEGMENT, 4096, 4096), *[(OOM, 0, 8192)] * 9))
 
-    assert failures.largest_free.tolist() == [4096] * 9
+    assert failures.largest_free_bytes.tolist() == [4096] * 9
     assert [finding.evidence["event"] for finding in ANALYSIS.findings(failures)] == [5, 6, 7, 8, 9]
 
 
@@ -66,5 +66,5 @@ def test_a_real_failure_is_found_in_a_snapshot_that_holds_one():
     failures = oom(recording)
 
     assert len(failures) == 1
-    assert failures.size[0] > failures.largest_free[0]
-    assert failures.reserved[0] >= failures.allocated[0] > 0
+    assert failures.size_bytes[0] > failures.largest_free_bytes[0]
+    assert failures.reserved_bytes[0] >= failures.allocated_bytes[0] > 0

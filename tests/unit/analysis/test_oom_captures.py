@@ -95,5 +95,9 @@ def test_a_snapshot_taken_late_is_judged_by_what_was_there_just_before():
 
     found = oom(Recording(trace=trace, initial=Snapshot(segments=segments, blocks=older)))
 
-    assert (found.allocated[0], found.reserved[0], found.size[0]) == (7 * GIB, 7 * GIB, 500 * MIB)
-    assert found.largest_free[0] == 0
+    assert (found.allocated_bytes[0], found.reserved_bytes[0], found.size_bytes[0]) == (
+        7 * GIB,
+        7 * GIB,
+        500 * MIB,
+    )
+    assert found.largest_free_bytes[0] == 0

@@ -17,50 +17,61 @@ GIB, MIB = 1 << 30, 1 << 20
 
 # 40 GiB, of which 1 GiB is outside; 2 GiB were asked for when the driver had 1.
 FULL = Room(
-    need=2 * GIB,
-    from_driver=2 * GIB,
-    allocated=38 * GIB,
-    reserved=38 * GIB,
-    free_here=0,
-    largest_here=0,
-    free_other_streams=0,
-    free_private=0,
-    device_free=1 * GIB,
-    capacity=40 * GIB,
-    limit=40 * GIB,
-    own_outside=1 * GIB,
-    own_outside_growth=0,
-    others=0,
+    need_bytes=2 * GIB,
+    from_driver_bytes=2 * GIB,
+    allocated_bytes=38 * GIB,
+    reserved_bytes=38 * GIB,
+    free_here_bytes=0,
+    largest_here_bytes=0,
+    free_other_streams_bytes=0,
+    free_private_bytes=0,
+    device_free_bytes=1 * GIB,
+    capacity_bytes=40 * GIB,
+    limit_bytes=40 * GIB,
+    own_outside_bytes=1 * GIB,
+    own_outside_growth_bytes=0,
+    others_bytes=0,
 )
 
 CASES = [
     ({}, Cause.CAPACITY),
-    ({"free_here": 1 * GIB, "allocated": 37 * GIB}, Cause.FRAGMENTATION),
-    ({"free_here": 1 * GIB - 1}, Cause.CAPACITY),
-    ({"leaked": 20 * GIB}, Cause.LEAK),
+    ({"free_here_bytes": 1 * GIB, "allocated_bytes": 37 * GIB}, Cause.FRAGMENTATION),
+    ({"free_here_bytes": 1 * GIB - 1}, Cause.CAPACITY),
+    ({"leaked_bytes": 20 * GIB}, Cause.LEAK),
     # A leak, but a tenth of what is reserved: it was not yet the reason.
-    ({"leaked": 2 * GIB}, Cause.CAPACITY),
-    ({"free_private": 1 * GIB}, Cause.PRIVATE_POOL),
-    ({"free_other_streams": 1 * GIB}, Cause.OTHER_STREAM),
-    ({"free_other_sizes": 1 * GIB}, Cause.SIZE_CLASS),
-    ({"free_other_sizes": 1 * GIB - 1}, Cause.CAPACITY),
-    ({"others": 1 * GIB, "own_outside": 0}, Cause.OTHER_PROCESS),
-    ({"others": 1 * GIB - 1}, Cause.CAPACITY),
-    ({"own_outside": 3 * GIB, "own_outside_growth": 2 * GIB}, Cause.NON_TORCH_GROWTH),
-    ({"need": 21 * GIB, "from_driver": 21 * GIB}, Cause.OVERSIZE),
-    ({"need": 20 * GIB, "from_driver": 20 * GIB}, Cause.CAPACITY),
+    ({"leaked_bytes": 2 * GIB}, Cause.CAPACITY),
+    ({"free_private_bytes": 1 * GIB}, Cause.PRIVATE_POOL),
+    ({"free_other_streams_bytes": 1 * GIB}, Cause.OTHER_STREAM),
+    ({"free_other_sizes_bytes": 1 * GIB}, Cause.SIZE_CLASS),
+    ({"free_other_sizes_bytes": 1 * GIB - 1}, Cause.CAPACITY),
+    ({"others_bytes": 1 * GIB, "own_outside_bytes": 0}, Cause.OTHER_PROCESS),
+    ({"others_bytes": 1 * GIB - 1}, Cause.CAPACITY),
+    ({"own_outside_bytes": 3 * GIB, "own_outside_growth_bytes": 2 * GIB}, Cause.NON_TORCH_GROWTH),
+    ({"need_bytes": 21 * GIB, "from_driver_bytes": 21 * GIB}, Cause.OVERSIZE),
+    ({"need_bytes": 20 * GIB, "from_driver_bytes": 20 * GIB}, Cause.CAPACITY),
     # The driver had enough: only a limit of this process can have been in the way.
-    ({"device_free": 5 * GIB, "limit": 39 * GIB}, Cause.LIMIT),
-    ({"device_free": 5 * GIB, "limit": 40 * GIB}, Cause.UNKNOWN),
+    ({"device_free_bytes": 5 * GIB, "limit_bytes": 39 * GIB}, Cause.LIMIT),
+    ({"device_free_bytes": 5 * GIB, "limit_bytes": 40 * GIB}, Cause.UNKNOWN),
     # Whose it is, is not known; and below a tenth of the device it is what contexts take.
-    ({"others": -1, "own_outside": -1, "reserved": 30 * GIB, "allocated": 30 * GIB}, Cause.OUTSIDE),
-    ({"others": -1, "own_outside": -1}, Cause.CAPACITY),
+    (
+        {
+            "others_bytes": -1,
+            "own_outside_bytes": -1,
+            "reserved_bytes": 30 * GIB,
+            "allocated_bytes": 30 * GIB,
+        },
+        Cause.OUTSIDE,
+    ),
+    ({"others_bytes": -1, "own_outside_bytes": -1}, Cause.CAPACITY),
     # Before torch 2.10 nothing says what the driver had: then the leak has to be worth the request.
-    ({"device_free": -1, "leaked": 20 * GIB}, Cause.LEAK),
-    ({"device_free": -1, "leaked": 2 * GIB}, Cause.CAPACITY),
+    ({"device_free_bytes": -1, "leaked_bytes": 20 * GIB}, Cause.LEAK),
+    ({"device_free_bytes": -1, "leaked_bytes": 2 * GIB}, Cause.CAPACITY),
     # A snapshot of a process that says nothing of the device.
-    ({"device_free": -1, "capacity": -1, "limit": -1, "free_here": 3 * GIB}, Cause.FRAGMENTATION),
-    ({"device_free": -1, "capacity": -1, "limit": -1}, Cause.UNKNOWN),
+    (
+        {"device_free_bytes": -1, "capacity_bytes": -1, "limit_bytes": -1, "free_here_bytes": 3 * GIB},
+        Cause.FRAGMENTATION,
+    ),
+    ({"device_free_bytes": -1, "capacity_bytes": -1, "limit_bytes": -1}, Cause.UNKNOWN),
 ]
 
 
@@ -70,15 +81,21 @@ def test_the_cause_is_what_alone_would_have_made_room(known, expected):
 
 
 def test_small_pieces_are_always_there_and_not_blamed():
-    room = replace(FULL, free_here=200 * MIB, need=200 * MIB, from_driver=200 * MIB, device_free=100 * MIB)
+    room = replace(
+        FULL,
+        free_here_bytes=200 * MIB,
+        need_bytes=200 * MIB,
+        from_driver_bytes=200 * MIB,
+        device_free_bytes=100 * MIB,
+    )
 
     assert cause(room) is Cause.CAPACITY
 
 
 def test_what_is_lacking_is_what_the_driver_had_too_few():
-    assert (FULL.lacking, FULL.outside) == (1 * GIB, 1 * GIB)
-    assert replace(FULL, device_free=-1).lacking == -1
-    assert replace(FULL, device_free=3 * GIB).lacking == 0
+    assert (FULL.lacking_bytes, FULL.outside_bytes) == (1 * GIB, 1 * GIB)
+    assert replace(FULL, device_free_bytes=-1).lacking_bytes == -1
+    assert replace(FULL, device_free_bytes=3 * GIB).lacking_bytes == 0
 
 
 def in_pieces(**fields) -> Recording:
@@ -114,8 +131,8 @@ def test_what_the_driver_had_is_found_by_its_time_where_another_thread_was_quick
     late = Marks.of(kind=[MarkKind.OOM], event=[13], time_ns=[11_000], value=[10 * MIB])
     other = Marks.of(kind=[MarkKind.OOM], event=[13], time_ns=[9_000], value=[10 * MIB])
 
-    assert oom(in_pieces(marks=late)).device_free.tolist() == [10 * MIB]
-    assert oom(in_pieces(marks=other)).device_free.tolist() == [-1]
+    assert oom(in_pieces(marks=late)).device_free_bytes.tolist() == [10 * MIB]
+    assert oom(in_pieces(marks=other)).device_free_bytes.tolist() == [-1]
 
 
 def counted(process: list[int], device: list[int]) -> Counters:
@@ -151,7 +168,7 @@ def test_a_sample_soon_after_the_failure_says_what_this_process_holds_not_what_o
 
     (room,) = oom(in_pieces(counters=late)).rooms
 
-    assert (room.own_outside, room.others) == (own, others)
+    assert (room.own_outside_bytes, room.others_bytes) == (own, others)
 
 
 def test_what_the_driver_keeps_for_itself_is_of_no_process():
@@ -161,7 +178,7 @@ def test_what_the_driver_keeps_for_itself_is_of_no_process():
 
     (room,) = oom(in_pieces(counters=counters)).rooms
 
-    assert (room.capacity, room.outside) == (200 * MIB, 90 * MIB)
+    assert (room.capacity_bytes, room.outside_bytes) == (200 * MIB, 90 * MIB)
 
 
 def test_of_a_full_device_it_is_said_what_was_in_use_and_from_which_line():
@@ -250,7 +267,7 @@ def test_free_bytes_of_the_other_size_class_are_not_attributed_to_other_streams(
     (finding,) = ANALYSIS.findings(oom(made))
 
     free = 20 * (held - held // 8)
-    assert (room.free_here, room.free_other_streams, room.free_other_sizes) == (0, 0, free)
+    assert (room.free_here_bytes, room.free_other_streams_bytes, room.free_other_sizes_bytes) == (0, 0, free)
     assert finding.cause == "size_class"
     assert f"were free in segments that serve only {other}" in finding.claim
 
@@ -271,11 +288,16 @@ def test_blocks_that_wait_for_a_stream_serve_no_request_yet():
 
     (room,) = oom(made).rooms
 
-    assert (room.free_other_streams, room.free_other_sizes) == (100 * MIB, 0)
+    assert (room.free_other_streams_bytes, room.free_other_sizes_bytes) == (100 * MIB, 0)
     assert ANALYSIS.findings(oom(made))[0].cause == "other_stream"
 
 
-LIMITED = {"device_free": 30 * GIB, "limit": 10 * GIB, "reserved": 9 * GIB, "allocated": 9 * GIB}
+LIMITED = {
+    "device_free_bytes": 30 * GIB,
+    "limit_bytes": 10 * GIB,
+    "reserved_bytes": 9 * GIB,
+    "allocated_bytes": 9 * GIB,
+}
 """9 GiB are reserved of the 10 that the process may reserve; 2 GiB more were requested, the driver had 30."""
 
 
@@ -283,13 +305,13 @@ LIMITED = {"device_free": 30 * GIB, "limit": 10 * GIB, "reserved": 9 * GIB, "all
     ("known", "expected"),
     [
         ({}, Cause.LIMIT),
-        ({"free_here": 2 * GIB, "allocated": 7 * GIB}, Cause.FRAGMENTATION),
-        ({"free_here": 1 * GIB - 1}, Cause.LIMIT),
-        ({"free_private": 2 * GIB}, Cause.PRIVATE_POOL),
-        ({"leaked": 5 * GIB}, Cause.LEAK),
+        ({"free_here_bytes": 2 * GIB, "allocated_bytes": 7 * GIB}, Cause.FRAGMENTATION),
+        ({"free_here_bytes": 1 * GIB - 1}, Cause.LIMIT),
+        ({"free_private_bytes": 2 * GIB}, Cause.PRIVATE_POOL),
+        ({"leaked_bytes": 5 * GIB}, Cause.LEAK),
         # The driver had enough: what others hold made no difference.
-        ({"others": 20 * GIB}, Cause.LIMIT),
-        ({"own_outside_growth": 5 * GIB}, Cause.LIMIT),
+        ({"others_bytes": 20 * GIB}, Cause.LIMIT),
+        ({"own_outside_growth_bytes": 5 * GIB}, Cause.LIMIT),
     ],
 )
 def test_below_the_limit_of_the_process_the_cause_is_what_would_have_made_room_there(known, expected):
@@ -315,4 +337,4 @@ def test_the_context_of_the_process_itself_is_no_growth():
 
     (room,) = oom(in_pieces(counters=first)).rooms
 
-    assert (room.own_outside, room.own_outside_growth) == (60 * MIB, 0)
+    assert (room.own_outside_bytes, room.own_outside_growth_bytes) == (60 * MIB, 0)

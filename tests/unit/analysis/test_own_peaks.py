@@ -92,6 +92,6 @@ def test_an_own_peak_is_the_most_of_all_instants_of_the_window(play, ops, n_befo
         assert {name: own for name, (_, own) in found.by_name.items()} == {
             name: max(totals.get(name, 0) for totals in at_each) for name in names
         }
-        for group, own, instant in zip(found.group, found.own_peak, found.own_instant, strict=True):
+        for group, own, instant in zip(found.group, found.own_peak_bytes, found.own_instant, strict=True):
             held = [totals.get(found.names[group], 0) for totals in at_each]
             assert held.index(own) == instant - start

@@ -37,10 +37,10 @@ def test_the_end_is_that_of_the_snapshot(path):
     for recording, totals in recordings(path):
         blocks = recording.final.blocks
         active = blocks.state != BlockState.INACTIVE
-        assert totals.requested[-1] == blocks.requested_size[active].sum()
-        assert totals.allocated[-1] == blocks.size[blocks.state == BlockState.ALLOCATED].sum()
-        assert totals.active[-1] == blocks.size[active].sum()
-        assert totals.reserved[-1] == recording.final.segments.size.sum()
+        assert totals.requested_bytes[-1] == blocks.requested_size[active].sum()
+        assert totals.allocated_bytes[-1] == blocks.size[blocks.state == BlockState.ALLOCATED].sum()
+        assert totals.active_bytes[-1] == blocks.size[active].sum()
+        assert totals.reserved_bytes[-1] == recording.final.segments.size.sum()
 
 
 @each_file
@@ -54,18 +54,18 @@ def test_no_quantity_exceeds_the_one_that_contains_it(path):
     if SCRAMBLED in path.name:
         pytest.skip("scrambled")
     for _, totals in recordings(path):
-        assert (totals.requested <= totals.active).all()
-        assert (totals.allocated <= totals.active).all()
-        assert (totals.active <= totals.reserved).all()
+        assert (totals.requested_bytes <= totals.active_bytes).all()
+        assert (totals.allocated_bytes <= totals.active_bytes).all()
+        assert (totals.active_bytes <= totals.reserved_bytes).all()
 
 
 @each_file
 def test_what_is_live_at_the_peak_is_what_is_allocated(path):
     for recording, totals in recordings(path):
         found, at = lifetimes(recording), peak(recording).allocated.instant
-        assert found.block_size[live_rows(found, at)].sum() == totals.allocated[at]
-        assert by_stack(recording).total_bytes == totals.allocated[at]
-        assert categories(recording).n_bytes.sum() == totals.allocated[at]
+        assert found.block_size[live_rows(found, at)].sum() == totals.allocated_bytes[at]
+        assert by_stack(recording).total_bytes == totals.allocated_bytes[at]
+        assert categories(recording).n_bytes.sum() == totals.allocated_bytes[at]
 
 
 @each_file
@@ -73,9 +73,9 @@ def test_lives_sum_up_to_the_totals_at_random_instants(path):
     for recording, totals in recordings(path):
         found = lifetimes(recording)
         for at in np.random.default_rng(1).integers(0, len(totals), 20).tolist():
-            assert found.block_size[found.allocated_at(at)].sum() == totals.allocated[at]
-            assert found.block_size[found.active_at(at)].sum() == totals.active[at]
-            assert found.size[found.active_at(at)].sum() == totals.requested[at]
+            assert found.block_size[found.allocated_at(at)].sum() == totals.allocated_bytes[at]
+            assert found.block_size[found.active_at(at)].sum() == totals.active_bytes[at]
+            assert found.size[found.active_at(at)].sum() == totals.requested_bytes[at]
 
 
 @each_file
@@ -86,9 +86,9 @@ def test_the_identity_holds_at_random_instants(path):
         for at in {0, len(totals) - 1, *np.random.default_rng(2).integers(0, len(totals), 3).tolist()}:
             found = identity(recording, at)
             assert min(found.parts.values()) >= 0
-            assert found.reserved == totals.reserved[at]
-            assert found.requested + found.rounding == totals.allocated[at]
-            assert found.pending == totals.active[at] - totals.allocated[at]
+            assert found.reserved_bytes == totals.reserved_bytes[at]
+            assert found.requested_bytes + found.rounding_bytes == totals.allocated_bytes[at]
+            assert found.pending_bytes == totals.active_bytes[at] - totals.allocated_bytes[at]
 
 
 @each_file
@@ -97,6 +97,6 @@ def test_the_tree_holds_the_peak(path):
         for folded in (True, False):
             whole = tree(recording, folded=folded)
             few = prune(whole)
-            assert whole.total_bytes[0] == few.total_bytes[0] == totals.allocated.max()
-            assert few.self_bytes.sum() == whole.self_bytes.sum() == totals.allocated.max()
+            assert whole.total_bytes[0] == few.total_bytes[0] == totals.allocated_bytes.max()
+            assert few.self_bytes.sum() == whole.self_bytes.sum() == totals.allocated_bytes.max()
             assert len(few) <= 250

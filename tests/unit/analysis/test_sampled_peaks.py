@@ -23,15 +23,15 @@ def recording(allocated, tops, bounds):
 def test_where_torchs_peak_rose_the_peak_is_exact_though_no_sample_met_it():
     found = sampled_peaks(recording([5, 6, 5, 5, 5], [5, 50, 50, 50, 50], [(0, 20), (20, 40)])).per_step
 
-    assert found.allocated.tolist() == [50, 5]
+    assert found.allocated_bytes.tolist() == [50, 5]
     assert found.is_exact.tolist() == [True, False]
-    assert found.at_most.tolist() == [50, 50]
+    assert found.at_most_bytes.tolist() == [50, 50]
 
 
 def test_a_sample_that_meets_torchs_peak_is_the_peak():
     found = sampled_peaks(recording([5, 50, 5, 50, 5], [5, 50, 50, 50, 50], [(20, 40)])).per_step
 
-    assert found.allocated.tolist() == [50]
+    assert found.allocated_bytes.tolist() == [50]
     assert found.is_exact.tolist() == [True]
 
 
@@ -39,32 +39,32 @@ def test_once_the_program_resets_torchs_peak_all_is_at_least():
     found = sampled_peaks(recording([5, 6, 5, 5, 5], [5, 50, 50, 8, 8], [(0, 20), (20, 40)]))
 
     assert found.is_reset
-    assert found.per_step.allocated.tolist() == [50, 5]
+    assert found.per_step.allocated_bytes.tolist() == [50, 5]
     assert found.per_step.is_exact.tolist() == [False, False]
-    assert found.per_step.at_most.tolist() == [-1, -1]
+    assert found.per_step.at_most_bytes.tolist() == [-1, -1]
 
 
 def test_a_step_whose_ends_were_not_sampled_proves_nothing():
     found = sampled_peaks(recording([5, 6, 5, 5], [5, 50, 50, 50], [(5, 25)])).per_step
 
-    assert found.allocated.tolist() == [6]
+    assert found.allocated_bytes.tolist() == [6]
     assert found.is_exact.tolist() == [False]
 
 
 def test_a_step_without_a_sample_is_unknown():
     found = sampled_peaks(recording([5, 6], [5, 6], [(2, 4), (50, 60)])).per_step
 
-    assert found.allocated.tolist() == [-1, -1]
+    assert found.allocated_bytes.tolist() == [-1, -1]
     assert found.n_samples.tolist() == [0, 0]
 
 
 def test_the_whole_recording_has_torchs_peak_where_it_rose():
     found = sampled_peaks(recording([5, 6, 5], [5, 50, 50], [(0, 20)]))
 
-    assert (found.allocated, found.reserved, found.is_exact) == (50, 100, True)
+    assert (found.allocated_bytes, found.reserved_bytes, found.is_exact) == (50, 100, True)
 
 
 def test_without_samples_of_torch_nothing_is_claimed():
     found = sampled_peaks(Recording())
 
-    assert (found.allocated, len(found.per_step)) == (-1, 0)
+    assert (found.allocated_bytes, len(found.per_step)) == (-1, 0)

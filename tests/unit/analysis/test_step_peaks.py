@@ -23,7 +23,7 @@ def test_the_level_on_entry_counts(recording):
         steps=Steps.of(index=[0, 1], start_event=[0, 1], end_event=[1, 3]),
     )
 
-    assert step_peaks(history).per_step.allocated.tolist() == [2048, 2048]
+    assert step_peaks(history).per_step.allocated_bytes.tolist() == [2048, 2048]
 
 
 def test_each_quantity_has_its_own_peak(recording):
@@ -34,7 +34,12 @@ def test_each_quantity_has_its_own_peak(recording):
 
     found = step_peaks(history).per_step
 
-    assert (found.requested[0], found.allocated[0], found.active[0], found.reserved[0]) == (
+    assert (
+        found.requested_bytes[0],
+        found.allocated_bytes[0],
+        found.active_bytes[0],
+        found.reserved_bytes[0],
+    ) == (
         1112,
         1024,
         1536,
@@ -53,7 +58,7 @@ def test_phases_of_a_step_that_come_twice_are_one_row(recording):
 
     assert found.phase.tolist() == [F, B]
     assert found.step.tolist() == [0, 0]
-    assert found.allocated.tolist() == [1024, 512]
+    assert found.allocated_bytes.tolist() == [1024, 512]
     assert (found.start_event.tolist(), found.end_event.tolist()) == ([0, 1], [4, 2])
 
 
@@ -67,7 +72,7 @@ def test_what_a_step_did_outside_of_phases_is_other(recording):
     found = step_peaks(history).per_phase
 
     assert found.phase.tolist() == [O, F]
-    assert found.allocated.tolist() == [1536, 1024]
+    assert found.allocated_bytes.tolist() == [1536, 1024]
 
 
 def test_nothing_has_no_rows():
@@ -82,8 +87,8 @@ def test_marks_ahead_of_the_events_are_cut(recording):
 
     found = step_peaks(history)
 
-    assert found.per_step.allocated.tolist() == [512]
-    assert found.per_phase.allocated.tolist() == [512, 512]
+    assert found.per_step.allocated_bytes.tolist() == [512]
+    assert found.per_phase.allocated_bytes.tolist() == [512, 512]
 
 
 @given(OPS, st.lists(st.integers(0, 60), min_size=2, max_size=6))
@@ -97,4 +102,9 @@ def test_steps_are_as_high_as_the_books_say(play, ops, cuts):
 
     for row, (start, end) in enumerate(pairwise(edges)):
         most = tuple(map(max, zip(*played.totals[start : end + 1], strict=True)))
-        assert (found.requested[row], found.allocated[row], found.active[row], found.reserved[row]) == most
+        assert (
+            found.requested_bytes[row],
+            found.allocated_bytes[row],
+            found.active_bytes[row],
+            found.reserved_bytes[row],
+        ) == most

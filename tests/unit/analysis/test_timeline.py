@@ -20,10 +20,10 @@ def test_the_totals_by_hand(recording):
         recording((Action.SEGMENT_ALLOC, 0, 2048), (A, 0, 700), (A, 1024, 1), (R, 0, 700), (C, 0, 700))
     )
 
-    assert totals.requested.tolist() == [0, 0, 700, 701, 701, 1]
-    assert totals.allocated.tolist() == [0, 0, 1024, 1536, 512, 512]
-    assert totals.active.tolist() == [0, 0, 1024, 1536, 1536, 512]
-    assert totals.reserved.tolist() == [0, 2048, 2048, 2048, 2048, 2048]
+    assert totals.requested_bytes.tolist() == [0, 0, 700, 701, 701, 1]
+    assert totals.allocated_bytes.tolist() == [0, 0, 1024, 1536, 512, 512]
+    assert totals.active_bytes.tolist() == [0, 0, 1024, 1536, 1536, 512]
+    assert totals.reserved_bytes.tolist() == [0, 2048, 2048, 2048, 2048, 2048]
     assert totals.time_ns.tolist() == [1000, 1000, 2000, 3000, 4000, 5000]
 
 
@@ -38,21 +38,21 @@ def test_an_expandable_segment_grows_and_shrinks(recording):
         recording((Action.SEGMENT_MAP, 0, 20), (Action.SEGMENT_MAP, 20, 20), (Action.SEGMENT_UNMAP, 0, 20))
     )
 
-    assert totals.reserved.tolist() == [0, 20, 40, 20]
+    assert totals.reserved_bytes.tolist() == [0, 20, 40, 20]
 
 
 def test_a_failed_allocation_and_a_snapshot_move_nothing(recording):
     totals = timeline(recording((A, 0, 512), (O, 0, 10**12), (Action.SNAPSHOT, 0, 512)))
 
-    assert totals.allocated.tolist() == [0, 512, 512, 512]
-    assert totals.reserved.tolist() == [0, 0, 0, 0]
+    assert totals.allocated_bytes.tolist() == [0, 512, 512, 512]
+    assert totals.reserved_bytes.tolist() == [0, 0, 0, 0]
 
 
 def test_a_completion_without_its_request_frees_the_memory_itself(recording):
     totals = timeline(recording((A, 0, 512), (C, 0, 512), (A, 0, 512), (R, 0, 512), (C, 0, 512)))
 
-    assert totals.allocated.tolist() == [0, 512, 0, 512, 0, 0]
-    assert totals.active.tolist() == [0, 512, 0, 512, 512, 0]
+    assert totals.allocated_bytes.tolist() == [0, 512, 0, 512, 0, 0]
+    assert totals.active_bytes.tolist() == [0, 512, 0, 512, 512, 0]
 
 
 def test_a_block_that_was_pending_at_the_start_is_not_freed_twice(recording):
@@ -68,9 +68,9 @@ def test_a_block_that_was_pending_at_the_start_is_not_freed_twice(recording):
 
     totals = timeline(recording((C, 0, 500), (C, 512, 400), initial=initial))
 
-    assert totals.allocated.tolist() == [512, 512, 0]
-    assert totals.active.tolist() == [1024, 512, 0]
-    assert totals.requested.tolist() == [900, 400, 0]
+    assert totals.allocated_bytes.tolist() == [512, 512, 0]
+    assert totals.active_bytes.tolist() == [1024, 512, 0]
+    assert totals.requested_bytes.tolist() == [900, 400, 0]
 
 
 @given(OPS, st.integers(0, 40))
@@ -78,7 +78,13 @@ def test_the_totals_are_those_of_the_books(play, ops, n_before):
     played = play(ops, n_before)
     totals = timeline(played.recording)
 
-    got = zip(totals.requested, totals.allocated, totals.active, totals.reserved, strict=True)
+    got = zip(
+        totals.requested_bytes,
+        totals.allocated_bytes,
+        totals.active_bytes,
+        totals.reserved_bytes,
+        strict=True,
+    )
     assert [tuple(map(int, row)) for row in got] == played.totals
 
 
@@ -98,7 +104,7 @@ def test_the_first_peak_is_found_without_the_whole_timeline(play, stretch, ops, 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(allocator_levels, "_STRETCH", stretch)
-        assert instant_of(recording, None) == timeline(recording).allocated.argmax()
+        assert instant_of(recording, None) == timeline(recording).allocated_bytes.argmax()
 
 
 def test_completions_without_requests_are_found_among_many_blocks(recording):
@@ -108,6 +114,6 @@ def test_completions_without_requests_are_found_among_many_blocks(recording):
         rows += [(R, 512 * k, 512), (C, 512 * (k + 1), 512), (C, 512 * k, 512), (A, 512 * (k + 1), 512)]
     totals = timeline(recording(*rows))
 
-    assert totals.allocated[-1] == totals.active[-1] == 512 * 200
-    assert totals.allocated[300:305].tolist() == [512 * n for n in (300, 299, 298, 298, 299)]
-    assert totals.active[300:305].tolist() == [512 * n for n in (300, 300, 299, 298, 299)]
+    assert totals.allocated_bytes[-1] == totals.active_bytes[-1] == 512 * 200
+    assert totals.allocated_bytes[300:305].tolist() == [512 * n for n in (300, 299, 298, 298, 299)]
+    assert totals.active_bytes[300:305].tolist() == [512 * n for n in (300, 300, 299, 298, 299)]

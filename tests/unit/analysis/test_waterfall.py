@@ -157,16 +157,16 @@ def test_with_events_each_sample_finds_its_instant_or_says_that_there_is_none():
     found = waterfall(with_events())
 
     assert found.instant.tolist() == [0, 1, 1, 2, 2, -1]
-    assert found.pending.tolist()[:5] == [0, 0, 0, 4 * MIB, 4 * MIB]
-    assert found.releasable.tolist()[:2] == [20 * MIB, 0]
-    assert found.inactive_split.tolist()[1] == 16 * MIB
+    assert found.pending_bytes.tolist()[:5] == [0, 0, 0, 4 * MIB, 4 * MIB]
+    assert found.releasable_bytes.tolist()[:2] == [20 * MIB, 0]
+    assert found.inactive_split_bytes.tolist()[1] == 16 * MIB
 
 
 def test_free_bytes_of_private_pools_are_a_part_of_their_own():
     found = waterfall(with_events(pool=1))
 
-    assert found.private_pools.tolist()[:2] == [20 * MIB, 16 * MIB]
-    assert found.inactive_split.tolist()[:2] == found.releasable.tolist()[:2] == [0, 0]
+    assert found.private_pools_bytes.tolist()[:2] == [20 * MIB, 16 * MIB]
+    assert found.inactive_split_bytes.tolist()[:2] == found.releasable_bytes.tolist()[:2] == [0, 0]
 
 
 def test_growth_outside_of_torch_is_told_with_its_moment_and_apart_from_growth_inside():

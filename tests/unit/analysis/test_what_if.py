@@ -186,7 +186,7 @@ def test_under_its_own_settings_a_genuine_history_needs_what_it_needed(name):
 
     outcome = what_if(recording)
 
-    assert outcome.peak_reserved_bytes == recording.timeline().reserved.max()
+    assert outcome.peak_reserved_bytes == recording.timeline().reserved_bytes.max()
     assert outcome.n_segments == recording.fragmentation().churn.n_made
 
 

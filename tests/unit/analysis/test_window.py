@@ -39,7 +39,9 @@ def test_levels_within_are_those_of_the_whole(recording: Recording) -> None:
     for start, end in places(len(recording.trace)):
         levels = recording.window(start_event=start, end_event=end).timeline()
         for name in ("requested", "allocated", "active", "reserved"):
-            assert np.array_equal(getattr(levels, name), getattr(whole, name)[start : end + 1]), (start, name)
+            assert np.array_equal(
+                getattr(levels, f"{name}_bytes"), getattr(whole, f"{name}_bytes")[start : end + 1]
+            ), (start, name)
 
 
 def test_it_begins_and_ends_with_the_exact_state(recording: Recording) -> None:
@@ -69,7 +71,7 @@ def test_a_window_of_a_window_is_a_window(recording: Recording) -> None:
     inner = recording.window(start_event=1500, end_event=3500).window(start_event=700, end_event=1200)
     direct = recording.window(start_event=2200, end_event=2700)
 
-    assert np.array_equal(inner.timeline().reserved, direct.timeline().reserved)
+    assert np.array_equal(inner.timeline().reserved_bytes, direct.timeline().reserved_bytes)
     assert np.array_equal(inner.initial.blocks.address, direct.initial.blocks.address)
 
 

@@ -57,7 +57,7 @@ def test_the_allocator_does_what_was_said(ops, size, settings):
         BlockSource.NEW_SEGMENT: actions == [Action.SEGMENT_ALLOC, Action.ALLOC],
         BlockSource.AFTER_RELEASE: Action.SEGMENT_FREE in actions,
     }[said.origin]
-    assert said.from_driver == sum(row[2] for row in told if row[0] == Action.SEGMENT_ALLOC)
+    assert said.from_driver_bytes == sum(row[2] for row in told if row[0] == Action.SEGMENT_ALLOC)
     assert said.address == (address if said.origin is BlockSource.BLOCK else None)
 
 
@@ -70,7 +70,7 @@ def test_what_is_releasable_is_what_empty_cache_gives_back(ops):
 
         allocator.empty_cache()
 
-        assert said.releasable == before - allocator.reserved_bytes
+        assert said.releasable_bytes == before - allocator.reserved_bytes
 
 
 @given(OPS, SIZES)
@@ -81,7 +81,7 @@ def test_an_expandable_segment_grows_by_what_is_missing(ops, size):
 
     allocator.malloc(size)
 
-    assert said.from_driver == sum(row[2] for row in told if row[0] == Action.SEGMENT_MAP)
+    assert said.from_driver_bytes == sum(row[2] for row in told if row[0] == Action.SEGMENT_MAP)
 
 
 def test_what_a_private_pool_keeps_is_not_given_back():
@@ -91,7 +91,11 @@ def test_what_a_private_pool_keeps_is_not_given_back():
 
     said = fit_of(allocator.snapshot(0, 0), 30 * MIB, Settings(), (0, 0), 50 * MIB)
 
-    assert (said.origin, said.releasable, said.reserved) == (BlockSource.AFTER_RELEASE, 20 * MIB, 40 * MIB)
+    assert (said.origin, said.releasable_bytes, said.reserved_bytes) == (
+        BlockSource.AFTER_RELEASE,
+        20 * MIB,
+        40 * MIB,
+    )
     assert fit_of(allocator.snapshot(0, 0), 31 * MIB, Settings(), (0, 0), 50 * MIB).fits is False
 
 
@@ -104,7 +108,7 @@ def test_segments_that_can_grow_do_so_where_no_settings_were_exported():
     said = would_fit(recording, 30 * MIB, instant=0)
 
     assert address
-    assert (said.origin, said.from_driver) == (BlockSource.NEW_SEGMENT, 20 * MIB)
+    assert (said.origin, said.from_driver_bytes) == (BlockSource.NEW_SEGMENT, 20 * MIB)
 
 
 def test_an_unknown_capacity_is_not_guessed(recording):
@@ -113,7 +117,7 @@ def test_an_unknown_capacity_is_not_guessed(recording):
     found = would_fit(made, 30 * MIB, instant=2)
     known = would_fit(replace(made, device=Device(total_bytes=40 * MIB)), 30 * MIB, instant=2)
 
-    assert (found.fits, found.origin, found.from_driver) == (None, BlockSource.UNKNOWN, 30 * MIB)
+    assert (found.fits, found.origin, found.from_driver_bytes) == (None, BlockSource.UNKNOWN, 30 * MIB)
     assert (known.fits, known.origin) == (True, BlockSource.NEW_SEGMENT)
 
 

@@ -58,7 +58,7 @@ def run_on_cuda(forks, tmp_path):
 
 def ends(timeline, instant=-1):
     return {
-        name: int(getattr(timeline, name)[instant])
+        name: int(getattr(timeline, f"{name}_bytes")[instant])
         for name in ("requested", "allocated", "active", "reserved")
     }
 
@@ -319,7 +319,7 @@ def test_every_device_that_is_used_is_recorded(run_on_cuda, tmp_path):
     assert [recording.device.index for recording in recordings] == [0, 1]
     assert [ends(recording.timeline()) for recording in recordings] == [first, second]
     assert one.device.name
-    assert one.timeline().allocated[here] > 4_000_000 > second["allocated"]
+    assert one.timeline().allocated_bytes[here] > 4_000_000 > second["allocated"]
 
 
 def test_running_out_of_memory_is_on_disk_before_the_program_hears_of_it(run_on_cuda, tmp_path):

@@ -44,7 +44,7 @@ def check(said, recording):
     assert said["caught"] > 0
     assert said["swallowed"] == 0
     notes = {note.code for note in recording.notes}
-    assert int(recording.timeline().requested[-1]) == said["in_use"] or notes & INEXACT
+    assert int(recording.timeline().requested_bytes[-1]) == said["in_use"] or notes & INEXACT
 
 
 @pytest.mark.slow

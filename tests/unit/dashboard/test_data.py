@@ -69,7 +69,7 @@ def test_growth_makes_a_new_version_and_new_answers(tmp_path: Path, open_program
     program.step()
 
     assert data.refresh(name) == 1
-    assert len(totals(data, data.view(Address(run=name))).allocated) > len(before.allocated)
+    assert len(totals(data, data.view(Address(run=name))).allocated_bytes) > len(before.allocated_bytes)
 
 
 def test_a_deleted_run_is_gone_and_not_a_crash(data: Data, tmp_path: Path) -> None:
@@ -101,13 +101,13 @@ def test_few_runs_are_kept_open(run_at: Any, tmp_path: Path) -> None:
 
 
 def test_the_holders_of_an_instant_sum_up_to_what_was_allocated(data: Data, view: Any) -> None:
-    known = totals(data, view).allocated
+    known = totals(data, view).allocated_bytes
     for at in range(len(known)):
         assert held(data, view, at).total_bytes == known[at]
 
 
 def test_steps_are_walked_by_their_peaks(data: Data, view: Any) -> None:
-    known = totals(data, view).allocated
+    known = totals(data, view).allocated_bytes
     first = neighbor(data, view, 0, 1)
     second = neighbor(data, view, first, 1)
 
@@ -119,7 +119,7 @@ def test_steps_are_walked_by_their_peaks(data: Data, view: Any) -> None:
 
 @pytest.mark.parametrize("at", [None, -1, 10**12])
 def test_an_instant_that_is_not_there_is_the_peak(data: Data, view: Any, at: int | None) -> None:
-    assert clamp(data, view, at) == totals(data, view).allocated.argmax()
+    assert clamp(data, view, at) == totals(data, view).allocated_bytes.argmax()
 
 
 def test_a_line_of_the_list_says_the_essential(data: Data) -> None:

@@ -78,8 +78,8 @@ def test_the_largest_free_block_is_drawn_for_each_kind_of_memory(grown: tuple[Da
 
     assert kind.name == "large blocks"
     # Of 512 MiB the weights take 20, in the second stretch of 20: what is behind them is the largest.
-    assert found.free[last].tolist() == [492 * MIB]
-    assert found.largest[last].tolist() == [472 * MIB]
+    assert found.free_bytes[last].tolist() == [492 * MIB]
+    assert found.largest_bytes[last].tolist() == [472 * MIB]
 
 
 def test_the_room_says_up_to_when_the_driver_was_asked(grown: tuple[Data, View]) -> None:

@@ -70,7 +70,7 @@ def test_levels_times_and_the_fullest_instants_are_those_of_the_whole(random_run
         for name, column in truth.columns():
             assert np.array_equal(getattr(found, name), column), name
         for name in ("allocated", "reserved"):
-            assert growing.fullest(now, name) == getattr(truth, name).argmax()
+            assert growing.fullest(now, name) == getattr(truth, f"{name}_bytes").argmax()
 
 
 @pytest.mark.parametrize("axis", [TIME, EVENTS])
@@ -103,8 +103,8 @@ def test_who_is_a_version_behind_sees_what_there_was(random_run: Recording) -> N
     growing = LiveRecording(older)
     growing.totals(newest)
 
-    assert np.array_equal(growing.totals(older).allocated, older.timeline().allocated)
-    assert growing.fullest(older, "allocated") == older.timeline().allocated.argmax()
+    assert np.array_equal(growing.totals(older).allocated_bytes, older.timeline().allocated_bytes)
+    assert growing.fullest(older, "allocated") == older.timeline().allocated_bytes.argmax()
     assert np.array_equal(growing.retries(older), retry_events(older))
 
 
@@ -119,7 +119,7 @@ def test_events_that_a_cap_took_make_it_begin_anew(random_run: Recording) -> Non
         past=replace(random_run.past, n_events=1000),
     )
 
-    assert np.array_equal(growing.totals(later).allocated, later.timeline().allocated)
+    assert np.array_equal(growing.totals(later).allocated_bytes, later.timeline().allocated_bytes)
 
 
 def test_levels_go_on_where_events_are_missing(random_run: Recording) -> None:
@@ -127,7 +127,7 @@ def test_levels_go_on_where_events_are_missing(random_run: Recording) -> None:
     holes = replace(random_run, trace=random_run.trace.rows(kept))
     growing = LiveRecording(next(versions(holes)))
     for now in versions(holes):
-        for quantity in ("requested", "allocated", "active", "reserved"):
+        for quantity in ("requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes"):
             found, truth = growing.totals(now), now.timeline()
             assert np.array_equal(getattr(found, quantity), getattr(truth, quantity))
 

@@ -34,7 +34,7 @@ def shown(name: str, data: Data, view: View, **address: Any) -> str:
 
 def test_every_step_has_its_exact_peak(capped: tuple[Data, View]) -> None:
     found = steps_with_past(*capped)
-    peaks = found.found.per_step.allocated.tolist()
+    peaks = found.found.per_step.allocated_bytes.tolist()
 
     assert 8 < found.n_thinned < 120
     assert found.index.tolist() == list(range(120))

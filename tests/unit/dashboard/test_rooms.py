@@ -149,9 +149,9 @@ def test_the_areas_of_the_device_sum_up_to_what_is_used() -> None:
     found = data.ask(data.view(Address(run=next(iter(data.paths())))), "waterfall")
     total = sum(stacked(found).values())
 
-    known = found.used >= 0
+    known = found.used_bytes >= 0
     assert known.any()
-    assert np.abs(total - found.used)[known].max() <= 16 * MIB
+    assert np.abs(total - found.used_bytes)[known].max() <= 16 * MIB
 
 
 def test_a_device_that_nobody_sampled_is_explained(data: Data) -> None:

@@ -17,7 +17,7 @@ def values(packed: dict[str, str]) -> list[float]:
 
 def test_the_stack_adds_up_at_every_instant(view: Any) -> None:
     found, known = view.recording.lifetimes(), view.recording.categories()
-    total = view.recording.timeline().allocated
+    total = view.recording.timeline().allocated_bytes
     for start, end in ((0, len(total) - 1), (10, 30), (7, 7)):
         levels = figures.by_category(found, known.assigned.category, start, end)
 
@@ -35,7 +35,7 @@ def test_an_instants_categories_are_those_of_the_analysis(view: Any) -> None:
 @pytest.mark.parametrize("n_steps", [3, 5000])
 def test_the_highest_step_is_drawn_however_many_there_are(n_steps: int) -> None:
     heights = np.random.default_rng(0).integers(1 << 20, 1 << 30, n_steps)
-    found = StepPeaks(IntervalPeaks.of(allocated=heights))
+    found = StepPeaks(IntervalPeaks.of(allocated_bytes=heights))
     drawn = figures.peaks(found, np.arange(n_steps), int(heights.argmax()))
     whole = next(trace for trace in drawn["data"] if trace["uid"] == "allocated")
 
@@ -50,6 +50,6 @@ def test_every_category_has_its_place_in_the_stack() -> None:
 
 
 def test_one_step_is_drawn_without_steps_that_do_not_exist() -> None:
-    drawn = figures.peaks(StepPeaks(IntervalPeaks.of(allocated=[5])), np.array([3]), 0)
+    drawn = figures.peaks(StepPeaks(IntervalPeaks.of(allocated_bytes=[5])), np.array([3]), 0)
 
     assert drawn["layout"]["xaxis"]["range"] == [2.5, 3.5]

@@ -86,9 +86,9 @@ def test_totals_are_those_of_the_trace_and_memory_from_before_is_counted(tmp_pat
     recording = only(run)
     totals, peak = recording.timeline(), recording.peak()
 
-    assert (run.name, totals.allocated[0], totals.reserved[0]) == ("job", 300, 2048)
+    assert (run.name, totals.allocated_bytes[0], totals.reserved_bytes[0]) == ("job", 300, 2048)
     assert (peak.allocated.n_bytes, peak.reserved.n_bytes) == (4708, 8192)
-    assert (totals.allocated[-1], totals.reserved[-1]) == (612, 4096)
+    assert (totals.allocated_bytes[-1], totals.reserved_bytes[-1]) == (612, 4096)
     assert recording.trace.time_ns[[0, -1]].tolist() == [base + 1500, base + 6000]
     assert run.started_ns == base + 1500
     assert {"starts_late", "no_layout", "no_stacks"} <= codes(recording)
@@ -135,9 +135,9 @@ def test_traces_without_addresses_pair_by_size_and_say_so(tmp_path):
     moves = [100, 200, -100, 100, -300, -200]  # the 300 were there before
     recording = only(opened(tmp_path, [old_event(at, n) for at, n in enumerate(moves)]))
 
-    assert recording.timeline().allocated[0] == 300
+    assert recording.timeline().allocated_bytes[0] == 300
     assert recording.peak().allocated.n_bytes == 700 - 100
-    assert recording.timeline().allocated[-1] == 100
+    assert recording.timeline().allocated_bytes[-1] == 100
     assert (recording.lifetimes().free_event >= 0).sum() == 3
     assert "no_totals" in codes(recording)
 
@@ -162,7 +162,7 @@ def test_steps_and_optimizers_of_the_profiler_are_steps_and_phases(tmp_path):
     action = recording.trace.action.tolist()
 
     assert len(recording.steps) == 2
-    assert recording.step_peaks().per_step.allocated.tolist() == [1836, 4708]
+    assert recording.step_peaks().per_step.allocated_bytes.tolist() == [1836, 4708]
     assert [Phase(p) for p in recording.phases.phase.tolist()] == [Phase.OPTIMIZER]
     start, end = recording.phases.start_event[0], recording.phases.end_event[0]
     assert [Action(a) for a in action[start:end]] == [Action.SEGMENT_MAP, Action.ALLOC]
@@ -196,9 +196,9 @@ def test_any_history_gives_back_its_totals(tmp_path_factory, moves, before):
     totals = recording.timeline()
     after = np.flatnonzero(np.isin(recording.trace.action, (Action.ALLOC, Action.FREE_REQUESTED))) + 1
 
-    assert totals.allocated[0] == before
-    assert totals.allocated[after].tolist() == levels[1:]
-    assert totals.reserved[after].tolist() == reserves
+    assert totals.allocated_bytes[0] == before
+    assert totals.allocated_bytes[after].tolist() == levels[1:]
+    assert totals.reserved_bytes[after].tolist() == reserves
     assert recording.peak().reserved.n_bytes == max(reserves)
     assert recording.by_stack(instant=len(recording.trace)).total_bytes == total
 
@@ -267,8 +267,8 @@ def test_a_real_trace_is_at_each_event_where_the_event_says():
     totals = recording.timeline()
     after = np.flatnonzero(np.isin(recording.trace.action, (Action.ALLOC, Action.FREE_REQUESTED))) + 1
 
-    assert totals.allocated[after].tolist() == [args["Total Allocated"] for args in gpu]
-    assert totals.reserved[after].tolist() == [args["Total Reserved"] for args in gpu]
+    assert totals.allocated_bytes[after].tolist() == [args["Total Allocated"] for args in gpu]
+    assert totals.reserved_bytes[after].tolist() == [args["Total Reserved"] for args in gpu]
     assert recording.device.name == "NVIDIA A100-PCIE-40GB"
     assert [note.code for note in load(SAMPLE).notes] == ["cpu_left_out"]
 
@@ -282,7 +282,7 @@ def test_a_bare_list_of_events_is_a_trace_too(tmp_path: Path, pack: Any) -> None
     (recording,) = load(path).recordings
     totals = recording.timeline()
 
-    assert totals.allocated[1:].tolist()[-1] == 612
+    assert totals.allocated_bytes[1:].tolist()[-1] == 612
     assert recording.peak().allocated.n_bytes == 4708
 
 

@@ -60,7 +60,7 @@ def test_current_and_peak_totals_are_those_of_the_table(tmp_path):
     totals, peak = recording.timeline(), recording.peak()
 
     assert recording.device.index == 3
-    assert quantities({name: getattr(totals, name)[-1] for name in totals.DTYPES}) == [
+    assert quantities({name.removesuffix("_bytes"): getattr(totals, name)[-1] for name in totals.DTYPES}) == [
         500,
         512 * KIB,
         768 * KIB,
@@ -84,7 +84,7 @@ def test_a_table_of_an_older_torch_has_no_requested_bytes(tmp_path):
     older = {name: cells for name, cells in METRICS.items() if not name.startswith("Requested")}
     recording = only(opened(tmp_path, table(older)))
 
-    assert recording.timeline().requested[-1] == 768 * KIB
+    assert recording.timeline().requested_bytes[-1] == 768 * KIB
     assert "no_requested" in {note.code for note in recording.notes}
 
 
@@ -93,7 +93,10 @@ def test_tables_in_a_log_follow_one_another_by_device(tmp_path):
     text = f"epoch 1\n{table()}\nepoch 2\n{table(grown)}\n{table(device=1)}"
     first, second = opened(tmp_path, text).recordings
 
-    assert [first.timeline().allocated[-1], second.timeline().allocated[-1]] == [600 * KIB, 512 * KIB]
+    assert [first.timeline().allocated_bytes[-1], second.timeline().allocated_bytes[-1]] == [
+        600 * KIB,
+        512 * KIB,
+    ]
     assert first.fragmentation().churn.n_retries == 0
 
 
@@ -157,6 +160,6 @@ def test_a_real_table_has_its_numbers():
     recording = only(load(SAMPLE))
     totals = recording.timeline()
 
-    assert totals.allocated[-1] == totals.active[-1] == totals.requested[-1] == 14324 * MIB
-    assert totals.reserved[-1] == recording.peak().reserved.n_bytes == 14586 * MIB
+    assert totals.allocated_bytes[-1] == totals.active_bytes[-1] == totals.requested_bytes[-1] == 14324 * MIB
+    assert totals.reserved_bytes[-1] == recording.peak().reserved.n_bytes == 14586 * MIB
     assert ("non_releasable", 267624 * KIB) in [(note.code, note.value) for note in recording.notes]

@@ -52,9 +52,9 @@ def test_levels_are_the_sums_of_the_rows(tmp_path, pack):
     recording = opened(tmp_path, ROWS, pack)
     totals = recording.timeline()
 
-    assert totals.allocated[0] == 1300
+    assert totals.allocated_bytes[0] == 1300
     assert recording.peak().allocated.n_bytes == 2800
-    assert totals.allocated[-1] == 2040
+    assert totals.allocated_bytes[-1] == 2040
     assert recording.trace.time_ns[[0, -1]].tolist() == [5, 9]
     assert {"starts_late", "no_addresses", "no_layout"} == {note.code for note in recording.notes}
 
@@ -87,7 +87,7 @@ def test_of_blocks_alike_each_free_ends_another_one(tmp_path):
 def test_a_free_of_what_never_came_pre_dates_the_trace(tmp_path):
     recording = opened(tmp_path, [[1, 2, 64, 3], [2, 4, -512, 3]])
 
-    assert recording.timeline().allocated.tolist() == [512, 576, 64, 64]
+    assert recording.timeline().allocated_bytes.tolist() == [512, 576, 64, 64]
 
 
 def test_every_analysis_answers(tmp_path):
@@ -118,7 +118,7 @@ def test_any_history_gives_back_its_sums(tmp_path_factory, moves, before):
             total += size
         levels.append(total)
     recording = opened(tmp_path_factory.mktemp("any"), rows)
-    totals = recording.timeline().allocated
+    totals = recording.timeline().allocated_bytes
     moved = (recording.trace.action == Action.ALLOC) | (recording.trace.action == Action.FREE_REQUESTED)
 
     assert totals[0] == sum(before)
@@ -180,7 +180,7 @@ def test_a_real_timeline_has_the_sums_of_its_rows_in_all_and_by_category():
     known = recording.categories().totals
 
     assert recording.peak().allocated.n_bytes == most
-    assert recording.timeline().allocated[-1] == level
+    assert recording.timeline().allocated_bytes[-1] == level
     assert known["parameter"] == at_most[PARAMETER]
     assert known["optimizer_state"] == at_most[OPTIMIZER]
     assert known["gradient"] == at_most[GRADIENT]

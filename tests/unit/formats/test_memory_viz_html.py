@@ -59,8 +59,8 @@ def test_a_page_holds_what_its_snapshot_holds(tmp_path, n_zeros, pack):
     (recording,) = run.recordings
 
     assert (run.name, run.notes) == ("plot", ())
-    assert recording.timeline().requested.tolist() == [0, 500]
-    assert recording.timeline().reserved.tolist() == [2097152, 2097152]
+    assert recording.timeline().requested_bytes.tolist() == [0, 500]
+    assert recording.timeline().reserved_bytes.tolist() == [2097152, 2097152]
 
 
 def test_a_page_made_from_a_profile_says_what_is_made_up_in_it(tmp_path):

@@ -118,12 +118,16 @@ def test_each_wording_says_what_was_asked_for_and_what_there_was(tmp_path, text,
 
     assert (recording.device.index, recording.device.total_bytes) == (device, total)
     assert recording.trace.size[event] == asked
-    assert (totals.allocated[event], totals.reserved[event]) == (allocated, reserved)
+    assert (totals.allocated_bytes[event], totals.reserved_bytes[event]) == (allocated, reserved)
     assert (counters.allocated_bytes[0], counters.reserved_bytes[0]) == (allocated, reserved)
     assert (counters.device_used_bytes[0], counters.device_total_bytes[0]) == (total - free, total)
     assert (recording.marks.kind.tolist(), recording.marks.value.tolist()) == ([MarkKind.OOM], [free])
     failure = recording.oom()
-    assert (failure.size[0], failure.allocated[0], failure.device_free[0]) == (asked, allocated, free)
+    assert (failure.size_bytes[0], failure.allocated_bytes[0], failure.device_free_bytes[0]) == (
+        asked,
+        allocated,
+        free,
+    )
 
 
 @pytest.mark.parametrize(("text", "cause"), CAUSES)
@@ -176,15 +180,15 @@ def test_the_allocators_own_warning_gives_the_numbers_exactly(tmp_path):
     recording = only(opened(tmp_path, WARNED))
 
     assert (recording.device.index, recording.device.total_bytes) == (3, 33668857856)
-    assert recording.oom().size.tolist() == [42949672961]
-    assert recording.oom().device_free.tolist() == [33136967680]
+    assert recording.oom().size_bytes.tolist() == [42949672961]
+    assert recording.oom().device_free_bytes.tolist() == [33136967680]
     assert ("truncated", 1) in told(recording)
 
 
 def test_a_warning_of_another_size_is_of_another_allocation(tmp_path):
     recording = only(opened(tmp_path, WARNED.replace("allocate 40.00 GiB", "allocate 39.00 GiB")))
 
-    assert recording.oom().size.tolist() == [39 * GIB]
+    assert recording.oom().size_bytes.tolist() == [39 * GIB]
 
 
 def test_several_messages_of_one_device_follow_one_another(tmp_path):
@@ -192,8 +196,8 @@ def test_several_messages_of_one_device_follow_one_another(tmp_path):
     recording = only(opened(tmp_path, f"{OLD}\n\nretry\n\n{later}\n"))
     failures = recording.oom()
 
-    assert failures.allocated.tolist() == [14.5 * GIB, 3 * GIB]
-    assert failures.reserved.tolist() == [15.25 * GIB, 4 * GIB]
+    assert failures.allocated_bytes.tolist() == [14.5 * GIB, 3 * GIB]
+    assert failures.reserved_bytes.tolist() == [15.25 * GIB, 4 * GIB]
     assert recording.peak().allocated.n_bytes == 14.5 * GIB
     assert recording.fragmentation().churn.n_retries == 0
 
@@ -242,7 +246,7 @@ def test_every_analysis_answers(tmp_path):
 def test_a_message_cut_anywhere_says_what_it_still_says(tmp_path, length):
     recording = only(opened(tmp_path, NEW[:length]))
 
-    assert recording.oom().size.tolist() == [900 * MIB]
+    assert recording.oom().size_bytes.tolist() == [900 * MIB]
     assert recording.peak().allocated.n_bytes in (0, 71.5 * GIB)
 
 
@@ -267,10 +271,10 @@ def test_any_numbers_come_back_to_two_decimals(tmp_path_factory, asked, allocate
     def is_close(found: int, expected: int) -> bool:
         return abs(found - expected) <= max(1, expected, GIB) * 0.006 and abs(found - expected) <= expected
 
-    assert is_close(row.size[0], asked)
-    assert is_close(row.allocated[0], allocated)
-    assert is_close(row.reserved[0], allocated + unallocated)
-    assert is_close(row.device_free[0], free)
+    assert is_close(row.size_bytes[0], asked)
+    assert is_close(row.allocated_bytes[0], allocated)
+    assert is_close(row.reserved_bytes[0], allocated + unallocated)
+    assert is_close(row.device_free_bytes[0], free)
 
 
 def test_a_log_that_only_looks_like_one_is_refused(tmp_path):
@@ -305,7 +309,7 @@ def test_all_wordings_that_were_collected_are_understood():
     asked = [re.search(r"Tried to\s+allocate ([\d.]+) (\w)iB", text) for text in paragraphs]
     expected = sorted(float(found[1]) * {"M": MIB, "G": GIB}[found[2]] for found in asked if found)
     recordings = load(SAMPLE).recordings
-    sizes = sorted(size for recording in recordings for size in recording.oom().size.tolist())
+    sizes = sorted(size for recording in recordings for size in recording.oom().size_bytes.tolist())
 
     assert len(paragraphs) == len(expected) == 12
     assert sizes == pytest.approx(expected, abs=1)
@@ -317,10 +321,10 @@ def test_the_collected_messages_of_three_devices_are_read_to_the_last_number():
         pytest.skip("no shared snapshots")
     _, second, fourth, fifth = load(SAMPLE).recordings
 
-    assert second.oom().reserved.tolist() == [round(38.58 * GIB) + round(850.91 * MIB)]
+    assert second.oom().reserved_bytes.tolist() == [round(38.58 * GIB) + round(850.91 * MIB)]
     assert ("other_process", round(4.08 * GIB)) in told(fourth)
     assert ("private_pools", round(532.00 * MIB)) in told(fifth)
-    assert fifth.oom().device_free.tolist() == [round(5.56 * GIB)]
+    assert fifth.oom().device_free_bytes.tolist() == [round(5.56 * GIB)]
 
 
 def test_messages_without_a_clock_tell_of_no_growth_between_them(tmp_path):

@@ -162,8 +162,8 @@ def is_sound(recording):
     assert numbers == list(range(len(numbers)))
     assert all(min(row) >= 0 for row in steps_of(recording).values())
     totals = recording.timeline()
-    assert (totals.active <= totals.reserved).all()
-    assert (totals.allocated <= totals.active).all()
+    assert (totals.active_bytes <= totals.reserved_bytes).all()
+    assert (totals.allocated_bytes <= totals.active_bytes).all()
 
 
 def test_killed_at_any_moment_a_trace_opens_and_is_right(tmp_path, training):

@@ -46,24 +46,26 @@ _MOST_STEPS = 16
 class Estimate(NamedTuple):
     """The predicted peak of a step, in bytes."""
 
-    low: int
+    low_bytes: int
     """Lower end of the interval of allocated bytes."""
-    likely: int
+    likely_bytes: int
     """The likely peak of allocated bytes."""
-    high: int
+    high_bytes: int
     """Upper end of the interval of allocated bytes."""
-    reserved: int | None
+    reserved_bytes: int | None
     """The peak of reserved bytes; None without a sure replay."""
     phase: Phase
     """Phase of the peak of allocated bytes."""
     categories: dict[str, int]
-    """Bytes of ``likely`` by category, with ``rounding``; empty without a replay."""
+    """Bytes of ``likely_bytes`` by category, with ``rounding``; empty without a replay."""
 
     def fits(self, free_bytes: int) -> bool | None:
         """Return whether the step fits in *free_bytes* of the allocator; None if the interval covers both."""
-        if self.low > free_bytes:
+        if self.low_bytes > free_bytes:
             return False
-        is_surely = self.high <= free_bytes and (self.reserved is None or self.reserved <= free_bytes)
+        is_surely = self.high_bytes <= free_bytes and (
+            self.reserved_bytes is None or self.reserved_bytes <= free_bytes
+        )
         return True if is_surely else None
 
 
@@ -82,16 +84,16 @@ class Lines:
 
     phase: NDArray[Any]
     """Phase of each line."""
-    fixed: NDArray[Any]
+    fixed_bytes: NDArray[Any]
     """Constant bytes of each line."""
-    per_unit: NDArray[Any]
+    bytes_per_unit: NDArray[Any]
     """Bytes per unit of size, including the slope for the size of the step before."""
-    per_square: NDArray[Any] | float = 0.0
+    bytes_per_square: NDArray[Any] | float = 0.0
     """Bytes per square of the size."""
 
     def needs(self, size: int) -> Needs:
         """Return the highest line at *size*."""
-        level = self.fixed + self.per_unit * size + self.per_square * (float(size) * size)
+        level = self.fixed_bytes + self.bytes_per_unit * size + self.bytes_per_square * (float(size) * size)
         row = int(level.argmax())
         return Needs(round(float(level[row])), -1, Phase(int(self.phase[row])), {})
 
@@ -145,22 +147,22 @@ class BatchFit:
         if size not in self._known:
             self._known[size] = self.model.needs(size)
         needs = self._known[size]
-        least, most = needs.allocated, needs.allocated
+        least, most = needs.allocated_bytes, needs.allocated_bytes
         if self.bounds is not None and not self.sizes[0] <= size <= self.sizes[-1]:
-            both = [bound.needs(size).allocated for bound in self.bounds]
+            both = [bound.needs(size).allocated_bytes for bound in self.bounds]
             least, most = min(least, *both), max(most, *both)
         # Beyond the recorded sizes an error of the slope grows with the distance. Which blocks are larger
         # than requested, since their rest is too small to split, depends on their placement in segments.
         away = max(1.0, size / self.sizes[-1], self.sizes[0] / size)
-        error = max(self.error_bytes, _LEAST_ERROR * needs.allocated if away > 1 else 0)
+        error = max(self.error_bytes, _LEAST_ERROR * needs.allocated_bytes if away > 1 else 0)
         margin = round(error * away) + needs.categories.get("rounding", 0)
-        floor, is_floor = self.floor_bytes, self.floor_bytes > needs.allocated
-        is_sure = needs.reserved >= 0 and least == most and floor <= least
+        floor, is_floor = self.floor_bytes, self.floor_bytes > needs.allocated_bytes
+        is_sure = needs.reserved_bytes >= 0 and least == most and floor <= least
         return Estimate(
             max(least - margin, floor),
-            max(needs.allocated, floor),
+            max(needs.allocated_bytes, floor),
             max(most + margin, floor),
-            needs.reserved if is_sure else None,
+            needs.reserved_bytes if is_sure else None,
             self.floor_phase if is_floor else needs.phase,
             {} if is_floor else needs.categories,
         )
@@ -190,7 +192,9 @@ class BatchFit:
         while low < high:
             middle = (low + high + 1) // 2
             estimate = self.at(middle)
-            low, high = (middle, high) if estimate and estimate.high <= free_bytes else (low, middle - 1)
+            low, high = (
+                (middle, high) if estimate and estimate.high_bytes <= free_bytes else (low, middle - 1)
+            )
         return Largest(low if low >= self.smallest else 0, low == self.largest)
 
 
@@ -236,7 +240,7 @@ def batch_fit(
 
 def _outside_of_steps(recording: Recording) -> tuple[int, Phase]:
     """Return the most that was allocated outside of every step, and in which phase."""
-    level, steps = timeline(recording).allocated.copy(), recording.steps
+    level, steps = timeline(recording).allocated_bytes.copy(), recording.steps
     for start, end in zip(steps.start_event.tolist(), steps.end_event.tolist(), strict=True):
         level[start + 1 : end + 1] = 0
     return int(level.max(initial=0)), step_and_phase_at(recording, int(level.argmax()))[1] or Phase.OTHER
@@ -246,7 +250,7 @@ def _replayed(unit: str, parts: Sequence[StepSequence], programs: Programs) -> B
     model, of = programs.likely, programs.of
     size, before, peak = (each[of] for each in _seen(parts))
     pairs = set(zip(size.tolist(), before.tolist(), strict=True))
-    foreseen = {pair: model.needs(*pair).allocated for pair in pairs}
+    foreseen = {pair: model.needs(*pair).allocated_bytes for pair in pairs}
     expected = np.array([foreseen[pair] for pair in zip(size.tolist(), before.tolist(), strict=True)])
     found = _checked(unit, model, size, (peak, expected))
     if programs.low is not None and programs.high is not None:
@@ -319,7 +323,7 @@ def _steps(recording: Recording, given_sizes: NDArray[Any] | None) -> StepSequen
 
 def _seen(parts: Sequence[StepSequence]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Return size, previous size and peak of allocated bytes of every step."""
-    peaks = [step_peaks(part.recording).per_step.allocated[part.rows] for part in parts]
+    peaks = [step_peaks(part.recording).per_step.allocated_bytes[part.rows] for part in parts]
     size, before = ([getattr(part, name) for part in parts] for name in ("size", "before"))
     return np.concatenate(size), np.concatenate(before), np.concatenate(peaks)
 
@@ -331,7 +335,7 @@ def _phase_peaks(part: StepSequence) -> dict[int, NDArray[Any]]:
     for phase in np.unique(rows.phase).tolist():
         level = np.zeros(len(part.recording.steps), "i8")
         mine = rows.rows((rows.phase == phase) & (rows.step >= 0))
-        level[mine.step] = mine.allocated
+        level[mine.step] = mine.allocated_bytes
         if level[part.rows].all():
             found[phase] = level[part.rows]
     return found

@@ -45,9 +45,9 @@ class StepSequence(NamedTuple):
 class Needs(NamedTuple):
     """The needs of a step at its peak, in bytes."""
 
-    allocated: int
+    allocated_bytes: int
     """The most that is allocated in the step."""
-    reserved: int
+    reserved_bytes: int
     """The most that is reserved in the step, perhaps at another moment; −1 if not known."""
     phase: Phase
     """Phase of the peak of allocated bytes."""
@@ -178,7 +178,7 @@ def program(parts: Sequence[StepSequence], settings: Settings) -> Programs | Non
     is_open = not np.array_equal(low.at(2 * int(size.max())), high.at(2 * int(size.max())))
     bounds = [replace(found_program, growth=each) if is_open else None for each in (low, high)]
     largest = likely.at(int(size.max()))
-    curved = largest[(likely.per_square > 0) | (high.per_square > 0)].sum()
+    curved = largest[(likely.bytes_per_square > 0) | (high.bytes_per_square > 0)].sum()
     share = float(curved / max(int(largest.sum()), 1))
     return Programs(found_program, bounds[0], bounds[1], of, share)
 
@@ -186,13 +186,13 @@ def program(parts: Sequence[StepSequence], settings: Settings) -> Programs | Non
 class SizeGrowth(NamedTuple):
     """Bytes of values as a function of the batch size: a constant, a linear and a quadratic part."""
 
-    fixed: NDArray[Any]
-    per_unit: NDArray[Any]
-    per_square: NDArray[Any]
+    fixed_bytes: NDArray[Any]
+    bytes_per_unit: NDArray[Any]
+    bytes_per_square: NDArray[Any]
 
     def at(self, size: int) -> NDArray[Any]:
         """Return whole bytes of each value, at least 1."""
-        level = self.fixed + self.per_unit * size + self.per_square * (float(size) * size)
+        level = self.fixed_bytes + self.bytes_per_unit * size + self.bytes_per_square * (float(size) * size)
         whole: NDArray[Any] = np.maximum(np.rint(level), 1).astype("i8")
         return whole
 
@@ -212,16 +212,18 @@ def grown(size: NDArray[Any], values: NDArray[Any]) -> tuple[SizeGrowth, SizeGro
     is_line = _is_near(line, sizes, level, highest)
     if len(sizes) == 2:
         # Any two points lie on a line: only a constant and a proportional growth are sure.
-        is_line &= (np.abs(line.fixed) <= _NEAR * highest) | (np.abs(level[1] - level[0]) <= _NEAR * highest)
+        is_line &= (np.abs(line.fixed_bytes) <= _NEAR * highest) | (
+            np.abs(level[1] - level[0]) <= _NEAR * highest
+        )
     is_square = ~is_line & _is_near(square, sizes, level, highest)
     is_open = ~is_line & ~is_square
     columns = np.stack([np.ones(len(sizes)), (sizes / sizes[-1]) ** 2], axis=1)
     bent = np.linalg.lstsq(columns, level, rcond=None)[0]
     curve = SizeGrowth(bent[0], none, bent[1] / sizes[-1] ** 2)
-    steep = is_open & (line.fixed < -_NEAR * highest)  # grows faster than a line through zero
+    steep = is_open & (line.fixed_bytes < -_NEAR * highest)  # grows faster than a line through zero
     likely = _mixed(line, (is_square, square), (steep, curve))
     low = _mixed(line, (is_square, square))
-    high = _mixed(line, (is_square, square), (is_open & (line.per_unit > 0), curve))
+    high = _mixed(line, (is_square, square), (is_open & (line.bytes_per_unit > 0), curve))
     return likely, low, high
 
 
@@ -229,7 +231,10 @@ def _is_near(
     growth: SizeGrowth, sizes: NDArray[Any], level: NDArray[Any], highest: NDArray[Any]
 ) -> NDArray[Any]:
     foreseen = np.stack(
-        [growth.fixed + growth.per_unit * s + growth.per_square * s * s for s in sizes.tolist()]
+        [
+            growth.fixed_bytes + growth.bytes_per_unit * s + growth.bytes_per_square * s * s
+            for s in sizes.tolist()
+        ]
     )
     near: NDArray[Any] = np.abs(foreseen - level).max(axis=0) <= np.maximum(_NEAR * highest, 512)
     return near

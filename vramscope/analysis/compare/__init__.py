@@ -56,10 +56,10 @@ class Change:
     """The kind of item: ``line``, ``category``, ``phase`` or ``total``."""
     name: str
     """Name of the item: ``net/model.py:31 forward``, ``activation``, ``backward``, ``allocated``."""
-    before: int
+    before_bytes: int
     """Bytes: the most in any compared step and outside of steps; for a total the peak of the run."""
-    after: int
-    typical: int
+    after_bytes: int
+    typical_bytes: int
     """Bytes: the median of the differences over the steps."""
     n_steps: int
     """Steps in which it differs by more than the tolerance."""
@@ -73,7 +73,7 @@ class Change:
     @property
     def n_bytes(self) -> int:
         """Bytes of the difference; where the maxima are equal, the difference in the typical step."""
-        return self.after - self.before or self.typical
+        return self.after_bytes - self.before_bytes or self.typical_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +82,18 @@ class Comparison:
 
     steps: NDArray[Any]
     """Indices of the steps that both have; empty where a run has none: then whole recordings are compared."""
-    before: NDArray[Any]
+    before_bytes: NDArray[Any]
     """Bytes: peak allocated of each of these steps, or of the recording."""
-    after: NDArray[Any]
+    after_bytes: NDArray[Any]
     only_before: int
     """The number of steps that only the first recording has."""
     only_after: int
     tolerance_bytes: int
     changes: tuple[Change, ...]
     """The changes, largest first within each kind; empty for equal runs."""
-    peak_before: int = 0
+    peak_before_bytes: int = 0
     """Bytes: the most allocated at any moment of the whole run, which every command calls its peak."""
-    peak_after: int = 0
+    peak_after_bytes: int = 0
 
     def of(self, kind: str) -> tuple[Change, ...]:
         """The changes of one kind."""
@@ -148,14 +148,14 @@ def compare(recording: Recording, other: Recording | None = None, tolerance: flo
     ]
     return Comparison(
         steps=index,
-        before=totals[0][0],
-        after=totals[1][0],
+        before_bytes=totals[0][0],
+        after_bytes=totals[1][0],
         only_before=len(recording.steps) - len(index),
         only_after=len(other.steps) - len(index),
         tolerance_bytes=least,
         changes=tuple(changes),
-        peak_before=before.run_peaks["allocated"],
-        peak_after=after.run_peaks["allocated"],
+        peak_before_bytes=before.run_peaks["allocated"],
+        peak_after_bytes=after.run_peaks["allocated"],
     )
 
 
@@ -180,7 +180,7 @@ def _side(recording: Recording, rows: NDArray[Any]) -> _Side:
         end=end,
         rows=rows,
         assigned=assign(recording, allocations),
-        outside=outside.rows(np.argsort(-outside.allocated, kind="stable")[:_MOST_STEPS]),
+        outside=outside.rows(np.argsort(-outside.allocated_bytes, kind="stable")[:_MOST_STEPS]),
         run_peaks={quantity: high.highest(quantity).n_bytes for quantity in _TOTALS},
     )
 
@@ -189,9 +189,9 @@ def _totals(side: _Side) -> tuple[NDArray[Any], NDArray[Any]]:
     """The most allocated and the most reserved bytes of each interval."""
     if len(side.rows):
         peaks = step_peaks(side.recording).per_step
-        return peaks.allocated[side.rows], peaks.reserved[side.rows]
+        return peaks.allocated_bytes[side.rows], peaks.reserved_bytes[side.rows]
     totals = timeline(side.recording)
-    return totals.allocated.max(keepdims=True), totals.reserved.max(keepdims=True)
+    return totals.allocated_bytes.max(keepdims=True), totals.reserved_bytes.max(keepdims=True)
 
 
 def _total_changes(before: _Side, after: _Side, totals: tuple[Any, Any], least: int) -> list[Change]:
@@ -199,7 +199,7 @@ def _total_changes(before: _Side, after: _Side, totals: tuple[Any, Any], least: 
     found = []
     for number, quantity in enumerate(_TOTALS):
         old, new = (
-            np.append(steps[number], getattr(side.outside, quantity).max(initial=0))
+            np.append(steps[number], getattr(side.outside, f"{quantity}_bytes").max(initial=0))
             for side, steps in zip((before, after), totals, strict=True)
         )
         most = before.run_peaks[quantity], after.run_peaks[quantity]
@@ -221,8 +221,8 @@ def _by_phase(side: _Side) -> _Levels:
         mine = peaks.rows((peaks.phase == phase) & (peaks.step >= 0))
         mine = mine.rows(at[mine.step] >= 0)
         level = np.zeros(len(side.rows) + 1, "i8")
-        level[at[mine.step]] = mine.allocated
-        outside = peaks.allocated[(peaks.phase == phase) & (peaks.step < 0)]
+        level[at[mine.step]] = mine.allocated_bytes
+        outside = peaks.allocated_bytes[(peaks.phase == phase) & (peaks.step < 0)]
         level[-1] = outside.max(initial=0)
         levels[Phase(phase).name.lower()] = level
     return levels

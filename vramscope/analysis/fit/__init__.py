@@ -276,8 +276,8 @@ def fit(
     totals = timeline(recording)
     base = FitAnswer(
         *ids,
-        recorded_peak_bytes=int(totals.reserved.max(initial=0)),
-        recorded_allocated_bytes=int(totals.allocated.max(initial=0)),
+        recorded_peak_bytes=int(totals.reserved_bytes.max(initial=0)),
+        recorded_allocated_bytes=int(totals.allocated_bytes.max(initial=0)),
         outside_bytes=UNKNOWN_OUTSIDE_BYTES if known is None else known,
         is_outside_measured=known is not None,
         limit_bytes=recorded_limit(recording),
@@ -434,7 +434,7 @@ def fullest_first(recordings: Sequence[Recording]) -> list[Recording]:
     """Return *recordings* by interest: those that ran out of memory first, then by peak reserved bytes."""
 
     def rank(recording: Recording) -> tuple[bool, bool, int]:
-        reserved = int(timeline(recording).reserved.max(initial=0)) if len(recording.trace) else 0
+        reserved = int(timeline(recording).reserved_bytes.max(initial=0)) if len(recording.trace) else 0
         return not unanswerable(recording), bool((recording.trace.action == Action.OOM).any()), reserved
 
     return sorted(recordings, key=rank, reverse=True)

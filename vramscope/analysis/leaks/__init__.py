@@ -94,7 +94,7 @@ class Leak:
     """Number of steps compared."""
     confidence: float
     """How steadily it grows, 0 to 1."""
-    level: NDArray[Any]
+    level_bytes: NDArray[Any]
     """Allocated bytes of its lines at every instant of ``Leaks.iteration_boundaries``."""
     rows: NDArray[Any]
     """Rows of ``lifetimes`` allocated since the first step compared and alive at the last."""
@@ -111,7 +111,7 @@ class Leaks:
     leaks: tuple[Leak, ...] = ()
     """The leaks, the largest first."""
     batch: Leak | None = None
-    """A batch that grows from step to step: no leak. Its ``level`` is the most allocated in each step."""
+    """A batch that grows from step to step: no leak. Its ``level_bytes`` has the most of each step."""
     cache_bytes_per_step: float = 0.0
     """Growth of reserved beyond allocated memory, in bytes per step; 0 if it does not grow."""
     outside_bytes_per_step: float = 0.0
@@ -153,7 +153,7 @@ def leaks(recording: Recording, min_bytes_per_step: int = LEAST_BYTES_PER_STEP) 
         return Leaks(at, has_steps, n_iterations=len(at))
     stride = -(-len(at) // _MOST_ITERATIONS)
     found = _compared(recording, at[::-1][::stride][::-1], stride, min_bytes_per_step)
-    every = rounds(timeline(recording).allocated[at])
+    every = rounds(timeline(recording).allocated_bytes[at])
     if are_enough(every) and not found.leaks and found.batch is None:
         now_and_then = _compared(recording, at[every], int(np.median(np.diff(every[1:]))), min_bytes_per_step)
         found = replace(found, leaks=now_and_then.leaks)
@@ -222,7 +222,7 @@ def _growing(levels: Levels, batch: Batch | None) -> dict[int, NDArray[Any]]:
     grows = {}
     for place, rows in levels.by_place().items():
         found = growth(levels.series(rows))
-        if found is None or found.per_step / levels.stride < _LEAST_BYTES_OF_A_LINE:
+        if found is None or found.bytes_per_step / levels.stride < _LEAST_BYTES_OF_A_LINE:
             continue
         if batch is None or growth(levels.count(rows)) is not None:
             grows[place] = rows
@@ -316,7 +316,7 @@ def _batch(context: _LeakContext, batch: Batch) -> Leak | None:
         rows = batch.rows[levels.born[batch.rows] < levels.gone[batch.rows]]
         holdings = [] if example is None else [example]
         return _leak_of(levels, rows, _stayed(context, rows), LeakCause.UNKNOWN, holdings)
-    grows = growth(batch.peak)
+    grows = growth(batch.peak_bytes)
     if grows is None:
         return None
     first = _first(levels)
@@ -328,12 +328,12 @@ def _batch(context: _LeakContext, batch: Batch) -> Leak | None:
         kept_at=None,
         lines=tuple((frame, rate) for (frame, _), rate in batch.lines),
         in_backward=tuple(in_backward for (_, in_backward), _ in batch.lines),
-        bytes_per_step=grows.per_step / levels.stride,
-        n_bytes=int(batch.peak[-1] - batch.peak[first]),
+        bytes_per_step=grows.bytes_per_step / levels.stride,
+        n_bytes=int(batch.peak_bytes[-1] - batch.peak_bytes[first]),
         first_step=first * levels.stride,
-        n_steps=(len(batch.peak) - first) * levels.stride,
+        n_steps=(len(batch.peak_bytes) - first) * levels.stride,
         confidence=grows.confidence,
-        level=batch.peak,
+        level_bytes=batch.peak_bytes,
         rows=batch.rows[levels.born[batch.rows] == len(levels.at) - 1],
     )
 
@@ -365,12 +365,12 @@ def _leak_of(
         kept_at=None if example is None else kept_at(example),
         lines=tuple((frame, rate) for (frame, _), rate in lines),
         in_backward=tuple(in_backward for (_, in_backward), _ in lines),
-        bytes_per_step=grows.per_step / levels.stride,
+        bytes_per_step=grows.bytes_per_step / levels.stride,
         n_bytes=int(level[-1] - level[first]),
         first_step=first * levels.stride,
         n_steps=(len(level) - first) * levels.stride,
         confidence=grows.confidence,
-        level=level,
+        level_bytes=level,
         rows=stayed,
     )
 
@@ -408,7 +408,7 @@ def _lines(levels: Levels, rows: NDArray[Any]) -> list[tuple[Place, float]]:
     for place in np.unique(levels.place[rows]).tolist():
         grows = growth(levels.series(rows[levels.place[rows] == place]))
         if grows is not None:
-            found.append((levels.places[place], grows.per_step / levels.stride))
+            found.append((levels.places[place], grows.bytes_per_step / levels.stride))
     # Without a recorded stack (autograd's own thread) there is no line to show, so these come last.
     return sorted(found, key=lambda line: (line[0][0] is None, -line[1]))
 

@@ -33,7 +33,7 @@ class Batch:
     """Rows of the first such call of a step, which the others follow from."""
     lines: tuple[tuple[Place, float], ...]
     """Lines that allocate them, with requested bytes per step; the source first, then most first."""
-    peak: NDArray[Any]
+    peak_bytes: NDArray[Any]
     """The most that was allocated in each step, in bytes."""
     is_sure: bool
     """Whether phases were recorded; without them a growing gradient looks the same."""
@@ -97,14 +97,14 @@ def _lines(levels: Levels, rows: NDArray[Any], source: NDArray[Any]) -> tuple[tu
     places, group = np.unique(levels.place[rows], return_inverse=True)
     volume, _ = _per_iteration(levels, rows, group.reshape(-1))
     found = [(int(place), growth(volume[i])) for i, place in enumerate(places.tolist())]
-    lines = [(place, rise.per_step / levels.stride) for place, rise in found if rise is not None]
+    lines = [(place, rise.bytes_per_step / levels.stride) for place, rise in found if rise is not None]
     first = int(levels.place[source[0]])
     lines.sort(key=lambda line: (line[0] != first, levels.places[line[0]][0] is None, -line[1]))
     return tuple((levels.places[place], rate) for place, rate in lines)
 
 
 def _peaks(levels: Levels, begin: int) -> NDArray[Any]:
-    allocated = timeline(levels.recording).allocated
+    allocated = timeline(levels.recording).allocated_bytes
     starts = np.r_[min(begin, levels.at[0] - 1), levels.at[:-1]]
     most: NDArray[Any] = np.maximum.reduceat(allocated[: levels.at[-1] + 1], starts)
     return most

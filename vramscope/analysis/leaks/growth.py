@@ -36,7 +36,7 @@ _MOST_PAUSE = 1.5
 class Growth:
     """How a series grows."""
 
-    per_step: float
+    bytes_per_step: float
     """Growth per step: the Theil-Sen slope, the median over all pairs of levels."""
     confidence: float
     """Kendall's tau of the levels compared, 0 to 1: 1 if no level ever fell."""

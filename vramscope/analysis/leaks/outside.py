@@ -20,8 +20,8 @@ def cache_growth(recording: Recording, at: NDArray[Any], stride: int, least: int
     """
     totals = timeline(recording)
     # While reserved memory stays the same, freed memory goes into the cache, as it should.
-    reserved = _rate(totals.reserved[at], stride, least)
-    return min(reserved, _rate((totals.reserved - totals.active)[at], stride, least))
+    reserved = _rate(totals.reserved_bytes[at], stride, least)
+    return min(reserved, _rate((totals.reserved_bytes - totals.active_bytes)[at], stride, least))
 
 
 def cache_growth_beyond_peaks(recording: Recording, at: NDArray[Any], stride: int, least: int) -> float:
@@ -60,5 +60,5 @@ def outside_growth(recording: Recording, at: NDArray[Any], stride: int, least: i
 
 def _rate(level: NDArray[Any], steps_apart: float, least: int) -> float:
     found = growth(level)
-    rate = 0.0 if found is None else found.per_step / steps_apart
+    rate = 0.0 if found is None else found.bytes_per_step / steps_apart
     return rate if rate >= least else 0.0

@@ -77,11 +77,11 @@ class Failures(Table):
     DTYPES: ClassVar = {
         "event": "i8",
         "time_ns": "i8",
-        "size": "i8",
-        "allocated": "i8",
-        "reserved": "i8",
-        "largest_free": "i8",
-        "device_free": "i8",
+        "size_bytes": "i8",
+        "allocated_bytes": "i8",
+        "reserved_bytes": "i8",
+        "largest_free_bytes": "i8",
+        "device_free_bytes": "i8",
         "stack_id": "i4",
     }
 
@@ -89,15 +89,15 @@ class Failures(Table):
     """Event of the failure; as an instant, the state that the request met."""
     time_ns: NDArray[Any]
     """Time of the failure."""
-    size: NDArray[Any]
+    size_bytes: NDArray[Any]
     """Bytes of the failed request, rounded as the allocator does."""
-    allocated: NDArray[Any]
+    allocated_bytes: NDArray[Any]
     """Bytes allocated at the failure."""
-    reserved: NDArray[Any]
+    reserved_bytes: NDArray[Any]
     """Bytes reserved at the failure."""
-    largest_free: NDArray[Any]
+    largest_free_bytes: NDArray[Any]
     """Bytes of the largest free block, of any pool and stream; −1 if the layout was not recorded."""
-    device_free: NDArray[Any]
+    device_free_bytes: NDArray[Any]
     """Bytes that the driver still had; −1 if not recorded."""
     stack_id: NDArray[Any]
     """Stack of the failed request."""
@@ -119,11 +119,11 @@ def oom(recording: Recording) -> Failures:
     return Failures.of(
         event=events,
         time_ns=trace.time_ns[events],
-        size=trace.size[events],
-        allocated=totals.allocated[events],
-        reserved=totals.reserved[events],
-        largest_free=_largest_free(recording, events),
-        device_free=_device_free(recording, events),
+        size_bytes=trace.size[events],
+        allocated_bytes=totals.allocated_bytes[events],
+        reserved_bytes=totals.reserved_bytes[events],
+        largest_free_bytes=_largest_free(recording, events),
+        device_free_bytes=_device_free(recording, events),
         stack_id=trace.stack_id[events],
         where=_where(recording, events),
         rooms=_rooms(recording, events),
@@ -200,7 +200,7 @@ def findings(failures: Failures) -> list[Finding]:
 
 def _finding(failures: Failures, row: int) -> Finding:
     step, phase, frame = failures.where[row]
-    evidence = {name: int(column[row]) for name, column in failures.columns()}
+    evidence = {name.removesuffix("_bytes"): int(column[row]) for name, column in failures.columns()}
     moment = "" if step is None else f" at step {step}"
     moment += "" if phase is None else f" in {format_name(phase)}"
     free = evidence["device_free"]
@@ -238,7 +238,7 @@ def _advice(why: Cause | None, room: Room | None, held: InUse) -> str | None:
         return f"{raised} what is allocated at that moment: {held.words}"
     if why is Cause.FRAGMENTATION and room is not None and room.is_expandable:
         return _ADVICE_EXPANDABLE
-    if why is Cause.UNKNOWN and (room is None or room.device_free < 0):
+    if why is Cause.UNKNOWN and (room is None or room.device_free_bytes < 0):
         return None
     return None if why is None else _ADVICE.get(why)
 
@@ -246,41 +246,41 @@ def _advice(why: Cause | None, room: Room | None, held: InUse) -> str | None:
 def _because(why: Cause, room: Room) -> str:
     """Return the cause in one sentence, with its figure."""
     unsaid = "How much was lacking is not recorded"
-    lacking = f"{format_bytes(room.lacking)} were lacking" if room.lacking > 0 else unsaid
+    lacking = f"{format_bytes(room.lacking_bytes)} were lacking" if room.lacking_bytes > 0 else unsaid
     if room.is_limited:
-        limit = f"the limit of {format_bytes(room.limit)} that set_per_process_memory_fraction sets"
-        lacking = f"{format_bytes(room.over_limit)} were lacking below {limit},"
+        limit = f"the limit of {format_bytes(room.limit_bytes)} that set_per_process_memory_fraction sets"
+        lacking = f"{format_bytes(room.over_limit_bytes)} were lacking below {limit},"
     share = {
-        Cause.OVERSIZE: room.from_driver,
-        Cause.LEAK: room.leaked,
-        Cause.OTHER_PROCESS: room.others,
-        Cause.OUTSIDE: room.outside,
-        Cause.NON_TORCH_GROWTH: room.own_outside_growth,
-        Cause.FRAGMENTATION: room.free_here,
-        Cause.PRIVATE_POOL: room.free_private,
-        Cause.OTHER_STREAM: room.free_other_streams,
-        Cause.SIZE_CLASS: room.free_other_sizes,
-        Cause.CAPACITY: room.allocated,
-        Cause.LIMIT: room.limit,
+        Cause.OVERSIZE: room.from_driver_bytes,
+        Cause.LEAK: room.leaked_bytes,
+        Cause.OTHER_PROCESS: room.others_bytes,
+        Cause.OUTSIDE: room.outside_bytes,
+        Cause.NON_TORCH_GROWTH: room.own_outside_growth_bytes,
+        Cause.FRAGMENTATION: room.free_here_bytes,
+        Cause.PRIVATE_POOL: room.free_private_bytes,
+        Cause.OTHER_STREAM: room.free_other_streams_bytes,
+        Cause.SIZE_CLASS: room.free_other_sizes_bytes,
+        Cause.CAPACITY: room.allocated_bytes,
+        Cause.LIMIT: room.limit_bytes,
     }.get(why, 0)
-    if why is Cause.UNKNOWN and room.device_free >= 0:
+    if why is Cause.UNKNOWN and room.device_free_bytes >= 0:
         return (
-            f"The driver had {format_bytes(room.device_free)}, more than the request needed: either a limit "
-            "of this process that is not recorded refused it, or another process held the memory for a moment"
+            f"The driver had {format_bytes(room.device_free_bytes)}, more than the request needed: "
+            "either a limit of this process that is not recorded refused it, "
+            "or another process held the memory for a moment"
         )
-    other_size = "requests above 1 MiB" if room.need <= SMALL_LIMIT else "requests up to 1 MiB"
+    other_size = "requests above 1 MiB" if room.need_bytes <= SMALL_LIMIT else "requests up to 1 MiB"
     sentence = _SENTENCES[why].format(lacking=lacking, share=format_bytes(share), other_size=other_size)
     return sentence + (_beside(room) if why is Cause.CAPACITY else "")
 
 
 def _beside(room: Room) -> str:
     """Return a further clause about a full device; '' if there is none."""
-    if 0 < room.capacity < room.allocated:
-        return (
-            f", more than its {format_bytes(room.capacity)}: the driver keeps the rest in the host's memory"
-        )
-    beside = f", beside {format_bytes(room.beside)} of this process outside of the allocator"
-    return beside if room.beside else ""
+    if 0 < room.capacity_bytes < room.allocated_bytes:
+        capacity = format_bytes(room.capacity_bytes)
+        return f", more than its {capacity}: the driver keeps the rest in the host's memory"
+    beside = f", beside {format_bytes(room.beside_bytes)} of this process outside of the allocator"
+    return beside if room.beside_bytes else ""
 
 
 ANALYSIS = Analysis("oom", "Did an allocation fail, and what was there then?", oom, findings)

@@ -69,95 +69,105 @@ class Cause(str, Enum):
 class Room:
     """The distribution of the device's bytes when a request failed; −1 for what is not known."""
 
-    need: int
+    need_bytes: int
     """Size of the block that was needed."""
-    from_driver: int
+    from_driver_bytes: int
     """Size of the segment, or of the piece of one, that the driver would have had to give for it."""
-    allocated: int
+    allocated_bytes: int
     """Bytes allocated at the failure."""
-    reserved: int
+    reserved_bytes: int
     """Bytes reserved at the failure."""
-    free_here: int
+    free_here_bytes: int
     """Bytes of free blocks that serve such requests: of its stream, pool and size class."""
-    largest_here: int
+    largest_here_bytes: int
     """Size of the largest of these blocks."""
-    free_other_streams: int
+    free_other_streams_bytes: int
     """Free bytes of other streams, and bytes pending on a stream, in the same pool and size class."""
-    free_private: int
+    free_private_bytes: int
     """Free bytes of other pools."""
-    device_free: int
+    device_free_bytes: int
     """Free bytes of the driver."""
-    capacity: int
+    capacity_bytes: int
     """Size of the device."""
-    limit: int
+    limit_bytes: int
     """The most that this process may reserve."""
-    own_outside: int
+    own_outside_bytes: int
     """Bytes of this process outside of the allocator: context, libraries, NCCL, raw cudaMalloc."""
-    own_outside_growth: int
-    """Growth of ``own_outside`` since the first sample at which torch had reserved something."""
-    others: int
+    own_outside_growth_bytes: int
+    """Growth of ``own_outside_bytes`` since the first sample at which torch had reserved something."""
+    others_bytes: int
     """Bytes of other processes."""
-    leaked: int = 0
+    leaked_bytes: int = 0
     """Allocated bytes that grew from step to step, see ``leaks``."""
     is_expandable: bool = False
     """Whether the allocator uses expandable segments."""
-    free_other_sizes: int = 0
+    free_other_sizes_bytes: int = 0
     """Free and pending blocks of the other size class, of any stream, in the same pool."""
 
     @property
-    def outside(self) -> int:
+    def outside_bytes(self) -> int:
         """Bytes used on the device that this allocator has not reserved; −1 if not known."""
-        if self.device_free < 0 or self.capacity < 0:
+        if self.device_free_bytes < 0 or self.capacity_bytes < 0:
             return -1
-        return max(self.capacity - self.device_free - self.reserved, 0)
+        return max(self.capacity_bytes - self.device_free_bytes - self.reserved_bytes, 0)
 
     @property
-    def lacking(self) -> int:
+    def lacking_bytes(self) -> int:
         """Bytes that the driver lacked; −1 if not known."""
-        return -1 if self.device_free < 0 else max(self.from_driver - self.device_free, 0)
+        return -1 if self.device_free_bytes < 0 else max(self.from_driver_bytes - self.device_free_bytes, 0)
 
     @property
     def is_limited(self) -> bool:
         """Whether the limit of this process, and not the device, refused the request."""
-        asked = self.reserved + self.from_driver
-        is_set = 0 <= self.limit < self.capacity
-        return self.lacking <= 0 and is_set and self.limit <= (1 + _ROUNDING) * asked
+        asked = self.reserved_bytes + self.from_driver_bytes
+        is_set = 0 <= self.limit_bytes < self.capacity_bytes
+        return self.lacking_bytes <= 0 and is_set and self.limit_bytes <= (1 + _ROUNDING) * asked
 
     @property
-    def over_limit(self) -> int:
+    def over_limit_bytes(self) -> int:
         """Bytes by which the request exceeds the limit of this process; −1 if no limit refused it."""
-        return max(self.reserved + self.from_driver - self.limit, 1) if self.is_limited else -1
+        return (
+            max(self.reserved_bytes + self.from_driver_bytes - self.limit_bytes, 1) if self.is_limited else -1
+        )
 
     @property
-    def beside(self) -> int:
+    def beside_bytes(self) -> int:
         """Bytes of this process outside of the allocator, if more than a usual context; else 0."""
-        return self.own_outside if self.own_outside > _ORDINARY_SHARE * max(self.capacity, 0) else 0
+        return (
+            self.own_outside_bytes
+            if self.own_outside_bytes > _ORDINARY_SHARE * max(self.capacity_bytes, 0)
+            else 0
+        )
 
     def figures(self) -> dict[str, int]:
         """Return the known figures by name."""
-        known = {field.name: int(getattr(self, field.name)) for field in fields(self)}
-        known |= {"lacking": self.lacking, "outside": self.outside, "over_limit": self.over_limit}
+        known = {field.name.removesuffix("_bytes"): int(getattr(self, field.name)) for field in fields(self)}
+        known |= {
+            "lacking": self.lacking_bytes,
+            "outside": self.outside_bytes,
+            "over_limit": self.over_limit_bytes,
+        }
         return {name: value for name, value in known.items() if value >= 0}
 
 
 def cause(room: Room) -> Cause:
     """Return the first cause that alone would have been enough."""
-    lacking = room.lacking
-    if room.capacity > 0 and room.from_driver > _LARGE_SHARE * room.capacity:
+    lacking = room.lacking_bytes
+    if room.capacity_bytes > 0 and room.from_driver_bytes > _LARGE_SHARE * room.capacity_bytes:
         return Cause.OVERSIZE
     if room.is_limited:
         # Memory outside of the allocator does not count against the limit.
-        return _first_enough(room.over_limit, (_leak_of(room), *_cached_of(room))) or Cause.LIMIT
+        return _first_enough(room.over_limit_bytes, (_leak_of(room), *_cached_of(room))) or Cause.LIMIT
     if lacking < 0:
         return _without_driver(room)
     if lacking == 0:
         return Cause.UNKNOWN
-    device = max(room.capacity, 0)
+    device = max(room.capacity_bytes, 0)
     candidates = (
         _leak_of(room),
-        (Cause.OTHER_PROCESS, room.others, _NOTABLE_SHARE * device),
-        (Cause.OUTSIDE, room.outside if room.others < 0 else -1, _ORDINARY_SHARE * device),
-        (Cause.NON_TORCH_GROWTH, room.own_outside_growth, _NOTABLE_SHARE * device),
+        (Cause.OTHER_PROCESS, room.others_bytes, _NOTABLE_SHARE * device),
+        (Cause.OUTSIDE, room.outside_bytes if room.others_bytes < 0 else -1, _ORDINARY_SHARE * device),
+        (Cause.NON_TORCH_GROWTH, room.own_outside_growth_bytes, _NOTABLE_SHARE * device),
         *_cached_of(room),
     )
     return _first_enough(lacking, candidates) or Cause.CAPACITY
@@ -168,17 +178,17 @@ _Candidate = tuple[Cause, int, float]
 
 
 def _leak_of(room: Room) -> _Candidate:
-    return Cause.LEAK, room.leaked, _ORDINARY_SHARE * max(room.reserved, 0)
+    return Cause.LEAK, room.leaked_bytes, _ORDINARY_SHARE * max(room.reserved_bytes, 0)
 
 
 def _cached_of(room: Room) -> tuple[_Candidate, ...]:
     """Return the candidates in the allocator's own cache: free bytes that did not serve the request."""
-    least = _NOTABLE_SHARE * max(room.reserved, 0)
+    least = _NOTABLE_SHARE * max(room.reserved_bytes, 0)
     return (
-        (Cause.FRAGMENTATION, room.free_here, least),
-        (Cause.PRIVATE_POOL, room.free_private, least),
-        (Cause.OTHER_STREAM, room.free_other_streams, least),
-        (Cause.SIZE_CLASS, room.free_other_sizes, least),
+        (Cause.FRAGMENTATION, room.free_here_bytes, least),
+        (Cause.PRIVATE_POOL, room.free_private_bytes, least),
+        (Cause.OTHER_STREAM, room.free_other_streams_bytes, least),
+        (Cause.SIZE_CLASS, room.free_other_sizes_bytes, least),
     )
 
 
@@ -189,14 +199,14 @@ def _first_enough(lacking: int, candidates: Iterable[_Candidate]) -> Cause | Non
 
 def _without_driver(room: Room) -> Cause:
     """Return the cause from the blocks alone: a snapshot may lack capacity and the driver's free bytes."""
-    if room.free_here >= room.need:
+    if room.free_here_bytes >= room.need_bytes:
         return Cause.FRAGMENTATION
-    if room.free_private >= room.need:
+    if room.free_private_bytes >= room.need_bytes:
         return Cause.PRIVATE_POOL
     # At most the whole segment was lacking.
-    if room.leaked >= max(room.from_driver, _ORDINARY_SHARE * max(room.reserved, 0)):
+    if room.leaked_bytes >= max(room.from_driver_bytes, _ORDINARY_SHARE * max(room.reserved_bytes, 0)):
         return Cause.LEAK
-    is_full = 0 < _FULL_SHARE * room.capacity < room.reserved + room.from_driver
+    is_full = 0 < _FULL_SHARE * room.capacity_bytes < room.reserved_bytes + room.from_driver_bytes
     return Cause.CAPACITY if is_full else Cause.UNKNOWN
 
 
@@ -216,7 +226,7 @@ def room_at(recording: Recording, event: int, device_free: int, leaked: int = 0)
     capacity = _capacity(recording, samples)
     limit = _limit(recording, settings, capacity)
     fit = fit_of(state, need, settings, place, None)
-    free = _free(state, place, is_large=fit.needed > SMALL_LIMIT)
+    free = _free(state, place, is_large=fit.needed_bytes > SMALL_LIMIT)
     allocated = int(state.blocks.size[state.blocks.state == BlockState.ALLOCATED].sum())
     outside, growth, others = _outside(samples)
     if outside < 0 and min(capacity, device_free) >= 0:
@@ -225,23 +235,23 @@ def room_at(recording: Recording, event: int, device_free: int, leaked: int = 0)
         held = capacity - device_free - int(state.segments.size.sum())
         others = max(held - outside, 0) if outside >= 0 else -1
     return Room(
-        need=fit.needed,
+        need_bytes=fit.needed_bytes,
         # If a recorded free block did not serve the request, a segment was needed all the same.
-        from_driver=fit.from_driver or settings.segment_size(fit.needed),
-        allocated=allocated,
-        reserved=int(state.segments.size.sum()),
-        free_here=free.here,
-        largest_here=free.largest,
-        free_other_streams=free.other_streams,
-        free_other_sizes=free.other_sizes,
-        free_private=free.private,
-        device_free=device_free,
-        capacity=capacity,
-        limit=limit,
-        own_outside=outside,
-        own_outside_growth=growth,
-        others=others,
-        leaked=leaked,
+        from_driver_bytes=fit.from_driver_bytes or settings.segment_size(fit.needed_bytes),
+        allocated_bytes=allocated,
+        reserved_bytes=int(state.segments.size.sum()),
+        free_here_bytes=free.here,
+        largest_here_bytes=free.largest,
+        free_other_streams_bytes=free.other_streams,
+        free_other_sizes_bytes=free.other_sizes,
+        free_private_bytes=free.private,
+        device_free_bytes=device_free,
+        capacity_bytes=capacity,
+        limit_bytes=limit,
+        own_outside_bytes=outside,
+        own_outside_growth_bytes=growth,
+        others_bytes=others,
+        leaked_bytes=leaked,
         is_expandable=settings.expandable_segments,
     )
 

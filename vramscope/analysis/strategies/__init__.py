@@ -159,8 +159,8 @@ def strategies(recording: Recording, n_ranks: int = 8) -> Strategies:
     if n_ranks < 2:
         raise UsageError(f"n_ranks {n_ranks}: sharding needs at least 2")
     run = prepare(recording, n_ranks)
-    at = int(run.level.argmax())
-    peak = int(run.level[at])
+    at = int(run.level_bytes.argmax())
+    peak = int(run.level_bytes[at])
     live = run.found.allocated_at(at)
     unknown = int(run.found.block_size[live & (run.category == Category.UNKNOWN)].sum())
     tried = [(_outcome(run, each, at, unknown), each) for make in _ALL for each in make(run)]
@@ -188,7 +188,7 @@ def strategies(recording: Recording, n_ranks: int = 8) -> Strategies:
         unknown,
         tuple(undecided),
         is_partial,
-        _by_phase(run, run.level),
+        _by_phase(run, run.level_bytes),
         _path(run, advised, at),
     )
 
@@ -204,7 +204,9 @@ def _is_monotone(tried: Trial) -> bool:
     """Return whether the trial only removes bytes, so that it cannot raise the peak."""
     if tried.is_surely_less:
         return True
-    adds = tried.most is not None or bool((tried.factor > 1).any() or np.any(np.asarray(tried.extra) > 0))
+    adds = tried.most is not None or bool(
+        (tried.factor > 1).any() or np.any(np.asarray(tried.extra_bytes) > 0)
+    )
     return not adds
 
 
@@ -280,11 +282,11 @@ def _in_words(count: float) -> str:
 
 
 def _outcome(run: StrategyInput, tried: Trial, at: int, unknown: int) -> Strategy:
-    level = level_with(run, tried.factor, tried.extra)
+    level = level_with(run, tried.factor, tried.extra_bytes)
     highest = int(level.argmax())
     left = round(float(level[highest]))
     how, cost, basis = tried.words
-    peak = int(run.level[at])
+    peak = int(run.level_bytes[at])
     phase, saved = Phase(int(run.phase[highest])), peak - left
     bounds = [round(float(level_with(run, *each).max())) for each in (tried.least, tried.most) if each]
     is_sure = not bounds and not saved
@@ -331,7 +333,7 @@ def _by_category(run: StrategyInput, tried: Trial, at: int) -> dict[str, int]:
     live = run.found.allocated_at(at)
     sums = np.zeros(len(Category))
     np.add.at(sums, run.category[live], ((1 - tried.factor) * run.found.block_size)[live])
-    sums[tried.extra_of] -= np.broadcast_to(tried.extra, run.phase.shape)[at]
+    sums[tried.extra_of] -= np.broadcast_to(tried.extra_bytes, run.phase.shape)[at]
     return {Category(i).name.lower(): round(float(sums[i])) for i in np.flatnonzero(np.round(sums)).tolist()}
 
 
@@ -384,20 +386,20 @@ def _share(run: StrategyInput, elements: Sequence[int]) -> int:
 
 def _checkpointing(run: StrategyInput) -> Iterator[Trial]:
     owners = owners_of(run.recording, run.found, run.assigned)
-    ways = checkpointed(run.found, run.lives, owners, run.level)
-    best = min(ways, key=lambda way: int((run.level + way.extra).max()), default=None)
+    ways = checkpointed(run.found, run.lives, owners, run.level_bytes)
+    best = min(ways, key=lambda way: int((run.level_bytes + way.extra_bytes).max()), default=None)
     if best is not None:
         yield Trial(
             f"activation checkpointing of {len(best.blocks)} blocks",
             np.ones(len(run.found)),
-            best.extra,
+            best.extra_bytes,
             (
                 f"torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) for {_few(best.blocks)}",
                 "each of these blocks runs forward twice: up to a third more time",
                 "estimate: what a block saves goes when it returns, and is back when backward reaches it",
             ),
             2,
-            least=SizeChange(np.ones(len(run.found)), best.least),
+            least=SizeChange(np.ones(len(run.found)), best.least_extra_bytes),
             doubt=_DOUBT,
         )
 
@@ -480,7 +482,7 @@ def _accumulation(run: StrategyInput) -> Iterator[Trial]:
 
 def _smaller_evaluation(run: StrategyInput) -> Iterator[Trial]:
     """Halve the batch of evaluation, if the peak is in evaluation and not in training."""
-    if run.phase[int(run.level.argmax())] != Phase.EVAL:
+    if run.phase[int(run.level_bytes.argmax())] != Phase.EVAL:
         return
     of_evaluation = (run.born_in == Phase.EVAL) & np.isin(run.category, _OF_AN_EVALUATION)
     yield Trial(

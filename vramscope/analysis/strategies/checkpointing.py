@@ -37,9 +37,9 @@ class Checkpointed:
 
     blocks: tuple[str, ...]
     """Paths of the modules."""
-    extra: NDArray[Any]
+    extra_bytes: NDArray[Any]
     """Additional bytes at each instant: negative where bytes are saved."""
-    least: NDArray[Any]
+    least_extra_bytes: NDArray[Any]
     """The same if nothing that a block made, except its result, existed in backward."""
 
 

@@ -32,7 +32,7 @@ class StrategyInput(NamedTuple):
     """Phase of each allocation's birth; OTHER where it pre-dates the trace."""
     phase: NDArray[Any]
     """Phase at each instant: that of the event before it."""
-    level: NDArray[Any]
+    level_bytes: NDArray[Any]
     """Allocated bytes at each instant, as recorded."""
     n_ranks: int
     """Number of GPUs that sharding distributes over."""
@@ -63,14 +63,14 @@ class Trial(NamedTuple):
     name: str
     factor: NDArray[Any]
     """Factor on the size of each allocation."""
-    extra: NDArray[Any] | int
+    extra_bytes: NDArray[Any] | int
     """Additional bytes at each instant."""
     words: tuple[str, str, str]
     """Texts of ``Strategy.how``, ``cost`` and ``basis``."""
     effort: int
     """Effort as in ``Strategy.effort``."""
     extra_of: Category = Category.ACTIVATION
-    """Category of the ``extra`` bytes."""
+    """Category of ``extra_bytes``."""
     least: "SizeChange | None" = None
     """The change if every assumption held in the strategy's favor; None if the change itself is sure."""
     most: "SizeChange | None" = None
@@ -88,7 +88,7 @@ class SizeChange(NamedTuple):
     """A factor on the size of each allocation, and additional bytes at each instant."""
 
     factor: NDArray[Any]
-    extra: NDArray[Any] | int = 0
+    extra_bytes: NDArray[Any] | int = 0
 
 
 def prepare(recording: Recording, n_ranks: int) -> StrategyInput:

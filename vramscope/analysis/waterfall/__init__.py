@@ -45,68 +45,69 @@ class Bar:
 class Waterfall(Table):
     """One row per sample, in bytes; −1 for what is not known.
 
-    The parts from ``requested`` to ``private_pools`` sum up to ``reserved``; together with ``own_outside``,
-    ``others`` and ``unattributed`` to ``used``; together with ``free`` and ``driver`` to ``total``.
+    The parts from ``requested_bytes`` to ``private_pools_bytes`` sum up to ``reserved_bytes``; with those
+    from ``own_outside_bytes`` to ``unattributed_bytes``, to ``used_bytes``; with ``free_bytes`` and
+    ``driver_bytes``, to ``total_bytes``.
     """
 
     DTYPES: ClassVar = {
         "time_ns": "i8",
         "instant": "i8",
-        "requested": "i8",
-        "rounding": "i8",
-        "pending": "i8",
-        "inactive_split": "i8",
-        "releasable": "i8",
-        "private_pools": "i8",
-        "own_outside": "i8",
-        "others": "i8",
-        "unattributed": "i8",
-        "free": "i8",
-        "driver": "i8",
-        "allocated": "i8",
-        "reserved": "i8",
-        "used": "i8",
-        "total": "i8",
-        "drift": "i8",
+        "requested_bytes": "i8",
+        "rounding_bytes": "i8",
+        "pending_bytes": "i8",
+        "inactive_split_bytes": "i8",
+        "releasable_bytes": "i8",
+        "private_pools_bytes": "i8",
+        "own_outside_bytes": "i8",
+        "others_bytes": "i8",
+        "unattributed_bytes": "i8",
+        "free_bytes": "i8",
+        "driver_bytes": "i8",
+        "allocated_bytes": "i8",
+        "reserved_bytes": "i8",
+        "used_bytes": "i8",
+        "total_bytes": "i8",
+        "drift_bytes": "i8",
     }
 
     time_ns: NDArray[Any]
     """Time of each sample."""
     instant: NDArray[Any]
     """Instant of the trace at which all four quantities equal the sample's; −1 if there is none near it."""
-    requested: NDArray[Any]
+    requested_bytes: NDArray[Any]
     """Bytes of live tensors."""
-    rounding: NDArray[Any]
+    rounding_bytes: NDArray[Any]
     """Bytes by which their blocks are larger."""
-    pending: NDArray[Any]
+    pending_bytes: NDArray[Any]
     """Freed bytes that wait for another stream."""
-    inactive_split: NDArray[Any]
+    inactive_split_bytes: NDArray[Any]
     """Cached bytes: free pieces of segments in use."""
-    releasable: NDArray[Any]
+    releasable_bytes: NDArray[Any]
     """Cached bytes: segments that are wholly free."""
-    private_pools: NDArray[Any]
+    private_pools_bytes: NDArray[Any]
     """Free bytes of private pools (of CUDA graphs, MemPools), which serve nothing else; −1 if they are among
     the two parts before."""
-    own_outside: NDArray[Any]
+    own_outside_bytes: NDArray[Any]
     """Bytes of this process outside of torch's allocator: CUDA's context, libraries, NCCL, raw cudaMalloc."""
-    others: NDArray[Any]
+    others_bytes: NDArray[Any]
     """Bytes of other processes."""
-    unattributed: NDArray[Any]
+    unattributed_bytes: NDArray[Any]
     """Bytes used on the device by no process that the driver lists."""
-    free: NDArray[Any]
+    free_bytes: NDArray[Any]
     """Free bytes of the device."""
-    driver: NDArray[Any]
+    driver_bytes: NDArray[Any]
     """The driver's own reserve: neither used nor free."""
-    allocated: NDArray[Any]
+    allocated_bytes: NDArray[Any]
     """Allocated bytes, by torch's counter."""
-    reserved: NDArray[Any]
+    reserved_bytes: NDArray[Any]
     """Reserved bytes, by torch's counter."""
-    used: NDArray[Any]
+    used_bytes: NDArray[Any]
     """Used bytes of the device, by the driver."""
-    total: NDArray[Any]
+    total_bytes: NDArray[Any]
     """Size of the device, by the driver."""
-    drift: NDArray[Any]
-    """Change of ``reserved`` while the driver was asked: ``own_outside`` may be wrong by as much."""
+    drift_bytes: NDArray[Any]
+    """Change of ``reserved_bytes`` while the driver was asked; ``own_outside_bytes`` may be wrong by it."""
     reasons: Mapping[str, str] = field(default_factory=dict)
     """Reason why a part is not available, by the part's name."""
     growth: OutsideGrowth = field(default_factory=OutsideGrowth)
@@ -115,18 +116,18 @@ class Waterfall(Table):
     @property
     def fullest(self) -> int:
         """The row with the most used bytes of the device; without the driver, the most reserved bytes."""
-        level = self.used if (self.used >= 0).any() else self.reserved
+        level = self.used_bytes if (self.used_bytes >= 0).any() else self.reserved_bytes
         return int(level.argmax())
 
     @property
     def last(self) -> int:
         """The last row with numbers from the driver; the last of all if no row has any."""
-        known = np.flatnonzero(self.used >= 0)
+        known = np.flatnonzero(self.used_bytes >= 0)
         return int(known[-1]) if len(known) else len(self) - 1
 
     def bars(self, row: int) -> tuple[Bar, ...]:
         """Return every part at a sample; the known parts sum up to the total, or to the known part of it."""
-        of = {name: int(column[row]) for name, column in self.columns()}
+        of = {name.removesuffix("_bytes"): int(column[row]) for name, column in self.columns()}
         return (*self._inside(of), *self._outside(of))
 
     def _inside(self, of: Mapping[str, int]) -> list[Bar]:
@@ -161,8 +162,7 @@ def waterfall(recording: Recording) -> Waterfall:
     counters = counters.rows(has_driver if has_driver.any() else counters.reserved_bytes >= 0)
     inside = reserved_parts(recording, counters)
     outside = _outside_parts(counters)
-    columns = {
-        "time_ns": counters.time_ns,
+    levels = {
         **inside,
         **outside,
         "allocated": counters.allocated_bytes,
@@ -171,8 +171,14 @@ def waterfall(recording: Recording) -> Waterfall:
         "total": counters.device_total_bytes,
         "drift": counters.reserved_drift_bytes,
     }
-    growth = growth_of(recording, columns)
-    return Waterfall.of(**columns, reasons=_reasons(recording, columns), growth=growth)
+    instant = levels.pop("instant")
+    return Waterfall.of(
+        time_ns=counters.time_ns,
+        instant=instant,
+        **{f"{name}_bytes": level for name, level in levels.items()},
+        reasons=_reasons(recording, levels),
+        growth=growth_of(recording, {"time_ns": counters.time_ns} | levels),
+    )
 
 
 def _outside_parts(counters: Counters) -> dict[str, NDArray[Any]]:
@@ -245,16 +251,16 @@ def _finding(found: Waterfall, name: str) -> Finding:
     return Finding(
         kind,
         Severity.WARNING,
-        f"Memory of {whose} grew by {format_bytes(grown.n_bytes)}, {format_bytes(grown.largest_rise)} of it "
-        f"at once {after} after the first sample{step}; torch's reserved bytes changed by "
-        f"{format_bytes(grown.inside_bytes)} meanwhile",
+        f"Memory of {whose} grew by {format_bytes(grown.n_bytes)}, "
+        f"{format_bytes(grown.largest_rise_bytes)} of it at once {after} after the first sample{step}; "
+        f"torch's reserved bytes changed by {format_bytes(grown.inside_bytes)} meanwhile",
         advice=advice,
         n_bytes=grown.n_bytes,
         evidence={
             "time_ns": grown.time_ns,
-            "largest_rise_bytes": grown.largest_rise,
+            "largest_rise_bytes": grown.largest_rise_bytes,
             "reserved_growth_bytes": grown.inside_bytes,
-            "still_there_bytes": grown.still_there,
+            "still_there_bytes": grown.still_there_bytes,
             "step": grown.step,
         },
     )

@@ -29,7 +29,7 @@ class Grown:
 
     n_bytes: int
     """Bytes that it grew by."""
-    largest_rise: int
+    largest_rise_bytes: int
     """The largest growth from one sample to the next, in bytes."""
     time_ns: int
     """Time of the largest rise."""
@@ -37,7 +37,7 @@ class Grown:
     """Step of the largest rise; None if not known."""
     inside_bytes: int
     """Change of torch's reserved bytes over the same time."""
-    still_there: int
+    still_there_bytes: int
     """Bytes of the growth that remain at the end."""
 
 
@@ -91,11 +91,11 @@ def _grown(
     reserved = columns["reserved"][rows]
     return Grown(
         n_bytes=int(lasting[high] - level[0]),
-        largest_rise=int(rises.max(initial=0)),
+        largest_rise_bytes=int(rises.max(initial=0)),
         time_ns=time_ns,
         step=_step_at(recording, time_ns),
         inside_bytes=int(reserved[high] - reserved[0]),
-        still_there=max(int(level[-1] - level[0]), 0),
+        still_there_bytes=max(int(level[-1] - level[0]), 0),
     )
 
 

@@ -57,15 +57,16 @@ def _of_counters(counters: Counters) -> dict[str, NDArray[Any]]:
 
 def _of_events(recording: Recording, instant: NDArray[Any]) -> dict[str, NDArray[Any]]:
     parts = parts_over_time(recording)
-    found = {name: getattr(parts, name)[instant] for name in PARTS_OF_RESERVED[:-1]}
+    found = {name: getattr(parts, f"{name}_bytes")[instant] for name in PARTS_OF_RESERVED[:-1]}
     found["private_pools"] = np.zeros(len(instant), dtype="i8")
     private, index = _private(recording)
     if private is not None:
         of_private = parts_over_time(private)
         at = index[instant]
         for name in ("inactive_split", "releasable"):
-            found[name] = found[name] - getattr(of_private, name)[at]
-            found["private_pools"] += getattr(of_private, name)[at]
+            of_pools = getattr(of_private, f"{name}_bytes")[at]
+            found[name] = found[name] - of_pools
+            found["private_pools"] += of_pools
     return found
 
 
@@ -100,9 +101,9 @@ def _match(totals: Totals, counters: Counters, row: int, at: int) -> int:
     for reach in _NEAR:
         first = max(at - reach, 0)
         window = slice(first, at + reach + 1)
-        equal = totals.reserved[window] == counters.reserved_bytes[row]
-        for name in ("allocated", "active", "requested"):
-            sampled = getattr(counters, f"{name}_bytes")[row]
+        equal = totals.reserved_bytes[window] == counters.reserved_bytes[row]
+        for name in ("allocated_bytes", "active_bytes", "requested_bytes"):
+            sampled = getattr(counters, name)[row]
             if sampled >= 0:
                 equal &= getattr(totals, name)[window] == sampled
         candidates = np.flatnonzero(equal) + first

@@ -110,7 +110,7 @@ class ReplayResult:
     """How many of ``n_segments`` mapped memory into an expandable segment, without cudaMalloc."""
     events: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
     """Events at which the curve of reserved bytes is sampled, shape ``(n_points,)``."""
-    reserved: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
+    reserved_bytes: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
     """Reserved bytes after each of ``events``, shape ``(n_points,)``."""
 
     @property
@@ -340,7 +340,7 @@ def replay(
         failed_bytes=0 if failed is None else int(program.size[failed]),
         failed_requested_bytes=0 if failed is None else allocator.requested_bytes,
         events=np.array(replayer.events, "i8"),
-        reserved=np.array(replayer.reserved, "i8"),
+        reserved_bytes=np.array(replayer.reserved, "i8"),
     )
 
 

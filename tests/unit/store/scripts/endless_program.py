@@ -124,7 +124,9 @@ def steps_of(recording):
     found = recording.step_peaks()
     rows = {}
     for peaks, steps in ((found.past_per_step, recording.past.steps), (found.per_step, recording.steps)):
-        values = np.stack([peaks.requested, peaks.allocated, peaks.active, peaks.reserved], axis=1).tolist()
+        values = np.stack(
+            [peaks.requested_bytes, peaks.allocated_bytes, peaks.active_bytes, peaks.reserved_bytes], axis=1
+        ).tolist()
         rows |= dict(zip(steps.index.tolist(), values, strict=True))
     return rows
 
