@@ -85,7 +85,7 @@ def write_again(
     ends = np.linspace(0, len(recording.trace), _N_FLUSHES + 1).astype(int).tolist()
     for first, end in pairwise(ends):
         writer.append(recording.trace.rows(slice(first, end)), device)
-        for table in (recording.marks, recording.labels, recording.counters):
+        for table in (recording.marks, recording.labels, recording.holders, recording.counters):
             is_now = (table.event >= first) & (table.event < end + (end == ends[-1]))
             writer.append(table.rows(is_now), device)
         if max_bytes:

@@ -40,6 +40,7 @@ def until(recording: Recording, n_steps: int) -> Recording:
         steps=recording.steps.rows(slice(0, n_steps)),
         phases=phases.rows(phases.end_event <= end),
         labels=labels.rows(labels.event <= end),
+        holders=recording.holders.rows(recording.holders.event <= end),
         marks=marks.rows(marks.event <= end),
         final=None,
     )

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import vramscope
+from vramscope.model.holders import Holders
 from vramscope.model.marks import Labels, Marks, Phases, Steps
 from vramscope.model.trace import Action
 
@@ -35,9 +36,7 @@ def kind_of(script):
 
 def without_holders(recording):
     """As a recording has it whose capture never looked for holders."""
-    labels = recording.labels
-    told = np.array([name.startswith("held by: ") for name in labels.names])[labels.name]
-    return replace(recording, labels=labels.rows(~told))
+    return replace(recording, holders=Holders.of())
 
 
 def test_the_corpus_is_as_large_as_promised():

@@ -92,9 +92,9 @@ def test_the_peak_of_each_step_is_that_of_the_analysis(trained):
     steps = read_summary(rank / "summary.json").summary.devices[0].steps
     (recording,) = vramscope.load(rank).recordings
 
-    assert steps.allocated.tolist() == recording.step_peaks().per_step.allocated.tolist()
+    assert steps.allocated.tolist() == recording.step_peaks().per_step.allocated_bytes.tolist()
     assert read_summary(rank / "summary.json").summary.devices[0].peak["allocated"].n_bytes == max(
-        recording.timeline().allocated.tolist()
+        recording.timeline().allocated_bytes.tolist()
     )
 
 

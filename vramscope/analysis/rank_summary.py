@@ -139,7 +139,7 @@ def phase_peaks(per_phase: IntervalPeaks) -> dict[str, int]:
     """The maximum of allocated bytes in each phase, over all steps."""
     named = np.unique(per_phase.phase[per_phase.phase != Phase.OTHER]).tolist()
     return {
-        Phase(phase).name.lower(): int(per_phase.allocated[per_phase.phase == phase].max()) for phase in named
+        Phase(phase).name.lower(): int(per_phase.allocated_bytes[per_phase.phase == phase].max()) for phase in named
     }
 
 
@@ -161,7 +161,7 @@ def _from_samples(recording: Recording, found: DeviceSummary) -> DeviceSummary:
     sampled = sampled_peaks(recording)
     if not len(recording.counters) or sampled is None:
         return replace(found, is_exact=False)
-    known = {"allocated": sampled.allocated, "reserved": sampled.reserved}
+    known = {"allocated": sampled.allocated_bytes, "reserved": sampled.reserved_bytes}
     per_step = sampled.per_step if len(sampled.per_step) else None
     n_steps = len(recording.steps)
     unknown = np.full(n_steps, -1)
@@ -172,8 +172,8 @@ def _from_samples(recording: Recording, found: DeviceSummary) -> DeviceSummary:
         end={},
         steps=_rows_of(
             recording.steps,
-            per_step.allocated if per_step is not None else unknown,
-            per_step.reserved if per_step is not None else unknown,
+            per_step.allocated_bytes if per_step is not None else unknown,
+            per_step.reserved_bytes if per_step is not None else unknown,
         ),
         phases={},
     )
@@ -291,7 +291,7 @@ def _pruned(stacks: Stacks, ids: NDArray[Any]) -> tuple[Stacks, NDArray[Any]]:
 
 
 def _step_rows(steps: Steps, peaks: IntervalPeaks) -> StepRows:
-    return _rows_of(steps, peaks.allocated, peaks.reserved)
+    return _rows_of(steps, peaks.allocated_bytes, peaks.reserved_bytes)
 
 
 def _rows_of(steps: Steps, allocated: NDArray[Any], reserved: NDArray[Any]) -> StepRows:
@@ -341,5 +341,5 @@ def course_steps(course: Course, steps: Steps, phases: Phases, settled: Any) -> 
     inside = course.stretches.between(
         known.start_event, np.minimum(known.end_event, course.n_events), course.n_events
     )
-    per_phase = IntervalPeaks.of(phase=known.phase, allocated=inside["allocated"])
+    per_phase = IntervalPeaks.of(phase=known.phase, allocated_bytes=inside["allocated"])
     return StepsWithPeaks(steps, per_step, phase_peaks(per_phase))

@@ -1,7 +1,7 @@
 """Cuts a part out of a recording as a recording of its own, which every analysis accepts."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,12 @@ from vramscope.allocator.state_index.checkpoints import (
 from vramscope.analysis import Analysis
 from vramscope.errors import UsageError
 from vramscope.model.codes import NoteCode
+from vramscope.model.holders import Holders
 from vramscope.model.marks import Labels, Note, Phases
 from vramscope.model.recording import Recording
 from vramscope.model.trace import Action
+
+OfBlocks = TypeVar("OfBlocks", Labels, Holders)
 
 
 def window(
@@ -70,7 +73,8 @@ def window(
         ),
         marks=_shifted(recording.marks, start_event, end_event),
         counters=_shifted(recording.counters, start_event, end_event),
-        labels=_labels(recording, start_event, end_event),
+        labels=_of_blocks(recording, recording.labels, start_event, end_event),
+        holders=_of_blocks(recording, recording.holders, start_event, end_event),
         steps=kept_steps,
         phases=_phases(recording.phases, kept, start_event, end_event),
         notes=(*recording.notes, _note(start_event, end_event, n_events)),
@@ -132,17 +136,16 @@ def _phases(phases: Phases, kept_steps: NDArray[Any], start: int, end: int) -> P
     return found
 
 
-def _labels(recording: Recording, start: int, end: int) -> Labels:
-    """Labels of blocks in the window; a label from before the window moves to its first instant."""
-    labels = recording.labels
-    if not len(labels):
-        return labels
-    early = np.flatnonzero(labels.event < start)
-    again = _last_handed_out(recording, start, labels.address[early]) >= labels.event[early]
-    # A label of a block that is gone by now means nothing: its address is free or holds another block.
+def _of_blocks(recording: Recording, table: OfBlocks, start: int, end: int) -> OfBlocks:
+    """Rows about blocks in the window; a row from before the window moves to its first instant."""
+    if not len(table):
+        return table
+    early = np.flatnonzero(table.event < start)
+    again = _last_handed_out(recording, start, table.address[early]) >= table.event[early]
+    # A row about a block that is gone by now means nothing: its address is free or holds another block.
     early = early[~again]
-    inside = np.flatnonzero((labels.event >= start) & (labels.event <= end))
-    rows = labels.rows(np.concatenate([early, inside]))
+    inside = np.flatnonzero((table.event >= start) & (table.event <= end))
+    rows = table.rows(np.concatenate([early, inside]))
     return replace(rows, event=np.maximum(rows.event - start, 0))
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from vramscope import registry
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device
+from vramscope.model.holders import Holders
 from vramscope.model.marks import Labels, MarkKind, Marks, Note, Phase
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.trace import Trace
@@ -37,7 +38,7 @@ class Sink(Protocol):
     def stacks(self, rows: Sequence[tuple[int, str, str, int]]) -> None:
         """Append rows of ``StackBuilder.rows``; this comes before the tables that refer to them."""
 
-    def append(self, table: Trace | Marks | Labels | Counters, device: int) -> None:
+    def append(self, table: Trace | Marks | Labels | Holders | Counters, device: int) -> None:
         """Append the next rows of one stream of *device*."""
 
     def state(self, snapshot: Snapshot, device: int, *, reported: bool) -> None:

@@ -2,7 +2,11 @@
 
 from collections.abc import Sequence
 
+from vramscope.model.holders import Word
 from vramscope.model.marks import Labels, Marks
+
+HolderRow = tuple[int, int, Sequence[Word]]
+"""Event, address, words of the path."""
 
 MarkRow = tuple[int, int, int, int, int, int, str]
 """Kind, phase, time_ns, event, thread, value, name."""

@@ -50,7 +50,7 @@ def tables(recording: Recording) -> Iterator[tuple[str, pa.Table]]:
     yield "recording", _about(recording)
     yield "events", _arrow(recording.trace)
     yield "allocations", _with_stacks(lifetimes(recording), stacks)
-    for name in ("steps", "phases", "marks", "labels"):
+    for name in ("steps", "phases", "marks", "labels", "holders"):
         yield name, _arrow(getattr(recording, name))
     yield "samples", _arrow(recording.counters)
     yield from _state("initial", recording.initial, stacks)
@@ -114,10 +114,10 @@ def _with_stacks(table: Any, stacks: Stacks) -> pa.Table:
 def _arrow(table: Table) -> pa.Table:
     columns: dict[str, Any] = {}
     for name, values in table.columns():
-        if name in _WORDS:
+        if name in table.TEXT_COLUMNS and hasattr(table, "names"):
+            columns[name] = _words(values, table.names)
+        elif name in _WORDS:
             columns[name] = _codes(values, _WORDS[name])
-        elif name == "name":
-            columns[name] = _words(values, getattr(table, "names"))  # noqa: B009 - not every table has names
         else:
             columns[name] = pa.array(values)
     return pa.table(columns)

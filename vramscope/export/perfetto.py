@@ -61,9 +61,9 @@ class _Packets:
         time_ns = _times(recording)
         yield self._process_track(recording)
         totals = timeline(recording)
-        yield from self._counter("allocated", time_ns, totals.allocated)
+        yield from self._counter("allocated", time_ns, totals.allocated_bytes)
         if recording.has_reserved:
-            yield from self._counter("reserved", time_ns, totals.reserved)
+            yield from self._counter("reserved", time_ns, totals.reserved_bytes)
         for category, n_bytes in _by_category(recording):
             yield from self._counter(f"allocated: {category.name.lower()}", time_ns, n_bytes)
         yield from self._slices("steps", _steps(recording, time_ns))

@@ -1,17 +1,38 @@
-"""The holder of a block: the path to it from a name of the program, as capture wrote it into a label."""
+"""The holders of blocks: the path of references from a name of the program to each block."""
 
 import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.model.table import Table
 
 PREFIX = "held by: "
-"""Prefix of the name of every label that names a holder; the label's category is UNKNOWN."""
+"""Prefix of the labels that named a holder before the trace format had a table of holders (1.4 and 2.3)."""
 
 Word = tuple[Any, ...]
 """``(kind, name, …)``. The kind of the first word is one of local, global, context, unreachable. Later kinds:
 attribute, key, item, closure, frame, traceback, optimizer, ctx, grad, graph, nodes, saved, variable, hook,
 kept_at, and part for something without a name.
 """
+
+_NODES = "nodes"
+_COLUMNS_OF: Mapping[str, tuple[str, ...]] = {
+    "local": ("name", "owner", "file", "line"),
+    "frame": ("name", "owner", "file", "line"),
+    "global": ("name", "file"),
+    "hook": ("name", "file", "line"),
+    "kept_at": ("file", "line", "name", "number"),
+    "graph": ("name", "number"),
+    _NODES: ("name", "number"),
+}
+"""The columns that hold a word after its kind, in the word's order; every other kind is as ``_USUAL``."""
+_USUAL = ("name", "owner", "number")
+_TEXTS = ("kind", "name", "owner", "file")
+_NONE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +48,106 @@ class Holding:
     def first(self, kind: str) -> Word | None:
         """The first word of this kind, or None."""
         return next((word for word in self.words if word[0] == kind), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Holders(Table):
+    """The paths to blocks: one row per word of a path, the words of a path one after the other."""
+
+    DTYPES: ClassVar = {
+        "event": "i8",
+        "address": "u8",
+        "position": "i4",
+        "kind": "i4",
+        "name": "i4",
+        "owner": "i4",
+        "file": "i4",
+        "line": "i4",
+        "number": "i8",
+    }
+    TEXT_COLUMNS: ClassVar = frozenset(_TEXTS)
+
+    event: NDArray[Any]
+    """The instant at which capture found the path."""
+    address: NDArray[Any]
+    """Address of the block that was live at that instant."""
+    position: NDArray[Any]
+    """Place of the word in its path; 0 begins a path. Nodes of one graph share a place."""
+    kind: NDArray[Any]
+    """Index into ``names``: the word's kind, such as ``attribute``."""
+    name: NDArray[Any]
+    """Index into ``names``: a variable, an attribute, the index of an item, a statement."""
+    owner: NDArray[Any]
+    """Index into ``names``: the type, function or node that the name belongs to."""
+    file: NDArray[Any]
+    """Index into ``names``: the file of a local, global, hook or statement."""
+    line: NDArray[Any]
+    """Line in that file; −1 where there is none."""
+    number: NDArray[Any]
+    """Elements of a graph's tensor, repetitions of a node, identity of a key, or position of the word that a
+    statement fills; −1 where there is none."""
+    names: tuple[str, ...] = ("",)
+
+    @classmethod
+    def of_paths(cls, paths: Iterable[tuple[int, int, Sequence[Word]]]) -> "Holders":
+        """Build from paths, each with its instant and the address of its block."""
+        known = {"": 0}
+        rows = [
+            (event, address, position, row)
+            for event, address, words in paths
+            for position, word in enumerate(words)
+            for row in _rows_of(word)
+        ]
+        columns: dict[str, Any] = {
+            "event": [row[0] for row in rows],
+            "address": [row[1] for row in rows],
+            "position": [row[2] for row in rows],
+            "line": [row[3].get("line", _NONE) for row in rows],
+            "number": [row[3].get("number", _NONE) for row in rows],
+        }
+        for text in _TEXTS:
+            columns[text] = [known.setdefault(row[3].get(text, ""), len(known)) for row in rows]
+        return cls.of(**columns, names=tuple(known))
+
+    def first_rows(self) -> NDArray[Any]:
+        """The row at which each path begins."""
+        found: NDArray[Any] = np.flatnonzero(self.position == 0)
+        return found
+
+    def holding(self, first: int, end: int) -> Holding:
+        """The path in the rows ``[first, end)``."""
+        words: list[Word] = []
+        for row in range(first, end):
+            kind = self.names[self.kind[row]]
+            if kind == _NODES and words and int(self.position[row]) == int(self.position[row - 1]):
+                words[-1][1].append(self._values(row, kind))
+            else:
+                values = self._values(row, kind)
+                words.append((kind, [values]) if kind == _NODES else (kind, *values))
+        return Holding(tuple(words))
+
+    def _values(self, row: int, kind: str) -> list[Any]:
+        """The parts of a word after its kind, without those at its end that it does not have."""
+        values: list[Any] = []
+        for column in _COLUMNS_OF.get(kind, _USUAL):
+            value = int(getattr(self, column)[row])
+            values.append(self.names[value] if column in _TEXTS else value)
+        while len(values) > 1 and values[-1] in ("", _NONE):
+            values.pop()
+        if kind == "item" and str(values[0]).isdigit():
+            values[0] = int(values[0])
+        return values
+
+
+def _rows_of(word: Word) -> Iterator[dict[str, Any]]:
+    """Yield the columns of a word: one row, but one for each node of a graph."""
+    kind, *values = word
+    columns = _COLUMNS_OF.get(kind, _USUAL)
+    for each in values[0] if kind == _NODES else [values]:
+        cells = dict(zip(columns, each, strict=False))
+        yield {"kind": kind} | {
+            name: str(value) if name in _TEXTS else int(value) for name, value in cells.items()
+        }
 
 
 def holding_of(name: str) -> Holding | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
+from vramscope.model.holders import Holders
 from vramscope.model.marks import Labels, Marks, Note, Phases, Steps
 from vramscope.model.past import Past
 from vramscope.model.questions import Questions
@@ -61,6 +62,7 @@ class Recording(Questions):
     steps: Steps = field(default_factory=Steps.of)
     phases: Phases = field(default_factory=Phases.of)
     labels: Labels = field(default_factory=Labels.of)
+    holders: Holders = field(default_factory=Holders.of)
     counters: Counters = field(default_factory=Counters.of)
     past: Past = field(default_factory=Past)
     """For a run that outgrew its size cap: what remains of its beginning."""

@@ -22,6 +22,8 @@ class Table:
 
     __slots__ = ()
     DTYPES: ClassVar[Mapping[str, str]] = {}
+    TEXT_COLUMNS: ClassVar[frozenset[str]] = frozenset({"name"})
+    """Columns of a table with ``names`` that are indices into it; files store the texts."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -115,7 +115,7 @@ def arrays(table: Table) -> list[pa.Array]:
     """Return the columns of a table, with names as strings."""
     names = getattr(table, "names", ())
     return [
-        _named(column, names) if names and name == "name" else number_array(column)
+        _named(column, names) if names and name in table.TEXT_COLUMNS else number_array(column)
         for name, column in table.columns()
     ]
 

@@ -13,15 +13,16 @@ import numpy as np
 import pyarrow as pa
 
 from vramscope.model.counters import UNKNOWN, Counters
+from vramscope.model.holders import Holders
 from vramscope.model.marks import Labels, Marks
 from vramscope.model.past import StretchPeaks, SummarizedSteps
 from vramscope.model.snapshot import Blocks, Segments
 from vramscope.model.table import Table
 from vramscope.model.trace import Trace
 
-WHOLE = (1, 3)
+WHOLE = (1, 4)
 """The major and minor version of a trace in one part."""
-IN_PARTS = (2, 2)
+IN_PARTS = (2, 3)
 """The version of a trace in several parts: an older reader would take the first part for the whole."""
 FIRST_WITH_CHECKSUMS: Mapping[int, int] = {1: 3, 2: 2}
 """Maps a major to the first minor version whose files carry checksums and the id of their trace."""
@@ -33,7 +34,9 @@ def _fields(table: type[Table]) -> list[pa.Field]:
     named = hasattr(table, "names")
     return [
         # Names are stored as strings: an index would need its list to be rewritten.
-        pa.field(name, pa.string() if named and name == "name" else arrow_type(dtype), nullable=False)
+        pa.field(
+            name, pa.string() if named and name in table.TEXT_COLUMNS else arrow_type(dtype), nullable=False
+        )
         for name, dtype in table.DTYPES.items()
     ]
 
@@ -55,7 +58,13 @@ def _list_of(table: type[Table]) -> pa.DataType:
     return pa.list_(pa.field("item", pa.struct(_fields(table)), nullable=False))
 
 
-TABLES: Mapping[str, type[Table]] = {"events": Trace, "marks": Marks, "labels": Labels, "samples": Counters}
+TABLES: Mapping[str, type[Table]] = {
+    "events": Trace,
+    "marks": Marks,
+    "labels": Labels,
+    "holders": Holders,
+    "samples": Counters,
+}
 """Streams that hold one table of the model, one file per device."""
 
 ABSENT: Mapping[str, int] = {"samples": UNKNOWN}

@@ -8,6 +8,7 @@ import pytest
 from vramscope import export, registry
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
+from vramscope.model.holders import Holders
 from vramscope.model.marks import Labels, Marks, Note, Phases, Steps
 from vramscope.model.recording import Recording, Run
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
@@ -46,6 +47,7 @@ def exported(rank: int = 0) -> Recording:
         steps=Steps.of(index=[0], end_event=[4], end_ns=[40]),
         phases=Phases.of(phase=[1], step=[0], end_event=[4], name=[1], names=("", ODD)),
         labels=Labels.of(event=[1], address=[HIGH], category=[3], name=[1], names=("", ODD)),
+        holders=Holders.of_paths([(1, HIGH, [("global", ODD, "a.py"), ("item", 3, "list", 2**62)])]),
         counters=Counters.of(time_ns=[5], event=[-1], device_used_bytes=[2**40], allocated_bytes=[-1]),
         notes=(Note("starts_late", ODD, 3),),
     )
@@ -74,11 +76,11 @@ READERS = {"parquet": parquet, "csv": csv}
 
 
 @pytest.mark.parametrize("name", READERS)
-@pytest.mark.parametrize("table", ["trace", "steps", "phases", "marks", "labels", "counters"])
+@pytest.mark.parametrize("table", ["trace", "steps", "phases", "marks", "labels", "holders", "counters"])
 def test_every_column_of_every_table_comes_back(tmp_path, name, table):
     file = {"trace": "events", "counters": "samples"}.get(table, table)
     read = READERS[name](folder(tmp_path, name), file)
-    words = ("action", "kind", "phase", "category", "name")
+    words = {"action", "kind", "phase", "category", *getattr(exported(1), table).TEXT_COLUMNS}
 
     for column, values in getattr(exported(1), table).columns():
         if column not in words:
@@ -95,6 +97,8 @@ def test_codes_and_names_become_their_words(tmp_path, name):
     assert read(home, "marks")["name"] == ["", ODD]
     assert read(home, "phases")["phase"] == ["FORWARD"]
     assert read(home, "labels")["category"] == ["GRADIENT"]
+    assert read(home, "holders")["kind"] == ["global", "item"]
+    assert read(home, "holders")["name"] == [ODD, "3"]
     assert read(home, "initial_blocks")["state"] == ["INACTIVE"]
 
 

@@ -80,8 +80,8 @@ def test_torchs_own_viewer_makes_its_page_and_its_sums_from_the_export(tmp_path)
     (recording,) = run.recordings
     totals = recording.timeline()
 
-    assert sum(segment["total_size"] for segment in snapshot["segments"]) == totals.reserved[-1]
-    assert sum(map(viewer.calc_active, snapshot["segments"])) == totals.active[-1]
+    assert sum(segment["total_size"] for segment in snapshot["segments"]) == totals.reserved_bytes[-1]
+    assert sum(map(viewer.calc_active, snapshot["segments"])) == totals.active_bytes[-1]
     assert f"{len(recording.trace)} entries" in viewer.trace(snapshot)
     assert "base64" in viewer.trace_plot(snapshot)
     assert viewer.segsum(snapshot)
@@ -141,8 +141,8 @@ def test_perfettos_counters_have_the_peaks_of_the_recording_and_slices_its_steps
     found = tracks(exported(run, tmp_path / "out.pftrace", "perfetto"))
 
     totals = recording.timeline()
-    assert max(value for _, _, value in found["allocated"]) == totals.allocated.max()
-    assert [value for _, _, value in found["reserved"]][-1] == totals.reserved[-1]
+    assert max(value for _, _, value in found["allocated"]) == totals.allocated_bytes.max()
+    assert [value for _, _, value in found["reserved"]][-1] == totals.reserved_bytes[-1]
     assert [name for _, kind, name in found["steps"] if kind == 1] == [
         f"step {index}" for index in recording.steps.index.tolist()
     ]

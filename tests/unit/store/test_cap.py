@@ -73,6 +73,19 @@ def labels_of(recording):
     return sorted((address, name) for address, end, name in rows if end == ALIVE)
 
 
+def holders_of(recording):
+    """The last path to each block that is live at the end."""
+    holders, found = recording.holders, recording.lifetimes()
+    first = holders.first_rows().tolist()
+    last = {
+        int(holders.address[row]): (int(holders.event[row]), holders.holding(row, end))
+        for row, end in zip(first, [*first[1:], len(holders)], strict=True)
+    }
+    live = found.rows(found.free_event == ALIVE)
+    rows = zip(live.address.tolist(), live.alloc_event.tolist(), strict=True)
+    return {address: last[address][1] for address, born in rows if last.get(address, (-1,))[0] > born}
+
+
 def check(capped, whole):
     """Everything that is told of the capped run is told so of the whole one."""
     first = capped.past.n_events
@@ -87,6 +100,7 @@ def check(capped, whole):
     phases = phases_of(whole)
     assert phases_of(capped) == {key: phases[key] for key in phases if key[0] >= n_settled}
     assert labels_of(capped) == labels_of(whole)
+    assert holders_of(capped) == holders_of(whole)
     samples, kept = whole.counters.time_ns.tolist(), capped.counters.time_ns.tolist()
     assert set(kept) <= set(samples)
     assert kept[-N_SAMPLES:] == samples[-N_SAMPLES:]

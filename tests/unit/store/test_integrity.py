@@ -13,6 +13,7 @@ import pytest
 
 from vramscope.errors import StoreError
 from vramscope.model.device import Process
+from vramscope.model.holders import Holders
 from vramscope.model.marks import Labels, Marks, Note
 from vramscope.model.recording import Outcome, Run
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
@@ -21,7 +22,7 @@ from vramscope.store.read.reader import Reader
 from vramscope.store.write.writer import Writer
 
 SAMPLES = Path(__file__).parents[3] / "sample_traces"
-STREAMS = ["events-0", "marks-0", "labels-0", "states-0", "pools-0", "stacks", "notes"]
+STREAMS = ["events-0", "marks-0", "labels-0", "holders-0", "states-0", "pools-0", "stacks", "notes"]
 
 
 def fill(writer: Writer, n_batches: int = 3) -> None:
@@ -31,6 +32,7 @@ def fill(writer: Writer, n_batches: int = 3) -> None:
         writer.append(Trace.of(action=[0, 1], size=[512, 512], block_size=[512, 512], address=[i, i]), 0)
         writer.append(Marks.of(kind=[5], event=[2 * i]), 0)
         writer.append(Labels.of(event=[2 * i], address=[i]), 0)
+        writer.append(Holders.of_paths([(2 * i, i, [("local", "kept", "main", "x.py", i)])]), 0)
         free = Blocks.of(size=[1 << 20], state=[BlockState.INACTIVE])
         writer.state(Snapshot(0, 0, Segments.of(size=[1 << 20]), free), 0, reported=False)
         writer.note(Note("gap", f"note {i}", i))
@@ -113,7 +115,7 @@ def test_batches_are_numbered_over_all_files(closed: Path) -> None:
             (size,) = struct.unpack_from("<i", data, start + 4)
             found.append(struct.unpack_from("<Q", data, start + size)[0])
 
-    assert sorted(found) == list(range(1, 22))
+    assert sorted(found) == list(range(1, 3 * len(STREAMS) + 1))
 
 
 @pytest.mark.parametrize("stream", STREAMS)

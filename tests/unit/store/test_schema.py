@@ -1,4 +1,4 @@
-"""The columns of schema 1.3 and 2.2, and that the documentation names exactly these."""
+"""The columns of schema 1.4 and 2.3, and that the documentation names exactly these."""
 
 import re
 from pathlib import Path
@@ -16,6 +16,8 @@ SCHEMA = {
     " stack_id:int32",
     "marks": "kind:uint8 phase:uint8 time_ns:int64 event:int64 thread:int64 value:int64 name:string",
     "labels": "event:int64 address:uint64 category:uint8 element_bytes:uint8 name:string",
+    "holders": "event:int64 address:uint64 position:int32 kind:string name:string owner:string file:string"
+    " line:int32 number:int64",
     "samples": "time_ns:int64 event:int64 allocated_bytes:int64 reserved_bytes:int64 device_used_bytes:int64"
     " device_total_bytes:int64 process_used_bytes:int64 utilization_percent:int64"
     " requested_bytes:int64 active_bytes:int64 inactive_split_bytes:int64 allocated_peak_bytes:int64"

@@ -25,7 +25,7 @@ from vramscope.analysis.categories.by_stack_lives import (
 from vramscope.analysis.categories.why import why
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
 from vramscope.analysis.timeline import instant_of
-from vramscope.model.marks import Category, Labels
+from vramscope.model.marks import Category
 from vramscope.model.recording import Recording
 from vramscope.model.table import Table
 
@@ -106,7 +106,10 @@ def categories(recording: Recording, instant: int | None = None) -> Categories:
 
 def assign(recording: Recording, found: Allocations) -> Assigned:
     """The category of each allocation; the last label of a block overrides earlier ones and all rules."""
-    label = _labels_of(recording.labels, found)
+    labels = recording.labels
+    named = np.flatnonzero(labels.category != Category.UNKNOWN)
+    row = last_known(found, labels.address[named], labels.event[named])
+    label = np.where(row >= 0, np.append(named, 0)[row], -1)
     category, reason, phase = by_life(recording, found)
     if is_bare(recording):
         by_stacks = by_stack(recording, found)
@@ -125,28 +128,40 @@ def assign(recording: Recording, found: Allocations) -> Assigned:
     return Assigned.of(category=category, reason=reason, label=label)
 
 
-def _labels_of(labels: Labels, found: Allocations) -> NDArray[Any]:
-    """The last label given to the address of each allocation while it was in use; −1 for none.
+def last_known(found: Allocations, address: NDArray[Any], event: NDArray[Any]) -> NDArray[Any]:
+    """Find the last statement about the address of each allocation while it was in use.
 
-    Births and labels are sorted together by (address, instant): a label belongs to the birth before it.
+    Births and statements are sorted together by (address, instant): a statement belongs to the birth before
+    it.
+
+    Parameters
+    ----------
+    found
+        The allocations.
+    address, event
+        Address and instant of each statement, such as a label.
+
+    Returns
+    -------
+    NDArray
+        Index of the statement for each allocation; −1 for none.
     """
-    labels_known = np.flatnonzero(labels.category != Category.UNKNOWN)
     n = len(found)
-    if not len(labels_known):
+    if not len(event):
         return np.full(n, -1, dtype="i8")
-    place = np.concatenate([found.address, labels.address[labels_known]])
-    # A label at instant e was given before event e happened, after those below e.
-    moment = np.concatenate([2 * found.alloc_event, 2 * labels.event[labels_known] - 1])
+    place = np.concatenate([found.address, address])
+    # A statement at instant e was made before event e happened, after those below e.
+    moment = np.concatenate([2 * found.alloc_event, 2 * event - 1])
     order = np.lexsort((moment, place))
     birth_at = np.maximum.accumulate(np.where(order < n, np.arange(len(order)), -1))
     row = np.flatnonzero((order >= n) & (birth_at >= 0))
-    owner, label = order[birth_at[row]], labels_known[order[row] - n]
+    owner, at = order[birth_at[row]], order[row] - n
     end = found.completed_event[owner]
-    fits = (found.address[owner] == labels.address[label]) & ((end == ALIVE) | (end >= labels.event[label]))
-    owner, label = owner[fits], label[fits]
+    fits = (found.address[owner] == address[at]) & ((end == ALIVE) | (end >= event[at]))
+    owner, at = owner[fits], at[fits]
     last = np.full(n, -1, dtype="i8")
-    given = np.lexsort((label, labels.event[label]))
-    last[owner[given]] = label[given]
+    made = np.lexsort((at, event[at]))
+    last[owner[made]] = at[made]
     return last
 
 

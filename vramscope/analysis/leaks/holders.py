@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.analysis.categories import _labels_of
+from vramscope.analysis.categories import last_known
 from vramscope.analysis.lifetimes import Allocations
-from vramscope.model.holders import PREFIX, Holding, Word, holding_of
-from vramscope.model.marks import Category, Labels
+from vramscope.model.holders import Holding, Word
 from vramscope.model.recording import Recording
 
 _CONTAINERS = ("item", "key")
@@ -68,23 +67,17 @@ def _containers(holding: Holding) -> list[tuple[int, tuple[Word, ...], Any]]:
 
 
 def _recorded_holdings(recording: Recording, found: Allocations) -> dict[int, Holding]:
-    labels = recording.labels
-    tells = np.array([name.startswith(PREFIX) for name in labels.names], dtype=bool)
-    rows = np.flatnonzero(tells[labels.name]) if len(labels) else np.zeros(0, "i8")
-    if not len(rows):
+    """Return the last path to each row of *found* that has one."""
+    holders = recording.holders
+    first = holders.first_rows()
+    if not len(first):
         return {}
-    mine = Labels.of(
-        event=labels.event[rows],
-        address=labels.address[rows],
-        # Any category but UNKNOWN, which is skipped.
-        category=np.full(len(rows), Category.TEMPORARY),
-        name=labels.name[rows],
-        names=labels.names,
-    )
-    of = _labels_of(mine, found)
-    known = {at: holding_of(labels.names[at]) for at in set(mine.name.tolist())}
-    pairs = ((row, known[int(mine.name[of[row]])]) for row in np.flatnonzero(of >= 0).tolist())
-    return {row: holding for row, holding in pairs if holding is not None}
+    end = np.append(first[1:], len(holders))
+    path = last_known(found, holders.address[first], holders.event[first])
+    return {
+        row: holders.holding(int(first[path[row]]), int(end[path[row]]))
+        for row in np.flatnonzero(path >= 0).tolist()
+    }
 
 
 def older_half(rows: NDArray[Any], known: Mapping[int, Held]) -> list[Held]:

@@ -32,10 +32,10 @@ def cache_growth_beyond_peaks(recording: Recording, at: NDArray[Any], stride: in
     than it. 0 if it does not.
     """
     totals = timeline(recording)
-    peak = np.maximum.accumulate(totals.active[: at[-1] + 1])[at]
-    beyond = _rate(totals.reserved[at] - peak, stride, least)
+    peak = np.maximum.accumulate(totals.active_bytes[: at[-1] + 1])[at]
+    beyond = _rate(totals.reserved_bytes[at] - peak, stride, least)
     rise = growth(peak)
-    return beyond if rise is None or beyond > rise.per_step / stride else 0.0
+    return beyond if rise is None or beyond > rise.bytes_per_step / stride else 0.0
 
 
 def outside_growth(recording: Recording, at: NDArray[Any], stride: int, least: int) -> float:

@@ -27,7 +27,7 @@ from vramscope.capture.cuda.shared_history import HistoryInterceptor
 from vramscope.capture.holders.growth_watch import Watch
 from vramscope.capture.hooks.modules import ModuleLog
 from vramscope.capture.labels import Labeler
-from vramscope.capture.log import LabelRow, MarkRow
+from vramscope.capture.log import HolderRow, LabelRow, MarkRow
 from vramscope.capture.nvml import Clockwork
 from vramscope.capture.samples import Sampler
 from vramscope.capture.undisturbed import (
@@ -37,6 +37,7 @@ from vramscope.capture.undisturbed import (
 from vramscope.errors import CaptureError
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
+from vramscope.model.holders import Word
 from vramscope.model.marks import Category, MarkKind, Note, Phase
 
 _BOUNDARY_S, _FLUSH_S = 0.7, 1.0
@@ -70,7 +71,7 @@ class Cuda:
         self.settings: Mapping[str, str] = {"PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
         self._device = self.devices[0].index
         self.modules = ModuleLog(is_timed=True)
-        self.watch = Watch(self._allocated_bytes, self._add_label, self._note_once)
+        self.watch = Watch(self._allocated_bytes, self._add_holder, self._note_once)
         self._labeler = Labeler(self._add_label, self.modules)
         self._sink: Sink | None = None
         self._samplers: dict[int, Sampler] = {}
@@ -93,6 +94,7 @@ class Cuda:
         """The reading at the end of the last block, if its state is not written yet."""
         self._marks: list[tuple[MarkRow, tuple[int, ...]]] = []
         self._labels: list[tuple[int, int, LabelRow]] = []
+        self._holders: list[tuple[int, int, HolderRow]] = []
         self._moment = threading.local()
         self._lock = threading.RLock()
         """Guards the reading: one thread at a time."""
@@ -186,6 +188,7 @@ class Cuda:
         self._sink = None
         self._marks.clear()
         self._labels.clear()
+        self._holders.clear()
         # A forked child cannot use CUDA, and must not try.
         if is_ours and not torch.cuda._is_in_bad_fork():
             history.stop()
@@ -254,13 +257,19 @@ class Cuda:
             self._moment.counts = None
 
     def _add_label(self, storage: Any, category: Category, name: str, element_bytes: int = 0) -> bool:
-        device = storage.device
-        if device.type == "cuda" and self._sink is not None:
-            counts = getattr(self._moment, "counts", None) or self._counts()
-            count = dict(zip(self._counted, counts, strict=False)).get(device.index, UNCOUNTED)
-            row = (count, storage.data_ptr(), int(category), element_bytes, name)
-            self._labels.append((device.index, time_ns(), row))
+        if storage.device.type == "cuda" and self._sink is not None:
+            row = (self._count_at(storage), storage.data_ptr(), int(category), element_bytes, name)
+            self._labels.append((storage.device.index, time_ns(), row))
         return True
+
+    def _add_holder(self, storage: Any, words: Sequence[Word]) -> None:
+        if storage.device.type == "cuda" and self._sink is not None:
+            row = (self._count_at(storage), storage.data_ptr(), words)
+            self._holders.append((storage.device.index, time_ns(), row))
+
+    def _count_at(self, storage: Any) -> int:
+        counts = getattr(self._moment, "counts", None) or self._counts()
+        return dict(zip(self._counted, counts, strict=False)).get(storage.device.index, UNCOUNTED)
 
     def _counts(self) -> tuple[int, ...]:
         """Allocations so far on each device in use; 10 to 20 µs a device, without synchronizing."""
@@ -305,7 +314,7 @@ class Cuda:
         return monotonic() - self._read_at > least and self._has_unread()
 
     def _has_unread(self) -> bool:
-        if self._marks or self._labels:
+        if self._marks or self._labels or self._holders:
             return True
         return any(log.has_unread(history.stats(log.device)) for log in self._logs.values())
 
@@ -442,7 +451,7 @@ class Cuda:
         history.start(self._n_entries)
 
     def _take_hook_records(self) -> Any:
-        marks, labels = _drained(self._marks), _drained(self._labels)
+        marks, labels, holders = _drained(self._marks), _drained(self._labels), _drained(self._holders)
         counted = self._counted
 
         def records_of(device: int) -> HookRecords:
@@ -451,7 +460,10 @@ class Cuda:
                 (*row[:3], counts[at] if at < len(counts) else UNCOUNTED, *row[4:]) for row, counts in marks
             ]
             return HookRecords(
-                mine, [(now, row) for i, now, row in labels if i == device], self.modules.marks
+                mine,
+                [(now, row) for i, now, row in labels if i == device],
+                [(now, row) for i, now, row in holders if i == device],
+                self.modules.marks,
             )
 
         return records_of

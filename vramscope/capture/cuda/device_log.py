@@ -19,12 +19,14 @@ from vramscope.capture.cuda.instants import UNCOUNTED, instants
 from vramscope.capture.cuda.reading import Reading
 from vramscope.capture.cuda.ring import TAIL, Key, first_new, lost
 from vramscope.capture.log import (
+    HolderRow,
     LabelRow,
     MarkRow,
     labels_table,
     marks_table,
 )
 from vramscope.model.codes import NoteCode
+from vramscope.model.holders import Holders
 from vramscope.model.marks import Marks, Note, Phase
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.trace import Action, Trace
@@ -49,12 +51,14 @@ class NewEntries:
 
 @dataclass(frozen=True, slots=True)
 class HookRecords:
-    """Marks and labels that the hooks recorded for one device since the last reading."""
+    """Marks, labels and holders that the hooks recorded for one device since the last reading."""
 
     marks: Sequence[MarkRow]
     """Marks with the allocation count (or UNCOUNTED) in place of ``event``."""
     labels: Sequence[tuple[int, LabelRow]]
     """Labels, each with its time in ns, and the allocation count in place of ``event``."""
+    holders: Sequence[tuple[int, HolderRow]]
+    """Paths to blocks, each with its time in ns, and the allocation count in place of ``event``."""
     switches: Callable[[Trace], list[MarkRow]]
     """Returns the marks that are placed in a given trace by time."""
 
@@ -249,10 +253,24 @@ class DeviceLog:
             rows.sort(key=lambda row: row[2])
             sink.append(marks_table(rows), self.device)
         if labels:
-            counts = [UNCOUNTED if n == UNCOUNTED else row[0] for _, row in labels]
-            at = n_before + instants(trace, n, counts, [now for now, _ in labels])
-            found = [(int(k), *row[1:]) for k, (_, row) in zip(at, labels, strict=True)]
-            sink.append(labels_table(found), self.device)
+            places = self._instants_of(labels, trace, (n, n_before))
+            sink.append(
+                labels_table([(k, *row[1:]) for k, (_, row) in zip(places, labels, strict=True)]), self.device
+            )
+        if records.holders:
+            places = self._instants_of(records.holders, trace, (n, n_before))
+            paths = [(k, *row[1:]) for k, (_, row) in zip(places, records.holders, strict=True)]
+            sink.append(Holders.of_paths(paths), self.device)
+
+    @staticmethod
+    def _instants_of(
+        rows: Sequence[tuple[int, LabelRow | HolderRow]], trace: Trace, known: tuple[int, int]
+    ) -> list[int]:
+        """The instant of each row; *known* is the allocation count and the number of events before."""
+        n, n_before = known
+        counts = [UNCOUNTED if n == UNCOUNTED else row[0] for _, row in rows]
+        found: list[int] = (n_before + instants(trace, n, counts, [now for now, _ in rows])).tolist()
+        return found
 
     # ------------------------------------------------------------------------------- conversions
 

@@ -6,7 +6,6 @@ of saved tensors), ends at its deadline, and releases every reference before it 
 """
 
 import gc
-import json
 import sys
 import types
 from collections import deque
@@ -107,11 +106,6 @@ def _search(walk: "_HolderWalk", frame: types.FrameType | None) -> SearchResult:
             return SearchResult(walk.ways(), not walk.is_late)
     finally:
         walk.forget()
-
-
-def as_text(words: Iterable[Word]) -> str:
-    """Encode the steps of a way as JSON for the trace."""
-    return json.dumps([list(word) for word in words], separators=(",", ":"), ensure_ascii=False)
 
 
 class _HolderWalk:

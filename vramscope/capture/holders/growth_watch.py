@@ -6,17 +6,17 @@ steps have passed, and there are at most 6.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from types import FrameType
 from typing import Any
 
-from vramscope.capture.holders import as_text, search
+from vramscope.capture.holders import search
 from vramscope.capture.holders.statement import kept_at
 from vramscope.capture.hooks.open_phases import threads_at_work
 from vramscope.model.codes import NoteCode
-from vramscope.model.holders import PREFIX
-from vramscope.model.marks import Category, Note
+from vramscope.model.holders import Word
+from vramscope.model.marks import Note
 
 _RISES = 6
 _LEAST_BYTES = 16 << 10
@@ -35,7 +35,7 @@ class Watch:
     """Watches the allocated bytes at the end of each step and starts the search when they grow."""
 
     __slots__ = (
-        "_add_label",
+        "_add_holder",
         "_blocks",
         "_floors",
         "_key",
@@ -52,11 +52,11 @@ class Watch:
     def __init__(
         self,
         level: Callable[[], int],
-        add_label: Callable[[Any, Category, str], bool],
+        add_holder: Callable[[Any, Sequence[Word]], None],
         note: Callable[[Note], None] | None = None,
     ) -> None:
         self._level = level
-        self._add_label = add_label
+        self._add_holder = add_holder
         self._note = note
         self._noted: set[str] = set()
         self._key: tuple[int, int] = (len(_RANKS), 0)
@@ -80,7 +80,7 @@ class Watch:
             self.explain(frame, _WALK_S)
 
     def explain(self, frame: FrameType | None, seconds: float = _ASKED_WALK_S) -> None:
-        """Label every storage with its holder; a note reports where holders stay unknown."""
+        """Record the holder of every storage; a note reports where holders stay unknown."""
         self.n_walks += 1
         if threads_at_work():
             self._note_once(
@@ -97,8 +97,7 @@ class Watch:
                 "storages: the holders of the others are unknown",
             )
         for way in found.ways[:_MOST_REPORTED]:
-            words = (*way.words, *kept_at(way.words))
-            self._add_label(way.storage, Category.UNKNOWN, PREFIX + as_text(words))
+            self._add_holder(way.storage, (*way.words, *kept_at(way.words)))
 
     def _note_once(self, code: NoteCode, text: str) -> None:
         if code not in self._noted and self._note is not None:

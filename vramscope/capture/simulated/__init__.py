@@ -30,6 +30,7 @@ from vramscope.capture.holders.growth_watch import Watch
 from vramscope.capture.hooks.modules import NONE, ModuleLog
 from vramscope.capture.labels import Labeler, tensors_in
 from vramscope.capture.log import (
+    HolderRow,
     LabelRow,
     MarkRow,
     labels_table,
@@ -41,6 +42,7 @@ from vramscope.capture.undisturbed import undisturbed
 from vramscope.errors import CaptureError
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
+from vramscope.model.holders import Holders, Word
 from vramscope.model.marks import Category, MarkKind, Note, Phase
 from vramscope.model.stacks import StackBuilder
 from vramscope.model.trace import Action, Trace
@@ -55,7 +57,7 @@ _MANY_QUEUED = 1_000_000
 """Queue entries, seven per event, above which the program waits for the queue to be emptied."""
 _LONGEST_WAIT_S = 5.0
 _STATE_INTERVAL_S = 10.0
-_EVENTS = _PLACE, _REPLACE, _MARK, _LABEL = range(4)
+_EVENTS = _PLACE, _REPLACE, _MARK, _LABEL, _HOLDER = range(5)
 
 
 class Simulated:
@@ -90,7 +92,7 @@ class Simulated:
         self.modules = ModuleLog(is_timed=False)
         self._module = NONE
         self._labeler = Labeler(self._add_label, self.modules)
-        self.watch = Watch(self.allocated_bytes, self._add_label, self._note)
+        self.watch = Watch(self.allocated_bytes, self._add_holder, self._note)
         self._builder = StackBuilder()
         self._walker = StackWalker(self._builder, options.stack_depth)
         self._sink: Sink | None = None
@@ -107,6 +109,7 @@ class Simulated:
         self._rows: list[int] = []
         self._marks: list[MarkRow] = []
         self._labels: list[LabelRow] = []
+        self._holders: list[HolderRow] = []
         self._notes: list[Note] = []
         self._noted: set[str] = set()
         self._threads: set[int] = set()
@@ -268,13 +271,20 @@ class Simulated:
         self.watch.tick("optimizer", id(optimizer), sys._getframe(1))
 
     def _add_label(self, storage: Any, category: Category, name: str, element_bytes: int = 0) -> bool:
-        if not self._storages.knows(storage._cdata):
-            self._storages.n_late += self._storages.see_storage(storage, None)
-        if not self._storages.knows(storage._cdata):
+        if not self._is_known(storage):
             return False
         row = (_LABEL, time_ns(), storage._cdata, int(category), element_bytes, name, None)
         self._queue.extend(row)
         return True
+
+    def _add_holder(self, storage: Any, words: Sequence[Word]) -> None:
+        if self._is_known(storage):
+            self._queue.extend((_HOLDER, time_ns(), storage._cdata, words, None, None, None))
+
+    def _is_known(self, storage: Any) -> bool:
+        if not self._storages.knows(storage._cdata):
+            self._storages.n_late += self._storages.see_storage(storage, None)
+        return self._storages.knows(storage._cdata)
 
     def _note(self, note: Note) -> None:
         self._notes.append(note)
@@ -288,7 +298,7 @@ class Simulated:
     def _work(self) -> None:
         with self._at_work:
             # In the order of _EVENTS.
-            events = (self._place, self._replace, self._mark, self._label)
+            events = (self._place, self._replace, self._mark, self._label, self._hold)
             queue, take = self._queue, self._queue.popleft
             while queue:
                 kind = take()
@@ -354,6 +364,11 @@ class Simulated:
         if life is not None and life.address:
             self._labels.append((self._n_events, life.address, category, element_bytes, name))
 
+    def _hold(self, cdata: int, words: Sequence[Word], _: None, __: None, ___: None) -> None:
+        life = self._placed.get(cdata)
+        if life is not None and life.address:
+            self._holders.append((self._n_events, life.address, words))
+
     def _emit(self, action: Action, address: int, size: int, block_size: int, stream: int, pool: int) -> None:
         if not self._is_initial:
             self._n_events += 1
@@ -393,6 +408,7 @@ class Simulated:
             rows, self._rows = self._rows, []
             marks, self._marks = self._marks, []
             labels, self._labels = self._labels, []
+            holders, self._holders = self._holders, []
             notes, self._notes = self._notes, []
             state = self._allocator.snapshot(self._n_events, self._now) if is_end else None
         sink = self._sink
@@ -405,6 +421,8 @@ class Simulated:
             sink.append(marks_table(marks), 0)
         if labels:
             sink.append(labels_table(labels), 0)
+        if holders:
+            sink.append(Holders.of_paths(holders), 0)
         if state is not None:
             self._stated_s = time.monotonic()
             sink.state(state, 0, reported=True)

@@ -3,12 +3,14 @@
 import re
 from dataclasses import replace
 from datetime import datetime, timezone
+from typing import TypeVar
 
 import numpy as np
 
 from vramscope.model.codes import NoteCode
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.device import Device
+from vramscope.model.holders import Holders
 from vramscope.model.marks import Labels, Marks, Note
 from vramscope.model.past import Past
 from vramscope.model.program import resolve
@@ -20,6 +22,8 @@ from vramscope.store.read import repair
 from vramscope.store.read.retained_timeline import Resolve, retained_timeline
 from vramscope.store.read.streams import ColumnStream, DeviceStreams
 from vramscope.units import format_bytes, format_duration, parse_bytes
+
+OfBlocks = TypeVar("OfBlocks", Labels, Holders)
 
 
 def recording(
@@ -40,6 +44,8 @@ def recording(
     trace, in_trace = repair.keep_known(streams.table("events"), limits)
     initial, in_initial = repair.keep_known_state(streams.states.initial or Snapshot(), limits)
     final, in_final = _final(streams, limits)
+    labels, older = repair.holders_of_labels(repair.labels_within(streams.table("labels"), end))
+    holders = streams.table("holders") if not len(older) else older
     marks = streams.table("marks")
     missing = _missing(marks, end, manifest.outcome)
     marks = repair.marks_within(marks, end)
@@ -58,7 +64,8 @@ def recording(
         marks=found.marks,
         steps=found.steps,
         phases=found.phases,
-        labels=_labels(repair.labels_within(streams.table("labels"), end), first),
+        labels=_from(labels, first),
+        holders=_from(repair.holders_within(holders, end), first),
         counters=_counters(repair.counters_within(streams.table("samples"), end), first),
         past=found.past,
         notes=(*missing, *stray_notes(in_trace + in_initial + in_final), *_thinned(manifest.cap, found.past)),
@@ -101,11 +108,11 @@ def _final(streams: DeviceStreams, limits: dict[str, int]) -> tuple[Snapshot | N
     return repair.keep_known_state(replace(reported, event=len(streams)), limits)
 
 
-def _labels(labels: Labels, first: int) -> Labels:
-    """Return the labels from the event *first* on, relative to it; the summary repeats earlier ones there."""
+def _from(table: OfBlocks, first: int) -> OfBlocks:
+    """Return the rows from the event *first* on, relative to it; the summary repeats earlier ones there."""
     if not first:
-        return labels
-    kept = labels.rows(labels.event >= first)
+        return table
+    kept = table.rows(table.event >= first)
     return replace(kept, event=kept.event - first)
 
 

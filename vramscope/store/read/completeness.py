@@ -18,6 +18,7 @@ _MEANS: Mapping[str, str] = {
     "whether the end is right cannot be checked",
     "marks": "steps and phases are incomplete or unknown",
     "labels": "categories and names of parameters are incomplete or unknown",
+    "holders": "what holds the memory of a leak may be unknown",
     "samples": "torch's own counters and the device's memory are incomplete or unknown",
     "pools": "private pools may show as the default pool",
     "stacks": "lines of code are incomplete or unknown",

@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from vramscope.model.counters import Counters
+from vramscope.model.holders import PREFIX, Holders, holding_of
 from vramscope.model.marks import Category, Labels, MarkKind, Marks, Phase
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import Stacks
@@ -64,6 +65,25 @@ def labels_within(labels: Labels, n_events: int) -> Labels:
     known, _ = keep_known(labels, {"category": max(Category) + 1}, instead=Category.UNKNOWN)
     beyond = (known.event > n_events) | (known.event < 0)
     return known.rows(~beyond) if beyond.any() else known
+
+
+def holders_within(holders: Holders, n_events: int) -> Holders:
+    """Drop paths to blocks of missing events, and words before the first path begins."""
+    is_known = (holders.event <= n_events) & (holders.event >= 0) & (np.cumsum(holders.position == 0) > 0)
+    return holders if is_known.all() else holders.rows(is_known)
+
+
+def holders_of_labels(labels: Labels) -> tuple[Labels, Holders]:
+    """Return the labels without holders, and these: before 1.4 and 2.3 they were names of labels."""
+    found = {at: holding_of(name) for at, name in enumerate(labels.names) if name.startswith(PREFIX)}
+    rows = np.flatnonzero(np.isin(labels.name, list(found)))
+    if not len(rows):
+        return labels, Holders.of()
+    places = zip(
+        labels.event[rows].tolist(), labels.address[rows].tolist(), labels.name[rows].tolist(), strict=True
+    )
+    paths = [(event, address, known.words) for event, address, at in places if (known := found[at])]
+    return labels.rows(np.delete(np.arange(len(labels)), rows)), Holders.of_paths(paths)
 
 
 def counters_within(counters: Counters, n_events: int) -> Counters:

@@ -1,11 +1,12 @@
 """The information that must survive when a part of a trace is deleted.
 
-That is the peaks between marks, the allocator's state after the last deleted event, and the labels of its
-blocks. It is exact: every analysis of later events finds the same state and labels as without the deletion.
+That is the peaks between marks, the allocator's state after the last deleted event, and the labels and
+holders of its blocks. It is exact: every analysis of later events finds the same state, labels and holders
+as without the deletion.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +15,13 @@ from vramscope.allocator.levels import levels
 from vramscope.allocator.replay import state_at
 from vramscope.allocator.settings import Settings
 from vramscope.model.codes import QUANTITIES
+from vramscope.model.holders import Holders
 from vramscope.model.marks import Labels, MarkKind, Marks
 from vramscope.model.past import StretchPeaks
 from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.trace import Action, Trace
+
+OfBlocks = TypeVar("OfBlocks", Labels, Holders)
 
 BOUNDARIES = (
     MarkKind.PHASE_BEGIN,
@@ -41,15 +45,18 @@ class CarriedState:
     """The allocator's state; its ``event`` is the number of events deleted so far."""
     labels: Labels = field(default_factory=Labels.of)
     """The labels of the blocks that are live then, moved to that instant."""
+    holders: Holders = field(default_factory=Holders.of)
+    """The last known paths to these blocks, moved to that instant."""
 
 
 @dataclass(frozen=True, slots=True)
 class DevicePart:
-    """The events, marks and labels of one device in one part; instants are as written."""
+    """The events, marks, labels and holders of one device in one part; instants are as written."""
 
     trace: Trace
     marks: Marks
     labels: Labels
+    holders: Holders = field(default_factory=Holders.of)
 
 
 def compact_part(
@@ -68,7 +75,8 @@ def compact_part(
     edges = [_boundaries(each.marks) - first for each in (part, following)]
     peaks = _peaks(part.trace, initial, np.concatenate(edges))
     marks = _course(part.marks, state.event)
-    return CarriedState(state, labels), replace(peaks, event=peaks.event + first), marks
+    holders = _holders(before, part, following, state)
+    return CarriedState(state, labels, holders), replace(peaks, event=peaks.event + first), marks
 
 
 def _boundaries(marks: Marks) -> NDArray[Any]:
@@ -110,15 +118,33 @@ def _labels(before: CarriedState, part: DevicePart, following: DevicePart, state
     """
     late = following.labels.rows(following.labels.event < state.event)
     labels = _joined(before.labels, part.labels, late)
-    last = _last_handed_out(part.trace, before.state.event)
-    handed_out = _looked_up(last, labels.address)
-    in_use = state.blocks.address[state.blocks.state != BlockState.INACTIVE]
-    is_ahead = labels.event > state.event
-    kept = labels.rows(is_ahead | ((handed_out < labels.event) & np.isin(labels.address, in_use)))
+    kept = labels.rows(_is_carried(labels, part.trace, before.state.event, state))
     content = np.stack([kept.address.astype("i8"), kept.category.astype("i8"), kept.name.astype("i8")])
     _, newest = np.unique(content[:, ::-1], axis=1, return_index=True)
     kept = kept.rows(np.sort(len(kept) - 1 - newest))
     return replace(kept, event=np.maximum(kept.event, state.event))
+
+
+def _holders(before: CarriedState, part: DevicePart, following: DevicePart, state: Snapshot) -> Holders:
+    """Return the last path to each block that is live at the end."""
+    late = following.holders.rows(following.holders.event < state.event)
+    holders = _joined(before.holders, part.holders, late)
+    kept = holders.rows(_is_carried(holders, part.trace, before.state.event, state))
+    address, of = np.unique(kept.address, return_inverse=True)
+    newest = np.zeros(len(address), "i8")
+    np.maximum.at(newest, of, kept.event)
+    kept = kept.rows(kept.event == newest[of])
+    return replace(kept, event=np.maximum(kept.event, state.event))
+
+
+def _is_carried(table: Labels | Holders, trace: Trace, first: int, state: Snapshot) -> NDArray[Any]:
+    """Return whether each row is about a block that is live at the end, or about a later moment."""
+    handed_out = _looked_up(_last_handed_out(trace, first), table.address)
+    in_use = state.blocks.address[state.blocks.state != BlockState.INACTIVE]
+    found: NDArray[Any] = (table.event > state.event) | (
+        (handed_out < table.event) & np.isin(table.address, in_use)
+    )
+    return found
 
 
 def _last_handed_out(trace: Trace, first: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -137,14 +163,17 @@ def _looked_up(known: tuple[NDArray[Any], NDArray[Any]], address: NDArray[Any]) 
     return np.where(addresses[at] == address, events[at], -1)
 
 
-def _joined(*tables: Labels) -> Labels:
-    """Concatenate label tables and merge their names."""
+def _joined(*tables: OfBlocks) -> OfBlocks:
+    """Concatenate tables and merge their names."""
     names = {"": 0}
     for table in tables:
         for name in table.names:
             names.setdefault(name, len(names))
     columns = {
-        column: np.concatenate([getattr(table, column) for table in tables]) for column in Labels.DTYPES
+        column: np.concatenate([getattr(table, column) for table in tables]) for column in tables[0].DTYPES
     }
-    renamed = [np.array([names[name] for name in table.names], "i4")[table.name] for table in tables]
-    return Labels(**columns | {"name": np.concatenate(renamed)}, names=tuple(names))
+    index = [np.array([names[name] for name in table.names], "i4") for table in tables]
+    for column in tables[0].TEXT_COLUMNS:
+        renamed = [at[getattr(table, column)] for at, table in zip(index, tables, strict=True)]
+        columns[column] = np.concatenate(renamed)
+    return type(tables[0])(**columns, names=tuple(names))

@@ -16,6 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from vramscope.model.counters import Counters
+from vramscope.model.holders import Holders
 from vramscope.model.marks import Labels, Marks
 from vramscope.model.past import StretchPeaks
 from vramscope.store import parts
@@ -173,6 +174,7 @@ class Compactor:
         for device, known in left.items():
             summary.add(STATES, device, row_of_state(known.state, reported=False))
             summary.table(known.labels, device)
+            summary.table(known.holders, device)
         summary.write()
         sums = summary.sums
         for device, known in left.items():
@@ -192,7 +194,7 @@ class _SummaryDirectory:
         """The sums of the files written, by name."""
         self._rows: dict[str, list[pa.RecordBatch]] = {}
 
-    def table(self, table: Marks | Labels | Counters | StretchPeaks, device: int) -> None:
+    def table(self, table: Marks | Labels | Holders | Counters | StretchPeaks, device: int) -> None:
         if len(table):
             stream = _STREAMS[type(table)]
             self.add(stream, device, batch(stream, arrays(table)))
@@ -251,4 +253,4 @@ def _read(home: Path, device: int) -> DeviceStreams:
 
 
 def _part(streams: DeviceStreams) -> DevicePart:
-    return DevicePart(streams.table("events"), streams.table("marks"), streams.table("labels"))
+    return DevicePart(*(streams.table(name) for name in ("events", "marks", "labels", "holders")))

@@ -137,7 +137,7 @@ class Writer:
             self._write(STACKS, None, batch(STACKS, [array(parent, "i4"), *names, array(line, "i4")]))
 
     def append(self, table: Table, device: int) -> None:
-        """Append rows of a Trace, Marks, Labels or Counters; names are stored as strings."""
+        """Append rows of a Trace, Marks, Labels, Holders or Counters; names are stored as strings."""
         if len(table):
             stream = _STREAMS[type(table)]
             self._begin_part_if_full(stream)

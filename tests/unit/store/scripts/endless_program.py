@@ -8,6 +8,7 @@ import numpy as np
 from vramscope.allocator.settings import Settings
 from vramscope.allocator.simulation import CachingAllocator
 from vramscope.model.counters import Counters
+from vramscope.model.holders import Holders
 from vramscope.model.marks import Category, Labels, MarkKind, Marks, Phase
 from vramscope.model.trace import Action, Trace
 
@@ -26,6 +27,7 @@ class Program:
         self.n_events = 0
         self._times = times or iter(range(1_700_000_000 * 10**9, 2**62, 1000))
         self._rows, self._marks, self._labels, self._samples = [], [], [], []
+        self._paths = []
         self._held, self._step = [], []
         settings = Settings(expandable_segments=expandable)
         self.allocator = CachingAllocator(settings, 1 << 30, self._emit)
@@ -68,6 +70,10 @@ class Program:
                 for writer in self.writers:
                     writer.append(table.of(**columns, **named), self.device)
             rows.clear()
+        if self._paths:
+            for writer in self.writers:
+                writer.append(Holders.of_paths(self._paths), self.device)
+        self._paths.clear()
 
     def state(self):
         """What the allocator holds now."""
@@ -95,6 +101,9 @@ class Program:
         if self.random.random() < 0.4:
             category = self.random.choice((Category.PARAMETER, Category.GRADIENT, Category.UNKNOWN))
             self._labels.append((self.n_events, address, category, self.random.choice((0, 3, 4))))
+        if lasts:
+            words = (("local", "kept", "main", "x.py", 3), ("item", self.n_events, "list"))
+            self._paths.append((self.n_events, address, words))
 
     def _free(self, address):
         self.allocator.free(address)
