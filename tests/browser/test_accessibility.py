@@ -1,5 +1,6 @@
 """axe-core finds nothing serious on any page, in either theme."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,20 @@ def leaky() -> str:
     return found[0]
 
 
+@pytest.fixture(scope="module")
+def guest(staying: Any) -> Iterator[Any]:
+    with staying(SAMPLES) as visitor:
+        yield visitor
+
+
+@pytest.fixture
+def visitor(guest: Any, turn_of: Any) -> Iterator[Any]:
+    with turn_of(guest):
+        yield guest
+
+
 @pytest.mark.parametrize("path", [page.path for page in pages()])
-def test_axe_finds_nothing_serious(path: str, leaky: str, axe: str, serve_at: Any, visit: Any) -> None:
-    visitor = visit(serve_at(SAMPLES))
+def test_axe_finds_nothing_serious(path: str, leaky: str, axe: str, visitor: Any) -> None:
     page = visitor.go(f"{path}?run={leaky}" if path != "/" else "/").page
     page.wait_for_selector(THERE)
     visitor.at_rest()

@@ -1,5 +1,6 @@
 """What a person meets on the overview, the peak and the list: zoom, click, keys, live runs."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,21 @@ pytestmark = pytest.mark.browser
 PLOT = "document.querySelector('#ov-graph .js-plotly-plot')"
 
 
+@pytest.fixture(scope="module")
+def guest(tmp_path_factory: pytest.TempPathFactory, runs: Any, staying: Any) -> Iterator[Any]:
+    root = tmp_path_factory.mktemp("gpt")
+    runs.recorded(root / "gpt", steps=300)
+    with staying(root) as visitor:
+        visitor.root = root
+        (visitor.run,) = Data(root).paths()
+        yield visitor
+
+
 @pytest.fixture
-def gpt(tmp_path: Path, runs: Any, serve_at: Any, visit: Any) -> Any:
+def gpt(guest: Any, turn_of: Any) -> Iterator[Any]:
     """A visitor of a run of 300 steps, more events than the picture has columns."""
-    runs.recorded(tmp_path / "gpt", steps=300)
-    (name,) = Data(tmp_path).paths()
-    visitor = visit(serve_at(tmp_path))
-    visitor.run = name
-    return visitor
+    with turn_of(guest):
+        yield guest
 
 
 def known(tmp_path: Path) -> Any:
@@ -40,9 +48,9 @@ def test_the_list_leads_to_a_run(gpt: Any) -> None:
     assert f"run={gpt.run}" in page.url
 
 
-def test_a_zoom_brings_finer_data_and_the_exact_maximum(gpt: Any, tmp_path: Path) -> None:
+def test_a_zoom_brings_finer_data_and_the_exact_maximum(gpt: Any) -> None:
     gpt.go(f"/overview?run={gpt.run}&axis=events").plotted()
-    allocated = known(tmp_path).allocated_bytes
+    allocated = known(gpt.root).allocated_bytes
     assert max(gpt.trace("allocated")) * (1 << 20) == allocated.max()
     for start, end in ((100, 3000), (500, 560), (4000, 9000)):
         gpt.relayout(**{"xaxis.range[0]": start, "xaxis.range[1]": end})
@@ -57,12 +65,12 @@ def test_a_zoom_brings_finer_data_and_the_exact_maximum(gpt: Any, tmp_path: Path
 
 
 def test_of_a_long_run_the_chart_comes_first_and_the_same_is_told_later(
-    gpt: Any, tmp_path: Path, serve_at: Any, visit: Any
+    gpt: Any, serve_at: Any, visit: Any
 ) -> None:
     at_once = gpt.go(f"/overview?run={gpt.run}").page
     gpt.plotted()
     told = at_once.inner_text("#ov-opening"), at_once.inner_text("#ov-live")
-    long = visit(serve_at(tmp_path, events_at_once=100)).go(f"/overview?run={gpt.run}")
+    long = visit(serve_at(gpt.root, events_at_once=100)).go(f"/overview?run={gpt.run}")
     long.plotted()
     long.until("!document.querySelector('#page').innerText.includes('Counting')")
     long.until("text => document.querySelector('#ov-opening').innerText === text", told[0])
@@ -71,10 +79,8 @@ def test_of_a_long_run_the_chart_comes_first_and_the_same_is_told_later(
     assert long.page.locator("#ov-table .ag-row").count() > 2
 
 
-def test_a_page_that_takes_long_says_so_and_comes_by_itself(
-    gpt: Any, tmp_path: Path, serve_at: Any, visit: Any
-) -> None:
-    visitor = visit(serve_at(tmp_path, blank_s=0)).go(f"/overview?run={gpt.run}")
+def test_a_page_that_takes_long_says_so_and_comes_by_itself(gpt: Any, serve_at: Any, visit: Any) -> None:
+    visitor = visit(serve_at(gpt.root, blank_s=0)).go(f"/overview?run={gpt.run}")
     page = visitor.page
     page.wait_for_selector(".working")
     visitor.plotted()
@@ -95,7 +101,7 @@ def test_a_link_restores_zoom_and_instant(gpt: Any) -> None:
     assert "instant 500" in gpt.page.inner_text("#ov-live")
 
 
-def test_a_click_shows_what_was_live_there(gpt: Any, tmp_path: Path) -> None:
+def test_a_click_shows_what_was_live_there(gpt: Any) -> None:
     gpt.go(f"/overview?run={gpt.run}&axis=events&t0=0&t1=200").plotted()
     box = gpt.page.locator('#ov-graph .nsewdrag[data-subplot="xy"]').bounding_box()
     gpt.page.mouse.click(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.5)
@@ -104,29 +110,29 @@ def test_a_click_shows_what_was_live_there(gpt: Any, tmp_path: Path) -> None:
     gpt.until(f"document.querySelector('#ov-live').innerText.includes('instant {at}')")
 
     assert abs(at - 80) <= 2
-    megabytes = int(known(tmp_path).allocated_bytes[at]) >> 20
+    megabytes = int(known(gpt.root).allocated_bytes[at]) >> 20
     assert f"{megabytes:.1f} MiB in" in gpt.page.inner_text("#ov-live")
 
 
-def test_the_readout_follows_the_pointer(gpt: Any, tmp_path: Path) -> None:
+def test_the_readout_follows_the_pointer(gpt: Any) -> None:
     gpt.go(f"/overview?run={gpt.run}&axis=events&t0=0&t1=200").plotted()
     box = gpt.page.locator('#ov-graph .nsewdrag[data-subplot="xy"]').bounding_box()
     gpt.page.mouse.move(box["x"] + box["width"] * 0.3025, box["y"] + 40)
     gpt.until("document.querySelector('[data-q=position]').textContent.startsWith('instant 6')")
     shown = gpt.page.inner_text("[data-q=allocated]")
 
-    assert shown == f"{int(known(tmp_path).allocated_bytes[60]) / 2**20:.1f} MiB"
+    assert shown == f"{int(known(gpt.root).allocated_bytes[60]) / 2**20:.1f} MiB"
     assert gpt.page.inner_text("[data-q=reserved]") == "512 MiB"
 
 
-def test_the_keyboard_walks_the_steps_and_finds_the_peak(gpt: Any, tmp_path: Path) -> None:
+def test_the_keyboard_walks_the_steps_and_finds_the_peak(gpt: Any) -> None:
     gpt.go(f"/overview?run={gpt.run}&at=1").plotted()
     gpt.page.keyboard.press("j")
     gpt.until("document.querySelector('#ov-live').innerText.includes('step 0')")
     gpt.page.keyboard.press("j")
     gpt.until("document.querySelector('#ov-live').innerText.includes('step 1')")
     gpt.page.keyboard.press("p")
-    peak = int(known(tmp_path).allocated_bytes.argmax())
+    peak = int(known(gpt.root).allocated_bytes.argmax())
     gpt.until(f"document.querySelector('#ov-live').innerText.includes('instant {peak}')")
     gpt.page.keyboard.press("?")
     assert gpt.page.locator("#help").is_visible()
@@ -208,9 +214,9 @@ def test_an_empty_folder_says_what_to_do(tmp_path: Path, serve_at: Any, visit: A
     assert "vramscope demo" in page.inner_text(".state")
 
 
-def test_the_maximum_is_exact_at_random_zooms(gpt: Any, tmp_path: Path) -> None:
+def test_the_maximum_is_exact_at_random_zooms(gpt: Any) -> None:
     gpt.go(f"/overview?run={gpt.run}&axis=events").plotted()
-    allocated, rng = known(tmp_path).allocated_bytes, np.random.default_rng(0)
+    allocated, rng = known(gpt.root).allocated_bytes, np.random.default_rng(0)
     for _ in range(12):
         start, end = (int(n) for n in np.sort(rng.choice(len(allocated), 2, replace=False)))
         gpt.relayout(**{"xaxis.range[0]": start, "xaxis.range[1]": end})

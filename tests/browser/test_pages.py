@@ -1,5 +1,6 @@
 """The pages beyond the overview, as a person meets them: bands, segments, steps, leaks, the report."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,21 @@ pytestmark = pytest.mark.browser
 RASTER = "window.vramscope && window.vramscope.rasterOf('{}') ? 1 : 0"
 
 
+@pytest.fixture(scope="module")
+def guest(tmp_path_factory: pytest.TempPathFactory, runs: Any, staying: Any) -> Iterator[Any]:
+    root = tmp_path_factory.mktemp("trained")
+    runs.recorded(root / "gpt", steps=40)
+    with staying(root) as visitor:
+        visitor.root = root
+        (visitor.run,) = Data(root).paths()
+        yield visitor
+
+
 @pytest.fixture
-def trained(tmp_path: Path, runs: Any, serve_at: Any, visit: Any) -> Any:
+def trained(guest: Any, turn_of: Any) -> Iterator[Any]:
     """A visitor of a run of 40 steps."""
-    runs.recorded(tmp_path / "gpt", steps=40)
-    visitor = visit(serve_at(tmp_path))
-    (visitor.run,) = Data(tmp_path).paths()
-    return visitor
+    with turn_of(guest):
+        yield guest
 
 
 def lifetimes(folder: Path) -> Any:
@@ -46,10 +55,10 @@ def test_the_band_under_the_pointer_is_told_and_picked(trained: Any) -> None:
     assert "20.0 MiB" in page.inner_text("#al-detail")
 
 
-def test_random_pixels_are_the_allocation_that_a_count_says(trained: Any, tmp_path: Path) -> None:
+def test_random_pixels_are_the_allocation_that_a_count_says(trained: Any) -> None:
     page = trained.go(f"/allocations?run={trained.run}&axis=events").page
     trained.until(RASTER.format("al-graph"))
-    found, rng = lifetimes(tmp_path), np.random.default_rng(5)
+    found, rng = lifetimes(trained.root), np.random.default_rng(5)
     probe = """([u, v]) => { const its = window.vramscope.rasterOf('al-graph'), { w, h } = its.data;
         const column = Math.floor(u * w), row = Math.floor(v * h);
         const hit = window.vramscope.pixelOf(its.data, column, row);

@@ -16,16 +16,22 @@ ENV = {"PYTHONWARNINGS": "ignore,always::RuntimeWarning", "OMP_NUM_THREADS": "1"
 
 
 class Recordings(dict):
-    """Name of a script → path of its recording; those of one folder and length are made in one process."""
+    """Name of a script → path of its recording.
 
-    def __init__(self, out):
+    Those of one length are made in one process, from the folder asked for and every folder in *folders*: a
+    process costs 5 s of CPU before its first script.
+    """
+
+    def __init__(self, out, folders):
         super().__init__()
         self.out = out
+        self.folders = folders
 
     def __missing__(self, name):
-        chosen = corpus.scripts(name.partition("/")[0], "simulated")
+        folders = sorted(self.folders | {name.partition("/")[0]})
+        chosen = [script for folder in folders for script in corpus.scripts(folder, "simulated")]
         steps = next(steps_of(script) for script in chosen if script.name == name)
-        mine = [script for script in chosen if steps_of(script) == steps]
+        mine = [script for script in chosen if steps_of(script) == steps and script.name not in self]
         env = {**os.environ, **ENV}
         paths = corpus.record(sys.executable, mine, self.out, device="simulated", steps=steps, env=env)
         self.update({script.name: path for script, path in zip(mine, paths, strict=True)})
@@ -33,8 +39,10 @@ class Recordings(dict):
 
 
 @pytest.fixture(scope="session")
-def recorded_corpus(tmp_path_factory):
-    return Recordings(tmp_path_factory.mktemp("leaks"))
+def recorded_corpus(request, tmp_path_factory):
+    params = (item.callspec.params for item in request.session.items if hasattr(item, "callspec"))
+    folders = {script.path.parent.name for each in params if (script := each.get("script")) is not None}
+    return Recordings(tmp_path_factory.mktemp("leaks"), folders)
 
 
 def steps_of(script):

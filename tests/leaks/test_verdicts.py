@@ -93,6 +93,7 @@ def command(*words):
     )
 
 
+@pytest.mark.xdist_group("leaks")
 @pytest.mark.parametrize("name", ["field/batch_doubled_in_one_line", "field/batch_larger_later"])
 def test_a_growing_batch_fails_no_check_for_leaks(recorded_corpus, name):
     found = command("leaks", recorded_corpus[name], "--fail-on-leak", "--json")
@@ -174,6 +175,7 @@ def test_a_level_that_only_varies_is_not_looked_at():
     assert all(tick % 16 == 0 for tick in watch.at)
 
 
+@pytest.mark.xdist_group("leaks")
 def test_what_an_unremoved_hook_collects_is_told_in_the_terminal_within_20_steps(recorded_corpus):
     (told,) = LeakNotifier().check(recorded_corpus["field/leak_activation_probe"], 1)
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-LONGEST_S = 120
+LONGEST_S = 300
 HANGING = """
 from pathlib import Path
 

@@ -15,7 +15,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-LONGEST_S = 300
+LONGEST_S = 580  # less than pytest gives a test
 
 
 def main() -> dict[str, Any] | None:

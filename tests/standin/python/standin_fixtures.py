@@ -77,7 +77,7 @@ class Forks:
             cwd=cwd,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=580,
             check=False,
         )
 

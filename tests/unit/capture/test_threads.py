@@ -32,7 +32,7 @@ LIMIT_S = 240
 
 def soaked(python, *options):
     """What a try of the soak says, after it ended by itself."""
-    command = [python, SOAK, "--seconds", "6", "--threads", "8", *options]
+    command = [python, SOAK, "--seconds", "3", "--threads", "8", *options]
     done = subprocess.run(
         list(map(str, command)),
         env=os.environ | {"PYTHONPATH": str(ROOT)},

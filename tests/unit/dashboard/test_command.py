@@ -61,10 +61,10 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path, started: Any
     with started(words, stderr=subprocess.PIPE) as process:
         url = next(line.strip() for line in process.stdout if "token=" in line)
         opener = build_opener(HTTPCookieProcessor())
-        with opener.open(url, timeout=30) as answer:
+        with opener.open(url, timeout=120) as answer:
             page = answer.read().decode()
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=120)
 
     assert "vramscope" in page
     assert (process.returncode, errors) == (0, "")
