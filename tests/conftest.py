@@ -109,3 +109,28 @@ def _serving(command: Sequence[object], cwd: Path) -> Iterator[subprocess.Popen[
 def serving() -> Callable[[Sequence[object], Path], AbstractContextManager[subprocess.Popen[str]]]:
     """``with serving(command, directory) as process:`` a server whose page was fetched."""
     return _serving
+
+
+@pytest.fixture
+def own_tensors_only(monkeypatch):
+    """Tensors that other tests of this process left alive are no part of what the simulated device records.
+
+    It counts every living tensor of the process, as it should. A few MiB of another test, kept by a fixture
+    or a failure's traceback, change the shares of a small program's peak, and with them the findings.
+    """
+    torch = pytest.importorskip("torch")
+    from vramscope.capture.storages import Storages, storage_of
+
+    gc.collect()
+    kinds = (torch.Tensor, torch.nn.Parameter)
+    # These references stay until the test ends, so that no address is used again.
+    left = [storage_of(thing) for thing in gc.get_objects() if type(thing) in kinds]
+    others = {storage._cdata for storage in left if storage is not None}
+    see = Storages._see_storage
+
+    def see_own(storages, storage, frame):
+        return storage._cdata not in others and see(storages, storage, frame)
+
+    monkeypatch.setattr(Storages, "_see_storage", see_own)
+    yield
+    left.clear()

@@ -19,6 +19,8 @@ from vramscope.model.recording import Recording  # noqa: E402
 from vramscope.model.stacks import StackBuilder  # noqa: E402
 from vramscope.model.trace import Action, Trace  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("own_tensors_only")
+
 nn = torch.nn
 MIB = 1 << 20
 

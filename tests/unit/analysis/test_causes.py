@@ -12,6 +12,8 @@ from vramscope.analysis import analyses
 from vramscope.model.stacks import stacks_of
 from vramscope.model.trace import Action
 
+pytestmark = pytest.mark.usefixtures("own_tensors_only")
+
 KIB, MIB = 1 << 10, 1 << 20
 
 

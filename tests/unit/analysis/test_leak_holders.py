@@ -108,6 +108,23 @@ def test_a_deque_with_a_bound_is_bounded_only_where_it_is_what_grows():
     assert not any(map(is_bounded, within))
 
 
+@pytest.mark.parametrize(("unheld", "cause"), [(0.4, "kept_output"), (0.6, "unknown")])
+def test_a_list_of_small_tensors_is_not_the_cause_of_bytes_that_no_search_came_to(unheld, cause):
+    """Losses in a list hold the graphs; a search that ended before those saw only the losses themselves."""
+    found = seen(*((step, (attribute("losses"), item(step))) for step in range(4)))
+
+    assert cause_of(facts(found, unheld_fraction=unheld)) == cause
+
+
+def test_an_object_that_contains_a_tensor_is_not_detached_in_its_edit():
+    """A Future has no ``detach``."""
+    kept = ("kept_at", "train.py", 9, "waiting.append(pool.submit(evaluate))", 2)
+    way = (attribute("waiting"), item(0), ("attribute", "_result", "Future"), kept)
+    found = seen((0, way), *((step, (attribute("waiting"), item(step), *way[2:])) for step in range(1, 4)))
+
+    assert "submit" not in advice("kept_output", "waiting", found[0], "simulated")
+
+
 def test_an_attribute_of_an_optimizer_s_own_class_is_not_its_state():
     rows = [(step, (("optimizer", "closures", "Lookback"), item(step))) for step in range(4)]
 

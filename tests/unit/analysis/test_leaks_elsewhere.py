@@ -30,6 +30,18 @@ def with_segments(recording, n_steps, *, keeps):
     return recording(*rows, steps=steps_of(ends))
 
 
+def with_growing_blocks(recording, n_steps, *, fits):
+    """Each step takes a larger block than the one before; its segment grows, or a new one is taken."""
+    rows, ends = [], []
+    for step in range(n_steps):
+        size, at = (20 + step) * MIB, (1 if fits else step + 1) * 1024 * MIB
+        grown = MIB if fits and step else size
+        rows += [(Action.SEGMENT_ALLOC, at + size - grown, grown), (Action.ALLOC, at, size)]
+        rows += [(Action.FREE_REQUESTED, at, size), (Action.FREE_COMPLETED, at, size)]
+        ends.append(len(rows))
+    return recording(*rows, steps=steps_of(ends))
+
+
 def with_samples(recording, used, *, n_steps=30, reserved=None, samples_per_step=2):
     """Steps of 100 ms that free what they take, and what the driver counted meanwhile."""
     block = [(Action.ALLOC, 512, 512), (Action.FREE_REQUESTED, 512, 512), (Action.FREE_COMPLETED, 512, 512)]
@@ -57,6 +69,14 @@ def test_segments_that_stay_while_their_blocks_go_are_the_cache_s_growth(recordi
     assert finding.bytes_per_step == 2 * MIB
     assert finding.cause is None
     assert "no leak" in finding.claim
+
+
+@pytest.mark.parametrize(("fits", "expected"), [(True, []), (False, ["cache_growth"])])
+def test_the_cache_of_blocks_that_grow_is_fragmented_only_beyond_their_peaks(recording, fits, expected):
+    """By the last of 20 steps 39 MiB are needed; segments that fit no later block add up to 590 MiB."""
+    made = with_growing_blocks(recording, 20, fits=fits)
+
+    assert kinds(made) == expected
 
 
 def test_segments_that_grow_with_a_leak_are_its_own(recording):

@@ -5,6 +5,7 @@ import pytest
 from vramscope.allocator.torch_history.stack_reader import StackReader
 from vramscope.capture.cuda.reading import StackLog
 from vramscope.capture.holders import SearchResult, growth_watch
+from vramscope.capture.holders.code_places import is_program
 
 
 @pytest.mark.parametrize(("is_complete", "codes"), [(False, ["holders_incomplete"]), (True, [])])
@@ -27,3 +28,9 @@ def test_stacks_of_cuda_are_cut_to_the_depth_asked_for():
     (stack_id, _) = StackReader(log.builder).ids([frames])
 
     assert [frame.function for frame in log.builder.build().frames(int(stack_id))] == ["f0", "f1"]
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
+def test_packages_of_another_environment_on_the_path_are_no_part_of_the_program(folder):
+    assert not is_program(f"/data/venv/lib/python3.11/{folder}/lightning/loops/fit.py")
+    assert is_program("/data/train.py")

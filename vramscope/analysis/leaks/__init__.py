@@ -304,8 +304,20 @@ def _leak(context: _LeakContext, rows: NDArray[Any]) -> Leak | None:
     holdings = _evidence_of(context, rows)
     if holdings and sum(map(is_bounded, holdings)) > len(holdings) / 2:
         return None
-    cause = cause_of(_facts(context, stayed, holdings))
+    cause = cause_of(
+        replace(_facts(context, stayed, holdings), unheld_fraction=_unheld(context, rows, holdings))
+    )
     return _leak_of(context.levels, rows, stayed, cause, holdings)
+
+
+def _unheld(context: _LeakContext, rows: NDArray[Any], holdings: list[Held]) -> float:
+    """Return the fraction of the bytes that lines allocate of whose blocks the usual holder has none."""
+    groups = [group_of(holding) for holding in holdings]
+    usual = max(set(groups), key=groups.count, default="")
+    place, size = context.levels.place[rows], context.levels.found.block_size[rows]
+    own = [row for row, holding in context.holdings.items() if group_of(holding) == usual]
+    known = np.unique(place[np.isin(rows, own)])
+    return float(size[~np.isin(place, known)].sum() / max(size.sum(), 1))
 
 
 def _batch(context: _LeakContext, batch: Batch) -> Leak | None:

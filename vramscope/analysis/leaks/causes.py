@@ -56,6 +56,7 @@ ADVICE = {
 }
 """The edit that ends each cause."""
 
+_OF_TENSORS_THEMSELVES = (LeakCause.KEPT_OUTPUT, LeakCause.CACHE)
 _BY_KIND = {"traceback": LeakCause.TRACEBACK, "ctx": LeakCause.SAVED_ON_CTX}
 # This matches ``NllLossBackward0``, but not its derivative, which a graph of gradients contains.
 _LOSS_NODE = re.compile(r"(?:[Ll]oss|CrossEntropy)\w*(?<!Backward)Backward\d*$")
@@ -82,6 +83,8 @@ class Facts:
     """Fraction of the bytes that is gradients."""
     backward_grows: bool
     """Whether backward allocates more blocks from step to step."""
+    unheld_fraction: float = 0.0
+    """Fraction of the bytes that lines allocate of whose blocks the usual holder has none."""
 
 
 def cause_of(facts: Facts) -> LeakCause:
@@ -93,6 +96,8 @@ def cause_of(facts: Facts) -> LeakCause:
         return _unheld(facts)
     votes = [_of_one(facts, holding) for holding in facts.holdings]
     best = max(set(votes), key=votes.count)
+    if best in _OF_TENSORS_THEMSELVES and facts.unheld_fraction > 1 / 2:
+        return LeakCause.UNKNOWN  # the search ended before it came to what keeps the most
     return best if votes.count(best) > len(votes) / 2 else LeakCause.UNKNOWN
 
 

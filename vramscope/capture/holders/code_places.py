@@ -9,6 +9,7 @@ import torch
 
 _HERE = str(Path(__file__).parents[2]) + os.sep
 _PURE = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+_INSTALLED = ("/site-packages/", "/dist-packages/")
 _STANDARD = str(sysconfig.get_path("stdlib")) + os.sep
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 # The demo's training script lies inside vramscope, but counts as a program.
@@ -31,5 +32,8 @@ def is_program(file: str | None) -> bool:
         return False
     if file.startswith((_TORCH, "<frozen")) or file.endswith(".so"):
         return False
-    installed = any(path is not None and file.startswith(path + os.sep) for path in _PURE)
+    # PYTHONPATH may name the packages of another environment.
+    installed = any(path is not None and file.startswith(path + os.sep) for path in _PURE) or any(
+        name in file for name in _INSTALLED
+    )
     return not installed and not file.startswith(_STANDARD)
