@@ -24,6 +24,9 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--steps", metavar="N", type=int, default=3, help="stop after so many optimizer steps (3)"
     )
+    parser.add_argument(
+        "--ranks", metavar="N", type=int, help="ranks of a program on several cards; the first is predicted"
+    )
     parser.add_argument("--output", metavar="DIR", help="where the recording goes (a temporary folder)")
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.add_argument("-m", dest="is_module", action="store_true", help="a module, as python -m")
@@ -37,7 +40,7 @@ def run(args: Namespace) -> int:
     from vramscope.dry_run import answer, dry_run
 
     program, given = _script.chosen(args.program, "predict", is_module=args.is_module)
-    dry = dry_run(args.card, args.capacity, args.steps, args.output)
+    dry = dry_run(args.card, args.capacity, args.steps, args.output, args.ranks)
     # What the program prints is not the answer: with --json it would spoil it.
     stdout, sys.stdout = sys.stdout, sys.stderr
     try:
