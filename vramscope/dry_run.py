@@ -128,6 +128,7 @@ def predict(
     capacity: str | int | None = None,
     steps: int | None = 3,
     directory: str | os.PathLike[str] | None = None,
+    ranks: int | None = None,
 ) -> Prediction:
     """Predict how much GPU memory a training needs, without a GPU.
 
@@ -149,6 +150,9 @@ def predict(
         The program is stopped after so many optimizer steps; None lets it run to its end.
     directory
         Where the recording goes; without it a new temporary folder.
+    ranks
+        The number of ranks of a program that runs on several cards: the first of them is predicted, in a
+        process group that sends nothing.
 
     Returns
     -------
@@ -162,7 +166,7 @@ def predict(
     CaptureError
         torch is missing or too old for a dry run.
     """
-    run = dry_run(card, capacity, steps, directory)
+    run = dry_run(card, capacity, steps, directory, ranks)
     run.do(_body(program, inputs))
     return answer(run)
 
@@ -176,6 +180,7 @@ class DryRun:
         card: "Hardware",
         total_bytes: int,
         steps: int | None,
+        ranks: int | None = None,
         change: "Change | None" = None,
     ) -> None:
         self.directory = directory
@@ -184,6 +189,7 @@ class DryRun:
         self.unchanged = ""
         self.n_blocks = 0
         self._steps = steps
+        self._ranks = ranks
         self._change = change
         self._capture: Predicted | None = None
 
@@ -193,6 +199,7 @@ class DryRun:
         from vramscope.recorder import Recorder, RecorderOptions
 
         plan.card, plan.capacity_bytes, plan.steps = self.card, self.total_bytes, self._steps
+        plan.n_ranks = self._ranks
         recorder = Recorder(RecorderOptions(self.directory, "predicted", None, 64, None), quiet=True)
         try:
             with recorder:
@@ -245,6 +252,7 @@ def dry_run(
     capacity: str | int | None,
     steps: int | None,
     directory: str | os.PathLike[str] | None,
+    ranks: int | None = None,
     change: "Change | None" = None,
 ) -> DryRun:
     """A dry run that can be started; raises as ``predict``."""
@@ -252,11 +260,13 @@ def dry_run(
         raise CaptureError('a dry run needs torch: pip install "vramscope[torch]"')
     if steps is not None and steps < 1:
         raise UsageError("steps: at least 1")
+    if ranks is not None and ranks < 1:
+        raise UsageError("ranks: at least 1")
     hardware, total_bytes = _card(card, capacity)
     place = (
         Path(tempfile.mkdtemp(prefix="vramscope-")) / "predicted" if directory is None else Path(directory)
     )
-    return DryRun(place.absolute(), hardware, total_bytes, steps, change)
+    return DryRun(place.absolute(), hardware, total_bytes, steps, ranks, change)
 
 
 def _card(name: str, capacity: str | int | None) -> tuple["Hardware", int]:

@@ -35,6 +35,8 @@ class DryTrial:
     steps: int | None = 3
     output: str | None = None
     change: "Change | None" = None
+    ranks: int | None = None
+    """The number of ranks of a program that runs on several cards."""
     is_quiet: bool = True
     """Whether what the program prints is dropped; else it goes to stderr."""
 
@@ -132,7 +134,7 @@ def _predicted(trial: DryTrial) -> "Prediction":
 
     # The recording names the program's command, not ours.
     sys.argv[:] = [trial.program.argv0, *trial.given[1:]]
-    dry = dry_run(trial.card, trial.capacity, trial.steps, trial.output, trial.change)
+    dry = dry_run(trial.card, trial.capacity, trial.steps, trial.output, trial.ranks, trial.change)
     try:
         dry.do(lambda: execute(trial.program, trial.given[1:]))
     except SystemExit as end:

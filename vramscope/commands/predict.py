@@ -42,6 +42,9 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--steps", metavar="N", type=int, default=3, help="stop after so many optimizer steps (3)"
     )
+    parser.add_argument(
+        "--ranks", metavar="N", type=int, help="ranks of a program on several cards; the first is predicted"
+    )
     parser.add_argument("--output", metavar="DIR", help="where the recording goes (a temporary folder)")
     parser.add_argument("--json", action="store_true", help="one object, for machines")
     parser.add_argument("-m", dest="is_module", action="store_true", help="a module, as python -m")
@@ -59,10 +62,19 @@ def run(args: Namespace) -> int:
     room_of(args.card, args.capacity)
     if args.steps < 1:
         raise UsageError("--steps: at least 1")
+    if args.ranks is not None and args.ranks < 1:
+        raise UsageError("--ranks: at least 1")
     sizes = [asked_size(each, given[1:], given[0]) for each in args.largest]
     sizes = [replace(each, template=tuple(without_placeholders(sizes, each.template))) for each in sizes]
     trial = DryTrial(
-        program, (given[0], *given[1:]), args.card, args.capacity, args.steps, args.output, is_quiet=False
+        program,
+        (given[0], *given[1:]),
+        args.card,
+        args.capacity,
+        args.steps,
+        args.output,
+        ranks=args.ranks,
+        is_quiet=False,
     )
     try:
         return _search(args, trial, sizes) if sizes else _predict(args, trial)

@@ -42,6 +42,7 @@ class Plan:
     card: Hardware | None = None
     capacity_bytes: int = 0
     steps: int | None = None
+    n_ranks: int | None = None
     last: "Predicted | None" = None
 
 
@@ -121,7 +122,7 @@ class Predicted(Simulated):
         self.devices = (Device(0, "cuda", card.name, plan.capacity_bytes),)
         self._storages = _OwnStorages(self)  # type: ignore[assignment]
         self._labeler.storage_of = _storage_of
-        self.world = World(card, self)
+        self.world = World(card, self, plan.n_ranks)
         self.world.mode.listener = None
         self.oom: OutOfMemory | None = None
         self.most_bytes = 0
@@ -188,6 +189,9 @@ class Predicted(Simulated):
             self.died(life)
         if taken:
             self._work()
+        self._raise_where_full(frame)
+
+    def _raise_where_full(self, frame: Any) -> None:
         if self.oom is not None:
             if self.ran_out_at is None:
                 self.ran_out_at = own_line(frame)
@@ -198,6 +202,12 @@ class Predicted(Simulated):
                     self._allocator.allocated_bytes,
                 )
             raise self._error()
+
+    def resizes(self, storage: Any, frame: Any) -> None:
+        """Follow a storage that FSDP empties or fills again."""
+        self._storages.see_storage(storage, frame)
+        self._work()
+        self._raise_where_full(frame)
 
     def _happens(self, kind: str, value: Any, taken: list[Life], frame: Any) -> None:
         if kind in ("made", "made_as"):

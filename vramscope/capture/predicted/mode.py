@@ -23,6 +23,7 @@ from vramscope.capture.predicted.doubts import Certainty, Doubts
 from vramscope.capture.predicted.in_place import IN_PLACE
 from vramscope.capture.predicted.operators import Extra, Met, extra_of
 from vramscope.capture.predicted.shapes import Shapes
+from vramscope.capture.predicted.shim import ranks
 from vramscope.capture.predicted.shim.own_device import NAME
 from vramscope.capture.predicted.unknown import assume
 
@@ -62,6 +63,9 @@ class MemoryListener(Protocol):
     def works(self, events: list[Event], perhaps: int, frame: Any) -> None:
         """What an operator takes and gives, in its order; what it took and neither gave nor keeps goes at its
         end. *perhaps*: so many bytes more may be taken meanwhile."""
+
+    def resizes(self, storage: Any, frame: Any) -> None:
+        """Report that a storage has another size than before."""
 
 
 class DryMode(TorchDispatchMode):
@@ -145,6 +149,8 @@ class DryMode(TorchDispatchMode):
             return func(*args, **kwargs)
         if any(kind is not FakeTensor and _wraps(kind) for kind in types):
             return NotImplemented
+        if func.namespace == "c10d":
+            return ranks.answer(func, args)
         if func is _ADD and self._is_gradient_alone(args, kwargs):
             with self.fake:
                 return torch.ops.aten.add_.Tensor(*args)

@@ -2,9 +2,7 @@
 
 import importlib
 import importlib.util
-import os
 import socket
-from collections.abc import Callable
 from typing import Any
 
 from vramscope.capture.predicted.shim.patches import Patches
@@ -24,8 +22,7 @@ def refuse(patches: Patches) -> None:
     patches.set(socket, "create_connection", _refused)
     patches.set(socket, "getaddrinfo", _refused)
     for name, value in _OFFLINE.items():
-        patches.then(_restorer(name, os.environ.get(name)))
-        os.environ[name] = value
+        patches.set_environment(name, value)
     if importlib.util.find_spec("safetensors") is not None:
         home = importlib.import_module("safetensors.torch")
         for name in ("save_file", "save_model"):
@@ -38,13 +35,3 @@ def _refused(*_: Any, **__: Any) -> Any:
 
 def _nothing(*_: Any, **__: Any) -> None:
     """Saves nothing."""
-
-
-def _restorer(name: str, before: str | None) -> Callable[[], None]:
-    def restore() -> None:
-        if before is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = before
-
-    return restore

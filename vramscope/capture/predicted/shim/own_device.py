@@ -6,6 +6,7 @@ Python. Registering it lasts as long as the process.
 """
 
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -34,6 +35,12 @@ class _Module:
 
     def manual_seed_all(self, seed: int) -> None:
         """Random numbers have no values here."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Answer as ``torch.cuda`` does: FSDP asks the module of a tensor's device for streams."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(torch.cuda, name)
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.float16, torch.bfloat16]

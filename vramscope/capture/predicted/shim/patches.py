@@ -1,5 +1,6 @@
 """Attributes of other modules, replaced for the length of a dry run and put back after it."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,19 @@ class Patches:
                 delattr(home, name)
             else:
                 setattr(home, name, before)
+
+        self._undo.append(undo)
+
+    def set_environment(self, name: str, value: str) -> None:
+        """Put *value* in the place of an environment variable."""
+        before = os.environ.get(name)
+        os.environ[name] = value
+
+        def undo() -> None:
+            if before is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = before
 
         self._undo.append(undo)
 

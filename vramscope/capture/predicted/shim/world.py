@@ -5,6 +5,7 @@ Entered before the program's first tensor and left after its last; everything is
 
 import functools
 import logging
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from types import TracebackType
@@ -25,6 +26,7 @@ from vramscope.capture.predicted.shim.own_device import (
     own_device,
 )
 from vramscope.capture.predicted.shim.patches import Patches
+from vramscope.capture.predicted.shim.ranks import Ranks
 from vramscope.capture.predicted.unknown import trace_mathematics
 
 _CUDA = torch.device("cuda", 0)
@@ -43,7 +45,7 @@ def _kernels() -> tuple[Any, ...]:
 class World:
     """One dry run's: a context manager that may be entered once."""
 
-    def __init__(self, card: Hardware, memory: torch_cuda.CardMemory) -> None:
+    def __init__(self, card: Hardware, memory: torch_cuda.CardMemory, n_ranks: int | None = None) -> None:
         self.card = card
         self.doubts = Doubts()
         self.met = Met(card)
@@ -52,6 +54,7 @@ class World:
         self.mode = DryMode(own_device(), self.doubts, self.met)
         self._devices = OwnDevices(own_device(), self.doubts, self.mode)
         self._memory = memory
+        self._ranks = Ranks(n_ranks, self.doubts)
         self.is_entered = False
 
     def __enter__(self) -> "World":
@@ -69,6 +72,8 @@ class World:
         self._autocast()
         self._engine()
         self._programs()
+        self._ranks.begin(self._patches)
+        self._set(torch.UntypedStorage, "resize_", self._resizing(torch.UntypedStorage.resize_))
         self.mode.__enter__()
         self._devices.__enter__()
         self.mode.learn_references()
@@ -131,6 +136,18 @@ class World:
         for home in ("torch.optim.optimizer", "torch.utils._foreach_utils"):
             self._append(import_module(home)._foreach_supported_types, FakeTensor)
 
+    def _resizing(self, resize: Callable[..., Any]) -> Callable[..., Any]:
+        """FSDP frees and takes the storages of its parameters by their size."""
+
+        @functools.wraps(resize)
+        def resized(storage: Any, size: int) -> Any:
+            out = resize(storage, size)
+            if self.mode.listener is not None:
+                self.mode.listener.resizes(storage, sys._getframe(1))
+            return out
+
+        return resized
+
     def _append(self, kinds: list[Any], kind: Any) -> None:
         kinds.append(kind)
         self._patches.then(lambda: kinds.remove(kind))
@@ -186,6 +203,9 @@ class World:
         log = logging.getLogger("torch._subclasses.fake_tensor")
         self._patches.then(functools.partial(log.setLevel, log.level))
         log.setLevel(logging.CRITICAL)
+        # torch would answer with our own device, which no tensor reports.
+        self._set(torch._C, "_get_accelerator", lambda *_: torch.device("cuda"))
+        self._set(torch.accelerator, "current_accelerator", lambda *_, **__: torch.device("cuda"))
         # Recurrent layers ask it, and warn where torch has no cuDNN.
         self._set(torch.backends.cudnn, "is_acceptable", lambda *_: False)
 
