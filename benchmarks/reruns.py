@@ -1,8 +1,8 @@
 """Holds ``fit --rerun`` against genuine runs: ``python benchmarks/reruns.py --set tuned|kept-aside``.
 
-Each of twelve models trains on torch's own allocator, recorded; ``fit RUN --rerun`` then runs it dry with each
-what-if, and the program itself trains with that change, written by its author. Half of the models were set
-aside by the hash of their names before any of them was run, and were run once, at the end.
+Each of twelve models trains on torch's own allocator, recorded; ``fit RUN --rerun`` then runs it dry with
+each what-if, and the program itself trains with that change, written by its author. Half of the models were
+set aside by the hash of their names before any of them was run, and were run once, at the end.
 """
 
 import argparse
@@ -25,8 +25,8 @@ STANDIN = Path(os.environ.get("STANDIN", ROOT / ".cache" / "standin" / "2.13.0" 
 PROGRAM = HERE / "_rerun_program.py"
 LONGEST_S = 900
 NAMES = (
-    "gpt", "llama", "encoder", "distances", "experts", "scan", "mixer", "denoiser", "perceptron", "translator",
-    "recommender", "convolutions",
+    "gpt", "llama", "encoder", "distances", "experts", "scan", "mixer", "denoiser", "perceptron",
+    "translator", "recommender", "convolutions",
 )  # fmt: skip
 WITHOUT_SEQUENCE = ("recommender", "convolutions")
 BATCH, LENGTH = 16, 128
