@@ -49,10 +49,11 @@ def train(
     amp: bool = False,
     n_checkpointed: int = 0,
     make=torch.optim.AdamW,
+    n_loops: int = 3,
 ) -> None:
     model = Net(n_checkpointed).cuda()
     optimizer = make(model.parameters())
-    for _ in range(3):
+    for _ in range(n_loops):
         for _ in range(parts):
             x = torch.randn(batch, 256, device="cuda")
             with torch.autocast("cuda", dtype=torch.bfloat16) if amp else nullcontext():
@@ -99,10 +100,17 @@ def test_a_change_from_outside_needs_what_the_author_of_the_same_change_would_ne
     assert peaks(changed) != peaks(run(program))
 
 
-def test_accumulation_from_outside_steps_after_every_second_call():
-    changed = run(partial(train, batch=128), Change(accumulated=2))
+@pytest.mark.parametrize("batch", [128, 2048])
+def test_accumulation_from_outside_steps_after_every_second_call(batch: int):
+    changed = run(partial(train, batch=batch, n_loops=6), Change(accumulated=2))
 
-    assert peaks(changed) == peaks(run(partial(train, batch=128, parts=2)))
+    assert not changed.unchanged
+    assert peaks(changed) == peaks(run(partial(train, batch=batch, parts=2)))
+    assert peaks(changed) != peaks(run(partial(train, batch=batch))) or batch == 128
+
+
+def test_a_program_that_ends_before_its_second_accumulated_step_gives_no_figure():
+    assert "ends too early" in run(train, Change(accumulated=2)).unchanged
 
 
 def test_a_scheduler_accepts_an_optimizer_that_accumulates():
@@ -144,7 +152,10 @@ def test_a_model_without_repeated_blocks_has_nothing_to_checkpoint():
 def test_torch_is_as_before_after_a_change():
     before = torch.optim.AdamW.__init__, torch.optim.Optimizer.zero_grad, torch.autograd.backward
 
-    run(train, Change(is_autocast=True, checkpointed=-1, optimizer="momentum", accumulated=2))
+    change = Change(is_autocast=True, checkpointed=-1, optimizer="momentum", accumulated=2)
+    found = run(partial(train, n_loops=6), change)
+
+    assert not found.unchanged
 
     assert (torch.optim.AdamW.__init__, torch.optim.Optimizer.zero_grad, torch.autograd.backward) == before
 
