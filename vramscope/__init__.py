@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vramscope._version import __version__
 
 if TYPE_CHECKING:
-    from vramscope.dry_run import Prediction, predict
+    from vramscope.dry_run import Prediction, predict, predict_largest
     from vramscope.errors import (
         CaptureError,
         FormatError,
@@ -43,6 +43,7 @@ __all__ = [
     "follow",
     "load",
     "predict",
+    "predict_largest",
     "record",
 ]
 
@@ -62,6 +63,7 @@ _HOME = {
     "follow": "vramscope.loading",
     "load": "vramscope.loading",
     "predict": "vramscope.dry_run",
+    "predict_largest": "vramscope.dry_run",
     "record": "vramscope.recorder",
 }
 

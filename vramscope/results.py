@@ -21,6 +21,7 @@ from vramscope.analysis.evaluation_peak import EvaluationPeak
 from vramscope.analysis.findings import Shared
 from vramscope.analysis.fit import FitAnswer, FitProgress, FitVerdict, Placed, Question, Target
 from vramscope.analysis.fit.cards import Card
+from vramscope.analysis.fit.reruns import DryPeak, Effect, Rerun, Reruns
 from vramscope.analysis.fragmentation import Fragmentation, Parts, PinnedBy
 from vramscope.analysis.gradient_storage import GradientStorage
 from vramscope.analysis.identity import Identity
@@ -80,6 +81,8 @@ __all__ = [
     "Comparison",
     "Counters",
     "Device",
+    "DryPeak",
+    "Effect",
     "EmptyCache",
     "Estimate",
     "EvaluationPeak",
@@ -126,6 +129,8 @@ __all__ = [
     "RankBytes",
     "Recording",
     "ReplayResult",
+    "Rerun",
+    "Reruns",
     "RetainedGraphs",
     "Room",
     "Run",

@@ -32,6 +32,7 @@ DEFINITION = {
     "phase": "What the program was doing: forward, backward, optimizer, …",
     "blocks": "Allocations alive at this instant.",
     "simulated": "Recorded without a GPU: a model of the caching allocator served tensors on the CPU.",
+    "predicted": "Run dry without a GPU: shapes alone, with the memory that torch takes for them on CUDA.",
     "cuda": "Recorded from the CUDA caching allocator of torch.",
     "file": "A file that torch or a profiler wrote, opened read-only.",
     "pre-existing": "Allocated before the recording began; its origin is unknown.",

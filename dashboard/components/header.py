@@ -13,7 +13,7 @@ from ..data import View
 from . import report_link
 from .definitions import DEFINITION, explained
 
-SOURCE = {"simulated": "simulated", "cuda": "cuda", "snapshot": "file"}
+SOURCE = {"simulated": "simulated", "predicted": "predicted", "cuda": "cuda", "snapshot": "file"}
 OUTCOME = {
     Outcome.RUNNING: "running",
     Outcome.FINISHED: "ended",
@@ -24,7 +24,7 @@ OUTCOME = {
 
 
 def source_badge(source: str) -> Any:
-    """Return the badge that names the source; a simulated device always shows one."""
+    """Return the badge that names the source; a simulated or predicted device always shows one."""
     word = SOURCE.get(source, source)
     badge = html.Span(word, className=f"badge badge-{SOURCE.get(source, 'other')}", tabIndex="0")
     return explained(badge, DEFINITION.get(word, f"Recorded by {word}."))

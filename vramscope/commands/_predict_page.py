@@ -1,5 +1,6 @@
 """The page of ``vramscope predict``: the verdict, where memory runs out, what holds it, every card."""
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from vramscope.dry_run import OutOfMemoryPoint, Prediction, sentence
 from vramscope.units import format_bytes, format_share
 
 _REASONS, _LINES, _FRAMES = 8, 6, 5
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+"""One of the modules in a list, in the path of a module."""
 _CERTAINTY = {
     "checked": "checked: every operator met is one whose memory on CUDA is known and tested",
     "estimate": "an estimate, because:",
@@ -77,9 +80,13 @@ def _holds(summary: Summary) -> Iterator[Block]:
             f"{name.replace('_', ' ')} {format_bytes(n_bytes)}" for name, n_bytes in ordered if n_bytes
         )
         yield Text(f"by category: {words}")
-    modules = by_module(summary)
-    if modules:
-        words = ", ".join(f"{name} {format_bytes(n_bytes)}" for name, n_bytes in modules[:_LINES])
+    alike: dict[str, int] = {}
+    for name, n_bytes in by_module(summary):
+        pattern = _NUMBER.sub("*", name)
+        alike[pattern] = alike.get(pattern, 0) + n_bytes
+    if alike:
+        modules = sorted(alike.items(), key=lambda item: -item[1])[:_LINES]
+        words = ", ".join(f"{name} {format_bytes(n_bytes)}" for name, n_bytes in modules)
         yield Text(f"by module: {words}")
 
 
@@ -120,6 +127,8 @@ def headroom_words(card: OnCard) -> str:
     if card.headroom_bytes is None:
         return ""
     low, high = card.headroom_bytes
+    if card.fits is False:
+        return f"at most {_spare(high)}"
     if low == high:
         return _spare(high)
     if low is None:

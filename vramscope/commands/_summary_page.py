@@ -101,21 +101,27 @@ def _title(recording: Recording) -> str:
     name = " ".join(
         filter(None, [device.name, format_bytes(device.total_bytes) if device.total_bytes else ""])
     )
-    simulated = "simulated" if _is_simulated(recording) and "simulated" not in name else ""
-    return ", ".join(filter(None, [title, name, simulated]))
+    source = _unreal(recording)
+    return ", ".join(filter(None, [title, name, source if source not in name else ""]))
 
 
-def _is_simulated(recording: Recording) -> bool:
-    return "simulated" in (recording.source, recording.device.kind)
+_UNREAL = {
+    "simulated": "simulated: real tensors of a training without a GPU, in a model of CUDA's allocator",
+    "predicted": "predicted: a dry run without a GPU, of shapes alone, in a model of CUDA's allocator",
+}
+
+
+def _unreal(recording: Recording) -> str:
+    """Return ``simulated`` or ``predicted``; '' for memory that a GPU had."""
+    words = (recording.source, recording.device.kind)
+    return next((word for word in _UNREAL if word in words), "")
 
 
 def _recording(summary: Summary, top: int, *, has_findings: bool = True) -> Iterator[Block]:
     recording = summary.recording
     yield Heading(_title(recording))
-    if _is_simulated(recording):
-        yield Text(
-            "simulated: real tensors of a training without a GPU, in a model of CUDA's allocator", "quiet"
-        )
+    if _unreal(recording):
+        yield Text(_UNREAL[_unreal(recording)], "quiet")
     for note in recording.notes:
         yield Text(note.text, "note")
     yield Text(_extent(summary), "quiet")

@@ -64,6 +64,8 @@ class NoteCode(Code):
     """No events were recorded, so only the state at the moment of the snapshot is known."""
     NOTHING_SEEN = "nothing_seen"
     """There was no GPU and no tensor on the CPU, so nothing was recorded."""
+    PREDICTION = "prediction"
+    """The figures of a dry run are an estimate or lower bounds; the text says why."""
     STARTS_LATE = "starts_late"
     """Memory was in use before the first event."""
     TOTALS_ONLY = "totals_only"

@@ -146,7 +146,7 @@ class FitAnswer:
     own_total_bytes: int = 0
     """Size of the recorded device in bytes; 0 if not known."""
     is_simulated: bool = False
-    """Whether the recorded device is simulated or predicted."""
+    """Whether the recorded device is simulated."""
     ending: str = ""
     """Why the program's further need is not known, as a clause; '' if the program ended by itself."""
     as_recorded: ReplayResult | None = None
@@ -407,8 +407,11 @@ def own_target(recording: Recording) -> tuple[Target, ...]:
 
 
 def is_simulated(recording: Recording) -> bool:
-    """Return whether the device is simulated, so that nothing lies outside of its allocator."""
-    return "simulated" in (recording.device.kind, recording.source) or recording.source == "predicted"
+    """Return whether the device is simulated, so that nothing lies outside of its allocator.
+
+    A dry run has the size of a real card, of which CUDA takes its part.
+    """
+    return "simulated" in (recording.device.kind, recording.source)
 
 
 def ending(recording: Recording) -> str:

@@ -20,6 +20,8 @@ from torch.utils.checkpoint import checkpoint
 from vramscope.capture.predicted.shim.patches import Patches
 
 _CONTAINERS = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict)
+_FEWEST_STEPS = 2
+"""Gradients and optimizer states are there together from the second step on."""
 _REPLACED = (torch.optim.Adam, torch.optim.AdamW)
 """Optimizers with two moments, for which another one may stand."""
 
@@ -50,6 +52,8 @@ class Changed:
         """Whether the program uses autocast itself."""
         self.n_optimizers = 0
         """Optimizers that were replaced."""
+        self.n_steps = 0
+        """Steps of optimizers that accumulate."""
 
     def problem(self, change: Change) -> str:
         """Return why the change has no effect on this program; '' if it has one."""
@@ -61,6 +65,8 @@ class Changed:
             return "no model has repeated blocks in a ModuleList or Sequential"
         if change.optimizer and not self.n_optimizers:
             return "the program has no Adam or AdamW of torch"
+        if change.accumulated > 1 and self.n_steps < _FEWEST_STEPS:
+            return "the program ends too early: the peak comes when it accumulates for its second step"
         return ""
 
 
@@ -73,7 +79,7 @@ def changed(change: Change) -> Iterator[Changed]:
         if change.optimizer:
             _replace_optimizers(change.optimizer, result, patches)
         if change.accumulated > 1:
-            _accumulate(change.accumulated, patches)
+            _accumulate(change.accumulated, result, patches)
         if change.checkpointed is not None:
             leave.callback(_Checkpoints(change.checkpointed, result).begin())
         if change.is_autocast:
@@ -243,7 +249,7 @@ _REPLACE: dict[str, Callable[[Changed, Any], None]] = {
 }
 
 
-def _accumulate(count: int, patches: Patches) -> None:
+def _accumulate(count: int, result: Changed, patches: Patches) -> None:
     """Make each optimizer step, and gradients vanish, only at every *count*-th call of ``step()``."""
     calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
     inner = torch.optim.Optimizer.__init__
@@ -252,7 +258,7 @@ def _accumulate(count: int, patches: Patches) -> None:
         inner(optimizer, *args, **kwargs)
         calls[optimizer] = 0
         # A bound method, as schedulers of the learning rate expect.
-        optimizer.step = types.MethodType(_every(count, calls, type(optimizer).step), optimizer)
+        optimizer.step = types.MethodType(_every(count, calls, result), optimizer)
 
     def is_between() -> bool:
         return any(n % count for n in calls.values())
@@ -262,10 +268,13 @@ def _accumulate(count: int, patches: Patches) -> None:
         patches.set(home, "zero_grad", _unless(is_between, home.zero_grad))
 
 
-def _every(count: int, calls: Any, step: Callable[..., Any]) -> Callable[..., Any]:
+def _every(count: int, calls: Any, result: Changed) -> Callable[..., Any]:
     def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
         calls[self] += 1
-        return step(self, *args, **kwargs) if calls[self] % count == 0 else None
+        if calls[self] % count:
+            return None
+        result.n_steps += 1
+        return type(self).step(self, *args, **kwargs)
 
     return counted
 

@@ -16,8 +16,9 @@ from vramscope.capture.predicted.shim.world import World
 from vramscope.capture.simulated import Simulated
 from vramscope.capture.simulated.stacks import CallPath
 from vramscope.capture.storages import Life
+from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
-from vramscope.model.marks import MarkKind
+from vramscope.model.marks import MarkKind, Note
 from vramscope.units import format_bytes
 
 
@@ -140,6 +141,17 @@ class Predicted(Simulated):
         plan.last = self
 
     # ------------------------------------------------------------------------------- as a Capture
+
+    def notes(self) -> list[Note]:
+        """What makes the figures less than certain, for whoever opens the recording."""
+        found, reasons = super().notes(), self.reasons
+        if reasons:
+            are = "lower bounds" if self.certainty == "cannot_tell" else "an estimate"
+            more = f" (and {len(reasons) - 1} more reasons)" if len(reasons) > 1 else ""
+            found.append(
+                Note(NoteCode.PREDICTION, f"the figures are {are}: {reasons[0]}{more}", len(reasons))
+            )
+        return found
 
     def enter_thread(self) -> None:
         """Observe the calling thread, and enter the world of the dry run at the first call."""
