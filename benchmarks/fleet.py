@@ -98,7 +98,10 @@ def job(directory: Path, n_ranks: int, n_events: int) -> Path:
         manifests.write(
             path / "manifest.json", replace(manifest, process=process, id=f"{rank}"), durable=False
         )
-        write_summary(path / SUMMARY_FILE, StoredSummary(replace(stored.summary, process=process), f"{rank}"))
+        (device,) = stored.summary.devices
+        device = replace(device, device=replace(device.device, uuid=f"GPU-{rank}"))
+        summary = replace(stored.summary, process=process, devices=(device,))
+        write_summary(path / SUMMARY_FILE, StoredSummary(summary, f"{rank}"))
     for path in (run / "rank0").glob("*.arrows"):
         path.unlink()
     return run
