@@ -15,7 +15,7 @@ READY := $(VENV)/.vramscope-ready
 TOOLS := $(VENV)/.vramscope-tools
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-dashboard bench-live bench-leaks bench-damage bench-overhead bench-predict bench-soak bench-strategies soak-threads standin test-standin format browser allocator
+.PHONY: help setup demo test check bench bench-dashboard bench-live bench-leaks bench-damage bench-overhead bench-predict bench-soak bench-strategies soak-threads standin test-standin test-ray format browser allocator
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,6 +90,13 @@ test-standin: $(TOOLS)  ## the CUDA tests on the genuine allocators of several v
 	for torch in $(TORCHES); do \
 	  $(BIN)/python tests/standin/build.py --torch $$torch && STANDIN_TORCH=$$torch $(BIN)/pytest -q -m standin || exit 1; \
 	done
+
+# Ray has its own environment: it is too large for the one that every other test runs in.
+test-ray:  ## the Ray engine on a cluster of three nodes, of which one is lost
+	$(PYTHON) -m venv .venv-ray
+	.venv-ray/bin/python -m pip install -qq --upgrade "pip>=25.1"
+	.venv-ray/bin/python -m pip install -qq --editable ".[ray]" pytest pytest-timeout
+	.venv-ray/bin/pytest -q --noconftest tests/ray
 
 format: $(TOOLS)  ## put the code into the shape that check wants
 	$(BIN)/ruff format .

@@ -5,7 +5,7 @@ from typing import Any
 
 from vramscope.analysis.findings import Shared, ranks_words
 from vramscope.analysis.lines import Line, line_words
-from vramscope.analysis.rank_comparison import Ended, FirstFailure, Group
+from vramscope.analysis.rank_comparison import Ended, FirstFailure, RankGroup
 from vramscope.analysis.rank_comparison.clocks import Clocks
 from vramscope.analysis.rank_comparison.imbalance import Imbalance
 from vramscope.analysis.rank_comparison.odd import Odd
@@ -29,12 +29,7 @@ def comparison(compared: ComparedRun) -> Iterator[Block]:
     if fleet.failure is not None:
         yield from _failure(fleet.failure)
     yield from _odd(fleet.odd)
-    for device, ranks in fleet.sharing[:ENDED_SHOWN]:
-        yield Text(
-            f"{_ranks(ranks)} use one device ({device}): call torch.cuda.set_device(local_rank) before the "
-            "first tensor, where each rank should have its own",
-            "warning",
-        )
+    yield from _sharing(fleet.sharing)
     yield from _groups(fleet.groups)
     if fleet.imbalance is not None:
         yield _imbalance(fleet.imbalance)
@@ -144,7 +139,19 @@ def _odd_words(odd: Odd) -> str:
     return f"rank {odd.rank}{device} ({odd.host}) {claim}{line}{cause}"
 
 
-def _groups(groups: Sequence[Group]) -> Iterator[Block]:
+def _sharing(sharing: Sequence[tuple[str, tuple[int, ...]]]) -> Iterator[Block]:
+    """Yield the devices that several ranks use; a missing ``set_device`` is the usual reason."""
+    if sharing:
+        device, ranks = sharing[0]
+        more = f", and {format_count(len(sharing) - 1, 'more device')} alike" if len(sharing) > 1 else ""
+        yield Text(
+            f"{_ranks(ranks)} use one device ({device}{more}): call torch.cuda.set_device(local_rank) before "
+            "the first tensor, where each rank should have its own",
+            "warning",
+        )
+
+
+def _groups(groups: Sequence[RankGroup]) -> Iterator[Block]:
     yield Heading(f"{format_count(len(groups), 'group')} of like ranks", level=3)
     rows = [
         (
@@ -170,7 +177,7 @@ def _median_and_most(median: int, most: int) -> str:
     return same if format_bytes(most) == same else f"{same}, at most {format_bytes(most)}"
 
 
-def _difference(group: Group) -> str:
+def _difference(group: RankGroup) -> str:
     if not group.line_bytes:
         return ""
     sign = "+" if group.line_bytes > 0 else "−"
@@ -242,9 +249,7 @@ def _short(text: str) -> str:
 
 
 def comparison_as_json(compared: ComparedRun) -> dict[str, Any]:
-    """Return the comparison as JSON of schema 1: the same for every engine and every place of the run."""
-    from vramscope.commands.report import finding_as_json
-
+    """Return the comparison as JSON of schema 1, without findings: the same wherever the ranks are read."""
     fleet = compared.fleet
     return {
         "schema": 1,
@@ -262,10 +267,6 @@ def comparison_as_json(compared: ComparedRun) -> dict[str, Any]:
         "clocks": _clocks_as_json(fleet.clocks),
         "shared_devices": [{"device": device, "ranks": list(ranks)} for device, ranks in fleet.sharing],
         "searched": list(compared.searched),
-        "findings": [
-            {**finding_as_json(each), "ranks": sorted({rank for rank, _ in each.of})}
-            for each in compared.findings
-        ],
     }
 
 
@@ -280,7 +281,7 @@ def _ended_as_json(ended: Ended) -> dict[str, Any]:
     }
 
 
-def _group_as_json(group: Group) -> dict[str, Any]:
+def _group_as_json(group: RankGroup) -> dict[str, Any]:
     return {
         "ranks": sorted({rank for rank, _ in group.rows}),
         "peak_allocated_bytes": {"median": group.allocated_median, "max": group.allocated_max},

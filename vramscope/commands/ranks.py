@@ -36,19 +36,30 @@ def run(args: Namespace) -> int:
     """Print the comparison of all ranks; return the exit code."""
     import json
 
+    from vramscope.analysis.findings import Located
     from vramscope.commands._comparison_page import comparison, comparison_as_json, shared_findings
     from vramscope.commands._document import Heading, print_terminal
+    from vramscope.commands.report import finding_as_json
     from vramscope.fleet import compared_run
 
     if args.address is not None and args.engine != "ray":
         raise UsageError("--address is of a Ray cluster: add --engine ray")
     compared = compared_run(args.path, _engine(args), all_findings=args.all_findings)
     if args.json:
-        print(json.dumps(comparison_as_json(compared), indent=2))
+        findings = [
+            {**finding_as_json(Located(*each[:3])), "ranks": sorted({rank for rank, _ in each.of})}
+            for each in compared.findings
+        ]
+        print(json.dumps(comparison_as_json(compared) | {"findings": findings}, indent=2))
         return 0
-    page = [Heading(f"{compared.path.rstrip('/').rpartition('/')[2]}: its ranks compared", level=1)]
-    page += [*comparison(compared), *shared_findings(compared.findings, compared, _FINDINGS_SHOWN)]
-    print_terminal(page)
+    name = compared.path.rstrip("/").rpartition("/")[2]
+    print_terminal(
+        [
+            Heading(f"{name}: its ranks compared", level=1),
+            *comparison(compared),
+            *shared_findings(compared.findings, compared, _FINDINGS_SHOWN),
+        ]
+    )
     return 0
 
 

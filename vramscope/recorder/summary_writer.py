@@ -95,7 +95,7 @@ class SummaryWriter:
         self._writer.pools(pools, device)
 
     def device(self, device: Device) -> None:
-        """Add a device."""
+        """Add a device to the manifest."""
         self._writer.device(device)
 
     def note(self, note: Note, device: int | None = None) -> None:

@@ -11,14 +11,14 @@ import numpy as np
 from vramscope.analysis.rank_comparison.clocks import Clocks, clocks_of
 from vramscope.analysis.rank_comparison.groups import groups_of
 from vramscope.analysis.rank_comparison.imbalance import Imbalance, imbalance_of
-from vramscope.analysis.rank_comparison.members import Member, Table, table_of
+from vramscope.analysis.rank_comparison.members import Member, MemberTable, table_of
 from vramscope.analysis.rank_comparison.odd import Odd, failed_first, odd_ones, shared_devices
 from vramscope.model.rank_summary import LineBytes, RankSummary
 from vramscope.model.recording import Outcome
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RankGroup:
     """Ranks that hold alike."""
 
     rows: tuple[tuple[int, int], ...]
@@ -78,7 +78,7 @@ class Fleet:
     running: tuple[int, ...]
     ended: tuple[Ended, ...]
     """Ranks that failed or died, the earliest first."""
-    groups: tuple[Group, ...]
+    groups: tuple[RankGroup, ...]
     """The largest first."""
     odd: tuple[Odd, ...]
     """The most bytes first."""
@@ -156,8 +156,8 @@ def _last_step(summary: RankSummary) -> int | None:
     return max((int(steps.step[-1] + steps.n_steps[-1] - 1) for steps in rows), default=None)
 
 
-def _groups(table: Table, of: np.ndarray) -> tuple[Group, ...]:
-    found: list[Group] = []
+def _groups(table: MemberTable, of: np.ndarray) -> tuple[RankGroup, ...]:
+    found: list[RankGroup] = []
     order = sorted(set(of.tolist()), key=lambda g: (-int((of == g).sum()), int(np.flatnonzero(of == g)[0])))
     first: np.ndarray | None = None
     for number in order:
@@ -165,7 +165,7 @@ def _groups(table: Table, of: np.ndarray) -> tuple[Group, ...]:
         allocated, reserved = table.allocated[rows], table.reserved[rows]
         middle = np.median(table.lines[rows], axis=0)
         typical = rows[int(np.abs(allocated - np.median(allocated)).argmin())]
-        group = Group(
+        group = RankGroup(
             rows=tuple(table.members[row].key for row in rows.tolist()),
             allocated_median=int(np.median(allocated)),
             allocated_max=int(allocated.max()),
@@ -183,7 +183,7 @@ def _groups(table: Table, of: np.ndarray) -> tuple[Group, ...]:
     return tuple(found)
 
 
-def _first_failure(table: Table, of: np.ndarray, clocks: Clocks) -> FirstFailure | None:
+def _first_failure(table: MemberTable, of: np.ndarray, clocks: Clocks) -> FirstFailure | None:
     found = failed_first(table, of, clocks)
     if found is None:
         return None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.analysis.rank_comparison.members import Table
+from vramscope.analysis.rank_comparison.members import MemberTable
 
 _LEAST_DISTANCE = 0.03
 """The share of the peak by which members of a group may differ in any case, summed over lines."""
@@ -20,7 +20,7 @@ _MOST_GROUPS = 64
 STAGE = "pipeline"
 
 
-def groups_of(table: Table) -> NDArray[Any]:
+def groups_of(table: MemberTable) -> NDArray[Any]:
     """The number of the group of each member.
 
     Where ranks know their pipeline stage, ranks of different stages are never in one group.

@@ -26,7 +26,7 @@ class Member(NamedTuple):
 
     @property
     def rank(self) -> int:
-        """The rank."""
+        """The number of the rank."""
         return self.whole.process.rank
 
     @property
@@ -46,7 +46,7 @@ class Member(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class MemberTable:
     """All members, with a row of bytes each."""
 
     members: tuple[Member, ...]
@@ -67,7 +67,7 @@ def line_key(line: LineBytes) -> LineKey:
     return (*line.frames[:_FRAMES], line.via)
 
 
-def table_of(members: Sequence[Member]) -> Table:
+def table_of(members: Sequence[Member]) -> MemberTable:
     """Put the lines of all members into one matrix."""
     total: dict[LineKey, int] = {}
     examples: dict[LineKey, LineBytes] = {}
@@ -86,7 +86,7 @@ def table_of(members: Sequence[Member]) -> Table:
             lines[row, column.get(line_key(line), -1)] += line.n_bytes
         for line in member.summary.retained:
             retained[row, column.get(line_key(line), -1)] += line.n_bytes
-    return Table(
+    return MemberTable(
         tuple(members),
         (*(examples[key] for key in chosen), None),
         lines,
@@ -101,7 +101,7 @@ def _peaks(members: Sequence[Member], quantity: str) -> NDArray[Any]:
     return np.array([0 if place is None else place.n_bytes for place in found], "f8")
 
 
-def bytes_by_line(table: Table, lines: Sequence[LineBytes]) -> NDArray[Any]:
+def bytes_by_line(table: MemberTable, lines: Sequence[LineBytes]) -> NDArray[Any]:
     """The bytes of *lines* in the columns of *table*."""
     column = {
         line_key(example): number for number, example in enumerate(table.examples) if example is not None

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis.rank_comparison.clocks import Clocks
-from vramscope.analysis.rank_comparison.members import Member, Table, bytes_by_line
+from vramscope.analysis.rank_comparison.members import Member, MemberTable, bytes_by_line
 from vramscope.model.rank_summary import LineBytes, StepRows
 
 _LEAST_FRACTION = 0.03
@@ -46,7 +46,7 @@ class Odd:
     """``gathered_here``: the line gathers the data of other ranks. None where the cause is not certain."""
 
 
-def odd_ones(table: Table, of: NDArray[Any], gone: set[int]) -> tuple[Odd, ...]:
+def odd_ones(table: MemberTable, of: NDArray[Any], gone: set[int]) -> tuple[Odd, ...]:
     """The odd members of all groups, the most bytes first.
 
     Parameters
@@ -71,7 +71,7 @@ def odd_ones(table: Table, of: NDArray[Any], gone: set[int]) -> tuple[Odd, ...]:
     return tuple(sorted(found, key=lambda odd: (-abs(odd.n_bytes), odd.rank, odd.device)))
 
 
-def _in_group(table: Table, rows: NDArray[Any], gone: set[int]) -> list[Odd]:
+def _in_group(table: MemberTable, rows: NDArray[Any], gone: set[int]) -> list[Odd]:
     members = [table.members[row] for row in rows.tolist()]
     allocated, reserved = table.allocated[rows], table.reserved[rows]
     growth = np.array([_growth(member.summary.steps) for member in members])
@@ -138,7 +138,7 @@ def _exceeds(values: NDArray[Any], scale: float, usual: float | None = None) -> 
     return found
 
 
-def _largest(table: Table, difference: NDArray[Any]) -> tuple[LineBytes | None, int] | None:
+def _largest(table: MemberTable, difference: NDArray[Any]) -> tuple[LineBytes | None, int] | None:
     if not len(difference) or difference.max() <= 0:
         return None
     at = int(difference.argmax())
@@ -150,7 +150,7 @@ def _n_steps(steps: StepRows) -> int:
 
 
 def _growth(steps: StepRows) -> float:
-    """By how many bytes the peaks of steps rise over the run, in a way that a single step cannot make up."""
+    """The bytes by which the peaks of steps rise over the run; no single step can make that up."""
     peaks = steps.allocated[steps.allocated >= 0].astype("f8")
     if len(peaks) < _FEWEST_GROWING_STEPS:
         return 0.0
@@ -161,7 +161,7 @@ def _growth(steps: StepRows) -> float:
 
 
 def failed_first(
-    table: Table, of: NDArray[Any], clocks: Clocks
+    table: MemberTable, of: NDArray[Any], clocks: Clocks
 ) -> tuple[Member, int, int, int, LineBytes | None] | None:
     """The member in which an allocation failed first, when, in how many, and what it held more."""
     failures = [

@@ -1,0 +1,87 @@
+"""Ray gives the same answer as this process, also when a node is lost in the middle (``make test-ray``)."""
+
+import json
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+ray = pytest.importorskip("ray", reason="needs Ray: make test-ray")
+
+from ray.cluster_utils import Cluster  # noqa: E402
+
+from vramscope.commands._comparison_page import comparison_as_json  # noqa: E402
+from vramscope.fleet import compared_run  # noqa: E402
+from vramscope.fleet.ray_engine import mapped_by_ray  # noqa: E402
+from vramscope.model.device import Device, Process  # noqa: E402
+from vramscope.model.recording import Outcome  # noqa: E402
+from vramscope.model.trace import Action, Trace  # noqa: E402
+from vramscope.store.summaries import SUMMARY_FILE  # noqa: E402
+from vramscope.store.write.writer import Writer  # noqa: E402
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
+MIB = 1 << 20
+N_RANKS = 24
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("job") / "run"
+    for rank in range(N_RANKS):
+        process = Process(rank, N_RANKS, socket.gethostname(), os.getpid())
+        writer = Writer(
+            run, source="cuda", process=process, devices=[Device(0, uuid=f"GPU-{rank}")], started_ns=10**18
+        )
+        writer.stacks([(0, "train", "/net/train.py", 7)])
+        size = (100 + 20 * (rank == 11)) * MIB
+        rows = {"action": [Action.ALLOC], "time_ns": [10**18], "address": [4096], "stack_id": [1]}
+        writer.append(Trace.of(**rows, size=[size], block_size=[size]), 0)
+        writer.close(Outcome.FINISHED)
+    return run
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    paths = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), paths])
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 * MIB})
+    made.lost = made.add_node(num_cpus=1, object_store_memory=80 * MIB)
+    made.add_node(num_cpus=1, object_store_memory=80 * MIB)
+    ray.init(address=made.address, log_to_driver=False)
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+def answer(run, engine) -> str:
+    for rank in run.iterdir():
+        (rank / SUMMARY_FILE).unlink(missing_ok=True)
+    return json.dumps(comparison_as_json(compared_run(run, engine)))
+
+
+def test_three_nodes_give_the_same_bytes_as_this_process(job, cluster):
+    assert len(cluster.list_all_nodes()) == 3
+    truth = answer(job, map)
+
+    assert json.loads(truth)["outliers"][0]["rank"] == 11
+    assert answer(job, mapped_by_ray) == truth
+
+
+def test_work_of_a_node_that_is_lost_is_done_again(cluster):
+    """Twelve tasks of half a second on three nodes; one is removed after the first second."""
+
+    # Inside of the test, so that Ray sends the function itself: workers cannot import this file.
+    def work(number):
+        time.sleep(0.5)
+        return number * number
+
+    remover = threading.Timer(1.0, lambda: cluster.remove_node(cluster.lost, allow_graceful=False))
+    remover.start()
+    found = list(mapped_by_ray(work, range(12)))
+    remover.join()
+
+    assert found == [n * n for n in range(12)]
+    assert sum(node["Alive"] for node in ray.nodes()) == 2
