@@ -139,7 +139,8 @@ def phase_peaks(per_phase: IntervalPeaks) -> dict[str, int]:
     """The maximum of allocated bytes in each phase, over all steps."""
     named = np.unique(per_phase.phase[per_phase.phase != Phase.OTHER]).tolist()
     return {
-        Phase(phase).name.lower(): int(per_phase.allocated_bytes[per_phase.phase == phase].max()) for phase in named
+        Phase(phase).name.lower(): int(per_phase.allocated_bytes[per_phase.phase == phase].max())
+        for phase in named
     }
 
 
