@@ -22,6 +22,7 @@ from vramscope.analysis.rank_summary import (
 )
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device
+from vramscope.model.holders import Holders
 from vramscope.model.marks import Labels, Marks, Note
 from vramscope.model.past import SummarizedSteps
 from vramscope.model.program import resolve
@@ -77,10 +78,10 @@ class SummaryWriter:
         """Append rows of call stacks."""
         self._writer.stacks(rows)
 
-    def append(self, table: Trace | Marks | Labels | Counters, device: int) -> None:
+    def append(self, table: Trace | Marks | Labels | Holders | Counters, device: int) -> None:
         """Append the next rows of one stream of *device*."""
         self._writer.append(table, device)
-        if not self._is_over and not isinstance(table, Labels):
+        if not self._is_over and not isinstance(table, Labels | Holders):
             self._queue.append((table, device))
             self._n_queued += len(table)
 
