@@ -50,3 +50,11 @@ def test_ctrl_c_ends_a_server_also_where_the_tests_run_without_a_terminal() -> N
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
+
+
+@pytest.mark.xdist_group("kept together")
+def test_groups_run_in_one_worker(request):
+    """Fixtures of a group take minutes; pytest 9.2 with pytest-xdist 3.8 makes them once in every worker."""
+    if not getattr(request.config.option, "loadgroup", False):
+        pytest.skip("not distributed by groups")
+    assert request.node.nodeid.endswith("@kept together")

@@ -84,13 +84,14 @@ def stack_text(stacks: Stacks, stack_id: int) -> str:
 def _about(recording: Recording) -> pa.Table:
     """Return one row: process, device and source of the recording."""
     process = asdict(recording.process)
-    settings = process.pop("allocator")
+    settings, mesh = process.pop("allocator"), process.pop("mesh")
     device = {f"device_{name}": value for name, value in asdict(recording.device).items()}
     row = {
         "source": recording.source,
         **process,
         **device,
         "allocator": "; ".join(map("=".join, settings.items())),
+        "mesh": "; ".join(f"{name}={place}" for name, place in mesh.items()),
     }
     return pa.table({name: [value] for name, value in row.items()})
 
