@@ -54,6 +54,7 @@ from vramscope.model.codes import LeakCause
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
 from vramscope.model.finding import Finding
+from vramscope.model.holders import Holders, Holding
 from vramscope.model.marks import Category, Labels, Marks, Note, Phase, Phases, Steps
 from vramscope.model.past import Past, StretchPeaks, SummarizedSteps
 from vramscope.model.recording import Outcome, Recording, Run
@@ -93,6 +94,8 @@ __all__ = [
     "Frame",
     "GradientStorage",
     "Grown",
+    "Holders",
+    "Holding",
     "Identity",
     "InUse",
     "IntervalPeaks",

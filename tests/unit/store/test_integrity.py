@@ -230,7 +230,7 @@ def test_an_edited_manifest_is_noted_and_white_space_is_not(closed: Path) -> Non
 
     document["devices"][0]["total_bytes"] += 1
     path.write_text(json.dumps(document))
-    assert "rank0/manifest.json is not as it was written" in notes(closed)["damaged"][0]
+    assert "rank0/manifest.json differs from what was written" in notes(closed)["damaged"][0]
 
 
 def test_a_renamed_rank_is_noted(closed: Path) -> None:
