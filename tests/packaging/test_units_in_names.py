@@ -34,7 +34,7 @@ def fields(source: str) -> Iterator[tuple[str, str, str, str]]:
 
 
 def without_unit(source: str) -> list[str]:
-    """Fields that are bytes or nanoseconds, by their name or the first word of their docstring, not named so."""
+    """Fields of bytes or nanoseconds, by name or first word of the docstring, without it in their name."""
     found = []
     for kind, name, annotation, text in fields(source):
         first = text.split(" ")[0].rstrip(":")

@@ -1,6 +1,7 @@
 """A recording that is not whole says so: checksums, row counts, the name and trace each file bears."""
 
 import json
+import os
 import shutil
 import struct
 import zlib
@@ -373,11 +374,10 @@ def test_a_message_beyond_reason_is_not_read_into_memory(closed: Path) -> None:
     assert "claims 4398046511104 bytes" in notes(closed)["damaged"][0]
 
 
-@pytest.mark.parametrize("how", ["pipe", "device", "loop", "directory"])
-def test_what_is_no_file_is_missing(closed: Path, how: str) -> None:
-    import os
+NO_FILES = ["pipe", "device", "loop", "directory"]
 
-    path = closed / "labels-0.arrows"
+
+def put_no_file_at(path: Path, how: str) -> None:
     path.unlink()
     {
         "pipe": lambda: os.mkfifo(path),
@@ -385,22 +385,18 @@ def test_what_is_no_file_is_missing(closed: Path, how: str) -> None:
         "loop": lambda: path.symlink_to(path.name),
         "directory": path.mkdir,
     }[how]()
+
+
+@pytest.mark.parametrize("how", NO_FILES)
+def test_what_is_no_file_is_missing(closed: Path, how: str) -> None:
+    put_no_file_at(closed / "labels-0.arrows", how)
 
     assert "missing_file" in notes(closed)
 
 
-@pytest.mark.parametrize("how", ["pipe", "device", "loop", "directory"])
+@pytest.mark.parametrize("how", NO_FILES)
 def test_a_manifest_that_is_no_file_is_no_run(closed: Path, how: str) -> None:
-    import os
-
-    path = closed / "manifest.json"
-    path.unlink()
-    {
-        "pipe": lambda: os.mkfifo(path),
-        "device": lambda: path.symlink_to("/dev/zero"),
-        "loop": lambda: path.symlink_to(path.name),
-        "directory": path.mkdir,
-    }[how]()
+    put_no_file_at(closed / "manifest.json", how)
 
     with pytest.raises(StoreError):
         Reader(closed)
