@@ -89,7 +89,7 @@ def write_again(
             is_now = (table.event >= first) & (table.event < end + (end == ends[-1]))
             writer.append(table.rows(is_now), device)
         if max_bytes:
-            writer.thin()
+            writer.compact()
     if len(recording.counters):
         early = recording.counters.event < 0
         writer.append(recording.counters.rows(early), device)

@@ -42,7 +42,7 @@ from vramscope.analysis.settings_advice import Candidate, SettingsAdvice, Settin
 from vramscope.analysis.small_allocations import SmallAllocations
 from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks
 from vramscope.analysis.strategies import Strategies, Strategy, Undecided
-from vramscope.analysis.summary import StepPeak, Summary
+from vramscope.analysis.summary import PrivatePool, StepPeak, Summary
 from vramscope.analysis.timeline import Totals
 from vramscope.analysis.tree import Tree
 from vramscope.analysis.waterfall import Bar, Waterfall
@@ -127,6 +127,7 @@ __all__ = [
     "Pins",
     "Placed",
     "Placement",
+    "PrivatePool",
     "Process",
     "Question",
     "RankBytes",

@@ -98,9 +98,9 @@
   // The address follows the view, without an entry in the history and without drawing the page again.
   function remember(changes) {
     const url = new URL(location.href);
-    for (const [name, said] of Object.entries(changes)) {
-      if (said === null || said === undefined) url.searchParams.delete(name);
-      else url.searchParams.set(name, String(said));
+    for (const [name, value] of Object.entries(changes)) {
+      if (value === null || value === undefined) url.searchParams.delete(name);
+      else url.searchParams.set(name, String(value));
     }
     history.replaceState(history.state, "", url);
   }
@@ -194,8 +194,8 @@
   }
 
   // The state of the run, where the page has a header for it.
-  function stand(said) {
-    if (said && document.getElementById("standing")) dash_clientside.set_props("standing", { children: said });
+  function stand(text) {
+    if (text && document.getElementById("standing")) dash_clientside.set_props("standing", { children: text });
     return window.dash_clientside.no_update;
   }
 

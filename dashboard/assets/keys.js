@@ -44,9 +44,9 @@
     count += 1;
     dash_clientside.set_props("code-ask", { data: { stack: Number(button.dataset.stack), count } });
   }
-  function opened(said) {
+  function opened(content) {
     const dialog = document.getElementById("code-box");
-    if (said && dialog && !dialog.open) dialog.showModal();
+    if (content && dialog && !dialog.open) dialog.showModal();
     return window.dash_clientside.no_update;
   }
   function find(event) {

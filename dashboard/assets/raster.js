@@ -30,14 +30,14 @@
   }
 
   function address(figure, view) {
-    const said = asks(figure), here = new URLSearchParams(location.search);
+    const query = asks(figure), here = new URLSearchParams(location.search);
     const url = new URLSearchParams();
     for (const name of ["run", "rank", "device"]) if (here.get(name)) url.set(name, here.get(name));
-    for (const [name, value] of Object.entries(said)) if (name !== "url" && value !== "" && value !== null) url.set(name, value);
+    for (const [name, value] of Object.entries(query)) if (name !== "url" && value !== "" && value !== null) url.set(name, value);
     for (const name of ["a", "b", "lo", "hi"]) if (name in view) url.set(name, String(view[name]));
     url.set("w", view.width);
     url.set("h", view.height);
-    return `${said.url}?${url}`;
+    return `${query.url}?${url}`;
   }
 
   function refresh(figure, force) {
@@ -187,9 +187,9 @@
     }
     if (cut) cut.textContent = data.cut && data.ids.includes(SMALLER)
       ? `Blocks under ${window.vramscope.bytes(data.cut)} are drawn as one band on top; zoom in to see each.` : "";
-    for (const said of document.querySelectorAll(`[data-from="${prefix}"]`)) {
-      const value = data.said && data.said[said.dataset.said];
-      if (value !== undefined) said.textContent = value;
+    for (const element of document.querySelectorAll(`[data-from="${prefix}"]`)) {
+      const value = data.fields && data.fields[element.dataset.field];
+      if (value !== undefined) element.textContent = value;
     }
   }
   const colorOf = (hex) => hex in HOLES ? HOLES[hex][dark() ? 1 : 0] : hex;
@@ -298,11 +298,11 @@
     }, 30);
   }
   function detailAddress(figure, id) {
-    const said = asks(figure), here = new URLSearchParams(location.search), url = new URLSearchParams({ id });
+    const query = asks(figure), here = new URLSearchParams(location.search), url = new URLSearchParams({ id });
     for (const name of ["run", "rank", "device"]) if (here.get(name)) url.set(name, here.get(name));
     const { data } = state(figure);
     if (data.rows) url.set("at", data.instants[0]);
-    return `${said.info || "/api/alloc"}?${url}`;
+    return `${query.info || "/api/alloc"}?${url}`;
   }
 
   const over = (event) => event.target && event.target.closest && event.target.closest(".bands, .strip");
@@ -353,13 +353,13 @@
   }).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
 
   // Other parameters for the same canvas; null leaves one as it is.
-  function change(id, said, eager) {
+  function change(id, changes, eager) {
     const figure = document.getElementById(`${id}-frame`);
     if (!figure) return;
-    figure.dataset.asks = JSON.stringify(Object.assign(asks(figure), said));
+    figure.dataset.asks = JSON.stringify(Object.assign(asks(figure), changes));
     if (!state(figure)) return;
     state(figure).eager = eager;
-    refresh(figure, !Object.keys(said).length);
+    refresh(figure, !Object.keys(changes).length);
   }
   function repaint(query, version) {
     const triggered = (dash_clientside.callback_context.triggered[0] || {}).prop_id || "";
@@ -406,8 +406,8 @@
   }
   function moved(at) {
     if (at === null || at === undefined) return window.dash_clientside.no_update;
-    const said = (dash_clientside.callback_context.triggered || []).length;
-    if (said) window.vramscope.remember({ at });
+    const wasTriggered = (dash_clientside.callback_context.triggered || []).length;
+    if (wasTriggered) window.vramscope.remember({ at });
     change("fr-map", { at, x: null }, true);
     const settle = (left) => {
       const its = window.vramscope.rasterOf("fr-map"), axis = axisOf("fr-graph"), slider = document.getElementById("fr-scrub");

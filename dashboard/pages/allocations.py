@@ -76,7 +76,7 @@ def _layout(context: Context) -> Any:
             className="panel", **{"aria-label": "Allocations found"},
         ),
         dcc.Store(id="al-view", data=[address.t0, address.t1]),
-        dcc.Store(id="al-pick"), dcc.Store(id="al-said"), dcc.Store(id="al-ready"),
+        dcc.Store(id="al-pick"), dcc.Store(id="al-done"), dcc.Store(id="al-ready"),
     ]  # fmt: skip
 
 
@@ -222,7 +222,7 @@ def _register(app: Any, data: Data) -> None:
     app.server.add_url_rule("/api/alloc", "alloc", lambda: _alloc(data))
     register_zoom(app, "al")
     app.clientside_callback(
-        ClientsideFunction("vramscope", "repaint"), Output("al-said", "data"),
+        ClientsideFunction("vramscope", "repaint"), Output("al-done", "data"),
         Input("al-search", "data"), Input("version", "data"), prevent_initial_call=True,
     )  # fmt: skip
 

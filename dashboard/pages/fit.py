@@ -73,7 +73,7 @@ def _layout(context: Context) -> Any:
         html.Div(body, id="fi-body", className="fit-body"),
         dcc.Interval(id="fi-tick", interval=_POLL_MS, disabled=search.is_done),
         dcc.Store(id="fi-by"),
-        dcc.Store(id="fi-said"),
+        dcc.Store(id="fi-done"),
     ]
 
 
@@ -317,7 +317,7 @@ def _settings(search: SettingsSearch, chosen: SettingTrial | None, address: Addr
         parts.append(html.P(text, className="dim"))
     bar = html.Div([html.H3("Allocator settings"), html.Span("by replay", className="dim")],
                    className="panel-bar")  # fmt: skip
-    body = [html.Div(parts, className="fit-said")]
+    body = [html.Div(parts, className="fit-note")]
     if advice.trials:
         body.append(_trials(search, chosen, address))
     return html.Section([bar, *body], className="panel", **{"aria-label": "Allocator settings"})
@@ -426,7 +426,7 @@ def _basis(fit: FitAnswer) -> html.P:
 def _register(app: Any, data: Data) -> None:
     typed.register(app, "fi-size")
     app.clientside_callback(
-        ClientsideFunction("vramscope", "addressed"), Output("fi-said", "data"), Input("fi-by", "data"),
+        ClientsideFunction("vramscope", "addressed"), Output("fi-done", "data"), Input("fi-by", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
 

@@ -85,7 +85,7 @@ def _layout(context: Context) -> Any:
         html.Section(html.Aside(id="fr-detail", className="detail alone", **{"aria-live": "polite"})),
         dcc.Store(id="fr-view", data=[address.t0, address.t1]), dcc.Store(id="fr-at", data=at),
         dcc.Store(id="fr-upto", data=_told(data, view)), dcc.Store(id="fr-pick"),
-        dcc.Store(id="fr-said"), dcc.Store(id="fr-ready"),
+        dcc.Store(id="fr-done"), dcc.Store(id="fr-ready"),
     ]  # fmt: skip
 
 
@@ -152,10 +152,10 @@ def _parts_key() -> Any:
 
 def _said(name: str) -> html.Span:
     """Return an element that the script fills with a text of the raster's header."""
-    return html.Span(**{"data-from": "fr", "data-said": name})
+    return html.Span(**{"data-from": "fr", "data-field": name})
 
 
-_SUMS = html.Span(**{"data-from": "fr", "data-said": "sums"}, className="dim")
+_SUMS = html.Span(**{"data-from": "fr", "data-field": "sums"}, className="dim")
 
 
 def _scrubber() -> Any:
@@ -215,7 +215,7 @@ def _sent(data: Data, view: View, there: tuple[int, float, Snapshot], pixels: An
     header = {
         "w": pixels.shape[1], "h": pixels.shape[0], "rows": True, "cut": 0, "colors": colors, "x": x,
         "names": {str(i): names[i] for i in np.unique(group[shown != -1]).tolist()},
-        "said": {"moment": moment(data, view, at).words, "sums": _sums(state)},
+        "fields": {"moment": moment(data, view, at).words, "sums": _sums(state)},
     }  # fmt: skip
     return api.columns(header, ids=shown, group=group, shade=shade, flags=flags.astype("u1"), local=local,
                        length=length, instants=np.array([at]))  # fmt: skip
@@ -280,7 +280,7 @@ def _register(app: Any, data: Data) -> None:
     app.server.add_url_rule("/api/block", "block", lambda: _block(data))
     register_zoom(app, "fr")
     app.clientside_callback(
-        ClientsideFunction("vramscope", "moved"), Output("fr-said", "data"), Input("fr-at", "data")
+        ClientsideFunction("vramscope", "moved"), Output("fr-done", "data"), Input("fr-at", "data")
     )
 
     @app.callback(

@@ -40,14 +40,14 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
         near = dcc.Link("The highest use: the peak", href=peak, className="link")
         return [states.state("No allocation failed", "Memory did not run out in this recording.", near)]
     question = analysis.analyses()["oom"]
-    told = question.findings(failures) if question.findings else []
-    first = len(failures) - len(told)
-    cards = [_card(data, view, failures, first + i, said, address) for i, said in enumerate(told)]
+    findings = question.findings(failures) if question.findings else []
+    first = len(failures) - len(findings)
+    cards = [_card(data, view, failures, first + i, finding, address) for i, finding in enumerate(findings)]
     times = "1 OOM" if len(failures) == 1 else f"{len(failures):,} OOMs"
     last = "" if len(failures) == 1 else " the last time"
     size = format_bytes(int(failures.size_bytes[-1]))
     claim = f"{times}: {size} requested{last}"
-    older = f"The last {len(told)} of {len(failures):,} are shown." if first else ""
+    older = f"The last {len(findings)} of {len(failures):,} are shown." if first else ""
     return [
         html.Section(
             [html.H2(claim, className="claim"), html.P(older, className="support")], className="opening"
@@ -56,7 +56,7 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
     ]
 
 
-def _card(data: Data, view: View, failures: Any, row: int, said: Any, address: Address) -> Any:
+def _card(data: Data, view: View, failures: Any, row: int, finding: Any, address: Address) -> Any:
     event = int(failures.event[row])
     room = failures.rooms[row] if row < len(failures.rooms) else None
     links = html.Span(
@@ -68,7 +68,7 @@ def _card(data: Data, view: View, failures: Any, row: int, said: Any, address: A
         className="card-links",
     )
     where = _room(room) if room else None
-    return cause.card(said, where, links=links, recorded_ns=view.run.started_ns)
+    return cause.card(finding, where, links=links, recorded_ns=view.run.started_ns)
 
 
 def _room(room: Any) -> Any:

@@ -86,8 +86,8 @@ def _layout(context: Context) -> Any:
         dcc.Store(id="ov-ready"),
         dcc.Store(id="ov-drawn"),
         dcc.Store(id="ov-later", data=None if is_short else 1),
-        dcc.Store(id="ov-told"),
-        dcc.Store(id="ov-said"),
+        dcc.Store(id="ov-answered"),
+        dcc.Store(id="ov-done"),
     ]
 
 
@@ -224,7 +224,7 @@ def _register(app: Any, data: Data) -> None:
     )
 
     app.clientside_callback(
-        ClientsideFunction("vramscope", "chosen"), Output("ov-said", "data"), Input("ov-at", "data")
+        ClientsideFunction("vramscope", "chosen"), Output("ov-done", "data"), Input("ov-at", "data")
     )
 
     @app.callback(
@@ -254,14 +254,14 @@ def _register(app: Any, data: Data) -> None:
         address = restore(stored)
         view = view_or_nothing(data, address)
         known = _shown_instant(data, view, address, zoom, at)
-        if ctx.triggered_id == "version" and known <= (version.get("told", -1) if version else -1):
+        if ctx.triggered_id == "version" and known <= (version.get("answered", -1) if version else -1):
             raise PreventUpdate  # what was live at a past instant does not change
         return *live_set.content(data, view, known, address), [] if ctx.triggered_id == "ov-at" else no_update
 
     @app.callback(
         Output("ov-live", "children", allow_duplicate=True),
         Output("ov-table", "rowData", allow_duplicate=True),
-        Output("ov-opening", "children", allow_duplicate=True), Output("ov-told", "data"),
+        Output("ov-opening", "children", allow_duplicate=True), Output("ov-answered", "data"),
         Input("ov-drawn", "data"), State("ov-later", "data"),
         State("ov-view", "data"), State("ov-at", "data"), State("address", "data"),
         prevent_initial_call=True,
@@ -277,10 +277,10 @@ def _register(app: Any, data: Data) -> None:
 
     @app.callback(
         Output("ov-opening", "children"),
-        Input("version", "data"), Input("ov-told", "data"), State("address", "data"),
+        Input("version", "data"), Input("ov-answered", "data"), State("address", "data"),
     )  # fmt: skip
-    def renew(_: Any, told: Any, stored: Stored | None) -> Any:
-        if ctx.triggered_id != "version" and not told:
+    def renew(_: Any, answered: Any, stored: Stored | None) -> Any:
+        if ctx.triggered_id != "version" and not answered:
             raise PreventUpdate
         return opening(data, view_or_nothing(data, restore(stored)))
 

@@ -79,7 +79,7 @@ def _layout(context: Context) -> Any:
         dcc.Store(id="ph-row", data=row),
         dcc.Store(id="ph-base", data=base),
         dcc.Store(id="ph-at"),
-        dcc.Store(id="ph-said"),
+        dcc.Store(id="ph-done"),
     ]  # fmt: skip
 
 
@@ -265,7 +265,7 @@ def _largest(rows: list[Difference]) -> list[Difference]:
 
 def _register(app: Any, data: Data) -> None:
     app.clientside_callback(
-        ClientsideFunction("vramscope", "chosen"), Output("ph-said", "data"), Input("ph-at", "data"),
+        ClientsideFunction("vramscope", "chosen"), Output("ph-done", "data"), Input("ph-at", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
 

@@ -50,7 +50,7 @@ def _layout(context: Context) -> Any:
         )
     row = found.fullest
     grown = analysis.analyses()["waterfall"]
-    told = grown.findings(found) if grown.findings else []
+    findings = grown.findings(found) if grown.findings else []
     picture = graph("wf-graph", device.figure(found, row), "The device over time.", "timeline-like")
     return [
         html.Section(_opening(found, row), id="wf-opening", className="opening"),
@@ -61,7 +61,7 @@ def _layout(context: Context) -> Any:
             className="panel chart", **{"aria-label": "The device over time"},
         ),
         html.Section(_bars(found, row), id="wf-bars", className="panel", **{"aria-label": "All bytes"}),
-        *[cause.card(finding) for finding in told],
+        *[cause.card(finding) for finding in findings],
         dcc.Store(id="wf-row", data=row),
     ]  # fmt: skip
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from vramscope.analysis.by_module import Owners, owners_of
 from vramscope.analysis.by_stack import StackBytes, stack_bytes
-from vramscope.analysis.folding import Folded, Holders, fold, holders
+from vramscope.analysis.folding import BytesByLine, Folded, bytes_by_line, fold
 from vramscope.analysis.step_and_phase import (
     number_of_step,
     phase_words,
@@ -135,17 +135,17 @@ def _named(stacks: Stacks) -> Folded:
     return replace(code, via=via, strings=(*code.strings, ""))
 
 
-def held(data: Data, view: View, at: int) -> Holders:
+def held(data: Data, view: View, at: int) -> BytesByLine:
     """Return the holders of the live memory at an instant, by the user's line."""
     code, live_recording = folded(data, view), data.live_recording(view)
 
-    def make() -> Holders:
+    def make() -> BytesByLine:
         rows = stacks_at(data, view, at)
-        return holders(code, rows.stack_id, rows.bytes, rows.count)
+        return bytes_by_line(code, rows.stack_id, rows.bytes, rows.count)
 
     if live_recording is None:
         return data.derive(view, ("held", at), lambda _: make())
-    made: Holders = live_recording.kept(("held", at, len(view.recording.stacks)), make)
+    made: BytesByLine = live_recording.kept(("held", at, len(view.recording.stacks)), make)
     return made
 
 

@@ -269,7 +269,7 @@ def _watch(app: Dash, data: Data) -> None:
 
 
 def _is_same(now: Standing, known: Standing | None) -> bool:
-    return now == {name: value for name, value in (known or {}).items() if name not in ("before", "told")}
+    return now == {name: value for name, value in (known or {}).items() if name not in ("before", "answered")}
 
 
 def _after(now: Standing, known: Standing | None) -> Standing:
@@ -279,7 +279,7 @@ def _after(now: Standing, known: Standing | None) -> Standing:
     """
     if known is None or known["run"] != now["run"] or now["outcome"] == "gone":
         return now
-    return now | {"before": known.get("seen", -1), "told": known.get("before", -1)}
+    return now | {"before": known.get("seen", -1), "answered": known.get("before", -1)}
 
 
 def _standing(data: Data, address: Address) -> Standing | None:

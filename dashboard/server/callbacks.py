@@ -82,7 +82,7 @@ class Standing(_Version, total=False):
 
     seen: int
     before: int
-    told: int
+    answered: int
     stalled: int
     stopped: str
     other: bool

@@ -284,7 +284,7 @@ def test_enter_and_space_work_links_buttons_boxes_and_rows(house: House) -> None
     page.locator("#ov-opening .to-code").first.focus()
     page.keyboard.press("Enter")
     page.wait_for_selector("#code-box[open] .frames")
-    assert "model.py:10" in page.inner_text("#code-said")
+    assert "model.py:10" in page.inner_text("#code-answer")
     page.keyboard.press("Escape")
     assert not page.locator("#code-box").is_visible()
     page.locator("#menu a:has-text('Peak')").focus()

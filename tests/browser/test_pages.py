@@ -134,7 +134,7 @@ def test_segments_are_scrubbed_and_asked_whether_something_fits(trained: Any) ->
     page.fill("#fr-size-box", "2 GiB")
     trained.until("document.querySelector('#fr-fit').innerText.includes('out of memory')")
 
-    assert "512 MiB" in page.inner_text("[data-said=sums]")
+    assert "512 MiB" in page.inner_text("[data-field=sums]")
 
 
 def test_a_step_is_looked_into_by_keyboard(trained: Any) -> None:

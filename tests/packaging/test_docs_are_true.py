@@ -35,6 +35,16 @@ def block(document: str, after: str) -> str:
     return re.search(r"^```\w*\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)[1]
 
 
+@pytest.mark.parametrize("doc", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_every_file_named_without_its_folder_exists(doc):
+    text = (ROOT / doc).read_text(encoding="utf-8")
+    there = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")} | {"setup.py"}
+    named = [name for name in re.findall(r"`([\w-]+\.py)`", text) if not PLACEHOLDER.search(name)]
+
+    assert named
+    assert [name for name in named if name not in there] == []
+
+
 @pytest.mark.parametrize("doc", [doc for doc in DOCS if doc.name != "CHANGELOG.md"], ids=lambda doc: doc.name)
 def test_every_path_in_a_document_exists(doc):
     bases = [ROOT, ROOT / "vramscope", ROOT / "dashboard"]

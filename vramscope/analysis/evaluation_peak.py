@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
-from vramscope.analysis.folding import fold, holders
+from vramscope.analysis.folding import bytes_by_line, fold
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.timeline import timeline
 from vramscope.model.codes import FindingKind, Severity
@@ -68,7 +68,7 @@ def _line(recording: Recording, begin: int, at: int) -> tuple[Frame | None, int]
     found = lifetimes(recording)
     live = found.rows(found.allocated_at(at) & (found.alloc_event >= begin))
     folded = fold(recording.stacks)
-    lines = holders(folded, live.stack_id, live.block_size, np.ones(len(live), "i8"))
+    lines = bytes_by_line(folded, live.stack_id, live.block_size, np.ones(len(live), "i8"))
     known = np.flatnonzero(lines.folded_id > 0)
     if not len(known):
         return None, 0

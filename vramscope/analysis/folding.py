@@ -122,7 +122,7 @@ class Folded:
 
 
 @dataclass(frozen=True, slots=True)
-class Holders:
+class BytesByLine:
     """Live bytes by the user's line: one row per (line, caller, library function), largest first."""
 
     folded_id: NDArray[Any]
@@ -246,7 +246,9 @@ def _outermost(stacks: Stacks, is_meant: NDArray[Any]) -> NDArray[Any]:
     return np.array(found)
 
 
-def holders(folded: Folded, stack_id: NDArray[Any], n_bytes: NDArray[Any], count: NDArray[Any]) -> Holders:
+def bytes_by_line(
+    folded: Folded, stack_id: NDArray[Any], n_bytes: NDArray[Any], count: NDArray[Any]
+) -> BytesByLine:
     """Join the rows of original stacks that read the same: line, caller, and function called there."""
     place = folded.place
     pairs = np.stack([folded.reads_as[place[stack_id]], folded.via[stack_id]], axis=1).reshape(-1, 2)
@@ -260,7 +262,7 @@ def holders(folded: Folded, stack_id: NDArray[Any], n_bytes: NDArray[Any], count
     example[group[by_size]] = stack_id[by_size]
     order = np.argsort(-total, kind="stable")
     example = example[order]
-    return Holders(place[example], unique[order, 1], total[order], number[order], example)
+    return BytesByLine(place[example], unique[order, 1], total[order], number[order], example)
 
 
 def _reads_as(stacks: Stacks) -> NDArray[Any]:

@@ -131,9 +131,9 @@ def _level(found: Allocations, n_events: int) -> NDArray[Any]:
 
 def findings(found: GradientStorage) -> list[Finding]:
     """What stays from step to step, and what is there twice."""
-    said = []
+    results = []
     if found.kept_bytes >= _LEAST_BYTES:
-        said.append(
+        results.append(
             Finding(
                 kind=FindingKind.GRADIENTS_KEPT,
                 severity=Severity.INFO,
@@ -147,7 +147,7 @@ def findings(found: GradientStorage) -> list[Finding]:
         )
     if found.copied_bytes >= _LEAST_BYTES:
         buckets = format_bytes(found.bucket_bytes)
-        said.append(
+        results.append(
             Finding(
                 kind=FindingKind.GRADIENT_COPIES,
                 severity=Severity.INFO,
@@ -159,7 +159,7 @@ def findings(found: GradientStorage) -> list[Finding]:
                 evidence={"bucket_bytes": found.bucket_bytes},
             )
         )
-    return said
+    return results
 
 
 ANALYSIS = Analysis(

@@ -83,10 +83,10 @@ def peak_of(recording: Recording, totals: Totals) -> Peak:
 
 def past_highs(past: Past) -> dict[str, PeakPoint]:
     """The maxima by quantity before the trace; empty where the size cap removed no events."""
-    event = np.concatenate([past.settled.start_event, past.peaks.event])
+    event = np.concatenate([past.summarized.start_event, past.peaks.event])
     found = {}
     for quantity in QUANTITIES if len(event) else ():
-        most = np.concatenate([getattr(past.settled, quantity), getattr(past.peaks, quantity)])
+        most = np.concatenate([getattr(past.summarized, quantity), getattr(past.peaks, quantity)])
         row = int(most.argmax())
         found[quantity] = PeakPoint(int(most[row]), -1, 0, number_of_step(past.steps, int(event[row])), None)
     return found

@@ -91,19 +91,19 @@ def _outside(steps: Steps, n_events: int, totals: Totals) -> IntervalPeaks:
 
 def _of_past(past: Past, totals: Totals) -> tuple[IntervalPeaks, IntervalPeaks]:
     """Peaks of removed steps; the oldest ones have their peaks already, and no phases."""
-    n_settled, end = len(past.settled), past.n_events + len(totals) - 1
-    phases = replace(past.phases, step=np.where(past.phases.step < 0, -1, past.phases.step - n_settled))
-    later = past.steps.rows(slice(n_settled, None))
+    n_summarized, end = len(past.summarized), past.n_events + len(totals) - 1
+    phases = replace(past.phases, step=np.where(past.phases.step < 0, -1, past.phases.step - n_summarized))
+    later = past.steps.rows(slice(n_summarized, None))
     per_step, per_phase = _both(later, phases, end, partial(_past_peaks, past, totals))
     joined = {
-        name: np.concatenate([getattr(past.settled, name), getattr(per_step, name)])
+        name: np.concatenate([getattr(past.summarized, name), getattr(per_step, name)])
         for name in ("start_event", "end_event")
     } | {
-        f"{name}_bytes": np.concatenate([getattr(past.settled, name), getattr(per_step, f"{name}_bytes")])
+        f"{name}_bytes": np.concatenate([getattr(past.summarized, name), getattr(per_step, f"{name}_bytes")])
         for name in QUANTITIES
     }
     steps = IntervalPeaks.of(step=np.arange(len(past.steps)), **joined)
-    step = np.where(per_phase.step < 0, -1, per_phase.step + n_settled)
+    step = np.where(per_phase.step < 0, -1, per_phase.step + n_summarized)
     return steps, replace(per_phase, step=step)
 
 

@@ -47,6 +47,16 @@ class StepPeak:
 
 
 @dataclass(frozen=True, slots=True)
+class PrivatePool:
+    """The memory of one private pool, of a CUDA graph or a MemPool, at one instant."""
+
+    id: tuple[int, int]
+    """torch's id of the pool."""
+    reserved_bytes: int
+    allocated_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """The figures of one rank on one device."""
 
@@ -59,8 +69,8 @@ class Summary:
     """The parts of the reserved bytes at the peak of allocated bytes; empty where the source does not contain
     them.
     """
-    private_pools: tuple[tuple[tuple[int, int], int, int], ...]
-    """Each private pool in use at the peak of allocated bytes: torch's id, reserved and allocated bytes."""
+    private_pools: tuple[PrivatePool, ...]
+    """Each private pool in use at the peak of allocated bytes, the largest first."""
     live: tuple[LiveBytes, ...]
     """Live bytes at the peak of allocated bytes, as far as there are events, largest first."""
     steps: tuple[StepPeak, ...]
@@ -149,7 +159,7 @@ def _identity(recording: Recording, state: Snapshot) -> Mapping[str, int]:
     return identity_of(state).parts
 
 
-def _private_pools(recording: Recording, state: Snapshot) -> tuple[tuple[tuple[int, int], int, int], ...]:
+def _private_pools(recording: Recording, state: Snapshot) -> tuple[PrivatePool, ...]:
     segments, blocks = state.segments, state.blocks
     in_use = blocks.state == BlockState.ALLOCATED
     found = []
@@ -157,8 +167,8 @@ def _private_pools(recording: Recording, state: Snapshot) -> tuple[tuple[tuple[i
         if recording.pools[pool] != (0, 0):
             mine = segments.pool == pool
             allocated = int(blocks.size[in_use & mine[blocks.segment]].sum())
-            found.append((recording.pools[pool], int(segments.size[mine].sum()), allocated))
-    return tuple(sorted(found, key=lambda row: -row[1]))
+            found.append(PrivatePool(recording.pools[pool], int(segments.size[mine].sum()), allocated))
+    return tuple(sorted(found, key=lambda each: -each.reserved_bytes))
 
 
 def _samples(counters: Counters) -> dict[str, int]:

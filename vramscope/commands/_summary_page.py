@@ -222,8 +222,8 @@ def _when(high: PeakPoint) -> str:
 
 def _private_pools(summary: Summary) -> Iterator[Block]:
     rows = tuple(
-        (f"({pool[0]}, {pool[1]})", format_bytes(reserved), format_bytes(allocated))
-        for pool, reserved, allocated in summary.private_pools
+        (str(pool.id), format_bytes(pool.reserved_bytes), format_bytes(pool.allocated_bytes))
+        for pool in summary.private_pools
     )
     if rows:
         yield Heading("Private pools (CUDA graphs, torch.cuda.MemPool) when most was allocated", level=3)

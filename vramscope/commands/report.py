@@ -122,8 +122,12 @@ def _recording(summary: "Summary") -> dict[str, Any]:
         "outside_steps": _step(summary.outside) if summary.outside else None,
         "live_at_peak": live_as_json(summary),
         "private_pools_at_peak": [
-            {"pool": list(pool), "reserved_bytes": reserved, "allocated_bytes": allocated}
-            for pool, reserved, allocated in summary.private_pools
+            {
+                "pool": list(pool.id),
+                "reserved_bytes": pool.reserved_bytes,
+                "allocated_bytes": pool.allocated_bytes,
+            }
+            for pool in summary.private_pools
         ],
         "categories_at_peak": summary.categories,
         "category_own_peaks": summary.category_peaks,

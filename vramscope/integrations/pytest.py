@@ -112,11 +112,11 @@ def _own_peak(recording: "Recording") -> int:
 
 
 def _largest(recording: "Recording") -> str:
-    from vramscope.analysis.folding import fold, holders
+    from vramscope.analysis.folding import bytes_by_line, fold
     from vramscope.units import format_bytes
 
     held, folded = recording.by_stack(), fold(recording.stacks)
-    found = holders(folded, held.stack_id, held.bytes, held.count)
+    found = bytes_by_line(folded, held.stack_id, held.bytes, held.count)
     rows = zip(found.n_bytes[:3].tolist(), found.folded_id[:3].tolist(), strict=True)
     frames = [(n_bytes, folded.stacks.frame(own) if own else None) for n_bytes, own in rows]
     return "\n".join(

@@ -118,5 +118,5 @@ class Past:
     """Phases of these steps, and those outside of steps."""
     peaks: StretchPeaks = field(default_factory=StretchPeaks.of)
     """Peaks between the marks after the summarized steps."""
-    settled: SummarizedSteps = field(default_factory=SummarizedSteps.of)
+    summarized: SummarizedSteps = field(default_factory=SummarizedSteps.of)
     """The first rows of ``steps``."""

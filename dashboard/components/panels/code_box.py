@@ -36,7 +36,7 @@ def layout() -> Any:
     close = html.Button("Close", id="code-close", className="quiet")
     return [
         html.Dialog(
-            [html.Div(id="code-said", className="detail-like"), close],
+            [html.Div(id="code-answer", className="detail-like"), close],
             id="code-box", className="help code-box", **{"aria-label": "Line of code"},
         ),
         dcc.Store(id="code-ask"), dcc.Store(id="code-open"),
@@ -47,7 +47,7 @@ def register(app: Any, data: Data) -> None:
     """Register the callback that fills the dialog."""
 
     @app.callback(
-        Output("code-said", "children"), Input("code-ask", "data"), State("address", "data"),
+        Output("code-answer", "children"), Input("code-ask", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
     def answer(ask: Picked | None, stored: Stored | None) -> Any:
@@ -59,5 +59,5 @@ def register(app: Any, data: Data) -> None:
 
     app.clientside_callback(
         ClientsideFunction("vramscope", "opened"), Output("code-open", "data"),
-        Input("code-said", "children"), prevent_initial_call=True,
+        Input("code-answer", "children"), prevent_initial_call=True,
     )  # fmt: skip

@@ -48,8 +48,8 @@ def savings(found: Strategies) -> html.Section:
     rows = [_strategy(each, found.peak_bytes) for each in found.advised[:_MOST_STRATEGIES]]
     table = html.Table([html.Thead(head), html.Tbody(rows)], className="diff fit-table")
     useless = f"No effect on the peak, so not advised: {'; '.join(found.without_effect)}."
-    below = html.P(useless, className="dim fit-said") if found.without_effect else html.Span()
-    path = html.P(sentence(found.path), className="dim fit-said")
+    below = html.P(useless, className="dim fit-note") if found.without_effect else html.Span()
+    path = html.P(sentence(found.path), className="dim fit-note")
     return html.Section(
         [bar, table, path if found.path else html.Span(), *open_ones, below], className="panel", **label
     )
@@ -59,7 +59,7 @@ def _undecided(found: Strategies) -> list[html.P]:
     return [
         html.P(
             f"Cannot tell from this recording: {each.name}; {each.reason}. {each.to_do}.",
-            className="dim fit-said",
+            className="dim fit-note",
         )
         for each in found.undecided
     ]

@@ -7,7 +7,7 @@ from typing import Any
 import dash_ag_grid as dag
 from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update
 
-from vramscope.analysis.folding import Folded, Holders, user_files
+from vramscope.analysis.folding import BytesByLine, Folded, user_files
 from vramscope.analysis.lines import NO_STACK
 from vramscope.analysis.source_text import Excerpt, excerpt
 from vramscope.errors import VramscopeError
@@ -104,7 +104,7 @@ def register(app: Any, data: Data, prefix: str) -> None:
     )
 
 
-def rows(folded: Folded, held: Holders) -> list[dict[str, Any]]:
+def rows(folded: Folded, held: BytesByLine) -> list[dict[str, Any]]:
     """Return up to MAX_ROWS rows, largest first; beyond, the last row sums up the remaining lines."""
     whole = max(held.total_bytes, 1)
     shown = len(held.n_bytes) if len(held.n_bytes) <= MAX_ROWS else MAX_ROWS - 1
@@ -116,7 +116,7 @@ def rows(folded: Folded, held: Holders) -> list[dict[str, Any]]:
     return found
 
 
-def _row(folded: Folded, held: Holders, i: int, whole: int) -> dict[str, Any]:
+def _row(folded: Folded, held: BytesByLine, i: int, whole: int) -> dict[str, Any]:
     node, stack = int(held.folded_id[i]), int(held.example[i])
     frame = folded.stacks.frame(node) if node else None
     n_bytes = int(held.n_bytes[i])
@@ -249,7 +249,7 @@ def _folded_item(run: list[Frame]) -> html.Li:
     )
 
 
-def summary(held: Holders) -> str:
+def summary(held: BytesByLine) -> str:
     """Return a summary such as ``3.21 GiB in 812 blocks from 64 lines``."""
     lines, blocks = len(held.n_bytes), held.total_count
     return (

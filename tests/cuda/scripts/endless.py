@@ -61,7 +61,7 @@ def main(folder: Path) -> None:
         def ended(number: int) -> None:
             recorder.step()
             if number in (N_STEPS - 3, N_STEPS - 1):
-                recorder._writer.thin()
+                recorder._writer.compact()
                 recorder.mark(f"step {number}")
                 print(json.dumps({"name": f"step {number}", "segments": segments(), **moment()}), flush=True)
 

@@ -123,7 +123,7 @@ def test_a_step_whose_events_a_cap_took_has_its_peak_left(on_rank):
     past = Past(
         n_events=30,
         steps=Steps.of(index=[0], start_event=[0], end_event=[30]),
-        settled=SummarizedSteps.of(start_event=[0], end_event=[30], allocated=[9000]),
+        summarized=SummarizedSteps.of(start_event=[0], end_event=[30], allocated=[9000]),
     )
 
     found = by_rank(on_rank(0, [10], (A, 1, KIB), past=past), step=0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import vramscope
-from vramscope.analysis.folding import Origin, fold, holders, origin, user_files
+from vramscope.analysis.folding import Origin, bytes_by_line, fold, origin, user_files
 from vramscope.model.stacks import StackBuilder, stacks_of
 
 TORCH = "/opt/conda/lib/python3.11/site-packages/torch/nn/functional.py"
@@ -170,7 +170,7 @@ def test_stacks_that_differ_in_the_framework_only_are_one_holder():
     stacks = [builder.add([("linear", TORCH, line), ("forward", TRAIN, 3)]) for line in (1, 2)]
     stacks.append(builder.add([("gelu", TORCH, 3), ("forward", TRAIN, 3)]))
     folded = fold(builder.build())
-    held = holders(folded, np.array(stacks), np.array([10, 30, 20]), np.array([1, 2, 3]))
+    held = bytes_by_line(folded, np.array(stacks), np.array([10, 30, 20]), np.array([1, 2, 3]))
 
     assert held.n_bytes.tolist() == [40, 20]
     assert held.count.tolist() == [3, 3]
@@ -182,7 +182,7 @@ def test_a_stack_without_a_line_of_the_user_is_kept_as_such():
     builder = StackBuilder()
     stack = builder.add([("malloc", "??", 0)])
     folded = fold(builder.build())
-    held = holders(folded, np.array([stack, 0]), np.array([5, 7]), np.array([1, 1]))
+    held = bytes_by_line(folded, np.array([stack, 0]), np.array([5, 7]), np.array([1, 1]))
 
     assert held.folded_id.tolist() == [0]
     assert held.total_bytes == 12
@@ -196,7 +196,7 @@ def test_stacks_that_differ_in_outer_frames_only_are_one_holder():
     folded = fold(builder.build())
     n_bytes = np.arange(1, 10)
 
-    held = holders(folded, np.array([*stacks, other, 0]), np.append(n_bytes, 100), np.ones(10, "i8"))
+    held = bytes_by_line(folded, np.array([*stacks, other, 0]), np.append(n_bytes, 100), np.ones(10, "i8"))
 
     assert held.n_bytes.tolist() == [100, 36, 9]
     assert held.example.tolist() == [0, stacks[7], other]

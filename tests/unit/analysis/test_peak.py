@@ -40,12 +40,12 @@ def test_the_peak_names_its_step_and_innermost_phase(recording):
     ]
 
 
-@pytest.mark.parametrize(("settled", "highest"), [(9000, (9000, 0)), (2000, (8000, 2))])
-def test_of_a_run_that_outgrew_its_cap_the_oldest_steps_count_too(recording, settled, highest):
+@pytest.mark.parametrize(("summarized", "highest"), [(9000, (9000, 0)), (2000, (8000, 2))])
+def test_of_a_run_that_outgrew_its_cap_the_oldest_steps_count_too(recording, summarized, highest):
     past = Past(
         n_events=30,
         steps=Steps.of(index=[0, 1, 2], start_event=[0, 10, 20], end_event=[10, 20, 30]),
-        settled=SummarizedSteps.of(start_event=[0, 10], end_event=[10, 20], allocated=[settled, 1000]),
+        summarized=SummarizedSteps.of(start_event=[0, 10], end_event=[10, 20], allocated=[summarized, 1000]),
         peaks=StretchPeaks.of(event=[20, 25], allocated=[7000, 8000]),
     )
 

@@ -154,7 +154,7 @@ def thinned(path: Path, steps: int = 120) -> Path:
         program.step()
         if number == 8:
             program.free(large)
-        program.writer.thin()
+        program.writer.compact()
     program.writer.close(Outcome.FINISHED)
     return path
 

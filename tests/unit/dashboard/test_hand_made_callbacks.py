@@ -18,7 +18,7 @@ ANSWERED = {200, 204} | REFUSED
 WRONG = (
     "word", "", 7, -1, 10**30, 1.5, True, [], ["a"], [None], [[1]], [{}], [{"id": []}], {}, {"key": {"a": 1}},
     {"points": "a"}, {"points": [1]}, {"points": [{"customdata": {}}]}, {"points": [{"customdata": 1e300}]},
-    {"run": 5, "version": {}, "outcome": []}, {"row": "a", "node": [], "stack": "x", "told": "y"},
+    {"run": 5, "version": {}, "outcome": []}, {"row": "a", "node": [], "stack": "x", "answered": "y"},
     {"run": "r", "version": 1, "outcome": "no such outcome"}, {"run": "r", "version": 1},
 )  # fmt: skip
 """What a client may send instead of the value that a page holds."""
@@ -149,7 +149,7 @@ def test_a_page_that_holds_no_values_yet_is_answered(data: Data, client: Any) ->
 def test_what_pages_do_send_is_answered(data: Data, client: Any) -> None:
     (run,) = data.paths()
     said = Address("/overview", run=run).stored
-    version = {"run": run, "version": 0, "outcome": "finished", "seen": 5, "before": -1, "told": -1}
+    version = {"run": run, "version": 0, "outcome": "finished", "seen": 5, "before": -1, "answered": -1}
     values = {
         "address.data": said, "version.data": version, "key.data": {"key": "j", "n": 1}, "ov-at.data": 3,
         "ov-view.data": [0, 5], "ov-legend.value": ["allocated"], "ph-row.data": 1, "ph-base.data": "first",

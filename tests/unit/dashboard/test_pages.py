@@ -20,7 +20,7 @@ from vramscope.dashboard.pages import Context, pages
 from vramscope.dashboard.server.app import build_app
 from vramscope.dashboard.server.security import Access
 
-from vramscope.analysis.folding import fold, holders
+from vramscope.analysis.folding import bytes_by_line, fold
 from vramscope.model.recording import Outcome
 from vramscope.model.stacks import Frame, StackBuilder
 from vramscope.model.trace import Action
@@ -237,7 +237,7 @@ def test_a_table_has_at_most_500_rows_that_sum_up() -> None:
     builder = StackBuilder()
     ids = [builder.add([(f"f{i}", "/a.py", i)]) for i in range(2000)]
     code = fold(builder.build())
-    live = holders(code, np.array(ids), np.arange(1, 2001) * 512, np.ones(2000, "i8"))
+    live = bytes_by_line(code, np.array(ids), np.arange(1, 2001) * 512, np.ones(2000, "i8"))
     rows = stack_table.rows(code, live)
 
     assert len(rows) == 500

@@ -96,21 +96,23 @@ def check(capped, whole):
     for column, values in rest.timeline().columns():
         np.testing.assert_array_equal(getattr(capped.timeline(), column)[1:], values[1:], column)
     assert steps_of(capped) == steps_of(whole)
-    n_settled = len(capped.past.settled)
+    n_summarized = len(capped.past.summarized)
     phases = phases_of(whole)
-    assert phases_of(capped) == {key: phases[key] for key in phases if key[0] >= n_settled}
+    assert phases_of(capped) == {key: phases[key] for key in phases if key[0] >= n_summarized}
     assert labels_of(capped) == labels_of(whole)
     assert holders_of(capped) == holders_of(whole)
     samples, kept = whole.counters.time_ns.tolist(), capped.counters.time_ns.tolist()
     assert set(kept) <= set(samples)
     assert kept[-N_SAMPLES:] == samples[-N_SAMPLES:]
-    assert marks_of(capped.past.marks) | marks_of(capped.marks) == marks_of(whole.marks, capped.past.settled)
+    assert marks_of(capped.past.marks) | marks_of(capped.marks) == marks_of(
+        whole.marks, capped.past.summarized
+    )
 
 
-def marks_of(marks, settled=None):
-    """Times of those that are kept; of a whole run those that come after what is *settled*."""
+def marks_of(marks, summarized=None):
+    """Times of those that are kept; of a whole run those that come after what is *summarized*."""
     rows = marks.rows(~np.isin(marks.kind, (MarkKind.MODULE, MarkKind.GC)))
-    after = settled.end_ns[-1] if settled is not None and len(settled) else 0
+    after = summarized.end_ns[-1] if summarized is not None and len(summarized) else 0
     return set(rows.time_ns[rows.time_ns > after].tolist())
 
 
@@ -124,7 +126,7 @@ def test_totals_states_labels_and_peaks_are_those_of_the_same_run_without_a_cap(
         for n_more in (n_steps, 40, 3):
             program.run(n_more)
             program.tell()
-            writers[1].thin()
+            writers[1].compact()
             check(recording_of(home / "capped"), recording_of(home / "whole"))
             assert size_of(home / "capped") <= CAP
             assert writers[1].written_bytes == size_of(home / "capped")
@@ -137,14 +139,14 @@ def test_over_a_long_run_the_directory_stays_below_the_cap_and_every_step_keeps_
         program.run(5, tell_every=0)
         program.tell()
         sizes.append(size_of(tmp_path / "capped"))
-        writers[1].thin()
+        writers[1].compact()
     capped, whole = (recording_of(tmp_path / name) for name in ("capped", "whole"))
 
     check(capped, whole)
     # Five steps more than fit are the slack: they are written before anybody looks.
     assert max(sizes) < CAP < size_of(tmp_path / "whole") / 8
     # The oldest steps have neither events nor marks any more, and still their peaks.
-    assert len(capped.past.settled) > 500
+    assert len(capped.past.summarized) > 500
     assert len(capped.past.marks) < len(whole.marks) / 4
 
 
@@ -238,10 +240,10 @@ def test_where_taking_fails_halfway_nothing_is_lost_and_it_is_tried_again(tmp_pa
         while not failed.is_set():
             program.run(1, tell_every=0)
             program.tell()
-            writers[1].thin()
+            writers[1].compact()
         check(recording_of(tmp_path / "capped"), recording_of(tmp_path / "whole"))
     while recording_of(tmp_path / "capped").past.n_events == 0:
-        writers[1].thin()
+        writers[1].compact()
     check(recording_of(tmp_path / "capped"), recording_of(tmp_path / "whole"))
 
 
@@ -270,7 +272,7 @@ def test_a_trace_that_cannot_be_kept_below_its_cap_is_stopped(tmp_path, monkeypa
         while True:
             program.run(1, tell_every=0)
             program.tell()
-            writer.thin()
+            writer.compact()
 
     with pytest.raises(StoreError, match=r"reached 146 KiB, .*could not go: .*Input/output error"):
         train()
@@ -284,7 +286,7 @@ def test_report_says_what_was_thinned(tmp_path, capsys):
     program = Program(writers, 2)
     program.run(150)
     program.tell()
-    writers[1].thin()
+    writers[1].compact()
     said = {}
     for name in ("whole", "capped"):
         main(["report", str(tmp_path / name), "--json"])
@@ -305,7 +307,7 @@ def test_samples_from_before_the_cut_belong_to_no_instant_behind_it(tmp_path):
     program = Program([writer], 6)
     program.run(100)
     program.tell()
-    writer.thin()
+    writer.compact()
     recording = recording_of(tmp_path)
     found = recording.waterfall()
     is_early = recording.counters.time_ns < recording.initial.time_ns
@@ -362,7 +364,7 @@ def test_a_second_device_that_is_used_for_a_while_only_keeps_its_state_and_peaks
     for _ in range(60):
         first.run(5, tell_every=0)
         first.tell()
-        writers[1].thin()
+        writers[1].compact()
     found = [Reader(tmp_path / name).run.recordings for name in ("capped", "whole")]
 
     for capped, whole in zip(*found, strict=True):
@@ -377,7 +379,7 @@ def test_samples_without_events_are_all_kept(tmp_path):
     for first in range(0, n_samples, 10):
         times = np.arange(first, first + 10)
         writer.append(Counters.of(time_ns=times, allocated_bytes=times), 0)
-        writer.thin()
+        writer.compact()
     recording = recording_of(tmp_path)
 
     assert recording.counters.allocated_bytes.tolist() == list(range(n_samples))

@@ -1,6 +1,7 @@
 """A recording that is not whole says so: checksums, row counts, the name and trace each file bears."""
 
 import json
+import os
 import shutil
 import struct
 import zlib
@@ -230,7 +231,7 @@ def test_an_edited_manifest_is_noted_and_white_space_is_not(closed: Path) -> Non
 
     document["devices"][0]["total_bytes"] += 1
     path.write_text(json.dumps(document))
-    assert "rank0/manifest.json is not as it was written" in notes(closed)["damaged"][0]
+    assert "rank0/manifest.json differs from what was written" in notes(closed)["damaged"][0]
 
 
 def test_a_renamed_rank_is_noted(closed: Path) -> None:
@@ -373,11 +374,10 @@ def test_a_message_beyond_reason_is_not_read_into_memory(closed: Path) -> None:
     assert "claims 4398046511104 bytes" in notes(closed)["damaged"][0]
 
 
-@pytest.mark.parametrize("how", ["pipe", "device", "loop", "directory"])
-def test_what_is_no_file_is_missing(closed: Path, how: str) -> None:
-    import os
+NO_FILES = ["pipe", "device", "loop", "directory"]
 
-    path = closed / "labels-0.arrows"
+
+def put_no_file_at(path: Path, how: str) -> None:
     path.unlink()
     {
         "pipe": lambda: os.mkfifo(path),
@@ -385,22 +385,18 @@ def test_what_is_no_file_is_missing(closed: Path, how: str) -> None:
         "loop": lambda: path.symlink_to(path.name),
         "directory": path.mkdir,
     }[how]()
+
+
+@pytest.mark.parametrize("how", NO_FILES)
+def test_what_is_no_file_is_missing(closed: Path, how: str) -> None:
+    put_no_file_at(closed / "labels-0.arrows", how)
 
     assert "missing_file" in notes(closed)
 
 
-@pytest.mark.parametrize("how", ["pipe", "device", "loop", "directory"])
+@pytest.mark.parametrize("how", NO_FILES)
 def test_a_manifest_that_is_no_file_is_no_run(closed: Path, how: str) -> None:
-    import os
-
-    path = closed / "manifest.json"
-    path.unlink()
-    {
-        "pipe": lambda: os.mkfifo(path),
-        "device": lambda: path.symlink_to("/dev/zero"),
-        "loop": lambda: path.symlink_to(path.name),
-        "directory": path.mkdir,
-    }[how]()
+    put_no_file_at(closed / "manifest.json", how)
 
     with pytest.raises(StoreError):
         Reader(closed)

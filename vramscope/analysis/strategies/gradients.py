@@ -17,8 +17,8 @@ _THEIR_FILE = "torch/nn/parallel/distributed.py"
 
 def is_bucket(stacks: Stacks, found: Allocations) -> NDArray[Any]:
     """Return which allocations are the buckets that DDP reduces gradients in."""
-    said = {each: _makes_buckets(stacks, each) for each in set(found.stack_id.tolist())}
-    return np.array([said[each] for each in found.stack_id.tolist()], dtype="?")
+    makes_buckets = {each: _makes_buckets(stacks, each) for each in set(found.stack_id.tolist())}
+    return np.array([makes_buckets[each] for each in found.stack_id.tolist()], dtype="?")
 
 
 def _makes_buckets(stacks: Stacks, stack_id: int) -> bool:

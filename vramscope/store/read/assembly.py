@@ -129,7 +129,7 @@ def _thinned(cap: Cap | None, past: Past) -> list[Note]:
         return []
     index = past.steps.index
     steps = f" of steps {index[0]:,} to {index[-1]:,}" if len(index) else ""
-    phases = f", of phases from step {len(past.settled):,} on" if len(past.settled) else " and phase"
+    phases = f", of phases from step {len(past.summarized):,} on" if len(past.summarized) else " and phase"
     text = (
         f"detail{steps} ({past.n_events:,} events) was thinned to stay below {format_bytes(cap.max_bytes)}: "
         f"peaks per step{phases} are exact, allocations before are not known"

@@ -22,8 +22,8 @@ _MEANS: Mapping[str, str] = {
     "samples": "torch's own counters and the device's memory are incomplete or unknown",
     "pools": "private pools may show as the default pool",
     "stacks": "lines of code are incomplete or unknown",
-    "notes": "what the recorder itself reported as missing may be unknown",
-    "peaks": "peaks of the thinned beginning are incomplete or unknown",
+    "notes": "the recorder's own notes on missing data may be unknown",
+    "peaks": "peaks of the summarized beginning are incomplete or unknown",
     "steps": "the oldest steps are incomplete or unknown",
 }
 """Maps a stream to what its loss means."""
@@ -78,12 +78,12 @@ def gap_note(manifest: Manifest, files: Sequence[StreamFile]) -> Iterator[Note]:
     n_missing = max((file.last_number for file in files), default=0) - n_there
     if n_missing > 0:
         text = (
-            f"{n_missing:,} batches or more that were written are missing: a file of this recording is gone "
+            f"{n_missing:,} batches or more that were written are missing: a file of this recording is lost "
             "or cut, so every figure may be incomplete"
         )
         yield Note(NoteCode.MISSING_BATCHES, text, n_missing)
     elif n_missing < 0:
-        text = f"{-n_missing:,} batches are there twice: files of this recording were copied over others"
+        text = f"{-n_missing:,} batches occur twice: files of this recording were copied over others"
         yield Note(NoteCode.DOUBLED_BATCHES, text, -n_missing)
 
 
@@ -91,8 +91,7 @@ def unreachable_note(n_parts: int) -> Iterator[Note]:
     """Yield a note on parts of the trace that follow a missing part."""
     if n_parts:
         text = (
-            f"{n_parts:,} parts of the recording stand after one that is missing, and were not read: "
-            f"{_MEANS['events']}"
+            f"{n_parts:,} parts of the recording follow a missing one and were not read: {_MEANS['events']}"
         )
         yield Note(NoteCode.MISSING_PART, text, n_parts)
 
@@ -101,14 +100,14 @@ def manifest_notes(manifest: Manifest, directory: Path) -> Iterator[Note]:
     """Yield notes on a changed or old manifest, and on a renamed directory."""
     if manifest.is_changed:
         text = (
-            f"{directory.name}/manifest.json is not as it was written: it is damaged or was edited, and "
+            f"{directory.name}/manifest.json differs from what was written: it is damaged or was edited, and "
             "the device, versions and end that it names may be wrong"
         )
         yield Note(NoteCode.DAMAGED, text)
     if not manifest.id:
         text = (
             "this recording carries no checksums (it is of an older vramscope): damage to its files "
-            "looks like what was recorded"
+            "cannot be distinguished from recorded data"
         )
         yield Note(NoteCode.NO_CHECKSUMS, text)
     rank = f"rank{manifest.process.rank}"
@@ -123,4 +122,4 @@ def stream_of(file: str) -> str:
 
 
 def _meaning(file: str) -> str:
-    return _MEANS.get(stream_of(file), "what it held is unknown")
+    return _MEANS.get(stream_of(file), "its content is unknown")

@@ -34,8 +34,8 @@ def retained_timeline(
 ) -> RetainedTimeline:
     """Return the timeline of the retained *events* (first, end) from all marks of the recording."""
     first, end = events
-    peaks, settled = known
-    steps, phases = with_summarized(settled, *found_by(marks, end, end_ns))
+    peaks, summarized = known
+    steps, phases = with_summarized(summarized, *found_by(marks, end, end_ns))
     if not first:
         return RetainedTimeline(marks, steps, phases, Past())
     n_past = int(np.searchsorted(steps.start_event, first))
@@ -47,7 +47,7 @@ def retained_timeline(
         steps.rows(slice(n_past)),
         phases.rows(is_past),
         peaks.rows(peaks.event <= first),
-        settled,
+        summarized,
     )
     late = marks.rows(~early)
     return RetainedTimeline(
@@ -58,24 +58,24 @@ def retained_timeline(
     )
 
 
-def with_summarized(settled: SummarizedSteps, steps: Steps, phases: Phases) -> tuple[Steps, Phases]:
+def with_summarized(summarized: SummarizedSteps, steps: Steps, phases: Phases) -> tuple[Steps, Phases]:
     """Put the summarized steps before *steps*; return all steps, and the phases with the new step numbers."""
-    n_settled = len(settled)
-    if not n_settled:
+    n_summarized = len(summarized)
+    if not n_summarized:
         return steps, phases
     start = {name: getattr(steps, name).copy() for name in ("start_event", "start_ns")}
     step = phases.step.copy()
-    if settled.is_joined[-1] and len(steps):
+    if summarized.is_joined[-1] and len(steps):
         # The mark at which this step began was deleted with the step before it.
-        start["start_event"][0], start["start_ns"][0] = settled.end_event[-1], settled.end_ns[-1]
+        start["start_event"][0], start["start_ns"][0] = summarized.end_event[-1], summarized.end_ns[-1]
         step[(step < 0) & (phases.start_ns >= start["start_ns"][0]) & (phases.start_ns < steps.end_ns[0])] = 0
     joined = {
-        name: np.concatenate([getattr(settled, name), start.get(name, getattr(steps, name))])
+        name: np.concatenate([getattr(summarized, name), start.get(name, getattr(steps, name))])
         for name in Steps.DTYPES
         if name != "index"
     }
-    steps = Steps(index=np.arange(n_settled + len(steps)), **joined)
-    return steps, replace(phases, step=np.where(step < 0, step, step + n_settled))
+    steps = Steps(index=np.arange(n_summarized + len(steps)), **joined)
+    return steps, replace(phases, step=np.where(step < 0, step, step + n_summarized))
 
 
 def _moved(steps: Steps, first: int) -> Steps:

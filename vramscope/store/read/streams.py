@@ -232,7 +232,7 @@ class DeviceStreams:
         self.tables = {stream: ColumnStream(files(stream, homes), stream) for stream in TABLES}
         self.states = StateStream(files(STATES, homes), first_event)
         self.peaks = ColumnStream(files(PEAKS, homes[:1]), PEAKS)
-        self.settled = ColumnStream(files(STEPS, homes[:1]), STEPS)
+        self.summarized = ColumnStream(files(STEPS, homes[:1]), STEPS)
         self.pools = ColumnStream(files(POOLS, [rank]), POOLS)
         self._in_parts: tuple[ColumnStream | StateStream, ...] = (*self.tables.values(), self.states)
 
@@ -257,7 +257,7 @@ class DeviceStreams:
         return [file for stream in self._all() for file in stream.chain.files]
 
     def _all(self) -> tuple[ColumnStream | StateStream, ...]:
-        return (*self._in_parts, self.peaks, self.settled, self.pools)
+        return (*self._in_parts, self.peaks, self.summarized, self.pools)
 
     def table(self, stream: str) -> Any:
         """Return the rows so far as the model's table."""
@@ -271,7 +271,7 @@ class DeviceStreams:
 
     def summarized_steps(self) -> SummarizedSteps:
         """Return the oldest steps, whose marks are deleted."""
-        return SummarizedSteps(**self.settled.columns())
+        return SummarizedSteps(**self.summarized.columns())
 
     def pool_ids(self) -> tuple[tuple[int, int], ...]:
         """Return torch's pool ids, ordered by the index that columns use."""

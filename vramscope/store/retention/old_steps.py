@@ -89,13 +89,13 @@ def drop_older_marks(known: _Timeline, n_events: int) -> _Timeline | None:
 
     Returns None if no cut is safe.
     """
-    marks, peaks, settled = known
+    marks, peaks, summarized = known
     end_ns = int(marks.time_ns[-1]) if len(marks) else 0
-    steps, phases = with_summarized(settled, *resolve(marks, n_events, end_ns))
+    steps, phases = with_summarized(summarized, *resolve(marks, n_events, end_ns))
     # The last steps may continue after the deleted events.
-    middle = (len(settled) + len(steps)) // 2
+    middle = (len(summarized) + len(steps)) // 2
     for cut in range(middle, min(middle + _ATTEMPTS, len(steps) - 1)):
-        if cut <= len(settled) or steps.end_event[cut - 1] > n_events:
+        if cut <= len(summarized) or steps.end_event[cut - 1] > n_events:
             continue
         kept = marks.rows(marks_needed_after(marks, steps, phases, cut))
         older = _summarized(known, steps, cut, n_events)

@@ -200,7 +200,7 @@ class Writer:
                 self._save(self._manifest, durable=False)
                 self._is_open = True
 
-    def thin(self) -> None:
+    def compact(self) -> None:
         """If the cap is reached, replace the oldest parts by a summary now, and wait for that."""
         if self._compactor is not None:
             self._compactor.compact()

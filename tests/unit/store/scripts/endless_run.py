@@ -26,5 +26,5 @@ while True:
     program.tell()
     n_steps += 5
     if n_steps % 100 == 0:
-        writer.thin()
+        writer.compact()
     print(n_steps, program.n_events, flush=True)
