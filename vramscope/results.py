@@ -39,6 +39,7 @@ from vramscope.analysis.retained_graphs import RetainedGraphs
 from vramscope.analysis.sampled_peaks import SampledIntervals, SampledPeaks
 from vramscope.analysis.scaling import Scaling, ScalingLine
 from vramscope.analysis.settings_advice import Candidate, SettingsAdvice, SettingTrial
+from vramscope.analysis.shared_device import SharedDevice
 from vramscope.analysis.small_allocations import SmallAllocations
 from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks
 from vramscope.analysis.strategies import Strategies, Strategy, Undecided
@@ -147,6 +148,7 @@ __all__ = [
     "Settings",
     "SettingsAdvice",
     "Shared",
+    "SharedDevice",
     "Shares",
     "SizeGrowth",
     "SmallAllocations",

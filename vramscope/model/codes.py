@@ -256,6 +256,8 @@ class FindingKind(Code):
     """A part of the peak grows with the square of what a step is given."""
     RETAINED_GRAPH = "retained_graph"
     """The last backward of a step keeps its graph, and activations stay allocated."""
+    SHARED_DEVICE = "shared_device"
+    """Other processes use the device, and each has a context of its own."""
     SMALL_ALLOCATIONS = "small_allocations"
     """One line makes thousands of small allocations in a step."""
     WIDE_NUMBERS = "wide_numbers"

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from vramscope.analysis.sampled_peaks import SampledPeaks
     from vramscope.analysis.scaling import Scaling
     from vramscope.analysis.settings_advice import Play, SettingsAdvice
+    from vramscope.analysis.shared_device import SharedDevice
     from vramscope.analysis.small_allocations import SmallAllocations
     from vramscope.analysis.step_peaks import StepPeaks
     from vramscope.analysis.strategies import Strategies
@@ -489,6 +490,15 @@ class Questions:
         answer: SettingsAdvice = self._ask(
             "settings_advice", capacity_bytes=capacity_bytes, play=play, total_bytes=total_bytes
         )
+        return answer
+
+    def shared_device(self) -> SharedDevice:
+        """Find what this process holds outside of torch's allocator while other processes share its device.
+
+        Only samples count during which torch's reserved bytes did not change, so that torch's counter and the
+        driver's are of one moment.
+        """
+        answer: SharedDevice = self._ask("shared_device")
         return answer
 
     def small_allocations(self) -> SmallAllocations:

@@ -22,7 +22,7 @@ CHECKPOINT = "checkpoint"
 """Name of the recompute phases that torch.utils.checkpoint begins."""
 
 _graph_task: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
-_IDLE = thread_pool._worker.__code__  # type: ignore[attr-defined]
+_IDLE = thread_pool._worker.__code__
 """Code of the innermost frame of a ThreadPoolExecutor's thread that waits; a task has frames of its own."""
 
 
