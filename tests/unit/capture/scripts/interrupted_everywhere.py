@@ -43,7 +43,7 @@ kept = collections.deque(maxlen=4)
 @functools.cache
 def places(code):
     """The offsets of instructions before which the interpreter may run a signal handler."""
-    found, before = set(), "RESUME"
+    found, before = set(), ""
     for each in dis.get_instructions(code):
         if before.startswith(("CALL", "RESUME")) or each.is_jump_target:
             found.add(each.offset)
@@ -51,7 +51,7 @@ def places(code):
     if code is vramscope.recorder.Recorder.__exit__.__code__:
         found.discard(min(found))
     if code is vramscope.recorder.Recorder.__enter__.__code__:
-        # A handler runs at the end of the call that is returned, within its ``try``; a trace function after it.
+        # A handler runs at the end of the call, within the ``try``; a trace function after it.
         found -= {each.offset for each in dis.get_instructions(code) if each.opname == "RETURN_VALUE"}
     return found
 
