@@ -163,6 +163,9 @@ def _child(options: argparse.Namespace) -> int:
     torch.backends.cudnn.enabled = False
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.cuda.init()
+    # For its first optimizer torch imports 800 modules, which takes 10 s and more on a busy machine; the rate
+    # is that of the time after it.
+    torch.optim.AdamW([torch.zeros(1, requires_grad=True)])
     began_s = time.monotonic()
     ends_s = began_s + 60 * options.minutes
     share = options.rate / _PER_PAIR / options.threads

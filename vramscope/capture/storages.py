@@ -10,21 +10,22 @@ import gc
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.overrides import enable_reentrant_dispatch
-from torch.utils._python_dispatch import (
-    TorchDispatchMode,
-    _get_current_dispatch_mode_stack,
-    _pop_mode,
-    _push_mode,
-)
+from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from vramscope.capture.gradients import gradients_of
 from vramscope.capture.undisturbed import is_of_a_signal_handler
+
+_MOST_INTERRUPTIONS = 1000
+"""Bound for one storage, for a program whose signal handlers keep raising."""
 
 
 class Life(weakref.ref):  # type: ignore[type-arg]
@@ -91,19 +92,25 @@ class Storages:
 
     def exit_thread(self) -> None:
         """Stop observing the operators of the calling thread."""
-        mode = self._modes.pop(threading.get_ident(), None)
+        mode = self._modes.get(threading.get_ident())
         if mode is not None:
             mode.leave()
+            # Last, as a signal handler may interrupt this: then the block's end is repeated.
+            self._modes.pop(threading.get_ident(), None)
 
     def wrap_resize(self) -> None:
         """Wrap ``UntypedStorage.resize_``, which is no operator (FSDP frees parameters with it)."""
         original = torch.UntypedStorage.resize_
-        see = self.see_storage
+        see, surely = self.see_storage, self.surely
 
         @functools.wraps(original)
         def resize_(storage: Any, size: int) -> Any:
-            result = original(storage, size)
-            see(storage, sys._getframe(1))
+            try:
+                result = original(storage, size)
+                see(storage, sys._getframe(1))
+            except BaseException:
+                surely(see, storage)  # a signal handler may have raised
+                raise
             return result
 
         self._resize = resize_
@@ -161,6 +168,26 @@ class Storages:
         if type(out) in (tuple, list):
             return sum(self.see_again(item, frame) for item in out)
         return 0
+
+    def surely(self, see: Callable[..., Any], out: Any) -> None:
+        """Call *see* for what an interrupted operator returned, while its exception is on its way.
+
+        If a signal handler raises again here, its last exception comes out.
+        """
+        raised: BaseException | None = None
+        for _ in range(_MOST_INTERRUPTIONS):
+            try:
+                if isinstance(raised, Exception) and not is_of_a_signal_handler(raised):
+                    return  # the exception that is on its way is the program's; this one is not
+                if not self.quiet:
+                    see(out, None)
+                break
+            except RecursionError:
+                return
+            except BaseException as interruption:  # noqa: BLE001 -- raised again below
+                raised = interruption
+        if raised is not None:
+            raise raised
 
     def see_storage(self, storage: Any, frame: FrameType | None) -> bool:
         """Take in a storage that may be new or resized; returns whether it is new.
@@ -280,12 +307,16 @@ def _operator(func: Any) -> _Operator:
     )
 
 
-# Where torch's mode stores the state from before it: torch ≥ 2.4 has the first, newer versions all.
-_FLAGS = (
-    "old_dispatch_mode_flags",
-    "old_non_infra_dispatch_mode_flags",
-    "old_without_ignore_compile_internals_dispatch_mode_flags",
-)
+# Where torch's mode stores the state from before it, and the global variable that has the current state:
+# torch ≥ 2.4 has the first, newer versions all.
+_FLAGS = {
+    "old_dispatch_mode_flags": "_is_in_torch_dispatch_mode",
+    "old_non_infra_dispatch_mode_flags": "_is_in_non_infra_torch_dispatch_mode",
+    "old_without_ignore_compile_internals_dispatch_mode_flags": (
+        "_is_in_any_mode_without_ignore_compile_internals"
+    ),
+}
+_push, _pop = torch._C._push_on_torch_dispatch_stack, torch._C._pop_torch_dispatch_stack
 
 
 class _Mode(TorchDispatchMode):
@@ -300,6 +331,11 @@ class _Mode(TorchDispatchMode):
         self._wrappers: dict[type, bool] = {}
         self._operators: dict[Any, _Operator] = {}
         self._below: list[Any] = []
+        self._popped: list[Any] = []
+        self._is_entered = False
+        """Whether ``join`` has ended, so that the mode was on the stack."""
+        self._before: dict[str, Any] = {}
+        """torch's flags from before this mode, by the name of the deque in which it stores them."""
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -311,6 +347,9 @@ class _Mode(TorchDispatchMode):
         """Avoid torch's wrapper, which imports torch._dynamo and costs 1 µs a call."""
         return False
 
+    # A signal handler may raise between any two calls of ``join`` and ``leave``. Each may then be called
+    # again, and completes what the interrupted call began.
+
     def is_on_stack(self) -> bool:
         """Whether the mode observes the operators of the calling thread."""
         return any(mode is self for mode in _get_current_dispatch_mode_stack())
@@ -318,46 +357,73 @@ class _Mode(TorchDispatchMode):
     def join(self) -> None:
         """Observe the operators of the calling thread from here on."""
         if not self.is_on_stack():
+            self._undo_interrupted_join()
             self._below = list(_get_current_dispatch_mode_stack())
+            self._before = {name: getattr(_python_dispatch, now, None) for name, now in _FLAGS.items()}
             self.__enter__()
+            self._is_entered = True
 
     def leave(self) -> None:
         """Stop observing, in whatever order the program leaves the block and its own modes."""
         stack = _get_current_dispatch_mode_stack()
-        if stack and stack[-1] is self:
-            self.__exit__(None, None, None)
-        elif self.is_on_stack():
-            self._leave_from_below()
-        else:
+        if any(mode is self for mode in stack):
+            self._restore_flags()
+            if stack[-1] is self:
+                self.__exit__(None, None, None)
+            else:
+                self._leave_from_below(stack)
+        elif self._is_entered and self._before and all(self._flags()):
             self._leave_for_another()
+        else:
+            self._undo_interrupted_join()
+        self._before = {}
 
-    def _leave_from_below(self) -> None:
+    def _flags(self) -> list[Any]:
+        """The deques in which torch's mode stores the state from before it."""
+        return [flags for name in _FLAGS if (flags := getattr(self, name, None)) is not None]
+
+    def _forgotten(self) -> Iterator[None]:
+        """Clears every deque as it is consumed, in C code."""
+        return map(deque.clear, self._flags())
+
+    def _restore_flags(self) -> None:
+        """Store the state from before this mode again, as an interrupted ``leave`` may have taken it."""
+        for name, before in self._before.items():
+            flags = getattr(self, name, None)
+            if flags is not None:
+                flags.extend([before] * (not flags))
+
+    def _undo_interrupted_join(self) -> None:
+        """Restore torch's flags if torch set them, and was interrupted before the mode was on the stack."""
+        for name, before in self._before.items():
+            flags = getattr(self, name, None)
+            if flags:
+                setattr(_python_dispatch, _FLAGS[name], before)
+                flags.clear()
+
+    def _leave_from_below(self, stack: Sequence[Any]) -> None:
         """Remove only this mode; the modes that the program entered within the block stay."""
-        above: list[Any] = []
-        try:
-            while (mode := _pop_mode()) is not self:
-                above.append(mode)
-            # The next mode above must restore the state from before this mode, not the state with it.
-            for name in _FLAGS:
-                mine, theirs = getattr(self, name, None), getattr(above[-1], name, None)
-                if mine and theirs:
-                    theirs[-1] = mine.pop()
-        finally:
-            while above:
-                _push_mode(above.pop())
+        above = stack[next(at for at, mode in enumerate(stack) if mode is self) + 1 :]
+        # The next mode above must restore the state from before this mode, not the state with it.
+        for name in _FLAGS:
+            mine, theirs = getattr(self, name, None), getattr(above[0], name, None)
+            if mine and theirs:
+                theirs[-1] = mine[-1]
+        # torch keeps its own modes elsewhere, and lists them last.
+        users = [mode for mode in above if getattr(mode, "_mode_key", None) is None]
+        # One call of C code, which no signal handler interrupts.
+        deque(chain(map(_pop, [None] * (len(users) + 1)), map(_push, users), self._forgotten()), maxlen=0)
 
     def _leave_for_another(self) -> None:
         """Correct the stack after the program left, within the block, a mode from before it.
 
         torch removed the top mode, this one, in its place; now that other mode is removed.
         """
-        for name in _FLAGS:
-            flags = getattr(self, name, None)
-            if flags:
-                flags.pop()
         stack = _get_current_dispatch_mode_stack()
         if stack and any(mode is stack[-1] for mode in self._below):
-            _pop_mode()
+            # Popped and known as popped by one call of C code: an interrupted call is repeated.
+            self._popped.extend(map(_pop, [None] * (not self._popped)))
+        deque(self._forgotten(), maxlen=0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if types and any(self._is_wrapper(kind) for kind in types):
@@ -376,17 +442,24 @@ class _Mode(TorchDispatchMode):
             # differently.
             with enable_reentrant_dispatch(), self:
                 return func._op_dk(_COMPOSITE, *args, **(kwargs or {}))
-        out = func(*args, **kwargs) if kwargs else func(*args)
-        # Most operators return a known storage; this early return saves a fifth of the mode's time.
-        if type(out) is torch.Tensor and not operator.resizes:
-            try:
-                life = self._live.get(_storage_id(out))
-                if life is not None and life() is not None:
-                    return out
-            except (NotImplementedError, RuntimeError):  # a sparse tensor has two storages
-                pass
-        if not self._storages.quiet:
-            self._take_in(operator, out)
+        out = None
+        try:
+            out = func(*args, **kwargs) if kwargs else func(*args)
+            # Most operators return a known storage; this early return saves a fifth of the mode's time.
+            if type(out) is torch.Tensor and not operator.resizes:
+                try:
+                    life = self._live.get(_storage_id(out))
+                    if life is not None and life() is not None:
+                        return out
+                except (NotImplementedError, RuntimeError):  # a sparse tensor has two storages
+                    pass
+            if not self._storages.quiet:
+                self._take_in(operator, out)
+        except BaseException:
+            # A signal handler may have raised. The result lives on if the program keeps the exception, whose
+            # traceback refers to it; and a storage that was resized is an argument.
+            self._take_in_surely(operator, (out, *args, *(kwargs or {}).values()))
+            raise
         return out
 
     def _take_in(self, operator: _Operator, out: Any) -> None:
@@ -403,6 +476,14 @@ class _Mode(TorchDispatchMode):
             if is_of_a_signal_handler(error):
                 raise
             storages.listener.failed(error)
+
+    def _take_in_surely(self, operator: _Operator, found: tuple[Any, ...]) -> None:
+        """Take in the result and perhaps the arguments of an interrupted operator, the result first."""
+        storages = self._storages
+        if operator.resizes:
+            storages.surely(storages.see_again, found)
+        else:
+            storages.surely(storages.see, found[0])
 
     def _is_wrapper(self, kind: type) -> bool:
         found = self._wrappers.get(kind)

@@ -7,7 +7,7 @@ another thread is never interrupted.
 
 import signal
 import threading
-from _thread import allocate_lock, get_ident
+from _thread import allocate_lock, get_ident, start_new_thread
 from collections.abc import Callable
 from types import CodeType, TracebackType
 from typing import Any
@@ -63,30 +63,38 @@ class _Task:
         Raises the exception of a signal handler that ran during the wait, or else that of the work.
         """
         interruption: BaseException | None = None
-        thread: threading.Thread | None = None
-        is_waiting = True
+        is_started, is_waiting = False, True
         while is_waiting:
             try:
-                if thread is None and not self._is_over:
-                    # If start() is interrupted, the thread may run or not. So another one is started, and one
-                    # of the two does the work.
-                    new = threading.Thread(target=self._run, name="vramscope-undisturbed", daemon=True)
-                    new.start()
-                    thread = new
-                is_waiting = not self._is_over and self._end.acquire(timeout=wait_s)
-                if self._is_over and thread is not None:
-                    thread.join()
-            except BaseException as error:  # noqa: BLE001, PERF203 -- raised again after the wait
-                if isinstance(error, RuntimeError) and not is_of_a_signal_handler(error):
+                if isinstance(interruption, RuntimeError) and not is_of_a_signal_handler(interruption):
+                    interruption = None
                     self._run()  # the interpreter is ending, or no more threads can be started
-                else:
-                    interruption = error
+                if not is_started and not self._is_over:
+                    # One call of C code. If it is interrupted at its end it is repeated, and one of the two
+                    # threads does the work.
+                    start_new_thread(self._start, ())
+                    is_started = True
+                is_waiting = not self._is_over and self._end.acquire(timeout=wait_s)
+            except BaseException as error:  # noqa: BLE001, PERF203 -- raised again after the wait
+                # Nothing is called here, where another interruption would end the wait.
+                interruption = error
         failure, self._error = self._error, None
         if interruption is not None:
             raise interruption
         if failure is not None:
             raise failure
         return self._is_over
+
+    def _start(self) -> None:
+        """Start the thread that does the work, on a thread without a name that Python never interrupts.
+
+        An interrupted ``Thread.start`` may leave a lock held, on which the new thread waits for ever. And
+        where the last reference to a Thread goes, Python code runs that discards a handler's exception.
+        """
+        try:
+            threading.Thread(target=self._run, name="vramscope-undisturbed", daemon=True).start()
+        except RuntimeError:  # no more threads can be started
+            self._run()
 
     def _run(self) -> None:
         if not self._claim.acquire(blocking=False):

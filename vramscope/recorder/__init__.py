@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import warnings
+from _thread import get_ident
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -174,6 +175,8 @@ class Recorder:
         self._options = options
         self._quiet = quiet
         self._lock = threading.RLock()
+        self._transition = threading.Lock()
+        """Held while recording begins or pauses."""
         # Sets, not counts: an operation that a signal handler interrupts is repeated and still counts once.
         self._inside: set[_Entry] = set()
         self._thread = _Inside()
@@ -202,37 +205,28 @@ class Recorder:
     def __repr__(self) -> str:
         return f"<vramscope.Recorder of {self._requested_dir or self._directory or 'traces/…'}>"
 
-    @untraced
+    # Not ``untraced`` as a whole: an exception of a signal handler would reach the program from the wrapper,
+    # after the block was entered or before it was left.
     def __enter__(self) -> "Recorder":
-        run = _runs.active or self
-        if run is not self and self._requested_dir is not None:
-            run._print(f"already recording to {run.directory}; nothing goes to {self._requested_dir}")
-        entry = _Entry(run)
+        entry = _Entry(_runs.active or self)
         try:
-            run._enter(entry)
-            self._entered.append(entry)
+            return self._enter_block(entry)
         except BaseException:
             # Python calls no __exit__ if __enter__ raises.
-            run._exit(entry, None)
+            self._leave_surely(entry, None)
             raise
-        return run
 
-    @untraced
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        entry = self._entered.pop()
-        interruption: BaseException | None = None
-        for _ in range(_MOST_INTERRUPTIONS):
-            try:
-                entry.run._exit(entry, error)
-                break
-            except BaseException as raised:
-                if isinstance(raised, Exception) and not is_of_a_signal_handler(raised):
-                    raise
-                interruption = raised
-        if interruption is not None:
-            raise interruption
+        entry = None
+        try:
+            entry = self._innermost()
+            self._leave_block(entry, error)
+        except BaseException:
+            # Again, as a second signal may come just when the first one is handled.
+            self._leave_surely(entry or self._innermost(), error)
+            raise
 
     def __call__(self, function: Function) -> Function:
         """Decorate *function* so that every call of it is recorded."""
@@ -301,13 +295,49 @@ class Recorder:
 
     # ------------------------------------------------------------------------- entering and leaving
 
+    @untraced
+    def _enter_block(self, entry: "_Entry") -> "Recorder":
+        run = entry.run
+        if run is not self and self._requested_dir is not None:
+            run._print(f"already recording to {run.directory}; nothing goes to {self._requested_dir}")
+        self._entered.append(entry)
+        run._enter(entry)
+        return run
+
+    def _innermost(self) -> "_Entry":
+        """The last entry of the calling thread, or else of any: a generator may move between threads."""
+        own = [entry for entry in self._entered if entry.thread == get_ident()]
+        return (own or self._entered)[-1]
+
+    def _leave_surely(self, entry: "_Entry", error: BaseException | None) -> None:
+        """Leave a block that may be left already."""
+        if entry in self._entered:
+            self._leave_block(entry, error)
+
+    @untraced
+    def _leave_block(self, entry: "_Entry", error: BaseException | None) -> None:
+        """Leave a block, however often a signal handler interrupts it; raises what the last one raised."""
+        raised: BaseException | None = None
+        for _ in range(_MOST_INTERRUPTIONS):
+            try:
+                if isinstance(raised, Exception) and not is_of_a_signal_handler(raised):
+                    break
+                entry.run._exit(entry, error)
+                if entry in self._entered:
+                    self._entered.remove(entry)
+                break
+            except BaseException as interruption:  # noqa: BLE001 -- raised again below
+                # Nothing is called here, where another interruption would leave the loop.
+                raised = interruption
+        if raised is not None:
+            raise raised
+
     def _enter(self, entry: "_Entry") -> None:
         with self._lock:
-            if not self._inside:
-                self._resume()
-            _runs.active = self
             self._inside.add(entry)
             self._thread.inside.add(entry)
+            _runs.active = self
+            self._resume()
             if not self._has_failed:
                 self._guarded(lambda capture: capture.enter_thread())
             self._mark(MarkKind.ENTER, value=len(self._inside) - 1)
@@ -322,18 +352,18 @@ class Recorder:
             if not self._thread.inside:
                 self._guarded(lambda capture: capture.exit_thread())
             self._inside.discard(entry)
-            if not self._inside and self._is_running:
+            if not self._inside:
                 if _runs.active is self:
                     _runs.active = None
-                undisturbed(lambda: self._pause(error))
+                undisturbed(lambda: self._settle(None, error))
 
     def _resume(self) -> None:
-        if self._has_failed:
-            self._is_running = True
+        # A pause that an earlier block began may still be going on: then it has to end first.
+        if self._is_running and not self._transition.locked():
             return
         try:
-            opened = self._open() if self._capture is None else None
-            undisturbed(lambda: self._begin(opened))
+            opened = self._open() if self._capture is None and not self._has_failed else None
+            undisturbed(lambda: self._settle(opened, None))
         except (CaptureError, UsageError):
             raise
         except Exception as error:
@@ -341,14 +371,30 @@ class Recorder:
                 raise
             self._fail(error)
 
+    def _settle(self, opened: "tuple[str, Capture] | None", error: BaseException | None) -> None:
+        """Begin recording if a block is entered, and pause it if none is.
+
+        An interrupted thread may no longer wait for an earlier call, which then runs at the same time. So one
+        call waits for the other, and each looks at the current state.
+        """
+        with self._transition:
+            if self._inside and not self._is_running:
+                self._is_running = True
+                if not self._has_failed:
+                    self._begin(opened)
+            elif not self._inside and self._is_running:
+                try:
+                    self._pause(error)
+                finally:
+                    self._is_running = False
+
     def _begin(self, opened: "tuple[str, Capture] | None") -> None:
         """Start the source, or continue it after the last block."""
-        self._is_running = True
-        if opened is not None:
-            self._start(*opened)
-        elif self._writer is not None and self._capture is not None:
+        if self._writer is not None and self._capture is not None:
             self._writer.reopen()
             self._capture.resume()
+        elif opened is not None:
+            self._start(*opened)
         self._flusher = _Flusher(self)
 
     def _open(self) -> tuple[str, "Capture"]:
@@ -414,7 +460,6 @@ class Recorder:
         raise StoreError(f"{requested}: 9,999 runs of that name exist already")
 
     def _pause(self, error: BaseException | None) -> None:
-        self._is_running = False
         if self._flusher is not None:
             self._flusher.stop()
             self._flusher = None
@@ -445,8 +490,7 @@ class Recorder:
         """Close an open block (a notebook's, a thread's) when the interpreter ends, and write the rest."""
         with self._lock:
             self._inside.clear()
-            if self._is_running:
-                undisturbed(lambda: self._pause(None))
+            undisturbed(lambda: self._settle(None, None))
             if self._n_blocks > 1 and not self._has_failed:
                 undisturbed(lambda: self._guarded(self._conclude))
             if self._summary is not None and not self._has_failed:
@@ -522,7 +566,7 @@ class Recorder:
     def _disown(self) -> None:
         """Detach from the run in a forked child, which copies locks as they are and no threads."""
         self._has_failed = True
-        self._lock = threading.RLock()
+        self._lock, self._transition = threading.RLock(), threading.Lock()
         self._flusher = self._writer = self._summary = None
         # The capture stays: leaving the block removes its dispatch mode from this thread.
         if self._capture is not None:
@@ -557,10 +601,11 @@ class _NamedPhase:
 class _Entry:
     """One entry into a recorded block of a run."""
 
-    __slots__ = ("is_marked", "run")
+    __slots__ = ("is_marked", "run", "thread")
 
     def __init__(self, run: Recorder) -> None:
         self.run = run
+        self.thread = get_ident()
         self.is_marked = False
         """Whether the end of the block is marked."""
 

@@ -194,6 +194,30 @@ def test_out_of_memory_passes_through_and_is_recorded(run_on_cuda, tmp_path):
     assert len(run.recordings[0].trace) > 20
 
 
+def test_a_caught_error_under_a_memory_fraction_records_the_limit(run_on_cuda, tmp_path):
+    fraction, total_bytes = run_on_cuda(
+        """
+        with vramscope.record("run"):
+            step()
+            torch.cuda.set_per_process_memory_fraction(0.25)
+            for _ in range(2):
+                try:
+                    torch.empty(1 << 40, device="cuda")
+                except torch.OutOfMemoryError as error:
+                    assert " allowed" in str(error)
+            ask = getattr(torch.cuda, "get_per_process_memory_fraction", lambda: None)
+            print(json.dumps(ask()))
+            print(json.dumps(torch.cuda.get_device_properties(0).total_memory))
+        """
+    )
+    if fraction is None:
+        pytest.skip("this torch does not report the fraction")
+    (recording,) = load(tmp_path / "run").recordings
+
+    assert fraction == 0.25
+    assert [note.value for note in recording.notes if note.code == "limit"] == [total_bytes // 4]
+
+
 def test_nothing_of_ours_stays_with_the_allocator(run_on_cuda):
     during, after = run_on_cuda(
         """

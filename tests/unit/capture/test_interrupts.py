@@ -60,6 +60,59 @@ def test_a_storm_of_interrupts_on_cuda(standin, tmp_path, where):
     check(*stormed(standin, tmp_path / "run", "cuda", where))
 
 
+EVERYWHERE = Path(__file__).parent / "scripts" / "interrupted_everywhere.py"
+
+
+def interrupted_everywhere(python, folder, device, what, step):
+    """Interrupt one pass at each *step*-th place; nothing may remain, and the last block is exact."""
+    done = subprocess.run(
+        [str(python), str(EVERYWHERE), str(folder), device, what, "1", str(step)],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["wrong"] == {}
+    (recording,) = load(folder).recordings
+    assert int(recording.timeline().requested[-1]) == said["in_use"]
+    assert not {note.code for note in recording.notes} & (INEXACT | {"shared_history", "history_stopped"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("what", "step"), [("block", 5), ("train", 50)])
+def test_an_interrupt_anywhere_leaves_nothing_behind_on_the_simulated_device(tmp_path, what, step):
+    interrupted_everywhere(sys.executable, tmp_path / "run", "simulated", what, step)
+
+
+@pytest.mark.slow
+@pytest.mark.standin
+@pytest.mark.parametrize(("what", "step"), [("block", 5), ("train", 50)])
+def test_an_interrupt_anywhere_leaves_nothing_behind_on_cuda(standin, tmp_path, what, step):
+    interrupted_everywhere(standin, tmp_path / "run", "cuda", what, step)
+
+
+def test_a_result_that_only_the_traceback_of_an_interrupt_holds_is_recorded(tmp_path, monkeypatch):
+    before = signal.signal(signal.SIGALRM, handler)
+    run = vramscope.record(tmp_path / "run", quiet=True)
+    try:
+        with run:
+            walker = type(run._capture._walker)
+            monkeypatch.setattr(walker, "path", lambda *_: signal.raise_signal(signal.SIGALRM))
+            with pytest.raises(TimeoutError) as raised:
+                torch.ones(1000)
+            monkeypatch.undo()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+    assert raised.tb is not None
+    (recording,) = load(tmp_path / "run").recordings
+    requested = recording.timeline().requested
+    assert int(requested[-1]) - int(requested[0]) == 4000
+
+
 def test_work_is_done_whole_and_the_interrupt_comes_after_it():
     done = []
 

@@ -36,17 +36,20 @@ class StackReader:
         known = self._by_list
         for frames in {id(frames): frames for frames in lists}.values():
             if id(frames) not in known:
-                known[id(frames)] = self._stack(frames)
+                known[id(frames)] = self._stack(frames, tuple(map(id, frames)))
         found = np.array([known[id(frames)] for frames in lists], dtype="i4")
         del known[id(nothing)]
         return found
 
     def ids(self, stacks: Sequence[list[Any]]) -> NDArray[Any]:
         """Stack ids of lists that live as long as the snapshot, followed by a 0 for row −1."""
-        return np.array([*map(self._stack, stacks), 0], dtype="i4")
+        keys = [tuple(map(id, frames)) for frames in stacks]
+        found = list(map(self._by_frames.get, keys))
+        if None in found:
+            found = [self._stack(frames, key) for frames, key in zip(stacks, keys, strict=True)]
+        return np.array([*found, 0], dtype="i4")
 
-    def _stack(self, frames: list[Any]) -> int:
-        key = tuple(map(id, frames))
+    def _stack(self, frames: list[Any], key: tuple[int, ...]) -> int:
         stack_id = self._by_frames.get(key)
         if stack_id is None:
             stack_id = 0

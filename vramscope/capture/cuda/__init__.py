@@ -19,7 +19,7 @@ from vramscope.capture import Failed, Options, Sink, Source, hooks
 from vramscope.capture.allocator_settings import allocator_conf
 from vramscope.capture.cuda import history, oom
 from vramscope.capture.cuda.device_log import DeviceLog, HookRecords
-from vramscope.capture.cuda.devices import device_at, ordinal
+from vramscope.capture.cuda.devices import device_at, limit_of, ordinal
 from vramscope.capture.cuda.history import RawReading
 from vramscope.capture.cuda.instants import UNCOUNTED
 from vramscope.capture.cuda.reading import Reading, StackLog
@@ -100,6 +100,8 @@ class Cuda:
         """Guards the reading: one thread at a time."""
         self._notes: list[Note] = []
         self._noted: set[str] = set()
+        self._limits: dict[int, int] = {}
+        """The last limit noted of each device in bytes."""
 
     # ------------------------------------------------------------------------------- as a Capture
 
@@ -322,16 +324,23 @@ class Cuda:
         """Number of entries that are not read yet."""
         return sum(self._logs[device].n_new(history.stats(device)) for device in self._counted)
 
-    def _out_of_memory(self, _device: int) -> None:
-        """Write the events to disk before the program sees its OutOfMemoryError."""
+    def _out_of_memory(self, device: int) -> None:
+        """Write the events and the limit to disk before the program sees its OutOfMemoryError."""
         if monotonic() - self._oom_at > _OOM_S:
             self._oom_at = monotonic()
             try:
-                undisturbed(lambda: self._read(with_state=True))
+                undisturbed(lambda: self._read_at_error(device))
             except Exception as error:
                 if is_of_a_signal_handler(error):
                     raise
                 self.failed(error)
+
+    def _read_at_error(self, device: int) -> None:
+        self._read(with_state=True)
+        found = limit_of(device)
+        if found is not None and self._limits.get(device) != found.value:
+            self._limits[device] = found.value
+            self._note(found, device)
 
     def _before_program_call(self) -> None:
         try:

@@ -4,7 +4,10 @@ import os
 
 import torch
 
+from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
+from vramscope.model.marks import Note
+from vramscope.units import format_bytes
 
 
 def ordinal() -> int:
@@ -29,3 +32,19 @@ def device_at(index: int) -> Device:
         total_bytes=properties.total_memory,
         uuid=f"GPU-{uuid}" if uuid and not uuid.startswith(("GPU-", "MIG-")) else uuid,
     )
+
+
+def limit_of(index: int) -> Note | None:
+    """The bytes that ``set_per_process_memory_fraction`` allows on a device; None without a limit.
+
+    torch makes *index* the calling thread's device, so this belongs on the thread whose allocation failed
+    there, or on one of vramscope's own. Older versions of torch do not report the fraction.
+    """
+    ask = getattr(torch._C, "_cuda_getMemoryFraction", None)
+    fraction = 1.0 if ask is None else float(ask(index))
+    if fraction >= 1:
+        return None
+    # torch stores the bytes, and reports them as a fraction.
+    n_bytes = round(fraction * torch.cuda.get_device_properties(index).total_memory)
+    text = f"{format_bytes(n_bytes)} allowed to this process (set_per_process_memory_fraction)"
+    return Note(NoteCode.LIMIT, text, n_bytes)

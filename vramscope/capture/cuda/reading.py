@@ -1,8 +1,10 @@
 """One reading of the history, converted to columns as far as needed."""
 
+import operator
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import repeat
 from time import time_ns
 from typing import Any
 
@@ -133,7 +135,7 @@ def _with_forward(trace: list[Any]) -> list[Any]:
 
     torch ≥ 2.11 reports it under anomaly mode.
     """
-    if not any("forward_frames" in row for row in trace):
+    if not any(map(operator.contains, trace, repeat("forward_frames"))):
         return trace
     known: dict[int, list[Any]] = {}
     found = []
