@@ -77,7 +77,7 @@ class Prediction:
         }
 
 
-def predict(
+def predict(  # noqa: PLR0913 -- each is an option of the command
     program: Any,
     *,
     inputs: Sequence[Any] | None = None,
