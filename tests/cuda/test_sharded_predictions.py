@@ -8,7 +8,10 @@ torch = pytest.importorskip("torch")
 
 from vramscope.dry_run import Prediction, predict  # noqa: E402
 
-pytestmark = [pytest.mark.standin, pytest.mark.filterwarnings("ignore:FSDP2-wrapped")]
+pytestmark = [
+    pytest.mark.standin,
+    pytest.mark.filterwarnings("ignore:FSDP2-wrapped", "ignore:.torch.jit.script"),
+]
 
 PROGRAM = """
 import os, torch
