@@ -10,7 +10,7 @@ from vramscope.dry_run import Prediction, predict  # noqa: E402
 
 pytestmark = [
     pytest.mark.standin,
-    pytest.mark.filterwarnings("ignore:FSDP2-wrapped", "ignore:.torch.jit.script"),
+    pytest.mark.filterwarnings("ignore:FSDP2-wrapped", "ignore::DeprecationWarning"),
 ]
 
 PROGRAM = """

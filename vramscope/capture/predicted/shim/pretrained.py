@@ -55,7 +55,7 @@ class _Then(Loader):
 
 
 def _replace(home: ModuleType, patches: Patches, doubts: Doubts) -> None:
-    def from_pretrained(cls: Any, name: Any, *arguments: Any, config: Any = None, **options: Any) -> Any:
+    def from_pretrained(cls: Any, /, name: Any, *arguments: Any, config: Any = None, **options: Any) -> Any:
         """Build the model of a configuration; weights are neither fetched nor read."""
         if options.get("quantization_config") is not None or options.get("load_in_8bit"):
             raise NotImplementedError("quantized weights are not predicted; give the model without")

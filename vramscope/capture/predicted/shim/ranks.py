@@ -117,13 +117,12 @@ _WORK_ALONE = frozenset(
 
 def answer(func: Any, args: Any) -> Any:
     """Return what a collective of c10d returns at once: its tensors as they are, and work that is over."""
-    from torch._C._distributed_c10d import _create_work_from_future
-
+    work_of = importlib.import_module("torch._C._distributed_c10d")._create_work_from_future
     name = func._schema.name
     if name == "c10d::monitored_barrier_":
         return None
     future: Any = torch.futures.Future()
     given = args[0]
     future.set_result(list(given) if isinstance(given, list | tuple) else [given])
-    work = _create_work_from_future(future).boxed()
+    work = work_of(future).boxed()
     return work if name in _WORK_ALONE else (args[0], work)
