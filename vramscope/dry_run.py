@@ -120,7 +120,7 @@ def _point(point: OutOfMemoryPoint) -> dict[str, Any]:
     return asdict(point) | {"frames": frames}
 
 
-def predict(
+def predict(  # noqa: PLR0913 -- each is an option of the command
     program: Any,
     *,
     inputs: Sequence[Any] | None = None,

@@ -62,7 +62,7 @@ def value_of(tensor: Any) -> torch.Tensor | None:
     known = tensor.__dict__.get(_ATTRIBUTE)
     if known is None or not known.cell.is_valid or known.storage != tensor.untyped_storage()._cdata:
         return None
-    return known.real  # type: ignore[no-any-return]
+    return known.real
 
 
 def know(tensor: Any, real: torch.Tensor, cell: _Cell | None = None) -> None:

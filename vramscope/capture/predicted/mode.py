@@ -145,17 +145,25 @@ class DryMode(TorchDispatchMode):
         return found[0] if len(found) == 1 else tuple(found)
 
     def _run(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        if func.namespace == "prim":
-            return func(*args, **kwargs)
         if any(kind is not FakeTensor and _wraps(kind) for kind in types):
-            return NotImplemented
-        if func.namespace == "c10d":
-            return ranks.answer(func, args)
+            return func(*args, **kwargs) if func.namespace == "prim" else NotImplemented
+        if func.namespace in ("prim", "c10d"):
+            return func(*args, **kwargs) if func.namespace == "prim" else ranks.answer(func, args)
         if func is _ADD and self._is_gradient_alone(args, kwargs):
             with self.fake:
                 return torch.ops.aten.add_.Tensor(*args)
         if func in IN_PLACE and self.met.is_backward and IN_PLACE[func].is_meant():
             func = IN_PLACE[func].func
+        is_real = self._is_of_host(types, kwargs)
+        if is_real and not self._is_large(func, args, kwargs):
+            return self._on_host(func, args, kwargs)
+        answer = self._answered(func, args, kwargs)
+        if answer is not None:
+            return answer[0]
+        return self._shaped(func, args, kwargs)
+
+    def _is_of_host(self, types: Any, kwargs: dict[str, Any]) -> bool:
+        """Whether a call is about the host alone; its device becomes the one that stands for it."""
         device = kwargs.get("device")
         if device is not None:
             device = kwargs["device"] = self.own(device)
@@ -165,13 +173,7 @@ class DryMode(TorchDispatchMode):
             kwargs["generator"] = None
         if kwargs.get("pin_memory"):
             kwargs["pin_memory"] = False
-        is_real = FakeTensor not in types and (device is None or device.type == "cpu")
-        if is_real and not self._is_large(func, args, kwargs):
-            return self._on_host(func, args, kwargs)
-        answer = self._answered(func, args, kwargs)
-        if answer is not None:
-            return answer[0]
-        return self._shaped(func, args, kwargs)
+        return FakeTensor not in types and (device is None or device.type == "cpu")
 
     def _on_host(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run it: values of the host are real, but for those that came from the device."""

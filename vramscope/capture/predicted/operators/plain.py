@@ -21,7 +21,7 @@ as_strided as_strided_scatter asin atan atan2 avg_pool2d bernoulli bernoulli_ bi
 bitwise_left_shift bitwise_not bitwise_or bitwise_or_ bitwise_right_shift bucketize cat cauchy_ ceil_
 channel_shuffle clamp clamp_ clamp_max clamp_min clamp_min_ clone complex constant_pad_nd copy_ cos cosh
 cummax deg2rad detach diag_embed diagonal diagonal_backward diagonal_scatter digamma div div_ elu
-elu_backward empty empty_like empty_strided eq erfc exp exp2 exp_ expand expand_copy expm1 exponential_ eye fill fill_
+elu_backward empty empty_like eq erfc exp exp2 exp_ expand expand_copy expm1 exponential_ eye fill fill_
 flip floor fmax fmin frac frexp full full_like gather ge gelu gelu_backward geometric_ glu glu_backward
 grid_sampler_2d grid_sampler_2d_backward gt hardsigmoid hardsigmoid_backward hardswish hardswish_backward
 hardtanh hardtanh_backward heaviside hypot igammac index_add index_add_ index_copy index_fill
@@ -40,7 +40,7 @@ softshrink_backward split split_with_sizes sqrt sqrt_ squeeze squeeze_ squeeze_c
 t_copy take tan tanh tanh_backward threshold_backward transpose transpose_copy tril tril_indices triu
 triu_indices unbind unbind_copy unfold uniform_ unsafe_split unsqueeze unsqueeze_ unsqueeze_copy
 upsample_bicubic2d upsample_bilinear2d upsample_nearest1d upsample_nearest2d view view_as_complex
-view_as_real where xlogy zero_ zeros zeros_like
+view_as_real where xlogy zero_ zeros zeros_like empty_strided
 """
 
 ROWS = {f"aten::{name}": Row(_SOURCE) for name in _NAMES.split()}

@@ -14,7 +14,7 @@ from vramscope.capture.predicted.shim.patches import Patches
 from vramscope.errors import UsageError
 
 _RANKS_OF_A_NODE = 8
-_NCCL = "NCCL keeps buffers beside torch's allocator, which are not counted"
+_NCCL = "NCCL keeps buffers beside torch's allocator, and streams are taken as one: within 6 % and 1 GiB"
 _C10D = "torch.distributed.distributed_c10d"
 # Compares the shapes of parameters among ranks by reading what the others sent.
 _CHECKERS = ("torch.distributed.utils", "torch.nn.parallel.distributed")
@@ -26,7 +26,8 @@ class Ranks:
     def __init__(self, count: int | None, doubts: Doubts) -> None:
         self._count = count
         self._doubts = doubts
-        self._began = False
+        self.has_begun = False
+        """Whether the program has started a process group."""
 
     def begin(self, patches: Patches) -> None:
         """Set what ``torchrun`` sets, and answer for ``torch.distributed`` until the patches are undone."""
@@ -70,20 +71,20 @@ class Ranks:
             rank: int = -1,
             **_: Any,
         ) -> None:
-            count = self._count or (world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", 0)))
+            count = self._count or (world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "0")))
             if not count:
                 raise UsageError("the program starts a process group: give the number of ranks, --ranks N")
             from torch.testing._internal.distributed.fake_pg import FakeStore
 
-            self._began = True
+            self.has_begun = True
             self._doubts.add(Certainty.ESTIMATE, "torch.distributed", _NCCL, sys._getframe(1))
-            here = rank if 0 <= rank < count else int(os.environ.get("RANK", 0))
+            here = rank if 0 <= rank < count else int(os.environ.get("RANK", "0"))
             init(f"cpu:fake,cuda:fake,{NAME}:fake", rank=here, world_size=count, store=FakeStore())
 
         return init_process_group
 
     def _end(self) -> None:
-        if self._began and torch.distributed.is_initialized():
+        if self.has_begun and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
 
 
@@ -97,10 +98,10 @@ def _on_cuda(chosen: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _any_backend(new_group: Callable[..., Any]) -> Callable[..., Any]:
-    def new_subgroup(ranks: Any = None, timeout: Any = None, backend: Any = None, **options: Any) -> Any:
+    def new_subgroup(ranks: Any = None, _timeout: Any = None, _backend: Any = None, **options: Any) -> Any:
         """Make a group of the default group's backend, whatever is asked for."""
-        options.pop("pg_options", None)
-        options.pop("device_id", None)
+        for name in ("timeout", "backend", "pg_options", "device_id"):
+            options.pop(name, None)
         return new_group(ranks=ranks, **options)
 
     return new_subgroup
@@ -116,13 +117,12 @@ _WORK_ALONE = frozenset(
 
 def answer(func: Any, args: Any) -> Any:
     """Return what a collective of c10d returns at once: its tensors as they are, and work that is over."""
-    from torch._C._distributed_c10d import _create_work_from_future
-
+    work_of = importlib.import_module("torch._C._distributed_c10d")._create_work_from_future
     name = func._schema.name
     if name == "c10d::monitored_barrier_":
         return None
     future: Any = torch.futures.Future()
     given = args[0]
     future.set_result(list(given) if isinstance(given, list | tuple) else [given])
-    work = _create_work_from_future(future).boxed()
+    work = work_of(future).boxed()
     return work if name in _WORK_ALONE else (args[0], work)

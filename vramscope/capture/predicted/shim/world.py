@@ -19,7 +19,15 @@ from vramscope.capture.predicted.cards import Hardware
 from vramscope.capture.predicted.doubts import Certainty, Doubts
 from vramscope.capture.predicted.mode import DryMode, is_own
 from vramscope.capture.predicted.operators import Met
-from vramscope.capture.predicted.shim import asked, light_compiler, network, replaced, torch_cuda
+from vramscope.capture.predicted.shim import (
+    asked,
+    checkpoints,
+    light_compiler,
+    network,
+    pretrained,
+    replaced,
+    torch_cuda,
+)
 from vramscope.capture.predicted.shim.devices import OwnDevices
 from vramscope.capture.predicted.shim.own_device import (
     NAME,
@@ -56,6 +64,11 @@ class World:
         self._memory = memory
         self._ranks = Ranks(n_ranks, self.doubts)
         self.is_entered = False
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether the program has started a process group."""
+        return self._ranks.has_begun
 
     def __enter__(self) -> "World":
         _kernels()
@@ -198,6 +211,7 @@ class World:
     def _programs(self) -> None:
         """Nothing is compiled, saved or fetched."""
         network.refuse(self._patches)
+        pretrained.build(self._patches, self.doubts)
         trace_mathematics(self._patches)
         # Of an operator that fails it writes the whole traceback, though the program may catch the error.
         log = logging.getLogger("torch._subclasses.fake_tensor")
@@ -218,7 +232,7 @@ class World:
             self._set(kind, "forward", self._fused(kind.forward))
         self._set(torch, "compile", compiled)
         self._set(torch.nn.Module, "compile", lambda module, *_, **__: compiled(module) and None)
-        self._set(torch, "save", lambda *_, **__: None)
+        checkpoints.keep_apart(self._patches)
         self._set(torch, "Generator", _Generator)
         self._set(torch.version, "cuda", torch.version.cuda or "13.0")
 

@@ -1,0 +1,127 @@
+"""One rank of eight, predicted, held against torch's genuine allocator in a group that sends nothing."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from vramscope.dry_run import Prediction, predict  # noqa: E402
+
+pytestmark = [
+    pytest.mark.standin,
+    pytest.mark.filterwarnings("ignore:FSDP2-wrapped", "ignore::DeprecationWarning"),
+]
+
+PROGRAM = """
+import os, torch
+import torch.distributed as dist
+from torch import nn
+
+def block(d):
+    return nn.Sequential(nn.LayerNorm(d), nn.Linear(d, 4 * d), nn.GELU(), nn.Linear(4 * d, d))
+
+class Net(nn.Module):
+    def __init__(self, d=256, n=4, v=4000):
+        super().__init__()
+        self.e, self.h = nn.Embedding(v, d), nn.Linear(d, v)
+        self.b = nn.ModuleList(block(d) for _ in range(n))
+
+    def forward(self, ids):
+        x = self.e(ids)
+        for each in self.b:
+            x = x + each(x)
+        return nn.functional.cross_entropy(self.h(x).flatten(0, 1), ids.flatten())
+
+def sharded(kind, model, group):
+    if kind in ("ddp", "ddp views", "zero"):
+        views = kind == "ddp views"
+        return nn.parallel.DistributedDataParallel(
+            model, device_ids=[0], gradient_as_bucket_view=views, process_group=group)
+    if kind == "fsdp":
+        from torch.distributed.fsdp import FullyShardedDataParallel
+        from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+        return FullyShardedDataParallel(
+            model, auto_wrap_policy=ModuleWrapPolicy({nn.Sequential}), device_id=0)
+    from torch.distributed.fsdp import fully_shard
+    for each in model.b:
+        fully_shard(each)
+    return fully_shard(model)
+
+def train(kind, steps, group=None):
+    dist.init_process_group("nccl")
+    assert dist.get_world_size() == 8 and dist.get_rank() == 0
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    model = sharded(kind, Net().cuda(), group)
+    if kind == "zero":
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.AdamW, lr=1e-3)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(steps):
+        model(torch.randint(0, 4000, (8, 256)).cuda()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+# torch's own group that sends nothing; DDP also wants the tensors that an all-reduce returns.
+ALONE = """
+import os
+os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="8")
+import torch.distributed.utils, torch.nn.parallel.distributed
+from torch._C._distributed_c10d import _create_work_from_future
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+def done(tensors, *_):
+    future = torch.futures.Future()
+    future.set_result(tensors)
+    return _create_work_from_future(future)
+
+class Alone(dist.ProcessGroup):
+    def __init__(self):
+        super().__init__(0, 8)
+    allreduce = broadcast = allgather = lambda self, tensors, *_: done(tensors)
+    def getBackendName(self):
+        return "alone"
+
+for home in (torch.distributed.utils, torch.nn.parallel.distributed):
+    home._verify_param_shape_across_processes = lambda *_, **__: None
+init = dist.init_process_group
+dist.init_process_group = lambda _: init("fake", rank=0, world_size=8, store=FakeStore())
+"""
+
+
+def _genuine(run_standin: Any, kind: str, steps: int) -> list[int]:
+    found: list[int] = run_standin(
+        f"{PROGRAM}\n{ALONE}\ntrain({kind!r}, {steps}, Alone())\n"
+        "answer = [torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()]"
+    )
+    return found
+
+
+def _predicted(kind: str, steps: int) -> Prediction:
+    text = f"{PROGRAM}\ntrain({kind!r}, {steps})"
+    return predict(lambda: exec(compile(text, "<program>", "exec"), {}), steps=None, ranks=8)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "ddp views", "zero"])
+def test_a_rank_of_data_parallel_training_needs_what_torch_counts(run_standin: Any, kind: str):
+    truth = _genuine(run_standin, kind, steps=1)
+
+    found = _predicted(kind, steps=1)
+
+    assert [found.peak_allocated_bytes, found.peak_reserved_bytes] == truth
+    assert found.certainty == "estimate"
+
+
+@pytest.mark.parametrize(("kind", "off"), [("fsdp", 0), ("fsdp2", 0.0015)])
+def test_a_rank_of_fully_sharded_training_needs_what_torch_counts(run_standin: Any, kind: str, off: float):
+    allocated, reserved = _genuine(run_standin, kind, steps=3)
+
+    found = _predicted(kind, steps=3)
+
+    assert found.peak_allocated_bytes == pytest.approx(allocated, rel=off, abs=0)
+    assert found.peak_reserved_bytes == pytest.approx(reserved, rel=0.06)
+    low, high = found.range_bytes
+    assert high is not None
+    assert low <= allocated <= high
