@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 STANDIN = Path(os.environ.get("STANDIN", ROOT / ".cache" / "standin" / "2.13.0" / "python"))
 PROGRAM = HERE / "_rerun_program.py"
-LONGEST_S = 900
+LONGEST_S = 3600
 NAMES = (
     "gpt", "llama", "encoder", "distances", "experts", "scan", "mixer", "denoiser", "perceptron",
     "translator", "recommender", "convolutions",
