@@ -2,7 +2,7 @@
 
 Each of twelve models trains on torch's own allocator, recorded; ``fit RUN --rerun`` then runs it dry with
 each what-if, and the program itself trains with that change, written by its author. Half of the models were
-set aside by the hash of their names before any of them was run, and were run once, at the end.
+set aside by the hash of their names before any of them was run, to be run once, at the end.
 """
 
 import argparse
