@@ -15,7 +15,7 @@ READY := $(VENV)/.vramscope-ready
 TOOLS := $(VENV)/.vramscope-tools
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-dashboard bench-live bench-leaks bench-damage bench-overhead bench-predict bench-soak bench-strategies soak-threads standin test-standin test-ray format browser allocator
+.PHONY: help setup demo test check bench bench-dashboard bench-live bench-leaks bench-damage bench-overhead bench-predict bench-predict-peers bench-reruns bench-soak bench-strategies soak-threads standin test-standin test-ray format browser allocator
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,12 @@ bench-overhead: $(TOOLS) allocator  ## what recording costs a step, into benchma
 
 bench-predict: $(TOOLS) allocator  ## predictions against torch's genuine allocator, into benchmarks/PREDICTION.md
 	$(BIN)/python benchmarks/prediction.py --out benchmarks/PREDICTION.md $(BENCH)
+
+bench-reruns: $(TOOLS) allocator  ## what fit --rerun says about changes, against genuine runs of them
+	$(BIN)/python benchmarks/reruns.py $(BENCH)
+
+bench-predict-peers: $(TOOLS) allocator  ## predictions beside MemTracker and formulas, into benchmarks/PREDICTION_PEERS.md
+	$(BIN)/python benchmarks/prediction_peers.py $(BENCH)
 
 standin: $(TOOLS)  ## torch's genuine CUDA allocator without a GPU, for the tests marked standin (0.5 GB)
 	$(BIN)/python tests/standin/build.py --torch $(TORCH)

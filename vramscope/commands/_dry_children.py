@@ -69,9 +69,10 @@ def run_all_dry(
                 number, trial = waiting.pop()
                 process, pipe = _begun(trial)
                 running[pipe] = number, process
-            for pipe in wait(list(running)):
-                number, process = running.pop(pipe)  # type: ignore[index]
-                yield number, _answer(pipe, process)  # type: ignore[arg-type]
+            ready = wait(list(running))
+            for pipe in [each for each in running if each in ready]:
+                number, process = running.pop(pipe)
+                yield number, _answer(pipe, process)
     finally:
         for _, process in running.values():
             process.terminate()

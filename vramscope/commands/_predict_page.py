@@ -180,4 +180,5 @@ def largest_words(size: Size, found: Largest, card: str, *, is_stopped: bool = F
     if too_large is None:
         why = stopped or "; the need hardly grows with it"
         return f"{size.name} {fitting:,} fits on {card}, and no limit was found{why}"
-    return f"{size.name} {fitting:,} fits on {card}, {too_large:,} does not; between them it cannot be told"
+    between = "which of the sizes between them fit is not known"
+    return f"{size.name} {fitting:,} fits on {card}, {too_large:,} does not; {between}"

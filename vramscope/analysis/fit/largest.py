@@ -103,10 +103,10 @@ def next_size(found: Largest, room_bytes: int) -> int | None:
         return min(max(wanted, low + 1), 8 * max(low, 1)) if low < _MOST_SIZE else None
     if high - low <= 1:
         return None
-    wanted = _crossing(found, room_bytes)
-    if wanted is None or not low < wanted < high or _is_slow(found):
-        wanted = (low + high) // 2
-    return wanted
+    crossing = _crossing(found, room_bytes)
+    if crossing is None or not low < crossing < high or _is_slow(found):
+        return (low + high) // 2
+    return crossing
 
 
 def _upper(found: Largest) -> int | None:
