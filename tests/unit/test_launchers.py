@@ -49,8 +49,8 @@ DEEPSPEED = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "2", "MASTER_ADDR": "
         # mpirun inside of a step of SLURM starts the ranks.
         (OPEN_MPI | SLURM, Launch(3, 4, 3, "mpi", "prterun-node0-77@1", 0)),
         ({"PMI_RANK": "1", "PMI_SIZE": "2", "PMI_ID": "x"}, Launch(1, 2, -1, "mpi", "x", 0)),
-        # Half a set, or nonsense, is none.
-        ({"RANK": "3"}, Launch()),
+        ({"RANK": "3"}, Launch(3, 1, -1, "env")),
+        # Nonsense is none.
         ({"RANK": "8", "WORLD_SIZE": "8"}, Launch()),
         ({"RANK": "-1", "WORLD_SIZE": "8"}, Launch()),
         ({"RANK": "one", "WORLD_SIZE": "8"}, Launch()),

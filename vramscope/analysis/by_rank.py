@@ -88,7 +88,8 @@ def by_rank(
     """Memory of each rank at one common moment, or at its own peak in one step.
 
     Without *time_ns*, *step* and *window* the moment is when all ranks together held most. Events of the same
-    nanosecond are applied in the order of the recordings. Clocks of several hosts are not adjusted.
+    nanosecond are applied in the order of the recordings. Clocks of several hosts are not adjusted
+    (``rank_comparison.clocks.on_one_clock`` does that).
 
     Parameters
     ----------

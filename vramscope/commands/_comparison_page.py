@@ -6,14 +6,14 @@ from typing import Any
 from vramscope.analysis.findings import Shared, ranks_words
 from vramscope.analysis.lines import Line, line_words
 from vramscope.analysis.rank_comparison import Ended, FirstFailure, RankGroup
-from vramscope.analysis.rank_comparison.clocks import Clocks
 from vramscope.analysis.rank_comparison.imbalance import Imbalance
 from vramscope.analysis.rank_comparison.odd import Odd
 from vramscope.commands._document import Block, Grid, Heading, Text
+from vramscope.commands._ranks_page import clock_words, clocks_as_json
 from vramscope.fleet import ComparedRun
 from vramscope.model.rank_summary import LineBytes, RankSummary
 from vramscope.model.recording import Outcome
-from vramscope.units import format_bytes, format_count, format_duration
+from vramscope.units import format_bytes, format_count
 
 GROUPS_SHOWN, ODD_SHOWN, ENDED_SHOWN, NOTES_SHOWN = 6, 8, 5, 3
 _MOST_LETTERS = 160
@@ -33,7 +33,7 @@ def comparison(compared: ComparedRun) -> Iterator[Block]:
     yield from _groups(fleet.groups)
     if fleet.imbalance is not None:
         yield _imbalance(fleet.imbalance)
-    yield from _clocks(fleet.clocks)
+    yield from clock_words(fleet.clocks)
     yield from _notes(compared.summaries)
 
 
@@ -198,22 +198,6 @@ def _imbalance(found: Imbalance) -> Text:
     )
 
 
-def _clocks(clocks: Clocks) -> Iterator[Block]:
-    apart = {host: n_ns for host, n_ns in clocks.offset_ns.items() if n_ns}
-    if apart:
-        host = max(apart, key=lambda each: abs(apart[each]))
-        sign = "ahead of" if apart[host] > 0 else "behind"
-        yield Text(
-            f"clocks are aligned by the ends of {clocks.n_steps:,} steps: that of {host} is "
-            f"{format_duration(abs(apart[host]))} {sign} {clocks.reference}'s, "
-            f"± {format_duration(max(clocks.error_ns.values()))}",
-            "quiet",
-        )
-    if clocks.unaligned:
-        hosts = _short(", ".join(clocks.unaligned))
-        yield Text(f"clocks are not aligned, as too few steps are common to all: {hosts}", "note")
-
-
 def _notes(summaries: Sequence[RankSummary]) -> Iterator[Block]:
     """Yield one note of each kind, with all ranks that have one of this kind."""
     texts: dict[str, str] = {}
@@ -264,7 +248,7 @@ def comparison_as_json(compared: ComparedRun) -> dict[str, Any]:
         "outliers": [_odd_as_json(odd) for odd in fleet.odd],
         "first_failure": None if fleet.failure is None else _failure_as_json(fleet.failure),
         "imbalance": None if fleet.imbalance is None else _imbalance_as_json(fleet.imbalance),
-        "clocks": _clocks_as_json(fleet.clocks),
+        "clocks": clocks_as_json(fleet.clocks),
         "shared_devices": [{"device": device, "ranks": list(ranks)} for device, ranks in fleet.sharing],
         "searched": list(compared.searched),
     }
@@ -332,18 +316,6 @@ def _imbalance_as_json(found: Imbalance) -> dict[str, Any]:
         "median_bytes": found.median_bytes,
         "usual_fraction": found.usual_fraction,
         "compared_steps": found.n_compared,
-    }
-
-
-def _clocks_as_json(clocks: Clocks) -> dict[str, Any]:
-    return {
-        "reference": clocks.reference,
-        "steps": clocks.n_steps,
-        "hosts": [
-            {"host": host, "ahead_ns": n_ns, "error_ns": clocks.error_ns[host]}
-            for host, n_ns in clocks.offset_ns.items()
-        ],
-        "unaligned": list(clocks.unaligned),
     }
 
 

@@ -6,14 +6,48 @@ from typing import Any
 
 from vramscope.analysis.by_rank import RankBytes, by_rank
 from vramscope.analysis.peak import PeakPoint
+from vramscope.analysis.rank_comparison.clocks import Clocks, on_one_clock
 from vramscope.analysis.summary import Summary, has_allocator
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.model.codes import FindingKind
-from vramscope.units import format_bytes, format_count, format_share
+from vramscope.units import format_bytes, format_count, format_duration, format_share
 
 _WORTH_SAYING = 0.05
 """The share of the median by which one rank may exceed it before the imbalance is reported."""
 _ROWS_SHOWN = 10
+_HOSTS_NAMED = 5
+
+
+def clock_words(clocks: Clocks) -> Iterator[Block]:
+    """Yield by how much the clocks of hosts differ, and with which error that is known."""
+    apart = {host: n_ns for host, n_ns in clocks.offset_ns.items() if n_ns}
+    if apart:
+        host = max(apart, key=lambda each: abs(apart[each]))
+        sign = "ahead of" if apart[host] > 0 else "behind"
+        yield Text(
+            f"clocks are aligned by the ends of {clocks.n_steps:,} steps: that of {host} is "
+            f"{format_duration(abs(apart[host]))} {sign} {clocks.reference}'s, "
+            f"± {format_duration(max(clocks.error_ns.values()))}",
+            "quiet",
+        )
+    if clocks.unaligned:
+        hosts = ", ".join(clocks.unaligned[:_HOSTS_NAMED]) + (
+            ", …" if len(clocks.unaligned) > _HOSTS_NAMED else ""
+        )
+        yield Text(f"clocks are not aligned, as too few steps are common to all: {hosts}", "note")
+
+
+def clocks_as_json(clocks: Clocks) -> dict[str, Any]:
+    """Return the clocks of all hosts as JSON."""
+    return {
+        "reference": clocks.reference,
+        "steps": clocks.n_steps,
+        "hosts": [
+            {"host": host, "ahead_ns": n_ns, "error_ns": clocks.error_ns[host]}
+            for host, n_ns in clocks.offset_ns.items()
+        ],
+        "unaligned": list(clocks.unaligned),
+    }
 
 
 def by_fullness(summaries: Sequence[Summary]) -> list[Summary]:
@@ -36,9 +70,11 @@ def ranks(ordered: Sequence[Summary]) -> Iterator[Block]:
     compared = _compared(ordered)
     if not compared:
         return
-    found = by_rank(compared[0].recording, [summary.recording for summary in compared[1:]])
+    recordings, clocks = on_one_clock([summary.recording for summary in compared])
+    found = by_rank(recordings[0], recordings[1:])
     total = found.total_bytes
     yield Heading(f"All {len(found)} together: {format_bytes(total)} allocated at their common peak")
+    yield from clock_words(clocks)
     yield from _uneven(found)
     highs = [summary.peak["allocated"] for summary in compared]
     rows = [_row(*row, total) for row in zip(found.names, highs, _listed(found), strict=True)]
@@ -59,8 +95,10 @@ def ranks_as_json(summaries: Sequence[Summary]) -> dict[str, Any] | None:
     compared = _compared(summaries)
     if not compared:
         return None
-    found = by_rank(compared[0].recording, [summary.recording for summary in compared[1:]])
+    recordings, clocks = on_one_clock([summary.recording for summary in compared])
+    found = by_rank(recordings[0], recordings[1:])
     return {
+        **({"clocks": clocks_as_json(clocks)} if clocks.offset_ns or clocks.unaligned else {}),
         "aligned": found.aligned,
         "time_ns": found.moment_ns,
         "allocated_bytes": found.total_bytes,

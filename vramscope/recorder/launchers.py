@@ -105,7 +105,9 @@ def launch_of(environ: Mapping[str, str]) -> Launch:
                 _job(words, environ),
                 _number(environ, (words.restarts,)) or 0,
             )
-    return Launch()
+    # A program that is given its rank alone still records under that.
+    alone = _number(environ, ("RANK",)) if not environ.get("WORLD_SIZE") else None
+    return Launch() if alone is None else Launch(alone, launcher="env")
 
 
 def _name(launcher: str, environ: Mapping[str, str]) -> str:

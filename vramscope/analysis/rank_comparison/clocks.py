@@ -1,13 +1,14 @@
 """Aligns the clocks of hosts by the ends of steps, which ranks that train together reach together."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.model.rank_summary import RankSummary, StepRows
+from vramscope.model.recording import Recording
 
 _FEWEST_STEPS = 3
 
@@ -44,6 +45,45 @@ def clocks_of(summaries: Sequence[RankSummary]) -> Clocks:
     for summary in summaries:
         steps = next((device.steps for device in summary.devices if len(device.steps)), StepRows.of())
         by_host.setdefault(summary.process.host, []).append(steps)
+    return _clocks(by_host)
+
+
+def on_one_clock(recordings: Sequence[Recording]) -> tuple[tuple[Recording, ...], Clocks]:
+    """Move the events of all recordings to the clock of the first one's host.
+
+    Parameters
+    ----------
+    recordings
+        Recordings of one run, ascending by rank.
+
+    Returns
+    -------
+    tuple of Recording, Clocks
+        Recordings whose events alone are moved, and by how much; those of hosts that cannot be aligned stay.
+    """
+    by_host: dict[str, list[StepRows]] = {}
+    for recording in recordings:
+        steps = recording.steps
+        rows = StepRows.of(
+            step=steps.index, n_steps=np.ones(len(steps)), start_ns=steps.start_ns, end_ns=steps.end_ns
+        )
+        by_host.setdefault(recording.process.host, []).append(rows)
+    clocks = _clocks(by_host)
+    return tuple(_moved(each, clocks.offset_ns.get(each.process.host, 0)) for each in recordings), clocks
+
+
+def _moved(recording: Recording, offset_ns: int) -> Recording:
+    if not offset_ns or not recording.trace.has_clock:
+        return recording
+    initial = recording.initial
+    return replace(
+        recording,
+        trace=replace(recording.trace, time_ns=recording.trace.time_ns - offset_ns),
+        initial=replace(initial, time_ns=initial.time_ns - offset_ns) if initial.time_ns else initial,
+    )
+
+
+def _clocks(by_host: Mapping[str, Sequence[StepRows]]) -> Clocks:
     if len(by_host) < 2:
         return Clocks(next(iter(by_host), ""))
     size = max(int(steps.n_steps.max(initial=1)) for found in by_host.values() for steps in found)
