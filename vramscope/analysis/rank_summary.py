@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis.course import Course, LiveBlocks, advanced, begin
-from vramscope.analysis.folding import fold, holders
+from vramscope.analysis.folding import bytes_by_line, fold
 from vramscope.analysis.peak import past_highs
 from vramscope.analysis.sampled_peaks import sampled_peaks
 from vramscope.analysis.step_and_phase import steps_of
@@ -222,7 +222,7 @@ def _lines(live: LiveBlocks, stacks: Stacks, step: NDArray[Any]) -> tuple[LineBy
     chosen, rest = order[:_MOST_STACKS], order[_MOST_STACKS:]
     pruned, new_ids = _pruned(stacks, ids[chosen])
     folded = fold(pruned)
-    rows = holders(folded, new_ids, n_bytes[chosen], count[chosen])
+    rows = bytes_by_line(folded, new_ids, n_bytes[chosen], count[chosen])
     row_of_stack = _rows_of_stacks(folded, rows.folded_id, rows.via, new_ids)
     n_steps = _distinct_steps(row_of_stack, chosen, which, step, len(rows.n_bytes))
     found = [

@@ -60,7 +60,7 @@ _LONGEST_WAIT_S = 10.0
 class Cuda:
     """Records the allocator's history of this process on every device that it uses."""
 
-    def __init__(self, options: Options, failed: Failed) -> None:
+    def __init__(self, options: Options, failed: Failed) -> None:  # noqa: PLR0915 -- every field at once
         backend = torch.cuda.get_allocator_backend()
         if backend != "native":
             raise CaptureError(f"torch's allocator backend is {backend!r}; only 'native' keeps a history")
