@@ -151,7 +151,9 @@ def _parts(name: str) -> tuple[Any, Any, Any]:
     import torch
 
     make, batch = programs.MODELS[name]
-    model = make(False, LENGTH).cuda()
+    model = make(False, LENGTH)
+    if next(model.parameters()).device.type != "cuda":
+        model = model.cuda()
     optimizer = torch.optim.AdamW(model.parameters())
 
     def step() -> None:
