@@ -134,6 +134,7 @@ def tracked(name: str) -> int:
         for _ in range(2):
             with tracker:
                 step()
+            tracker.reset_mod_stats()
     snapshot = tracker.get_tracker_snapshot("peak")
     return max(each["Total"] for device, each in snapshot.items() if device.type == "cuda")
 
