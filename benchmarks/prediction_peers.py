@@ -134,6 +134,7 @@ def tracked(name: str) -> int:
         for _ in range(2):
             with tracker:
                 step()
+            tracker.reset_mod_stats()
     snapshot = tracker.get_tracker_snapshot("peak")
     return max(each["Total"] for device, each in snapshot.items() if device.type == "cuda")
 
@@ -151,7 +152,9 @@ def _parts(name: str) -> tuple[Any, Any, Any]:
     import torch
 
     make, batch = programs.MODELS[name]
-    model = make(False, LENGTH).cuda()
+    model = make(False, LENGTH)
+    if next(model.parameters()).device.type != "cuda":
+        model = model.cuda()
     optimizer = torch.optim.AdamW(model.parameters())
 
     def step() -> None:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vramscope.analysis.fit.largest import Largest, SizeTrial, search_largest
+from vramscope.analysis.fit.largest import LargestSize, SizeTrial, search_largest
 from vramscope.analysis.fit.on_cards import CardRoom, Need, OnCard, on_cards
 from vramscope.errors import CaptureError, UsageError
 from vramscope.units import format_bytes, parse_bytes
@@ -20,7 +20,7 @@ from vramscope.units import format_bytes, parse_bytes
 if TYPE_CHECKING:
     from vramscope.capture.predicted import Predicted
     from vramscope.capture.predicted.cards import Hardware
-    from vramscope.capture.predicted.changes import Change
+    from vramscope.capture.predicted.changes import DryChange
     from vramscope.model.recording import Recording
 
 DEFAULT_CARD = "H100"
@@ -181,7 +181,7 @@ class DryRun:
         total_bytes: int,
         steps: int | None,
         ranks: int | None = None,
-        change: "Change | None" = None,
+        change: "DryChange | None" = None,
     ) -> None:
         self.directory = directory
         self.card = card
@@ -253,7 +253,7 @@ def dry_run(
     steps: int | None,
     directory: str | os.PathLike[str] | None,
     ranks: int | None = None,
-    change: "Change | None" = None,
+    change: "DryChange | None" = None,
 ) -> DryRun:
     """A dry run that can be started; raises as ``predict``."""
     if importlib.util.find_spec("torch") is None:
@@ -371,7 +371,7 @@ def predict_largest(
     card: str = DEFAULT_CARD,
     capacity: str | int | None = None,
     steps: int | None = 3,
-) -> Largest:
+) -> LargestSize:
     """Search the largest batch, or the longest sequence, with which a training fits a card, without a GPU.
 
     Parameters
@@ -385,7 +385,7 @@ def predict_largest(
 
     Returns
     -------
-    Largest
+    LargestSize
         ``fitting`` is the largest size that fits, ``trials`` every dry run with its reserved bytes.
 
     Raises

@@ -17,7 +17,7 @@ from vramscope.commands._script import Script, execute
 from vramscope.errors import CaptureError, UsageError, VramscopeError
 
 if TYPE_CHECKING:
-    from vramscope.capture.predicted.changes import Change
+    from vramscope.capture.predicted.changes import DryChange
     from vramscope.dry_run import Prediction
 
 _GRACE_S = 2.0
@@ -34,7 +34,7 @@ class DryTrial:
     capacity: str | int | None = None
     steps: int | None = 3
     output: str | None = None
-    change: "Change | None" = None
+    change: "DryChange | None" = None
     ranks: int | None = None
     """The number of ranks of a program that runs on several cards."""
     is_quiet: bool = True

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from vramscope.analysis.fit.largest import Largest
+from vramscope.analysis.fit.largest import LargestSize
 from vramscope.analysis.fit.on_cards import OnCard
 from vramscope.analysis.lines import line_words, lines
 from vramscope.analysis.summary import Summary
@@ -143,7 +143,7 @@ def _spare(n_bytes: int) -> str:
 # ----------------------------------------------------------------------------------------- largest
 
 
-def largest_page(size: Size, found: Largest, card: str, *, is_stopped: bool) -> Iterator[Block]:
+def largest_page(size: Size, found: LargestSize, card: str, *, is_stopped: bool) -> Iterator[Block]:
     """Yield the answer of a search for the largest size, complete or not."""
     yield Heading(largest_words(size, found, card, is_stopped=is_stopped), level=1)
     rows = tuple(
@@ -164,7 +164,7 @@ def largest_page(size: Size, found: Largest, card: str, *, is_stopped: bool) -> 
         )
 
 
-def largest_words(size: Size, found: Largest, card: str, *, is_stopped: bool = False) -> str:
+def largest_words(size: Size, found: LargestSize, card: str, *, is_stopped: bool = False) -> str:
     """Return what the dry runs tell, in one line."""
     fitting, too_large = found.fitting, found.too_large
     stopped = "; stopped before the limit was found" if is_stopped else ""

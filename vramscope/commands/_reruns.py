@@ -94,33 +94,35 @@ def _trial(command: str, card: str, capacity_bytes: int) -> DryTrial:
 
 
 def _what_ifs(trial: DryTrial) -> Iterator[_WhatIf]:
-    from vramscope.capture.predicted.changes import Change
+    from vramscope.capture.predicted.changes import DryChange
 
     free = replace(trial, capacity=1 << 50)
     batch, sequence = known_sizes(trial.given[1:])
 
-    def changed(change: Change, size: Size | None = None, value: int = 0) -> DryTrial:
+    def changed(change: DryChange, size: Size | None = None, value: int = 0) -> DryTrial:
         arguments = trial.given[1:] if size is None else size.arguments(value)
         return replace(free.with_arguments(arguments), change=change)
 
     amp = "torch.autocast('cuda', dtype=torch.bfloat16) around forward and loss"
     blocks = "torch.utils.checkpoint.checkpoint(block, …, use_reentrant=False) for each block"
-    yield _WhatIf(AMP, amp, changed(Change(is_autocast=True)))
-    yield _WhatIf(CHECKPOINTS, blocks, changed(Change(checkpointed=-1)))
-    both = Change(is_autocast=True, checkpointed=-1)
+    yield _WhatIf(AMP, amp, changed(DryChange(is_autocast=True)))
+    yield _WhatIf(CHECKPOINTS, blocks, changed(DryChange(checkpointed=-1)))
+    both = DryChange(is_autocast=True, checkpointed=-1)
     yield _WhatIf("mixed precision and checkpointing", "both of them", changed(both))
     if batch is not None and batch.value % 2 == 0:
         half = batch.value // 2
         how = f"{batch.name} {half}, and an optimizer step after every 2 of them"
-        yield _WhatIf("2 micro-batches", how, changed(Change(accumulated=2), batch, half))
-    yield _WhatIf("fused optimizer", "AdamW(…, fused=True)", changed(Change(optimizer="fused")))
-    yield _WhatIf("optimizer without foreach", "AdamW(…, foreach=False)", changed(Change(optimizer="loop")))
-    momentum = Change(optimizer="momentum")
+        yield _WhatIf("2 micro-batches", how, changed(DryChange(accumulated=2), batch, half))
+    yield _WhatIf("fused optimizer", "AdamW(…, fused=True)", changed(DryChange(optimizer="fused")))
+    yield _WhatIf(
+        "optimizer without foreach", "AdamW(…, foreach=False)", changed(DryChange(optimizer="loop"))
+    )
+    momentum = DryChange(optimizer="momentum")
     yield _WhatIf("optimizer with one moment", "SGD(…, momentum=0.9)", changed(momentum))
     for size, word in ((batch, "batch"), (sequence, "sequence")):
         if size is not None:
             doubled = f"{size.name} {2 * size.value}"
-            yield _WhatIf(f"{word} doubled", doubled, changed(Change(), size, 2 * size.value))
+            yield _WhatIf(f"{word} doubled", doubled, changed(DryChange(), size, 2 * size.value))
 
 
 def _run(
@@ -173,17 +175,17 @@ def _peak(answer: "Prediction", room_bytes: int) -> DryPeak:
 
 def _fewest_blocks(found: Reruns, trial: DryTrial, room_bytes: int, note: Callable[[Reruns], None]) -> Reruns:
     """Add the fewest checkpointed blocks that fit the device, where none does not and all do."""
-    from vramscope.capture.predicted.changes import Change
+    from vramscope.capture.predicted.changes import DryChange
 
     plain = found.plain
     whole = next((row for row in found.rows if row.name == CHECKPOINTS), None)
     if plain is None or plain.fits is not False or whole is None or whole.peak is None or not whole.peak.fits:
         return found
-    n_blocks = run_dry(replace(trial, capacity=1 << 50, change=Change(checkpointed=-1))).n_blocks
+    n_blocks = run_dry(replace(trial, capacity=1 << 50, change=DryChange(checkpointed=-1))).n_blocks
     low, high, best = 0, n_blocks, whole.peak
     while high - low > 1:
         middle = (low + high) // 2
-        answer = run_dry(replace(trial, change=Change(checkpointed=middle)))
+        answer = run_dry(replace(trial, change=DryChange(checkpointed=middle)))
         _progress(f"run dry: {middle} of {n_blocks} blocks checkpointed")
         if answer.fits:
             high, best = middle, _peak(answer, room_bytes)

@@ -12,7 +12,7 @@ from vramscope.errors import UsageError, VramscopeError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vramscope.analysis.fit.largest import Largest
+    from vramscope.analysis.fit.largest import LargestSize
     from vramscope.analysis.fit.on_cards import OnCard
     from vramscope.analysis.summary import Summary
     from vramscope.commands._dry_children import DryTrial
@@ -163,13 +163,13 @@ def _search(args: Namespace, trial: "DryTrial", sizes: "Sequence[Size]") -> int:
     return 1 if any(found.problem for _, found in answers) else 0
 
 
-def _searched(trial: "DryTrial", size: "Size", room_bytes: int) -> "tuple[Largest, bool]":
+def _searched(trial: "DryTrial", size: "Size", room_bytes: int) -> "tuple[LargestSize, bool]":
     """Return what the dry runs found, and whether Ctrl-C stopped them."""
-    from vramscope.analysis.fit.largest import Largest, SizeTrial, search_largest
+    from vramscope.analysis.fit.largest import LargestSize, SizeTrial, search_largest
     from vramscope.commands._dry_children import run_dry
     from vramscope.units import format_bytes
 
-    latest = [Largest(())]
+    latest = [LargestSize(())]
 
     def tried(value: int) -> SizeTrial:
         asked = replace(trial.with_arguments(size.arguments(value)), output=None, is_quiet=True)
@@ -181,7 +181,7 @@ def _searched(trial: "DryTrial", size: "Size", room_bytes: int) -> "tuple[Larges
         _progress(f"{size.name} {value:,}: {word}, {format_bytes(found.peak_reserved_bytes)} reserved")
         return SizeTrial(value, found.fits, found.peak_reserved_bytes)
 
-    def note(found: Largest) -> None:
+    def note(found: LargestSize) -> None:
         latest[0] = found
 
     try:
@@ -194,7 +194,7 @@ def _searched(trial: "DryTrial", size: "Size", room_bytes: int) -> "tuple[Larges
 
 
 def _largest_as_json(
-    answers: "Sequence[tuple[Size, Largest]]", card: str, capacity_bytes: int
+    answers: "Sequence[tuple[Size, LargestSize]]", card: str, capacity_bytes: int
 ) -> dict[str, Any]:
     return {
         "schema": 1,

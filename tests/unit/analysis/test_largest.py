@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from vramscope.analysis.fit.largest import Largest, SizeTrial, search_largest
+from vramscope.analysis.fit.largest import LargestSize, SizeTrial, search_largest
 
 MIB = 1 << 20
 
 
-def _search(need: Callable[[int], int], room: int, start: int) -> Largest:
+def _search(need: Callable[[int], int], room: int, start: int) -> LargestSize:
     def trial(size: int) -> SizeTrial:
         return SizeTrial(size, need(size) <= room, min(need(size), room))
 
@@ -58,7 +58,7 @@ def test_sizes_of_which_nothing_is_known_are_neither_called_fitting_nor_too_larg
 
 
 def test_a_need_that_does_not_grow_is_reported_as_a_contradiction():
-    found = Largest((SizeTrial(8, False, 5), SizeTrial(16, True, 3), SizeTrial(4, True, 2)))
+    found = LargestSize((SizeTrial(8, False, 5), SizeTrial(16, True, 3), SizeTrial(4, True, 2)))
 
     assert [each.size for each in found.contradictions] == [16]
     assert found.fitting == 4

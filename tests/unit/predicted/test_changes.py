@@ -13,7 +13,7 @@ if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_pytho
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from vramscope.capture.predicted.changes import Change, blocks_of  # noqa: E402
+from vramscope.capture.predicted.changes import DryChange, blocks_of  # noqa: E402
 from vramscope.dry_run import Prediction, answer, dry_run  # noqa: E402
 
 
@@ -63,7 +63,7 @@ def train(
         optimizer.zero_grad()
 
 
-def run(program, change: Change | None = None) -> Prediction:
+def run(program, change: DryChange | None = None) -> Prediction:
     dry = dry_run("H100", None, 3, None, change)
     dry.do(program)
     return answer(dry)
@@ -83,13 +83,13 @@ MANY, FEW = partial(train, batch=4096), train
 @pytest.mark.parametrize(
     ("change", "program", "written"),
     [
-        (Change(is_autocast=True), MANY, partial(MANY, amp=True)),
-        (Change(checkpointed=-1), MANY, partial(MANY, n_checkpointed=4)),
-        (Change(checkpointed=2), MANY, partial(MANY, n_checkpointed=2)),
-        (Change(is_autocast=True, checkpointed=-1), MANY, partial(MANY, amp=True, n_checkpointed=4)),
-        (Change(optimizer="fused"), FEW, partial(FEW, make=FUSED)),
-        (Change(optimizer="loop"), FEW, partial(FEW, make=partial(torch.optim.AdamW, foreach=False))),
-        (Change(optimizer="momentum"), FEW, partial(FEW, make=SGD)),
+        (DryChange(is_autocast=True), MANY, partial(MANY, amp=True)),
+        (DryChange(checkpointed=-1), MANY, partial(MANY, n_checkpointed=4)),
+        (DryChange(checkpointed=2), MANY, partial(MANY, n_checkpointed=2)),
+        (DryChange(is_autocast=True, checkpointed=-1), MANY, partial(MANY, amp=True, n_checkpointed=4)),
+        (DryChange(optimizer="fused"), FEW, partial(FEW, make=FUSED)),
+        (DryChange(optimizer="loop"), FEW, partial(FEW, make=partial(torch.optim.AdamW, foreach=False))),
+        (DryChange(optimizer="momentum"), FEW, partial(FEW, make=SGD)),
     ],
 )
 def test_a_change_from_outside_needs_what_the_author_of_the_same_change_would_need(change, program, written):
@@ -102,7 +102,7 @@ def test_a_change_from_outside_needs_what_the_author_of_the_same_change_would_ne
 
 @pytest.mark.parametrize("batch", [128, 2048])
 def test_accumulation_from_outside_steps_after_every_second_call(batch: int):
-    changed = run(partial(train, batch=batch, n_loops=6), Change(accumulated=2))
+    changed = run(partial(train, batch=batch, n_loops=6), DryChange(accumulated=2))
 
     assert not changed.unchanged
     assert peaks(changed) == peaks(run(partial(train, batch=batch, parts=2)))
@@ -110,7 +110,7 @@ def test_accumulation_from_outside_steps_after_every_second_call(batch: int):
 
 
 def test_a_program_that_ends_before_its_second_accumulated_step_gives_no_figure():
-    assert "ends too early" in run(train, Change(accumulated=2)).unchanged
+    assert "ends too early" in run(train, DryChange(accumulated=2)).unchanged
 
 
 def test_a_scheduler_accepts_an_optimizer_that_accumulates():
@@ -124,7 +124,7 @@ def test_a_scheduler_accepts_an_optimizer_that_accumulates():
             scheduler.step()
             optimizer.zero_grad()
 
-    found = run(program, Change(accumulated=2))
+    found = run(program, DryChange(accumulated=2))
 
     assert found.peak_allocated_bytes > 0
     assert len(found.recording.steps) >= 3
@@ -133,8 +133,8 @@ def test_a_scheduler_accepts_an_optimizer_that_accumulates():
 @pytest.mark.parametrize(
     ("change", "program", "why"),
     [
-        (Change(is_autocast=True), partial(train, amp=True), "autocast already"),
-        (Change(optimizer="fused"), partial(train, make=SGD), "no Adam"),
+        (DryChange(is_autocast=True), partial(train, amp=True), "autocast already"),
+        (DryChange(optimizer="fused"), partial(train, make=SGD), "no Adam"),
     ],
 )
 def test_a_change_without_effect_is_reported(change, program, why):
@@ -146,13 +146,13 @@ def test_a_model_without_repeated_blocks_has_nothing_to_checkpoint():
         model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).cuda()
         model(torch.zeros(2, 8, device="cuda")).sum().backward()
 
-    assert "no model has repeated blocks" in run(program, Change(checkpointed=-1)).unchanged
+    assert "no model has repeated blocks" in run(program, DryChange(checkpointed=-1)).unchanged
 
 
 def test_torch_is_as_before_after_a_change():
     before = torch.optim.AdamW.__init__, torch.optim.Optimizer.zero_grad, torch.autograd.backward
 
-    change = Change(is_autocast=True, checkpointed=-1, optimizer="momentum", accumulated=2)
+    change = DryChange(is_autocast=True, checkpointed=-1, optimizer="momentum", accumulated=2)
     found = run(partial(train, n_loops=6), change)
 
     assert not found.unchanged

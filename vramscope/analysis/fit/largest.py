@@ -14,7 +14,7 @@ _MOST_SIZE = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class SizeTrial:
-    """One dry run."""
+    """One dry run with one size."""
 
     size: int
     fits: bool | None
@@ -25,7 +25,7 @@ class SizeTrial:
 
 
 @dataclass(frozen=True, slots=True)
-class Largest:
+class LargestSize:
     """The result of a search, complete or not."""
 
     trials: tuple[SizeTrial, ...]
@@ -63,8 +63,8 @@ class Largest:
 
 
 def search_largest(
-    start: int, room_bytes: int, trial: Callable[[int], SizeTrial], note: Callable[[Largest], None]
-) -> Largest:
+    start: int, room_bytes: int, trial: Callable[[int], SizeTrial], note: Callable[[LargestSize], None]
+) -> LargestSize:
     """Return the largest size that fits, by as few dry runs as possible.
 
     Parameters
@@ -80,14 +80,14 @@ def search_largest(
 
     Returns
     -------
-    Largest
+    LargestSize
         With ``is_exact`` if the limit was found.
     """
-    found = Largest(())
+    found = LargestSize(())
     size: int | None = start
     while size is not None and len(found.trials) < _MOST_TRIALS:
         outcome = trial(size)
-        found = Largest((*found.trials, outcome), outcome.problem)
+        found = LargestSize((*found.trials, outcome), outcome.problem)
         note(found)
         if outcome.problem:
             break
@@ -95,7 +95,7 @@ def search_largest(
     return found
 
 
-def next_size(found: Largest, room_bytes: int) -> int | None:
+def next_size(found: LargestSize, room_bytes: int) -> int | None:
     """Return the size to try next; None if the answer is known, or cannot be found."""
     low, high = found.fitting or 0, _upper(found)
     if high is None:
@@ -109,19 +109,19 @@ def next_size(found: Largest, room_bytes: int) -> int | None:
     return crossing
 
 
-def _upper(found: Largest) -> int | None:
+def _upper(found: LargestSize) -> int | None:
     """Return the smallest size above ``fitting`` that is not known to fit."""
     low = found.fitting or 0
     return min((each.size for each in found.trials if not each.fits and each.size > low), default=None)
 
 
-def _is_slow(found: Largest) -> bool:
+def _is_slow(found: LargestSize) -> bool:
     """Return whether the line through the figures has had its chance: every third trial halves."""
     n_after = sum(1 for each in found.trials if not each.fits)
     return n_after > 1 and n_after % 3 == 0
 
 
-def _crossing(found: Largest, room_bytes: int) -> int | None:
+def _crossing(found: LargestSize, room_bytes: int) -> int | None:
     """Return the largest size below the room, on a line through the two largest sizes that fit."""
     fitting = sorted({each.size: each.peak_reserved_bytes for each in found.trials if each.fits}.items())
     if len(fitting) < 2:

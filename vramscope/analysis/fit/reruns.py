@@ -39,7 +39,7 @@ class DryPeak:
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """One what-if."""
+    """One what-if that was run dry, or could not be."""
 
     name: str
     how: str

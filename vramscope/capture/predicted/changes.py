@@ -27,7 +27,7 @@ _REPLACED = (torch.optim.Adam, torch.optim.AdamW)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class DryChange:
     """Everything that is done to one run."""
 
     is_autocast: bool = False
@@ -55,7 +55,7 @@ class Changed:
         self.n_steps = 0
         """Steps of optimizers that accumulate."""
 
-    def problem(self, change: Change) -> str:
+    def problem(self, change: DryChange) -> str:
         """Return why the change has no effect on this program; '' if it has one."""
         if change.is_autocast and self.has_own_autocast:
             return "the program uses autocast already"
@@ -71,7 +71,7 @@ class Changed:
 
 
 @contextmanager
-def changed(change: Change) -> Iterator[Changed]:
+def changed(change: DryChange) -> Iterator[Changed]:
     """Apply *change* to everything that runs inside; torch is as before afterwards."""
     result, patches = Changed(), Patches()
     with ExitStack() as leave:
@@ -83,14 +83,14 @@ def changed(change: Change) -> Iterator[Changed]:
         if change.checkpointed is not None:
             leave.callback(_Checkpoints(change.checkpointed, result).begin())
         if change.is_autocast:
-            leave.callback(_Autocast(result, patches).begin())
+            leave.callback(_AutocastHooks(result, patches).begin())
         yield result
 
 
 # -------------------------------------------------------------------------------------------- autocast
 
 
-class _Autocast:
+class _AutocastHooks:
     """Enters autocast at the outermost forward, and leaves it where backward begins."""
 
     def __init__(self, result: Changed, patches: Patches) -> None:
