@@ -22,7 +22,7 @@ from vramscope.capture.predicted import known
 from vramscope.capture.predicted.doubts import Certainty, Doubts
 from vramscope.capture.predicted.in_place import IN_PLACE
 from vramscope.capture.predicted.operators import Extra, Met, extra_of
-from vramscope.capture.predicted.shapes import Shapes
+from vramscope.capture.predicted.shapes import ShapeMemo
 from vramscope.capture.predicted.shim import ranks
 from vramscope.capture.predicted.shim.own_device import NAME
 from vramscope.capture.predicted.unknown import assume
@@ -85,7 +85,7 @@ class DryMode(TorchDispatchMode):
         self.fake.fake_tensor_converter.set_tensor_memo = lambda *_: None
         # Its own is slower than working the shapes out once and remembering them here.
         self.fake.cache_enabled = False
-        self._shapes = Shapes(self._run_fake)
+        self._shapes = ShapeMemo(self._run_fake)
         self.has_tainted = False
         """Some tensor of the host has values that come from the device."""
         self.is_inside = False

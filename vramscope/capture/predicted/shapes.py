@@ -20,7 +20,7 @@ _EMPTY = torch.ops.aten.empty_strided.default
 _SET = torch.ops.aten.set_.source_Storage_storage_offset
 
 
-class Shapes:
+class ShapeMemo:
     """The results of one run, by operator and what it was given."""
 
     def __init__(self, run: Callable[[Any, Any, Any], Any]) -> None:

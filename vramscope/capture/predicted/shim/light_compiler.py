@@ -19,7 +19,7 @@ from vramscope.capture.predicted.shim.patches import Patches
 _NAME = "torch._dynamo"
 
 
-class _Settings(ModuleType):
+class _LightConfig(ModuleType):
     """The settings that fake tensors and checkpointing ask for; any other is the real compiler's."""
 
     fake_tensor_cache_enabled = True
@@ -42,7 +42,7 @@ class _Light(ModuleType):
     def __init__(self) -> None:
         super().__init__(_NAME)
         vars(self).update(
-            config=_Settings(f"{_NAME}.config"),
+            config=_LightConfig(f"{_NAME}.config"),
             disable=self._disable,
             graph_break=lambda *_, **__: None,
             _left_alone=[],
