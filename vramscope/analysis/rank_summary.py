@@ -335,7 +335,7 @@ def course_steps(course: Course, steps: Steps, phases: Phases, settled: Any) -> 
     here = course.stretches.between(np.minimum(later.start_event, course.n_events), end, course.n_events)
     per_step = IntervalPeaks.of(
         step=np.arange(len(steps)),
-        **{name: np.concatenate([getattr(settled, name), here[name]]) for name in QUANTITIES},
+        **{f"{name}_bytes": np.concatenate([getattr(settled, name), here[name]]) for name in QUANTITIES},
     )
     first = int(course.stretches.event[0]) if len(course.stretches) else 0
     known = phases.rows((phases.start_event >= first) & (phases.start_event <= course.n_events))

@@ -77,7 +77,7 @@ def interrupted_everywhere(python, folder, device, what, step):
     said = json.loads(done.stdout)
     assert said["wrong"] == {}
     (recording,) = load(folder).recordings
-    assert int(recording.timeline().requested[-1]) == said["in_use"]
+    assert int(recording.timeline().requested_bytes[-1]) == said["in_use"]
     assert not {note.code for note in recording.notes} & (INEXACT | {"shared_history", "history_stopped"})
 
 
@@ -109,7 +109,7 @@ def test_a_result_that_only_the_traceback_of_an_interrupt_holds_is_recorded(tmp_
 
     assert raised.tb is not None
     (recording,) = load(tmp_path / "run").recordings
-    requested = recording.timeline().requested
+    requested = recording.timeline().requested_bytes
     assert int(requested[-1]) - int(requested[0]) == 4000
 
 

@@ -64,7 +64,7 @@ def test_the_server_answers_for_a_place_on_the_axis(app: Any, view: Any) -> None
     (length,) = struct.unpack_from("<I", body)
     said = json.loads(body[4 : 4 + length])
 
-    assert said["said"]["sums"].startswith("1 segment, 512 MiB; ")
+    assert said["fields"]["sums"].startswith("1 segment, 512 MiB; ")
     hole = {"run": view.run_id, "at": 6, "id": FIRST_FREE - 10**6}
     assert client.get("/api/block", query_string=hole, base_url="http://127.0.0.1").status_code == 404
 

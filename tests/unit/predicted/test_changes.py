@@ -64,7 +64,7 @@ def train(
 
 
 def run(program, change: DryChange | None = None) -> Prediction:
-    dry = dry_run("H100", None, 3, None, change)
+    dry = dry_run("H100", None, 3, None, change=change)
     dry.do(program)
     return answer(dry)
 

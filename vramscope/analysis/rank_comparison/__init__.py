@@ -162,8 +162,8 @@ def _groups(table: MemberTable, of: np.ndarray) -> tuple[RankGroup, ...]:
     first: np.ndarray | None = None
     for number in order:
         rows = np.flatnonzero(of == number)
-        allocated, reserved = table.allocated[rows], table.reserved[rows]
-        middle = np.median(table.lines[rows], axis=0)
+        allocated, reserved = table.allocated_bytes[rows], table.reserved_bytes[rows]
+        middle = np.median(table.line_bytes[rows], axis=0)
         typical = rows[int(np.abs(allocated - np.median(allocated)).argmin())]
         group = RankGroup(
             rows=tuple(table.members[row].key for row in rows.tolist()),

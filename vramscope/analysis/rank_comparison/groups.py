@@ -30,7 +30,7 @@ def groups_of(table: MemberTable) -> NDArray[Any]:
     n_groups = 0
     for stage in sorted(set(stages)):
         rows = np.flatnonzero(np.array(stages) == stage)
-        here = _alike(table.lines[rows], table.allocated[rows])
+        here = _alike(table.line_bytes[rows], table.allocated_bytes[rows])
         found[rows] = here + n_groups
         n_groups += int(here.max(initial=-1)) + 1
     return found

@@ -52,13 +52,13 @@ class MemberTable:
     members: tuple[Member, ...]
     examples: tuple[LineBytes | None, ...]
     """The line of each column; None for the last, which has the rest."""
-    lines: NDArray[Any]
+    line_bytes: NDArray[Any]
     """Bytes at the own peak, by member and line."""
-    retained: NDArray[Any]
+    retained_bytes: NDArray[Any]
     """The part of these bytes that was allocated in earlier steps."""
-    allocated: NDArray[Any]
+    allocated_bytes: NDArray[Any]
     """The peak of allocated bytes of each member."""
-    reserved: NDArray[Any]
+    reserved_bytes: NDArray[Any]
     """The peak of reserved bytes of each member."""
 
 
@@ -106,7 +106,7 @@ def bytes_by_line(table: MemberTable, lines: Sequence[LineBytes]) -> NDArray[Any
     column = {
         line_key(example): number for number, example in enumerate(table.examples) if example is not None
     }
-    found = np.zeros(table.lines.shape[1])
+    found = np.zeros(table.line_bytes.shape[1])
     for line in lines:
         found[column.get(line_key(line), -1)] += line.n_bytes
     return found

@@ -73,11 +73,11 @@ def odd_ones(table: MemberTable, of: NDArray[Any], gone: set[int]) -> tuple[Odd,
 
 def _in_group(table: MemberTable, rows: NDArray[Any], gone: set[int]) -> list[Odd]:
     members = [table.members[row] for row in rows.tolist()]
-    allocated, reserved = table.allocated[rows], table.reserved[rows]
+    allocated, reserved = table.allocated_bytes[rows], table.reserved_bytes[rows]
     growth = np.array([_growth(member.summary.steps) for member in members])
     others = np.array([member.summary.samples.get("others_used_bytes", 0) for member in members], "f8")
-    middle = np.median(table.lines[rows], axis=0)
-    middle_retained = np.median(table.retained[rows], axis=0)
+    middle = np.median(table.line_bytes[rows], axis=0)
+    middle_retained = np.median(table.retained_bytes[rows], axis=0)
     scale = float(np.median(allocated))
     grows, differs = _exceeds(growth, scale), _exceeds(np.abs(allocated - scale), scale, usual=0.0)
     slack = reserved - allocated
@@ -86,7 +86,7 @@ def _in_group(table: MemberTable, rows: NDArray[Any], gone: set[int]) -> list[Od
     for at, member in enumerate(members):
         row = int(rows[at])
         more = allocated[at] - scale
-        retained = _largest(table, table.retained[row] - middle_retained)
+        retained = _largest(table, table.retained_bytes[row] - middle_retained)
         if grows[at] and retained is not None and retained[1] >= _LEAST_BYTES:
             usual = float(np.median(growth))
             n_steps = _n_steps(member.summary.steps)
@@ -95,7 +95,7 @@ def _in_group(table: MemberTable, rows: NDArray[Any], gone: set[int]) -> list[Od
             )
         elif differs[at] and (more > 0 or member.rank not in gone):
             sign = 1 if more > 0 else -1
-            line = _largest(table, sign * (table.lines[row] - middle))
+            line = _largest(table, sign * (table.line_bytes[row] - middle))
             found.append(_odd(member, "more" if more > 0 else "less", more, scale, line))
         elif has_slack[at]:
             usual = float(np.median(reserved))
@@ -177,8 +177,8 @@ def failed_first(
     excess, line = 0, None
     if len(others) and member.summary.failure is not None:
         here = bytes_by_line(table, member.summary.failure.lines)
-        found = _largest(table, here - np.median(table.lines[others], axis=0))
-        least = max(_LEAST_FRACTION * float(np.median(table.allocated[others])), _LEAST_BYTES)
+        found = _largest(table, here - np.median(table.line_bytes[others], axis=0))
+        least = max(_LEAST_FRACTION * float(np.median(table.allocated_bytes[others])), _LEAST_BYTES)
         if found is not None and found[1] > least:
             line, excess = found
     return member, time_ns, len({table.members[row].rank for _, row in failures}), excess, line

@@ -11,7 +11,7 @@ import torch
 from vramscope.capture.predicted.doubts import Certainty, Doubts
 from vramscope.capture.predicted.shim.own_device import NAME
 from vramscope.capture.predicted.shim.patches import Patches
-from vramscope.errors import UsageError
+from vramscope.errors import CaptureError
 
 _RANKS_OF_A_NODE = 8
 _NCCL = "NCCL keeps buffers beside torch's allocator, and streams are taken as one: within 6 % and 1 GiB"
@@ -73,7 +73,7 @@ class Ranks:
         ) -> None:
             count = self._count or (world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "0")))
             if not count:
-                raise UsageError("the program starts a process group: give the number of ranks, --ranks N")
+                raise CaptureError("the program starts a process group: give the number of ranks, --ranks N")
             from torch.testing._internal.distributed.fake_pg import FakeStore
 
             self.has_begun = True
