@@ -1,7 +1,6 @@
 """``record()`` writes what happened and changes nothing: not the losses, not the exceptions, not torch."""
 
 import gc
-import os
 import signal
 import subprocess
 import sys
@@ -432,20 +431,33 @@ def test_data_loader_workers_are_not_recorded(tmp_path):
 
 
 def test_a_fork_in_the_middle_writes_nothing(tmp_path):
-    with record(tmp_path / "run"):
-        train(1)
-        child = os.fork()
-        if not child:
-            try:
-                train(1)
-                os._exit(_get_current_dispatch_mode() is None)
-            finally:
-                os._exit(9)
-        _, status = os.waitpid(child, 0)
-        train(1)
+    # A process of its own: torch trains in no fork of a process whose autograd has had a device's thread.
+    done = run_script(f"""
+        import os, torch, vramscope
+        from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+        def train():
+            model = torch.nn.Linear(4, 2)
+            optimizer = torch.optim.SGD(model.parameters())
+            model(torch.ones(3, 4)).sum().backward()
+            optimizer.step()
+
+        with vramscope.record({str(tmp_path / "run")!r}):
+            train()
+            child = os.fork()
+            if not child:
+                try:
+                    train()
+                    os._exit(_get_current_dispatch_mode() is None)
+                finally:
+                    os._exit(9)
+            _, status = os.waitpid(child, 0)
+            train()
+        raise SystemExit(os.waitstatus_to_exitcode(status))
+    """)
 
     phases = only(tmp_path / "run").phases
-    assert os.waitstatus_to_exitcode(status) == 0
+    assert done.returncode == 0, done.stderr
     assert (phases.phase == Phase.OPTIMIZER).sum() == 2
 
 
