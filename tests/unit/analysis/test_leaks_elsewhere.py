@@ -73,7 +73,7 @@ def test_segments_that_stay_while_their_blocks_go_are_the_cache_s_growth(recordi
 
 @pytest.mark.parametrize(("fits", "expected"), [(True, []), (False, ["cache_growth"])])
 def test_the_cache_of_blocks_that_grow_is_fragmented_only_beyond_their_peaks(recording, fits, expected):
-    """By the last of 20 steps 39 MiB are needed; segments that fit no later block add up to 590 MiB."""
+    """The last of 20 steps needs 39 MiB; segments that fit no later block add up to 590 MiB."""
     made = with_growing_blocks(recording, 20, fits=fits)
 
     assert kinds(made) == expected

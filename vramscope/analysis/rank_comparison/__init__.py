@@ -33,7 +33,7 @@ class RankGroup:
     line: LineBytes | None = None
     """The line in which this group differs most from the first group; None for the first."""
     line_bytes: int = 0
-    """By how many bytes it differs there; negative where this group holds less."""
+    """The difference of its bytes there; negative where this group holds less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class FirstFailure:
     n_ranks: int
     """The number of ranks in which an allocation failed."""
     excess_bytes: int
-    """By how many bytes it held more at ``line`` than its group does at the peak; 0 where it held no more."""
+    """The bytes that it held at ``line`` beyond what its group does at the peak; 0 where it held no more."""
     line: LineBytes | None
 
 

@@ -19,7 +19,7 @@ class Clocks:
 
     reference: str = ""
     offset_ns: Mapping[str, int] = field(default_factory=dict)
-    """By how much each host's clock is ahead, in nanoseconds."""
+    """The lead of each host's clock, in nanoseconds."""
     error_ns: Mapping[str, int] = field(default_factory=dict)
     """The error of each offset: 95 % of the steps agree with it to within this."""
     n_steps: int = 0

@@ -37,4 +37,4 @@ IN_PLACE = {
     _aten.mul.Tensor: InPlace(_aten.mul_.Tensor, frozenset({"BinaryCrossEntropyWithLogitsBackward0"})),
     _aten.sub.Tensor: InPlace(_aten.sub_.Tensor, frozenset({"BinaryCrossEntropyWithLogitsBackward0"})),
 }
-"""By the operator that is seen."""
+"""The rewrites, under the operator that is seen."""

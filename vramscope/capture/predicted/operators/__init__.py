@@ -86,7 +86,7 @@ class Row(NamedTuple):
     source: str
     effect: Callable[[Call], Extra] | None = None
     order: tuple[int, ...] = ()
-    """As ``Extra.order``, where it is the same in every call."""
+    """The value of ``Extra.order``, where it is the same in every call."""
 
 
 @cache

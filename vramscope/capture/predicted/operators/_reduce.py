@@ -29,9 +29,9 @@ class Kernel(NamedTuple):
     """What a kernel was compiled with."""
 
     element_bytes: int
-    """Of the input as the kernel reads it."""
+    """Bytes per element of the input as the kernel reads it."""
     sum_bytes: int
-    """Of what it accumulates in."""
+    """Bytes per element of what the kernel accumulates in."""
     values: int = 4
     """``vt0``: values a thread has under way."""
     vector: int = 4
