@@ -18,7 +18,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 _SPARE_S = 240
 _alive: list[object] = []
@@ -107,9 +109,17 @@ def _try(options: argparse.Namespace) -> int:
         recorder.__exit__(None, None, None)
     for error in errors:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    is_equal = _compare(options, truth, sum(counts))
+    return int(bool(errors) or not is_equal or not any(counts))
+
+
+def _compare(options: argparse.Namespace, truth: list[int], n_steps: int) -> bool:
+    """Print the bytes recorded at the end beside those counted; returns whether they are equal."""
     found = _found(options.child / "run") if options.mode == "events" else truth
-    print(json.dumps({"steps": sum(counts), "truth": truth, "recorded": found}))
-    return int(bool(errors) or found[: len(truth)] != truth or not any(counts))
+    is_equal = found[: len(truth)] == truth
+    living = {} if is_equal else _living(options.child / "run")
+    print(json.dumps({"steps": n_steps, "truth": truth, "recorded": found} | living))
+    return is_equal
 
 
 def _train(number: int, place: str, ends_s: float, counts: list[int]) -> None:
@@ -166,6 +176,21 @@ def _found(path: Path) -> list[int]:
     (recording,) = vramscope.load(path).recordings
     line = recording.timeline()
     return [int(getattr(line, f"{name}_bytes")[-1]) for name in ("requested", "allocated", "reserved")]
+
+
+def _living(path: Path) -> dict[str, Any]:
+    """Return the blocks that live at the end by size and line, and what the recording notes."""
+    import vramscope
+
+    (recording,) = vramscope.load(path).recordings
+    lives = recording.lifetimes()
+    lives = lives.rows(lives.free_event == -1)
+    counted: Counter[str] = Counter()
+    for size, stack in zip(lives.size.tolist(), lives.stack_id.tolist(), strict=True):
+        frames = recording.stacks.frames(stack)
+        mine = [f"{frame.function}:{frame.line}" for frame in frames if frame.file == __file__]
+        counted[f"{size} B, {frames[0].function if frames else '?'} < {mine[0] if mine else '?'}"] += 1
+    return {"notes": [note.text for note in recording.notes], "living": dict(counted.most_common(40))}
 
 
 if __name__ == "__main__":

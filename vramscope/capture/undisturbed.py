@@ -13,7 +13,7 @@ from types import CodeType, TracebackType
 from typing import Any
 
 
-def undisturbed(do: Callable[[], None], wait_s: float = -1) -> bool:
+def undisturbed(do: Callable[[], object], wait_s: float = -1) -> bool:
     """Run *do* where no signal handler interrupts it, and wait for its end.
 
     Called on the main thread, *do* runs on a new thread (about 50 µs); on other threads it runs directly. An
@@ -48,8 +48,8 @@ class _Task:
 
     __slots__ = ("_claim", "_do", "_end", "_error", "_is_over")
 
-    def __init__(self, do: Callable[[], None]) -> None:
-        self._do: Callable[[], None] | None = do
+    def __init__(self, do: Callable[[], object]) -> None:
+        self._do: Callable[[], object] | None = do
         self._error: BaseException | None = None
         self._claim = allocate_lock()
         """The thread that does the work acquires this lock and never releases it."""

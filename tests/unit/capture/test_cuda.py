@@ -275,6 +275,57 @@ def test_a_ring_far_too_small_leaves_a_gap_of_known_size_and_true_figures(run_on
     assert [ends(timeline, after), ends(timeline)] == expected
 
 
+RACE = """
+from vramscope.capture.cuda import history
+history.FEWEST_EMPTIED = 100
+begin_alone, kept = history._beginnings, []
+
+def allocate():
+    # What the operator of another thread would do meanwhile, without the interpreter's lock.
+    if races:
+        kept.append(torch.empty(777, device="cuda"))
+
+def beginnings(n):
+    begin = begin_alone(n)
+    return [allocate, *begin] if before else [*begin, allocate]
+
+races = False
+with vramscope.record("run") as recorder:
+    history._beginnings, races = beginnings, True
+    for _ in range(3):
+        for _ in range(40):
+            step()
+        recorder._capture._read()
+    races = False
+    history._beginnings = begin_alone
+print(json.dumps(len(kept)))
+print(json.dumps(counters()))
+"""
+
+
+def test_an_allocation_right_after_the_ring_was_emptied_is_not_lost(run_on_cuda, tmp_path):
+    n_races, expected = run_on_cuda("before = False" + RACE)
+    (recording,) = load(tmp_path / "run").recordings
+
+    assert n_races >= 3
+    assert not [note for note in recording.notes if note.code in ("gap", "replay_differs")]
+    assert int((recording.trace.size == 777 * 4).sum()) == n_races
+    assert ends(recording.timeline()) == expected
+
+
+def test_an_allocation_just_before_the_ring_was_emptied_is_a_gap_of_one_event(run_on_cuda, tmp_path):
+    n_races, expected = run_on_cuda("before = True" + RACE)
+    (recording,) = load(tmp_path / "run").recordings
+    gaps = [note.value for note in recording.notes if note.code == "gap"]
+
+    assert n_races >= 2
+    assert gaps == [1] * len(gaps)
+    assert 1 <= len(gaps) <= n_races
+    # The state of the allocator shows the lost allocation.
+    assert int((recording.trace.size == 777 * 4).sum()) == n_races
+    assert ends(recording.timeline()) == expected
+
+
 def test_a_history_that_the_program_starts_and_stops_inside_costs_no_event(run_on_cuda, tmp_path):
     theirs, *expected = run_on_cuda(
         """

@@ -18,7 +18,7 @@ import torch
 from vramscope.capture import Failed, Options, Sink, Source, hooks
 from vramscope.capture.allocator_settings import allocator_conf
 from vramscope.capture.cuda import history, oom
-from vramscope.capture.cuda.device_log import DeviceLog, HookRecords
+from vramscope.capture.cuda.device_log import DeviceLog, HookRecords, NewEntries
 from vramscope.capture.cuda.devices import device_at, limit_of, ordinal
 from vramscope.capture.cuda.history import RawReading
 from vramscope.capture.cuda.instants import UNCOUNTED
@@ -55,6 +55,11 @@ _STATE_S = 5.0
 _MOST_TIME_SHARE = 0.05
 """Largest share of time spent on reading if each reading takes the whole ring again."""
 _LONGEST_WAIT_S = 10.0
+_MOST_LOST_SHARE = 0.02
+"""Largest share of emptied rings that may lose entries; above it the ring is not emptied any more.
+
+Under three times the load of a busy machine it was 0.006.
+"""
 
 
 class Cuda:
@@ -78,9 +83,11 @@ class Cuda:
         self._ring_guard: Clockwork | None = None
         self._interceptor: HistoryInterceptor | None = None
         self._is_shared = False
-        self._can_empty = True
-        self._is_emptied = True
-        """Whether the last reading left the ring empty, so that the next one costs only its new entries."""
+        self._n_emptied = self._n_lost_by_emptying = 0
+        self._is_emptied = False
+        """Whether the last reading emptied the ring."""
+        self._n_left = 0
+        """Number of entries that the last reading left in the ring: the next one reads them again."""
         self._n_entries = history.MAX_ENTRIES
         self._n_read = 0
         """The allocation count up to which the history has been read."""
@@ -160,7 +167,9 @@ class Cuda:
         """Write the rest of a block that was left, and stop the history."""
         try:
             # A loop with a block per step would write its state each time; conclude writes the last one.
-            self._read(with_state=monotonic() - self._stated_at > _STATE_S)
+            if not self._read(with_state=monotonic() - self._stated_at > _STATE_S):
+                text = "the last events of a block are missing: another thread was reading for more than 10 s"
+                self._note_once(Note(NoteCode.GAP, text))
         finally:
             if not self._is_shared:
                 history.stop()
@@ -304,7 +313,8 @@ class Cuda:
     def _at_boundary(self, n_allocations: int) -> None:
         # An allocation makes about three entries: one for itself and two for its free.
         n_new = 3 * (n_allocations - self._n_read)
-        many = min(_MANY_NEW, self._n_entries // 2) if self._is_emptied else self._n_entries // 2
+        is_short = self._n_left < _MANY_NEW
+        many = min(_MANY_NEW, self._n_entries // 2) if is_short else self._n_entries // 2
         if self._is_due(_BOUNDARY_S) or n_new > many:
             undisturbed(lambda: self._read(wait_s=0), _LONGEST_WAIT_S)
 
@@ -312,7 +322,7 @@ class Cuda:
         if self._sink is None:
             return False
         # If the ring cannot be emptied, a reading costs all of it, however little is new.
-        least = age_s if self._is_emptied else max(age_s, self._read_s / _MOST_TIME_SHARE)
+        least = max(age_s, self._read_s / _MOST_TIME_SHARE) if self._n_left else age_s
         return monotonic() - self._read_at > least and self._has_unread()
 
     def _has_unread(self) -> bool:
@@ -398,10 +408,10 @@ class Cuda:
                 break
         return raw
 
-    def _read(self, *, with_state: bool = False, wait_s: float = _LONGEST_WAIT_S) -> None:
-        """Read everything new and write it as tables."""
+    def _read(self, *, with_state: bool = False, wait_s: float = _LONGEST_WAIT_S) -> bool:
+        """Read everything new and write it as tables; returns whether no other thread prevented it."""
         if not self._lock.acquire(timeout=wait_s):
-            return
+            return False
         try:
             if self._sink is not None and not getattr(self._moment, "is_reading", False):
                 self._moment.is_reading = True
@@ -410,6 +420,7 @@ class Cuda:
         finally:
             self._moment.is_reading = False
             self._lock.release()
+        return True
 
     def _read_all(self, sink: Sink, *, with_state: bool) -> None:
         began = monotonic()
@@ -417,7 +428,7 @@ class Cuda:
             self._restart_history()
         # Before the entries: marks and labels that come later wait for the next reading.
         records_of = self._take_hook_records()
-        wants_empty = self._can_empty and not self._is_shared
+        wants_empty = not self._is_shared and self._can_empty() and self._is_worth_emptying()
         raw = history.take(list(self._logs), self._n_entries if wants_empty else 0)
         new_entries = {device: log.find(raw) for device, log in self._logs.items()}
         reading = self._reading(raw, {device: found.start for device, found in new_entries.items()})
@@ -425,9 +436,9 @@ class Cuda:
         for device, log in self._logs.items():
             if not log.is_idle(raw):
                 log.write(sink, reading, new_entries[device], records_of(device))
-            log.begin_ring(raw)
-            self._can_empty &= not log.needs_bridge
-        self._is_emptied = raw.after_restart is not None
+            if raw.is_emptied:
+                log.forget_ring()
+        self._count_emptyings(raw, new_entries)
         self.modules.cut()
         reading.forget_events()
         if with_state:
@@ -437,6 +448,23 @@ class Cuda:
         self._n_read = raw.counts(self._device)[1].alloc
         self._read_at = monotonic()
         self._read_s = self._read_at - began
+
+    def _count_emptyings(self, raw: RawReading, found: Mapping[int, NewEntries]) -> None:
+        """Note whether the last emptying lost entries, and what this reading leaves in the ring."""
+        n_read = max(map(len, raw.snapshot["device_traces"]), default=0)
+        if self._is_emptied and n_read < self._n_entries:
+            self._n_lost_by_emptying += any(not entries.is_whole for entries in found.values())
+        self._is_emptied = raw.is_emptied
+        self._n_emptied += raw.is_emptied
+        self._n_left = 0 if raw.is_emptied else n_read
+
+    def _is_worth_emptying(self) -> bool:
+        least = min(history.FEWEST_EMPTIED, self._n_entries // 2)
+        return self._n_left + self._n_new() >= least
+
+    def _can_empty(self) -> bool:
+        """Whether emptying the ring is safe enough: few attempts lost entries to threads of C++."""
+        return self._n_lost_by_emptying <= 1 + self._n_emptied * _MOST_LOST_SHARE
 
     def _write_states(self, sink: Sink, reading: Reading) -> None:
         for log in self._logs.values():

@@ -80,8 +80,6 @@ class DeviceLog:
         self._pools: list[tuple[int, int]] = [(0, 0)]
         self._time_ns = 0
         self._n_gaps = self._n_lost_more = 0
-        self.needs_bridge = False
-        """Whether entries were lost, and no events bridge the gap yet."""
 
     @property
     def is_begun(self) -> bool:
@@ -98,7 +96,10 @@ class DeviceLog:
         return sum(made) if made is not None else 0
 
     def forget_ring(self) -> None:
-        """Forget the last entries read: an empty ring replaced theirs, and nothing happened meanwhile."""
+        """Forget the last entries read: an empty ring replaced theirs.
+
+        The next reading must find as many entries as the statistics count from here on.
+        """
         self._tail = []
 
     def begin(self, sink: Sink, reading: Reading) -> None:
@@ -135,18 +136,6 @@ class DeviceLog:
         kept = self._tail if is_whole and ring else []
         self._tail = [*kept, *(_key(row) for row in ring[max(start or 0, len(ring) - TAIL) :])][-TAIL:]
         return NewEntries(start or 0, is_whole, n_lost, UNCOUNTED if is_reset else self._counts.alloc)
-
-    def begin_ring(self, raw: RawReading) -> None:
-        """Continue with the empty ring if it was emptied after this reading."""
-        if raw.after_restart is None:
-            return
-        now = counts_of(raw.after_restart[self.device])
-        made = now.since(self._counts) if self._counts is not None else None
-        self._tail = []
-        self._counts = now
-        if made is not None and any(made):
-            self.needs_bridge = True
-            self._note_gap(sum(made))
 
     # ----------------------------------------------------------------------------------- writing
 
@@ -187,11 +176,10 @@ class DeviceLog:
         If it is not, it is reconstructed by undoing the new events from the state after them.
         """
         entries, trace = new
-        if self._ledger is not None and entries.is_whole and not self.needs_bridge:
+        if self._ledger is not None and entries.is_whole:
             return
         settings = reading.settings(self.device)
         initial = reconstruct(trace, self._state(reading), settings, tuple(self._pools)).initial
-        self.needs_bridge = False
         if self._ledger is None:
             self._begin_with(sink, reading, initial)
             return

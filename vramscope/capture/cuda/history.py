@@ -9,10 +9,12 @@ import gc
 import inspect
 import operator
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -28,6 +30,14 @@ from vramscope.capture.gradients import backwards
 MAX_ENTRIES = 250_000
 """Size of the ring; an entry with Python stacks takes 450 bytes, so at most 107 MiB of host memory."""
 
+FEWEST_EMPTIED = 5_000
+"""A ring with fewer entries is not emptied: to read them again takes 5 ms.
+
+When the reading begins, a thread may be inside an operator, without the interpreter's lock. While a long ring
+is read, that thread ends its operator and waits for the interpreter, so nothing is allocated at the moment
+when the ring is emptied. Without this bound 2 of 335 emptyings lost entries.
+"""
+
 _call = operator.methodcaller("__call__")
 
 
@@ -41,8 +51,8 @@ class RawReading:
     """The statistics of each device before the snapshot."""
     after: Mapping[int, Any]
     """The statistics of each device after the snapshot; equal to *before* if nothing happened."""
-    after_restart: Mapping[int, Any] | None
-    """The statistics of each device after the ring was emptied; None if it was not."""
+    is_emptied: bool
+    """Whether the ring was emptied after the snapshot."""
 
     @property
     def is_consistent(self) -> bool:
@@ -103,9 +113,11 @@ def uncollected() -> Iterator[None]:
 def take(devices: Sequence[int], restart_with: int = 0) -> RawReading:
     """Read the whole history, and empty the ring if requested and nothing happened meanwhile.
 
-    Between the first and the last reading of the statistics no other Python thread runs: the calls are
-    chained in C, where the interpreter cannot switch threads. C++ threads may allocate, which the statistics
-    show.
+    From the first statistics to the emptying no other Python thread runs: the calls are chained in C, where
+    the interpreter cannot switch threads. C++ threads may allocate, which the statistics show; those of a
+    backward pass may even between the last statistics and the emptying, so the ring is not emptied while one
+    runs. An entry that is made in those microseconds nevertheless is lost: the next reading finds that the
+    ring has fewer entries than the statistics count.
 
     Parameters
     ----------
@@ -116,41 +128,36 @@ def take(devices: Sequence[int], restart_with: int = 0) -> RawReading:
     """
     ask = [partial(torch._C._cuda_memoryStats, device) for device in devices]
     lazy = _lazy_modules()
+    found: deque[Any] = deque()
+    # For the first snapshot with Python frames torch imports torch._inductor: 4 s and 800 modules in the
+    # middle of a step. If it was not imported before, it generated no code to show.
+    calls = [
+        _all_of([*ask, dict]),
+        partial(lazy.discard, "_inductor"),
+        _snapshot(),
+        partial(lazy.add, "_inductor"),
+        _all_of([*ask, backwards.copy]),
+    ]
+    is_same = map(operator.eq, map(found.__getitem__, [0]), map(found.__getitem__, [len(calls) - 1]))
+    choice = {True: _beginnings(restart_with) if restart_with else [], False: []}
+    begin = map(list, map(partial(map, _call), map(choice.__getitem__, is_same)))
     with uncollected():
         try:
-            # For the first snapshot with Python frames torch imports torch._inductor: 4 s and 800 modules in
-            # the middle of a step. If it was not imported before, it generated no code to show.
-            chain = [*ask, partial(lazy.discard, "_inductor"), _snapshot()]
-            found = list(map(_call, [*chain, partial(lazy.add, "_inductor"), *ask]))
+            found.extend(chain(map(_call, calls), begin))
         finally:
             lazy.add("_inductor")
-    n = len(ask)
-    before, snapshot, after = found[:n], found[n + 1], found[n + 3 :]
-    restarted = _restart(ask, after, restart_with) if restart_with and before == after else None
-    after_restart = None if restarted is None else dict(zip(devices, restarted, strict=True))
+    before, _, snapshot, _, after, begun = found
     return RawReading(
         snapshot,
-        dict(zip(devices, before, strict=True)),
-        dict(zip(devices, after, strict=True)),
-        after_restart,
+        dict(zip(devices, before, strict=False)),
+        dict(zip(devices, after, strict=False)),
+        bool(begun),
     )
 
 
-def _restart(ask: Sequence[Callable[[], Any]], expected: list[Any], max_entries: int) -> list[Any] | None:
-    """Empty the ring if the statistics still equal *expected*; returns those afterwards, else None.
-
-    Reading, comparing and emptying are one chain of C calls that takes some microseconds. Meanwhile a thread
-    that runs Python allocates nothing, as it waits for the interpreter; a thread in a backward pass may. So
-    the ring is emptied only while no backward pass runs.
-    """
-    statistics = map(_call, [partial(list, map(_call, [*ask, backwards.copy]))])
-    same = map(operator.methodcaller("__eq__", [*expected, {}]), statistics)
-    begins, nothing = _beginnings(max_entries), [bool]
-    todo = map({True: begins, False: nothing}.__getitem__, same)
-    done = list(map(list, map(partial(map, _call), todo)))
-    if done[0] == [False]:
-        return None
-    return [one() for one in ask]
+def _all_of(calls: Sequence[Callable[[], Any]]) -> Callable[[], list[Any]]:
+    """Return a C function, for one use, that makes all calls and lists their results."""
+    return partial(list, map(_call, calls))
 
 
 def _beginnings(max_entries: int) -> list[Callable[[], Any]]:
