@@ -157,8 +157,8 @@ def _groups(groups: Sequence[RankGroup]) -> Iterator[Block]:
         (
             _short(ranks_words(group.rows)),
             f"{len(group.rows):,}",
-            _median_and_most(group.allocated_median, group.allocated_max),
-            _median_and_most(group.reserved_median, group.reserved_max),
+            _median_and_most(group.allocated_median_bytes, group.allocated_max_bytes),
+            _median_and_most(group.reserved_median_bytes, group.reserved_max_bytes),
             _difference(group),
         )
         for group in groups[:GROUPS_SHOWN]
@@ -268,8 +268,8 @@ def _ended_as_json(ended: Ended) -> dict[str, Any]:
 def _group_as_json(group: RankGroup) -> dict[str, Any]:
     return {
         "ranks": sorted({rank for rank, _ in group.rows}),
-        "peak_allocated_bytes": {"median": group.allocated_median, "max": group.allocated_max},
-        "peak_reserved_bytes": {"median": group.reserved_median, "max": group.reserved_max},
+        "peak_allocated_bytes": {"median": group.allocated_median_bytes, "max": group.allocated_max_bytes},
+        "peak_reserved_bytes": {"median": group.reserved_median_bytes, "max": group.reserved_max_bytes},
         "typical_rank": group.typical[0],
         "line_bytes": group.line_bytes,
         **_line_as_json(group.line),

@@ -554,6 +554,7 @@ class Recorder:
         self._has_failed = True
         capture, writer = self._capture, self._writer
         if capture is not None:
+            # Whatever fails here is a consequence of the failure that is reported.
             with suppress(Exception):
                 capture.abandon()
         if writer is not None:

@@ -23,11 +23,11 @@ class RankGroup:
 
     rows: tuple[tuple[int, int], ...]
     """Rank and device of each member, ascending."""
-    allocated_median: int
+    allocated_median_bytes: int
     """The median of the members' peaks of allocated bytes."""
-    allocated_max: int
-    reserved_median: int
-    reserved_max: int
+    allocated_max_bytes: int
+    reserved_median_bytes: int
+    reserved_max_bytes: int
     typical: tuple[int, int]
     """Rank and device of the member whose peak is the median."""
     line: LineBytes | None = None
@@ -167,10 +167,10 @@ def _groups(table: MemberTable, of: np.ndarray) -> tuple[RankGroup, ...]:
         typical = rows[int(np.abs(allocated - np.median(allocated)).argmin())]
         group = RankGroup(
             rows=tuple(table.members[row].key for row in rows.tolist()),
-            allocated_median=int(np.median(allocated)),
-            allocated_max=int(allocated.max()),
-            reserved_median=int(np.median(reserved)),
-            reserved_max=int(reserved.max()),
+            allocated_median_bytes=int(np.median(allocated)),
+            allocated_max_bytes=int(allocated.max()),
+            reserved_median_bytes=int(np.median(reserved)),
+            reserved_max_bytes=int(reserved.max()),
             typical=table.members[int(typical)].key,
         )
         if first is None:
