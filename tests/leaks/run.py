@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 
 import vramscope
-from vramscope.capture import holders
 
 
 def load(script: Path):
@@ -46,8 +45,6 @@ def main() -> None:
     # and on a busy machine all of the time that a search has.
     gc.collect()
     gc.freeze()
-    # Nor does a search end because others have the processor: its CPU time is what limits it.
-    holders.perf_counter = time.thread_time
     for script in map(Path, sys.argv[4:]):
         record(script, out / f"{script.parent.name}-{script.stem}-{steps}", device, steps)
     time.sleep(0.3)  # autograd's thread lets go of Python objects

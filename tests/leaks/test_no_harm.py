@@ -205,15 +205,15 @@ def test_a_data_set_in_memory_does_not_hide_what_is_beside_it(monkeypatch):
     beside = [torch.zeros(797) for _ in range(20)]
     monkeypatch.setattr(holders, "thread_time", lambda: 0.0)
     monkeypatch.setattr(holders, "perf_counter", count().__next__)
-    found = search(1000.0, sys._getframe())
+    found = search(4000.0 / holders._MOST_CLOCK, sys._getframe())
 
     assert not found.is_complete
     assert len(data) == 300
     assert sum(way.storage.nbytes() == beside[0].nbytes for way in found.ways) == 20
 
 
-@pytest.mark.parametrize(("times", "is_complete"), [(3, True), (5, False)])
-def test_a_busy_machine_does_not_end_the_search_unless_it_takes_four_times_as_long(
+@pytest.mark.parametrize(("times", "is_complete"), [(15, True), (25, False)])
+def test_a_busy_machine_does_not_end_the_search_unless_it_takes_twenty_times_as_long(
     monkeypatch, times, is_complete
 ):
     """Other programs take the processor: the clock goes on, this thread's own time does not."""

@@ -1,6 +1,7 @@
 """What is called a leak, and what is not: by programs whose truth is known, and by their files."""
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -117,6 +118,18 @@ def test_a_leak_beside_a_growing_batch_is_still_a_leak(tmp_path):
 
     assert sorted(each.kind for each in found) == ["growing_batch", "leak"]
     assert next(each for each in found if each.kind == "leak").bytes_per_step == 256 * 128 * 4
+
+
+def test_the_terminal_has_every_note_of_the_recording(recorded_corpus, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(recorded_corpus["leaking/outputs_list"], run)
+    (events,) = run.glob("rank0/events-0.arrows")
+    events.write_bytes(events.read_bytes()[:-64])
+    (recording,) = vramscope.load(run).recordings
+    said = " ".join(command("leaks", run).stdout.split())
+
+    assert recording.notes
+    assert all(note.text in said for note in recording.notes)
 
 
 def test_without_steps_it_is_said_how_to_get_them(tmp_path):

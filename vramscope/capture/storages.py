@@ -122,16 +122,21 @@ class Storages:
             del torch.UntypedStorage.resize_
         self._resize = None
 
-    def adopt(self, *, everything: bool) -> None:
+    def adopt(self, *, everything: bool, frozen: Sequence[Any] = ()) -> None:
         """Take in the tensors that the garbage collector tracks; only the young ones unless *everything*.
 
         Objects are selected by their exact type, as any other question may run their code.
+
+        Parameters
+        ----------
+        frozen
+            Further objects: those that the program hid from the collector by ``gc.freeze()``.
         """
         wanted: dict[type, bool] = {}
         tensors = []
         # One list after the other: a list under construction would find itself in the next, and stay alive.
         for generation in (None,) if everything else (0, 1):
-            for thing in gc.get_objects(generation):
+            for thing in chain(gc.get_objects(generation), frozen if everything else ()):
                 kind = type(thing)
                 if kind not in wanted:
                     wanted[kind] = issubclass(kind, torch.Tensor) and not is_wrapper(kind)

@@ -74,11 +74,15 @@ def as_json_findings(found: "Iterable[tuple[Recording, list[Finding]]]") -> list
 def _page(run: "Run", located: "list[list[Finding]]", results: "list[Leaks]") -> "Iterator[Block]":
     from vramscope.commands._document import Heading, Text
 
+    for note in run.notes:
+        yield Text(note.text, "note")
     for recording, findings, result in zip(run.recordings, located, results, strict=True):
         rank, device = recording.process.rank, recording.device.index
         yield Heading(
             f"{run.name}, rank {rank}, device {device}: {result.n_iterations} steps compared", level=2
         )
+        for note in recording.notes:
+            yield Text(note.text, "note")
         for finding in findings:
             yield from _finding_blocks(finding)
         if recording.source == "counters":

@@ -2,7 +2,9 @@
 
 import gc
 import io
+import sys
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -58,6 +60,28 @@ def test_the_initial_state_holds_what_was_there_before(recorded):
     initial = recording.sink.initial
     assert int(initial.blocks.requested_size.sum()) == expected
     assert len(recording.sink.trace) == 0
+
+
+@pytest.mark.parametrize("held_by", ["a local variable", "a module", "an object younger than the freeze"])
+def test_tensors_that_the_program_froze_are_in_the_initial_state(held_by, recorded, monkeypatch):
+    held = [torch.zeros(797)]
+    gc.freeze()
+    try:
+        if held_by != "a local variable":
+            owner = types.ModuleType("owner") if held_by == "a module" else Owner()
+            owner.held, held = held, None
+            monkeypatch.setitem(sys.modules, "owner", owner)
+        with recorded() as recording:
+            pass
+
+        assert 797 * 4 in recording.sink.initial.blocks.requested_size.tolist()
+        assert gc.get_freeze_count()
+    finally:
+        gc.unfreeze()
+
+
+class Owner:
+    """An object of the program."""
 
 
 def test_the_state_at_the_end_is_the_traces(program, recorded):

@@ -1,8 +1,8 @@
 """Watches whether memory grows from step to step, and only then searches for what holds it.
 
-The check at each step costs a subtraction. A search ends after 0.5 s of the thread's own time or 2 s by the
-clock (four times that if the program requests it itself). The next search comes when three times as many
-steps have passed, and there are at most 6.
+The check at each step costs a subtraction. A search ends after 0.5 s of the thread's own CPU time, or 10 s
+by the clock on a machine that runs 20 other programs (four times that if the program requests it itself). The
+next search comes when three times as many steps have passed, and there are at most 6.
 """
 
 from collections import deque

@@ -1,7 +1,7 @@
 """The device of a dry run, as a source of events."""
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -98,7 +98,7 @@ class _OwnStorages:
             self._capture.resized(life, n_bytes, frame)
         return False
 
-    def adopt(self, *, everything: bool) -> None:
+    def adopt(self, *, everything: bool, frozen: Sequence[Any] = ()) -> None:
         """Nothing: a device that did not exist before holds no storage."""
 
     def enter_thread(self) -> None:

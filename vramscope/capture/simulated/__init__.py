@@ -26,6 +26,7 @@ from vramscope.allocator.simulation import (
 )
 from vramscope.capture import Failed, Options, Sink, Source, hooks
 from vramscope.capture.allocator_settings import allocator_conf
+from vramscope.capture.holders.frozen import frozen_objects
 from vramscope.capture.holders.growth_watch import Watch
 from vramscope.capture.hooks.modules import NONE, ModuleLog
 from vramscope.capture.labels import Labeler, tensors_in
@@ -119,7 +120,7 @@ class Simulated:
 
     def start(self, sink: Sink) -> None:
         """Begin recording; storages that exist already become the initial state."""
-        self._storages.adopt(everything=True)
+        self._storages.adopt(everything=True, frozen=frozen_objects())
         with self._at_work:
             self._work()
             self._is_initial = False
