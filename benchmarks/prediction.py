@@ -4,6 +4,9 @@
 
 Half of the programs were set aside by the hash of their names before anything was tuned on the others. Each
 run is a process of its own. The stand-in (``make standin``) has no cuDNN, so both sides run without.
+
+Some of the programs also run out of memory, on both sides, with capacities between the peaks of their phases
+(``--out-of-memory only`` runs nothing else, ``no`` leaves it out).
 """
 
 import argparse
@@ -42,41 +45,61 @@ def is_kept_aside(name: str) -> bool:
     return hashlib.sha256(name.encode()).digest()[0] % 2 == 1
 
 
+class Shortage(NamedTuple):
+    """One program with too little memory: where it runs out, predicted and genuine."""
+
+    program: str
+    variant: str
+    limit_bytes: int
+    phase: str
+    predicted: tuple[str, int]
+    """The operator and the line of the program."""
+    genuine: tuple[str, int]
+
+
 CHILD = """
 import json, os, sys, time
-began = time.perf_counter()
 sys.path.insert(0, {here!r})
 import torch
 torch.backends.cudnn.enabled = False
 torch.backends.cuda.enable_cudnn_sdp(False)
 import _prediction_programs as programs
 {first}
-for program, variant in {runs!r}:
+for run in {runs!r}:
     child = os.fork()
     if not child:
-        began = time.perf_counter()
+        began = time.process_time()
         try:
-            answer = {ask}
+            answer = {ask}(programs, *run)
         except Exception as error:
             answer = dict(error=f"{{type(error).__name__}}: {{error}}"[:300])
-        answer |= dict(program=program, variant=variant, seconds=time.perf_counter() - began)
+        answer |= dict(run=run, seconds=time.process_time() - began)
         print(json.dumps(answer), flush=True)
         time.sleep(0.2)
         os._exit(0)
     os.waitpid(child, 0)
 """
-GENUINE = (
-    "(programs.train(program, variant), "
-    "dict(allocated=torch.cuda.max_memory_allocated(), reserved=torch.cuda.max_memory_reserved()))[1]"
+GENUINE = "_prediction_genuine"
+DRY = "_prediction_dry"
+FIRST = {GENUINE: "import _prediction_genuine", DRY: "import _prediction_dry, vramscope.capture.predicted"}
+SHORT_OF_MEMORY = (
+    ("gptsgd", "fp32"),
+    ("llama", "amp"),
+    ("bert", "checkpoint"),
+    ("moe", "amp+checkpoint"),
+    ("vit", "fp32"),
+    ("mixer", "amp"),
+    ("dlrm", "fp32"),
+    ("translation", "accumulate"),
 )
-DRY = "_prediction_dry.answer(programs, program, variant)"
-FIRST = {GENUINE: "", DRY: "import _prediction_dry, vramscope.capture.predicted"}
+MOST_LIMITS = 3
 
 
-def ask(python: Path, text: str, runs: list[tuple[str, str]]) -> dict[tuple[str, str], dict[str, object]]:
-    """The answers of one side."""
-    source = CHILD.format(here=str(HERE), runs=runs, ask=text, first=FIRST[text])
-    environment = os.environ | {"PYTHONWARNINGS": "ignore"}
+def ask(home: str, question: str, runs: list[tuple[object, ...]]) -> dict[tuple[object, ...], dict]:
+    """Return the answers of one side, each by its run."""
+    python = STANDIN if home == GENUINE else Path(sys.executable)
+    source = CHILD.format(here=str(HERE), runs=runs, ask=f"{home}.{question}", first=FIRST[home])
+    environment = os.environ | {"PYTHONWARNINGS": "ignore", "PYTHONPATH": str(HERE.parent)}
     done = subprocess.run(
         [str(python), "-c", source],
         capture_output=True,
@@ -85,21 +108,29 @@ def ask(python: Path, text: str, runs: list[tuple[str, str]]) -> dict[tuple[str,
         timeout=LONGEST_S * max(len(runs), 1),
         env=environment,
     )
-    found = {}
-    for line in done.stdout.splitlines():
-        if line.startswith("{"):
-            answer = json.loads(line)
-            found[answer["program"], answer["variant"]] = answer
-    if not found:
+    answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    if not answers:
         raise SystemExit(done.stderr[-2000:])
-    return found
+    return {tuple(answer["run"]): answer for answer in answers}
 
 
-def measured(names: list[str], variants: list[str]) -> tuple[list[Result], list[str]]:
+def genuine_peaks(runs: list[tuple[str, str]], kept: Path | None) -> dict[tuple[object, ...], dict]:
+    """Return the peaks of genuine runs; those in the file *kept* are not measured again."""
+    known = {} if kept is None or not kept.exists() else json.loads(kept.read_text())
+    missing = [run for run in runs if " ".join(run) not in known]
+    if missing:
+        found = ask(GENUINE, "answer", [*missing])
+        known |= {" ".join(map(str, run)): answer for run, answer in found.items()}
+    if kept is not None:
+        kept.write_text(json.dumps(known))
+    return {run: known[" ".join(run)] for run in runs if " ".join(run) in known}
+
+
+def measured(names: list[str], variants: list[str], kept: Path | None) -> tuple[list[Result], list[str]]:
     """Results, and what failed."""
     runs = [(name, variant) for name in names for variant in variants]
-    genuine = ask(STANDIN, GENUINE, runs)
-    dry = ask(Path(sys.executable), DRY, runs)
+    genuine = genuine_peaks(runs, kept)
+    dry = ask(DRY, "answer", [*runs])
     results, failed = [], []
     for key in runs:
         one, other = dry.get(key, {"error": "no answer"}), genuine.get(key, {"error": "no answer"})
@@ -111,13 +142,55 @@ def measured(names: list[str], variants: list[str]) -> tuple[list[Result], list[
             Result(
                 *key,
                 str(one["certainty"]),
-                (int(one["allocated"]), int(one["reserved"])),  # type: ignore[call-overload]
-                (int(other["allocated"]), int(other["reserved"])),  # type: ignore[call-overload]
-                float(one["seconds"]),  # type: ignore[arg-type]
+                (one["allocated"], one["reserved"]),
+                (other["allocated"], other["reserved"]),
+                one["seconds"],
                 str(one.get("reason", "")),
             )
         )
     return results, failed
+
+
+def shortages() -> list[Shortage]:
+    """Return where memory runs out, for capacities halfway between the peaks of phases."""
+    between = ask(DRY, "limits", [*SHORT_OF_MEMORY])
+    runs: list[tuple[object, ...]] = []
+    for run, answer in between.items():
+        limits = answer["limits"]
+        chosen = range(0, len(limits), -(-len(limits) // MOST_LIMITS))
+        runs += [(*run, limits[place]) for place in chosen]
+    dry, genuine = ask(DRY, "out_of_memory", runs), ask(GENUINE, "out_of_memory", runs)
+    return [
+        Shortage(
+            *run,
+            dry[run].get("phase", ""),
+            (dry[run].get("operator", dry[run].get("error", "")), dry[run].get("line", 0)),
+            (genuine[run].get("operator", genuine[run].get("error", "")), genuine[run].get("line", 0)),
+        )
+        for run in runs
+    ]
+
+
+def shortage_page(found: list[Shortage]) -> str:
+    """Return the table of operators and lines as Markdown."""
+    same = sum(one.predicted == one.genuine for one in found)
+    lines = [
+        "## Where memory runs out",
+        "",
+        "The genuine operator is read from the C++ frames that torch's own snapshot has of the failure, the",
+        "genuine line from the traceback. Each capacity lies halfway between the peaks of two phases.",
+        "",
+        f"Operator and line are the same in {same} of {len(found)} cases.",
+        "",
+        "| program | variant | capacity MiB | phase | predicted | line | genuine | line |",
+        "| --- | --- | --: | --- | --- | --: | --- | --: |",
+    ]
+    lines += [
+        f"| {one.program} | {one.variant} | {one.limit_bytes >> 20} | {one.phase} | {one.predicted[0]} | "
+        f"{one.predicted[1]} | {one.genuine[0]} | {one.genuine[1]} |"
+        for one in found
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def quantiles(values: list[float]) -> str:
@@ -165,18 +238,20 @@ def main() -> None:
     parser.add_argument("--set", choices=("tuned", "kept-aside", "all"), default="all")
     parser.add_argument("--variants", default="fp32,amp,checkpoint,amp+checkpoint,accumulate")
     parser.add_argument("--programs", default="", help="only these, separated by commas")
+    parser.add_argument("--out-of-memory", choices=("yes", "no", "only"), default="yes")
+    parser.add_argument("--genuine", type=Path, help="a file that keeps genuine peaks between calls")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
     import _prediction_programs as programs
 
-    text = ""
+    text = "" if chosen.out_of_memory == "no" else shortage_page(shortages()) + "\n"
     for title, aside in (("Programs used while tuning", False), ("Programs kept aside", True)):
-        if chosen.set == ("tuned" if aside else "kept-aside"):
+        if chosen.out_of_memory == "only" or chosen.set == ("tuned" if aside else "kept-aside"):
             continue
         names = [name for name in programs.PROGRAMS if is_kept_aside(name) == aside]
         names = [name for name in names if not chosen.programs or name in chosen.programs.split(",")]
         if names:
-            text += page(title, *measured(names, chosen.variants.split(","))) + "\n"
+            text += page(title, *measured(names, chosen.variants.split(","), chosen.genuine)) + "\n"
     print(text)
     if chosen.out:
         chosen.out.write_text(text)

@@ -8,6 +8,10 @@ def _t(*shape, dtype=torch.float32):
     return torch.randn(*shape, device="cuda", dtype=dtype, requires_grad=dtype.is_floating_point)
 
 
+def _half(*shape):
+    return _t(*shape, dtype=torch.float16)
+
+
 def _i(high, *shape):
     return torch.randint(0, high, shape, device="cuda")
 
@@ -54,6 +58,10 @@ SAMPLES = {
     "root mean square": lambda: _back(F.rms_norm(_t(8, 256, 768), (768,), _t(768))),
     "groups": lambda: _back(F.group_norm(_t(4, 64, 16, 16), 8, _t(64), _t(64))),
     "softmax": lambda: _back(_t(64, 1000).softmax(-1).square()),
+    "softmax from float16 to float32": lambda: _back(_half(64, 1000).softmax(-1, dtype=torch.float32)),
+    "log of softmax from float16 to float32": lambda: _back(
+        _half(64, 1000).log_softmax(-1, dtype=torch.float32)
+    ),
     "log of a sum": lambda: _back(_t(64, 1000).logsumexp(-1)),
     "dropout": lambda: _back(F.dropout(_t(1000, 1000), 0.1)),
     "sorting": lambda: _back(_t(64, 1000).sort(-1)[0]),

@@ -79,4 +79,20 @@ def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float |
     return torch.ops.aten._fused_rms_norm(input, normalized_shape, weight, eps)[0]
 
 
-INSTEAD = {"rms_norm": rms_norm}
+def softmax(input: Any, dim: int, dtype: torch.dtype | None = None) -> Any:  # noqa: A002
+    """``aten::softmax.int``: from float16 to float32 in one kernel on CUDA, by a cast elsewhere."""
+    return _without_cast(torch.ops.aten._softmax, input, dim, dtype)
+
+
+def log_softmax(input: Any, dim: int, dtype: torch.dtype | None = None) -> Any:  # noqa: A002
+    """``aten::log_softmax.int``: as ``softmax``."""
+    return _without_cast(torch.ops.aten._log_softmax, input, dim, dtype)
+
+
+def _without_cast(kernel: Any, source: Any, dim: int, dtype: torch.dtype | None) -> Any:
+    if source.dtype == torch.float16 and dtype == torch.float32:
+        return kernel(source, dim, True)
+    return kernel(source if dtype is None else source.to(dtype), dim, False)
+
+
+INSTEAD = {"rms_norm": rms_norm, "softmax.int": softmax, "log_softmax.int": log_softmax}
