@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from .data import Pace
+    from .data import Data, Library, Pace
     from .server.security import Access
 
 __all__ = ["create_app", "serve"]
@@ -19,27 +19,42 @@ def create_app(root: Path | str, allowed: Access | None = None, pace: Pace | Non
     Parameters
     ----------
     root
-        A folder of runs, one run, or one file.
+        A folder of runs, one run, or one file; or the URL of one, such as ``s3://bucket/runs``.
     allowed
         Token and host names that are let in; a new token where None.
     pace
         How often files are checked; the defaults where None.
     """
-    from .data import Data
     from .server.app import build_app
     from .server.security import Access
 
-    return build_app(Data(Path(root), pace=pace), allowed or Access())
+    return build_app(_data(root, pace), allowed or Access())
+
+
+def _data(root: Path | str, pace: Pace | None = None) -> Data:
+    """Return the door to the runs at a path or a URL."""
+    from vramscope.remote import local_path
+
+    from .data import Data
+
+    place = local_path(root)
+    if place is not None:
+        return Data(place, pace=pace)
+    from .queries.remote_library import RemoteLibrary
+
+    library = RemoteLibrary(str(root))
+    return Data(library.root, cast("Library", library), pace)
 
 
 def _read_ahead(root: Path | str, allowed: Access) -> Any:
     """Return the app, and start to read the newest runs while the browser starts."""
-    from .data import Data
     from .server import prefetch
     from .server.app import build_app
 
-    data = Data(Path(root))
-    prefetch.begin(data)
+    data = _data(root)
+    # From a store, what nobody asked for is not copied.
+    if data.shown_root == str(data.root):
+        prefetch.begin(data)
     return build_app(data, allowed)
 
 

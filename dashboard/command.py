@@ -13,8 +13,12 @@ DEFAULT_PORT = 8050
 
 
 def _arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("path", nargs="?", type=Path, default=Path("traces"),
-                        help="a folder of runs, one run, or a snapshot file (default: traces)")  # fmt: skip
+    parser.add_argument(
+        "path",
+        nargs="?",
+        default="traces",
+        help="a folder of runs, one run, or a snapshot file; a path or a URL (default: traces)",
+    )
     parser.add_argument(
         "--port", type=int, default=None, help=f"default {DEFAULT_PORT}, or the next free one"
     )
@@ -29,7 +33,10 @@ def _arguments(parser: ArgumentParser) -> None:
 
 def _run(args: Namespace) -> int:
     requirements.check()
-    if not args.path.exists():
+    from vramscope.remote import local_path
+
+    place = local_path(args.path)
+    if place is not None and not place.exists():
         raise UsageError(
             f"{args.path}: this folder or file does not exist; record one with vramscope.record(), or try: "
             "vramscope demo"
@@ -38,7 +45,7 @@ def _run(args: Namespace) -> int:
 
     allowed = access(args.host, args.allow_host, use_token=not args.no_token)
     server = _bound(args, allowed)
-    url = _url(server.effective_port, allowed, _first_page(args.path))
+    url = _url(server.effective_port, allowed, _first_page(place) if place is not None else "")
     print(f"vramscope serves {args.path} at\n\n    {url}\n\nCtrl-C ends it.", flush=True)
     if args.open:
         import webbrowser

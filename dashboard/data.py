@@ -71,6 +71,15 @@ class Library(Protocol):
         """Open one of them."""
 
 
+class StoreLibrary(Library, Protocol):
+    """A source of runs whose files are elsewhere, and are copied when a run opens."""
+
+    url: str
+
+    def location(self, path: Path) -> str:
+        """Return the URL of a run by its local directory."""
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """One recording of one run, at one version."""
@@ -137,6 +146,8 @@ class Data:
         self.root = root
         self.pace = pace or Pace()
         self._library = library or cast("Library", loading)
+        self.shown_root = str(getattr(library, "url", root))
+        """The folder as the user named it."""
         self._lock = RLock()
         self._paths: dict[str, Path] = {}
         self._scanned_s = float("-inf")
@@ -172,6 +183,18 @@ class Data:
                 "or the link belongs to another folder."
             )
         return path
+
+    def location(self, name: str) -> Path | str:
+        """Return where a run is: its path, or its URL where its files are copied from a store."""
+        path = self.path(name)
+        if hasattr(self._library, "location"):
+            return cast("StoreLibrary", self._library).location(path)
+        return path
+
+    def is_open(self, name: str) -> bool:
+        """Return whether a run is open, so that its events are read."""
+        with self._lock:
+            return name in self._open
 
     def view(self, address: Address) -> View:
         """Return the recording that *address* names; a VramscopeError says what is wrong with it."""

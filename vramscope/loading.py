@@ -1,7 +1,8 @@
 """Opens recordings: run directories, and files that torch or other tools wrote."""
 
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +16,12 @@ from vramscope.formats import Format
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
 from vramscope.model.recording import Outcome, Recording, Run
+from vramscope.remote import local_path
 from vramscope.store.directory import is_rank, is_run
 from vramscope.units import format_bytes
 
 if TYPE_CHECKING:
+    from vramscope.remote.copies import RemoteTree
     from vramscope.store.read.reader import Reader
 
 HEAD_BYTES = 64 << 10
@@ -31,6 +34,9 @@ _REFUSES = "unsupported"
 """The format that recognizes files which cannot be read, and explains why."""
 
 _CHANGED = Note(NoteCode.CHANGED, "the file changed while it was read: open it again")
+
+_LIST_EVERY_S = 5.0
+"""The least time between two listings of a store for a run that may grow there."""
 
 _NEVER_INSIDE = frozenset({"node_modules", "site-packages", "__pycache__"})
 
@@ -68,6 +74,43 @@ class Follower:
         return self._checked[1]
 
 
+class _RemoteFollower(Follower):
+    """A run in an object store that may still grow there; its copy is read."""
+
+    def __init__(self, tree: "RemoteTree", below: str) -> None:
+        """Copy the run in the directory *below* of *tree*, and open it. Raises the errors of ``load``."""
+        self._tree, self._below = tree, below
+        self._url = f"{tree.url}/{below}".rstrip("/")
+        self._shown: tuple[Run, Run] | None = None
+        """The run of the copy, and the same run with the URL as its path."""
+        tree.copy_all(below)
+        self._copied_s = time.monotonic()
+        self._copy = Follower(tree.path / below)
+
+    def refresh(self) -> bool:
+        """Copy and read what was uploaded since the last call; looks at the store every five seconds.
+
+        Returns
+        -------
+        bool
+            Whether anything is new.
+        """
+        if self._copy.run.outcome is Outcome.RUNNING and time.monotonic() - self._copied_s > _LIST_EVERY_S:
+            # A store that is away for a while must not end the view of what was copied.
+            with suppress(StoreError):
+                self._tree.copy_all(self._below)
+            self._copied_s = time.monotonic()
+        return self._copy.refresh()
+
+    @property
+    def run(self) -> Run:
+        """The run as far as it was copied; the same object until a refresh finds more."""
+        run = self._copy.run
+        if self._shown is None or self._shown[0] is not run:
+            self._shown = run, replace(run, path=self._url)
+        return self._shown[1]
+
+
 def load(path: str | Path) -> Run:
     """Load the run at *path*.
 
@@ -75,7 +118,8 @@ def load(path: str | Path) -> Run:
     ----------
     path
         A run's directory, the directory of one rank, a directory that contains exactly one run, or a file of
-        another tool, such as a snapshot that ``torch.cuda.memory._dump_snapshot`` wrote.
+        another tool, such as a snapshot that ``torch.cuda.memory._dump_snapshot`` wrote. What is at a URL of
+        fsspec, such as ``s3://bucket/run``, is copied into the cache directory first.
 
     Returns
     -------
@@ -114,7 +158,25 @@ def follow(path: str | Path) -> Follower:
     VramscopeError
         The same errors as ``load``.
     """
-    return Follower(_only_one(Path(path)))
+    place = local_path(path)
+    if place is None:
+        return _follow_remote(str(path))
+    return Follower(_only_one(place))
+
+
+def _follow_remote(url: str) -> Follower:
+    from vramscope.remote.copies import RemoteTree, runs_in
+
+    tree = RemoteTree(url)
+    listed = tree.listing()
+    found = runs_in(listed) or ([""] if "" in listed else [])
+    if not found and len(listed) == 1:
+        found = list(listed)
+    if not found:
+        raise StoreError(f"{url}: no run in it; record one with vramscope.record({url + '/run'!r})")
+    if len(found) > 1:
+        raise _several(url, [f"{tree.url}/{each}" for each in found])
+    return _RemoteFollower(tree, found[0])
 
 
 def discover(root: str | Path) -> list[Path]:
@@ -145,9 +207,13 @@ def _only_one(path: Path) -> Path:
     if not found:
         raise StoreError(f"{path}: no run in it; record one with vramscope.record({str(path / 'run')!r})")
     if len(found) > 1:
-        shown = ", ".join(str(each) for each in found[:10]) + (", …" if len(found) > 10 else "")
-        raise UsageError(f"{path}: {len(found)} runs in it; say which: {shown}")
+        raise _several(path, found)
     return found[0]
+
+
+def _several(path: str | Path, found: Sequence[str | Path]) -> UsageError:
+    shown = ", ".join(str(each) for each in found[:10]) + (", …" if len(found) > 10 else "")
+    return UsageError(f"{path}: {len(found)} runs in it; say which: {shown}")
 
 
 def _is_ours(path: Path) -> bool:

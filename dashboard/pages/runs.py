@@ -1,5 +1,6 @@
 """The page "Runs": the list of all runs with their peaks, verdict and state."""
 
+from pathlib import Path
 from typing import Any
 
 from dash import Input, Output, State, dcc, html
@@ -20,10 +21,10 @@ MAX_RUNS = 300
 
 
 def _layout(context: Context) -> Any:
-    folder = context.data.root
+    folder = Path(context.data.shown_root)
     return [
         html.Div(
-            [html.H1("Runs"), html.P(html.Bdi(str(folder.resolve().name or folder)), className="facts")],
+            [html.H1("Runs"), html.P(html.Bdi(folder.resolve().name or str(folder)), className="facts")],
             className="page-title",
         ),
         html.Div(_skeleton(len(context.data.paths())), id="runs-list"),
@@ -44,7 +45,7 @@ def _register(app: Any, data: Data) -> None:
         now = [[name, _print(summary)] for name, summary in known]
         if now == shown:
             raise PreventUpdate
-        return listing(known, str(data.root), len(data.paths())), now
+        return listing(known, data.shown_root, len(data.paths())), now
 
 
 def _print(summary: RunSummary | None) -> str:

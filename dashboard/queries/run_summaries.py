@@ -1,6 +1,6 @@
 """Summaries of the runs of the list, made in the background: a folder may hold gigabytes."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from threading import Lock, Thread
 from time import monotonic
@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from vramscope.analysis.leaks import findings
 from vramscope.errors import VramscopeError
+from vramscope.fleet import ComparedRun, compared_run
 from vramscope.model.codes import FindingKind
+from vramscope.model.rank_summary import DeviceSummary
 from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.model.trace import Action
 from vramscope.units import format_bytes
@@ -93,6 +95,9 @@ class RunSummaries:
 def summarize(data: Data, run: str) -> RunSummary:
     """Open a run and summarize it; an error becomes the text of the row."""
     try:
+        place = data.location(run)
+        if isinstance(place, str) and data.path(run).is_dir() and not data.is_open(run):
+            return _of_summaries(compared_run(place))
         return _of(data, run, data.read(run))
     except VramscopeError as error:
         return RunSummary(run.rsplit("-", 1)[0], error=str(error))
@@ -127,6 +132,41 @@ def _of(data: Data, run_id: str, run: Run) -> RunSummary:
             View(run_id, 0, run, recording), "verdict", lambda: _verdict(run, recording)
         ),
     )
+
+
+def _of_summaries(compared: ComparedRun) -> RunSummary:
+    """Return the row of a run in a store from the summaries of its ranks: its events are not copied."""
+    each = [
+        (_peak_of(device, "allocated"), rank, device)
+        for rank in compared.summaries
+        for device in rank.devices
+    ]
+    first = compared.summaries[0]
+    run = RunSummary(
+        compared.path.rstrip("/").rpartition("/")[2],
+        next((r.outcome for r in compared.summaries if r.outcome is not Outcome.FINISHED), first.outcome),
+        started_ns=min(rank.started_ns for rank in compared.summaries),
+    )
+    if not each:
+        return run
+    allocated, _, device = max(each, key=lambda found: found[0])
+    return replace(
+        run,
+        source=device.source,
+        n_recordings=len(each),
+        n_steps=max(int(one.steps.n_steps.sum()) for _, _, one in each),
+        n_events=sum(one.n_events for _, _, one in each),
+        peak_allocated_bytes=allocated,
+        peak_reserved_bytes=max(_peak_of(one, "reserved") for _, _, one in each),
+        allocated=outline(np.arange(len(device.steps)), device.steps.allocated),
+        reserved=outline(np.arange(len(device.steps)), device.steps.reserved),
+        verdict="ran out of memory" if any(one.n_failed for _, _, one in each) else "",
+    )
+
+
+def _peak_of(device: DeviceSummary, quantity: str) -> int:
+    place = device.peak.get(quantity)
+    return place.n_bytes if place is not None else 0
 
 
 def _totals(data: Data, view: View) -> Any:

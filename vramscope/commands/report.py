@@ -55,12 +55,16 @@ def run(args: Namespace) -> int:
 
 def _has_many_ranks(path: str) -> bool:
     """Return whether the report compares ranks instead of describing each."""
-    from pathlib import Path
-
     from vramscope.commands._summary_page import SECTIONS_SHOWN
+    from vramscope.remote import local_path
     from vramscope.store.directory import ranks_of
 
-    return len(ranks_of(Path(path))) > SECTIONS_SHOWN
+    place = local_path(path)
+    if place is None:
+        from vramscope.remote.copies import copied_summaries
+
+        place, _ = copied_summaries(path)
+    return len(ranks_of(place)) > SECTIONS_SHOWN
 
 
 def _report_of_many(args: Namespace) -> int:

@@ -108,15 +108,22 @@ def _write(place: Path, run: Run, source: Identity) -> None:
 
 def _place(source: Identity | None) -> Path | None:
     """Return the path of the conversion of *source*; None if the cache is off or has no directory."""
-    wanted = os.environ.get("VRAMSCOPE_CACHE", "")
-    if source is None or wanted.lower() in ("off", "0", "no", "false"):
-        return None
-    try:
-        home = Path(wanted) if wanted else _home()
-    except RuntimeError:  # no home directory
+    home = cache_directory()
+    if source is None or home is None:
         return None
     # There is one conversion per path: that of a changed file replaces the older one.
     return home / (hashlib.sha256(source["path"].encode(errors="surrogateescape")).hexdigest()[:32] + _SUFFIX)
+
+
+def cache_directory() -> Path | None:
+    """Return the directory of everything that vramscope caches; None if the cache is off or has no place."""
+    wanted = os.environ.get("VRAMSCOPE_CACHE", "")
+    if wanted.lower() in ("off", "0", "no", "false"):
+        return None
+    try:
+        return Path(wanted) if wanted else _home()
+    except RuntimeError:  # no home directory
+        return None
 
 
 def _home() -> Path:

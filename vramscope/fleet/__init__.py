@@ -18,6 +18,8 @@ from vramscope.errors import StoreError, UnknownNameError, VramscopeError
 from vramscope.loading import load
 from vramscope.model.rank_summary import RankSummary
 from vramscope.model.recording import Outcome, Run
+from vramscope.remote import local_path
+from vramscope.remote.copies import RemoteRank, copied_summaries
 from vramscope.store import manifest as manifests
 from vramscope.store.directory import MANIFEST, attempts_of, is_rank, ranks_of
 from vramscope.store.summaries import (
@@ -30,6 +32,9 @@ from vramscope.store.summaries import (
 
 Engine = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 """Maps a function over inputs and yields the results in the order of the inputs, like ``map``."""
+
+RankPlace = Path | RemoteRank
+"""Where a rank is: its directory, or its place in a store with a copy of its summary."""
 
 _ALL_SEARCHED_EVENTS = 2_000_000
 """The most events of all ranks together that are searched for findings; of more, representatives are."""
@@ -46,8 +51,8 @@ class ComparedRun:
     fleet: Fleet
     summaries: tuple[RankSummary, ...]
     """One per rank, ascending."""
-    directories: Mapping[int, Path]
-    """The directory of each rank that can be read."""
+    directories: Mapping[int, Path | str]
+    """The directory or the URL of each rank that can be read."""
     unreadable: tuple[tuple[int, str], ...]
     """Ranks whose directory cannot be read, with the reason."""
     findings: tuple[Shared, ...]
@@ -62,7 +67,8 @@ def compared_run(path: str | Path, engine: Engine = map, *, all_findings: bool =
     Parameters
     ----------
     path
-        The directory of the run.
+        The directory of the run, or its URL: then summaries are copied, and whole ranks only where one must
+        be made.
     engine
         How the work is mapped over the ranks.
     all_findings
@@ -80,11 +86,8 @@ def compared_run(path: str | Path, engine: Engine = map, *, all_findings: bool =
     StoreError
         If there is no run, or none of its ranks can be read.
     """
-    directory = Path(path)
-    if not directory.exists():
-        raise UnknownNameError(f"{path}: there is nothing; give the directory of a run")
-    ranks = [directory] if is_rank(directory) else ranks_of(directory)
-    found: dict[int, tuple[Path, RankSummary]] = {}
+    directory, ranks = rank_places(path)
+    found: dict[int, tuple[RankPlace, RankSummary]] = {}
     unreadable: list[tuple[int, str]] = []
     for rank, summary in zip(ranks, _summaries(ranks, engine), strict=True):
         if not isinstance(summary, RankSummary):
@@ -92,7 +95,7 @@ def compared_run(path: str | Path, engine: Engine = map, *, all_findings: bool =
         elif summary.process.rank in found:
             original = found[summary.process.rank][0].name
             unreadable.append(
-                (_number(rank), f"{rank}: has the data of {original}, and is not counted twice")
+                (_number(rank), f"{_shown(rank)}: has the data of {original}, and is not counted twice")
             )
         else:
             found[summary.process.rank] = rank, summary
@@ -108,19 +111,56 @@ def compared_run(path: str | Path, engine: Engine = map, *, all_findings: bool =
         str(path),
         fleet,
         tuple(summary for _, summary in ordered),
-        {rank: found[rank][0] for rank in sorted(found)},
+        {
+            rank: place.url if isinstance(place, RemoteRank) else place
+            for rank, (place, _) in sorted(found.items())
+        },
         tuple(unreadable),
         tuple(shared(ranked_rows(rows))),
         tuple(sorted(chosen)),
     )
 
 
-def _number(rank: Path) -> int:
+def rank_places(path: str | Path) -> tuple[Path, list[RankPlace]]:
+    """Find the ranks of the run at *path*, the last attempt of each.
+
+    Parameters
+    ----------
+    path
+        The directory or the URL of a run, or of one of its ranks.
+
+    Returns
+    -------
+    tuple
+        The directory of the run, that of its copy for a URL, and its ranks in order.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is nothing at *path*.
+    StoreError
+        If the store of a URL is not reached, or refuses.
+    """
+    directory = local_path(path)
+    remote: Mapping[Path, RemoteRank] = {}
+    if directory is None:
+        directory, remote = copied_summaries(str(path))
+    elif not directory.exists():
+        raise UnknownNameError(f"{path}: there is nothing; give the directory of a run")
+    ranks = [directory] if is_rank(directory) else ranks_of(directory)
+    return directory, [remote.get(rank, rank) for rank in ranks]
+
+
+def _shown(rank: RankPlace) -> str:
+    return rank.url if isinstance(rank, RemoteRank) else str(rank)
+
+
+def _number(rank: RankPlace) -> int:
     digits = "".join(filter(str.isdigit, rank.name.partition("-")[0]))
     return int(digits) if digits else 0
 
 
-def _summaries(ranks: Sequence[Path], engine: Engine) -> Iterator[RankSummary | str]:
+def _summaries(ranks: Sequence[RankPlace], engine: Engine) -> Iterator[RankSummary | str]:
     """The summary of each rank, or why there is none; only those that must be made go to the engine."""
     known = [known_summary(rank) for rank in ranks]
     missing = [rank for rank, stored in zip(ranks, known, strict=True) if stored is None]
@@ -129,7 +169,9 @@ def _summaries(ranks: Sequence[Path], engine: Engine) -> Iterator[RankSummary | 
         yield next(made) if stored is None else stored.summary
 
 
-def _in_batches(engine: Engine, work: Callable[[Path], Any], ranks: Sequence[Path]) -> Iterator[Any]:
+def _in_batches(
+    engine: Engine, work: Callable[[RankPlace], Any], ranks: Sequence[RankPlace]
+) -> Iterator[Any]:
     if not ranks:
         return
     size = -(-len(ranks) // _BATCHES)
@@ -138,31 +180,32 @@ def _in_batches(engine: Engine, work: Callable[[Path], Any], ranks: Sequence[Pat
         yield from results
 
 
-def _worked(work: Callable[[Path], Any], batch: Sequence[Path]) -> list[Any]:
+def _worked(work: Callable[[RankPlace], Any], batch: Sequence[RankPlace]) -> list[Any]:
     return [work(rank) for rank in batch]
 
 
-def known_summary(rank: Path) -> StoredSummary | None:
+def known_summary(rank: RankPlace) -> StoredSummary | None:
     """The summary in the directory of a rank, if it is up to date.
 
     Parameters
     ----------
     rank
-        The directory of the rank.
+        The place of the rank.
 
     Returns
     -------
     StoredSummary or None
         That of a running process is at most a minute old; None where one must be made.
     """
-    stored = read_summary(rank / SUMMARY_FILE)
+    directory = rank.copy if isinstance(rank, RemoteRank) else rank
+    stored = read_summary(directory / SUMMARY_FILE)
     if stored is None:
         return None
     if stored.is_final:
-        size = events_bytes(rank)
+        size = rank.events_bytes if isinstance(rank, RemoteRank) else events_bytes(rank)
         # A directory with summaries alone is what is left of a run whose events were deleted.
         return stored if size in (0, stored.events_bytes) else None
-    return stored if _is_running(rank, stored) else None
+    return stored if _is_running(directory, stored) else None
 
 
 def _is_running(rank: Path, stored: StoredSummary) -> bool:
@@ -175,11 +218,16 @@ def _is_running(rank: Path, stored: StoredSummary) -> bool:
     return False
 
 
-def _made_or_why(rank: Path) -> RankSummary | str:
+def _made_or_why(rank: RankPlace) -> RankSummary | str:
     try:
-        return made_summary(rank)
+        return made_summary(_whole(rank))
     except VramscopeError as error:
         return str(error)
+
+
+def _whole(rank: RankPlace) -> Path:
+    """The directory of a rank; from a store the rank is copied first."""
+    return rank.whole() if isinstance(rank, RemoteRank) else rank
 
 
 def made_summary(rank: Path) -> RankSummary:
@@ -236,19 +284,20 @@ def _searched(fleet: Fleet, summaries: Sequence[RankSummary], *, all_findings: b
     return set(list(dict.fromkeys(wanted))[:_MOST_REPRESENTATIVES])
 
 
-def _findings(rank: Path) -> list[Located]:
+def _findings(rank: RankPlace) -> list[Located]:
     """The findings of one rank; they are kept with its summary."""
     stored = known_summary(rank)
     if stored is None or any(device.findings is None for device in stored.summary.devices):
         try:
-            run = load(rank)
+            directory = _whole(rank)
+            run = load(directory)
         except VramscopeError:
             return []
         if stored is None:
             return _located(run)
         stored = replace(stored, summary=_with_findings(stored.summary, run))
         if stored.is_final:
-            _keep(rank, stored)
+            _keep(directory, stored)
     return [
         Located(finding, stored.summary.process.rank, device.device.index)
         for device in stored.summary.devices

@@ -8,12 +8,19 @@ import re
 from pathlib import Path
 
 MANIFEST = "manifest.json"
+COPY_INDEX = ".remote.json"
+"""The file that marks a directory as the copy of one in an object store."""
 _RANK = re.compile("rank([0-9]{1,9})(?:-restart([0-9]{1,6}))?")
 
 
 def is_rank(directory: Path) -> bool:
     """Return whether this directory holds the trace of one rank."""
     return (directory / MANIFEST).is_file()
+
+
+def is_rank_name(name: str) -> bool:
+    """Return whether a directory of this name is that of a rank in a run."""
+    return _RANK.fullmatch(name) is not None
 
 
 def ranks_of(run: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from vramscope.model.program import resolve
 from vramscope.model.recording import Outcome, Recording
 from vramscope.store import manifest as manifests
 from vramscope.store import parts
-from vramscope.store.directory import MANIFEST
+from vramscope.store.directory import COPY_INDEX, MANIFEST
 from vramscope.store.framing import StreamFile
 from vramscope.store.integrity import SUMMARY, Owner
 from vramscope.store.liveness import is_alive
@@ -26,6 +26,8 @@ from vramscope.store.schema import EVERY_DEVICE, NOTES, STACKS, device_of, file_
 
 _STILL_WRITING_S = 10.0
 """The time after its last growth for which a trace counts as running if its process is not visible."""
+_STILL_UPLOADING_S = 180.0
+"""The same for the copy of a trace in an object store, where a running process uploads each minute."""
 
 _MOST_RETRIES = 3
 """The most attempts of one refresh; the next refresh follows soon."""
@@ -181,7 +183,8 @@ class RankReader:
                 last = max(last, *(path.stat().st_mtime for path in home.iterdir()))
         # Another machine's clock may differ from this one's, so growth that this reader saw counts too.
         age_s = min(abs(time.time() - last), time.monotonic() - self._grew_at)
-        return age_s < _STILL_WRITING_S
+        is_copy = (self.directory / COPY_INDEX).exists()
+        return age_s < (_STILL_UPLOADING_S if is_copy else _STILL_WRITING_S)
 
     def _find_parts(self) -> bool:
         """Add the parts that were begun since; read everything again if parts were deleted."""

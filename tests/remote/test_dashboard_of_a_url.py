@@ -1,0 +1,66 @@
+"""The dashboard shows runs in a store; the list of runs copies no events, and an opened run is followed."""
+
+from types import SimpleNamespace
+
+import fsspec
+import pytest
+import vramscope.dashboard as package
+from vramscope.dashboard.address import Address
+from vramscope.dashboard.queries import remote_library
+from vramscope.dashboard.queries.run_summaries import summarize
+
+from vramscope.errors import UnknownNameError
+from vramscope.fleet import compared_run
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def store(job, tmp_path, monkeypatch):
+    monkeypatch.setenv("VRAMSCOPE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(remote_library, "LIST_EVERY_S", 0.0)
+    compared_run(job)
+    files = fsspec.filesystem("memory")
+    put(files, job, "/all/a")
+    yield SimpleNamespace(files=files, cache=tmp_path / "cache")
+    files.store.clear()
+
+
+def put(files, run, place):
+    for path in run.rglob("*"):
+        if path.is_file():
+            files.pipe_file(f"{place}/{path.relative_to(run)}", path.read_bytes())
+
+
+def events_of(store):
+    return sorted(path.parent.name for path in store.cache.rglob("events-*"))
+
+
+def test_the_list_shows_runs_from_their_summaries_and_a_page_opens_one(store):
+    data = package._data("memory://all")
+    (name,) = data.paths()
+    row = summarize(data, name)
+
+    assert (row.name, row.n_recordings, row.peak_allocated_bytes) == ("a", 8, 3 * 120 * MIB)
+    assert events_of(store) == []
+    view = data.view(Address("/overview", run=name, rank=5))
+    assert len(view.recording.trace) == 3
+    assert view.run.path == "memory://all/a"
+    assert len(events_of(store)) == 8
+
+
+def test_a_run_that_appears_in_the_store_appears_in_the_list(store, job):
+    data = package._data("memory://all")
+    assert len(data.paths()) == 1
+    put(store.files, job, "/all/b")
+    data._scanned_s = float("-inf")
+
+    assert len(data.paths()) == 2
+
+
+def test_a_url_without_anything_is_one_line(store):  # noqa: ARG001
+    from vramscope.cli import main
+
+    with pytest.raises(UnknownNameError, match="memory://none: there is nothing"):
+        package._data("memory://none")
+    assert main(["serve", "memory://none", "--port", "0"]) == 2
