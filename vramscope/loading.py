@@ -179,17 +179,17 @@ def _follow_remote(url: str) -> Follower:
     return _RemoteFollower(tree, found[0])
 
 
-def discover(root: str | Path) -> list[Path]:
+def discover(root: str | Path, *, most_files: int = _MOST_FILES) -> list[Path]:
     """Find run directories and files of known formats at or below *root*, newest first.
 
     Links are not followed, so nothing outside of *root* is found. Hidden directories and installed packages
-    are left out. If there are more than 1,000 files, only the newest are opened.
+    are left out. If there are more than *most_files* files, only the newest are opened.
     """
     root = Path(root)
     if _is_ours(root):
         return [root]
     runs, files = _walk(root) if root.is_dir() else ([], [root])
-    candidates = sorted(files, key=_modified, reverse=True)[:_MOST_FILES]
+    candidates = sorted(files, key=_modified, reverse=True)[:most_files]
     offered = {name: known for name, known in _formats().items() if name != _REFUSES}
     runs += [path for path in candidates if _is_known(path, offered)]
     return sorted(runs, key=_modified, reverse=True)

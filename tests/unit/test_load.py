@@ -217,13 +217,10 @@ def test_what_is_itself_a_run_or_a_file_is_discovered(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("only_our_format")
-def test_of_very_many_files_only_the_newest_are_looked_into(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(load.__globals__, "_MOST_FILES", 3)  # the module's name is the function's too
+def test_of_very_many_files_only_the_newest_are_looked_into(tmp_path: Path) -> None:
     files = [write_file(tmp_path / f"{n}.bin", modified_s=1000 + n) for n in range(10)]
 
-    assert discover(tmp_path) == files[:-4:-1]
+    assert discover(tmp_path, most_files=3) == files[:-4:-1]
 
 
 def test_what_no_format_can_know_is_named(tmp_path: Path) -> None:

@@ -14,15 +14,17 @@ import vramscope
 from vramscope.fleet import known_summary, made_summary
 from vramscope.model.rank_summary import DeviceSummary
 from vramscope.model.recording import Outcome
-from vramscope.recorder import summary_writer
+from vramscope.recorder import Recorder, RecorderOptions, summary_writer
+from vramscope.recorder.summary_writer import SummaryPace
 from vramscope.store.summaries import read_summary
 
 TRAIN = """
 import os, signal, sys, torch, vramscope
-from vramscope.recorder import summary_writer
-for name, value in zip(("_WRITE_EVERY_S", "_PIECE_EVENTS", "_MOST_MARKS"), eval(sys.argv[3])):
-    setattr(summary_writer, name, value)
-recorder = vramscope.record(sys.argv[1], quiet=True)
+from pathlib import Path
+from vramscope.recorder import RecorderOptions, recorder_of
+from vramscope.recorder.summary_writer import SummaryPace
+pace = SummaryPace(*eval(sys.argv[3]))
+recorder = recorder_of(RecorderOptions(Path(sys.argv[1]), "auto", None, 64, 2 << 30, pace), quiet=True)
 def step():
     loss = net(torch.randn(32, 64)).square().mean()
     loss.backward()
@@ -120,9 +122,9 @@ def test_a_trace_that_has_grown_needs_another_summary(trained):
 
 def test_a_failure_of_the_summary_leaves_the_recording_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(summary_writer, "_WRITE_EVERY_S", 0.0)
     monkeypatch.setattr(summary_writer, "advanced", lambda *_: 1 / 0)
-    with vramscope.record(tmp_path / "run", device="simulated", quiet=True) as recorder:
+    options = RecorderOptions(tmp_path / "run", "simulated", None, 64, None, SummaryPace(write_every_s=0.0))
+    with Recorder(options, quiet=True) as recorder:
         torch.ones(1000)
         recorder._flush()
     run = vramscope.load(tmp_path / "run")

@@ -24,8 +24,11 @@ def levels(trace: Trace, initial: Snapshot) -> tuple[NDArray[Any], ...]:
     initial
         The state before the first event.
 
-    Returns ------- Five arrays of ``len(trace) + 1`` int64: requested, allocated, active and reserved bytes,
-    and the requested bytes of the blocks that serve tensors.
+    Returns
+    -------
+    tuple of numpy.ndarray
+        Five arrays of ``len(trace) + 1`` int64: requested, allocated, active and reserved bytes, and the
+        requested bytes of the blocks that serve tensors.
     """
     start = levels_of_state(initial)
     found = tuple(np.empty(len(trace) + 1, dtype="i8") for _ in start)
@@ -51,15 +54,15 @@ def levels(trace: Trace, initial: Snapshot) -> tuple[NDArray[Any], ...]:
     return found
 
 
-def most_allocated(trace: Trace, initial: Snapshot) -> int:
+def most_allocated(trace: Trace, initial: Snapshot, *, stretch: int = _STRETCH) -> int:
     """The first instant with the most allocated bytes: the same as from ``levels``, in a third of the
     time.
     """
     level = most = levels_of_state(initial)[1]
     instant = 0
-    late = unannounced(trace, initial.blocks)
-    for first in range(0, len(trace), _STRETCH):
-        part = slice(first, first + _STRETCH)
+    late = unannounced(trace, initial.blocks, stretch=stretch)
+    for first in range(0, len(trace), stretch):
+        part = slice(first, first + stretch)
         action = trace.action[part]
         frees = (action == Action.FREE_REQUESTED) | late[part]
         in_use = (action == Action.ALLOC).view("i1") - frees.view("i1")
@@ -85,17 +88,17 @@ def levels_of_state(state: Snapshot) -> tuple[int, ...]:
     )
 
 
-def unannounced(trace: Trace, initial: Blocks) -> NDArray[Any]:
+def unannounced(trace: Trace, initial: Blocks, *, stretch: int = _STRETCH) -> NDArray[Any]:
     """Mask of FREE_COMPLETED events without a FREE_REQUESTED of their block: these free the memory
     themselves.
 
     torch's ``skip_actions`` can leave the requests out; a request can also precede the first event.
     """
     found = np.zeros(len(trace), dtype="?")
-    late = _without_request_before(trace)
+    late = _without_request_before(trace, stretch)
     if not len(late):
         return found
-    moves = _moves_at(trace, np.unique(trace.address[late]))
+    moves = _moves_at(trace, np.unique(trace.address[late]), stretch)
     moves = moves[stable_order(trace.address[moves])]
     address, action = trace.address[moves], trace.action[moves]
     same = np.zeros(len(moves), dtype="?")
@@ -108,11 +111,11 @@ def unannounced(trace: Trace, initial: Blocks) -> NDArray[Any]:
     return found
 
 
-def _without_request_before(trace: Trace) -> NDArray[Any]:
+def _without_request_before(trace: Trace, stretch: int) -> NDArray[Any]:
     """FREE_COMPLETED events that do not directly follow their FREE_REQUESTED, as nearly all do."""
     found = []
-    for first in range(0, len(trace), _STRETCH):
-        part = slice(max(first - 1, 0), first + _STRETCH)
+    for first in range(0, len(trace), stretch):
+        part = slice(max(first - 1, 0), first + stretch)
         action, address = trace.action[part], trace.address[part]
         counts = trace.block_size[part] > 0
         is_request = (action == Action.FREE_REQUESTED) & counts
@@ -123,14 +126,14 @@ def _without_request_before(trace: Trace) -> NDArray[Any]:
     return np.concatenate(found) if found else np.zeros(0, dtype="i8")
 
 
-def _moves_at(trace: Trace, few: NDArray[Any]) -> NDArray[Any]:
+def _moves_at(trace: Trace, few: NDArray[Any], stretch: int) -> NDArray[Any]:
     """The events of blocks at these addresses (sorted), in order."""
     # Some bits of most addresses show that they are none of the few: a look-up instead of a slow search.
     may_be = np.zeros(_N_SLOTS, dtype="?")
     may_be[_slot(few)] = True
     found = []
-    for first in range(0, len(trace), _STRETCH):
-        part = slice(first, first + _STRETCH)
+    for first in range(0, len(trace), stretch):
+        part = slice(first, first + stretch)
         address = trace.address[part]
         rows = np.flatnonzero(may_be[_slot(address)])
         rows = rows[few[np.minimum(np.searchsorted(few, address[rows]), len(few) - 1)] == address[rows]]

@@ -44,17 +44,17 @@ def lives(trace: Trace) -> BlockLives:
     return _lives_of(trace, np.flatnonzero(trace.action <= Action.FREE_COMPLETED))
 
 
-def lives_by_birth(trace: Trace) -> BlockLives:
+def lives_by_birth(trace: Trace, *, stretch: int = _STRETCH) -> BlockLives:
     """The same lives in another order: first blocks that existed before the trace, by address, then by ALLOC.
 
-    Works on one batch of events at a time and carries the events of live blocks on to the next: 50 ns per
-    event, however many there are.
+    Works on *stretch* events at a time, or more, and carries the events of live blocks on to the next: 50 ns
+    per event, however many there are.
     """
     found, alive, carried = [], BlockLives.of(), np.zeros(0, dtype="i8")
     first = 0
     while first < len(trace):
         # At least twice as long as what it carries along: each event is then carried once, on average.
-        part = slice(first, first + max(_STRETCH, 2 * len(carried)))
+        part = slice(first, first + max(stretch, 2 * len(carried)))
         moves = np.flatnonzero(trace.action[part] <= Action.FREE_COMPLETED) + part.start
         here = _lives_of(trace, np.concatenate([carried, moves]))
         found.append(here.rows(np.flatnonzero(here.end >= 0)))

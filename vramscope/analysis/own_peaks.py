@@ -70,13 +70,20 @@ def own_peaks(recording: Recording, by: str = "phase", window: tuple[int, int] |
     UsageError
         For an unknown property or an invalid window.
     """
+    return own_peaks_in_passes(recording, by, window, _STRETCH)
+
+
+def own_peaks_in_passes(
+    recording: Recording, by: str, window: tuple[int, int] | None, stretch: int
+) -> OwnPeaks:
+    """The same as ``own_peaks``; looks at *stretch* events at a time."""
     span = (0, len(recording.trace)) if window is None else window
     instant = peak_within(recording, span)
     found = lifetimes(recording)
     rows = _seen(found, span)
     group, names = grouped(recording, by, found, rows)
     lives = _GroupedLives(group, found.alloc_event[rows], found.free_event[rows], found.block_size[rows])
-    own_peak, own_instant = _highest(lives, len(names), span)
+    own_peak, own_instant = _highest(lives, len(names), span, stretch)
     order = np.argsort(-own_peak, kind="stable")
     order = order[own_peak[order] > 0]
     return OwnPeaks(
@@ -113,13 +120,15 @@ def _seen(found: Allocations, span: tuple[int, int]) -> NDArray[Any]:
     return np.flatnonzero(lasts & (found.alloc_event < end))
 
 
-def _highest(lives: _GroupedLives, n_groups: int, span: tuple[int, int]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _highest(
+    lives: _GroupedLives, n_groups: int, span: tuple[int, int], stretch: int
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """The most bytes of each group, and the first instant at which it held them."""
     level = lives.held_at(span[0], n_groups)
     most, instant = level.copy(), np.full(n_groups, span[0], "i8")
     moves = _moves(lives, span)
-    for first in range(0, len(moves), _STRETCH):
-        part = moves[first : first + _STRETCH]
+    for first in range(0, len(moves), stretch):
+        part = moves[first : first + stretch]
         events = np.flatnonzero(part)
         row = np.abs(part[events]) - 1
         # NumPy sorts 16-bit integers by counting, which takes a fifth of the time.

@@ -13,22 +13,14 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vramscope.conversion_cache import column_file
 from vramscope.model.recording import Run
 
-FEWEST_EVENTS = 100_000
-"""The least number of events that is cached; fewer are read again in a tenth of a second."""
-
-LARGEST_BYTES = 4 << 30
-"""The size limit of the directory; the least recently used conversions are deleted first."""
-
 _SUFFIX = ".mapped"
-_SETTLED_NS = 2 * 10**9
-"""A file that changed more recently may change again without a new modification time."""
 
 _PACKAGE = Path(__file__).parents[1]
 _PARTS = ("allocator", "formats", "model", "store")
@@ -37,8 +29,28 @@ _PARTS = ("allocator", "formats", "model", "store")
 Identity = Mapping[str, Any]
 
 
-def identity(path: Path) -> Identity | None:
-    """Return what identifies the file at *path* in its current state; None if that is unknown."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The bounds of what is cached."""
+
+    fewest_events: int = 100_000
+    """The least number of events that is cached; fewer are read again in a tenth of a second."""
+    largest_bytes: int = 4 << 30
+    """The size limit of the directory; the least recently used conversions are deleted first."""
+    settled_ns: int = 2 * 10**9
+    """A file that changed more recently may change again without a new modification time: the coarsest
+    clock of a file system, that of FAT, counts two seconds.
+    """
+
+
+LIMITS = Limits()
+
+
+def identity(path: Path, *, package: Path = _PACKAGE) -> Identity | None:
+    """Return what identifies the file at *path* in its current state; None if that is unknown.
+
+    The code in the directory *package* is what converts it.
+    """
     try:
         status = path.stat()
         where = os.path.abspath(path)  # noqa: PTH100 the name counts, not the target of a link
@@ -49,7 +61,7 @@ def identity(path: Path) -> Identity | None:
         "size": status.st_size,
         "inode": [status.st_dev, status.st_ino],
         "changed_ns": [status.st_mtime_ns, status.st_ctime_ns],
-        "code": _code(),
+        "code": _code(package),
     }
 
 
@@ -72,23 +84,23 @@ def find(path: Path, source: Identity | None) -> Run | None:
     return replace(run, path=str(path))
 
 
-def is_wanted(run: Run, source: Identity | None) -> bool:
+def is_wanted(run: Run, source: Identity | None, limits: Limits = LIMITS) -> bool:
     """Return whether to cache *run*, read from *source*: it is large, and the cache is not off."""
     n_events = sum(len(recording.trace) for recording in run.recordings)
-    return _place(source) is not None and n_events >= FEWEST_EVENTS
+    return _place(source) is not None and n_events >= limits.fewest_events
 
 
-def keep(run: Run, path: Path, source: Identity | None) -> None:
+def keep(run: Run, path: Path, source: Identity | None, limits: Limits = LIMITS) -> None:
     """Cache *run*, which was read from *source* at *path*; never raises."""
     place = _place(source)
-    if place is None or source is None or source != identity(path) or not is_wanted(run, source):
+    if place is None or source is None or source != identity(path) or not is_wanted(run, source, limits):
         return
-    if time.time_ns() - max(source["changed_ns"]) < _SETTLED_NS:
+    if time.time_ns() - max(source["changed_ns"]) < limits.settled_ns:
         return
     with suppress(OSError, TypeError, ValueError):
         place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _write(place, run, source)
-        _tidy(place)
+        _tidy(place, limits.largest_bytes)
 
 
 def _write(place: Path, run: Run, source: Identity) -> None:
@@ -132,14 +144,14 @@ def _home() -> Path:
     return (Path(given) if Path(given).is_absolute() else Path.home() / ".cache") / "vramscope"
 
 
-def _tidy(newest: Path) -> None:
+def _tidy(newest: Path, largest_bytes: int) -> None:
     """Keep the directory below its size limit, and delete half-written files of killed processes."""
     found = sorted(_files(newest.parent), reverse=True)
     total = 0
     for used, size, path in found:
         total += size
         is_abandoned = path.suffix == ".part" and time.time_ns() - used > 3600 * 10**9
-        if path != newest and (is_abandoned or total > LARGEST_BYTES):
+        if path != newest and (is_abandoned or total > largest_bytes):
             _remove(path)
 
 
@@ -157,11 +169,11 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def _code() -> str:
+def _code(package: Path) -> str:
     """Return a fingerprint of the converting code, which also changes while the code is edited."""
-    files = [path for part in _PARTS for path in sorted((_PACKAGE / part).rglob("*.py"))]
+    files = [path for part in _PARTS for path in sorted((package / part).rglob("*.py"))]
     states = [
-        (str(path.relative_to(_PACKAGE)), status.st_size, status.st_mtime_ns)
+        (str(path.relative_to(package)), status.st_size, status.st_mtime_ns)
         for path in files
         for status in [path.stat()]
     ]

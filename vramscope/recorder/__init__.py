@@ -32,7 +32,7 @@ from vramscope.units import format_bytes, parse_bytes
 if TYPE_CHECKING:
     from vramscope.capture import Capture
     from vramscope.model.recording import Run
-    from vramscope.recorder.summary_writer import SummaryWriter
+    from vramscope.recorder.summary_writer import SummaryPace, SummaryWriter
     from vramscope.store.write.writer import Writer
 
 _DEVICES = ("auto", "cuda", "simulated")
@@ -121,11 +121,15 @@ def record(  # noqa: PLR0913 -- all but the first by name
     path = None if directory is None else Path(os.path.abspath(directory))  # noqa: PTH100 -- keeps links
     if path is None and _runs.active is not None:
         return _runs.active
-    if path not in _runs.by_directory:
-        source = "counters" if mode == "counters" else device
-        options = RecorderOptions(path, source, capacity_bytes, stack_depth, max_bytes)
-        _runs.by_directory[path] = Recorder(options, quiet=quiet)
-    return _runs.by_directory[path]
+    source = "counters" if mode == "counters" else device
+    return recorder_of(RecorderOptions(path, source, capacity_bytes, stack_depth, max_bytes), quiet=quiet)
+
+
+def recorder_of(options: "RecorderOptions", *, quiet: bool) -> "Recorder":
+    """Return this process's only recorder for a directory; it is closed when the process exits."""
+    if options.directory not in _runs.by_directory:
+        _runs.by_directory[options.directory] = Recorder(options, quiet=quiet)
+    return _runs.by_directory[options.directory]
 
 
 def _import() -> None:
@@ -164,6 +168,8 @@ class RecorderOptions(NamedTuple):
     capacity_bytes: int | None
     stack_depth: int
     max_bytes: int | None
+    summary_pace: "SummaryPace | None" = None
+    """How often the rank's summary is written; each minute where None."""
 
 
 class Recorder:
@@ -423,7 +429,7 @@ class Recorder:
         from vramscope.recorder.summary_writer import SummaryWriter
 
         self._writer = self._create(source, capture)
-        self._summary = SummaryWriter(self._writer)
+        self._summary = SummaryWriter(self._writer, self._options.summary_pace)
         self._capture = capture
         capture.start(self._summary)
         self._print(f"recording to {self.directory} ({source})")

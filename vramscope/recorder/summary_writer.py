@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -42,13 +42,18 @@ from vramscope.store.summaries import SUMMARY_FILE, StoredSummary, events_bytes,
 if TYPE_CHECKING:
     from vramscope.store.write.writer import Writer
 
-_WRITE_EVERY_S = 60.0
-_PIECE_EVENTS = 1 << 14
-"""The number of events worth a piece: fewer would sort the live blocks too often."""
-_MOST_MARKS = 5000
-"""The most marks that are resolved to steps at a time, in 25 ms; older ones become settled steps."""
 _MOST_SETTLED = 500_000
 """The most settled steps, 77 bytes each; after that a reader makes the summary."""
+
+
+class SummaryPace(NamedTuple):
+    """How often a summary is worked on and written."""
+
+    write_every_s: float = 60.0
+    piece_events: int = 1 << 14
+    """The number of events worth a piece: fewer would sort the live blocks too often."""
+    most_marks: int = 5000
+    """The most marks that are resolved to steps at a time, in 25 ms; older ones become settled steps."""
 
 
 class _NotFollowedError(Exception):
@@ -61,9 +66,10 @@ class SummaryWriter:
     It never raises for a reason of its own: after a failure there is no summary, and readers make one.
     """
 
-    def __init__(self, writer: "Writer") -> None:
+    def __init__(self, writer: "Writer", pace: SummaryPace | None = None) -> None:
         """Write the summary of what *writer* writes."""
         self._writer = writer
+        self._pace = pace or SummaryPace()
         self._queue: list[tuple[Trace | Marks | Counters | Snapshot | Note, int]] = []
         self._n_queued = 0
         self._courses: dict[int, _DeviceCourse] = {}
@@ -109,7 +115,7 @@ class SummaryWriter:
 
     def flush(self) -> None:
         """Work on what was appended; write the summary if the last one is a minute old."""
-        if self._is_over or not (self._is_due() or self._n_queued >= _PIECE_EVENTS):
+        if self._is_over or not (self._is_due() or self._n_queued >= self._pace.piece_events):
             return
         try:
             self._advance(is_end=False)
@@ -124,7 +130,7 @@ class SummaryWriter:
         A loop that enters a block for each step closes its recording at each step, so not every close writes.
         """
         is_wanted = is_last or self._is_due()
-        if self._is_over or not (is_wanted or self._n_queued >= _PIECE_EVENTS):
+        if self._is_over or not (is_wanted or self._n_queued >= self._pace.piece_events):
             return
         try:
             self._advance(is_end=True)
@@ -134,7 +140,7 @@ class SummaryWriter:
             self._give_up()
 
     def _is_due(self) -> bool:
-        return time.monotonic() - self._written_s >= _WRITE_EVERY_S
+        return time.monotonic() - self._written_s >= self._pace.write_every_s
 
     def _give_up(self) -> None:
         self._is_over = True
@@ -149,7 +155,7 @@ class SummaryWriter:
             if isinstance(row, Note):
                 self._notes.append((row, device))
             else:
-                self._courses.setdefault(device, _DeviceCourse()).take(row)
+                self._courses.setdefault(device, _DeviceCourse(self._pace.most_marks)).take(row)
         for course in self._courses.values():
             course.advance(is_end=is_end)
 
@@ -183,7 +189,8 @@ class SummaryWriter:
 class _DeviceCourse:
     """The course of one device, its marks, and the maxima of its samples."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_marks: int) -> None:
+        self._most_marks = most_marks
         self._course: Course | None = None
         self._fresh: list[Trace] = []
         self._waiting: list[Trace] = []
@@ -230,7 +237,7 @@ class _DeviceCourse:
             self._cuts = self._cuts[self._cuts > course.n_events]
             self._last_ns = max(self._last_ns, int(columns["time_ns"][-1]))
         self._course = course
-        if len(self._marks) > _MOST_MARKS:
+        if len(self._marks) > self._most_marks:
             self._settle()
 
     def _settle(self) -> None:
@@ -242,7 +249,7 @@ class _DeviceCourse:
             (self._marks.rows(slice(within)), course.stretches, self._settled), course.n_events
         )
         if found is None or len(found[2]) > _MOST_SETTLED:
-            if len(self._marks) > 4 * _MOST_MARKS:
+            if len(self._marks) > 4 * self._most_marks:
                 raise _NotFollowedError("the marks of this run have no end of a step to be cut at")
             return
         kept, stretches, self._settled = found

@@ -25,18 +25,18 @@ class Incarnation:
     """The start time of the process, in clock ticks since the boot."""
 
 
-def current_incarnation() -> Incarnation:
-    """Return the boot id, pid namespace and start time of this process."""
+def current_incarnation(boot_file: Path = _BOOT) -> Incarnation:
+    """Return the boot id, pid namespace and start time of this process; *boot_file* holds the first."""
     try:
-        boot, namespace = _BOOT.read_text().strip(), str(_NAMESPACE.readlink())
+        boot, namespace = boot_file.read_text().strip(), str(_NAMESPACE.readlink())
     except OSError:
         return Incarnation()
     return Incarnation(boot, namespace, _started(os.getpid()) or 0)
 
 
-def is_alive(host: str, pid: int, incarnation: Incarnation) -> bool | None:
-    """Return whether the process is alive; None if that cannot be found out from this process."""
-    own = current_incarnation()
+def is_alive(host: str, pid: int, incarnation: Incarnation, own: Incarnation | None = None) -> bool | None:
+    """Return whether the process is alive; None if that cannot be found out from this process, *own*."""
+    own = current_incarnation() if own is None else own
     if incarnation.boot and own.boot:
         if incarnation.boot != own.boot:
             # Either the same machine after a reboot, or another machine whose processes are not visible here.

@@ -56,14 +56,13 @@ def assert_same_state(found, truth):
 def test_states_are_those_of_the_whole_trace_however_it_was_cut(places, length, chapter):
     trace = consistent_trace(places)
     whole = StateIndex(trace, INITIAL)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_CHAPTER", chapter)
-        index = AppendableStateIndex(INITIAL)
-        for start in range(0, len(trace), length):
-            assert_same_state(index.extend(trace.rows(slice(start + length))), whole.at(start))
-            assert len(index) == min(start + length, len(trace))
-        for k in range(len(trace) + 1):
-            assert_same_state(index.at(k), whole.at(k))
+    index = AppendableStateIndex(INITIAL, chapter_events=chapter)
+
+    for start in range(0, len(trace), length):
+        assert_same_state(index.extend(trace.rows(slice(start + length))), whole.at(start))
+        assert len(index) == min(start + length, len(trace))
+    for k in range(len(trace) + 1):
+        assert_same_state(index.at(k), whole.at(k))
 
 
 @given(DEEDS, st.integers(1, 30))
@@ -81,7 +80,6 @@ def test_the_timeline_of_each_part_continues_that_before(places, length):
 
 
 def test_new_events_are_added_without_those_of_full_chapters(monkeypatch):
-    monkeypatch.setattr(module, "_CHAPTER", 64)
     looked_at = []
     made = module.StateIndex
 
@@ -90,7 +88,7 @@ def test_new_events_are_added_without_those_of_full_chapters(monkeypatch):
         return made(trace, initial)
 
     monkeypatch.setattr(module, "StateIndex", noticed)
-    index = AppendableStateIndex(INITIAL)
+    index = AppendableStateIndex(INITIAL, chapter_events=64)
     trace = consistent_trace([place % N_BLOCKS for place in range(2000)])
     for start in range(0, len(trace), 10):
         index.extend(trace.rows(slice(start + 10)))

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramscope.allocator import state_index as module
 from vramscope.allocator.replay import state_at
 from vramscope.allocator.settings import Settings
 from vramscope.allocator.state_index import StateIndex
@@ -25,18 +24,11 @@ def assert_same(found, truth):
             assert np.array_equal(getattr(getattr(found, table), name), column), (truth.event, table, name)
 
 
-@pytest.fixture
-def near_checkpoints(monkeypatch):
-    monkeypatch.setattr(module, "_LEAST_DISTANCE", 100)
-    monkeypatch.setattr(module, "_LEAST_MOVES", 5)
-
-
-@pytest.mark.usefixtures("near_checkpoints")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_it_equals_the_replay_of_shared_files(path):
     for recording in read(path).recordings:
         trace, initial = recording.trace, recording.initial
-        index = StateIndex(trace, initial)
+        index = StateIndex(trace, initial, least_distance=100, least_moves=5)
         instants = np.random.default_rng(1).integers(0, len(trace) + 1, 12)
         for k in (0, len(trace), *instants.tolist()):
             assert_same(index.at(k), state_at(trace, initial, k, Settings()))
@@ -63,23 +55,20 @@ def test_it_equals_the_replay_of_any_record_even_one_that_contradicts_itself(eve
         size=sizes,
         block_size=[4096 if reserves else 1024 for reserves in is_segment],
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_LEAST_DISTANCE", distance)
-        patch.setattr(module, "_LEAST_MOVES", distance)
-        index = StateIndex(trace, initial)
+    index = StateIndex(trace, initial, least_distance=distance, least_moves=distance)
 
     for k in range(len(trace) + 1):
         assert_same(index.at(k), state_at(trace, initial, k, Settings()))
 
 
-def test_lists_of_the_living_are_never_longer_than_the_distance_between_them(monkeypatch):
-    monkeypatch.setattr(module, "_LEAST_DISTANCE", 1)
+def test_lists_of_the_living_are_never_longer_than_the_distance_between_them():
     n = 1000
     trace = Trace.of(
         action=[Action.ALLOC] * n, address=[512 * i for i in range(n)], size=[1] * n, block_size=[512] * n
     )
 
-    index = StateIndex(trace, Snapshot(segments=Segments.of(address=[0], size=[512 * n])))
+    initial = Snapshot(segments=Segments.of(address=[0], size=[512 * n]))
+    index = StateIndex(trace, initial, least_distance=1)
 
     assert sum(map(len, index._checkpoints)) <= n
     assert len(index.at(n - 1).blocks) == n

@@ -1,13 +1,10 @@
 """Events of one address belong to one block after the other."""
 
-from unittest.mock import patch
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramscope.allocator import lives as lives_module
 from vramscope.allocator.lives import lives, lives_by_birth, stable_order
 from vramscope.model.trace import Action, Trace
 
@@ -71,8 +68,7 @@ def test_lives_found_a_stretch_at_a_time_are_those_found_at_once(moves):
     trace = Trace.of(action=columns[0], address=columns[1], size=np.arange(len(moves)) + 10)
     at_once = lives(trace)
 
-    with patch.object(lives_module, "_STRETCH", 3):
-        in_turn = lives_by_birth(trace)
+    in_turn = lives_by_birth(trace, stretch=3)
 
     order = np.lexsort((at_once.address, at_once.alloc))
     for name, column in at_once.rows(order).columns():

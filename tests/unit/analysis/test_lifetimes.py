@@ -115,8 +115,6 @@ def test_lives_of_any_record_are_paired_the_same_whatever_is_sorted_at_a_time(re
     history = recording(*((action, 512 * address, 1) for action, address in moves))
     assert (int(A), int(R), int(C)) == (0, 1, 2)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(block_ends, "_STRETCH", stretch)
-        requested, completed = block_ends.ends(history.trace, history.initial.blocks.address)
+    requested, completed = block_ends.ends(history.trace, history.initial.blocks.address, stretch=stretch)
 
     assert [requested.tolist(), completed.tolist()] == [[life[i] for life in in_turn(moves)] for i in (1, 2)]

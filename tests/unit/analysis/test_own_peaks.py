@@ -1,14 +1,11 @@
 """What a group held at the peak of all and the most that it ever held are two numbers."""
 
-from unittest.mock import patch
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramscope.analysis import own_peaks as own_peaks_module
 from vramscope.analysis.composition import BY, composition
-from vramscope.analysis.own_peaks import own_peaks
+from vramscope.analysis.own_peaks import own_peaks, own_peaks_in_passes
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Blocks, Segments, Snapshot
@@ -81,8 +78,7 @@ def test_an_own_peak_is_the_most_of_all_instants_of_the_window(play, ops, n_befo
     start = data.draw(st.integers(0, len(recording.trace)))
     window = start, data.draw(st.integers(start, len(recording.trace)))
     for by in BY:
-        with patch.object(own_peaks_module, "_STRETCH", 3):
-            found = own_peaks(recording, by=by, window=window)
+        found = own_peaks_in_passes(recording, by, window, stretch=3)
         whole = composition(recording, by=by, window=window)
         at_each = [composition(recording, by=by, instant=k).totals for k in range(start, window[1] + 1)]
         names = {name for totals in at_each for name in totals}

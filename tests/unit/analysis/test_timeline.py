@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramscope.allocator import levels as allocator_levels
+from vramscope.allocator.levels import most_allocated
 from vramscope.analysis.timeline import instant_of, timeline
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording
@@ -102,9 +102,10 @@ def test_the_instant_of_nothing_in_particular_is_the_first_peak(recording):
 def test_the_first_peak_is_found_without_the_whole_timeline(play, stretch, ops, n_before):
     recording = play(ops, n_before).recording
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(allocator_levels, "_STRETCH", stretch)
-        assert instant_of(recording, None) == timeline(recording).allocated_bytes.argmax()
+    first = timeline(recording).allocated_bytes.argmax()
+
+    assert most_allocated(recording.trace, recording.initial, stretch=stretch) == first
+    assert instant_of(recording, None) == first
 
 
 def test_completions_without_requests_are_found_among_many_blocks(recording):

@@ -20,11 +20,10 @@ FILES = [captures.genuine_file(name) for name in ("streams", "expand_press", "em
 
 
 @pytest.fixture(params=FILES, ids=lambda path: path.name)
-def recording(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Recording:
+def recording(request: pytest.FixtureRequest) -> Recording:
     """Of a genuine allocator, with a checkpoint every 1,000 events."""
-    monkeypatch.setattr(module, "DISTANCE", 1000)
     found = read(request.param).recordings[0]
-    return replace(found, checkpoints=checkpoints(found))
+    return replace(found, checkpoints=checkpoints(found, distance=1000))
 
 
 def places(n_events: int) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from vramscope import conversion_cache
-from vramscope.conversion_cache import column_file
+from vramscope.conversion_cache import Limits, column_file
 from vramscope.loading import load
 from vramscope.model.device import Process
 from vramscope.model.marks import Marks, Note
@@ -21,6 +21,8 @@ from vramscope.model.stacks import stacks_of
 from vramscope.model.trace import Trace
 
 LONG_AGO_S = 1_000_000
+AT_ONCE = Limits(fewest_events=1000, settled_ns=0)
+"""Limits under which small files that were just written are kept."""
 
 
 def recorded(n_events: int = 5000) -> Run:
@@ -52,14 +54,12 @@ def source(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("VRAMSCOPE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(conversion_cache, "FEWEST_EVENTS", 1000)
-    monkeypatch.setattr(conversion_cache, "_SETTLED_NS", 0)
     return tmp_path / "cache"
 
 
 def kept(source: Path, run: Run | None = None) -> Path:
     """Where it was put."""
-    conversion_cache.keep(run or recorded(), source, conversion_cache.identity(source))
+    conversion_cache.keep(run or recorded(), source, conversion_cache.identity(source), AT_ONCE)
     (found,) = (source.parent / "cache").iterdir()
     return found
 
@@ -120,28 +120,31 @@ def test_another_file_in_its_place_is_not_taken_for_it(source: Path) -> None:
     assert found(source) is None
 
 
-def test_a_conversion_by_other_code_does_not_count(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_conversion_by_other_code_does_not_count(source: Path) -> None:
     kept(source)
-    monkeypatch.setattr(conversion_cache, "_code", lambda: "other")
+    other = conversion_cache.identity(source) | {"code": "other"}
 
-    assert found(source) is None
+    assert conversion_cache.find(source, other) is None
 
 
 def test_a_change_of_any_module_of_the_converting_code_invalidates_conversions(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path
 ) -> None:
-    inner = tmp_path / "package" / "formats" / "inner"
+    package = tmp_path / "package"
+    inner = package / "formats" / "inner"
     inner.mkdir(parents=True)
     (inner / "reader.py").write_text("VERSION = 1")
     for name in ("allocator", "model", "store"):
-        (tmp_path / "package" / name).mkdir()
-    monkeypatch.setattr(conversion_cache, "_PACKAGE", tmp_path / "package", raising=False)
-    kept(source)
-    assert found(source) is not None
+        (package / name).mkdir()
+    before = conversion_cache.identity(source, package=package)
+    place = kept(source)
+    with place.open("wb") as file:
+        column_file.write(file, recorded(), before)
+    assert conversion_cache.find(source, conversion_cache.identity(source, package=package)) is not None
 
     (inner / "reader.py").write_text("VERSION = 1000")
 
-    assert found(source) is None
+    assert conversion_cache.find(source, conversion_cache.identity(source, package=package)) is None
 
 
 def test_any_changed_byte_is_noticed_and_the_conversion_removed(source: Path) -> None:
@@ -186,13 +189,11 @@ def test_only_the_model_can_be_named_in_it(source: Path, tmp_path: Path) -> None
     assert found(source) is None
 
 
-def test_small_files_and_files_just_written_are_not_kept(
-    source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    conversion_cache.keep(recorded(999 // 2), source, conversion_cache.identity(source))
-    monkeypatch.setattr(conversion_cache, "_SETTLED_NS", 2 * 10**9)
+def test_small_files_and_files_just_written_are_not_kept(source: Path, cache: Path) -> None:
+    conversion_cache.keep(recorded(999 // 2), source, conversion_cache.identity(source), AT_ONCE)
     source.touch()
-    conversion_cache.keep(recorded(), source, conversion_cache.identity(source))
+    settling = replace(AT_ONCE, settled_ns=Limits().settled_ns)
+    conversion_cache.keep(recorded(), source, conversion_cache.identity(source), settling)
 
     assert not cache.exists()
 
@@ -200,7 +201,7 @@ def test_small_files_and_files_just_written_are_not_kept(
 def test_a_file_that_changed_while_it_was_read_is_not_kept(source: Path, cache: Path) -> None:
     before = conversion_cache.identity(source)
     source.write_bytes(b"more than before")
-    conversion_cache.keep(recorded(), source, before)
+    conversion_cache.keep(recorded(), source, before, AT_ONCE)
 
     assert not cache.exists()
 
@@ -214,7 +215,7 @@ def test_it_can_be_switched_off(
     monkeypatch.chdir(tmp_path)
     before = sorted(path.name for path in tmp_path.iterdir())
 
-    conversion_cache.keep(recorded(), source, conversion_cache.identity(source))
+    conversion_cache.keep(recorded(), source, conversion_cache.identity(source), AT_ONCE)
 
     assert found(source) is None
     assert sorted(path.name for path in tmp_path.iterdir()) == before
@@ -226,7 +227,7 @@ def test_without_a_word_it_lies_where_the_standard_says(
     monkeypatch.delenv("VRAMSCOPE_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
 
-    conversion_cache.keep(recorded(), source, conversion_cache.identity(source))
+    conversion_cache.keep(recorded(), source, conversion_cache.identity(source), AT_ONCE)
 
     assert len(list((tmp_path / "own" / "vramscope").iterdir())) == 1
     assert list(source.parent.glob("a.*")) == [source]
@@ -245,29 +246,27 @@ def test_a_directory_that_cannot_be_written_only_means_no_conversion(
 
         monkeypatch.setattr(column_file, "write", full)
 
-    conversion_cache.keep(recorded(), source, conversion_cache.identity(source))
+    conversion_cache.keep(recorded(), source, conversion_cache.identity(source), AT_ONCE)
 
     assert found(source) is None
     assert cache.is_file() or list(cache.iterdir()) == []
 
 
-def test_the_conversions_used_longest_ago_make_room(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_conversions_used_longest_ago_make_room(tmp_path: Path, cache: Path) -> None:
     sources = []
     for number in range(4):
         path = tmp_path / f"{number}.pickle"
         path.write_bytes(b"foreign")
         sources.append(path)
-        conversion_cache.keep(recorded(), path, conversion_cache.identity(path))
+        conversion_cache.keep(recorded(), path, conversion_cache.identity(path), AT_ONCE)
         for place in cache.iterdir():
             os.utime(place, ns=(0, place.stat().st_mtime_ns - 10**9))
     assert found(sources[0]) is not None
-    monkeypatch.setattr(conversion_cache, "LARGEST_BYTES", 2 * next(cache.iterdir()).stat().st_size + 100)
+    room = replace(AT_ONCE, largest_bytes=2 * next(cache.iterdir()).stat().st_size + 100)
     newest = tmp_path / "new.pickle"
     newest.write_bytes(b"foreign")
 
-    conversion_cache.keep(recorded(), newest, conversion_cache.identity(newest))
+    conversion_cache.keep(recorded(), newest, conversion_cache.identity(newest), room)
 
     assert [found(path) is not None for path in [*sources, newest]] == [True, False, False, False, True]
 
@@ -281,7 +280,7 @@ def test_what_a_killed_process_left_is_removed_after_an_hour(source: Path, cache
     foreign = cache / "notes.txt"
     foreign.write_text("mine")
 
-    conversion_cache.keep(recorded(), source, conversion_cache.identity(source))
+    conversion_cache.keep(recorded(), source, conversion_cache.identity(source), AT_ONCE)
 
     assert not old.exists()
     assert fresh.exists()
@@ -291,7 +290,9 @@ def test_what_a_killed_process_left_is_removed_after_an_hour(source: Path, cache
 def test_load_opens_a_file_the_second_time_from_its_conversion(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(import_module("vramscope.loading"), "_read_file", lambda _: recorded())
+    now_ns = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns() + 3 * 10**9)  # later than the file may still change
+    monkeypatch.setattr(import_module("vramscope.loading"), "_read_file", lambda _: recorded(50_000))
     first = load(source)
     monkeypatch.setattr(import_module("vramscope.loading"), "_read_file", lambda _: pytest.fail("read again"))
 

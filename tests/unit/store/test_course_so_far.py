@@ -50,14 +50,9 @@ def assert_same(found, truth):
             assert np.array_equal(getattr(here, name), column), name
 
 
-@pytest.fixture(autouse=True)
-def few_are_enough(monkeypatch):
-    monkeypatch.setattr(incremental_steps, "LEAST_MARKS", 50)
-
-
 @pytest.mark.parametrize("turn", [STEP, CLEARING_FIRST, WITHOUT_OPTIMIZER, GAN, WITH_EVALUATION])
 def test_each_look_finds_what_the_whole_says(turn):
-    loop, so_far = Loop(), IncrementalSteps()
+    loop, so_far = Loop(), IncrementalSteps(least_marks=50)
     for _ in range(60):
         loop.turn(turn)
     for marks, n_events, end_ns in looks(loop.marks()):
@@ -66,7 +61,7 @@ def test_each_look_finds_what_the_whole_says(turn):
 
 @pytest.mark.parametrize("kind", [MarkKind.STEP, MarkKind.ENTER])
 def test_a_program_that_says_its_steps_late_is_believed_at_once(kind):
-    loop, so_far = Loop(), IncrementalSteps()
+    loop, so_far = Loop(), IncrementalSteps(least_marks=50)
     for i in range(60):
         loop.turn(STEP)
         if i > 40:
@@ -77,7 +72,7 @@ def test_a_program_that_says_its_steps_late_is_believed_at_once(kind):
 
 
 def test_a_block_around_everything_stays_open():
-    loop, so_far = Loop(), IncrementalSteps()
+    loop, so_far = Loop(), IncrementalSteps(least_marks=50)
     loop.mark(MarkKind.ENTER)
     for _ in range(60):
         loop.turn(STEP)
@@ -93,7 +88,7 @@ def test_finished_steps_are_not_gone_through_again(monkeypatch):
         return resolve(marks, n_events, end_ns)
 
     monkeypatch.setattr(incremental_steps, "resolve", noticed)
-    loop, so_far = Loop(), IncrementalSteps()
+    loop, so_far = Loop(), IncrementalSteps(least_marks=50)
     for _ in range(400):
         loop.turn(STEP)
     n_looks = sum(so_far.resolve(*look) is not None for look in looks(loop.marks(), seed=1))
@@ -102,7 +97,7 @@ def test_finished_steps_are_not_gone_through_again(monkeypatch):
 
 
 def test_marks_that_became_fewer_are_read_anew():
-    loop, so_far = Loop(), IncrementalSteps()
+    loop, so_far = Loop(), IncrementalSteps(least_marks=50)
     for _ in range(40):
         loop.turn(STEP)
     so_far.resolve(loop.marks(), 10**6, 10**9)

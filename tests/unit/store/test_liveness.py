@@ -13,7 +13,7 @@ import pytest
 
 from vramscope.model.device import Process
 from vramscope.model.recording import Outcome
-from vramscope.store import liveness, manifest
+from vramscope.store import manifest
 from vramscope.store.liveness import Incarnation, current_incarnation, is_alive
 from vramscope.store.read.reader import Reader
 from vramscope.store.write.writer import Writer
@@ -59,12 +59,13 @@ def test_another_container_cannot_be_asked() -> None:
     assert is_alive(HOST, os.getpid(), replace(current_incarnation(), namespace="pid:[1]")) is None
 
 
-def test_without_proc_the_pid_and_the_host_must_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(liveness, "_BOOT", Path("/nowhere"))
+def test_without_proc_the_pid_and_the_host_must_do() -> None:
+    unknown = current_incarnation(Path("/nowhere"))
 
-    assert current_incarnation() == Incarnation()
-    assert is_alive(HOST, os.getpid(), Incarnation()) is True
-    assert is_alive("elsewhere", os.getpid(), Incarnation()) is None
+    assert unknown == Incarnation()
+    for written in (Incarnation(), current_incarnation()):
+        assert is_alive(HOST, os.getpid(), written, unknown) is True
+        assert is_alive("elsewhere", os.getpid(), written, unknown) is None
 
 
 def last_written(rank_dir: Path, seconds_ago: float) -> None:

@@ -19,15 +19,24 @@ from vramscope.model.snapshot import BlockState, Segments, Snapshot
 from vramscope.model.trace import Action, Trace
 
 _LEAST_DISTANCE = 1 << 15
-"""Events between two checkpoints; more where more blocks live at once."""
 _LEAST_MOVES = 256
-"""Segment events between two lists of the relevant ones."""
 
 
 class StateIndex:
     """States of one trace; ``at(k)`` equals ``replay.state_at(trace, initial, k)``.
 
     Building it takes 0.1 s per million events; a state then takes milliseconds, however long the trace.
+
+    Parameters
+    ----------
+    trace
+        The events.
+    initial
+        The state before the first event.
+    least_distance
+        The least number of events between two checkpoints; more where more blocks live at once.
+    least_moves
+        The least number of segment events between two lists of the relevant ones.
     """
 
     __slots__ = (
@@ -45,20 +54,27 @@ class StateIndex:
         "_trace",
     )
 
-    def __init__(self, trace: Trace, initial: Snapshot) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        initial: Snapshot,
+        *,
+        least_distance: int = _LEAST_DISTANCE,
+        least_moves: int = _LEAST_MOVES,
+    ) -> None:
         self._trace = trace
         is_segment = (trace.action >= Action.SEGMENT_ALLOC) & (trace.action <= Action.SEGMENT_UNMAP)
         self._segment_events = np.flatnonzero(is_segment)
         self._segment_trace = trace.rows(self._segment_events)
         self._segments = initial.segments
-        self._moves, self._moves_since = self._relevant_moves()
+        self._moves, self._moves_since = self._relevant_moves(least_moves)
         found = lives_by_birth(trace)
         self._older = used(initial.blocks)
         n_older = int(np.searchsorted(found.alloc, 0))
         freed, self._lives = found.rows(slice(0, n_older)), found.rows(slice(n_older, None))
         self._older_requests = _event_of(self._older.address, freed.address, freed.request)
         self._older_ends = _event_of(self._older.address, freed.address, freed.end)
-        self._distance = max(_LEAST_DISTANCE, _most_at_once(self._lives, len(trace)))
+        self._distance = max(least_distance, _most_at_once(self._lives, len(trace)))
         self._checkpoints = self._made()
 
     def at(self, k: int) -> Snapshot:
@@ -112,13 +128,13 @@ class StateIndex:
         alive: NDArray[np.int32] = rows[(end < 0) | (end >= k)]
         return alive
 
-    def _relevant_moves(self) -> tuple[list[NDArray[np.int64]], list[int]]:
+    def _relevant_moves(self, least_moves: int) -> tuple[list[NDArray[np.int64]], list[int]]:
         """The segment events that are still relevant after each of several positions; the distance between
         two positions is about the number of relevant events.
         """
         found, since = [np.zeros(0, dtype="i8")], [0]
         n_moves = len(self._segment_trace)
-        while (end := since[-1] + max(_LEAST_MOVES, len(found[-1]))) < n_moves:
+        while (end := since[-1] + max(least_moves, len(found[-1]))) < n_moves:
             rows = np.concatenate([found[-1], np.arange(since[-1], end)])
             found.append(relevant_segment_events(self._segment_trace, rows, self._segments))
             since.append(end)

@@ -10,7 +10,7 @@ from vramscope.allocator.state_index import StateIndex
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.trace import Trace
 
-_CHAPTER = 1 << 15
+_CHAPTER_EVENTS = 1 << 15
 """Least number of events of a chapter: its index is built in 4 ms."""
 
 
@@ -19,11 +19,19 @@ class AppendableStateIndex:
     so far.
 
     ``extend`` takes the extended trace. Memory: one state per chapter. The events are not copied.
+
+    Parameters
+    ----------
+    initial
+        The state before the first event.
+    chapter_events
+        The least number of events of a chapter.
     """
 
-    __slots__ = ("_index", "_indexed", "_starts", "_states", "_trace")
+    __slots__ = ("_chapter_events", "_index", "_indexed", "_starts", "_states", "_trace")
 
-    def __init__(self, initial: Snapshot) -> None:
+    def __init__(self, initial: Snapshot, *, chapter_events: int = _CHAPTER_EVENTS) -> None:
+        self._chapter_events = chapter_events
         self._starts = [initial.event]
         """The first instant of each chapter."""
         self._states = [initial]
@@ -66,7 +74,7 @@ class AppendableStateIndex:
 
     def _end_of_last(self) -> int:
         """The end of the last chapter once it is full: no state is larger than the events of its chapter."""
-        return self._starts[-1] + max(_CHAPTER, len(self._states[-1].blocks))
+        return self._starts[-1] + max(self._chapter_events, len(self._states[-1].blocks))
 
     def _index_of(self, chapter: int) -> StateIndex:
         events = self._events_of(chapter)

@@ -13,13 +13,13 @@ _FEWEST = 8
 """Least number of checkpoints: a shorter trace is replayed from its start in a tenth of a second."""
 
 
-def checkpoints(recording: Recording) -> tuple[Snapshot, ...]:
-    """States at every ``DISTANCE``-th instant of a long trace but the first. 0.1 s per million events."""
+def checkpoints(recording: Recording, *, distance: int = DISTANCE) -> tuple[Snapshot, ...]:
+    """States at every *distance*-th instant of a long trace but the first. 0.1 s per million events."""
     n_events = len(recording.trace)
-    if n_events < _FEWEST * DISTANCE:
+    if n_events < _FEWEST * distance:
         return ()
     index = StateIndex(recording.trace, recording.initial)
-    return tuple(index.at(k) for k in range(DISTANCE, n_events, DISTANCE))
+    return tuple(index.at(k) for k in range(distance, n_events, distance))
 
 
 def state_from_nearest(recording: Recording, k: int) -> Snapshot:

@@ -13,7 +13,7 @@ _STRETCH = 1 << 14
 _NONE = -1
 
 
-def ends(trace: Trace, older: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+def ends(trace: Trace, older: NDArray[Any], *, stretch: int = _STRETCH) -> tuple[NDArray[Any], NDArray[Any]]:
     """The FREE_REQUESTED and FREE_COMPLETED event of each life, −1 for none.
 
     Each is the first such event at the life's address before the next life there. An end without a birth at
@@ -25,6 +25,8 @@ def ends(trace: Trace, older: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]
         The events.
     older
         Addresses of blocks that predate the trace.
+    stretch
+        The least number of events that are sorted at a time.
 
     Returns
     -------
@@ -38,7 +40,7 @@ def ends(trace: Trace, older: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]
     first, n_born = 0, len(older)
     while first < len(trace):
         # At least twice as long as what it carries along: each event is then carried once, on average.
-        part = slice(first, first + max(_STRETCH, 2 * len(open_life)))
+        part = slice(first, first + max(stretch, 2 * len(open_life)))
         action, address, value = _moves(trace, part, n_born)
         n_born += int(np.count_nonzero(action == Action.ALLOC))
         open_address, open_life = _paired(

@@ -44,11 +44,18 @@ class _Finished:
 
 
 class IncrementalSteps:
-    """Resolves marks to which new ones are only appended."""
+    """Resolves marks to which new ones are only appended.
 
-    __slots__ = ("_finished",)
+    Parameters
+    ----------
+    least_marks
+        The number of marks from which on finished steps are put aside, and after which that is done again.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_finished", "_least_marks")
+
+    def __init__(self, *, least_marks: int = LEAST_MARKS) -> None:
+        self._least_marks = least_marks
         self._finished: _Finished | None = None
 
     def resolve(self, marks: Marks, n_events: int, end_ns: int) -> Found:
@@ -56,10 +63,11 @@ class IncrementalSteps:
         known = self._finished
         if known is None or not _is_still_valid(known, marks):
             found = resolve(marks, n_events, end_ns)
-            self._finished = _finished(marks, found, (n_events, end_ns), len(marks))
+            is_long = len(marks) >= self._least_marks
+            self._finished = _finished(marks, found, (n_events, end_ns), len(marks)) if is_long else None
             return found
         found = _with_later(known, marks, n_events, end_ns)
-        if len(marks) - known.n_marks > LEAST_MARKS:
+        if len(marks) - known.n_marks > self._least_marks:
             self._finished = _finished(marks, found, (n_events, end_ns), known.n_whole) or known
         return found
 
@@ -77,11 +85,9 @@ def _step_rules(marks: Marks) -> frozenset[Any]:
 
 
 def _finished(marks: Marks, found: Found, end: tuple[int, int], n_whole: int) -> _Finished | None:
-    """Return the part of *found* that is final; None if there are few marks or no safe cut."""
+    """Return the part of *found* that is final; None if there is no safe cut."""
     steps, phases = found
     last = len(steps) - _KEPT_STEPS
-    if len(marks) < LEAST_MARKS:
-        return None
     for cut in range(last, max(last - _ATTEMPTS, 1), -1):
         # While a file is written, marks may be ahead of their events: then their instants are not final yet.
         if steps.end_event[cut - 1] >= end[0]:
