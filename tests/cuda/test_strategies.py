@@ -19,8 +19,8 @@ SAID = {
     "loop": "optimizer without foreach",
 }
 ACTIVATIONS = {
-    "amp": ("perceptron", "encoder", "convolutions", "resnet", "translator", "gpt"),
-    "checkpointed": ("perceptron", "written_out", "encoder", "convolutions", "resnet", "unet", "gpt"),
+    "amp": ("perceptron", "encoder", "convolutions", "resnet"),
+    "checkpointed": ("perceptron", "written_out", "encoder", "convolutions", "unet", "gpt"),
     "micro": (
         "perceptron", "written_out", "encoder", "convolutions",
         "resnet", "unet", "translator", "gpt", "recurrent",

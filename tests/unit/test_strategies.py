@@ -149,7 +149,7 @@ def test_a_model_of_16_bits_is_not_told_to_autocast(tmp_path):
 
 
 def test_where_nothing_says_how_large_numbers_are_autocast_comes_later_and_says_so(tmp_path):
-    recording = trained(tmp_path, "mlp", batch=4096)
+    recording = trained(tmp_path, "blocks", batch=8192)  # large beside what placement may add
     labels = replace(recording.labels, element_bytes=np.zeros(len(recording.labels), "u1"))
 
     known = named(strategies(recording), "mixed precision")
@@ -248,8 +248,13 @@ def by_hand(activation: int = ACTIVATION, n_workspaces: int = 0) -> Recording:
     address = [each << 32 for each in number]
     known = [(i, address[i], category[i]) for i in range(len(rows)) if category[i] is not None]
     event, where, what = zip(*known, strict=True)
+    # The activations are a linear layer's, which has a row for each sample.
+    builder = StackBuilder()
+    linear = builder.push(0, "forward", "/x/torch/nn/modules/linear.py", 1)
+    stack_id = [linear * (each is Category.ACTIVATION) for each in category]
     return Recording(
-        trace=Trace.of(action=action, address=address, size=size, block_size=size),
+        trace=Trace.of(action=action, address=address, size=size, block_size=size, stack_id=stack_id),
+        stacks=builder.build(),
         labels=Labels.of(event=[each + 1 for each in event], address=where, category=what),
         phases=Phases.of(
             phase=[Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER],
@@ -352,7 +357,7 @@ def test_a_small_saving_is_no_advice():
 
 
 def test_a_recording_that_knows_no_categories_gets_no_advice():
-    bare = Recording(trace=by_hand().trace)
+    bare = Recording(trace=by_hand().trace, stacks=by_hand().stacks)
     found = strategies(bare)
 
     assert found.advised == ()
