@@ -121,7 +121,7 @@ class Strategies:
     advised: tuple[Strategy, ...] = ()
     """Strategies that lower the peak, in the order in which to try them."""
     without_effect: tuple[str, ...] = ()
-    """Names of the strategies that leave the peak as it is."""
+    """Names of the strategies that do not lower the peak: they leave it as it is, or raise it."""
     unknown_bytes: int = 0
     """Bytes at the peak of no known category: no strategy counts on them."""
     undecided: tuple[Undecided, ...] = ()
@@ -503,7 +503,8 @@ def _has_samples(run: StrategyInput, of_batch: NDArray[Any]) -> NDArray[Any]:
     by_layer = of_batch & ~is_own & in_forward & ~np.isin(run.found.size, weights)
     sizes = np.unique(run.found.size[by_layer | (run.category == Category.INPUT)])
     mine: NDArray[Any] = np.isin(run.found.size, np.setdiff1d(sizes, weights))
-    return mine | (run.category == Category.INPUT)
+    mine |= run.category == Category.INPUT
+    return mine
 
 
 def _smaller_evaluation(run: StrategyInput) -> Iterator[Trial]:
