@@ -2,8 +2,8 @@
 
 Each model trains unchanged and recorded, and again with each strategy, in a process of its own. A figure is
 right if torch's own peak lies within the stated interval. A sign is wrong if an advised strategy raises the
-peak, or one without effect moves it. The models of a blind trial were written and set aside, and first run
-after the rules were final.
+peak, or one that is said not to lower it does. The models of a blind trial were written and set aside, and
+first run after the rules were final.
 """
 
 import argparse
@@ -44,6 +44,7 @@ GROUPS = {
     "blind_2": "Second blind trial: one figure was outside (123, not 125 MiB), and a rule was changed",
     "blind_3": "Third blind trial: none was outside, then and now",
     "blind_4": "Fourth blind trial: one figure was outside (118, not 115 MiB), and an interval was widened",
+    "blind_5": "Fifth blind trial: none was outside; one of 'no effect' raised the peak by 3 %",
 }
 NAMES = {
     "tests": (
@@ -70,6 +71,11 @@ NAMES = {
         "rotary positions, grouped heads", "shifted windows", "temporal (dilated, weight norm)",
         "experts (all of them, best two)", "messages along edges", "diffusion (transposed convolutions)",
         "tied embedding, highway",
+    ),
+    "blind_5": (
+        "state space, scanned", "capsules", "one layer, five times", "images and fixed prompts",
+        "sampled weights", "super-resolution", "rays", "graph attention", "convolutions with channel norms",
+        "words, several widths", "local attention", "video", "tables", "codes",
     ),
 }  # fmt: skip
 
@@ -154,7 +160,7 @@ def _said(found: Strategies, word: str, peak: int, truth: int) -> tuple[str, str
     if any(each.name.startswith(word) for each in found.undecided):
         return "cannot tell", "undecided"
     if any(name.startswith(word) for name in found.without_effect):
-        return "no effect", "right" if abs(truth - peak) <= 2 * WORTH_IT * peak else "WRONG EFFECT"
+        return "not lower", "right" if truth >= (1 - 2 * WORTH_IT) * peak else "WRONG EFFECT"
     return None
 
 

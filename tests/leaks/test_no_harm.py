@@ -256,6 +256,17 @@ def test_a_loop_that_does_not_grow_is_never_walked():
     assert watch.n_walks == 0
 
 
+def test_a_number_kept_in_each_step_is_looked_for_once(monkeypatch):
+    searches = []
+    monkeypatch.setattr(growth_watch, "search", lambda *_: searches.append(0) or EMPTY)
+    watch = growth_watch.Watch(iter(range(0, 10**9, 512)).__next__, lambda *_: True)
+    for _ in range(20):
+        watch.tick("optimizer", 1, None)
+
+    assert len(searches) == 1
+    assert watch.n_walks == 0
+
+
 def test_walks_become_rare_and_end(monkeypatch):
     monkeypatch.setattr(growth_watch, "search", lambda *_: EMPTY)
     watch = growth_watch.Watch(iter(range(0, 10**12, 1 << 20)).__next__, lambda *_: True)

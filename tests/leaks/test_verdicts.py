@@ -132,6 +132,35 @@ def test_the_terminal_has_every_note_of_the_recording(recorded_corpus, tmp_path)
     assert all(note.text in said for note in recording.notes)
 
 
+def test_a_loss_kept_in_each_step_is_no_leak_but_is_named_with_its_list(tmp_path):
+    run, script = tmp_path / "run", tmp_path / "train.py"
+    script.write_text(KEEPS_LOSSES)
+    command("run", "--device", "simulated", "--output", run, script)
+    found = command("leaks", run, "--fail-on-leak")
+    said = " ".join(found.stdout.split())
+
+    assert found.returncode == 0
+    assert "512 B a step" in said
+    assert f"{script}:9" in said
+    assert "kept by losses" in said
+
+
+KEEPS_LOSSES = """
+import torch
+from torch import nn
+
+model, losses = nn.Linear(64, 64), []
+optimizer = torch.optim.SGD(model.parameters())
+for _ in range(10):
+    out = model(torch.randn(8, 64))
+    loss = out.square().mean()
+    loss.backward()
+    losses.append(loss)
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
 def test_without_steps_it_is_said_how_to_get_them(tmp_path):
     def program():
         return [torch.zeros(1000) for _ in range(20)]

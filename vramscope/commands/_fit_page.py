@@ -346,4 +346,4 @@ def _strategies(found: Strategies) -> Iterator[Block]:
     for each in found.undecided:
         yield Text(f"cannot tell from this recording: {each.name}; {each.reason}. {each.to_do}", "quiet")
     if found.without_effect:
-        yield Text(f"no effect on the peak: {', '.join(found.without_effect)}", "quiet")
+        yield Text(f"does not lower the peak: {', '.join(found.without_effect)}", "quiet")

@@ -47,7 +47,7 @@ def savings(found: Strategies) -> html.Section:
                     html.Th("Leaves", className="number"), html.Th(""), html.Th(doubt)])  # fmt: skip
     rows = [_strategy(each, found.peak_bytes) for each in found.advised[:_MOST_STRATEGIES]]
     table = html.Table([html.Thead(head), html.Tbody(rows)], className="diff fit-table")
-    useless = f"No effect on the peak, so not advised: {'; '.join(found.without_effect)}."
+    useless = f"Does not lower the peak, so not advised: {'; '.join(found.without_effect)}."
     below = html.P(useless, className="dim fit-note") if found.without_effect else html.Span()
     path = html.P(sentence(found.path), className="dim fit-note")
     return html.Section(

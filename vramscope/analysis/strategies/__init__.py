@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.allocator.settings import GRANULE
+from vramscope.allocator.settings import GRANULE, SMALL_LIMIT
 from vramscope.analysis import Analysis
 from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.ending import ended_short
-from vramscope.analysis.strategies.autocast import autocast, may_pair
+from vramscope.analysis.strategies.autocast import autocast, is_of_own_line
 from vramscope.analysis.strategies.checkpointing import checkpointed
 from vramscope.analysis.strategies.gradients import (
     is_bucket,
@@ -39,6 +39,7 @@ from vramscope.analysis.strategies.trials import (
     level_with,
     prepare,
     scaled,
+    summed,
 )
 from vramscope.errors import UsageError
 from vramscope.model.marks import Category, Phase
@@ -55,11 +56,6 @@ with a master copy 6 times the bytes of 16-bit parameters."""
 _LARGE_MODEL = 5e9
 """Number of parameters from which on sharding state alone seldom makes a model fit."""
 _SHARED, _OF_PARAMETERS = "ZeRO", "ZeRO-3/FSDP"
-_DOUBT = 0.05
-"""Share of the peak without workspaces: estimates of activations were off by up to 3.8 % in the models of the
-tests."""
-_DOUBT_OF_RECOMPUTE = 0.10
-"""The same for checkpointing, which was off by 8 % where blocks also make normalized weights again."""
 _16_AND_32_BITS = ((1, 2), (4, 8))
 """Bytes per element: of quantized and half, of single and double precision."""
 _ROUNDING = 4096
@@ -125,7 +121,7 @@ class Strategies:
     advised: tuple[Strategy, ...] = ()
     """Strategies that lower the peak, in the order in which to try them."""
     without_effect: tuple[str, ...] = ()
-    """Names of the strategies that leave the peak as it is."""
+    """Names of the strategies that do not lower the peak: they leave it as it is, or raise it."""
     unknown_bytes: int = 0
     """Bytes at the peak of no known category: no strategy counts on them."""
     undecided: tuple[Undecided, ...] = ()
@@ -290,12 +286,12 @@ def _outcome(run: StrategyInput, tried: Trial, at: int, unknown: int) -> Strateg
     how, cost, basis = tried.words
     peak = int(run.level_bytes[at])
     phase, saved = Phase(int(run.phase[highest])), peak - left
-    bounds = [round(float(level_with(run, *each).max())) for each in (tried.least, tried.most) if each]
-    is_sure = not bounds and not saved
-    bounds = bounds or [left]
-    doubt = 0 if is_sure else round(tried.doubt * (peak - _workspaces_at(run, at)))
-    places = 0 if is_sure else _unsplit(run, highest)
-    high = max(left + places, *bounds) + doubt
+    if tried.least is None and tried.most is None and not saved:
+        low = high = left
+    else:
+        change = SizeChange(tried.factor, tried.extra_bytes)
+        low = min(left, _least_peak(run, tried.least or change) - unknown)
+        high = max(left, _most_peak(run, tried.most or change))
     if _is_monotone(tried) and saved > 0:
         high = min(high, peak - 1)
     return Strategy(
@@ -303,7 +299,7 @@ def _outcome(run: StrategyInput, tried: Trial, at: int, unknown: int) -> Strateg
         saved,
         left,
         # Bytes of unknown category may be what the strategy saves.
-        max(min(left - places, *bounds) - doubt - unknown, 0),
+        max(low, 0),
         high,
         phase,
         how,
@@ -315,20 +311,33 @@ def _outcome(run: StrategyInput, tried: Trial, at: int, unknown: int) -> Strateg
     )
 
 
-def _workspaces_at(run: StrategyInput, instant: int) -> int:
-    """Return the bytes in cuBLAS workspaces: no strategy moves them, so no estimate of them is off."""
-    live = run.found.allocated_at(instant)
-    return int(run.found.block_size[live & (run.category == Category.WORKSPACE)].sum())
+def _least_peak(run: StrategyInput, change: SizeChange) -> int:
+    """Return the least peak that a change allows: blocks as large as their requests, rounded."""
+    size = change.factor * _rounded(run)
+    return int(np.floor(_summed(run, size, change.extra_bytes).max()))
 
 
-def _unsplit(run: StrategyInput, instant: int) -> int:
-    """Return the bytes by which blocks are larger than requested, since their rest is too small to split.
+def _most_peak(run: StrategyInput, change: SizeChange) -> int:
+    """Return the highest peak that a change allows: every large block with the largest rest it may have.
 
-    Which blocks these are depends on their placement, and that on all operations before.
+    Which blocks are larger than requested depends on their placement, and that on all operations before. What
+    was allocated before the first forward is placed as it was, and so are workspaces.
     """
-    live = run.found.allocated_at(instant) & (run.found.size > 0)
-    rounded = -(-run.found.size[live] // GRANULE) * GRANULE
-    return int(np.maximum(run.found.block_size[live] - rounded, 0).sum())
+    size = change.factor * np.maximum(_rounded(run), run.found.block_size)
+    starts = np.flatnonzero(np.isin(run.phase, _TRAINS))
+    is_moved = run.found.alloc_event >= (starts[0] - 1 if len(starts) else len(run.phase))
+    is_moved &= run.category != Category.WORKSPACE
+    size += is_moved * (GRANULE * (size > 0) + SMALL_LIMIT * (size > SMALL_LIMIT))
+    return int(np.ceil(_summed(run, size, change.extra_bytes).max()))
+
+
+def _rounded(run: StrategyInput) -> NDArray[Any]:
+    requested = np.where(run.found.size > 0, run.found.size, run.found.block_size)
+    return -(-requested // GRANULE) * GRANULE
+
+
+def _summed(run: StrategyInput, size: NDArray[Any], extra: NDArray[Any] | int) -> NDArray[Any]:
+    return summed(run.found, size, len(run.phase) - 1) + extra
 
 
 def _by_category(run: StrategyInput, tried: Trial, at: int) -> dict[str, int]:
@@ -357,10 +366,13 @@ def _mixed_precision(run: StrategyInput) -> Iterator[Trial]:
     found = autocast(recording.stacks, run.found, run.lives, owners, run.assigned, action)
     if found is None:
         return
-    change = np.zeros(len(run.phase))
-    np.add.at(change, found.born, found.n_bytes)
-    np.add.at(change, found.dies, -found.n_bytes)
-    copies = np.cumsum(change)
+    # A phase may end after the last event, as of a recording that was cut.
+    change = np.zeros(len(run.phase) + 1)
+    np.add.at(change, np.minimum(found.born, len(run.phase)), found.n_bytes)
+    np.add.at(change, np.minimum(found.dies, len(run.phase)), -found.n_bytes)
+    copies = np.cumsum(change)[:-1]
+    # A gradient of 16 bits is there until it is one of 32.
+    largest = int(run.found.block_size[run.category == Category.PARAMETER].max(initial=0))
     yield Trial(
         "mixed precision (bf16 autocast)",
         found.factor,
@@ -374,8 +386,7 @@ def _mixed_precision(run: StrategyInput) -> Iterator[Trial]:
         1 if in_32_bits else 2,
         Category.TEMPORARY,
         least=SizeChange(found.least),
-        most=SizeChange(found.most, copies),
-        doubt=_DOUBT,
+        most=SizeChange(found.most, copies + np.where(run.phase == Phase.BACKWARD, largest / 2, 0)),
         to_do='Run it under torch.autocast("cuda", dtype=torch.bfloat16), and compare the peaks',
     )
 
@@ -402,7 +413,7 @@ def _checkpointing(run: StrategyInput) -> Iterator[Trial]:
             ),
             2,
             least=SizeChange(np.ones(len(run.found)), best.least_extra_bytes),
-            doubt=_DOUBT_OF_RECOMPUTE,
+            most=SizeChange(np.ones(len(run.found)), best.most_extra_bytes),
         )
 
 
@@ -425,6 +436,7 @@ def _gradients_to_none(run: StrategyInput) -> Iterator[Trial]:
             ),
             1,
             Category.GRADIENT,
+            least=SizeChange(scaled(run, (run.category == Category.GRADIENT, 0.0))),
         )
 
 
@@ -455,13 +467,11 @@ def _accumulation(run: StrategyInput) -> Iterator[Trial]:
     gradient, part = run.category == Category.GRADIENT, 1 / _MICRO_BATCHES
     if not of_batch.any() or _accumulates(run):
         return
-    owners = owners_of(run.recording, run.found, run.assigned)
-    pairs = may_pair(run.recording.stacks, run.found, run.lives, owners)
     level = level_with(run, gradient.astype(float), 0)
     largest = int(run.found.block_size[gradient].max(initial=0))
     # From the second micro-batch on all gradients are allocated, and each new one too until it is added.
-    extra = np.where(np.isin(run.phase, _TRAINS), level.max(initial=0) - level, 0)
-    extra += np.where(run.phase == Phase.BACKWARD, largest, 0)
+    kept = np.where(np.isin(run.phase, _TRAINS), level.max(initial=0) - level, 0)
+    extra = kept + np.where(run.phase == Phase.BACKWARD, largest, 0)
     yield Trial(
         f"{_MICRO_BATCHES} micro-batches with accumulated gradients",
         scaled(run, (of_batch, part)),
@@ -469,17 +479,32 @@ def _accumulation(run: StrategyInput) -> Iterator[Trial]:
         (
             f"split the batch in {_MICRO_BATCHES}, divide the loss by it, optimizer.step() after the last",
             "about the same time for large batches, more for small ones; BatchNorm sees smaller batches",
-            "estimate: inputs, activations and temporaries of forward and backward in ratio to the batch",
+            "estimate: all that layers of torch.nn make has a row for each sample of the batch",
         ),
         2,
-        # A score for each pair of a batch shrinks quadratically; temporaries as large as parameters do not
-        # shrink at all.
-        least=SizeChange(
-            scaled(run, (of_batch, 1 / _MICRO_BATCHES), (of_batch & pairs, 1 / _MICRO_BATCHES)), extra
-        ),
-        most=SizeChange(scaled(run, (np.isin(run.category, _OF_A_BATCH), part)), extra),
-        doubt=_DOUBT,
+        # What holds a value for each pair of a batch shrinks quadratically; what is not certain to hold
+        # samples does not shrink at all.
+        least=SizeChange(scaled(run, (of_batch, part**2)), kept),
+        most=SizeChange(scaled(run, (of_batch & _has_samples(run, of_batch), part)), extra),
     )
+
+
+def _has_samples(run: StrategyInput, of_batch: NDArray[Any]) -> NDArray[Any]:
+    """Return which allocations have a row for each sample: inputs, and what layers of torch.nn make.
+
+    So does whatever has the size of such a result, but nothing that is as large as a parameter.
+    """
+    owners = owners_of(run.recording, run.found, run.assigned)
+    is_own = is_of_own_line(run.recording.stacks, run.found, run.lives, owners)
+    is_one = run.category == Category.PARAMETER
+    weights = np.unique(run.found.size[is_one])
+    weights = np.union1d(weights, np.unique(run.found.size[run.category == Category.BUFFER]))
+    in_forward = np.isin(run.born_in, (Phase.FORWARD, Phase.LOSS, Phase.EVAL))
+    by_layer = of_batch & ~is_own & in_forward & ~np.isin(run.found.size, weights)
+    sizes = np.unique(run.found.size[by_layer | (run.category == Category.INPUT)])
+    mine: NDArray[Any] = np.isin(run.found.size, np.setdiff1d(sizes, weights))
+    mine |= run.category == Category.INPUT
+    return mine
 
 
 def _smaller_evaluation(run: StrategyInput) -> Iterator[Trial]:
@@ -497,8 +522,8 @@ def _smaller_evaluation(run: StrategyInput) -> Iterator[Trial]:
             "estimate: what evaluation allocates in ratio to its batch",
         ),
         1,
-        least=SizeChange(scaled(run, (of_evaluation | (run.category == Category.INPUT), 1 / 2))),
-        doubt=_DOUBT,
+        least=SizeChange(scaled(run, (of_evaluation | (run.category == Category.INPUT), 1 / 4))),
+        most=SizeChange(scaled(run, (of_evaluation & _has_samples(run, of_evaluation), 1 / 2))),
     )
 
 

@@ -33,6 +33,24 @@ _A_WEIGHT = 1 << 16
 """Least bytes of a weight to check whether copies exist already; the largest weight, if all are smaller."""
 
 
+_FIXED = (
+    Category.PARAMETER,
+    Category.GRADIENT,
+    Category.OPTIMIZER_STATE,
+    Category.BUFFER,
+    Category.INPUT,
+    Category.WORKSPACE,
+)
+"""Categories that autocast leaves as they are."""
+_FIXED = (
+    Category.PARAMETER,
+    Category.GRADIENT,
+    Category.OPTIMIZER_STATE,
+    Category.BUFFER,
+    Category.INPUT,
+    Category.WORKSPACE,
+)
+"""Categories that autocast leaves as they are."""
 _RNN = "rnn.py"
 _RECURRENT = 10
 """More than one part in this many of forward's bytes from recurrent layers allows no prediction."""
@@ -138,11 +156,11 @@ def autocast(
     return Autocast(factor, least, most, *(np.concatenate(column) for column in zip(*copies, strict=True)))
 
 
-def may_pair(stacks: Stacks, found: Allocations, lives: Lives, owners: Owners) -> NDArray[Any]:
-    """Return which allocations may hold a value for each pair of a batch, and so grow quadratically.
+def is_of_own_line(stacks: Stacks, found: Allocations, lives: Lives, owners: Owners) -> NDArray[Any]:
+    """Return which allocations operations of the program's own lines made, or operations on their results.
 
-    Layers of torch.nn do not: they have one row for each sample. Operations of the program's own lines may,
-    and so may operations on their results; in backward, allocations made for these or for unknown forwards.
+    These may hold a value for each pair of a batch, or the same values for every batch, where layers of
+    torch.nn have one row for each sample. In backward they are those made for such or for unknown forwards.
     """
     open_kinds = (CastKind.OTHER, CastKind.SOFTMAX, CastKind.WIDE)
     kinds = {each: _kind(stacks, each) in open_kinds for each in set(found.stack_id.tolist())}
@@ -243,30 +261,55 @@ def _bounds(
     factor: NDArray[Any],
     forward: tuple[NDArray[Any], NDArray[Any]],
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the least and the most factor: which operation the program called is not recorded.
+    """Return the least and the most factor: which operation takes a result is not recorded.
 
-    An operation of the program's own line may be a product (16 bits), a sum (the type of its inputs) or a
-    softmax, which keeps 32 bits while the product after it keeps a copy of 16.
+    A value of 32 bits keeps at least 16 of them. It keeps both, one and a half of its size, unless
+    a layer of torch.nn that computes in 16 bits made it and another one comes next.
     """
     rows, kind = forward
     least, most = factor.copy(), factor.copy()
-    follows = np.isin(kind, (CastKind.FOLLOWS, CastKind.DROPOUT))
-    # An operation that follows its input is open if the last other operation was.
-    last = np.maximum.accumulate(np.where(follows, -1, np.arange(len(kind))))
-    is_open = (kind == CastKind.OTHER) | (follows & (last >= 0) & (kind[last] == CastKind.OTHER))
-    open_rows = rows[is_open]
-    # Beside a tensor of 32 bits a copy of 16 is kept only for a product.
-    then = _next_kind(found, rows, kind)
-    is_kept = (found.free_event[rows] < 0) | (lives.freed_in[rows] != lives.born_in[rows])
-    takes_product = np.isin(then, (CastKind.LOW, CastKind.OTHER)) & (kind == CastKind.OTHER) & is_kept
-    # The program may request 16 bits from a softmax.
-    open_low = rows[is_open | (kind == CastKind.SOFTMAX)]
-    least[open_low] = np.minimum(least[open_low], HALF)
-    most[open_rows] = np.maximum(most[open_rows], np.where(takes_product, _BOTH, 1.0)[is_open])
-    sizes = np.isin(found.size, found.size[rows])
-    _follow_backward(lives, owners, assigned, least, sizes)
-    _follow_backward(lives, owners, assigned, most, sizes)
+    least[rows] = HALF
+    most[rows] = np.where(_stays_low(found, rows, kind), HALF, _BOTH)
+    least[rows[_is_scratch(found, rows)]] = 0
+    in_backward = (lives.phase == Phase.BACKWARD) & (assigned.category == Category.TEMPORARY)
+    least[in_backward] = HALF
+    most[in_backward] = _most_of_gradients(found, owners, most, rows, np.flatnonzero(in_backward))
+    fixed = np.isin(assigned.category, _FIXED)
+    least[fixed], most[fixed] = 1.0, 1.0
     return least, most
+
+
+def _most_of_gradients(
+    found: Allocations, owners: Owners, most: NDArray[Any], rows: NDArray[Any], gradients: NDArray[Any]
+) -> NDArray[Any]:
+    """Return the most factor of backward's temporaries: a gradient has the type of its tensor in forward.
+
+    Which tensor that is decide the module, or the size where all tensors of that size have 16 bits.
+    """
+    sizes, at = np.unique(found.size[rows], return_inverse=True)
+    worst = np.zeros(len(sizes) + 1)
+    np.maximum.at(worst, at.reshape(-1), most[rows])
+    place = np.minimum(np.searchsorted(sizes, found.size[gradients]), max(len(sizes) - 1, 0))
+    is_known = sizes[place] == found.size[gradients]
+    of = owners.forward[gradients]
+    by_owner = np.where(of >= 0, np.maximum(most[of], 1.0), _BOTH)
+    is_low = is_known & ((worst[place] == HALF) | ((of >= 0) & (most[of] == HALF)))
+    found_most: NDArray[Any] = np.where(is_low, HALF, by_owner)
+    return found_most
+
+
+def _stays_low(found: Allocations, rows: NDArray[Any], kind: NDArray[Any]) -> NDArray[Any]:
+    """Return which rows have 16 bits for certain, and need no copy of 32.
+
+    A layer that computes in 16 bits made the row, or one that follows such a layer, and the layer that
+    comes next does either.
+    """
+    follows = np.isin(kind, (CastKind.FOLLOWS, CastKind.DROPOUT))
+    last = np.maximum.accumulate(np.where(follows, -1, np.arange(len(kind))))
+    is_low = (kind == CastKind.LOW) | (follows & (last >= 0) & (kind[last] == CastKind.LOW))
+    then = _next_kind(found, rows, kind)
+    stays: NDArray[Any] = is_low & np.isin(then, (CastKind.LOW, CastKind.FOLLOWS, CastKind.DROPOUT))
+    return stays
 
 
 def _next_kind(found: Allocations, rows: NDArray[Any], kind: NDArray[Any]) -> NDArray[Any]:

@@ -41,6 +41,8 @@ class Checkpointed:
     """Additional bytes at each instant: negative where bytes are saved."""
     least_extra_bytes: NDArray[Any]
     """The same if nothing that a block made, except its result, existed in backward."""
+    most_extra_bytes: NDArray[Any]
+    """The same if all that a block made in its forward existed for as long as its backward lasts."""
 
 
 def checkpointed(
@@ -55,16 +57,19 @@ def checkpointed(
         calls = _calls(found, lives, owners, block_of)
         change = np.zeros(len(level) + 1)
         peaks = np.zeros(len(level))
-        removed = np.zeros(len(level) + 1)
+        removed, whole = (np.zeros(len(level) + 1) for _ in range(2))
         starts = _starts(found, lives, calls, made, _frees_of(found, owners, calls), len(level))
         for at, (call, start) in enumerate(zip(calls, starts, strict=True)):
             if start is not None:
                 _apply(found, call, start, level, (change, peaks))
                 _remove(found, call, removed)
+                ends = starts[at - 1] if at and calls[at - 1].phase == call.phase else None
+                _hold(found, call, (start, ends), level, whole)
             following = starts[at + 1] if at + 1 < len(calls) else None
             if following is not None and calls[at + 1].phase == call.phase:
                 _keep_result(found, call, following, change)
-        yield Checkpointed(names, np.cumsum(change)[:-1] + peaks, np.cumsum(removed)[:-1])
+        extra = np.cumsum(change)[:-1]
+        yield Checkpointed(names, extra + peaks, np.cumsum(removed)[:-1], extra + np.cumsum(whole)[:-1])
 
 
 def _blocks(paths: Sequence[str], depth: int) -> tuple[NDArray[Any], tuple[str, ...]]:
@@ -214,13 +219,41 @@ def _apply(
     peaks[start] = max(highest - n_bytes - kept, 0)
 
 
+def _hold(
+    found: Allocations,
+    call: _Call,
+    interval: tuple[int, int | None],
+    level: NDArray[Any],
+    held: NDArray[Any],
+) -> None:
+    """Hold all that the call's forward allocated at once, from the start of its backward to the end.
+
+    The end is where backward reaches the call before, or where the last of what the call saved is freed.
+    """
+    start, before = interval
+    if start <= call.end or start == len(level):
+        return
+    freed = found.free_event[call.rows]
+    saved = (freed >= start) & (call.rows != _result(found, call))
+    end = max([int(freed[saved].max(initial=start)) + 1, *([before] if before is not None else [])])
+    first = int(found.alloc_event[call.rows[0]])
+    highest = int(level[first : call.end + 1].max() - level[first])
+    n_bytes = found.block_size[call.rows]
+    held[start] += max(highest - int(n_bytes[saved].sum()), 0)
+    np.add.at(held, freed[saved] + 1, n_bytes[saved])
+    held[end + 1 if end < len(level) else len(level)] -= max(highest, int(n_bytes[saved].sum()))
+
+
 def _remove(found: Allocations, call: _Call, removed: NDArray[Any]) -> None:
-    """Remove everything that the call left allocated, except its result, for as long as it lived."""
+    """Remove everything that the call left allocated, except its result, from birth to end.
+
+    In the first forward nothing is saved, so each may be freed as soon as the next operation has taken it.
+    """
     result = _result(found, call)
     freed = found.free_event[call.rows]
     left = call.rows[(freed < 0) | (freed > call.end)]
     left = left[left != result]
-    removed[call.end + 1] -= found.block_size[left].sum()
+    np.subtract.at(removed, found.alloc_event[left] + 1, found.block_size[left])
     is_freed = found.free_event[left] >= 0
     np.add.at(removed, found.free_event[left[is_freed]] + 1, found.block_size[left[is_freed]])
 

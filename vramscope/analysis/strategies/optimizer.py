@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from vramscope.analysis.strategies.trials import (
     USUAL_ELEMENT,
+    SizeChange,
     StrategyInput,
     Trial,
     scaled,
@@ -24,9 +25,6 @@ _WITH_8_BITS = ("Adam", "AdamW", "SGD", "RMSprop", "Adagrad", "Lion", "LAMB", "L
 """Optimizer classes that bitsandbytes has in 8 bits."""
 _UNKNOWN = ""
 _USUAL = "AdamW"
-_DOUBT = 0.015
-"""Share of the peak without workspaces: another placement of blocks in segments moved it by up to 0.8 % in 16
-models."""
 _SMALLEST_8BIT = 4096
 """Fewest elements: bitsandbytes keeps the state of smaller tensors in 32 bits."""
 _BYTES_8BIT = 1 + 4 / 256
@@ -72,6 +70,7 @@ def optimizer_in_a_loop(run: StrategyInput) -> Iterator[Trial]:
             ),
             1,
             Category.TEMPORARY,
+            least=SizeChange(scaled(run, (temporary, 0.0))),
         )
 
 
@@ -91,7 +90,6 @@ def state_in_8_bits(run: StrategyInput) -> Iterator[Trial]:
                 "closed form: a byte for each element, a scale for each 256; its step allocates nothing",
             ),
             2,
-            doubt=_DOUBT,
         )
 
 
@@ -112,7 +110,6 @@ def one_moment(run: StrategyInput) -> Iterator[Trial]:
                 "exact: the second moment and the temporaries that it takes are not there",
             ),
             3,
-            doubt=_DOUBT,
         )
 
 
@@ -130,7 +127,6 @@ def offloaded(run: StrategyInput) -> Iterator[Trial]:
                 "exact: neither state nor the optimizer's temporaries are on the GPU",
             ),
             3,
-            doubt=_DOUBT,
         )
 
 

@@ -75,9 +75,6 @@ class Trial(NamedTuple):
     """The change if every assumption held in the strategy's favor; None if the change itself is sure."""
     most: "SizeChange | None" = None
     """The change if no assumption held in its favor."""
-    doubt: float = 0.005
-    """Share of the peak, without workspaces, by which even a sure change may be off: rounding and placement
-    of blocks."""
     is_surely_less: bool = False
     """Whether the peak falls in any case, though perhaps by less."""
     to_do: str = ""

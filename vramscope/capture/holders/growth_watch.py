@@ -20,6 +20,8 @@ from vramscope.model.marks import Note
 
 _RISES = 6
 _LEAST_BYTES = 16 << 10
+_LEAST_OF_A_BLOCK = 512
+"""Rise of a list that keeps one number a step; it is searched for once, as each epoch may empty it."""
 _BLOCK = 16
 # Longest over shortest distance between rises: an evaluation comes every so many steps.
 _MOST_UNEVEN = 1.5
@@ -46,6 +48,8 @@ class Watch:
         "_note",
         "_noted",
         "_rises",
+        "_small_rises",
+        "_was_small",
         "n_walks",
     )
 
@@ -64,6 +68,8 @@ class Watch:
         self._blocks: list[int] = []
         self._floors: list[tuple[int, int]] = []
         self._rises = 0
+        self._small_rises = 0
+        self._was_small = False
         self._n_ticks = 0
         self._next_walk = 0
         self.n_walks = 0
@@ -77,7 +83,12 @@ class Watch:
             return
         if self._is_growing(self._level()) and self._n_ticks >= self._next_walk:
             self._next_walk = _BACKOFF * self._n_ticks
+            self._was_small = True
             self.explain(frame, _WALK_S)
+        elif self._small_rises >= _RISES and not self._was_small:
+            self._was_small = True
+            self.explain(frame, _WALK_S)
+            self.n_walks -= 1  # what grows by more later is searched for as often as ever
 
     def explain(self, frame: FrameType | None, seconds: float = _ASKED_WALK_S) -> None:
         """Record the holder of every storage; a note reports where holders stay unknown."""
@@ -109,7 +120,7 @@ class Watch:
         self._last.clear()
         self._blocks.clear()
         self._floors.clear()
-        self._rises = self._n_ticks = 0
+        self._rises = self._small_rises = self._n_ticks = 0
 
     def _is_growing(self, level: int) -> bool:
         """Whether memory grows: six rises in a row or at even distances, or a minimum that rises twice.
@@ -119,6 +130,7 @@ class Watch:
         self._n_ticks += 1
         before = self._last[-1] if self._last else level
         self._rises = self._rises + 1 if level >= before + _LEAST_BYTES else 0
+        self._small_rises = self._small_rises + 1 if level >= before + _LEAST_OF_A_BLOCK else 0
         self._last.append(level)
         if self._n_ticks % _BLOCK == 0:
             self._blocks = [*self._blocks[-2:], min(self._last)]
