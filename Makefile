@@ -15,7 +15,7 @@ READY := $(VENV)/.vramscope-ready
 TOOLS := $(VENV)/.vramscope-tools
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-dashboard bench-live bench-leaks bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-reruns bench-soak bench-strategies soak-threads standin test-standin test-ray format browser allocator
+.PHONY: help setup demo test check bench bench-dashboard bench-live bench-leaks bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-reruns bench-soak bench-strategies bench-upload soak-threads standin test-standin test-ray format browser allocator
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ bench-strategies: $(TOOLS) allocator  ## what fit says about strategies, against
 
 bench-fleet: $(TOOLS)  ## all ranks of jobs of 64, 1,024 and 10,000 compared, into benchmarks/FLEET.md
 	$(BIN)/python benchmarks/fleet.py --out benchmarks/FLEET.md $(BENCH)
+
+bench-upload: $(TOOLS)  ## what recording to a store costs a step, and whether it arrives, into benchmarks/UPLOAD.md
+	$(BIN)/python benchmarks/upload.py --out benchmarks/UPLOAD.md $(BENCH)
 
 bench-soak: $(TOOLS) allocator  ## half an hour at 25,000 events a second with a viewer: what is lost, what grows
 	PYTHONPATH=. .cache/standin/2.13.0/python benchmarks/soak.py --viewer $(BIN)/vramscope $(BENCH)

@@ -1,7 +1,6 @@
 """A real S3 server in a process of its own, and runs to put into it."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -24,7 +23,8 @@ START_PATIENCE_S = 60
 class S3Server:
     """An S3 server of moto on a port that stays its own; its objects live as long as its process."""
 
-    def __init__(self):
+    def __init__(self, **environment):
+        self.environment = os.environ | environment
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -37,7 +37,9 @@ class S3Server:
 
     def start(self):
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=self.environment
+        )
         end = time.monotonic() + START_PATIENCE_S
         while not self.answers():
             assert self.process.poll() is None, "the S3 server ended"
@@ -53,13 +55,6 @@ class S3Server:
         except OSError:
             return False
 
-    def pause(self):
-        """Let the server accept connections and answer nothing."""
-        self.process.send_signal(signal.SIGSTOP)
-
-    def go_on(self):
-        self.process.send_signal(signal.SIGCONT)
-
     def kill(self):
         self.process.kill()
         self.process.wait(timeout=30)
@@ -68,6 +63,22 @@ class S3Server:
 @pytest.fixture(scope="session")
 def s3_process():
     server = S3Server()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def own_server():
+    """A server that the test may kill."""
+    server = S3Server()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def refusing_server():
+    """A server that knows nobody: it answers every request with 403."""
+    server = S3Server(INITIAL_NO_AUTH_ACTION_COUNT="0")
     yield server
     server.kill()
 
@@ -83,13 +94,21 @@ def s3_environment(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def s3(s3_process, s3_environment, monkeypatch):  # noqa: ARG001 -- credentials
-    """The file system of the server; its endpoint is in the environment, where users put theirs."""
+def s3_of(s3_environment, monkeypatch):  # noqa: ARG001 -- credentials
+    """The file system of a server; its endpoint is in the environment, where users put theirs."""
     import s3fs
 
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_process.url)
-    s3fs.S3FileSystem.clear_instance_cache()
-    return s3fs.S3FileSystem()
+    def of(server):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        s3fs.S3FileSystem.clear_instance_cache()
+        return s3fs.S3FileSystem()
+
+    return of
+
+
+@pytest.fixture
+def s3(s3_process, s3_of):
+    return s3_of(s3_process)
 
 
 @pytest.fixture

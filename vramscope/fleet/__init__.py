@@ -86,6 +86,54 @@ def compared_run(path: str | Path, engine: Engine = map, *, all_findings: bool =
     StoreError
         If there is no run, or none of its ranks can be read.
     """
+    read = read_ranks(path, engine)
+    ordered = [(read.places[rank], summary) for rank, summary in read.summaries.items()]
+    fleet = compare_ranks(list(read.summaries.values()), read.restarts)
+    chosen = _searched(fleet, [summary for _, summary in ordered], all_findings=all_findings)
+    wanted = [place for place, summary in ordered if summary.process.rank in chosen]
+    rows = [row for each in _in_batches(engine, _findings, wanted) for row in each]
+    return ComparedRun(
+        str(path),
+        fleet,
+        tuple(read.summaries.values()),
+        {rank: place.url if isinstance(place, RemoteRank) else place for rank, place in read.places.items()},
+        read.unreadable,
+        tuple(shared(ranked_rows(rows))),
+        tuple(sorted(chosen)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RanksRead:
+    """The summaries of a run, read and not yet compared."""
+
+    summaries: Mapping[int, RankSummary]
+    """By rank, ascending."""
+    places: Mapping[int, RankPlace]
+    """The place of each of them, in the same order."""
+    unreadable: tuple[tuple[int, str], ...]
+    """Ranks whose directory cannot be read, with the reason."""
+    restarts: Mapping[int, int]
+    """The number of restarts, by rank, of ranks that were restarted."""
+
+
+def read_ranks(path: str | Path, engine: Engine = map) -> RanksRead:
+    """Read the summaries of all ranks of the run at *path*, and make those that are missing.
+
+    Parameters
+    ----------
+    path
+        The directory or the URL of the run.
+    engine
+        How the work is mapped over the ranks.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is nothing at *path*.
+    StoreError
+        If there is no run, or none of its ranks can be read.
+    """
     directory, ranks = rank_places(path)
     found: dict[int, tuple[RankPlace, RankSummary]] = {}
     unreadable: list[tuple[int, str]] = []
@@ -101,23 +149,12 @@ def compared_run(path: str | Path, engine: Engine = map, *, all_findings: bool =
             found[summary.process.rank] = rank, summary
     if not found:
         raise StoreError(unreadable[0][1] if unreadable else f"{path}: no run was recorded here")
-    ordered = [found[rank] for rank in sorted(found)]
-    attempts = {rank: n - 1 for rank, n in attempts_of(directory).items() if n > 1}
-    fleet = compare_ranks([summary for _, summary in ordered], attempts)
-    chosen = _searched(fleet, [summary for _, summary in ordered], all_findings=all_findings)
-    wanted = [place for place, summary in ordered if summary.process.rank in chosen]
-    rows = [row for each in _in_batches(engine, _findings, wanted) for row in each]
-    return ComparedRun(
-        str(path),
-        fleet,
-        tuple(summary for _, summary in ordered),
-        {
-            rank: place.url if isinstance(place, RemoteRank) else place
-            for rank, (place, _) in sorted(found.items())
-        },
+    ordered = sorted(found)
+    return RanksRead(
+        {rank: found[rank][1] for rank in ordered},
+        {rank: found[rank][0] for rank in ordered},
         tuple(unreadable),
-        tuple(shared(ranked_rows(rows))),
-        tuple(sorted(chosen)),
+        {rank: n - 1 for rank, n in attempts_of(directory).items() if n > 1},
     )
 
 

@@ -27,12 +27,14 @@ from vramscope.model.recording import Outcome
 from vramscope.recorder.leak_notifier import LeakNotifier
 from vramscope.recorder.this_process import default_name, this_process
 from vramscope.recorder.wrapping import Function, recorded, untraced
+from vramscope.remote import local_path
 from vramscope.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from vramscope.capture import Capture
     from vramscope.model.recording import Run
     from vramscope.recorder.summary_writer import SummaryPace, SummaryWriter
+    from vramscope.recorder.uploading import UploadProcess
     from vramscope.store.write.writer import Writer
 
 _DEVICES = ("auto", "cuda", "simulated")
@@ -70,7 +72,8 @@ def record(  # noqa: PLR0913 -- all but the first by name
     ----------
     directory
         The trace directory. Without it the recording goes to ``traces/<script>-<time>``, or continues the run
-        that is being recorded.
+        that is being recorded. With a URL of fsspec, such as ``s3://bucket/run``, it goes to a local spool,
+        and a process of its own uploads it.
     device
         ``cuda`` records the CUDA device. ``simulated`` runs every CPU tensor through a model of CUDA's
         allocator. ``auto`` takes ``cuda`` if there is a GPU, else ``simulated``.
@@ -99,6 +102,8 @@ def record(  # noqa: PLR0913 -- all but the first by name
     ------
     UsageError
         If an option is invalid or contradicts another one.
+    MissingExtraError
+        If the package for the store of a URL is not installed.
     """
     if device not in _DEVICES:
         raise UsageError(f"no device {device!r}; there is: {', '.join(_DEVICES)}")
@@ -118,11 +123,12 @@ def record(  # noqa: PLR0913 -- all but the first by name
     capacity_bytes, max_bytes = _size("capacity", capacity), _size("max_size", max_size)
     if max_bytes is not None and max_bytes < _LEAST_SIZE:
         raise UsageError(f"max_size: at least {format_bytes(_LEAST_SIZE)}, or None for no limit")
-    path = None if directory is None else Path(os.path.abspath(directory))  # noqa: PTH100 -- keeps links
+    path, url = _place(directory)
     if path is None and _runs.active is not None:
         return _runs.active
     source = "counters" if mode == "counters" else device
-    return recorder_of(RecorderOptions(path, source, capacity_bytes, stack_depth, max_bytes), quiet=quiet)
+    options = RecorderOptions(path, source, capacity_bytes, stack_depth, max_bytes, url=url)
+    return recorder_of(options, quiet=quiet)
 
 
 def recorder_of(options: "RecorderOptions", *, quiet: bool) -> "Recorder":
@@ -130,6 +136,19 @@ def recorder_of(options: "RecorderOptions", *, quiet: bool) -> "Recorder":
     if options.directory not in _runs.by_directory:
         _runs.by_directory[options.directory] = Recorder(options, quiet=quiet)
     return _runs.by_directory[options.directory]
+
+
+def _place(directory: str | os.PathLike[str] | None) -> tuple[Path | None, str]:
+    """Return where to record to on this machine, and the URL to upload it to, if any."""
+    if directory is None:
+        return None, ""
+    local = local_path(directory) if isinstance(directory, str) else Path(directory)
+    if local is not None:
+        return Path(os.path.abspath(local)), ""  # noqa: PTH100 -- keeps links
+    from vramscope.recorder.uploading import spool_of
+
+    url = str(directory).rstrip("/")
+    return spool_of(url), url
 
 
 def _import() -> None:
@@ -170,6 +189,8 @@ class RecorderOptions(NamedTuple):
     max_bytes: int | None
     summary_pace: "SummaryPace | None" = None
     """How often the rank's summary is written; each minute where None."""
+    url: str = ""
+    """Where to upload it; empty for a run that stays on this machine."""
 
 
 class Recorder:
@@ -192,6 +213,7 @@ class Recorder:
         self._capture: Capture | None = None
         self._writer: Writer | None = None
         self._summary: SummaryWriter | None = None
+        self._upload: UploadProcess | None = None
         self._flusher: _Flusher | None = None
         self._n_blocks = 0
         self._ended = (Outcome.FINISHED, "")
@@ -203,7 +225,7 @@ class Recorder:
 
     @property
     def directory(self) -> Path:
-        """The run's directory; before the first entry, the requested one."""
+        """The run's directory on this machine; before the first entry, the requested one."""
         if self._directory is None:
             self._directory = self._requested_dir or Path.cwd() / "traces" / default_name()
         return self._directory
@@ -432,7 +454,19 @@ class Recorder:
         self._summary = SummaryWriter(self._writer, self._options.summary_pace)
         self._capture = capture
         capture.start(self._summary)
-        self._print(f"recording to {self.directory} ({source})")
+        self._print(f"recording to {self._options.url or self.directory} ({source})")
+        if self._options.url:
+            self._start_upload(self._writer.path)
+
+    def _start_upload(self, rank: Path) -> None:
+        from vramscope.recorder.uploading import UploadProcess
+
+        try:
+            self._upload = UploadProcess(rank, self._options.url)
+        # The trace stays in the spool: whatever prevents the upload must not end the recording.
+        except Exception as error:  # noqa: BLE001
+            text = f"nothing is uploaded while this runs ({error}): `vramscope upload {rank}` does it later"
+            self._print(text, always=True)
 
     def _create(self, source: str, capture: "Capture") -> "Writer":
         """Create the writer in the requested directory, or in the first free one next to it."""
@@ -502,6 +536,9 @@ class Recorder:
             if self._summary is not None and not self._has_failed:
                 summary = self._summary
                 undisturbed(lambda: summary.finish(*self._ended, is_last=True))
+            if self._upload is not None:
+                upload, self._upload = self._upload, None
+                self._print(upload.finish())
 
     def _conclude(self, capture: "Capture") -> None:
         if self._writer is not None:
@@ -575,6 +612,9 @@ class Recorder:
         self._has_failed = True
         self._lock, self._transition = threading.RLock(), threading.Lock()
         self._flusher = self._writer = self._summary = None
+        if self._upload is not None:
+            self._upload.disown()
+            self._upload = None
         # The capture stays: leaving the block removes its dispatch mode from this thread.
         if self._capture is not None:
             with suppress(Exception):
@@ -685,10 +725,7 @@ def _is_of_another_job(run: Path, job: str) -> bool:
 
     with suppress(StoreError):
         for rank in ranks_of(run)[:1]:
-            known = manifest.read(rank / MANIFEST).process.job
-            # An id after "@" is of one host: ids of two hosts cannot be compared.
-            is_comparable = known.partition("@")[2] == job.partition("@")[2]
-            return bool(job and known) and is_comparable and known != job
+            return manifest.is_other_job(manifest.read(rank / MANIFEST).process.job, job)
     return False
 
 

@@ -74,6 +74,13 @@ def new_id(process: Process, incarnation: Incarnation, started_ns: int) -> str:
     return hashlib.sha256(repr(known).encode(errors="backslashreplace")).hexdigest()[:32]
 
 
+def is_other_job(known: str, job: str) -> bool:
+    """Return whether two ids of jobs are known to be of different jobs."""
+    # An id after "@" is of one host: ids of two hosts cannot be compared.
+    is_comparable = known.partition("@")[2] == job.partition("@")[2]
+    return bool(job and known) and is_comparable and known != job
+
+
 def write(path: Path, manifest: Manifest, *, durable: bool) -> int:
     """Replace the file in one step, so that a reader always finds a whole one; return its size in bytes.
 
@@ -99,7 +106,17 @@ def write(path: Path, manifest: Manifest, *, durable: bool) -> int:
 
 def read(path: Path) -> Manifest:
     """Read a manifest. Raises StoreError if it is missing, damaged or of a newer major version."""
-    document = _document(path)
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LONGEST + 1)
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}; is this the directory of a run?") from error
+    return parse(data, path)
+
+
+def parse(data: bytes, path: Path) -> Manifest:
+    """Return the manifest in the bytes of a file. Raises StoreError, which names *path*, as ``read`` does."""
+    document = _document(data, path)
     try:
         _check_version(document)
         return _from_json(document)
@@ -152,12 +169,7 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
     )
 
 
-def _document(path: Path) -> Mapping[str, Any]:
-    try:
-        with path.open("rb") as file:
-            data = file.read(_LONGEST + 1)
-    except OSError as error:
-        raise StoreError(f"{path}: {error.strerror}; is this the directory of a run?") from error
+def _document(data: bytes, path: Path) -> Mapping[str, Any]:
     if len(data) > _LONGEST:
         raise StoreError(f"{path}: larger than {_LONGEST >> 20} MiB; this is no manifest of vramscope")
     try:

@@ -21,7 +21,7 @@ def first_new(
 ) -> int | None:
     """Index of the first entry that follows *tail*; None if none does, as some entries are lost.
 
-    This takes 0.1 µs per new entry.
+    This takes 0.1 µs per new entry, in a new ring a fifth of that.
 
     Parameters
     ----------
@@ -35,6 +35,8 @@ def first_new(
         The least and the largest possible number of entries of the counted kinds after the tail.
     """
     least, most = made
+    if not tail:  # a new ring: all of it
+        return 0 if least <= sum(map(COUNTED.__contains__, actions)) <= most else None
     n_new = 0
     for start in range(len(actions), -1, -1):
         if n_new >= least and _follows(start, key, tail):
@@ -48,8 +50,6 @@ def first_new(
 
 def _follows(start: int, key: Callable[[int], Key], tail: Sequence[Key]) -> bool:
     """Whether the part of *tail* that the ring still holds ends right before *start*."""
-    if not tail:  # a new ring
-        return start == 0
     return all(key(start - i) == tail[-i] for i in range(1, min(start, len(tail)) + 1))
 
 

@@ -1,0 +1,140 @@
+"""The peaks of all ranks in all steps, reduced to a grid of few cells; the maximum of a cell is exact."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.model.rank_summary import RankSummary
+
+Quantity = Literal["allocated", "reserved"]
+UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class StepTable:
+    """The peaks of every rank in every step, a row each; made once for many grids."""
+
+    rank: NDArray[Any]
+    step: NDArray[Any]
+    """The first step of the row."""
+    n_steps: NDArray[Any]
+    """The number of steps that share the row."""
+    allocated_bytes: NDArray[Any]
+    reserved_bytes: NDArray[Any]
+    n_ranks: int
+    """The number of ranks of the job, recorded or not."""
+
+    @property
+    def end_step(self) -> int:
+        """The step after the last one."""
+        return int((self.step + self.n_steps).max(initial=0))
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """The grid: a row for neighboring ranks, a column for neighboring steps."""
+
+    first_rank: NDArray[Any]
+    """The first rank of each row, shape (rows,)."""
+    ranks_per_row: int
+    first_step: NDArray[Any]
+    """The first step of each column, shape (columns,)."""
+    steps_per_column: int
+    most_bytes: NDArray[Any]
+    """The maximum of each cell in bytes, shape (rows, columns); −1 where nothing is known."""
+
+
+def step_table(summaries: Sequence[RankSummary]) -> StepTable:
+    """Collect the peaks per step of all ranks.
+
+    Parameters
+    ----------
+    summaries
+        One summary per rank.
+
+    Returns
+    -------
+    StepTable
+        Without rows where no rank knows steps.
+    """
+    rows = [
+        (summary.process.rank, device.steps)
+        for summary in summaries
+        for device in summary.devices
+        if len(device.steps)
+    ]
+    known = max((max(each.process.world_size, each.process.rank + 1) for each in summaries), default=0)
+
+    def joined(name: str) -> NDArray[Any]:
+        return np.concatenate([np.zeros(0, "i8"), *(getattr(steps, name) for _, steps in rows)])
+
+    return StepTable(
+        rank=np.repeat([rank for rank, _ in rows], [len(steps) for _, steps in rows]).astype("i8"),
+        step=joined("step"),
+        n_steps=joined("n_steps"),
+        allocated_bytes=joined("allocated"),
+        reserved_bytes=joined("reserved"),
+        n_ranks=known,
+    )
+
+
+def heat_map(
+    table: StepTable,
+    quantity: Quantity,
+    ranks: tuple[int, int],
+    steps: tuple[int, int],
+    most: tuple[int, int],
+) -> HeatMap:
+    """Reduce the peaks within a window to a grid.
+
+    Parameters
+    ----------
+    table
+        The peaks of all ranks.
+    quantity
+        ``allocated`` or ``reserved``.
+    ranks, steps
+        The window: first and end of each, the end exclusive. Cells begin at multiples of their size, so the
+        grid may begin before the window and end after it.
+    most
+        The most rows and the most columns.
+
+    Returns
+    -------
+    HeatMap
+        A rank with several devices counts as its fullest one. Where a summary joined neighboring steps, a
+        column is at least as many steps.
+    """
+    per_row = _size(ranks, most[0], 1)
+    joined = int(table.n_steps.max(initial=1))
+    per_column = _size(steps, most[1], joined)
+    row, column = ranks[0] // per_row, steps[0] // per_column
+    n_rows, n_columns = -(-ranks[1] // per_row) - row, -(-steps[1] // per_column) - column
+    grid = np.full((max(n_rows, 0), max(n_columns, 0)), UNKNOWN, "i8")
+    values = table.allocated_bytes if quantity == "allocated" else table.reserved_bytes
+    of_row = table.rank // per_row - row
+    # The steps of a row may begin in one column and end in the next.
+    for of_column in {0: table.step, 1: table.step + table.n_steps - 1}.values():
+        at = of_column // per_column - column
+        inside = (of_row >= 0) & (of_row < n_rows) & (at >= 0) & (at < n_columns)
+        np.maximum.at(grid, (of_row[inside], at[inside]), values[inside])
+    return HeatMap(
+        first_rank=(row + np.arange(len(grid))) * per_row,
+        ranks_per_row=per_row,
+        first_step=(column + np.arange(grid.shape[1])) * per_column,
+        steps_per_column=per_column,
+        most_bytes=grid,
+    )
+
+
+def _size(window: tuple[int, int], most: int, unit: int) -> int:
+    """The smallest multiple of *unit* as the size of a cell for which *most* cells suffice."""
+    start, end = window
+    size = max(-(-(end - start) // most), 1)
+    size = -(-size // unit) * unit
+    while -(-end // size) - start // size > most:
+        size += unit
+    return size
