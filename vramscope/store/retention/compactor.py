@@ -117,8 +117,8 @@ class Compactor:
                 self.error = f"{type(error).__name__}: {error}"
                 self._again_s = time.monotonic() + _RETRY_S
             finally:
-                # Each compaction has a thread of its own, whose heap Arrow's allocator keeps for later ones: 90 MB
-                # after ten minutes, although Arrow holds none of it.
+                # Each compaction has a thread of its own, whose heap Arrow's allocator keeps for later
+                # threads: 90 MB after ten minutes, although Arrow holds none of it.
                 pa.default_memory_pool().release_unused()
 
     def _chosen(self) -> list[int]:
