@@ -36,7 +36,7 @@ _MOST_NAMES = 1000
 
 @dataclass(frozen=True, slots=True)
 class UploadState:
-    """What ``.upload.json`` holds."""
+    """What the file ``.upload.json`` holds about an upload."""
 
     wanted_url: str
     """The URL of the run that the program asked for."""
