@@ -21,6 +21,9 @@ from vramscope.errors import StoreError, UsageError
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import MarkKind
+from vramscope.model.recording import Outcome
+from vramscope.model.snapshot import Snapshot
+from vramscope.model.trace import Trace
 from vramscope.recorder import Recorder, record
 from vramscope.store import batches, parts
 from vramscope.store import manifest as manifests
@@ -265,6 +268,20 @@ def test_each_rank_keeps_below_its_own_cap(tmp_path, training):
         assert recording.past.n_events > 0
         # A process that is killed in the middle of a compaction leaves a part of the next summary, too.
         assert size_of(tmp_path / f"rank{recording.process.rank}") <= 1.1 * CAP
+
+
+def test_events_that_compress_well_fill_a_part_by_their_number(tmp_path):
+    writer = writer_into(tmp_path, max_bytes=1 << 30)
+    writer.state(Snapshot(0, 0), 0, reported=False)
+    n = 100_000
+    for first in range(0, 4 * n, n):
+        times = np.arange(first, first + n)
+        same = {name: np.zeros(n, dtype) for name, dtype in Trace.DTYPES.items() if name != "time_ns"}
+        writer.append(Trace(time_ns=times, **same), 0)
+    writer.close(Outcome.FINISHED)
+
+    assert size_of(tmp_path / "rank0" / "part1") < (1 << 30) / 64
+    assert recording_of(tmp_path).trace.time_ns.tolist() == list(range(4 * n))
 
 
 def test_a_trace_that_cannot_be_kept_below_its_cap_is_stopped(tmp_path, monkeypatch):

@@ -241,11 +241,11 @@ class DeviceStreams:
         for stream in self._in_parts:
             stream.chain.go_on_in(home)
 
-    def refresh(self) -> bool:
-        """Read what was written since; return whether anything is new."""
+    def refresh(self, *, events: bool = True) -> bool:
+        """Read what was written since, with or without the events; return whether anything is new."""
         # Pools are read last: rows that refer to them are written after them, so must be read before them.
         # Every stream is refreshed: any() without a list would stop at the first.
-        grew = [stream.refresh() for stream in self._all()]
+        grew = [stream.refresh() for stream in self._all() if events or stream is not self.tables["events"]]
         return any(grew)
 
     def __len__(self) -> int:

@@ -30,7 +30,12 @@ from vramscope.store.retention.old_steps import compact_summary
 from vramscope.store.schema import PEAKS, STATES, STEPS, TABLES, device_of, file_name
 
 _N_PARTS = 64
-"""Parts of a full trace; one part is small enough to be summarized within a second."""
+"""Least number of parts of a full trace."""
+_PART_EVENTS = 250_000
+"""Largest number of events of a part: to summarize it takes a second and 40 MB.
+
+A loop that repeats itself takes 3 bytes an event, and the 64th of a cap of 2 GiB holds ten million of it.
+"""
 _FULL, _ROOM = 7 / 8, 3 / 4
 """Shares of the cap: above the first, the oldest parts are deleted until the second is reached.
 
@@ -68,8 +73,7 @@ class Compactor:
         is also given the summary's bytes. *freed* is given the number of bytes that were deleted.
         """
         self.cap = Cap(max_bytes)
-        self.part_bytes = max(max_bytes // _N_PARTS, 1)
-        """The size in bytes at which a part is complete."""
+        self._part_bytes = max(max_bytes // _N_PARTS, 1)
         self.error = ""
         """The reason why the last attempt failed; empty if it did not."""
         self._rank, self._owner = home
@@ -85,6 +89,10 @@ class Compactor:
         self._at_work = threading.Lock()
         self._is_awaited = threading.Event()
         self._again_s = float("-inf")
+
+    def is_full(self, n_bytes: int, n_events: int) -> bool:
+        """Whether a part of this size is complete."""
+        return n_bytes >= self._part_bytes or n_events >= _PART_EVENTS
 
     def add_complete_part(self, number: int, n_bytes: int) -> None:
         """Note that a part is complete and will not grow any more."""
@@ -235,7 +243,7 @@ def _taken(
     homes: tuple[Path, Path], device: int, before: CarriedState | None, summary: _SummaryDirectory
 ) -> CarriedState | None:
     """Compact one device's share of a part into the summary."""
-    mine, following = (_read(home, device) for home in homes)
+    mine, following = _read(homes[0], device), _read(homes[1], device, events=False)
     if before is None and mine.states.initial is not None:
         before = CarriedState(mine.states.initial)
     left, peaks, marks = compact_part(before or CarriedState(), _part(mine), _part(following))
@@ -246,9 +254,9 @@ def _taken(
     return None if before is None and not len(mine) else left
 
 
-def _read(home: Path, device: int) -> DeviceStreams:
+def _read(home: Path, device: int, *, events: bool = True) -> DeviceStreams:
     streams = DeviceStreams(home, [home], device)
-    streams.refresh()
+    streams.refresh(events=events)
     damaged = next((file for file in streams.files() if file.damage or file.unfinished_bytes), None)
     if damaged is not None:
         # A summary of a damaged part would look like a summary of the whole part.

@@ -115,8 +115,8 @@ class Writer:
         )
         self._saved = self._manifest
         self._manifest_bytes = 0
-        self._part = self._part_bytes = 0
-        """The number of the growing part, and its size in bytes."""
+        self._part = self._part_bytes = self._part_events = 0
+        """The number of the growing part, its size in bytes and its number of events."""
         self._compactor = None
         if max_bytes is not None:
             owner = Owner(self._manifest.id)
@@ -142,6 +142,7 @@ class Writer:
             stream = _STREAMS[type(table)]
             self._begin_part_if_full(stream)
             self._write(stream, device, batch(stream, arrays(table)))
+            self._part_events += len(table) if stream == "events" else 0
 
     def state(self, snapshot: Snapshot, device: int, *, reported: bool) -> None:
         """Append the allocator's state at an instant.
@@ -272,7 +273,8 @@ class Writer:
         if self._compactor is None or stream not in _BEGIN_PARTS:
             return
         with self._mine():
-            if self._is_open and not self._stopped and self._part_bytes >= self._compactor.part_bytes:
+            is_full = self._compactor.is_full(self._part_bytes, self._part_events)
+            if self._is_open and not self._stopped and is_full:
                 self._begin_part(self._compactor)
 
     def _begin_part(self, compactor: Compactor) -> None:
@@ -289,7 +291,7 @@ class Writer:
         ended = [name for name in self._files if parts.is_in_part(Path(name).name)]
         self._let_go(ended, durable=False)
         compactor.add_complete_part(self._part, self._part_bytes)
-        self._part, self._part_bytes = self._part + 1, 0
+        self._part, self._part_bytes, self._part_events = self._part + 1, 0, 0
 
     def _commit(self, cap: Cap, summary: Mapping[str, FileSum], n_bytes: int) -> None:
         """Make the summary and *cap* valid; the parts before it are deleted next."""
