@@ -1,4 +1,4 @@
-"""Verdicts of ``fit`` that are easily wrong, each against the run that tells the truth."""
+"""Verdicts of ``fit`` that are easily wrong, each against the run that decides it."""
 
 import json
 

@@ -24,7 +24,7 @@ def arguments(parser: ArgumentParser) -> None:
         "--fail-on-leak", action="store_true", help="exit with 3 where there is a leak, for CI"
     )
     parser.add_argument(
-        "--min-bytes-per-step", metavar="SIZE", help="do not tell what grows by less (16KiB)", default="16KiB"
+        "--min-bytes-per-step", metavar="SIZE", help="leave out what grows by less (16KiB)", default="16KiB"
     )
 
 

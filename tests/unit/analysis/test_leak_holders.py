@@ -21,7 +21,7 @@ LOCAL = ("local", "trainer", "main", "train.py", 9)
 
 
 def seen(*ways):
-    """Of each (step of birth, words): the way, as it comes out of a recording."""
+    """For each (step of birth, words) the way, as it comes out of a recording."""
     said = {row: holding_of(PREFIX + json.dumps([LOCAL, *words])) for row, (_, words) in enumerate(ways)}
     found = _with_growing_containers(said, np.array([born for born, _ in ways]))
     return [found[row] for row in range(len(ways))]
