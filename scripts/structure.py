@@ -7,6 +7,7 @@ its reason; an exception that nothing needs any more is an error too.
 
 import argparse
 import ast
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -51,10 +52,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--list", action="store_true", help="name every place that counts")
     listed = parser.parse_args().list
-    rules = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["vramscope"]["structure"]
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    rules, contracts = tools["vramscope"]["structure"], tools["importlinter"]["contracts"]
     modules = read_modules()
     measures = [
         circles(modules, rules["late"]),
+        upward_arrows(modules, contracts[0]["layers"], rules["late"]),
         deferred_arrows(modules, rules["deferred"]),
         crowded_folders(rules["crowded"]),
         foreign_helpers(modules),
@@ -169,6 +172,29 @@ def components(graph: dict[str, set[str]]) -> list[set[str]]:
         if name not in order:
             visit(name)
     return found
+
+
+def upward_arrows(modules: dict[str, Module], layers: list[str], listed: dict[str, str]) -> Measure:
+    """Imports that go up or to a sibling, late ones included; *layers*: highest first, as in the contract."""
+    level = {part: number for number, layer in enumerate(layers) for part in re.findall(r"\w+", layer)}
+    places = []
+    for name, module in modules.items():
+        package, _, rest = name.partition(".")
+        part = rest.partition(".")[0]
+        if package != "vramscope" or not part:
+            continue
+        if part not in level:
+            places.append(f"{name} stands in no layer")
+            continue
+        for other in sorted(set(imported(module, modules))):
+            into, _, below = other.partition(".")
+            target = below.partition(".")[0]
+            if into != "vramscope" or target in ("", part) or f"{name} -> {other}" in listed:
+                continue
+            is_sibling = level.get(target) == level[part] and "|" in layers[level[part]]
+            if is_sibling or level.get(target, -1) < level[part]:
+                places.append(f"{name} -> {other}")
+    return Measure("imports upwards", places)
 
 
 def deferred_arrows(modules: dict[str, Module], allowed: dict[str, str]) -> Measure:

@@ -26,10 +26,11 @@ from vramscope.analysis.fragmentation import Fragmentation, Parts, PinnedBy
 from vramscope.analysis.gradient_storage import GradientStorage
 from vramscope.analysis.identity import Identity
 from vramscope.analysis.largest_free import LargestFree
-from vramscope.analysis.leaks import Leak, Leaks
+from vramscope.analysis.leaks import Leak, LeakingLine, Leaks
+from vramscope.analysis.leaks.holders import Statement
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.analysis.lines import LiveBytes
-from vramscope.analysis.oom import Failures
+from vramscope.analysis.oom import FailurePlace, Failures
 from vramscope.analysis.oom.cause import Room
 from vramscope.analysis.oom.in_use import InUse
 from vramscope.analysis.own_peaks import OwnPeaks
@@ -88,6 +89,7 @@ __all__ = [
     "EmptyCache",
     "Estimate",
     "EvaluationPeak",
+    "FailurePlace",
     "Failures",
     "Finding",
     "FitAnswer",
@@ -108,6 +110,7 @@ __all__ = [
     "LargestFree",
     "Leak",
     "LeakCause",
+    "LeakingLine",
     "Leaks",
     "Lines",
     "LiveBytes",
@@ -155,6 +158,7 @@ __all__ = [
     "Snapshot",
     "StackBytes",
     "Stacks",
+    "Statement",
     "StepPeak",
     "StepPeaks",
     "StepProgram",

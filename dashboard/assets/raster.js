@@ -361,39 +361,43 @@
     state(figure).eager = eager;
     refresh(figure, !Object.keys(changes).length);
   }
+  // The picture of the page that has axes; it has one at most.
   function repaint(query, version) {
+    const figure = document.querySelector(".bands"), its = figure && state(figure);
     const triggered = (dash_clientside.callback_context.triggered[0] || {}).prop_id || "";
     if (triggered.startsWith("version")) {
       // New events arrive twice a second; the picture follows every other second.
-      const figure = document.getElementById("al-graph-frame"), its = figure && state(figure);
       if (its && !its.due) its.due = setTimeout(() => { its.due = null; refresh(figure, true); }, 1500);
       return window.dash_clientside.no_update;
     }
     window.vramscope.remember({ q: query || null });
-    change("al-graph", { q: query || "" });
+    if (figure) change(figure.id.replace(/-frame$/, ""), { q: query || "" });
     return window.dash_clientside.no_update;
   }
 
   // ---------------------------------------------------------------------- scrubbing over time
+  // The frame of a slider over time names the chart whose axis it follows, the picture that it moves, and the
+  // store that gets the instant where it is let go: data-chart, data-picture, data-instant.
+  const scrubber = (element) => element && element.closest ? element.closest(".scrubber") : null;
   function axisOf(id) {
     const gd = document.querySelector(`#${id} .js-plotly-plot`);
     return gd && gd._fullLayout ? gd._fullLayout.xaxis : null;
   }
   document.addEventListener("input", function (event) {
-    if (event.target.id !== "fr-scrub") return;
-    const axis = axisOf("fr-graph");
+    const its = scrubber(event.target), axis = its && axisOf(its.dataset.chart);
     if (!axis) return;
     const share = event.target.value / 1000;
     const x = axis.range[0] + share * (axis.range[1] - axis.range[0]);
-    change("fr-map", { x, at: null }, true);
+    change(its.dataset.picture, { x, at: null }, true);
     line(axis._offset + share * axis._length);
   });
   document.addEventListener("change", function (event) {
-    if (event.target.id !== "fr-scrub") return;
-    const figure = document.getElementById("fr-map-frame"), its = figure && state(figure);
+    const names = scrubber(event.target);
+    if (!names) return;
+    const figure = document.getElementById(`${names.dataset.picture}-frame`), its = figure && state(figure);
     const settle = (left) => {
       if (its && its.asked && left) { setTimeout(() => settle(left - 1), 50); return; }
-      if (its && its.data) dash_clientside.set_props("fr-at", { data: its.data.instants[0] });
+      if (its && its.data) dash_clientside.set_props(names.dataset.instant, { data: its.data.instants[0] });
     };
     settle(100);
   });
@@ -408,9 +412,11 @@
     if (at === null || at === undefined) return window.dash_clientside.no_update;
     const wasTriggered = (dash_clientside.callback_context.triggered || []).length;
     if (wasTriggered) window.vramscope.remember({ at });
-    change("fr-map", { at, x: null }, true);
+    const names = document.querySelector(".scrubber");
+    if (!names) return window.dash_clientside.no_update;
+    change(names.dataset.picture, { at, x: null }, true);
     const settle = (left) => {
-      const its = window.vramscope.rasterOf("fr-map"), axis = axisOf("fr-graph"), slider = document.getElementById("fr-scrub");
+      const its = window.vramscope.rasterOf(names.dataset.picture), axis = axisOf(names.dataset.chart), slider = names.querySelector("input");
       if (!(its && axis && slider && its.data.instants[0] === at)) { if (left) setTimeout(() => settle(left - 1), 100); return; }
       const share = (its.data.x - axis.range[0]) / (axis.range[1] - axis.range[0]);
       if (document.activeElement !== slider) slider.value = Math.round(1000 * Math.max(0, Math.min(1, share)));

@@ -38,7 +38,11 @@ def register_zoom(app: Any, prefix: str) -> None:
         Input(f"{prefix}-graph", "relayoutData"), State(f"{prefix}-view", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
+    register_ready(app, f"{prefix}-graph", f"{prefix}-ready")
+
+
+def register_ready(app: Any, name: str, store: str) -> None:
+    """Register that the store gets a value when the browser has drawn the chart of that name."""
     app.clientside_callback(
-        ClientsideFunction("vramscope", "drawn"), Output(f"{prefix}-ready", "data"),
-        Input(f"{prefix}-graph", "figure"),
-    )  # fmt: skip
+        ClientsideFunction("vramscope", "drawn"), Output(store, "data"), Input(name, "figure")
+    )

@@ -160,7 +160,8 @@ _SUMS = html.Span(**{"data-from": "fr", "data-field": "sums"}, className="dim")
 
 def _scrubber() -> Any:
     slider = dcc.Input(id="fr-scrub", type="range", min=0, max=1000, step=1, value=0, className="scrub")
-    return html.Label([html.Span("Instant", className="unseen"), slider], className="scrubber")
+    names = {"data-chart": "fr-graph", "data-picture": "fr-map", "data-instant": "fr-at"}
+    return html.Label([html.Span("Instant", className="unseen"), slider], className="scrubber", **names)
 
 
 # ------------------------------------------------------------------------------ the segments

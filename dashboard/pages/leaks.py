@@ -7,6 +7,7 @@ from dash import dcc, html
 
 from vramscope import analysis
 from vramscope.analysis.leaks import Leak, Leaks
+from vramscope.analysis.leaks.holders import Statement
 from vramscope.analysis.lines import NO_STACK
 from vramscope.units import format_bytes, format_count
 
@@ -84,10 +85,15 @@ def _card(findings: list[Any], leak: Leak, i: int, address: Address, view: View)
     if finding is None:
         return html.Section(html.H3(_name(leak)), className="panel card")
     lines = [
-        html.Div([html.Dt(_line(view, frame, backward)), html.Dd(f"{format_bytes(rate)} per step")])
-        for (frame, rate), backward in list(zip(leak.lines, leak.in_backward, strict=True))[:6]
+        html.Div(
+            [
+                html.Dt(_line(view, each.frame, each.is_in_backward)),
+                html.Dd(f"{format_bytes(each.bytes_per_step)} per step"),
+            ]
+        )
+        for each in leak.lines[:6]
     ]
-    frame = leak.lines[0][0] if leak.lines else None
+    frame = leak.lines[0].frame if leak.lines else None
     to = address.go(path="/allocations", q=f"{frame.function} alive" if frame else "alive", at=None)
     facts = html.Dl(lines, className="fact-list lines")
     kept = f"Kept at {place_of(leak.kept_at)}" if leak.kept_at else ""
@@ -111,10 +117,9 @@ def _line(view: View, frame: Any, in_backward: bool) -> list[Any]:
     return [shown, " (by its backward)" if in_backward else ""]
 
 
-def place_of(kept: tuple[str, int, str]) -> str:
+def place_of(kept: Statement) -> str:
     """Return the line that keeps the memory, as ``train.py:57: losses.append(loss)``."""
-    file, line, text = kept
-    return f"{file.rsplit('/', 1)[-1]}:{line}: {text.strip()[:160]}"
+    return f"{kept.file.rsplit('/', 1)[-1]}:{kept.line}: {kept.code.strip()[:160]}"
 
 
 def _place(frame: Any) -> str:
@@ -122,7 +127,7 @@ def _place(frame: Any) -> str:
 
 
 def _name(leak: Leak) -> str:
-    frame = leak.lines[0][0] if leak.lines else None
+    frame = leak.lines[0].frame if leak.lines else None
     return _place(frame)
 
 

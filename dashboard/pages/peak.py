@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dash import ALL, ClientsideFunction, Input, Output, State, ctx, dcc, html, no_update
+from dash import ALL, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from vramscope.analysis.tree import Tree
@@ -10,7 +10,7 @@ from vramscope.units import format_bytes
 
 from ..address import Address, restore
 from ..components import states
-from ..components.graph import graph
+from ..components.graph import graph, register_ready
 from ..components.panels import breakdown, live_set, stack_table
 from ..data import Data, View
 from ..figures import icicle
@@ -122,9 +122,7 @@ def _crumbs(tree: Tree, root: int) -> list[Any]:
 
 def _register(app: Any, data: Data) -> None:
     stack_table.register(app, data, "pk")
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "drawn"), Output("pk-ready", "data"), Input("pk-icicle", "figure")
-    )
+    register_ready(app, "pk-icicle", "pk-ready")
 
     @app.callback(
         Output("pk-root", "data"),

@@ -229,6 +229,29 @@ def staying(chromium: Any) -> Callable[[Path], AbstractContextManager[Visit]]:
     return stay
 
 
+@pytest.fixture(scope="session")
+def staying_with_run(
+    runs: ModuleType, staying: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, int], AbstractContextManager[Any]]:
+    """``with staying_with_run("gpt", n_steps) as visitor:`` a visitor of the only run of a folder.
+
+    The visitor knows the ``root`` of the folder and the id of the ``run``.
+    """
+
+    @contextmanager
+    def stay(name: str, n_steps: int) -> Iterator[Any]:
+        from vramscope.dashboard.data import Data
+
+        root = tmp_path_factory.mktemp(name)
+        runs.recorded(root / "gpt", steps=n_steps)
+        with staying(root) as visitor:
+            visitor.root = root
+            (visitor.run,) = Data(root).paths()
+            yield visitor
+
+    return stay
+
+
 @contextmanager
 def _turn(visitor: Visit) -> Iterator[Visit]:
     del visitor.complaints[:], visitor.external[:]

@@ -17,12 +17,8 @@ PLOT = "document.querySelector('#ov-graph .js-plotly-plot')"
 
 
 @pytest.fixture(scope="module")
-def guest(tmp_path_factory: pytest.TempPathFactory, runs: Any, staying: Any) -> Iterator[Any]:
-    root = tmp_path_factory.mktemp("gpt")
-    runs.recorded(root / "gpt", steps=300)
-    with staying(root) as visitor:
-        visitor.root = root
-        (visitor.run,) = Data(root).paths()
+def guest(staying_with_run: Any) -> Iterator[Any]:
+    with staying_with_run("gpt", 300) as visitor:
         yield visitor
 
 

@@ -98,7 +98,7 @@ class House:
         return self.visitor.page
 
     def enter(self, room: Page, run: str, **more: str) -> Any:
-        """As a link does."""
+        """Follow a link to the page."""
         self.n_visits += 1  # the address that is shown already would not be opened again
         asked = {"run": self.runs[run], **more} if room.about_run else {}
         asked["visit"] = str(self.n_visits)

@@ -18,12 +18,8 @@ RASTER = "window.vramscope && window.vramscope.rasterOf('{}') ? 1 : 0"
 
 
 @pytest.fixture(scope="module")
-def guest(tmp_path_factory: pytest.TempPathFactory, runs: Any, staying: Any) -> Iterator[Any]:
-    root = tmp_path_factory.mktemp("trained")
-    runs.recorded(root / "gpt", steps=40)
-    with staying(root) as visitor:
-        visitor.root = root
-        (visitor.run,) = Data(root).paths()
+def guest(staying_with_run: Any) -> Iterator[Any]:
+    with staying_with_run("trained", 40) as visitor:
         yield visitor
 
 
@@ -108,6 +104,7 @@ def test_the_zoom_in_bytes_is_in_the_address_and_a_link_restores_it(trained: Any
     box = page.evaluate("window.vramscope.rasterOf('al-graph').box")
 
     assert (box["a"], box["b"], box["lo"], box["hi"]) == (40, 90, 20 << 20, 60 << 20)
+    trained.at_rest()
     page.keyboard.press("0")
     trained.until("!new URL(location).searchParams.get('b1') && !new URL(location).searchParams.get('t1')")
 

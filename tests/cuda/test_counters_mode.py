@@ -1,4 +1,4 @@
-"""mode="counters" on the genuine allocator: its figures are torch's, and it leaves nothing behind."""
+"""mode="counters" on the genuine allocator: its figures are torch's, and it leaves nothing in the program."""
 
 import json
 

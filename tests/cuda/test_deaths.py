@@ -156,5 +156,5 @@ def test_a_disk_that_was_full_is_said_in_a_warning(death):
 
 
 def errors(text):
-    """The names of the exceptions that Python told of."""
+    """The names of the exceptions that Python reported."""
     return [line.split(":")[0] for line in text.splitlines() if line.split(":")[0].endswith("Error")]

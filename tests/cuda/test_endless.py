@@ -1,4 +1,4 @@
-"""A run that outgrows the cap of its trace: what torch says is what we say, before the cut and behind it."""
+"""A run that outgrows the cap of its trace: its figures are torch's, before the cut and after it."""
 
 import json
 from pathlib import Path

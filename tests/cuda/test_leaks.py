@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 
 def corpus():
-    """Of tests/leaks, whose conftest may have loaded it."""
+    """The corpus of tests/leaks, whose conftest may have loaded it."""
     file = ROOT / "tests" / "leaks" / "corpus.py"
     spec = importlib.util.spec_from_file_location("leaks_corpus_of_cuda", file)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)

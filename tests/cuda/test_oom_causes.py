@@ -1,4 +1,4 @@
-"""Ways to run out of memory on the genuine allocator: each is told by its cause, with torch's figures."""
+"""Ways to run out of memory on the genuine allocator: each is reported with its cause and torch's figures."""
 
 import json
 import re

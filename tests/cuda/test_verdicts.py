@@ -1,4 +1,4 @@
-"""Verdicts of ``fit`` that are easily wrong, each against the run that tells the truth."""
+"""Verdicts of ``fit`` that are easily wrong, each against the run that decides it."""
 
 import json
 
@@ -68,7 +68,7 @@ def test_a_run_that_died_in_its_first_forward_fits_nothing_and_is_denied_nothing
     assert truth(fit_runs, "first-forward-unlimited") > 160 * MIB
     assert answer.limit_bytes == pytest.approx(160 * MIB, rel=0.01)
     assert answer.placed[0].verdict is FitVerdict.TOO_SMALL
-    assert answer.smallest == (None, None)
+    assert (answer.smallest_card, answer.smallest_card_chosen) == (None, None)
     assert answer.strategies.without_effect == ()
     assert named(answer.strategies.advised, "activation checkpointing").saved_bytes > 20 * MIB
 

@@ -119,7 +119,7 @@ def test_a_ring_that_lost_its_beginning_shows_the_same_leak(recorded_corpus, scr
     # The first two steps are gone: what they left behind is only known as there from the start.
     result = recording_from(recording, int(recording.steps.end_event[1])).leaks()
 
-    assert result.leaks[0].lines[0][0].line in script.lines
+    assert result.leaks[0].lines[0].frame.line in script.lines
     assert result.leaks[0].bytes_per_step == pytest.approx(whole.leaks[0].bytes_per_step, rel=0.1)
 
 

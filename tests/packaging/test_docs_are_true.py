@@ -1,4 +1,4 @@
-"""Documents say what is there: paths exist, lists are those of the code, walkthroughs lead where they say."""
+"""Documents describe the repository as it is: paths exist, lists are the code's, walkthroughs work."""
 
 import re
 import shutil

@@ -69,6 +69,42 @@ def test_texts_are_in_plain_words(word):
     assert [f"{place} {text!r}" for place, text in visible() if pattern.search(text)] == []
 
 
+IN_DOCUMENTS = (
+    *FORBIDDEN[:3],
+    r"behind (?:it|them|each|every|the)",
+    *FORBIDDEN[4:9],
+    "cannot be had",
+    "with that said",
+)
+
+
+def prose(text: str) -> str:
+    """The text of a document without its blocks of code and what is quoted from programs."""
+    return re.sub(r"^```.*?^```$|`[^`\n]+`", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+DOCUMENTS = [
+    path for path in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")) if path.name != "CHANGELOG.md"
+]
+
+
+@pytest.mark.parametrize("path", sorted(DOCUMENTS), ids=lambda path: path.name)
+def test_documents_are_in_plain_words(path):
+    text = prose(path.read_text(encoding="utf-8"))
+
+    assert [word for word in IN_DOCUMENTS if re.search(rf"\b{word}\b", text)] == []
+
+
+def test_the_dialect_is_seen_in_a_document():
+    text = prose("It is told.\n```\nanew\n```\nThe block behind every request, `tells`, with that said.")
+
+    assert [word for word in IN_DOCUMENTS if re.search(rf"\b{word}\b", text)] == [
+        "told",
+        IN_DOCUMENTS[3],
+        "with that said",
+    ]
+
+
 def test_quantities_are_called_by_their_names():
     pattern = re.compile("|".join(UNDEFINED), re.IGNORECASE)
 

@@ -119,7 +119,7 @@ def test_two_runs_of_one_size_each_make_a_line(tmp_path):
 
 
 def by_hand(sizes: list[int], weight: int = MIB) -> Recording:
-    """A weight; then steps that hold what they are told, and half of that again in backward."""
+    """A weight; then steps that hold the given bytes, and half of that again in backward."""
     rows, steps, phases = [(Action.ALLOC, 0, weight)], [], []
     for number, size in enumerate(sizes):
         start = len(rows)

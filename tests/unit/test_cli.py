@@ -16,7 +16,7 @@ from vramscope.errors import FormatError, UnknownNameError, UsageError
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, command: Command, value: str = f"{__name__}:COMMAND") -> None:
-    """As if another distribution offered *command*, and nobody else anything."""
+    """Another distribution seems to offer *command*, and nobody else anything."""
     monkeypatch.setattr(sys.modules[__name__], "COMMAND", command, raising=False)
     point = EntryPoint(command.name, value, "vramscope.commands")
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [point])

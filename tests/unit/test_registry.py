@@ -1,4 +1,4 @@
-"""A folder is a registry: one file with one constant adds a part, mistakes are told apart."""
+"""A folder is a registry: one file with one constant adds a part, and each mistake has its own message."""
 
 import sys
 import textwrap

@@ -130,7 +130,7 @@ def _level(found: Allocations, n_events: int) -> NDArray[Any]:
 
 
 def findings(found: GradientStorage) -> list[Finding]:
-    """What stays from step to step, and what is there twice."""
+    """The gradients that stay from step to step, and those that are stored twice."""
     results = []
     if found.kept_bytes >= _LEAST_BYTES:
         results.append(

@@ -140,7 +140,7 @@ def _to_do(answer: FitAnswer) -> Iterator[Block]:
 
 
 def _smallest(answer: FitAnswer) -> str:
-    plain, chosen = answer.smallest
+    plain, chosen = answer.smallest_card, answer.smallest_card_chosen
     if plain is None and answer.ending:
         return "Smallest card that fits: not known, for the recording ends too early"
     sentence = f"Smallest card that fits: {_named(plain)}"

@@ -219,8 +219,8 @@ def as_json(answers: "list[FitAnswer]") -> dict[str, Any]:
             for each in answer.placed
         ],
         "smallest_card": {
-            "as_it_is": _card(answer.smallest[0]),
-            "advised": _card(answer.smallest[1]),
+            "as_it_is": _card(answer.smallest_card),
+            "advised": _card(answer.smallest_card_chosen),
             "basis": CARDS_BASIS,
         },
         "batch": _batch(answer),

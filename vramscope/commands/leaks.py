@@ -24,7 +24,7 @@ def arguments(parser: ArgumentParser) -> None:
         "--fail-on-leak", action="store_true", help="exit with 3 where there is a leak, for CI"
     )
     parser.add_argument(
-        "--min-bytes-per-step", metavar="SIZE", help="do not tell what grows by less (16KiB)", default="16KiB"
+        "--min-bytes-per-step", metavar="SIZE", help="leave out what grows by less (16KiB)", default="16KiB"
     )
 
 
@@ -124,7 +124,7 @@ def _small(recording: "Recording") -> str:
     found = leaks(recording, 1).leaks
     if not found:
         return ""
-    where = found[0].lines[0][0]
+    where = found[0].lines[0].frame
     parts = [f"nothing grows by much: {format_bytes(round(found[0].bytes_per_step))} a step"]
     parts += [f"from {where.file}:{where.line}"] if where else []
     parts += [f"kept by {found[0].holder}"] if found[0].holder else []

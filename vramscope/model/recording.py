@@ -83,7 +83,7 @@ class Recording(Questions):
         Returns
         -------
         Summary
-            Sizes in bytes; ``None`` where the recording does not tell. Takes seconds per million events.
+            Sizes in bytes; ``None`` where the recording does not say. Takes seconds per million events.
 
         Examples
         --------

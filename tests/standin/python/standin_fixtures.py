@@ -42,7 +42,7 @@ class Forks:
         self._server: subprocess.Popen[str] | None = None
 
     def run(self, file: Path, *arguments: object, cwd: Path, variables: Mapping[str, object]) -> Done:
-        """As if Python were started with it; every one of *variables* is one of its environment."""
+        """Run a script like a Python of its own; every one of *variables* is one of its environment."""
         command, environment = [str(file), *map(str, arguments)], _environment(variables)
         # What torch reads while it is imported needs an import of its own.
         if any(name.startswith("PYTORCH_") and value for name, value in variables.items()):

@@ -69,7 +69,7 @@ class Told(CachingAllocator):
 
 
 def version(path):
-    """As the names of the files say."""
+    """The version of torch in the name of a file."""
     found = re.match(r"snap_t(\d)(\d+)|\w+?_2(\d+)0\.pickle", path.name)
     if found is None:
         return "2.13"

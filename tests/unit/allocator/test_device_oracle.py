@@ -244,7 +244,7 @@ class Naive:
 
 
 class Watched:
-    """What the predicting allocator tells, with addresses as (number of the segment, offset in it)."""
+    """What the predicting allocator answers, with addresses as (number of the segment, offset in it)."""
 
     def __init__(self, chosen, capacity):
         self.told, self.segments = [], []

@@ -191,7 +191,7 @@ TOLD = st.sampled_from([conf for conf in CONFS if "garbage" not in conf])
 @settings(deadline=None)
 @given(UNSHARED, PROGRAM, TOLD, st.sampled_from(["2.11", "2.13"]))
 def test_what_begins_in_a_state_goes_on_as_if_it_had_been_there_before(before, after, conf, torch):
-    """But for what no state tells: who else uses a block, how old a cached one is, torch 2.12's numbers."""
+    """Except what no state holds: who else uses a block, how old a cached one is, torch 2.12's numbers."""
     chosen, events = Settings.from_conf(conf, torch), ([], [])
     first = CachingAllocator(chosen, emit=lambda *event: events[0].append(event))
     alive = run(first, before)

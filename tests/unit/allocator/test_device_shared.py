@@ -1,4 +1,4 @@
-"""Histories of the genuine allocators, predicted: told only what the program asked for and freed.
+"""Histories of the genuine allocators, predicted from nothing but what the program asked for and freed.
 
 Those that no device was too small for are in ``test_device_follows``, with their addresses.
 """

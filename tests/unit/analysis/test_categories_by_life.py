@@ -330,7 +330,7 @@ def test_every_category_says_why(recording):
 
 @pytest.mark.parametrize("name", ["transformer", "transformer-cuda", "gan-retain-graph"])
 def test_nothing_that_is_never_freed_is_temporary(name):
-    """Of real runs; the one on CUDA's allocator has cuBLAS's workspace of 32 MiB."""
+    """Real runs; the one on CUDA's allocator has cuBLAS's workspace of 32 MiB."""
     for recording in vramscope.load(SAMPLES / name).recordings:
         found = recording.categories()
         is_temporary = found.assigned.category == Category.TEMPORARY

@@ -1,4 +1,4 @@
-"""What came from the driver and went back is told step by step, and nothing of it is lost."""
+"""What came from the driver and went back is counted step by step, and nothing of it is lost."""
 
 import captures
 import pytest

@@ -1,4 +1,4 @@
-"""The bytes of an instant are told apart by any property, and nothing is lost in doing so."""
+"""The bytes of an instant are divided by any property, and nothing is lost in doing so."""
 
 import numpy as np
 import pytest

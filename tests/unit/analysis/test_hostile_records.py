@@ -56,7 +56,7 @@ def held(random):
 
 
 def told(random, trace, initial):
-    """With marks that may lie beyond the events."""
+    """A record with marks that may lie beyond the events."""
     n, n_marks = len(trace), int(random.integers(0, 4))
     start = np.sort(random.integers(0, n + 5, n_marks))
     return Recording(

@@ -19,7 +19,7 @@ MAPPED, MADE, ALLOC, REQUEST, COMPLETED = (
 
 
 def test_by_hand(recording):
-    """6 MiB, of which 1 MiB is taken in the middle: 2 MiB lie free before it and 3 MiB behind it."""
+    """6 MiB, of which 1 MiB is taken in the middle: 2 MiB lie free before it and 3 MiB after it."""
     made = recording(
         (MADE, 0, 6 * MIB),
         (ALLOC, 2 * MIB, MIB),

@@ -8,6 +8,7 @@ import pytest
 from vramscope.analysis.leaks.causes import Facts, cause_of
 from vramscope.analysis.leaks.edits import advice, as_written
 from vramscope.analysis.leaks.holders import (
+    Statement,
     _with_growing_containers,
     container_of,
     is_bounded,
@@ -20,7 +21,7 @@ LOCAL = ("local", "trainer", "main", "train.py", 9)
 
 
 def seen(*ways):
-    """Of each (step of birth, words): the way, as it comes out of a recording."""
+    """For each (step of birth, words) the way, as it comes out of a recording."""
     said = {row: holding_of(PREFIX + json.dumps([LOCAL, *words])) for row, (_, words) in enumerate(ways)}
     found = _with_growing_containers(said, np.array([born for born, _ in ways]))
     return [found[row] for row in range(len(ways))]
@@ -149,7 +150,7 @@ def test_the_statement_told_is_that_of_the_container_that_grows():
         (step, (attribute("callbacks"), item(0), attribute("seen"), item(step), *kept)) for step in range(4)
     ]
 
-    assert {kept_at(each) for each in seen(*rows)} == {("train.py", 8, "seen.append(x)")}
+    assert {kept_at(each) for each in seen(*rows)} == {Statement("train.py", 8, "seen.append(x)")}
 
 
 def test_a_statement_for_another_container_is_not_told():

@@ -161,7 +161,7 @@ def test_what_backward_makes_without_a_stack_has_the_line_that_called_it(recordi
     (finding,) = findings(result)
 
     assert (finding.file, finding.line) == ("train.py", 7)
-    assert result.leaks[0].in_backward == (True,)
+    assert [line.is_in_backward for line in result.leaks[0].lines] == [True]
     assert finding.evidence["lines"][0]["in_backward"] is True
 
 

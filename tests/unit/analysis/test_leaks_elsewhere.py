@@ -80,7 +80,7 @@ def test_the_cache_of_blocks_that_grow_is_fragmented_only_beyond_their_peaks(rec
 
 
 def test_segments_that_grow_with_a_leak_are_its_own(recording):
-    """A block of 1 MiB in a segment of 2: half of what is reserved is cache, and both are told."""
+    """A block of 1 MiB in a segment of 2: half of what is reserved is cache, and both are reported."""
     found = findings(with_segments(recording, 20, keeps=True).leaks())
 
     assert [(each.kind, each.bytes_per_step) for each in found] == [("leak", MIB), ("cache_growth", MIB)]

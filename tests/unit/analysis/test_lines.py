@@ -1,4 +1,4 @@
-"""Lines are named so that a person tells them apart, and no two rows read the same."""
+"""Lines are named so that a person distinguishes them, and no two rows read the same."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A failed allocation is told with what the allocator held at that moment."""
+"""A failed allocation is reported with what the allocator held at that moment."""
 
 import captures
 import pytest

@@ -15,7 +15,7 @@ GIB = 1 << 30
 
 
 def samples(n_rows=6, **columns):
-    """Of a device of 80 GiB with 500 MiB of context and 10 MiB reserved, 4 MiB of it allocated."""
+    """Samples of a device of 80 GiB with 500 MiB of context and 10 MiB reserved, 4 MiB of it allocated."""
     usual = {
         "time_ns": 1_000_000_000,
         "event": -1,

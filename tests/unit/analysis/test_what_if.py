@@ -32,7 +32,7 @@ def program(*rows, **fields) -> Recording:
 
 
 def nines(n: int = 100, **fields) -> Recording:
-    """Two blocks of 9 MiB fill a segment of 20; expandable segments put them one behind the other."""
+    """Two blocks of 9 MiB fill a segment of 20; expandable segments put them one after the other."""
     return program(*((A, i, 9) for i in range(n)), **fields)
 
 

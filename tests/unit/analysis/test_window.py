@@ -21,7 +21,7 @@ FILES = [captures.genuine_file(name) for name in ("streams", "expand_press", "em
 
 @pytest.fixture(params=FILES, ids=lambda path: path.name)
 def recording(request: pytest.FixtureRequest) -> Recording:
-    """Of a genuine allocator, with a checkpoint every 1,000 events."""
+    """A recording of a genuine allocator, with a checkpoint every 1,000 events."""
     found = read(request.param).recordings[0]
     return replace(found, checkpoints=checkpoints(found, distance=1000))
 

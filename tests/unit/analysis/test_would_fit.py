@@ -23,7 +23,7 @@ OPS = st.lists(st.tuples(st.booleans(), SIZES, st.integers(0, 1)), max_size=30)
 
 
 def played(ops, settings, capacity):
-    """An allocator after some mallocs and frees, and what it tells from now on."""
+    """An allocator after some mallocs and frees, and what it reports from now on."""
     told = []
     allocator = CachingAllocator(settings, capacity, emit=lambda *row: told.append(row))
     live = []

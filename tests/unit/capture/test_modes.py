@@ -1,4 +1,4 @@
-"""Blocks and a program's own dispatch modes are left in any order; none of them stays behind."""
+"""Blocks and a program's own dispatch modes are left in any order; none of them stays active."""
 
 import pytest
 import torch

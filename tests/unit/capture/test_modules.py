@@ -1,4 +1,4 @@
-"""Every allocation of a forward is told apart by the module that made it, also after it raised."""
+"""Every allocation of a forward is attributed to the module that made it, also after it raised."""
 
 import gc
 import json
@@ -45,7 +45,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """Block *n* makes results of its own width, so that a size tells who made it."""
+    """Block *n* makes results of its own width, so that a size shows which block made it."""
 
     def __init__(self, *, again=False):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the driver tells is taken; what it does not tell is −1 and said once."""
+"""What the driver reports is recorded; what it does not report is −1 and noted once."""
 
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ GIB = 1 << 30
 
 
 class Driver:
-    """A driver that tells everything, until told not to."""
+    """A driver that reports everything, until a test forbids it."""
 
     def __init__(self, monkeypatch):
         self.pids = {nvml.os.getpid(): GIB}

@@ -14,7 +14,7 @@ from vramscope.model.marks import MarkKind, Phase
 
 
 class Told:
-    """A listener that writes down what it is told."""
+    """A listener that writes down each call."""
 
     def __init__(self):
         self.lines = []

@@ -1,4 +1,4 @@
-"""Backward's events get the forward's lines where torch tells them."""
+"""Backward's events get the forward's lines where torch reports them."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""New entries of torch's ring are told from old ones, however much a program repeats itself."""
+"""New entries of torch's ring are distinguished from old ones, however much a program repeats itself."""
 
 from collections import Counter
 

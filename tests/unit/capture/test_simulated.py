@@ -19,7 +19,7 @@ PLAIN = (torch.Tensor, nn.Parameter)
 
 
 def bytes_in_use():
-    """Of every storage that Python can reach, by another way than the recorder's."""
+    """Bytes of every storage that Python can reach, by another way than the recorder's."""
     found = {}
     for thing in gc.get_objects():
         if type(thing) in PLAIN:

@@ -1,4 +1,4 @@
-"""The export command writes where it is told, and over nothing."""
+"""The export command writes to the given path, and over nothing."""
 
 from importlib import import_module
 

@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 def trained(sizes, rank: int = 0, **fields) -> Recording:
-    """A weight of 8 MiB; each step holds as many MiB as it is told."""
+    """A weight of 8 MiB; each step holds the given number of MiB."""
     rows, starts = [(Action.ALLOC, 0, 8)], []
     for number, size in enumerate(sizes, start=1):
         starts.append(len(rows))

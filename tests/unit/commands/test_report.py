@@ -63,7 +63,7 @@ def by_hand(**changes) -> Recording:
 
 
 def loading(monkeypatch, *recordings: Recording, **run) -> None:
-    """As if every path held these recordings."""
+    """Every path seems to hold these recordings."""
     loaded = Run("gpt2", "traces/gpt2", recordings, **run)
     monkeypatch.setattr(import_module("vramscope.loading"), "load", lambda _: loaded)
 
@@ -76,7 +76,7 @@ def report(monkeypatch, capsys, recording: Recording, *options: str, **run) -> s
 
 
 def cells(out: str, start: str) -> list[str]:
-    """Of the one row of a table that starts so."""
+    """The cells of the one row of a table that starts so."""
     (line,) = (line for line in out.splitlines() if line.strip().startswith(start))
     return re.split(r"\s{2,}", line.strip())
 

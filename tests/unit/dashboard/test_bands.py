@@ -29,7 +29,7 @@ def outline(found: Allocations) -> Any:
 
 
 def owner(found: Allocations, instant: Any, byte: float) -> int:
-    """By counting up what is live, in order of birth."""
+    """The owner, found by adding what is live in order of birth."""
     level = 0
     for row in np.flatnonzero(found.allocated_at(instant)):
         level += int(found.block_size[row])

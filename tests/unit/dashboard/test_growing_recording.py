@@ -1,4 +1,4 @@
-"""What is added to while a run grows is what would have been counted anew."""
+"""What is added to while a run grows is what a new count gives."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""How far a file is read is asked of the system, and told as bytes of bytes."""
+"""How far a file is read comes from the system, and is shown as bytes of bytes."""
 
 from pathlib import Path
 from threading import Event, Thread

@@ -1,4 +1,4 @@
-"""A recording tells a notebook its peak and its course, with names as text."""
+"""A recording shows its peak and its course in a notebook, with names as text."""
 
 from dataclasses import replace
 from xml.etree import ElementTree as ET

@@ -68,7 +68,7 @@ def parquet(home, table: str) -> dict[str, list]:
 
 
 def csv(home, table: str) -> dict[str, list]:
-    """As text, so that no reader's guess hides a loss."""
+    """A table as text, so that no reader's guess hides a loss."""
     return pd.read_csv(home / f"{table}.csv", dtype=str, keep_default_na=False).to_dict("list")
 
 

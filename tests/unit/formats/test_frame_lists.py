@@ -1,4 +1,4 @@
-"""Lists of frames are told apart by every byte."""
+"""Lists of frames differ if one byte of them does."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ PAD = bytes(2000)
 
 
 def contents(frames) -> bytes:
-    """As pickle writes the references to many frames."""
+    """References to many frames, in pickle's own opcodes."""
     return b"(" + b"".join(b"j" + frame.to_bytes(4, "little") for frame in frames) + b"e"
 
 

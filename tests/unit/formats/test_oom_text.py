@@ -254,7 +254,7 @@ def test_a_message_cut_anywhere_says_what_it_still_says(tmp_path, length):
 @given(*[st.integers(0, 1 << 37)] * 4)
 def test_any_numbers_come_back_to_two_decimals(tmp_path_factory, asked, allocated, unallocated, free):
     def size(n_bytes: int) -> str:
-        """As torch writes them (c10/cuda/CUDACachingAllocator.cpp, format_size)."""
+        """A size in torch's own words (c10/cuda/CUDACachingAllocator.cpp, format_size)."""
         if n_bytes <= 1024:
             return f"{n_bytes} bytes"
         power = 1 if n_bytes <= MIB else 2 if n_bytes <= GIB else 3

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from vramscope.model.device import Device, Process
@@ -31,3 +32,18 @@ def new_writer(run_dir: Path) -> Callable[..., Writer]:
         return Writer(directory, **settings | changed)
 
     return start
+
+
+@pytest.fixture
+def ends_of_messages() -> Callable[[Path], list[int]]:
+    """``ends_of_messages(path)``: 0, and where each message of a stream ends, by Arrow's own reader."""
+
+    def ends(path: Path) -> list[int]:
+        found = [0]
+        with pa.OSFile(str(path)) as file:
+            while file.tell() < file.size():
+                pa.ipc.read_message(file)
+                found.append(file.tell())
+        return found
+
+    return ends

@@ -1,4 +1,4 @@
-"""A trace kept below a size: what stays is what the same run without a cap says."""
+"""A trace below a size cap has the same totals, peaks and states as the same run without a cap."""
 
 import errno
 import json
@@ -42,7 +42,7 @@ N_SAMPLES = 20
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_waiting_for_the_disk():
-    """It takes most of the time, and tells only what a power failure leaves."""
+    """Waiting takes most of the time, and matters only after a power failure."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(os, "fsync", lambda _: None)
         yield
@@ -91,7 +91,7 @@ def holders_of(recording):
 
 
 def check(capped, whole):
-    """Everything that is told of the capped run is told so of the whole one."""
+    """Every figure of the capped run is that of the whole one."""
     first = capped.past.n_events
     rest = whole.window(start_event=first)
     for column, values in rest.trace.columns():

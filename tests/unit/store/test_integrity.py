@@ -39,6 +39,9 @@ def fill(writer: Writer, n_batches: int = 3) -> None:
         writer.note(Note("gap", f"note {i}", i))
 
 
+Ends = Callable[[Path], list[int]]
+
+
 @pytest.fixture
 def closed(run_dir: Path, new_writer: Callable[..., Writer]) -> Path:
     writer = new_writer()
@@ -54,22 +57,12 @@ def killed(run_dir: Path, new_writer: Callable[..., Writer]) -> Path:
 
 
 def notes(path: Path) -> dict[str, list[str]]:
-    """Of the run and its recordings: code → texts; the recorder's own notes and the death apart."""
+    """Notes of the run and its recordings: code → texts; the recorder's own notes and the death apart."""
     run: Run = Reader(path).run
     found: dict[str, list[str]] = {}
     for note in (*run.notes, *(note for recording in run.recordings for note in recording.notes)):
         if note.code not in ("gap", "died"):
             found.setdefault(note.code, []).append(note.text)
-    return found
-
-
-def ends(path: Path) -> list[int]:
-    """Where messages end, by Arrow's own reader."""
-    found = [0]
-    with pa.OSFile(str(path)) as file:
-        while file.tell() < file.size():
-            pa.ipc.read_message(file)
-            found.append(file.tell())
     return found
 
 
@@ -86,11 +79,13 @@ def test_an_older_recording_says_that_it_carries_no_checksums() -> None:
 
 
 @pytest.mark.parametrize("stream", STREAMS)
-def test_the_trailer_is_a_crc_of_the_message_and_of_the_one_before(closed: Path, stream: str) -> None:
+def test_the_trailer_is_a_crc_of_the_message_and_of_the_one_before(
+    closed: Path, stream: str, ends_of_messages: Ends
+) -> None:
     """As docs/trace-format.md describes it, computed here from the bytes alone."""
     path = closed / f"{stream}.arrows"
     data, before, numbers = path.read_bytes(), 0, []
-    at = ends(path)
+    at = ends_of_messages(path)
     for start, end in pairwise(at):
         message = data[start:end]
         (size,) = struct.unpack_from("<i", message, 4)
@@ -108,10 +103,10 @@ def test_the_trailer_is_a_crc_of_the_message_and_of_the_one_before(closed: Path,
     assert manifest["messages"] == len(numbers) - 1
 
 
-def test_batches_are_numbered_over_all_files(closed: Path) -> None:
+def test_batches_are_numbered_over_all_files(closed: Path, ends_of_messages: Ends) -> None:
     found = []
     for path in closed.glob("*.arrows"):
-        data, at = path.read_bytes(), ends(path)
+        data, at = path.read_bytes(), ends_of_messages(path)
         for start in at[1:-1]:
             (size,) = struct.unpack_from("<i", data, start + 4)
             found.append(struct.unpack_from("<Q", data, start + size)[0])
@@ -151,11 +146,11 @@ def test_a_missing_file_is_noted(stream: str, state: str, request: pytest.Fixtur
 @pytest.mark.parametrize("state", ["closed", "killed"])
 @pytest.mark.parametrize("stream", STREAMS)
 def test_a_file_cut_between_two_messages_is_noted(
-    stream: str, state: str, request: pytest.FixtureRequest
+    stream: str, state: str, request: pytest.FixtureRequest, ends_of_messages: Ends
 ) -> None:
     rank = request.getfixturevalue(state)
     path = rank / f"{stream}.arrows"
-    whole, at = path.read_bytes(), ends(path)
+    whole, at = path.read_bytes(), ends_of_messages(path)
     # The very last batch of a killed process may be cut off: it then was killed a moment earlier.
     is_last = state == "killed" and stream == "notes"
     for end in at[: -2 if is_last else -1]:
@@ -165,9 +160,9 @@ def test_a_file_cut_between_two_messages_is_noted(
 
 
 @pytest.mark.parametrize("how", ["removed", "doubled", "swapped"])
-def test_batches_out_of_place_are_noted(closed: Path, how: str) -> None:
+def test_batches_out_of_place_are_noted(closed: Path, how: str, ends_of_messages: Ends) -> None:
     path = closed / "events-0.arrows"
-    data, at = path.read_bytes(), ends(path)
+    data, at = path.read_bytes(), ends_of_messages(path)
     schema, *rows = (data[start:end] for start, end in pairwise(at))
     rows = {"removed": rows[1:], "doubled": [rows[0], *rows], "swapped": [rows[1], rows[0], rows[2]]}[how]
     path.write_bytes(b"".join([schema, *rows]))

@@ -18,7 +18,7 @@ Change = Callable[..., None]
 
 @pytest.fixture
 def manifest(run_dir: Path, new_writer: Callable[..., Writer]) -> Path:
-    """Of a run with one event that ended well."""
+    """The manifest of a run with one event that ended well."""
     writer = new_writer()
     writer.append(Trace.of(size=[1]), 0)
     writer.close(Outcome.FINISHED)

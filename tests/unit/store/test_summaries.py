@@ -1,7 +1,7 @@
 """A summary is read back as it was written, or not at all, and never grows beyond its limit."""
 
 import zlib
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -55,17 +55,7 @@ def summary(n_lines=3, n_steps=4, length=10):
     return RankSummary(process, Outcome.FAILED, "OutOfMemoryError: x", 100, 200, (device,))
 
 
-def assert_same(found, truth):
-    for field in fields(DeviceSummary):
-        here, there = getattr(found, field.name), getattr(truth, field.name)
-        if field.name == "steps":
-            for name, column in there.columns():
-                assert np.array_equal(getattr(here, name), column), name
-        else:
-            assert here == there, field.name
-
-
-def test_what_was_written_is_read(tmp_path: Path):
+def test_what_was_written_is_read(tmp_path: Path, assert_same_device):
     stored = StoredSummary(summary(), "id", is_final=False, events_bytes=5, written_ns=6)
     n_bytes = write_summary(tmp_path / "summary.json", stored)
     found = read_summary(tmp_path / "summary.json")
@@ -73,7 +63,7 @@ def test_what_was_written_is_read(tmp_path: Path):
     assert n_bytes == (tmp_path / "summary.json").stat().st_size
     assert (found.trace, found.is_final, found.events_bytes, found.written_ns) == ("id", False, 5, 6)
     assert replace(found.summary, devices=()) == replace(stored.summary, devices=())
-    assert_same(found.summary.devices[0], stored.summary.devices[0])
+    assert_same_device(found.summary.devices[0], stored.summary.devices[0])
 
 
 def test_no_byte_may_be_changed_or_missing(tmp_path: Path):

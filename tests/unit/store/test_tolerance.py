@@ -27,7 +27,7 @@ def rank_dir(run_dir: Path, new_writer: Callable[..., Writer]) -> Path:
 
 
 def write(path: Path, columns: dict[str, pa.Array], compression: str | None = None) -> None:
-    """With Arrow's own writer, end-of-stream marker included; the columns that every file has are added."""
+    """A file by Arrow's own writer, with its end-of-stream marker; columns that every file has are added."""
     stream = path.name.partition("-")[0]
     n_rows = len(next(iter(columns.values())))
     for field in SCHEMAS.get(stream, ()):

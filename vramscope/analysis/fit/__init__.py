@@ -161,8 +161,10 @@ class FitAnswer:
     """Result for each target device."""
     as_asked: ReplayResult | None = None
     """Replay with the requested setting: on the first device, or without a limit if there is none."""
-    smallest: tuple[Card | None, Card | None] = (None, None)
-    """The smallest cards that surely fit: with the recorded settings, and with ``chosen``."""
+    smallest_card: Card | None = None
+    """The smallest card that surely fits with the recorded settings."""
+    smallest_card_chosen: Card | None = None
+    """The smallest card that surely fits with ``chosen``."""
     batch: BatchFit | None = None
     """Needs of a step with other batch sizes."""
     strategies: Strategies | None = None
@@ -322,7 +324,7 @@ class _Answering:
         as_asked = None
         if self._question.setting is not None:
             as_asked = placed[0].chosen if placed else self._without_limit(self._question.setting)
-        smallest = self._smallest(None), self._smallest(chosen) if chosen else None
+        smallest_card = self._smallest(None)
         self._progress.stage("batch")
         batch = batch_fit(self._recording, self._question.others, self._question.batch_sizes)
         self._progress.stage("strategies")
@@ -332,7 +334,8 @@ class _Answering:
                 self._base,
                 placed=placed,
                 as_asked=as_asked,
-                smallest=smallest,
+                smallest_card=smallest_card,
+                smallest_card_chosen=self._smallest(chosen) if chosen else None,
                 batch=batch,
                 strategies=other,
             )

@@ -7,7 +7,7 @@ leak), and memory that the driver counts beyond that (outside of torch).
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from vramscope.analysis.leaks.growth import (
 )
 from vramscope.analysis.leaks.holders import (
     Held,
+    Statement,
     group_of,
     held,
     is_bounded,
@@ -67,23 +68,32 @@ _LEAST_STEPS_HELD = 3
 
 
 @dataclass(frozen=True, slots=True)
+class LeakingLine:
+    """A line that allocates what grows."""
+
+    frame: Frame | None
+    """None if no stack was recorded."""
+    is_in_backward: bool
+    """Whether it only called the backward that allocated, which has no stack of its own."""
+    bytes_per_step: float
+
+
+@dataclass(frozen=True, slots=True)
 class Leak:
     """Memory that grows for one reason."""
 
     cause: LeakCause
-    """One of ``causes.CAUSES``."""
+    """The mistake, or UNKNOWN."""
     holder: str | None
     """The variable that keeps it, as the program writes it; None if no search was made or it found none."""
     edit: str
     """The edit that ends the leak."""
     path: str | None
     """The whole path of references from a name to one of the blocks."""
-    kept_at: tuple[str, int, str] | None
-    """File, line and text of the statement that keeps it; None if not known."""
-    lines: tuple[tuple[Frame | None, float], ...]
-    """Lines that allocate it, with bytes per step, most first; the frame is None if no stack was recorded."""
-    in_backward: tuple[bool, ...]
-    """For each line: whether it only called the backward that allocated, which has no stack of its own."""
+    kept_at: Statement | None
+    """The statement that keeps it; None if not known."""
+    lines: tuple[LeakingLine, ...]
+    """Lines that allocate it, the one with most bytes per step first."""
     bytes_per_step: float
     """Bytes that it grows by in each step."""
     n_bytes: int
@@ -338,8 +348,7 @@ def _batch(context: _LeakContext, batch: Batch) -> Leak | None:
         edit=ADVICE[LeakCause.GROWING_BATCH],
         path=None if example is None else path_of(example),
         kept_at=None,
-        lines=tuple((frame, rate) for (frame, _), rate in batch.lines),
-        in_backward=tuple(in_backward for (_, in_backward), _ in batch.lines),
+        lines=tuple(LeakingLine(*place, rate) for place, rate in batch.lines),
         bytes_per_step=grows.bytes_per_step / levels.stride,
         n_bytes=int(batch.peak_bytes[-1] - batch.peak_bytes[first]),
         first_step=first * levels.stride,
@@ -375,8 +384,7 @@ def _leak_of(
         edit=advice(cause, holder, example, levels.recording.source, holdings),
         path=None if example is None else path_of(example),
         kept_at=None if example is None else kept_at(example),
-        lines=tuple((frame, rate) for (frame, _), rate in lines),
-        in_backward=tuple(in_backward for (_, in_backward), _ in lines),
+        lines=tuple(LeakingLine(*place, rate) for place, rate in lines),
         bytes_per_step=grows.bytes_per_step / levels.stride,
         n_bytes=int(level[-1] - level[first]),
         first_step=first * levels.stride,
@@ -451,12 +459,12 @@ def _growth_finding(kind: FindingKind, claim: str, rate: float, advice: str) -> 
 
 
 def _finding(leak: Leak, result: Leaks) -> Finding:
-    frame = leak.lines[0][0] if leak.lines else None
+    frame = leak.lines[0].frame if leak.lines else None
     variable = leak.holder or "it"
     why = CAUSES[leak.cause].format(holder=variable)
     steps = "step" if result.has_steps else "turn of the loop"
     claim = f"memory grows by {format_bytes(round(leak.bytes_per_step))} a {steps}"
-    kept = f" (`{leak.kept_at[2]}` in line {leak.kept_at[1]})" if leak.kept_at else ""
+    kept = f" (`{leak.kept_at.code}` in line {leak.kept_at.line})" if leak.kept_at else ""
     return Finding(
         kind=FindingKind.LEAK,
         severity=Severity.WARNING,
@@ -474,7 +482,7 @@ def _finding(leak: Leak, result: Leaks) -> Finding:
 
 
 def _batch_finding(batch: Leak) -> Finding:
-    frame = batch.lines[0][0] if batch.lines else None
+    frame = batch.lines[0].frame if batch.lines else None
     rate = format_bytes(round(batch.bytes_per_step))
     return Finding(
         kind=FindingKind.GROWING_BATCH,
@@ -499,18 +507,16 @@ def _evidence(leak: Leak) -> dict[str, Any]:
         "confidence": round(leak.confidence, 3),
         "blocks": len(leak.rows),
         "holder_path": leak.path,
-        "kept_at": None
-        if leak.kept_at is None
-        else dict(zip(("file", "line", "code"), leak.kept_at, strict=True)),
+        "kept_at": None if leak.kept_at is None else asdict(leak.kept_at),
         "lines": [
             {
-                "file": frame and frame.file,
-                "line": frame and frame.line,
-                "function": frame and frame.function,
-                "bytes_per_step": round(rate),
-                "in_backward": in_backward,
+                "file": each.frame and each.frame.file,
+                "line": each.frame and each.frame.line,
+                "function": each.frame and each.frame.function,
+                "bytes_per_step": round(each.bytes_per_step),
+                "in_backward": each.is_in_backward,
             }
-            for (frame, rate), in_backward in zip(leak.lines[:_MOST_LINES], leak.in_backward, strict=False)
+            for each in leak.lines[:_MOST_LINES]
         ],
     }
 

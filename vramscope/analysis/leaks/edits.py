@@ -38,7 +38,7 @@ def advice(
         return f"cut the graph between steps: {_detached_state(example)}"
     kept = kept_at(example)
     is_tensor = example.grows_at < 0 or _is_item_a_tensor(example)
-    edit = _edited(kept[2], _wrapper(cause, [example, *others])) if kept is not None and is_tensor else None
+    edit = _edited(kept.code, _wrapper(cause, [example, *others])) if kept is not None and is_tensor else None
     if edit is None:
         return general
     return ADVICE[cause].format(variable=holder or "it", statement=edit, again=again)
@@ -52,7 +52,7 @@ def as_written(example: Held) -> str:
     if not any(str(word[1]).startswith("_") for word in attributes[:-1]):
         return text
     last, kept = attributes[-1], kept_at(example)
-    target = None if kept is None else _target(kept[2])
+    target = None if kept is None else _target(kept.code)
     if target is not None and target.rpartition(".")[2] == str(last[1]):
         return target
     owner = str(last[2]) if len(last) > 2 else ""

@@ -122,12 +122,22 @@ def path_of(holding: Held) -> str:
     return " → ".join(part for part in parts if part)
 
 
-def kept_at(holding: Held) -> tuple[str, int, str] | None:
-    """Return file, line and text of the statement that keeps it, if the recorder found exactly one."""
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement of the program."""
+
+    file: str
+    line: int
+    code: str
+    """Its text, as far as it is in one line."""
+
+
+def kept_at(holding: Held) -> Statement | None:
+    """Return the statement that keeps it, if the recorder found exactly one."""
     for word in holding.words:
         # A fifth item names the container; recordings of earlier versions lack it and mean the first one.
         if word[0] == "kept_at" and len(word) > 3 and (len(word) == 4 or word[4] in (holding.grows_at, -1)):
-            return (str(word[1]), int(word[2]), str(word[3]))
+            return Statement(str(word[1]), int(word[2]), str(word[3]))
     return None
 
 

@@ -71,6 +71,16 @@ _ADVICE_EXPANDABLE = (
 
 
 @dataclass(frozen=True, slots=True)
+class FailurePlace:
+    """Step, phase and line of the program at which an allocation failed; None where unknown."""
+
+    step: int | None = None
+    phase: Phase | None = None
+    frame: Frame | None = None
+    """The innermost frame of the program's own."""
+
+
+@dataclass(frozen=True, slots=True)
 class Failures(Table):
     """One row per allocation that failed with an OutOfMemoryError."""
 
@@ -101,8 +111,8 @@ class Failures(Table):
     """Bytes that the driver still had; −1 if not recorded."""
     stack_id: NDArray[Any]
     """Stack of the failed request."""
-    where: tuple[tuple[int | None, Phase | None, Frame | None], ...] = ()
-    """Step, phase and the user's innermost frame for each row; None if unknown."""
+    where: tuple[FailurePlace, ...] = ()
+    """Place of each row in the program."""
     rooms: tuple[Room | None, ...] = ()
     """Distribution of the device's bytes for each row; None except for the last few."""
     holders: tuple[InUse, ...] = ()
@@ -178,9 +188,7 @@ def _device_free(recording: Recording, events: NDArray[Any]) -> NDArray[Any]:
     return np.array(found, dtype="i8")
 
 
-def _where(
-    recording: Recording, events: NDArray[Any]
-) -> tuple[tuple[int | None, Phase | None, Frame | None], ...]:
+def _where(recording: Recording, events: NDArray[Any]) -> tuple[FailurePlace, ...]:
     if not len(events):
         return ()
     folded = fold(recording.stacks)
@@ -188,7 +196,7 @@ def _where(
     for event in events.tolist():
         stack_id = int(folded.of[recording.trace.stack_id[event]])
         frame = folded.stacks.frame(stack_id) if stack_id else None
-        found.append((*step_and_phase_at(recording, event + 1), frame))
+        found.append(FailurePlace(*step_and_phase_at(recording, event + 1), frame))
     return tuple(found)
 
 
@@ -199,10 +207,10 @@ def findings(failures: Failures) -> list[Finding]:
 
 
 def _finding(failures: Failures, row: int) -> Finding:
-    step, phase, frame = failures.where[row]
+    at = failures.where[row]
     evidence = {name.removesuffix("_bytes"): int(column[row]) for name, column in failures.columns()}
-    moment = "" if step is None else f" at step {step}"
-    moment += "" if phase is None else f" in {format_name(phase)}"
+    moment = "" if at.step is None else f" at step {at.step}"
+    moment += "" if at.phase is None else f" in {format_name(at.phase)}"
     free = evidence["device_free"]
     device = "" if free < 0 else f", {format_bytes(free)} free on the device"
     largest = evidence["largest_free"]
@@ -223,9 +231,9 @@ def _finding(failures: Failures, row: int) -> Finding:
         claim if room is None or why is None else f"{claim}. {_because(why, room)}",
         cause=why and why.value,
         advice=_advice(why, room, held),
-        file=frame and frame.file,
-        line=frame and frame.line,
-        function=frame and frame.function,
+        file=at.frame and at.frame.file,
+        line=at.frame and at.frame.line,
+        function=at.frame and at.frame.function,
         module=(failures.modules[row] if row < len(failures.modules) else "") or None,
         n_bytes=evidence["size"],
         evidence=evidence | (room.figures() if room else {}),

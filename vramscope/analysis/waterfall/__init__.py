@@ -214,7 +214,7 @@ def _reasons(recording: Recording, columns: Mapping[str, NDArray[Any]]) -> dict[
         return {}
     whole = notes.get(NoteCode.NVML_DEVICE)
     waits = "not available: blocks wait for other streams, and torch's counter mixes their requests in"
-    no_events = "not available: only the allocator's events tell pools; such bytes count as cached"
+    no_events = "not available: only the allocator's events show pools; such bytes count as cached"
     reasons = {"requested": waits, "rounding": waits, "private_pools": no_events}
     if reason is not None:
         reasons |= dict.fromkeys(("own_outside", "others", "unattributed"), f"not available: {reason}")
@@ -232,7 +232,7 @@ _GROWN = {
     "others": (FindingKind.OTHER_PROCESS, "other processes", "nvidia-smi shows which processes hold it"),
     "outside": (
         FindingKind.OUTSIDE_GROWTH,
-        "the device outside of torch's allocator (this process or others: the driver does not tell)",
+        "the device outside of torch's allocator (this process or others: the driver does not report which)",
         "nvidia-smi on the host shows which process holds it",
     ),
 }

@@ -271,7 +271,9 @@ def emptied_after(program: RequestSequence, recording: Recording, what: str) -> 
         return program
     ends = recording.steps.end_event if what == "step" else epochs(recording).ends
     if not len(ends):
-        raise UsageError(f'no {what}s are known; `recorder.mark("epoch 1")` and `recorder.step()` tell them')
+        raise UsageError(
+            f'no {what}s are known; `recorder.mark("epoch 1")` and `recorder.step()` record them'
+        )
     return _with_empty_cache_at(program, ends)
 
 

@@ -16,7 +16,7 @@ BETWEEN = "between"
 
 
 class Truth:
-    """The label of every birth, by its number; *n_born* tells how many there were."""
+    """The label of every birth, by its number; *n_born* is their number."""
 
     def __init__(self, n_born):
         self.n_born = n_born

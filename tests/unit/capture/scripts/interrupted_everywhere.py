@@ -1,13 +1,14 @@
 """Raises KeyboardInterrupt once at every place where Python may run a signal handler within vramscope.
 
-    interrupted_everywhere.py FOLDER DEVICE WHAT FIRST STEP
+    interrupted_everywhere.py FOLDER DEVICE WHAT:FIRST:STEP…
 
-WHAT is ``block`` (entering and leaving a block) or ``train`` (a training step in a block). Every pass over it
-is interrupted at one place: the FIRST one, then each STEP places later, until a pass ends uninterrupted. The
+WHAT is ``block`` (entering and leaving a block) or ``train`` (a training step in a block), recorded to
+``FOLDER/WHAT``. Every pass over it is interrupted at one place: the FIRST one, then each STEP places later,
+until a pass ends uninterrupted. The
 places are those after calls, at the beginning of functions and at jumps back, in vramscope's frames on the
 main thread and in what they call. One is left out, the beginning of ``__exit__``: Python leaves the block
 there without having called anything. After each pass nothing of vramscope may remain in the program. A JSON
-line reports the number of places, what remained where, and the bytes in use at the end.
+line for each WHAT reports the number of places, what remained where, and the bytes in use at the end.
 """
 
 import collections
@@ -28,7 +29,7 @@ from torch.utils import _python_dispatch
 import vramscope.recorder
 from vramscope.capture.hooks.open_phases import state
 
-folder, device, what, first, step = sys.argv[1:]
+folder, device, *passes = sys.argv[1:]
 torch.backends.cudnn.enabled = False
 torch.backends.cuda.enable_cudnn_sdp(False)
 torch.set_num_threads(1)
@@ -144,19 +145,21 @@ def in_use():
 
 
 train()  # torch imports much at the first step
-recorder = vramscope.record(folder, device=device, quiet=True)
-with recorder:
-    train()
-wrong, number = {}, int(first)
-while True:
-    where, found = interrupted(number)
-    if where is None:
-        break
-    if found:
-        wrong[f"{number}: {where}"] = found
-        break
-    number += int(step)
-with recorder:
-    train()
-    truth = in_use()
-print(json.dumps({"places": number, "wrong": wrong, "in_use": truth}))
+for each in passes:
+    what, first, step = each.split(":")
+    recorder = vramscope.record(f"{folder}/{what}", device=device, quiet=True)
+    with recorder:
+        train()
+    wrong, number = {}, int(first)
+    while True:
+        where, found = interrupted(number)
+        if where is None:
+            break
+        if found:
+            wrong[f"{number}: {where}"] = found
+            break
+        number += int(step)
+    with recorder:
+        train()
+        truth = in_use()
+    print(json.dumps({"places": number, "wrong": wrong, "in_use": truth}), flush=True)

@@ -1,8 +1,9 @@
 """Trains while a signal handler raises KeyboardInterrupt every few milliseconds; says what it counted.
 
-    storm.py FOLDER DEVICE SECONDS INTERVAL_S WHERE
+    storm.py FOLDER DEVICE SECONDS INTERVAL_S WHERE…
 
-WHERE is ``inside`` (one block around all) or ``blocks`` (a block per step).
+WHERE is ``inside`` (one block around all) or ``blocks`` (a block per step), recorded to ``FOLDER/WHERE``.
+One line of JSON each.
 """
 
 import faulthandler
@@ -17,12 +18,13 @@ from torch import nn
 
 import vramscope
 
-folder, device, seconds, interval_s, where = sys.argv[1:]
+folder, device, seconds, interval_s, *wheres = sys.argv[1:]
 torch.backends.cudnn.enabled = False
 torch.backends.cuda.enable_cudnn_sdp(False)
 torch.set_num_threads(1)
 PLACE = "cuda" if device == "cuda" else "cpu"
 counts = {"raised": 0, "caught": 0}
+unraisable = []
 
 
 def interrupt(_, frame):
@@ -58,15 +60,6 @@ def in_use():
     return sum(found.values())
 
 
-recorder = vramscope.record(folder, device=device, quiet=True)
-kept = []
-train(kept)  # torch imports much at the first step
-faulthandler.dump_traceback_later(180, exit=True)
-unraisable = []
-sys.unraisablehook = unraisable.append
-signal.signal(signal.SIGALRM, interrupt)
-
-
 def storm(step):
     ends_s = time.monotonic() + float(seconds)
     signal.setitimer(signal.ITIMER_REAL, float(interval_s), float(interval_s))
@@ -83,17 +76,27 @@ def block():
         train(kept)
 
 
-if where == "inside":
-    with recorder:
-        storm(lambda: train(kept))
-        truth = in_use()
-else:
-    storm(block)
-    with recorder:
-        train(kept)
-        truth = in_use()
+kept = []
+train(kept)  # torch imports much at the first step
+faulthandler.dump_traceback_later(180, exit=True)
+sys.unraisablehook = unraisable.append
+signal.signal(signal.SIGALRM, interrupt)
+for where in wheres:
+    recorder = vramscope.record(f"{folder}/{where}", device=device, quiet=True)
+    counts.update(raised=0, caught=0)
+    unraisable.clear()
+    if where == "inside":
+        with recorder:
+            storm(lambda: train(kept))
+            truth = in_use()
+    else:
+        storm(block)
+        with recorder:
+            train(kept)
+            truth = in_use()
 
-swallowed = sum(
-    issubclass(each.exc_type, KeyboardInterrupt) and "vramscope" in repr(each.object) for each in unraisable
-)
-print(json.dumps(counts | {"swallowed": swallowed, "in_use": truth}))
+    swallowed = sum(
+        issubclass(each.exc_type, KeyboardInterrupt) and "vramscope" in repr(each.object)
+        for each in unraisable
+    )
+    print(json.dumps(counts | {"swallowed": swallowed, "in_use": truth}), flush=True)
