@@ -418,6 +418,20 @@ def test_no_gpu_and_no_tensors_is_said(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_a_program_of_fake_tensors_alone_is_led_to_predict(tmp_path):
+    code = f"""
+import torch, vramscope
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+with FakeTensorMode(), vramscope.record({str(tmp_path / "run")!r}, device="simulated"):
+    torch.nn.Linear(100, 100)(torch.ones(4, 100)).sum().backward()
+"""
+    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=120)
+
+    (note,) = (note for note in only(tmp_path / "run").notes if note.code == "nothing_seen")
+    assert "vramscope predict" in note.text
+
+
 # ------------------------------------------------------------------------------ other processes
 
 

@@ -67,7 +67,9 @@ class Storages:
     listener may receive the new storage twice, but it never misses one.
     """
 
-    __slots__ = ("_modes", "_resize", "listener", "live", "n_born", "n_late", "n_too_deep", "quiet")
+    __slots__ = (
+        "_modes", "_resize", "listener", "live", "n_born", "n_late", "n_too_deep", "quiet", "saw_fake",
+    )  # fmt: skip
 
     def __init__(self, listener: StorageListener) -> None:
         self.live: dict[int, Life] = {}
@@ -77,6 +79,8 @@ class Storages:
         """Number of storages that were first seen when an operator returned a view of them."""
         self.n_too_deep = 0
         """Number of operators whose results were not checked because Python's recursion limit was reached."""
+        self.saw_fake = False
+        """Whether an operator of fake tensors ran, which have no memory."""
         self.quiet = False
         """Whether to ignore all further operators."""
         self.listener = listener
@@ -435,6 +439,7 @@ class _Mode(TorchDispatchMode):
             if any(kind.__module__.startswith(_TRACERS) for kind in types):
                 # These have no memory, and must be called directly; other wrappers handle the call
                 # themselves.
+                self._storages.saw_fake = True
                 return func(*args, **(kwargs or {}))
             # These unwrap themselves, and the operators on the inner tensors come back to this mode.
             return NotImplemented

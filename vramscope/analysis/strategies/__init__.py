@@ -387,7 +387,8 @@ def _mixed_precision(run: StrategyInput) -> Iterator[Trial]:
         Category.TEMPORARY,
         least=SizeChange(found.least),
         most=SizeChange(found.most, copies + np.where(run.phase == Phase.BACKWARD, largest / 2, 0)),
-        to_do='Run it under torch.autocast("cuda", dtype=torch.bfloat16), and compare the peaks',
+        to_do='Run it dry (vramscope fit --rerun), or under torch.autocast("cuda", dtype=torch.bfloat16), '
+        "and compare the peaks",
     )
 
 

@@ -69,6 +69,7 @@ class _OwnStorages:
         self.n_late = 0
         self.n_too_deep = 0
         self.quiet = False
+        self.saw_fake = False
         self._capture = capture
 
     def add(self, storage: Any, n_bytes: int) -> Life | None:

@@ -191,7 +191,13 @@ class Simulated:
         """The notes that only the end of a block can give."""
         found = []
         if not self._storages.n_born:
-            found.append(Note(NoteCode.NOTHING_SEEN, "no GPU and no tensor on the CPU: nothing was recorded"))
+            text = "no GPU and no tensor on the CPU: nothing was recorded"
+            if self._storages.saw_fake:
+                text = (
+                    "fake tensors have no memory, and there were no others: nothing was recorded. "
+                    "`vramscope predict` runs a program under fake tensors and records what it would allocate"
+                )
+            found.append(Note(NoteCode.NOTHING_SEEN, text))
         if self._storages.n_late:
             text = (
                 "some storages were first seen after their creation: created outside of the blocks or in C++"
