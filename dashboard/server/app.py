@@ -68,7 +68,7 @@ def build_app(data: Data, allowed: Access) -> Dash:
     all_pages = pages()
     app.layout = _shell(data.pace.idle_ms)
     _route(app, data, {page.path: page for page in all_pages})
-    _watch(app, data)
+    _watch(app, data, {page.path for page in all_pages if not page.reads_events})
     code_box.register(app, data)
     route.register(app, data)
     for page in all_pages:
@@ -190,7 +190,7 @@ def _enter(entry: Page | None, context: Context) -> tuple[View | None, Any, Any]
     if entry is None:
         return None, None, states.failure("There is no page at this address.")
     try:
-        view = context.data.view(context.address) if entry.about_run else None
+        view = context.data.view(context.address) if entry.about_run and entry.reads_events else None
         top = header.run_header(view, context.address) if view else None
         content = entry.layout(context)
         content = content if isinstance(content, list) else [content]
@@ -229,7 +229,7 @@ def _menu_link(entry: Page, address: Address) -> Any:
     return html.Span(link, **({"aria-current": "page"} if here else {}))
 
 
-def _watch(app: Dash, data: Data) -> None:
+def _watch(app: Dash, data: Data, without_events: set[str]) -> None:
     """Register the clock of all pages: it reads new events, and reports when a run ends or is deleted."""
 
     @app.callback(
@@ -239,6 +239,8 @@ def _watch(app: Dash, data: Data) -> None:
     )  # fmt: skip
     def tick(_: int | None, stored: Stored | None, known: Standing | None) -> tuple[Any, Any]:
         address = restore(stored)
+        if address.path in without_events:
+            raise PreventUpdate
         was_gone = known is not None and known["outcome"] == "gone"
         known = _latest(known, (stored or {}).get("shown"))
         now = _standing(data, address) if address.run else known

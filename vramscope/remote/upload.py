@@ -252,7 +252,7 @@ class Upload:
             try:
                 for first in range(0, n_bytes, _PIECE):
                     piece = file.read(min(_PIECE, n_bytes - first))
-                    self._paced(lambda piece=piece: out.write(piece), len(piece))  # type: ignore[misc]
+                    self._paced(lambda piece=piece: out.write(piece), len(piece))
             except BaseException:
                 # Closing it would store half a file.
                 with suppress(Exception):
