@@ -34,7 +34,7 @@ from ..server.callbacks import Stored
 from . import Context, Page
 
 FOLLOW_MS = 5000
-MOST_ODD, MOST_GROUPS, MOST_ENDED, MOST_LINES = 8, 12, 4, 12
+MOST_ODD, MOST_GROUPS, MOST_ENDED, MOST_LINES, MOST_NOTES = 8, 12, 4, 12, 8
 MOST_LETTERS = 120
 QUANTITIES: tuple[Quantity, ...] = ("allocated", "reserved")
 _REST = "Drag to zoom, double-click to see all, click a cell to look at its rank"
@@ -48,6 +48,12 @@ def _layout(context: Context) -> Any:
             "Ranks are compared by what vramscope.record() writes for each of them. A file has one process.",
         )
     found = queries_of(data).get(address.run)
+    if not any(device.n_events for rank in found.read.summaries.values() for device in rank.devices):
+        return [
+            _head(data, address, found),
+            states.nothing_recorded(bool(found.fleet.running)),
+            *_notes(found),
+        ]
     return [
         _head(data, address, found),
         html.Div(_content(found, address), id="rk-content", className="page"),
@@ -55,6 +61,7 @@ def _layout(context: Context) -> Any:
         html.Section(_pair(found, address, *_chosen(found, address)), id="rk-pair", className="panel pad",
                      **{"aria-label": "Two ranks"}),
         html.Div(_groups(found.fleet, address), id="rk-groups"),
+        *_notes(found),
         dcc.Interval(id="rk-tick", interval=FOLLOW_MS, disabled=not found.fleet.running),
         dcc.Store(id="rk-version", data=found.version),
         dcc.Store(id="rk-pick"),
@@ -175,6 +182,25 @@ def _rank_link(rank: int, address: Address) -> Any:
 def _ranks(ranks: tuple[int, ...]) -> str:
     text = ranks_words([(rank, 0) for rank in ranks])
     return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}…"
+
+
+def _notes(found: RankAnswers) -> list[Any]:
+    """Return what is missing or doubtful, each kind once with the ranks that have it."""
+    texts: dict[str, str] = {}
+    ranks: dict[str, list[int]] = {}
+    for rank, summary in found.read.summaries.items():
+        for note in (note for device in summary.devices for note in device.notes):
+            texts.setdefault(note.code, note.text)
+            ranks.setdefault(note.code, []).append(rank)
+    rows = [f"{_ranks(tuple(sorted(set(ranks[code]))))}: {text[:400]}" for code, text in texts.items()]
+    rows += [f"cannot be read: {reason[:400]}" for _, reason in found.read.unreadable]
+    if not rows:
+        return []
+    shown = [html.Li(row) for row in rows[:MOST_NOTES]]
+    more = len(rows) - MOST_NOTES
+    shown += [html.Li(f"{format_count(more, 'more note')} (vramscope info)")] if more > 0 else []
+    summary = html.Summary([html.Strong(f"{format_count(len(rows), 'note')} "), rows[0]])
+    return [html.Details([summary, html.Ul(shown)], className="notes")]
 
 
 # ------------------------------------------------------------------------------------- the heat map

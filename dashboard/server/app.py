@@ -239,11 +239,10 @@ def _watch(app: Dash, data: Data, without_events: set[str]) -> None:
     )  # fmt: skip
     def tick(_: int | None, stored: Stored | None, known: Standing | None) -> tuple[Any, Any]:
         address = restore(stored)
-        if address.path in without_events:
-            raise PreventUpdate
         was_gone = known is not None and known["outcome"] == "gone"
         known = _latest(known, (stored or {}).get("shown"))
-        now = _standing(data, address) if address.run else known
+        is_opened = address.path not in without_events
+        now = _standing(data, address, is_opened=is_opened) if address.run else known
         # A deleted run is reported at each tick: a page that was laid out in between has removed the banner.
         if now is None or (_is_same(now, known) and not was_gone and now["outcome"] != "gone"):
             raise PreventUpdate
@@ -284,10 +283,15 @@ def _after(now: Standing, known: Standing | None) -> Standing:
     return now | {"before": known.get("seen", -1), "answered": known.get("before", -1)}
 
 
-def _standing(data: Data, address: Address) -> Standing | None:
-    """Return the state of the run; None while it is read for the first time."""
+def _standing(data: Data, address: Address, *, is_opened: bool) -> Standing | None:
+    """Return the state of the run; None while it is read for the first time.
+
+    Where the page does not open the run, only whether it is still there is looked at.
+    """
     try:
         data.path(address.run)
+        if not is_opened:
+            return {"run": address.run, "version": 0, "outcome": "file"}
         if data.is_opening(address.run):
             return None
         version = data.refresh(address.run)
