@@ -283,7 +283,7 @@ def _after(now: Standing, known: Standing | None) -> Standing:
     return now | {"before": known.get("seen", -1), "answered": known.get("before", -1)}
 
 
-def _standing(data: Data, address: Address, *, is_opened: bool) -> Standing | None:
+def _standing(data: Data, address: Address, *, is_opened: bool = True) -> Standing | None:
     """Return the state of the run; None while it is read for the first time.
 
     Where the page does not open the run, only whether it is still there is looked at.
