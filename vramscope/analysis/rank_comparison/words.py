@@ -20,7 +20,11 @@ def odd_words(odd: Odd) -> str:
     if odd.line_bytes:
         sign = "more" if odd.line_bytes > 0 else "less"
         line = f"; {format_bytes(abs(odd.line_bytes))} {sign} at {rank_line_words(odd.line)}"
-    cause = "; the line gathers the data of other ranks here" if odd.cause == "gathered_here" else ""
+    cause = {
+        "gathered_here": "; the line gathers the data of other ranks here",
+        "larger_batch": "; the same lines hold as many blocks as elsewhere, but larger ones: its batches are "
+        "larger, or padded to a longer sequence",
+    }.get(odd.cause or "", "")
     device = f", device {odd.device}" if odd.device else ""
     return f"rank {odd.rank}{device} ({odd.host}) {claim}{line}{cause}"
 
