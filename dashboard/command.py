@@ -77,11 +77,13 @@ def _bound(args: Namespace, allowed: Any) -> Any:
 def _first_page(path: Path) -> str:
     """Return the overview of the run where *path* is a single one, else the list of runs."""
     from vramscope.loading import discover
+    from vramscope.store.directory import ranks_of
 
-    from .data import run_id
+    from .data import MOST_OPENED_WHOLE, run_id
 
     found = discover(path)
-    return f"overview?run={run_id(path, path)}" if found == [path] else ""
+    page = "ranks" if len(ranks_of(path)) > MOST_OPENED_WHOLE else "overview"
+    return f"{page}?run={run_id(path, path)}" if found == [path] else ""
 
 
 def _url(port: int, allowed: Any, page: str = "") -> str:

@@ -17,11 +17,15 @@ from typing import Any, Protocol, cast
 from vramscope import analysis, loading
 from vramscope.errors import UnknownNameError, VramscopeError
 from vramscope.model.recording import Outcome, Recording, Run
+from vramscope.store.directory import rank_number, ranks_of
 
 from .address import Address
 from .queries.live_recording import LiveRecording
 from .queries.read_progress import ReadProgress, progress
 
+_ONE_RANK = re.compile(r"(.+)\.rank([0-9]{1,9})", re.ASCII)
+MOST_OPENED_WHOLE = 8
+"""A run of more ranks is shown from their summaries; its ranks are opened one at a time."""
 MAX_OPEN_RUNS = 6
 MAX_ANSWERS = 64
 STALLED_S = 20
@@ -175,7 +179,7 @@ class Data:
 
     def path(self, name: str) -> Path:
         """Return the path of a run; raises UnknownNameError where the run does not exist, or no longer."""
-        path = self.paths().get(name)
+        path = self._path(name)
         if path is None or not path.exists():
             self._forget(name)
             raise UnknownNameError(
@@ -183,6 +187,16 @@ class Data:
                 "or the link belongs to another folder."
             )
         return path
+
+    def _path(self, name: str) -> Path | None:
+        path = self.paths().get(name)
+        of_rank = _ONE_RANK.fullmatch(name) if path is None else None
+        if of_rank is None:
+            return path
+        # One rank of a run as a run of its own: those with a thousand ranks are never opened as a whole.
+        run = self.paths().get(of_rank[1])
+        wanted = int(of_rank[2])
+        return next((rank for rank in ranks_of(run) if rank_number(rank) == wanted), None) if run else None
 
     def location(self, name: str) -> Path | str:
         """Return where a run is: its path, or its URL where its files are copied from a store."""
@@ -229,7 +243,7 @@ class Data:
         """Return whether the files of a run that has ended differ from those that were read."""
         if opened.follower.run.outcome in (Outcome.RUNNING, Outcome.DIED):
             return False  # a live process of another machine may look dead, and go on writing
-        return stamp(self._paths[name]) != opened.stamp
+        return stamp(self.path(name)) != opened.stamp
 
     def _again(self, name: str, before: _OpenRun, *, is_altered: bool) -> _OpenRun:
         """Read a run from its beginning; for pages it is a later version."""
@@ -248,7 +262,7 @@ class Data:
     def _grow(self, name: str, opened: _OpenRun) -> None:
         opened.version += 1
         opened.changed_s = monotonic()
-        opened.stamp = stamp(self._paths[name])
+        opened.stamp = stamp(self.path(name))
         opened.answers.clear()
         run = opened.follower.run
         self._began[name] = run.started_ns, opened.version
@@ -262,7 +276,7 @@ class Data:
 
     def reading(self, name: str) -> ReadProgress | None:
         """Return how much of a file that is being opened is read; None where unknown."""
-        path = self.paths().get(name)
+        path = self._path(name)
         if path is None or not self.is_opening(name):
             self._read_bytes.pop(name, None)
             return None
@@ -418,7 +432,8 @@ class Data:
         is_other = began > before
         version = version + 1 if is_other else max(version, 0)
         self._began[name] = began, version
-        age_s = max(time() - changed_ns(self._paths[name]) / 1e9, 0.0) if name in self._paths else 0.0
+        path = self._path(name)
+        age_s = max(time() - changed_ns(path) / 1e9, 0.0) if path is not None else 0.0
         return _OpenRun(follower, version=version, is_other=is_other, changed_s=monotonic() - age_s)
 
     def _forget(self, name: str) -> None:
@@ -432,6 +447,11 @@ def answer(recording: Recording, question: str, **options: Any) -> Any:
     if found is None:
         raise UnknownNameError(f"there is no analysis named {question!r}")
     return found.run(recording, **options)
+
+
+def one_rank(run: str, rank: int) -> str:
+    """Return the id of one rank of a run, as a run of its own."""
+    return f"{run}.rank{rank}"
 
 
 def run_id(path: Path, root: Path) -> str:

@@ -35,6 +35,8 @@ class Page:
     """Registers its callbacks by ``@app.callback``: nothing global, so that several apps do not mix."""
     about_run: bool = True
     """Whether it needs a run; if so, the menu has it once a run is chosen."""
+    reads_events: bool = True
+    """Whether it needs the run's events; if not, the run is not opened for it."""
     icon: str = ""
     """Path data of a 16 × 16 stroke icon."""
 

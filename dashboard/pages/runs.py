@@ -12,7 +12,7 @@ from vramscope.units import format_bytes
 from ..address import Address
 from ..components import header, states
 from ..components.definitions import term
-from ..data import Data
+from ..data import MOST_OPENED_WHOLE, Data
 from ..figures.sparkline import image
 from ..queries.run_summaries import RunSummaries, RunSummary
 from . import Context, Page
@@ -102,7 +102,7 @@ def _row(name: str, summary: RunSummary | None) -> html.Tr:
             className="unreadable",
         )  # fmt: skip
     link = dcc.Link(
-        html.Bdi(summary.name[:200]), href=Address("/overview", run=name).url, className="run-link"
+        html.Bdi(summary.name[:200]), href=Address(_first_page(summary), run=name).url, className="run-link"
     )
     several = f"{summary.n_recordings} devices" if summary.n_recordings > 1 else ""
     return html.Tr(
@@ -131,6 +131,11 @@ def _row(name: str, summary: RunSummary | None) -> html.Tr:
         ],
         className="live" if summary.outcome is Outcome.RUNNING else "",
     )
+
+
+def _first_page(summary: RunSummary) -> str:
+    """Return the page that a run opens with: of very many ranks the one that compares them."""
+    return "/ranks" if summary.n_recordings > MOST_OPENED_WHOLE else "/overview"
 
 
 def _peak(n_bytes: int) -> str:

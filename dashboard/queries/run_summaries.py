@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 
 from vramscope.analysis.leaks import findings
 from vramscope.errors import VramscopeError
-from vramscope.fleet import ComparedRun, compared_run
+from vramscope.fleet import read_ranks
 from vramscope.model.codes import FindingKind
-from vramscope.model.rank_summary import DeviceSummary
+from vramscope.model.rank_summary import DeviceSummary, RankSummary
 from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.model.trace import Action
+from vramscope.store.directory import ranks_of
 from vramscope.units import format_bytes
 
-from ..data import Data, View, answer, changed_ns
+from ..data import MOST_OPENED_WHOLE, Data, View, answer, changed_ns
 from ..figures.sparkline import outline
 from .headline import past_peak
 
@@ -96,8 +97,8 @@ def summarize(data: Data, run: str) -> RunSummary:
     """Open a run and summarize it; an error becomes the text of the row."""
     try:
         place = data.location(run)
-        if isinstance(place, str) and data.path(run).is_dir() and not data.is_open(run):
-            return _of_summaries(compared_run(place))
+        if _is_costly(data, run) and not data.is_open(run):
+            return _of_summaries(str(place), list(read_ranks(place).summaries.values()))
         return _of(data, run, data.read(run))
     except VramscopeError as error:
         return RunSummary(run.rsplit("-", 1)[0], error=str(error))
@@ -134,18 +135,19 @@ def _of(data: Data, run_id: str, run: Run) -> RunSummary:
     )
 
 
-def _of_summaries(compared: ComparedRun) -> RunSummary:
-    """Return the row of a run in a store from the summaries of its ranks: its events are not copied."""
-    each = [
-        (_peak_of(device, "allocated"), rank, device)
-        for rank in compared.summaries
-        for device in rank.devices
-    ]
-    first = compared.summaries[0]
+def _is_costly(data: Data, run: str) -> bool:
+    """Return whether reading the events of a run for its row costs too much: many ranks, or in a store."""
+    path = data.path(run)
+    return path.is_dir() and (isinstance(data.location(run), str) or len(ranks_of(path)) > MOST_OPENED_WHOLE)
+
+
+def _of_summaries(place: str, ranks: list[RankSummary]) -> RunSummary:
+    """Return the row of a run from the summaries of its ranks: its events are not read."""
+    each = [(_peak_of(device, "allocated"), rank, device) for rank in ranks for device in rank.devices]
     run = RunSummary(
-        compared.path.rstrip("/").rpartition("/")[2],
-        next((r.outcome for r in compared.summaries if r.outcome is not Outcome.FINISHED), first.outcome),
-        started_ns=min(rank.started_ns for rank in compared.summaries),
+        place.rstrip("/").rpartition("/")[2],
+        next((r.outcome for r in ranks if r.outcome is not Outcome.FINISHED), ranks[0].outcome),
+        started_ns=min(rank.started_ns for rank in ranks),
     )
     if not each:
         return run

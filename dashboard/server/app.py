@@ -68,7 +68,7 @@ def build_app(data: Data, allowed: Access) -> Dash:
     all_pages = pages()
     app.layout = _shell(data.pace.idle_ms)
     _route(app, data, {page.path: page for page in all_pages})
-    _watch(app, data)
+    _watch(app, data, {page.path for page in all_pages if not page.reads_events})
     code_box.register(app, data)
     route.register(app, data)
     for page in all_pages:
@@ -190,7 +190,7 @@ def _enter(entry: Page | None, context: Context) -> tuple[View | None, Any, Any]
     if entry is None:
         return None, None, states.failure("There is no page at this address.")
     try:
-        view = context.data.view(context.address) if entry.about_run else None
+        view = context.data.view(context.address) if entry.about_run and entry.reads_events else None
         top = header.run_header(view, context.address) if view else None
         content = entry.layout(context)
         content = content if isinstance(content, list) else [content]
@@ -229,7 +229,7 @@ def _menu_link(entry: Page, address: Address) -> Any:
     return html.Span(link, **({"aria-current": "page"} if here else {}))
 
 
-def _watch(app: Dash, data: Data) -> None:
+def _watch(app: Dash, data: Data, without_events: set[str]) -> None:
     """Register the clock of all pages: it reads new events, and reports when a run ends or is deleted."""
 
     @app.callback(
@@ -241,7 +241,8 @@ def _watch(app: Dash, data: Data) -> None:
         address = restore(stored)
         was_gone = known is not None and known["outcome"] == "gone"
         known = _latest(known, (stored or {}).get("shown"))
-        now = _standing(data, address) if address.run else known
+        is_opened = address.path not in without_events
+        now = _standing(data, address, is_opened=is_opened) if address.run else known
         # A deleted run is reported at each tick: a page that was laid out in between has removed the banner.
         if now is None or (_is_same(now, known) and not was_gone and now["outcome"] != "gone"):
             raise PreventUpdate
@@ -282,10 +283,15 @@ def _after(now: Standing, known: Standing | None) -> Standing:
     return now | {"before": known.get("seen", -1), "answered": known.get("before", -1)}
 
 
-def _standing(data: Data, address: Address) -> Standing | None:
-    """Return the state of the run; None while it is read for the first time."""
+def _standing(data: Data, address: Address, *, is_opened: bool = True) -> Standing | None:
+    """Return the state of the run; None while it is read for the first time.
+
+    Where the page does not open the run, only whether it is still there is looked at.
+    """
     try:
         data.path(address.run)
+        if not is_opened:
+            return {"run": address.run, "version": 0, "outcome": "file"}
         if data.is_opening(address.run):
             return None
         version = data.refresh(address.run)

@@ -4,12 +4,14 @@ import logging
 from threading import Thread
 
 from vramscope.errors import VramscopeError
+from vramscope.store.directory import ranks_of
 
 from ..address import Address
-from ..data import Data
+from ..data import MOST_OPENED_WHOLE, Data
 from ..figures.drawing.series import TIME
 from ..queries.answers import series_of
 from ..queries.headline import headline
+from ..queries.rank_answers import queries_of
 
 MOST_RUNS = 2
 """Number of newest runs that are read: a folder may hold hundreds of gigabytes."""
@@ -24,13 +26,16 @@ def begin(data: Data) -> Thread:
 
 
 def _read(data: Data) -> None:
-    for run in list(data.paths())[:MOST_RUNS]:
-        _ask(data, run)
+    for run, path in list(data.paths().items())[:MOST_RUNS]:
+        _ask(data, run, has_many_ranks=len(ranks_of(path)) > MOST_OPENED_WHOLE)
 
 
-def _ask(data: Data, run: str) -> None:
-    """Compute the overview's chart, then its headline."""
+def _ask(data: Data, run: str, *, has_many_ranks: bool) -> None:
+    """Compute the overview's chart, then its headline; of many ranks their comparison alone."""
     try:
+        if has_many_ranks:
+            queries_of(data).get(run)
+            return
         view = data.view(Address(run=run))
         if len(view.recording.trace) or len(view.recording.initial.blocks):
             series_of(data, view, TIME)

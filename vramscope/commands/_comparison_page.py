@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from vramscope.analysis.findings import Shared, ranks_words
-from vramscope.analysis.lines import Line, line_words
 from vramscope.analysis.rank_comparison import Ended, FirstFailure, RankGroup
 from vramscope.analysis.rank_comparison.imbalance import Imbalance
 from vramscope.analysis.rank_comparison.odd import Odd
+from vramscope.analysis.rank_comparison.words import odd_words, rank_line_words
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.commands._ranks_page import clock_words, clocks_as_json
 from vramscope.fleet import ComparedRun
@@ -109,34 +109,16 @@ def _failure(failure: FirstFailure) -> Iterator[Block]:
     if failure.excess_bytes:
         yield Text(
             f"it held {format_bytes(failure.excess_bytes)} more than its group ever holds at "
-            f"{_line(failure.line)}",
+            f"{rank_line_words(failure.line)}",
             "error",
         )
 
 
 def _odd(odd: Sequence[Odd]) -> Iterator[Block]:
     for each in odd[:ODD_SHOWN]:
-        yield Text(_odd_words(each), "warning")
+        yield Text(odd_words(each), "warning")
     if len(odd) > ODD_SHOWN:
         yield Text(f"{format_count(len(odd) - ODD_SHOWN, 'more odd rank')} (--json)", "quiet")
-
-
-def _odd_words(odd: Odd) -> str:
-    size, usual = format_bytes(abs(odd.n_bytes)), format_bytes(odd.usual_bytes)
-    claim = {
-        "grows": f"grows by {format_bytes(odd.bytes_per_step or 0)} per step, {size} more than its group",
-        "more": f"peaks {size} above its group ({usual})",
-        "less": f"peaks {size} below its group ({usual})",
-        "reserves_more": f"reserves {size} more than its group ({usual}) for the same allocated bytes",
-        "others": f"shares its device with other processes, which hold {size} more than elsewhere",
-    }[odd.why]
-    line = ""
-    if odd.line_bytes:
-        sign = "more" if odd.line_bytes > 0 else "less"
-        line = f"; {format_bytes(abs(odd.line_bytes))} {sign} at {_line(odd.line)}"
-    cause = "; the line gathers the data of other ranks here" if odd.cause == "gathered_here" else ""
-    device = f", device {odd.device}" if odd.device else ""
-    return f"rank {odd.rank}{device} ({odd.host}) {claim}{line}{cause}"
 
 
 def _sharing(sharing: Sequence[tuple[str, tuple[int, ...]]]) -> Iterator[Block]:
@@ -181,7 +163,7 @@ def _difference(group: RankGroup) -> str:
     if not group.line_bytes:
         return ""
     sign = "+" if group.line_bytes > 0 else "−"
-    return f"{sign}{format_bytes(abs(group.line_bytes))} {_line(group.line)}"
+    return f"{sign}{format_bytes(abs(group.line_bytes))} {rank_line_words(group.line)}"
 
 
 def _imbalance(found: Imbalance) -> Text:
@@ -213,12 +195,6 @@ def _notes(summaries: Sequence[RankSummary]) -> Iterator[Block]:
         yield Text(
             f"{format_count(len(texts) - NOTES_SHOWN, 'more kind')} of notes (vramscope info)", "quiet"
         )
-
-
-def _line(line: LineBytes | None) -> str:
-    if line is None or not line.frames:
-        return "lines without a stack"
-    return line_words(Line(line.n_bytes, line.n_blocks, line.frames[:2], line.via, 0))
 
 
 def _ranks(ranks: Sequence[int]) -> str:

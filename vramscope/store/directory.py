@@ -23,6 +23,12 @@ def is_rank_name(name: str) -> bool:
     return _RANK.fullmatch(name) is not None
 
 
+def rank_number(directory: Path) -> int | None:
+    """Return the rank whose directory this is, by its name; None for another directory."""
+    match = _RANK.fullmatch(directory.name)
+    return None if match is None else int(match[1])
+
+
 def ranks_of(run: Path) -> list[Path]:
     """Return the directories of a run's ranks in order, without those that have no manifest (yet).
 

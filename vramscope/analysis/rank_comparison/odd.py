@@ -1,15 +1,15 @@
 """Finds the ranks that differ from their group, by what, and the line that makes the difference."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis.rank_comparison.clocks import Clocks
-from vramscope.analysis.rank_comparison.members import Member, MemberTable, bytes_by_line
-from vramscope.model.rank_summary import LineBytes, StepRows
+from vramscope.analysis.rank_comparison.members import Member, MemberTable, bytes_by_line, line_key
+from vramscope.model.rank_summary import DeviceSummary, LineBytes, StepRows
 
 _LEAST_FRACTION = 0.03
 """A rank is odd only if it differs from its group's median by at least this share of it."""
@@ -20,6 +20,9 @@ _SIGMA_PER_MAD = 1.4826
 _FEWEST = 3
 _GATHERS = frozenset({"gather", "gather_object", "all_gather", "all_gather_object", "_gather_object"})
 _FEWEST_GROWING_STEPS = 8
+_FEWEST_LARGER_LINES = 3
+_LARGER_FRACTION = 0.9
+"""The share of the difference that larger blocks of the same lines must explain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,8 @@ class Odd:
     line_bytes: int = 0
     """The difference at that line."""
     cause: str | None = None
-    """``gathered_here``: the line gathers the data of other ranks. None where the cause is not certain."""
+    """``gathered_here``: the line gathers the data of other ranks. ``larger_batch``: the same lines hold as
+    many blocks as in the group, and larger ones. None where the cause is not certain."""
 
 
 def odd_ones(table: MemberTable, of: NDArray[Any], gone: set[int]) -> tuple[Odd, ...]:
@@ -80,6 +84,7 @@ def _in_group(table: MemberTable, rows: NDArray[Any], gone: set[int]) -> list[Od
     middle_retained = np.median(table.retained_bytes[rows], axis=0)
     scale = float(np.median(allocated))
     grows, differs = _exceeds(growth, scale), _exceeds(np.abs(allocated - scale), scale, usual=0.0)
+    typical = members[int(np.abs(allocated - scale).argmin())].summary
     slack = reserved - allocated
     has_slack, has_others = _exceeds(slack, scale), _exceeds(others, scale)
     found = []
@@ -96,7 +101,10 @@ def _in_group(table: MemberTable, rows: NDArray[Any], gone: set[int]) -> list[Od
         elif differs[at] and (more > 0 or member.rank not in gone):
             sign = 1 if more > 0 else -1
             line = _largest(table, sign * (table.line_bytes[row] - middle))
-            found.append(_odd(member, "more" if more > 0 else "less", more, scale, line))
+            odd = _odd(member, "more" if more > 0 else "less", more, scale, line)
+            if odd.cause is None and more > 0 and _has_larger_batch(member.summary, typical, more):
+                odd = replace(odd, cause="larger_batch")
+            found.append(odd)
         elif has_slack[at]:
             usual = float(np.median(reserved))
             found.append(_odd(member, "reserves_more", reserved[at] - usual, usual, None))
@@ -104,6 +112,30 @@ def _in_group(table: MemberTable, rows: NDArray[Any], gone: set[int]) -> list[Od
             usual = float(np.median(others))
             found.append(_odd(member, "others", others[at] - usual, usual, None))
     return found
+
+
+def _has_larger_batch(summary: DeviceSummary, typical: DeviceSummary, more: float) -> bool:
+    """Whether a rank holds more only because blocks of several lines are larger, none of them in number.
+
+    That is what longer sequences do (padding to the longest one of a batch), or more samples: every line of
+    the forward pass allocates as often as elsewhere.
+    """
+    usual = {line_key(line): line for line in typical.lines}
+    grown = [
+        (line, usual.get(line_key(line)))
+        for line in summary.lines
+        if line.n_bytes > (usual[line_key(line)].n_bytes if line_key(line) in usual else 0)
+    ]
+    same_number = [
+        line.n_bytes - known.n_bytes
+        for line, known in grown
+        if known is not None and line.n_blocks == known.n_blocks
+    ]
+    retained = sum(line.n_bytes for line in summary.retained) - sum(line.n_bytes for line in typical.retained)
+    is_explained = sum(same_number) >= _LARGER_FRACTION * more and retained < (1 - _LARGER_FRACTION) * more
+    # The lines of which most of the difference is made, not those that differ by a few rounded bytes.
+    notable = [n_bytes for n_bytes in same_number if n_bytes > more / 100]
+    return is_explained and len(notable) >= _FEWEST_LARGER_LINES
 
 
 def _odd(

@@ -1,0 +1,531 @@
+"""The page "Ranks": all ranks in all steps, those that differ first, and two ranks beside each other.
+
+It reads the summaries of the ranks and no events, so a thousand ranks open as fast as one.
+"""
+
+from math import ceil, floor
+from typing import Any, cast
+
+import numpy as np
+from dash import ClientsideFunction, Input, Output, Patch, State, ctx, dcc, html
+from dash.exceptions import PreventUpdate
+
+from vramscope.analysis.findings import ranks_words
+from vramscope.analysis.lines import place_words
+from vramscope.analysis.rank_comparison import Fleet, RankGroup
+from vramscope.analysis.rank_comparison.heat_map import Quantity, heat_map
+from vramscope.analysis.rank_comparison.pair import LineDifference, differing_lines
+from vramscope.analysis.rank_comparison.words import odd_words, rank_line_words
+from vramscope.errors import VramscopeError
+from vramscope.model.rank_summary import DeviceSummary, RankSummary
+from vramscope.model.recording import Outcome
+from vramscope.units import format_bytes, format_count
+
+from ..address import UNZOOMED, Address, restore
+from ..components import header, states
+from ..components.definitions import term
+from ..components.graph import graph
+from ..components.panels.differences import Difference, table
+from ..data import MOST_OPENED_WHOLE, Data, one_rank
+from ..figures import rank_map
+from ..figures.drawing.theme import byte_unit
+from ..queries.rank_answers import RankAnswers, queries_of
+from ..server.callbacks import Stored
+from . import Context, Page
+
+FOLLOW_MS = 5000
+MOST_ODD, MOST_GROUPS, MOST_ENDED, MOST_LINES, MOST_NOTES = 8, 12, 4, 12, 8
+MOST_LETTERS = 120
+QUANTITIES: tuple[Quantity, ...] = ("allocated", "reserved")
+_REST = "Drag to zoom, double-click to see all, click a cell to look at its rank"
+
+
+def _layout(context: Context) -> Any:
+    data, address = context.data, context.address
+    if data.path(address.run).is_file():
+        return states.state(
+            "Nothing to compare",
+            "Ranks are compared by what vramscope.record() writes for each of them. A file has one process.",
+        )
+    found = queries_of(data).get(address.run)
+    if not any(device.n_events for rank in found.read.summaries.values() for device in rank.devices):
+        return [
+            _head(data, address, found),
+            states.nothing_recorded(bool(found.fleet.running)),
+            *_notes(found),
+        ]
+    return [
+        _head(data, address, found),
+        html.Div(_content(found, address), id="rk-content", className="page"),
+        _heat(found, address),
+        html.Section(_pair(found, address, *_chosen(found, address)), id="rk-pair", className="panel pad",
+                     **{"aria-label": "Two ranks"}),
+        html.Div(_groups(found.fleet, address), id="rk-groups"),
+        *_notes(found),
+        dcc.Interval(id="rk-tick", interval=FOLLOW_MS, disabled=not found.fleet.running),
+        dcc.Store(id="rk-version", data=found.version),
+        dcc.Store(id="rk-pick"),
+        dcc.Store(id="rk-shown"),
+    ]  # fmt: skip
+
+
+def _head(data: Data, address: Address, found: RankAnswers) -> html.Header:
+    hosts = {summary.process.host for summary in found.read.summaries.values()}
+    first = next(iter(found.read.summaries.values()))
+    facts = [
+        f"{found.fleet.n_ranks:,} of {format_count(found.fleet.world_size, 'rank')} recorded",
+        format_count(len(hosts), "host"),
+        next((f"torch {s.process.torch}" for s in found.read.summaries.values() if s.process.torch), ""),
+        header.when(first.started_ns),
+    ]
+    name = str(data.location(address.run)).rstrip("/").rpartition("/")[2]
+    title = html.Div(
+        [html.H1(name, className="run-name", title=name[:500]),
+         html.Span(header.outcome_dot(_outcome(found)), id="rk-standing")],
+        className="run-title",
+    )  # fmt: skip
+    return html.Header(
+        html.Div([title, html.P(" · ".join(fact for fact in facts if fact), className="facts")]),
+        className="run-header",
+    )
+
+
+def _outcome(found: RankAnswers) -> Outcome:
+    present = {summary.outcome for summary in found.read.summaries.values()}
+    order = (Outcome.RUNNING, Outcome.FAILED, Outcome.DIED, Outcome.FINISHED, Outcome.FILE)
+    return next(outcome for outcome in order if outcome in present)
+
+
+def _content(found: RankAnswers, address: Address) -> list[Any]:
+    fleet = found.fleet
+    rows = [*_problems(fleet, address), *_odd(fleet, address)]
+    opening = html.Section(
+        [html.H2(_claim(fleet), className="claim"), html.P(_support(fleet), className="support")],
+        className="opening",
+    )
+    return [opening, html.Ul(rows, className="findings rank-list")] if rows else [opening]
+
+
+def _claim(fleet: Fleet) -> str:
+    if fleet.failure is not None:
+        return f"Rank {fleet.failure.rank} ran out of memory first"
+    if fleet.odd:
+        n_odd = len({odd.rank for odd in fleet.odd})
+        first = f"Rank {fleet.odd[0].rank} differs" if n_odd == 1 else f"{n_odd} ranks differ"
+        return f"{first} from the ranks that should be like {'it' if n_odd == 1 else 'them'}"
+    if fleet.ended:
+        return f"{format_count(len(fleet.ended), 'rank')} ended early"
+    if fleet.missing:
+        return f"Nothing was recorded by {format_count(len(fleet.missing), 'rank')}"
+    if fleet.n_ranks == 1:
+        return "One rank: nothing to compare it with"
+    alike = "all alike" if len(fleet.groups) == 1 else f"in {len(fleet.groups)} groups of like ranks"
+    return f"{fleet.n_ranks:,} ranks, {alike}"
+
+
+def _support(fleet: Fleet) -> str:
+    found = fleet.imbalance
+    if found is None:
+        return "No two ranks of a group have a step in common."
+    last = found.step + found.n_steps - 1
+    steps = f"step {found.step}" if found.n_steps == 1 else f"steps {found.step} to {last}"
+    return (
+        f"Within a group the fullest rank is usually {found.usual_fraction:.1%} above the median; most in "
+        f"{steps}: rank {found.rank} with {format_bytes(found.allocated_bytes)}, the median "
+        f"{format_bytes(found.median_bytes)}."
+    )
+
+
+def _problems(fleet: Fleet, address: Address) -> list[Any]:
+    rows = []
+    if fleet.failure is not None:
+        failure = fleet.failure
+        step = "" if failure.step is None else f" in step {failure.step}"
+        text = (
+            f"{format_bytes(failure.requested_bytes)} requested with {format_bytes(failure.allocated_bytes)} "
+            f"allocated{step} ({failure.host})"
+        )
+        rows.append(_item("out of memory", "error", _rank_link(failure.rank, address), text))
+    if fleet.missing:
+        rows.append(_item("missing", "warning", _ranks(fleet.missing), "recorded nothing"))
+    for each in fleet.ended[:MOST_ENDED]:
+        text = f"{each.outcome.value}{f' after step {each.last_step}' if each.last_step is not None else ''}"
+        text += f": {each.error[:200]}" if each.error else ""
+        rows.append(_item("ended early", "error", _rank_link(each.rank, address), f"{text} ({each.host})"))
+    if len(fleet.ended) > MOST_ENDED:
+        text = format_count(len(fleet.ended) - MOST_ENDED, "more rank")
+        rows.append(_item("ended early", "error", text, "did not finish either"))
+    return rows
+
+
+def _odd(fleet: Fleet, address: Address) -> list[Any]:
+    rows = []
+    for odd in fleet.odd[:MOST_ODD]:
+        # The words begin with the rank, which is a link here.
+        rest = odd_words(odd).partition(f"rank {odd.rank}")[2].lstrip(", ")
+        rows.append(_item("odd", "warning", _rank_link(odd.rank, address), rest))
+    if len(fleet.odd) > MOST_ODD:
+        rows.append(_item("odd", "warning", format_count(len(fleet.odd) - MOST_ODD, "more rank"), "differ"))
+    return rows
+
+
+def _item(word: str, tone: str, who: Any, text: str) -> html.Li:
+    return html.Li(
+        [html.Span(word, className=f"severity {tone}"), html.Span([who, " ", html.Bdi(text[:400])])]
+    )
+
+
+def _rank_link(rank: int, address: Address) -> Any:
+    return dcc.Link(f"Rank {rank}", href=address.go(rank=rank, **UNZOOMED).url, className="link")
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    text = ranks_words([(rank, 0) for rank in ranks])
+    return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}…"
+
+
+def _notes(found: RankAnswers) -> list[Any]:
+    """Return what is missing or doubtful, each kind once with the ranks that have it."""
+    texts: dict[str, str] = {}
+    ranks: dict[str, list[int]] = {}
+    for rank, summary in found.read.summaries.items():
+        for note in (note for device in summary.devices for note in device.notes):
+            texts.setdefault(note.code, note.text)
+            ranks.setdefault(note.code, []).append(rank)
+    rows = [f"{_ranks(tuple(sorted(set(ranks[code]))))}: {text[:400]}" for code, text in texts.items()]
+    rows += [f"cannot be read: {reason[:400]}" for _, reason in found.read.unreadable]
+    if not rows:
+        return []
+    shown = [html.Li(row) for row in rows[:MOST_NOTES]]
+    more = len(rows) - MOST_NOTES
+    shown += [html.Li(f"{format_count(more, 'more note')} (vramscope info)")] if more > 0 else []
+    summary = html.Summary([html.Strong(f"{format_count(len(rows), 'note')} "), rows[0]])
+    return [html.Details([summary, html.Ul(shown)], className="notes")]
+
+
+# ------------------------------------------------------------------------------------- the heat map
+
+
+def _quantity(address: Address) -> Quantity:
+    return "reserved" if address.by == "reserved" else "allocated"
+
+
+def _heat(found: RankAnswers, address: Address) -> Any:
+    if not len(found.table.step):
+        text = "No rank has a step yet: the map begins with the first one."
+        return html.Section(html.P(text, className="dim nothing"), className="panel", id="rk-map")
+    quantity = _quantity(address)
+    figure = _figure(found, quantity, *_window(found, address))
+    choice = html.Div(
+        [
+            dcc.Link(word.capitalize(), href=address.go(by="" if word == "allocated" else word).url,
+                     className="here" if word == quantity else "")
+            for word in QUANTITIES
+        ],
+        className="segments",
+    )  # fmt: skip
+    title = html.Div(
+        [html.H3(f"Peak {quantity} of every rank in every step"),
+         html.Span(_REST, className="dim", id="rk-readout", **{"data-rest": _REST})],
+        className="titled",
+    )  # fmt: skip
+    sentence = f"The peak of {quantity} bytes of each rank in each step."
+    return html.Section(
+        [html.Div([title, choice], className="panel-bar"), graph("rk-graph", figure, sentence, "rank-map")],
+        className="panel chart", id="rk-map", **{"aria-label": "Ranks and steps"},
+    )  # fmt: skip
+
+
+Window = tuple[tuple[int, int], tuple[int, int]]
+
+
+def _window(found: RankAnswers, address: Address) -> Window:
+    """Return the ranks and the steps to show, first and end of each."""
+    ranks = _edges(address.b0, address.b1, found.table.n_ranks)
+    return ranks, _edges(address.t0, address.t1, found.table.end_step)
+
+
+def _edges(start: int | None, end: int | None, n: int) -> tuple[int, int]:
+    if start is None or end is None:
+        return 0, n
+    first = min(max(start, 0), max(n - 1, 0))
+    return first, min(max(end, first + 1), n)
+
+
+def _figure(found: RankAnswers, quantity: Quantity, ranks: tuple[int, int], steps: tuple[int, int]) -> Any:
+    grid = heat_map(found.table, quantity, ranks, steps, rank_map.MOST_CELLS)
+    view = [[edge - 0.5 for edge in window] for window in (steps, ranks)]
+    return rank_map.figure(grid, view)
+
+
+def _zoomed(change: dict[str, Any], address: Address) -> Address:
+    """Return *address* with the zoom that Plotly reports; an axis that it does not name keeps its own."""
+    for axis, names in (("xaxis", ("t0", "t1")), ("yaxis", ("b0", "b1"))):
+        edges = [change.get(f"{axis}.range[{i}]") for i in (0, 1)]
+        if change.get(f"{axis}.autorange"):
+            address = address.go(**dict.fromkeys(names))
+        elif all(isinstance(edge, int | float) and abs(edge) < 1e9 for edge in edges):
+            low, high = sorted(cast("list[float]", edges))
+            # A cell that is partly visible counts.
+            window = max(floor(low + 0.5), 0), ceil(high + 0.5)
+            address = address.go(**dict(zip(names, window, strict=True)))
+    return address
+
+
+# -------------------------------------------------------------------------------- two ranks, and groups
+
+
+def _chosen(found: RankAnswers, address: Address) -> tuple[int, int]:
+    """Return the rank to look at and the one to compare it with."""
+    known = found.read.summaries
+    fleet = found.fleet
+    first = [fleet.failure.rank] if fleet.failure is not None else []
+    first += [odd.rank for odd in fleet.odd] + [each.rank for each in fleet.ended]
+    wanted = [*([address.rank] if address.rank is not None else []), *first, *known]
+    rank = next(each for each in wanted if each in known)
+    named = address.other[1:] if address.other[:1] == "r" else ""
+    other = int(named) if named.isdigit() and int(named) in known else _typical(fleet, rank)
+    return rank, other
+
+
+def _group(fleet: Fleet, rank: int) -> RankGroup | None:
+    return next((group for group in fleet.groups if any(row[0] == rank for row in group.rows)), None)
+
+
+def _typical(fleet: Fleet, rank: int) -> int:
+    """Return the rank that stands for the group of *rank*, or another one of it."""
+    group = _group(fleet, rank)
+    if group is None:
+        return rank
+    others = [row[0] for row in group.rows if row[0] != rank]
+    return group.typical[0] if group.typical[0] != rank or not others else others[0]
+
+
+def _fullest(summary: RankSummary) -> DeviceSummary:
+    return max(summary.devices, key=lambda device: _peak(device, "allocated"), default=DeviceSummary())
+
+
+def _peak(device: DeviceSummary, quantity: str) -> int:
+    place = device.peak.get(quantity)
+    return place.n_bytes if place is not None else 0
+
+
+def _pair(found: RankAnswers, address: Address, rank: int, other: int) -> list[Any]:
+    mine, its = found.read.summaries[rank], found.read.summaries[other]
+    before, after = _fullest(its), _fullest(mine)
+    choice = html.Div(
+        [html.Label("Rank", htmlFor="rk-rank"), _number("rk-rank", rank),
+         html.Label("beside rank", htmlFor="rk-other"), _number("rk-other", other)],
+        className="rank-choice",
+    )  # fmt: skip
+    head = html.Div([html.H3(f"Rank {rank} at its peak, beside rank {other}"), choice], className="panel-bar")
+    rows = [_row(each) for each in differing_lines(before, after)[:MOST_LINES]]
+    totals = [
+        Difference(f"peak {quantity}", "", _peak(before, quantity), _peak(after, quantity))
+        for quantity in QUANTITIES
+        if _peak(before, quantity) or _peak(after, quantity)
+    ]
+    nothing = "Both hold the same bytes in the same lines."
+    return [
+        head,
+        html.P(_facts(found, mine), className="dim pair-facts"),
+        table([*totals, *rows], f"rank {other}", f"rank {rank}", nothing),
+        html.P(_links(found, address, rank, other), className="card-links pair-links"),
+    ]
+
+
+def _number(name: str, value: int) -> Any:
+    return dcc.Input(
+        id=name, type="number", value=value, min=0, step=1, debounce=True, className="rank-number"
+    )
+
+
+def _facts(found: RankAnswers, summary: RankSummary) -> str:
+    process = summary.process
+    group = _group(found.fleet, process.rank)
+    mesh = ", ".join(f"{name} {at}" for name, at in process.mesh.items())
+    alike = f"one of {len(group.rows):,} like ranks" if group is not None and len(group.rows) > 1 else ""
+    words = [process.host, f"local rank {process.local_rank}" if process.local_rank >= 0 else "", mesh, alike,
+             header.OUTCOME[summary.outcome]]  # fmt: skip
+    return " · ".join(word for word in words if word)
+
+
+def _row(each: LineDifference) -> Difference:
+    line = each.line
+    if line is None:
+        return Difference("all other lines", "", each.before_bytes, each.after_bytes)
+    frame = line.frames[0] if line.frames else None
+    name = f"{frame.function}: {line.via}" if frame and line.via else frame.function if frame else ""
+    detail = place_words(frame.file, frame.line) if frame else ""
+    return Difference(name or rank_line_words(line), detail, each.before_bytes, each.after_bytes)
+
+
+def _links(found: RankAnswers, address: Address, rank: int, other: int) -> list[Any]:
+    if found.fleet.n_ranks > MOST_OPENED_WHOLE:
+        one = Address("/overview", run=one_rank(address.run, rank))
+        both = one.go(path="/compare", other=one_rank(address.run, other))
+    else:
+        device = _fullest(found.read.summaries[other]).device.index
+        one = Address("/overview", run=address.run, rank=rank)
+        both = one.go(path="/compare", other=f"{address.run}.r{other}.d{device}")
+    links = [dcc.Link(f"Open rank {rank}", href=one.url, className="link")]
+    if other != rank:
+        links.append(dcc.Link("Compare both step by step", href=both.url, className="link"))
+    return links
+
+
+def _groups(fleet: Fleet, address: Address) -> Any:
+    head = html.Tr(
+        [html.Th("Ranks"), html.Th("Number", className="number"),
+         html.Th(term("allocated", "Peak allocated"), className="number"),
+         html.Th(term("reserved", "Peak reserved"), className="number"),
+         html.Th("Typical", className="number"), html.Th("Differs from the first group most at")]
+    )  # fmt: skip
+    rows = [_group_row(group, address) for group in fleet.groups[:MOST_GROUPS]]
+    more = len(fleet.groups) - MOST_GROUPS
+    after = [html.P(f"{format_count(more, 'more group')}.", className="dim nothing")] if more > 0 else []
+    title = html.Div(html.H3("Groups of like ranks"), className="panel-bar")
+    return html.Section(
+        [title, html.Table([html.Thead(head), html.Tbody(rows)], className="diff rank-groups"), *after],
+        className="panel", **{"aria-label": "Groups of like ranks"},
+    )  # fmt: skip
+
+
+def _group_row(group: RankGroup, address: Address) -> html.Tr:
+    differs = ""
+    if group.line_bytes:
+        sign = "+" if group.line_bytes > 0 else "−"
+        differs = f"{sign}{format_bytes(abs(group.line_bytes))} {rank_line_words(group.line)}"
+    typical = group.typical[0]
+    return html.Tr(
+        [
+            html.Td(_ranks(tuple(rank for rank, _ in group.rows))),
+            html.Td(f"{len(group.rows):,}", className="number"),
+            html.Td(_median(group.allocated_median, group.allocated_max), className="number"),
+            html.Td(_median(group.reserved_median, group.reserved_max), className="number"),
+            html.Td(dcc.Link(f"rank {typical}", href=address.go(rank=typical).url, className="plain-link"),
+                    className="number"),
+            html.Td(html.Bdi(differs[:200]), className="dim"),
+        ]
+    )  # fmt: skip
+
+
+def _median(median: int, most: int) -> str:
+    same = format_bytes(median)
+    return same if format_bytes(most) == same else f"{same}, at most {format_bytes(most)}"
+
+
+# --------------------------------------------------------------------------------------- callbacks
+
+
+def _register(app: Any, data: Data) -> None:
+    _register_map(app, data)
+    _register_following(app, data)
+    for name, inputs in (
+        ("rankMap", [Input("rk-graph", "figure")]),
+        ("rankZoom", [Input("rk-graph", "relayoutData")]),
+        ("rankChosen", [Input("rk-shown", "data")]),
+    ):
+        app.clientside_callback(
+            ClientsideFunction("vramscope", name), Output("sink", "data", allow_duplicate=True), *inputs,
+            prevent_initial_call=name != "rankMap" or "initial_duplicate",
+        )  # fmt: skip
+
+
+def _answers(data: Data, address: Address) -> RankAnswers:
+    try:
+        return queries_of(data).get(address.run)
+    except VramscopeError as error:
+        raise PreventUpdate from error
+
+
+def _register_map(app: Any, data: Data) -> None:
+    @app.callback(
+        Output("rk-graph", "figure"),
+        Input("rk-graph", "relayoutData"), Input("rk-version", "data"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def zoom(change: dict[str, Any] | None, _: int | None, stored: Stored | None) -> Any:
+        address = _zoomed(change or {}, restore(stored))
+        is_zoom = ctx.triggered_id == "rk-graph"
+        if is_zoom and not any(name.partition(".")[0] in ("xaxis", "yaxis") for name in change or {}):
+            raise PreventUpdate
+        found = _answers(data, address)
+        return _patched(found, _quantity(address), *_window(found, address))
+
+    @app.callback(
+        Output("rk-pair", "children"), Output("rk-shown", "data"),
+        Input("rk-pick", "data"), Input("rk-rank", "value"), Input("rk-other", "value"),
+        State("address", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+    def choose(
+        cell: dict[str, int] | None, rank: int | None, other: int | None, stored: Stored | None
+    ) -> Any:
+        address = restore(stored)
+        found = _answers(data, address)
+        known = found.read.summaries
+        if ctx.triggered_id == "rk-pick":
+            rank, other = _picked(found, _quantity(address), cell), None
+        if rank is None or rank not in known or (other is not None and other not in known):
+            raise PreventUpdate
+        if ctx.triggered_id == "rk-rank" and other == rank:
+            other = None
+        beside = _typical(found.fleet, rank) if other is None else other
+        return _pair(found, address, rank, beside), [rank, beside]
+
+
+def _register_following(app: Any, data: Data) -> None:
+    @app.callback(
+        Output("rk-version", "data"), Output("rk-content", "children"), Output("rk-groups", "children"),
+        Output("rk-standing", "children"), Output("rk-tick", "disabled"),
+        Input("rk-tick", "n_intervals"), State("rk-version", "data"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def follow(_: int | None, version: int | None, stored: Stored | None) -> Any:
+        address = restore(stored)
+        found = _answers(data, address)
+        if found.version == version:
+            raise PreventUpdate
+        dot = header.outcome_dot(_outcome(found))
+        is_over = not found.fleet.running
+        return found.version, _content(found, address), _groups(found.fleet, address), dot, is_over
+
+
+def _patched(found: RankAnswers, quantity: Quantity, ranks: tuple[int, int], steps: tuple[int, int]) -> Patch:
+    grid = heat_map(found.table, quantity, ranks, steps, rank_map.MOST_CELLS)
+    colors = rank_map.color_range(grid)
+    unit, name = byte_unit(colors[1])
+    patch = Patch()
+    for key, value in rank_map.cells(grid, unit).items():
+        patch["data"][0][key] = value
+    patch["data"][0]["zmin"], patch["data"][0]["zmax"] = colors[0] / unit, colors[1] / unit
+    patch["data"][0]["colorbar"]["ticksuffix"] = f" {name}"
+    patch["layout"]["meta"] = rank_map.meta(grid, name)
+    return patch
+
+
+def _picked(found: RankAnswers, quantity: Quantity, cell: dict[str, int] | None) -> int | None:
+    """Return the rank of a clicked cell: of several ranks, the one that has the maximum of the cell."""
+    if cell is None or not {"rank", "ranks", "step", "steps"} <= cell.keys():
+        return None
+    steps = found.table
+    values = steps.allocated_bytes if quantity == "allocated" else steps.reserved_bytes
+    is_inside = (
+        (steps.rank >= cell["rank"])
+        & (steps.rank < cell["rank"] + cell["ranks"])
+        & (steps.step < cell["step"] + cell["steps"])
+        & (steps.step + steps.n_steps > cell["step"])
+    )
+    at = np.flatnonzero(is_inside)
+    return int(steps.rank[at[int(values[at].argmax())]]) if len(at) else None
+
+
+PAGE = Page(
+    name="ranks",
+    title="Ranks",
+    order=75,
+    path="/ranks",
+    layout=_layout,
+    register=_register,
+    reads_events=False,
+)

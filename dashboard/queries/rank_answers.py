@@ -1,0 +1,111 @@
+"""Comparisons of all ranks of a run from their summaries, cached until a summary changes."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from threading import RLock
+from time import monotonic, thread_time
+from weakref import WeakKeyDictionary
+
+from vramscope.analysis.rank_comparison import Fleet, compare_ranks
+from vramscope.analysis.rank_comparison.heat_map import StepTable, step_table
+from vramscope.fleet import RanksRead, read_ranks
+from vramscope.store.directory import MANIFEST, is_rank, ranks_of
+from vramscope.store.summaries import SUMMARY_FILE
+
+from ..data import Data
+
+MAX_RUNS = 3
+LOOK_EVERY_S = 4.0
+"""The least time between two looks at the files of a run, or at the store that it is in."""
+_SHARE = 0.1
+"""The largest part of one core for a run that is recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankAnswers:
+    """Everything that the page shows of all ranks, at one version of the summaries."""
+
+    version: int
+    read: RanksRead
+    fleet: Fleet
+    table: StepTable
+
+
+class RankQueries:
+    """Answers by run id."""
+
+    def __init__(self, data: Data) -> None:
+        self._data = data
+        self._lock = RLock()
+        self._known: OrderedDict[str, tuple[RankAnswers, object, float]] = OrderedDict()
+        """The answers, what the files looked like, and when to look again."""
+
+    def get(self, run: str) -> RankAnswers:
+        """Return the answers about a run.
+
+        Parameters
+        ----------
+        run
+            The id of the run.
+
+        Raises
+        ------
+        VramscopeError
+            If the run cannot be read.
+        """
+        place = self._data.location(run)
+        with self._lock:
+            known = self._known.get(run)
+            if known is not None and monotonic() < known[2]:
+                return known[0]
+            state = _state(place) if isinstance(place, Path) else None
+            if known is not None and state is not None and state == known[1]:
+                self._known[run] = (known[0], state, monotonic() + LOOK_EVERY_S)
+                return known[0]
+            began = thread_time()
+            read = read_ranks(place)
+            if known is not None and _fingerprint(read) == _fingerprint(known[0].read):
+                found = known[0]
+            else:
+                summaries = list(read.summaries.values())
+                version = known[0].version + 1 if known is not None else 0
+                fleet = compare_ranks(summaries, read.restarts)
+                found = RankAnswers(version, read, fleet, step_table(summaries))
+            pause_s = max(LOOK_EVERY_S, (thread_time() - began) / _SHARE)
+            self._known[run] = (found, state, monotonic() + pause_s)
+            self._known.move_to_end(run)
+            while len(self._known) > MAX_RUNS:
+                self._known.popitem(last=False)
+            return found
+
+
+_of_data: WeakKeyDictionary[Data, RankQueries] = WeakKeyDictionary()
+_lock = RLock()
+
+
+def queries_of(data: Data) -> RankQueries:
+    """Return the queries about the runs of *data*: the page and its callbacks share them."""
+    with _lock:
+        return _of_data.setdefault(data, RankQueries(data))
+
+
+def _fingerprint(read: RanksRead) -> object:
+    """Return what differs between two readings of a run if any summary does."""
+    return [
+        (rank, each.outcome, each.ended_ns, *(device.n_events for device in each.devices))
+        for rank, each in read.summaries.items()
+    ]
+
+
+def _state(run: Path) -> object:
+    """Return what changes when a summary is written or a rank ends."""
+    found = []
+    for rank in [run] if is_rank(run) else ranks_of(run):
+        for name in (SUMMARY_FILE, MANIFEST):
+            try:
+                status = (rank / name).stat()
+            except OSError:
+                continue
+            found.append((rank.name, name, status.st_mtime_ns, status.st_size))
+    return found

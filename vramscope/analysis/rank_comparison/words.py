@@ -1,0 +1,36 @@
+"""The words for ranks that differ, the same in the terminal and on the pages."""
+
+from vramscope.analysis.lines import Line, line_words
+from vramscope.analysis.rank_comparison.odd import Odd
+from vramscope.model.rank_summary import LineBytes
+from vramscope.units import format_bytes
+
+
+def odd_words(odd: Odd) -> str:
+    """State how one rank differs from its group, and the line that makes the difference."""
+    size, usual = format_bytes(abs(odd.n_bytes)), format_bytes(odd.usual_bytes)
+    claim = {
+        "grows": f"grows by {format_bytes(odd.bytes_per_step or 0)} per step, {size} more than its group",
+        "more": f"peaks {size} above its group ({usual})",
+        "less": f"peaks {size} below its group ({usual})",
+        "reserves_more": f"reserves {size} more than its group ({usual}) for the same allocated bytes",
+        "others": f"shares its device with other processes, which hold {size} more than elsewhere",
+    }[odd.why]
+    line = ""
+    if odd.line_bytes:
+        sign = "more" if odd.line_bytes > 0 else "less"
+        line = f"; {format_bytes(abs(odd.line_bytes))} {sign} at {rank_line_words(odd.line)}"
+    cause = {
+        "gathered_here": "; the line gathers the data of other ranks here",
+        "larger_batch": "; the same lines hold as many blocks as elsewhere, but larger ones: its batches are "
+        "larger, or padded to a longer sequence",
+    }.get(odd.cause or "", "")
+    device = f", device {odd.device}" if odd.device else ""
+    return f"rank {odd.rank}{device} ({odd.host}) {claim}{line}{cause}"
+
+
+def rank_line_words(line: LineBytes | None) -> str:
+    """Format a line of a summary with its caller; the words for lines without a stack where None."""
+    if line is None or not line.frames:
+        return "lines without a stack"
+    return line_words(Line(line.n_bytes, line.n_blocks, line.frames[:2], line.via, 0))
