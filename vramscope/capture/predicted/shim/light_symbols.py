@@ -81,9 +81,14 @@ def _put(light: ModuleType) -> None:
 
 # ----------------------------------------------------------------------------- answers for numbers
 
-_TRUTHS = ("expect_true", "guard_or_false", "guard_or_true", "guard_size_oblivious", "statically_known_true")
+_TRUTHS = ("expect_true", "guard_or_false", "guard_or_true", "statically_known_true")
 """Functions that return a truth as it is, unless it is symbolic."""
-_UNUSED = ("compute_unbacked_bindings", "free_unbacked_symbols", "has_free_unbacked_symbols")
+_UNUSED = (
+    "compute_unbacked_bindings",
+    "free_unbacked_symbols",
+    "guard_size_oblivious",
+    "has_free_unbacked_symbols",
+)
 """Functions that are imported for every operator and called for symbols alone."""
 
 
