@@ -131,8 +131,10 @@ def _child(trial: DryTrial, pipe: Connection) -> None:
 
 
 def _predicted(trial: DryTrial) -> "Prediction":
+    from vramscope.capture.predicted import plan
     from vramscope.dry_run import answer, dry_run
 
+    plan.is_last = True
     # The recording names the program's command, not ours.
     sys.argv[:] = [trial.program.argv0, *trial.given[1:]]
     dry = dry_run(trial.card, trial.capacity, trial.steps, trial.output, trial.ranks, trial.change)

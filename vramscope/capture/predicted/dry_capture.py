@@ -49,6 +49,8 @@ class Plan:
     capacity_bytes: int = 0
     steps: int | None = None
     n_ranks: int | None = None
+    is_last: bool = False
+    """Whether this process does nothing after the dry run."""
     last: "Predicted | None" = None
 
 
@@ -129,7 +131,7 @@ class Predicted(Simulated):
         self.devices = (Device(0, "cuda", card.name, plan.capacity_bytes),)
         self._storages = _OwnStorages(self)  # type: ignore[assignment]
         self._labeler.storage_of = _storage_of
-        self.world = World(card, self, plan.n_ranks)
+        self.world = World(card, self, plan.n_ranks, is_last=plan.is_last)
         self.world.mode.listener = None
         self.oom: OutOfMemory | None = None
         self.most_bytes = 0
@@ -276,10 +278,16 @@ class Predicted(Simulated):
     # ------------------------------------------------------------------------------- as torch.cuda asks
 
     def _note_peaks(self) -> None:
-        for name in self._peaks:
-            now = getattr(self._allocator, f"{name}_bytes")
-            self._peaks[name] = max(self._peaks[name], now)
-            self.peaks[name] = max(self.peaks[name], now)
+        now = self._allocator
+        for name, n_bytes in (
+            ("allocated", now.allocated_bytes),
+            ("reserved", now.reserved_bytes),
+            ("active", now.active_bytes),
+            ("requested", now.requested_bytes),
+        ):
+            if n_bytes > self._peaks[name]:
+                self._peaks[name] = n_bytes
+                self.peaks[name] = max(self.peaks[name], n_bytes)
 
     @property
     def capacity_bytes(self) -> int:

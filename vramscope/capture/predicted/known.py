@@ -5,7 +5,6 @@ on them runs as on the card. What follows from parameters or random numbers of t
 scaling and checks for NaN are answered as in a training that goes well.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -97,7 +96,7 @@ def is_tainted(tensor: Any) -> bool:
 
 def spread(func: Any, args: Any, kwargs: Any, out: Any) -> bool:
     """Taint what an operator of the host made of tainted tensors; whether it met one."""
-    given = list(tensors((*args, *kwargs.values())))
+    given = tensors((*args, *kwargs.values()))
     if not any(map(is_tainted, given)):
         return False
     for one in (*tensors((out,)), *written(func, args)):
@@ -111,8 +110,8 @@ def spread(func: Any, args: Any, kwargs: Any, out: Any) -> bool:
 def follow(func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> None:
     """Work out the values of what an operator made or changed, or forget them."""
     name = func._schema.name
-    given = list(tensors((*args, *kwargs.values())))
-    if given and name not in _FILLING and not any(map(_may_be_known, given)):
+    given = tensors((*args, *kwargs.values()))
+    if given and name not in _FILLING and not _may_be_known(given):
         return
     if not given:
         if type(out) is FakeTensor and out.numel() <= _LARGEST and name not in _UNFILLED:
@@ -139,13 +138,16 @@ def follow(func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> None:
     _learn(func, given, changed, out, real)
 
 
-def _may_be_known(tensor: Any) -> bool:
-    return type(tensor) is not FakeTensor or _ATTRIBUTE in tensor.__dict__
+def _may_be_known(given: list[Any]) -> bool:
+    for tensor in given:  # noqa: SIM110 -- any() costs more than the loop
+        if type(tensor) is not FakeTensor or _ATTRIBUTE in tensor.__dict__:
+            return True
+    return False
 
 
 def computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """What an operator returns for known values; None where one of them is unknown or too large."""
-    given = list(tensors((*args, *kwargs.values())))
+    given = tensors((*args, *kwargs.values()))
     values = [value_of(one) for one in given]
     if not given or any(value is None or value.numel() > _LARGEST for value in values):
         return None
@@ -226,10 +228,15 @@ def written(func: Any, args: Any) -> list[Any]:
     return found
 
 
-def tensors(values: Any) -> Iterator[Any]:
+def tensors(values: Any) -> list[Any]:
     """Every tensor among values and lists of them."""
+    found: list[Any] = []
     for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif type(value) in (list, tuple):
-            yield from tensors(value)
+        kind = type(value)
+        if kind is FakeTensor:
+            found.append(value)
+        elif kind is list or kind is tuple:
+            found += tensors(value)
+        elif isinstance(value, torch.Tensor):
+            found.append(value)
+    return found

@@ -61,5 +61,16 @@ def own_device() -> torch.device:
     taken = torch._C._get_privateuse1_backend_name()
     if taken != "privateuseone":
         raise CaptureError(f"another device, {taken!r}, has torch's slot for foreign devices in this process")
+    _start_engine()
     register(rename=NAME, backend_module=_Module())
     return torch.device(NAME, 0)
+
+
+def _start_engine() -> None:
+    """Let autograd start its threads, one for each device, before ours is one.
+
+    The first backward of a process starts them for good, and with such a thread torch refuses to train in a
+    later fork of the process. A dry run's backward needs none: it runs on the program's own thread.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        torch.ones((), requires_grad=True).clone().backward()

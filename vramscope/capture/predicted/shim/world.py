@@ -23,6 +23,7 @@ from vramscope.capture.predicted.shim import (
     asked,
     checkpoints,
     light_compiler,
+    light_symbols,
     network,
     pretrained,
     replaced,
@@ -53,12 +54,20 @@ def _kernels() -> tuple[Any, ...]:
 class World:
     """One dry run's: a context manager that may be entered once."""
 
-    def __init__(self, card: Hardware, memory: torch_cuda.CardMemory, n_ranks: int | None = None) -> None:
+    def __init__(
+        self,
+        card: Hardware,
+        memory: torch_cuda.CardMemory,
+        n_ranks: int | None = None,
+        *,
+        is_last: bool = False,
+    ) -> None:
         self.card = card
         self.doubts = Doubts()
         self.met = Met(card)
         self._patches = Patches()
         light_compiler.install(self._patches)
+        light_symbols.install(self._patches, is_last=is_last and n_ranks is None)
         self.mode = DryMode(own_device(), self.doubts, self.met)
         self._devices = OwnDevices(own_device(), self.doubts, self.mode)
         self._memory = memory
