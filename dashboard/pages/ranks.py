@@ -401,8 +401,8 @@ def _group_row(group: RankGroup, address: Address) -> html.Tr:
         [
             html.Td(_ranks(tuple(rank for rank, _ in group.rows))),
             html.Td(f"{len(group.rows):,}", className="number"),
-            html.Td(_median(group.allocated_median, group.allocated_max), className="number"),
-            html.Td(_median(group.reserved_median, group.reserved_max), className="number"),
+            html.Td(_median(group.allocated_median_bytes, group.allocated_max_bytes), className="number"),
+            html.Td(_median(group.reserved_median_bytes, group.reserved_max_bytes), className="number"),
             html.Td(dcc.Link(f"rank {typical}", href=address.go(rank=typical).url, className="plain-link"),
                     className="number"),
             html.Td(html.Bdi(differs[:200]), className="dim"),
