@@ -131,9 +131,14 @@ def frames_are_folded_as_the_documents_say(repository: Repository) -> list[str]:
     return sorted({*kinds} ^ {*EXAMPLES}) + wrong
 
 
-ELSEWHERE = {"CUDA_VISIBLE_DEVICES", "at_rest", "export_chrome_trace", "mem_tracker", "masked_select"} | {
-    f"{when}_{what}" for when in ("initial", "final") for what in ("segments", "blocks")
-}
+ELSEWHERE = {
+    "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+    "at_rest",
+    "export_chrome_trace",
+    "mem_tracker",
+    "masked_select",
+} | {f"{when}_{what}" for when in ("initial", "final") for what in ("segments", "blocks")}
 """Names in the documents that are torch's or the tests', and names of files that ``export`` puts together."""
 
 

@@ -36,6 +36,16 @@ def checked(recording):
     return marks.event[marks.kind == MarkKind.MARK].tolist()
 
 
+@pytest.fixture
+def two_threads():
+    """Operators use two threads here; everywhere else in the tests they use one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
 def test_requested_bytes_equal_the_living_storages_after_every_step(program, recorded):
     expected = []
 

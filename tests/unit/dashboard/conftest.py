@@ -185,7 +185,7 @@ def _open_program() -> Callable[..., Program]:
     return open_program
 
 
-@pytest.fixture(name="thinned")
+@pytest.fixture(name="thinned", scope="session")
 def _thinned() -> Callable[..., Path]:
     return thinned
 

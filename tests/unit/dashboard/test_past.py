@@ -19,10 +19,15 @@ MIB = 1 << 20
 HIGHEST, NEXT, USUAL = (20 + 200 + 64 + 2) * MIB, (20 + 200) * MIB, (20 + 64 + 2) * MIB
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, thinned: Callable[..., Path]) -> Path:
+    """The folder of one run, which no test changes."""
+    return thinned(tmp_path_factory.mktemp("past") / "long").parent
+
+
 @pytest.fixture
-def capped(tmp_path: Path, thinned: Callable[..., Path]) -> tuple[Data, View]:
-    thinned(tmp_path / "long")
-    data = Data(tmp_path)
+def capped(folder: Path) -> tuple[Data, View]:
+    data = Data(folder)
     return data, data.view(Address(run=next(iter(data.paths()))))
 
 
