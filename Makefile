@@ -107,7 +107,7 @@ test-standin: $(TOOLS)  ## the CUDA tests on the genuine allocators of several v
 test-ray:  ## the Ray engine on a cluster of three nodes, of which one is lost
 	$(PYTHON) -m venv .venv-ray
 	.venv-ray/bin/python -m pip install -qq --upgrade "pip>=25.1"
-	.venv-ray/bin/python -m pip install -qq --editable ".[ray]" pytest pytest-timeout
+	.venv-ray/bin/python -m pip install -qq --editable ".[ray,remote]" "moto[server]" pytest pytest-timeout
 	.venv-ray/bin/pytest -q --noconftest tests/ray
 
 format: $(TOOLS)  ## put the code into the shape that check wants

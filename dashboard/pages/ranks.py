@@ -37,7 +37,7 @@ FOLLOW_MS = 5000
 MOST_ODD, MOST_GROUPS, MOST_ENDED, MOST_LINES, MOST_NOTES = 8, 12, 4, 12, 8
 MOST_LETTERS = 120
 QUANTITIES: tuple[Quantity, ...] = ("allocated", "reserved")
-_REST = "Drag to zoom, double-click to see all, click a cell to look at its rank"
+_REST = "Drag to zoom, click a cell for its rank"
 
 
 def _layout(context: Context) -> Any:

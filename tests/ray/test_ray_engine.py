@@ -3,6 +3,8 @@
 import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -70,6 +72,65 @@ def test_three_nodes_give_the_same_bytes_as_this_process(job, cluster):
     assert answer(job, mapped_by_ray) == truth
 
 
+@pytest.fixture
+def s3_url(job, monkeypatch, tmp_path):
+    """The job in a real S3 server, without summaries; the workers of the cluster get its address too."""
+    import s3fs
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    values = {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "someone",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "VRAMSCOPE_CACHE": str(tmp_path / "cache"),
+    }
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 60
+        while not is_open(port):
+            assert server.poll() is None, "the S3 server ended"
+            assert time.monotonic() < end, "the S3 server did not start"
+            time.sleep(0.1)
+        files = s3fs.S3FileSystem()
+        files.mkdir("jobs")
+        for path in job.rglob("*"):
+            if path.is_file() and path.name != SUMMARY_FILE:
+                files.pipe_file(f"jobs/run/{path.relative_to(job)}", path.read_bytes())
+        yield "s3://jobs/run", values
+    finally:
+        server.kill()
+        server.wait(timeout=30)
+
+
+def is_open(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def with_environment(values, work, inputs):
+    """Map over Ray with variables set in each task: the nodes of this cluster began before the server."""
+
+    def within(given):
+        os.environ.update(values)
+        return work(given)
+
+    return mapped_by_ray(within, inputs)
+
+
+def test_a_run_in_s3_is_read_by_the_workers_with_the_same_answer(job, s3_url, cluster):  # noqa: ARG001
+    url, values = s3_url
+    truth = answer(job, map)
+    found = compared_run(url, lambda work, inputs: with_environment(values, work, inputs))
+
+    assert json.dumps(comparison_as_json(found)) == truth
+
+
 def test_work_of_a_node_that_is_lost_is_done_again(cluster):
     """Twelve tasks of half a second on three nodes; one is removed after the first second."""
 
@@ -84,4 +145,12 @@ def test_work_of_a_node_that_is_lost_is_done_again(cluster):
     remover.join()
 
     assert found == [n * n for n in range(12)]
-    assert sum(node["Alive"] for node in ray.nodes()) == 2
+    assert n_alive_within(2, patience_s=60) == 2
+
+
+def n_alive_within(expected, patience_s):
+    """The number of nodes that Ray counts as alive; it notices a lost one seconds later."""
+    end = time.monotonic() + patience_s
+    while (n_alive := sum(node["Alive"] for node in ray.nodes())) != expected and time.monotonic() < end:
+        time.sleep(0.2)
+    return n_alive

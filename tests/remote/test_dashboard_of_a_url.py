@@ -6,7 +6,9 @@ import fsspec
 import pytest
 import vramscope.dashboard as package
 from vramscope.dashboard.address import Address
+from vramscope.dashboard.data import one_rank
 from vramscope.dashboard.queries import remote_library
+from vramscope.dashboard.queries.rank_answers import queries_of
 from vramscope.dashboard.queries.run_summaries import summarize
 
 from vramscope.errors import UnknownNameError
@@ -47,6 +49,27 @@ def test_the_list_shows_runs_from_their_summaries_and_a_page_opens_one(store):
     assert len(view.recording.trace) == 3
     assert view.run.path == "memory://all/a"
     assert len(events_of(store)) == 8
+
+
+def test_one_rank_of_a_run_opens_alone(store):
+    data = package._data("memory://all")
+    (name,) = data.paths()
+    queries_of(data).get(name)
+    view = data.view(Address("/overview", run=one_rank(name, 5)))
+
+    assert [each.process.rank for each in view.run.recordings] == [5]
+    assert view.run.path == "memory://all/a/rank5"
+    assert events_of(store) == ["rank5"]
+
+
+def test_one_rank_of_a_local_run_opens_alone(job):
+    data = package._data(job.parent)
+    (name,) = data.paths()
+    view = data.view(Address("/overview", run=one_rank(name, 5)))
+    data.refresh(one_rank(name, 5))
+
+    assert [each.process.rank for each in view.run.recordings] == [5]
+    assert not data.is_open(name)
 
 
 def test_a_run_that_appears_in_the_store_appears_in_the_list(store, job):

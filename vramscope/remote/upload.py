@@ -36,7 +36,7 @@ _MOST_NAMES = 1000
 
 @dataclass(frozen=True, slots=True)
 class UploadState:
-    """What the file ``.upload.json`` holds about an upload."""
+    """The state of an upload, as ``.upload.json`` in the spool holds it."""
 
     wanted_url: str
     """The URL of the run that the program asked for."""
