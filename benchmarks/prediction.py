@@ -25,10 +25,10 @@ LONGEST_S = 240
 
 INTRODUCTION = """# Predictions against torch's genuine allocator
 
-Each program runs twice: dry (`vramscope.predict`), and for real on torch 2.13's own CUDA allocator over the stand-in,
-which has no cuDNN; both sides run without it. *off* is predicted against genuine, of the peak of allocated and of
-reserved memory. The seconds are CPU time of the dry run alone. The programs were all written before anything was tuned
-on them, and halved by the hash of their names.
+Each program runs twice: dry (`vramscope.predict`), and for real on torch 2.13's own CUDA allocator over the
+stand-in, which has no cuDNN; both sides run without it. *off* is predicted against genuine, of the peak of
+allocated and of reserved memory. The seconds are CPU time of the dry run alone. The programs were all written
+before anything was tuned on them, and halved by the hash of their names.
 
 These are the figures of the present code. The first run of each half, as it was, is in
 [PREDICTION_FIRST_RUNS.md](PREDICTION_FIRST_RUNS.md); what it showed has been repaired since, in both halves.
