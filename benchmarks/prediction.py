@@ -23,6 +23,19 @@ HERE = Path(__file__).parent
 STANDIN = HERE.parent / ".cache" / "standin" / "2.13.0" / "python"
 LONGEST_S = 240
 
+INTRODUCTION = """# Predictions against torch's genuine allocator
+
+Each program runs twice: dry (`vramscope.predict`), and for real on torch 2.13's own CUDA allocator over the
+stand-in, which has no cuDNN; both sides run without it. *off* is predicted against genuine, of the peak of
+allocated and of reserved memory. The seconds are CPU time of the dry run alone. The programs were all written
+before anything was tuned on them, and halved by the hash of their names.
+
+These are the figures of the present code. The first run of each half, as it was, is in
+[PREDICTION_FIRST_RUNS.md](PREDICTION_FIRST_RUNS.md); what it showed has been repaired since, in both halves.
+`make bench-predict` measures all of it again.
+
+"""
+
 
 class Result(NamedTuple):
     """One program in one variant, in bytes."""
@@ -244,7 +257,9 @@ def main() -> None:
     chosen = parser.parse_args()
     import _prediction_programs as programs
 
-    text = "" if chosen.out_of_memory == "no" else shortage_page(shortages()) + "\n"
+    text = INTRODUCTION
+    if chosen.out_of_memory != "no":
+        text += shortage_page(shortages()) + "\n"
     for title, aside in (("Programs used while tuning", False), ("Programs kept aside", True)):
         if chosen.out_of_memory == "only" or chosen.set == ("tuned" if aside else "kept-aside"):
             continue

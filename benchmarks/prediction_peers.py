@@ -3,7 +3,8 @@
 The truth is torch's own allocator on the stand-in. ``MemTracker`` is torch's, in fake tensors on ``cuda``, as
 its documentation shows. The formulas are the published ones: accelerate's ``estimate-memory`` takes four
 times the parameters for training with Adam, DeepSpeed's ``estimate_zero2_model_states_mem_needs`` takes
-20 bytes for each parameter on one GPU. Neither knows activations.
+20 bytes for each parameter on one GPU. Neither knows activations. 64 MiB of every genuine peak are the two
+workspaces that cuBLAS takes on Hopper, which no other tool counts.
 """
 
 import argparse

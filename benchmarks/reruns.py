@@ -168,18 +168,18 @@ def _line(row: Row) -> str:
 
 def _page(name: str, rows: list[Row]) -> str:
     changed = [row for row in rows if row.what != "as it is"]
-    told = [row for row in changed if row.predicted is not None]
+    stated = [row for row in changed if row.predicted is not None]
     lines = [f"## {name}", ""]
     signs = sum(row.has_wrong_sign for row in changed)
     unknown = sum(row.effect == "cannot tell" for row in changed)
     n_models = len({row.model for row in rows})
     lines.append(
-        f"{len(changed)} what-ifs of {n_models} models: {len(told)} with a figure, "
-        f"{unknown} whose sign cannot be told, {signs} with a wrong sign."
+        f"{len(changed)} what-ifs of {n_models} models: {len(stated)} with a figure, "
+        f"{unknown} whose sign is unknown, {signs} with a wrong sign."
     )
     lines.append("")
     for quantity, word in enumerate(("allocated", "reserved")):
-        off = sorted(abs(row.off(quantity) or 0.0) for row in told)
+        off = sorted(abs(row.off(quantity) or 0.0) for row in stated)
         if off:
             p95 = off[min(len(off) - 1, round(0.95 * len(off)))]
             lines.append(

@@ -44,25 +44,25 @@ class OutOfMemoryPoint:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a dry run found."""
+    """The answer of one dry run."""
 
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     """What torch takes from the driver, CUDA's own context not included."""
     phase: str | None
-    """Of the step, at the peak of allocated memory; None outside of every phase."""
+    """The phase of the step at the peak of allocated memory; None outside of every phase."""
     step: int | None
     fits: bool | None
-    """None where that cannot be told."""
+    """None where it is unknown."""
     capacity_bytes: int
-    """Of the card, as torch would find it."""
+    """The card's memory as torch would report it."""
     context_bytes: int
-    """What CUDA itself takes of it, about."""
+    """The memory that CUDA itself takes, about."""
     card: str
     certainty: str
     """``checked``, ``estimate`` or ``cannot_tell``: then the peaks are lower bounds."""
     range_bytes: tuple[int, int | None]
-    """Of the peak of allocated memory; None where there is no upper bound."""
+    """The bounds of the peak of allocated memory; None where there is no upper bound."""
     reasons: tuple[str, ...]
     """Why it is not ``checked``, the gravest first."""
     out_of_memory: str | None
@@ -172,7 +172,7 @@ def predict(  # noqa: PLR0913 -- each is an option of the command
 
 
 class DryRun:
-    """A program in a world of its own, recorded; ``do`` runs it, once."""
+    """One dry run of a program; ``do`` runs it, once."""
 
     def __init__(
         self,
@@ -236,7 +236,7 @@ class DryRun:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the card has room for what is reserved at most; None where that cannot be told."""
+        """Whether the card has room for what is reserved at most; None where it is unknown."""
         capture = self.capture
         if capture.ran_out_at is not None:
             return False
@@ -298,7 +298,7 @@ def _body(program: Any, inputs: Sequence[Any] | None) -> Callable[[], Any]:
 
 
 def answer(run: DryRun) -> Prediction:
-    """What a dry run that is over has found."""
+    """Return the prediction of a dry run that is over."""
     from vramscope.loading import load
 
     capture = run.capture

@@ -63,7 +63,7 @@ def is_ready() -> bool:
 
 
 class _OwnStorages:
-    """Storages on our own device, told by the mode: nothing is looked for, so nothing is late."""
+    """Storages on our own device, reported by the mode as they are made, so none is seen late."""
 
     def __init__(self, capture: "Predicted") -> None:
         self.live: dict[int, Life] = {}
@@ -195,10 +195,10 @@ class Predicted(Simulated):
             return int(low * (1 - _OFF_OF_RANKS)), int(high * (1 + _OFF_OF_RANKS)) + _NCCL_BYTES
         return low, high
 
-    # ------------------------------------------------------------------------------ told by the mode
+    # -------------------------------------------------------------------------- as a MemoryListener
 
     def works(self, events: list[Event], perhaps: int, frame: Any) -> None:
-        """What an operator takes and gives, in its order."""
+        """Follow the events of one operator, in their order."""
         taken: list[Life] = []
         if self._queue:
             self._work()  # releases since the last operator
@@ -305,7 +305,7 @@ class Predicted(Simulated):
         return found | {"num_ooms": self._allocator.counts.num_ooms, "num_alloc_retries": 0}
 
     def reset_peaks(self) -> None:
-        """Peaks begin again at what is there now."""
+        """Begin the peaks again at the current figures."""
         self._work()
         self._peaks = dict.fromkeys(self._peaks, 0)
         self._note_peaks()
@@ -316,7 +316,7 @@ class Predicted(Simulated):
         with self._at_work:
             self._allocator.empty_cache()
 
-    # ------------------------------------------------------------------------------- told by the program
+    # --------------------------------------------------------------------------- as a hooks.Listener
 
     def step_begins(self, optimizer: Any) -> None:
         """Stops the program after as many steps as were asked for, with what leads up to the next one."""

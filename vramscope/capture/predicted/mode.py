@@ -60,11 +60,14 @@ _DEVICE = torch.ops.prim.device.default
 
 
 class MemoryListener(Protocol):
-    """Told about the memory of the device, in the order of events."""
+    """Receives the events of the device's memory, in their order."""
 
     def works(self, events: list[Event], perhaps: int, frame: Any) -> None:
-        """What an operator takes and gives, in its order; what it took and neither gave nor keeps goes at its
-        end. *perhaps*: so many bytes more may be taken meanwhile."""
+        """Follow the events of one operator, in their order.
+
+        What it took and neither gave back nor keeps is freed at its end; it may take *perhaps* more bytes
+        meanwhile.
+        """
 
     def resizes(self, storage: Any, frame: Any) -> None:
         """Report that a storage has another size than before."""
@@ -126,7 +129,7 @@ class DryMode(TorchDispatchMode):
             self.is_inside = was_inside
 
     def postpone(self, error: BaseException) -> None:
-        """Raise *error* when backward is over; until then nothing is told.
+        """Raise *error* when backward is over; until then nothing is reported.
 
         Raised inside of the engine it would pass torch's guard of our device, which ends the process then.
         """

@@ -25,7 +25,7 @@ class CardMemory(Protocol):
         """The memory of the card in bytes."""
 
     def reset_peaks(self) -> None:
-        """Peaks begin again at what is there now."""
+        """Begin the peaks again at the current figures."""
 
     def empty_cache(self) -> None:
         """Everything unused goes back to the driver."""
