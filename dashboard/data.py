@@ -75,10 +75,13 @@ class Library(Protocol):
         """Open one of them."""
 
 
-class StoreLibrary(Library, Protocol):
+class StoreLibrary(Protocol):
     """A source of runs whose files are elsewhere, and are copied when a run opens."""
 
     url: str
+
+    def discover(self, root: Path) -> Sequence[Path]:
+        """Return the local directories of all runs, newest first."""
 
     def location(self, path: Path) -> str:
         """Return the URL of a run by its local directory."""
@@ -205,6 +208,12 @@ class Data:
             return cast("StoreLibrary", self._library).location(path)
         return path
 
+    def _opened_for_following(self, path: Path) -> FollowedRun:
+        if hasattr(self._library, "location"):
+            place = cast("StoreLibrary", self._library).location(path)
+            return cast("FollowedRun", loading.follow(place))
+        return self._library.follow(path)
+
     def is_open(self, name: str) -> bool:
         """Return whether a run is open, so that its events are read."""
         with self._lock:
@@ -307,7 +316,7 @@ class Data:
         with self._lock:
             opened = self._open.get(name)
         if opened is None and not self.is_opening(name):
-            follower = self._library.follow(self.path(name))
+            follower = self._opened_for_following(self.path(name))
             if follower.run.outcome is not Outcome.RUNNING:
                 return follower.run
         self.refresh(name)
@@ -418,7 +427,7 @@ class Data:
         if known is not None and known[0] == now:
             raise known[1]
         try:
-            opened = self._new(name, self._library.follow(path))
+            opened = self._new(name, self._opened_for_following(path))
         except VramscopeError as error:
             self._refused[name] = now, error
             raise

@@ -5,7 +5,6 @@ from pathlib import Path
 from threading import Lock
 from time import monotonic
 
-from vramscope import loading
 from vramscope.errors import StoreError
 from vramscope.remote.copies import RemoteTree, runs_in
 
@@ -14,7 +13,7 @@ LIST_EVERY_S = 10.0
 
 
 class RemoteLibrary:
-    """Finds and follows runs in a store.
+    """Finds the runs in a store.
 
     Parameters
     ----------
@@ -46,10 +45,6 @@ class RemoteLibrary:
                     # The store is away for a moment: the known runs stay.
                     self._listed_s = monotonic()
             return self._known
-
-    def follow(self, path: Path) -> loading.Follower:
-        """Open a run: its files are copied."""
-        return loading.follow(self.location(path))
 
     def location(self, path: Path) -> str:
         """Return the URL of a run by its local directory."""

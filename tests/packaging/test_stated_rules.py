@@ -6,6 +6,7 @@ about texts with one change that makes the statement wrong: there, each must fin
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -132,6 +133,10 @@ def frames_are_folded_as_the_documents_say(repository: Repository) -> list[str]:
 
 
 ELSEWHERE = {
+    "AWS_ACCESS_KEY_ID",
+    "AWS_ENDPOINT_URL",
+    "AWS_PROFILE",
+    "AWS_SECRET_ACCESS_KEY",
     "CUDA_VISIBLE_DEVICES",
     "OMP_NUM_THREADS",
     "at_rest",
@@ -438,9 +443,11 @@ def test_nothing_is_overwritten(option: str, tmp_path: Path, monkeypatch: pytest
     script = tmp_path / "train.py"
     script.write_text("import torch\n\nx = torch.ones(8, device=torch.device('cpu'))\n")
     monkeypatch.chdir(tmp_path)
+    # A copy: a summary is kept beside a trace that has none.
+    run = shutil.copytree(RUN, tmp_path / "recorded")
     given = {
-        "check": [str(RUN), "--max-peak", "1TiB", "--junit", str(existing)],
-        "export": [str(RUN), "--to", "csv", "--output", str(existing)],
+        "check": [str(run), "--max-peak", "1TiB", "--junit", str(existing)],
+        "export": [str(run), "--to", "csv", "--output", str(existing)],
         "demo": ["--output", str(existing), "--no-serve"],
         "run": ["--output", str(existing), str(script)],
         "predict": ["--output", str(existing), str(script)],
