@@ -31,8 +31,8 @@ def create_app(root: Path | str, allowed: Access | None = None, pace: Pace | Non
     return build_app(_data(root, pace), allowed or Access())
 
 
-def _data(root: Path | str, pace: Pace | None = None) -> Data:
-    """Return the door to the runs at a path or a URL."""
+def _data(root: Path | str, pace: Pace | None = None, **of_store: float) -> Data:
+    """Return the door to the runs at a path or a URL; *of_store* are options of a library of a store."""
     from vramscope.remote import local_path
 
     from .data import Data
@@ -42,7 +42,7 @@ def _data(root: Path | str, pace: Pace | None = None) -> Data:
         return Data(place, pace=pace)
     from .queries.remote_library import RemoteLibrary
 
-    library = RemoteLibrary(str(root))
+    library = RemoteLibrary(str(root), **of_store)
     return Data(library.root, cast("Library", library), pace)
 
 

@@ -35,7 +35,8 @@ class RankAnswers:
 class RankQueries:
     """Answers by run id."""
 
-    def __init__(self, data: Data) -> None:
+    def __init__(self, data: Data, *, look_every_s: float = LOOK_EVERY_S, share: float = _SHARE) -> None:
+        self._look_every_s, self._share = look_every_s, share
         self._data = data
         self._lock = RLock()
         self._known: OrderedDict[str, tuple[RankAnswers, object, float]] = OrderedDict()
@@ -61,7 +62,7 @@ class RankQueries:
                 return known[0]
             state = _state(place) if isinstance(place, Path) else None
             if known is not None and state is not None and state == known[1]:
-                self._known[run] = (known[0], state, monotonic() + LOOK_EVERY_S)
+                self._known[run] = (known[0], state, monotonic() + self._look_every_s)
                 return known[0]
             began = thread_time()
             read = read_ranks(place)
@@ -72,7 +73,7 @@ class RankQueries:
                 version = known[0].version + 1 if known is not None else 0
                 fleet = compare_ranks(summaries, read.restarts)
                 found = RankAnswers(version, read, fleet, step_table(summaries))
-            pause_s = max(LOOK_EVERY_S, (thread_time() - began) / _SHARE)
+            pause_s = max(self._look_every_s, (thread_time() - began) / self._share)
             self._known[run] = (found, state, monotonic() + pause_s)
             self._known.move_to_end(run)
             while len(self._known) > MAX_RUNS:

@@ -19,6 +19,8 @@ class RemoteLibrary:
     ----------
     url
         The URL of a folder of runs, one run, or one file.
+    list_every_s
+        The least time between two listings of the store in seconds.
 
     Raises
     ------
@@ -26,7 +28,8 @@ class RemoteLibrary:
         If there is nothing at *url*, or the store is not reached.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, list_every_s: float = LIST_EVERY_S) -> None:
+        self._list_every_s = list_every_s
         self.url = url.rstrip("/")
         self._tree = RemoteTree(url)
         self._lock = Lock()
@@ -38,7 +41,7 @@ class RemoteLibrary:
     def discover(self, _root: Path) -> Sequence[Path]:
         """Return the local directories of all runs, newest first."""
         with self._lock:
-            if monotonic() - self._listed_s > LIST_EVERY_S:
+            if monotonic() - self._listed_s > self._list_every_s:
                 try:
                     self._list()
                 except StoreError:

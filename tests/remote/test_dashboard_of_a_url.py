@@ -7,7 +7,6 @@ import pytest
 import vramscope.dashboard as package
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.data import one_rank
-from vramscope.dashboard.queries import remote_library
 from vramscope.dashboard.queries.rank_answers import queries_of
 from vramscope.dashboard.queries.run_summaries import summarize
 
@@ -20,7 +19,6 @@ MIB = 1 << 20
 @pytest.fixture
 def store(job, tmp_path, monkeypatch):
     monkeypatch.setenv("VRAMSCOPE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(remote_library, "LIST_EVERY_S", 0.0)
     compared_run(job)
     files = fsspec.filesystem("memory")
     put(files, job, "/all/a")
@@ -39,7 +37,7 @@ def events_of(store):
 
 
 def test_the_list_shows_runs_from_their_summaries_and_a_page_opens_one(store):
-    data = package._data("memory://all")
+    data = package._data("memory://all", list_every_s=0.0)
     (name,) = data.paths()
     row = summarize(data, name)
 
@@ -52,7 +50,7 @@ def test_the_list_shows_runs_from_their_summaries_and_a_page_opens_one(store):
 
 
 def test_one_rank_of_a_run_opens_alone(store):
-    data = package._data("memory://all")
+    data = package._data("memory://all", list_every_s=0.0)
     (name,) = data.paths()
     queries_of(data).get(name)
     view = data.view(Address("/overview", run=one_rank(name, 5)))
@@ -73,7 +71,7 @@ def test_one_rank_of_a_local_run_opens_alone(job):
 
 
 def test_a_run_that_appears_in_the_store_appears_in_the_list(store, job):
-    data = package._data("memory://all")
+    data = package._data("memory://all", list_every_s=0.0)
     assert len(data.paths()) == 1
     put(store.files, job, "/all/b")
     data._scanned_s = float("-inf")
@@ -85,5 +83,5 @@ def test_a_url_without_anything_is_one_line(store):  # noqa: ARG001
     from vramscope.cli import main
 
     with pytest.raises(UnknownNameError, match="memory://none: there is nothing"):
-        package._data("memory://none")
+        package._data("memory://none", list_every_s=0.0)
     assert main(["serve", "memory://none", "--port", "0"]) == 2

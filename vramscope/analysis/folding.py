@@ -46,7 +46,7 @@ _RUNTIME = re.compile(
 _OURSELVES = re.compile(
     r"(?:^|/)vramscope/(?!commands/_demo_train\.py$)"
     r"(?:(?:allocator|analysis|capture|commands|conversion_cache|export|fleet|formats|integrations|model|predict"
-    r"|recorder|store)/"
+    r"|recorder|remote|store)/"
     r"|(?:__init__|__main__|_version|alarm|cli|dry_run|errors|load|loading|predict|record|recorder|registry|results"
     r"|this_process|undisturbed|units|wrapping)\.py$)"
 )

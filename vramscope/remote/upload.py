@@ -56,13 +56,15 @@ def spools() -> Path:
     return (cache_directory() or Path(tempfile.gettempdir()) / f"vramscope-{os.getuid()}") / "spool"
 
 
-def remove_uploaded(own: Path) -> None:
+def remove_uploaded(own: Path, *, largest_bytes: int = LARGEST_SPOOLS_BYTES) -> None:
     """Delete the oldest uploaded ranks above the size limit; what no store has always stays.
 
     Parameters
     ----------
     own
         The directory of a rank that stays.
+    largest_bytes
+        The size limit of all spools together.
     """
     found = []
     for path in spools().rglob(STATE_FILE):
@@ -73,7 +75,7 @@ def remove_uploaded(own: Path) -> None:
                 found.append((path.stat().st_mtime, n_bytes, path.parent))
     total = sum(n_bytes for _, n_bytes, _ in found)
     for _, n_bytes, rank in sorted(found):
-        if total <= LARGEST_SPOOLS_BYTES:
+        if total <= largest_bytes:
             break
         shutil.rmtree(rank, ignore_errors=True)
         total -= n_bytes

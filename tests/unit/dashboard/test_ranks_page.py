@@ -11,8 +11,7 @@ from vramscope.dashboard.address import Address
 from vramscope.dashboard.data import Data, one_rank
 from vramscope.dashboard.figures import rank_map
 from vramscope.dashboard.pages import Context, ranks
-from vramscope.dashboard.queries import rank_answers
-from vramscope.dashboard.queries.rank_answers import queries_of
+from vramscope.dashboard.queries.rank_answers import RankQueries, queries_of
 from vramscope.dashboard.queries.run_summaries import summarize
 
 from vramscope.analysis.rank_comparison.heat_map import heat_map
@@ -166,21 +165,20 @@ def test_one_rank_of_many_is_a_run_of_its_own(job: Data) -> None:
         job.path(one_rank(name, 999))
 
 
-def test_a_running_job_is_followed_by_its_summaries(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_answers, "LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr(rank_answers, "_SHARE", float("inf"))
+def test_a_running_job_is_followed_by_its_summaries(tmp_path: Any) -> None:
     for rank in range(4):
         write(tmp_path / "job", rank, 4, 10, is_running=True)
     data = Data(tmp_path)
     (name,) = data.paths()
-    first = queries_of(data).get(name)
+    queries = RankQueries(data, look_every_s=0.0, share=float("inf"))
+    first = queries.get(name)
     write(tmp_path / "job", 2, 4, 30, is_running=True)
-    second = queries_of(data).get(name)
+    second = queries.get(name)
 
     assert (first.fleet.running, first.table.end_step) == ((0, 1, 2, 3), 10)
     assert second.version > first.version
     assert second.table.end_step == 30
-    assert queries_of(data).get(name) is second
+    assert queries.get(name) is second
 
 
 def test_names_out_of_a_run_are_data(job: Data) -> None:

@@ -322,7 +322,8 @@ class Cuda:
         if self._sink is None:
             return False
         # If the ring cannot be emptied, a reading costs all of it, however little is new.
-        least = max(age_s, self._read_s / _MOST_TIME_SHARE) if self._n_left else age_s
+        is_long = self._n_left >= history.FEWEST_EMPTIED
+        least = max(age_s, self._read_s / _MOST_TIME_SHARE) if is_long else age_s
         return monotonic() - self._read_at > least and self._has_unread()
 
     def _has_unread(self) -> bool:
