@@ -18,6 +18,7 @@ from vramscope import analysis, loading
 from vramscope.errors import UnknownNameError, VramscopeError
 from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.store.directory import rank_number, ranks_of
+from vramscope.store.summaries import SUMMARY_FILE
 
 from .address import Address
 from .queries.live_recording import LiveRecording
@@ -63,6 +64,10 @@ class FollowedRun(Protocol):
 
     def refresh(self) -> bool:
         """Read what was written since the last call; return whether there was anything."""
+
+
+_SUMMARY = f"{Path(SUMMARY_FILE).stem}."
+"""The name of a summary begins with it, that of the temporary file too."""
 
 
 class Library(Protocol):
@@ -474,10 +479,13 @@ def run_id(path: Path, root: Path) -> str:
 
 
 def stamp(path: Path) -> Stamp:
-    """Return the state of a run's files without reading them; empty where they are deleted."""
+    """Return the state of a run's files without reading them; empty where they are deleted.
+
+    A summary does not count: a reader may keep one in a run that has none.
+    """
     try:
         files = [path] if path.is_file() else [*path.glob("*.*"), *path.glob("rank*/*.*")]
-        found = ((str(file), file.stat()) for file in files)
+        found = ((str(file), file.stat()) for file in files if not file.name.startswith(_SUMMARY))
         return tuple(sorted((name, status.st_size, status.st_mtime_ns) for name, status in found))
     except OSError:
         return ()

@@ -211,9 +211,6 @@ def test_hostile_names_are_text(house: House, room: Page) -> None:
     assert page.evaluate(TOO_WIDE) <= 1
 
 
-# A summary may be written into the directory while it is deleted, so that a part of the run stays: seen on
-# two pages in a whole suite, not alone. The read-ahead has to be mended.
-@pytest.mark.xfail(reason="a summary may be kept in a run while it is deleted", strict=False)
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_run_deleted_while_open_is_said(house: House, room: Page) -> None:
     page = house.enter(room, "gpt")

@@ -418,7 +418,7 @@ CHANGES: dict[Rule, list[tuple[str, str, str]]] = {
         ("dashboard/pages/x.py", "", "path.read_text()\n"),
     ],
 }
-"""By rule, one change each of a document or of the code that contradicts it: the file, what, by what."""
+"""Changes that contradict each rule, of a document or of the code: the file, what, by what."""
 
 
 @pytest.mark.parametrize("rule", CHANGES, ids=lambda rule: rule.__name__)

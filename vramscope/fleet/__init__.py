@@ -108,7 +108,7 @@ class RanksRead:
     """The summaries of a run, read and not yet compared."""
 
     summaries: Mapping[int, RankSummary]
-    """By rank, ascending."""
+    """The summaries in ascending order of their ranks."""
     places: Mapping[int, RankPlace]
     """The place of each of them, in the same order."""
     unreadable: tuple[tuple[int, str], ...]

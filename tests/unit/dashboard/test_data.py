@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from vramscope.dashboard import data as data_module
 from vramscope.dashboard.address import Address
-from vramscope.dashboard.data import Data, Pace, run_id
+from vramscope.dashboard.data import Data, Pace, run_id, stamp
 from vramscope.dashboard.queries.answers import (
     category_bytes,
     clamp,
@@ -211,3 +211,15 @@ def test_a_device_that_ran_out_of_memory_is_the_verdict_whichever_is_fullest(
     monkeypatch.setattr(data, "read", lambda _: both)
 
     assert summarize(data, name).verdict == "ran out of memory"
+
+
+def test_a_summary_that_a_reader_keeps_does_not_change_a_run(tmp_path: Path) -> None:
+    rank = tmp_path / "rank0"
+    rank.mkdir()
+    (rank / "events-0.arrows").write_bytes(b"1")
+    before = stamp(tmp_path)
+    (rank / "summary.json").write_bytes(b"{}")
+    (rank / "summary.17.tmp").write_bytes(b"{}")
+    assert stamp(tmp_path) == before
+    (rank / "events-0.arrows").write_bytes(b"12")
+    assert stamp(tmp_path) != before
