@@ -60,9 +60,7 @@ def test_a_zoom_brings_finer_data_and_the_exact_maximum(gpt: Any) -> None:
         assert f"t0={start}&t1={end}" in gpt.page.url
 
 
-def test_of_a_long_run_the_chart_comes_first_and_the_same_is_told_later(
-    gpt: Any, serve_at: Any, visit: Any
-) -> None:
+def test_a_long_run_shows_its_chart_first_and_the_rest_later(gpt: Any, serve_at: Any, visit: Any) -> None:
     at_once = gpt.go(f"/overview?run={gpt.run}").page
     gpt.plotted()
     told = at_once.inner_text("#ov-opening"), at_once.inner_text("#ov-live")

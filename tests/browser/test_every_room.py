@@ -170,7 +170,7 @@ def test_it_is_readable_in_both_themes_and_at_both_widths(house: House, room: Pa
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_an_empty_run_is_told_in_words(house: House, room: Page) -> None:
+def test_an_empty_run_is_explained_in_words(house: House, room: Page) -> None:
     page = house.enter(room, "empty")
     if not room.about_run:
         assert "no events" in page.locator("tr:has-text('empty')").inner_text()
@@ -212,7 +212,7 @@ def test_hostile_names_are_text(house: House, room: Page) -> None:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_run_deleted_while_open_is_said(house: House, room: Page) -> None:
+def test_a_run_deleted_while_open_is_reported(house: House, room: Page) -> None:
     page = house.enter(room, "gpt")
     shown = len(page.inner_text("#page"))
     shutil.move(house.root / "gpt", house.root.parent / "gone")

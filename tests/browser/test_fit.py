@@ -88,7 +88,7 @@ def test_the_slider_asks_about_any_size_by_keyboard_and_stays_in_the_address(pie
     assert page.inner_text("#fi-room") == room
 
 
-def test_a_long_search_shows_every_setting_and_stops_when_told(pieces: Any, monkeypatch: Any) -> None:
+def test_a_long_search_shows_every_setting_and_stops_on_request(pieces: Any, monkeypatch: Any) -> None:
     go_on, advise = Event(), settings_search.fit
 
     def slowly(recording: Any, question: Any, progress: Any) -> Any:

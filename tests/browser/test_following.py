@@ -54,7 +54,7 @@ def test_what_was_chosen_stays_and_a_hidden_page_asks_for_nothing(followed: Any,
     assert "instant 12" in chosen
 
 
-def test_a_run_begun_anew_in_its_place_is_shown_and_said(followed: Any, tmp_path: Path, runs: Any) -> None:
+def test_a_run_that_replaces_another_is_shown_and_reported(followed: Any, tmp_path: Path, runs: Any) -> None:
     followed.program.writer.close(Outcome.FINISHED)
     shutil.rmtree(tmp_path / "live")
     again = runs.open_program(tmp_path / "live", started_ns=runs.START_NS + 10**9)

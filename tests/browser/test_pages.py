@@ -35,7 +35,7 @@ def lifetimes(folder: Path) -> Any:
     return data.ask(data.view(Address(run=next(iter(data.paths())))), "lifetimes")
 
 
-def test_the_band_under_the_pointer_is_told_and_picked(trained: Any) -> None:
+def test_the_band_under_the_pointer_is_named_and_selected(trained: Any) -> None:
     page = trained.go(f"/allocations?run={trained.run}&axis=events&t0=100&t1=400").page
     trained.until(RASTER.format("al-graph"))
     box = page.locator('#al-graph .nsewdrag[data-subplot="xy"]').bounding_box()

@@ -24,7 +24,7 @@ from catalogue import GROUP_OF  # noqa: E402
 
 @dataclass(frozen=True)
 class Truth:
-    """One workload: what torch said in the recorded and in the plain run, and what we recorded."""
+    """One workload: what torch reported in the recorded and in the plain run, and what we recorded."""
 
     recorded: dict[str, Any]
     plain: dict[str, Any]

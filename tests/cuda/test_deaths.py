@@ -130,7 +130,7 @@ def test_an_error_that_leaves_the_block_is_how_the_run_ended(death):
 
 
 @pytest.mark.parametrize("kind", UNTOLD)
-def test_who_never_said_goodbye_died(death, kind):
+def test_a_process_that_never_closed_its_run_died(death, kind):
     assert death(kind).run.outcome is Outcome.DIED
 
 
@@ -148,7 +148,7 @@ def test_what_could_not_be_had_is_in_the_trace_with_what_was_there_then(death, k
     assert len(recording.live_set(instant=int(at))) == before["live"]
 
 
-def test_a_disk_that_was_full_is_said_in_a_warning(death):
+def test_a_disk_that_was_full_is_reported_in_a_warning(death):
     found = death("disk_full")
 
     assert "vramscope stopped recording, training goes on" in found.recorded.stderr

@@ -19,7 +19,7 @@ CAP = 200_000
 
 @pytest.fixture(scope="module")
 def endless(python, tmp_path_factory):
-    """torch's peaks per step, what it said at marks, the recording, and the directory."""
+    """torch's peaks per step, what it reported at marks, the recording, and the directory."""
     folder = tmp_path_factory.mktemp("endless")
     done = python(SCRIPT, folder, cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -36,7 +36,7 @@ def test_the_peak_of_every_step_is_max_memory_allocated_of_a_run_that_resets_it(
     assert [*found.past_per_step.allocated_bytes.tolist(), *found.per_step.allocated_bytes.tolist()] == peaks
 
 
-def test_quantities_segments_and_blocks_behind_the_cut_are_what_torch_says(endless):
+def test_quantities_segments_and_blocks_after_the_cut_are_what_torch_says(endless):
     _, said, recording, _ = endless
     totals, index = recording.timeline(), StateIndex(recording.trace, recording.initial)
     marks, n_known = recording.marks, 0
@@ -58,7 +58,7 @@ def test_the_directory_is_below_the_cap(endless):
     assert recording.past.n_events > len(recording.trace)
 
 
-def test_parameters_are_known_behind_the_cut(endless):
+def test_parameters_are_known_after_the_cut(endless):
     _, _, recording, _ = endless
     known = recording.categories(instant=0)
 

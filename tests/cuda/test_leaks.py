@@ -118,7 +118,7 @@ def test_blocks_that_fit_into_nothing_free_are_growth_of_the_cache(folder):
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-def test_what_has_no_stack_of_its_own_thread_is_told_with_line_cause_and_holder(hidden, name):
+def test_what_has_no_stack_of_its_own_thread_is_reported_with_line_cause_and_holder(hidden, name):
     found = hidden[name]
 
     assert len(found.findings) == 1

@@ -35,7 +35,7 @@ def the_finding(folder: Path, name: str) -> Finding:
 
 
 @pytest.mark.parametrize("name", CAUSES)
-def test_each_seeded_failure_is_told_by_its_cause(fit_runs, name):
+def test_each_seeded_failure_is_given_its_cause(fit_runs, name):
     finding = the_finding(fit_runs, name)
 
     message = json.loads((fit_runs / f"{name}.json").read_text())

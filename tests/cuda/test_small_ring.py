@@ -1,5 +1,5 @@
-"""A history too small for what happens at once: what is lost is found, counted and said, and nothing after it
-is wrong."""
+"""A history too small for what happens at once: what is lost is found, counted and reported, and nothing
+after it is wrong."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ COUNTED = (
 
 @pytest.fixture(scope="module")
 def lost(python, tmp_path_factory):
-    """What torch said at every mark, and the recording."""
+    """What torch reported at every mark, and the recording."""
     folder = tmp_path_factory.mktemp("ring")
     done = python(SCRIPT, folder, cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -46,7 +46,7 @@ def at(recording, name):
 NAMES = ("begin", "before", "after the first", "after the second", "end")
 
 
-def test_what_was_lost_is_said_and_counted(lost):
+def test_what_was_lost_is_reported_and_counted(lost):
     said, recording = lost
     gaps = [note.value for note in recording.notes if note.code == "gap"]
     made = sum(said["end"]["counts"]) - sum(said["begin"]["counts"])

@@ -17,7 +17,7 @@ SCRIPT = Path(__file__).parent / "scripts" / "spawned_loader.py"
 
 @pytest.fixture(scope="module")
 def trained(python, tmp_path_factory):
-    """What torch computed and said without us and with us, what was written on stderr, and the run."""
+    """What torch computed and reported without us and with us, what was written on stderr, and the run."""
     folder = tmp_path_factory.mktemp("spawned")
     done = python(SCRIPT, folder, cwd=folder)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""What a strategy would save, said from a plain run, is what it saves when done."""
+"""What a strategy would save, estimated from a plain run, is what it saves in a genuine one."""
 
 import json
 from functools import cache
@@ -36,7 +36,7 @@ PAIRS = [(name, how) for table in (ACTIVATIONS, OPTIMIZER) for how, names in tab
 
 
 @pytest.mark.parametrize(("name", "how"), PAIRS)
-def test_a_strategy_lowers_the_peak_by_what_was_said(fit_runs, name, how):
+def test_a_strategy_lowers_the_peak_by_what_was_predicted(fit_runs, name, how):
     found = strategies_of(fit_runs / f"{name}-plain")
 
     plain, done = peak(fit_runs, name, "plain"), peak(fit_runs, name, how)
@@ -50,14 +50,14 @@ def test_a_strategy_lowers_the_peak_by_what_was_said(fit_runs, name, how):
 
 
 @pytest.mark.parametrize("name", ["perceptron", "written_out", "encoder", "convolutions", "unet", "gpt"])
-def test_what_runs_under_autocast_already_is_not_told_to(fit_runs, name):
+def test_what_runs_under_autocast_already_is_not_advised_to(fit_runs, name):
     found = strategies_of(fit_runs / f"{name}-amp")
 
     assert found.peak_bytes == peak(fit_runs, name, "amp")
     assert not [each for each in found.advised if each.name.startswith("mixed precision")]
 
 
-def test_nothing_is_said_of_recurrent_layers_under_autocast(fit_runs):
+def test_recurrent_layers_under_autocast_get_no_verdict(fit_runs):
     found = strategies_of(fit_runs / "recurrent-plain")
 
     assert not [name for name in names(found) if name.startswith("mixed precision")]

@@ -1,4 +1,4 @@
-"""Twelve trainings on torch's genuine allocator: what we recorded, held against what torch said meanwhile.
+"""Twelve trainings on torch's genuine allocator: the recordings, compared with what torch reported meanwhile.
 
 The truth is torch's alone: ``memory_stats()`` in the middle of the work, ``max_memory_allocated()`` of a run
 that resets it and does not know us, and snapshots. A moment of the workload is found in the trace by the

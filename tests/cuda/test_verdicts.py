@@ -56,7 +56,7 @@ def test_a_peak_in_evaluation_has_advice_that_holds(fit_runs):
     assert said.peak_bytes == pytest.approx(truth(fit_runs, "evaluated-half"), rel=0.1)
 
 
-def test_autocast_of_an_evaluation_is_not_said_to_have_no_effect(fit_runs):
+def test_autocast_of_an_evaluation_is_not_reported_to_have_no_effect(fit_runs):
     """The program calls ``torch.relu`` itself, and a softmax, which stays at 32 bits, would look the same."""
     found = recorded(fit_runs, "evaluated").strategies()
 
@@ -77,7 +77,7 @@ def test_a_run_that_died_in_its_first_forward_fits_nothing_and_is_denied_nothing
     assert named(answer.strategies.advised, "activation checkpointing").saved_bytes > 20 * MIB
 
 
-def test_a_run_that_died_is_not_said_to_lose_memory_outside_of_torch(fit_runs):
+def test_a_run_that_died_is_not_reported_to_lose_memory_outside_of_torch(fit_runs):
     recording = recorded(fit_runs, "first-forward")
 
     (failure,) = recording.oom().rooms

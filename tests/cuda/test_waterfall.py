@@ -56,7 +56,7 @@ with vramscope.record(sys.argv[1], mode=sys.argv[2], quiet=True) as recorder:
 
 @pytest.fixture(scope="module", params=["events", "counters"])
 def recorded(request, python, tmp_path_factory):
-    """The mode, its recording, and what the board and torch said at the end."""
+    """The mode, its recording, and what the board and torch reported at the end."""
     folder = tmp_path_factory.mktemp(request.param)
     (folder / "script.py").write_text(BEFORE + PROGRAM + AFTER.format(path=str(folder / "answer.json")))
     done = python(folder / "script.py", folder / "run", request.param, cwd=folder)
@@ -112,7 +112,7 @@ def test_freed_tensors_are_cached_and_a_pools_memory_is_its_own(recorded):
         assert int(found.releasable_bytes[found.last]) >= 340 * MIB
 
 
-def test_both_growths_are_told_with_their_bytes_and_torchs_own_is_not(recorded):
+def test_both_growths_are_reported_with_their_bytes_and_torchs_own_is_not(recorded):
     _, recording, _ = recorded
     told = {finding.kind: finding.n_bytes for finding in findings(recording.waterfall())}
 
@@ -133,7 +133,7 @@ answer = 0
 
 
 @pytest.mark.parametrize("view", ["no bytes", "host pids", "nothing"])
-def test_where_containers_and_wddm_hide_shares_they_are_none_and_told_together(run_standin, tmp_path, view):
+def test_where_containers_and_wddm_hide_shares_they_are_none_and_given_together(run_standin, tmp_path, view):
     run_standin(HIDDEN, str(tmp_path / "run"), view, PYTHONPATH=ROOT)
     found = load(tmp_path / "run").recordings[0].waterfall()
     bars = {bar.name: bar for bar in found.bars(found.last)}

@@ -1,4 +1,5 @@
-"""The workloads of ``tests/cuda`` on a real card: the same truth, said by the same torch, with a real driver.
+"""The workloads of ``tests/cuda`` on a real card: the same truth, reported by the same torch, with a real
+driver.
 
 They need no installation but torch's: the checkout on PYTHONPATH is enough.
 """
@@ -30,7 +31,7 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="session")
 def truth_of(tmp_path_factory):
-    """``truth_of("gan")``: what torch said without us and with us, and what we recorded."""
+    """``truth_of("gan")``: what torch reported without us and with us, and what we recorded."""
     folder = Path(os.environ.get("VRAMSCOPE_GPU_OUT", "") or tmp_path_factory.mktemp("gpu")) / "workloads"
     _need_a_gpu()
     folder.mkdir(parents=True)

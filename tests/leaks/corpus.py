@@ -52,7 +52,7 @@ class Result:
 
     @property
     def has_right_holder(self) -> bool:
-        """Whether the variable's own name is a word of what was said."""
+        """Whether the variable's own name is a word of the reported text."""
         said = "" if self.leak is None else f"{self.leak.holder} {self.leak.evidence['holder_path']}"
         return self.leak is not None and bool(re.search(rf"\b{self.script.holder}\b", said))
 

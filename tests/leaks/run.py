@@ -26,7 +26,7 @@ def load(script: Path):
 
 
 def record(script: Path, out: Path, device: str, steps: int) -> None:
-    """Run one script, recorded, after what earlier ones left behind is dropped."""
+    """Run one script, recorded, after what earlier ones left in memory is dropped."""
     torch.manual_seed(0)
     module = load(script)
     gc.collect()

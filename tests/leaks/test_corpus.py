@@ -74,7 +74,7 @@ def test_a_clean_loop_has_no_finding(recorded_corpus, script):
 
 
 @pytest.mark.parametrize("script", [*HOLDOUT, *TRIAL, *UNSEEN], ids=lambda script: script.name)
-def test_the_hold_out_is_told_apart_and_never_named_wrongly(recorded_corpus, script):
+def test_the_hold_out_is_distinguished_and_never_named_wrongly(recorded_corpus, script):
     result = corpus.judge(script, recording_of(recorded_corpus, script))
 
     if script.cause:
@@ -107,7 +107,7 @@ def test_without_holders_the_line_is_found_and_no_wrong_cause(recorded_corpus, s
     assert result.leak.holder is None
 
 
-# Without phases a batch that grows and a gradient that grows look the same: of neither is anything said.
+# Without phases a batch that grows and a gradient that grows look the same: neither is reported.
 ALIKE = ("growing_batch", "gradient_not_cleared")
 WITHOUT_PHASES = [script for script in LEAKING if script.cause not in ALIKE]
 
@@ -116,7 +116,7 @@ WITHOUT_PHASES = [script for script in LEAKING if script.cause not in ALIKE]
 def test_a_ring_that_lost_its_beginning_shows_the_same_leak(recorded_corpus, script):
     recording = without_holders(recording_of(recorded_corpus, script))
     whole = recording.leaks()
-    # The first two steps are gone: what they left behind is only known as there from the start.
+    # The first two steps are gone: what they left in memory is only known to be there from the start.
     result = recording_from(recording, int(recording.steps.end_event[1])).leaks()
 
     assert result.leaks[0].lines[0].frame.line in script.lines
@@ -171,7 +171,7 @@ def test_a_clean_file_without_steps_has_no_finding(recorded_corpus, script):
     assert corpus.judge(script, bare(recording)).findings == []
 
 
-def test_the_growth_told_is_the_growth_of_the_allocator(recorded_corpus):
+def test_the_reported_growth_is_the_growth_of_the_allocator(recorded_corpus):
     """By the trace's own events: bytes allocated minus freed from one step's end to the next."""
     script = next(script for script in LEAKING if script.name == "leaking/outputs_list")
     recording = recording_of(recorded_corpus, script)

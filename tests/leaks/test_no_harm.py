@@ -69,7 +69,7 @@ def test_a_leak_is_the_same_size_with_us_watching(monkeypatch):
     assert watched == unwatched
 
 
-def test_a_walk_leaves_no_reference_behind():
+def test_a_walk_leaves_no_reference():
     held = {"list": [torch.zeros(1000)], "graph": torch.ones(3, requires_grad=True).exp()}
     dead = torch.zeros(2000)
     things = [held, held["list"], held["list"][0], held["graph"], dead]

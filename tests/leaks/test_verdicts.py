@@ -161,7 +161,7 @@ for _ in range(10):
 """
 
 
-def test_without_steps_it_is_said_how_to_get_them(tmp_path):
+def test_without_steps_the_text_says_how_to_get_them(tmp_path):
     def program():
         return [torch.zeros(1000) for _ in range(20)]
 
@@ -218,7 +218,7 @@ def test_a_level_that_only_varies_is_not_looked_at():
 
 
 @pytest.mark.xdist_group("leaks")
-def test_what_an_unremoved_hook_collects_is_told_in_the_terminal_within_20_steps(recorded_corpus):
+def test_what_an_unremoved_hook_collects_is_printed_within_20_steps(recorded_corpus):
     (told,) = LeakNotifier().check(recorded_corpus["field/leak_activation_probe"], 1)
 
     assert "a hook puts tensors into activations" in told

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel")]
 
 
 def done(*command: object, **options) -> subprocess.CompletedProcess[str]:
-    """The finished command; fails the test, with what it said, where it failed."""
+    """The finished command; fails the test, with its output, where it failed."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     finished = subprocess.run(
         list(map(str, command)), capture_output=True, text=True, check=False, env=environment, **options

@@ -96,7 +96,7 @@ def test_a_batch_twice_as_large_as_any_seen_needs_what_was_foreseen(tmp_path, na
     assert fit.fitting(truth - truth // 50).size < 96
 
 
-def test_the_bytes_that_went_in_serve_as_size_where_nobody_told_one(tmp_path):
+def test_the_input_bytes_serve_as_size_where_none_is_given(tmp_path):
     recording = trained(tmp_path / "run", "mlp", [16, 16, 32, 32])
 
     fit = batch_fit(recording)
@@ -170,7 +170,7 @@ def test_steps_of_one_size_say_nothing_and_why():
     assert fit.fitting(1 << 40) is None
 
 
-def test_a_square_is_no_line_and_is_said_to_be_none():
+def test_a_square_is_reported_not_to_be_a_line():
     sizes = [1, 1, 2, 2, 3, 3, 4, 4]
     fit = batch_fit(by_hand([size * size * MIB for size in sizes]), sizes=[sizes])
 

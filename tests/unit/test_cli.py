@@ -65,7 +65,7 @@ def test_an_error_is_one_line_on_stderr_and_an_exit_code(monkeypatch, capsys, er
     assert err == f"vramscope: {told}\n"
 
 
-def test_an_error_of_several_lines_is_told_in_one(monkeypatch, capsys):
+def test_an_error_of_several_lines_is_printed_as_one(monkeypatch, capsys):
     offering(monkeypatch, raising(FormatError("first\nsecond")))
 
     cli.main(["try"])

@@ -63,7 +63,7 @@ def test_the_rank_is_what_the_launcher_says(environ, truth):
 @pytest.mark.parametrize(
     ("mark", "name"), [({}, "env"), ({"RAY_JOB_ID": "01"}, "ray"), ({"DS_ENV_FILE": "x"}, "deepspeed")]
 )
-def test_programs_that_set_the_variables_of_torch_are_told_apart(mark, name):
+def test_programs_that_set_the_variables_of_torch_are_distinguished(mark, name):
     found = launch_of(DEEPSPEED | mark)
 
     assert found[:4] == (2, 4, 2, name)

@@ -109,7 +109,7 @@ def test_a_real_directory_of_formats_is_asked(tmp_path: Path) -> None:
         load(write_file(tmp_path / "noise.bin", b"\x01\x02\x03 noise"))
 
 
-def test_a_path_with_nothing_is_told(tmp_path: Path) -> None:
+def test_a_path_without_a_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="there is nothing"):
         load(tmp_path / "nowhere")
 

@@ -322,7 +322,7 @@ def test_a_block_within_a_compiled_function_is_recorded(tmp_path):
     assert not load(tmp_path / "run").recordings[0].notes
 
 
-def test_the_recorder_says_more_when_told(tmp_path):
+def test_the_recorder_prints_more_when_asked(tmp_path):
     with record(tmp_path / "run") as recorder:
         for _ in range(2):
             with recorder.phase("loss"), recorder.phase("my own"):
@@ -409,7 +409,7 @@ def test_what_cannot_be_meant_is_refused_at_once(options):
         record(**options)
 
 
-def test_no_gpu_and_no_tensors_is_said(tmp_path, capsys):
+def test_no_gpu_and_no_tensors_is_reported(tmp_path, capsys):
     code = f"import vramscope\nwith vramscope.record({str(tmp_path / 'run')!r}):\n    pass\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

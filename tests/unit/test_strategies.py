@@ -1,4 +1,4 @@
-"""What would lower the peak: said from one recording, held against a run that does it."""
+"""What would lower the peak: estimated from one recording, compared with a run that does it."""
 
 import gc
 from dataclasses import replace
@@ -92,7 +92,7 @@ def tried(found: Any) -> list[str]:
     return [each.name for each in found.advised] + list(found.without_effect)
 
 
-def test_a_fused_optimizer_saves_what_was_said(tmp_path):
+def test_a_fused_optimizer_saves_what_was_predicted(tmp_path):
     # A small batch, so that the peak is in the optimizer's step.
     before = trained(tmp_path / "before", "deep", batch=8)
     after = trained(tmp_path / "after", "deep", fused=True, batch=8)
@@ -105,7 +105,7 @@ def test_a_fused_optimizer_saves_what_was_said(tmp_path):
     assert "fused optimizer" not in tried(strategies(after))
 
 
-def test_accumulation_over_two_micro_batches_saves_what_was_said(tmp_path, plain):
+def test_accumulation_over_two_micro_batches_saves_what_was_predicted(tmp_path, plain):
     before, after = plain("convolutions", 64), trained(tmp_path / "after", "convolutions", micro=2)
 
     said = named(strategies(before), "2 micro-batches")
@@ -122,7 +122,7 @@ def test_what_does_not_touch_the_peak_is_not_advised(tmp_path, plain):
     assert "fused optimizer" in strategies(before).without_effect
 
 
-def test_checkpointing_saves_what_was_said(tmp_path, plain):
+def test_checkpointing_saves_what_was_predicted(tmp_path, plain):
     before = plain("blocks", 512)
     after = trained(tmp_path / "after", "blocks", batch=512, how="checkpointed")
 
@@ -132,7 +132,7 @@ def test_checkpointing_saves_what_was_said(tmp_path, plain):
     assert "checkpoint" not in " ".join(each.name for each in strategies(after).advised)
 
 
-def test_gradients_that_stay_are_told_to_go(tmp_path, plain):
+def test_retained_gradients_are_advised_to_be_cleared(tmp_path, plain):
     before = trained(tmp_path / "before", "blocks", batch=512, how="kept")
     after = plain("blocks", 512)
 
@@ -142,7 +142,7 @@ def test_gradients_that_stay_are_told_to_go(tmp_path, plain):
     assert "gradients set to None" not in [each.name for each in strategies(after).advised]
 
 
-def test_a_model_of_16_bits_is_not_told_to_autocast(tmp_path):
+def test_a_model_of_16_bits_is_not_advised_to_use_autocast(tmp_path):
     found = strategies(trained(tmp_path, "mlp", batch=4096, how="bf16"))
 
     assert not [name for name in tried(found) if name.startswith("mixed precision")]
@@ -162,7 +162,7 @@ def test_where_nothing_says_how_large_numbers_are_autocast_comes_later_and_says_
 
 
 @pytest.mark.usefixtures("one_process")
-def test_views_of_ddps_buckets_save_what_was_said(tmp_path):
+def test_views_of_ddps_buckets_save_what_was_predicted(tmp_path):
     before = trained_by_ddp(tmp_path / "before", gradient_as_bucket_view=False)
     after = trained_by_ddp(tmp_path / "after", gradient_as_bucket_view=True)
 
@@ -174,7 +174,7 @@ def test_views_of_ddps_buckets_save_what_was_said(tmp_path):
 
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("is_view", [False, True])
-def test_gradients_that_ddps_buckets_copy_are_told(tmp_path, is_view):
+def test_gradients_that_ddps_buckets_copy_are_reported(tmp_path, is_view):
     recording = trained_by_ddp(tmp_path / "run", gradient_as_bucket_view=is_view)
 
     found = analyses()["gradient_storage"].findings(recording.gradient_storage())
@@ -343,7 +343,7 @@ def test_the_share_that_8_bits_leave_depends_on_what_there_was(n_bytes, share):
     assert said.saved_bytes == STATE - STATE * share * (1 + 4 / 256)
 
 
-def test_a_state_of_8_bits_is_not_told_to_become_one():
+def test_a_state_of_8_bits_is_not_advised_to_become_one():
     recording = by_hand()
     labels = replace(recording.labels, element_bytes=np.full(len(recording.labels), 1, "u1"))
 
@@ -464,7 +464,7 @@ def test_a_run_that_ended_out_of_memory_says_of_nothing_that_it_has_no_effect():
         "/site-packages/deepspeed/runtime/zero/stage3.py",
     ],
 )
-def test_what_is_sharded_already_is_not_told_to_be(file):
+def test_what_is_sharded_already_is_not_advised_to_be(file):
     builder = StackBuilder()
     stack = builder.add([("unshard", file, 7), ("train", "/home/me/train.py", 12)])
     plain = by_hand()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Group:
-    """Workloads that run in one process, one after the other: each finds what the last one left behind."""
+    """Workloads that run in one process, one after the other: each finds what the last one left in memory."""
 
     names: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """``python deaths.py FOLDER``: trainings to which something bad happens, each without us and recorded.
 
-Each prints what it computed and what torch said of its memory, so that the two can be compared. Recorded, it
-records into ``FOLDER/KIND``.
+Each prints what it computed and what torch reported about its memory, so that the two can be compared.
+Recorded, it records into ``FOLDER/KIND``.
 """
 
 import json

@@ -1,7 +1,7 @@
 """``python endless.py FOLDER``: a training that outgrows the cap of its trace many times.
 
 Prints a JSON line of torch's own peaks per step, of a run without us that resets them, and one per mark: what
-torch said there. Records into ``FOLDER/run``.
+torch reported there. Records into ``FOLDER/run``.
 """
 
 import gc

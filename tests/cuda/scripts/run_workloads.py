@@ -1,7 +1,7 @@
 """``python run_workloads.py FOLDER [GROUP…]``: run every workload without us and recorded.
 
 Without us it resets torch's peaks at every boundary, which tells the true peak of every step and phase; what
-torch said goes into ``FOLDER/NAME.plain.json``. Then the same recorded, into ``FOLDER/NAME`` and
+torch reported goes into ``FOLDER/NAME.plain.json``. Then the same recorded, into ``FOLDER/NAME`` and
 ``FOLDER/NAME.recorded.json``.
 """
 

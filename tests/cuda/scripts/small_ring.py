@@ -1,6 +1,6 @@
 """``python small_ring.py FOLDER``: a history of 1000 entries, twice too small for what happens at once.
 
-Prints a JSON line per mark: what torch said there. Records into ``FOLDER/run``.
+Prints a JSON line per mark: what torch reported there. Records into ``FOLDER/run``.
 """
 
 import json

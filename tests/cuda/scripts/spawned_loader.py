@@ -1,7 +1,7 @@
 """``python spawned_loader.py FOLDER``: batches made by two spawned processes while we record.
 
 First without us and without such processes, which gives the same batches; then recorded into ``FOLDER/run``.
-Prints what torch computed and said, a JSON line per training.
+Prints what torch computed and reported, a JSON line per training.
 """
 
 import json

@@ -1,7 +1,8 @@
-"""Ten models trained as they are, and with each strategy that is held against what was said of it.
+"""Ten models trained as they are, and with each strategy that is compared with the estimate of it.
 
 ``FOLDER/NAME-plain`` and ``FOLDER/NAME-amp`` are recordings, ``FOLDER/NAME-HOW.json`` the peak of allocated
-bytes that torch told. A name that ends in ``-few`` has a small batch: its peak is in the optimizer's step.
+bytes that torch reported. A name that ends in ``-few`` has a small batch: its peak is in the optimizer's
+step.
 """
 
 import gc

@@ -1,7 +1,7 @@
 """Six workloads under five settings of the allocator.
 
-``FOLDER/NAME-default`` is the recording, ``FOLDER/NAME-SETTING.json`` what torch itself said; the same for
-``NAME-tight`` and ``NAME-close`` on devices that are too small for some of the settings.
+``FOLDER/NAME-default`` is the recording, ``FOLDER/NAME-SETTING.json`` what torch itself reported; the same
+for ``NAME-tight`` and ``NAME-close`` on devices that are too small for some of the settings.
 """
 
 import json

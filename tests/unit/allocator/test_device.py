@@ -115,7 +115,7 @@ def test_the_version_decides_among_equal_blocks(torch, taken):
     low = [allocator.malloc(MIB // 2) for _ in range(4)]  # 6, 7, 8 and 5
     allocator.free(high[0])
     allocator.free(high[1])
-    assert [allocator.malloc(MIB // 2) for _ in range(2)] == high[:2]  # one block, cut anew: 9
+    assert [allocator.malloc(MIB // 2) for _ in range(2)] == high[:2]  # one block, cut again: 9
     for address in (high[0], low[0], low[3]):
         allocator.free(address)
 

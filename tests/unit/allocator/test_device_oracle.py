@@ -133,7 +133,7 @@ class Naive:
             return piece.size, piece.segment, piece.offset
         if self.version == "2.12":
             return piece.size, piece.number, piece.segment, piece.offset
-        return piece.size, piece.segment, piece.offset  # segments lie one behind the other
+        return piece.size, piece.segment, piece.offset  # segments lie one after the other
 
     def free_ones(self, home):
         return sorted((p for p in self.pieces if p.state == FREE and p.home == home), key=self.rank)

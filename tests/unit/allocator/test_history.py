@@ -166,7 +166,7 @@ def test_an_empty_snapshot_says_so():
     assert "empty" in codes(snapshot())
 
 
-def test_without_a_clock_the_times_are_zero_and_it_is_said():
+def test_without_a_clock_the_times_are_zero_and_a_note_says_so():
     old = event("alloc")
     del old["time_us"], old["pool_id"]
 

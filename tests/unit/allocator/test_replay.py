@@ -58,7 +58,7 @@ def test_with_expandable_segments_nothing_is_kept(trace_of):
     assert found.trace.block_size.tolist() == [20 * MIB, 19 * MIB + 512]
 
 
-def test_a_block_from_before_takes_the_narrow_gap_behind_it(trace_of, snapshot_of):
+def test_an_initial_block_takes_the_narrow_gap_after_it(trace_of, snapshot_of):
     """9.5 MiB that were requested as 9, then a block that stays: less than 1 MiB cannot be a block."""
     final = snapshot_of(
         (BASE, 20 * MIB, [(9 * MIB + MIB // 2, 0, FREE), (10 * MIB + MIB // 2, 10 * MIB, USED)])
@@ -72,7 +72,7 @@ def test_a_block_from_before_takes_the_narrow_gap_behind_it(trace_of, snapshot_o
     assert found.notes == ()
 
 
-def test_a_block_that_lands_behind_one_from_before_tells_its_size(trace_of, snapshot_of):
+def test_a_block_placed_after_an_initial_one_shows_its_size(trace_of, snapshot_of):
     final = snapshot_of((BASE, 20 * MIB, [(20 * MIB, 0, FREE)]))
     behind = BASE + 9 * MIB + MIB // 2
     trace = trace_of(

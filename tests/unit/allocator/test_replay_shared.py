@@ -80,7 +80,7 @@ def test_a_late_start_is_rewound_to_what_the_whole_record_says(path):
     assert np.count_nonzero(missed) <= n_unsure
 
 
-def test_a_scrambled_file_is_told_not_believed():
+def test_a_scrambled_file_is_reported_not_believed():
     path = captures.OTHERS / SCRAMBLED
     if not path.exists():
         pytest.skip(captures.NO_OTHERS)

@@ -14,7 +14,7 @@ RESERVING = (Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, Action.SEGMENT_MAP, Acti
 
 
 class Played(NamedTuple):
-    """A recording, and what the toy allocator's own books said at each of its instants."""
+    """A recording, and what the toy allocator's own books show at each of its instants."""
 
     recording: Recording
     totals: list[tuple[int, int, int, int]]

@@ -135,7 +135,7 @@ def test_a_step_whose_events_a_cap_took_has_its_peak_left(on_rank):
     )
 
 
-def test_devices_of_one_rank_are_told_apart(on_rank):
+def test_devices_of_one_rank_are_distinguished(on_rank):
     found = by_rank(on_rank(0, [1], (A, 1, 1)), [on_rank(0, [1], (A, 1, 1), device=Device(index=1))])
 
     assert found.names == ("rank 0, device 0", "rank 0, device 1")

@@ -146,7 +146,7 @@ def test_what_was_there_before_can_be_labelled(play):
     assert of(history) == [Category.PARAMETER]
 
 
-def test_nothing_known_is_said_to_be_unknown(recording):
+def test_what_nothing_is_known_about_is_unknown(recording):
     found = categories(recording((A, 1, 512)))
 
     assert found.totals == {"unknown": 512}

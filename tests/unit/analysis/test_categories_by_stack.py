@@ -43,7 +43,7 @@ def of(history):
 
 
 @pytest.mark.parametrize("backward", [BACKWARD, SILENT], ids=["a stack in autograd", "autograd's own thread"])
-def test_a_step_is_told_by_its_stacks(backward):
+def test_a_step_is_recognized_by_its_stacks(backward):
     history = file_of(
         (A, 0, USER),
         (A, 1, FORWARD), (A, 2, FORWARD), (R, 2, FORWARD), (A, 3, FORWARD),

@@ -81,7 +81,7 @@ def test_a_larger_batch_is_no_square(tmp_path):
 
 
 @pytest.mark.parametrize("lengths", [[256] * 6, [128, 128, 256, 256, 128, 256]], ids=["one", "two"])
-def test_of_fewer_than_three_sizes_nothing_is_said(tmp_path, lengths):
+def test_fewer_than_three_sizes_give_no_verdict(tmp_path, lengths):
     recording = recorded(
         tmp_path / "run", lambda: train(Attention(), [torch.randn(4, n, 64) for n in lengths])
     )
@@ -119,7 +119,7 @@ def test_two_towers_and_a_backward_after_each_forward_are_no_accumulation(tmp_pa
 
 
 @pytest.mark.parametrize("retains", [True, False])
-def test_what_a_retained_graph_keeps_is_told(tmp_path, retains):
+def test_what_a_retained_graph_keeps_is_reported(tmp_path, retains):
     # Wide and narrow: the output, which the program may hold, is small.
     model = nn.Sequential(nn.Linear(64, 4096), nn.Tanh(), nn.Linear(4096, 1))
     batches = [torch.randn(256, 64) for _ in range(6)]
@@ -132,7 +132,7 @@ def test_what_a_retained_graph_keeps_is_told(tmp_path, retains):
 
 
 @pytest.mark.parametrize(("rows", "is_told"), [(4096, True), (16, False)])
-def test_an_evaluation_that_needs_more_than_training_is_told(tmp_path, rows, is_told):
+def test_an_evaluation_that_needs_more_than_training_is_reported(tmp_path, rows, is_told):
     model = nn.Sequential(nn.Linear(256, 1024), nn.Linear(1024, 2048))
     truth = []
 
@@ -152,7 +152,7 @@ def test_an_evaluation_that_needs_more_than_training_is_told(tmp_path, rows, is_
     ("to_none", "place", "is_told"),
     [(False, "before", True), (True, "before", False), (True, "after", False), (None, "never", True)],
 )
-def test_gradients_that_stay_from_step_to_step_are_told(tmp_path, to_none, place, is_told):
+def test_gradients_that_stay_from_step_to_step_are_reported(tmp_path, to_none, place, is_told):
     model = nn.Linear(512, 1024, bias=False)
 
     def program():
@@ -232,7 +232,7 @@ def test_empty_cache_once_is_not_worth_a_word(recording):
 
 
 @pytest.mark.parametrize(("number", "is_told"), [(6000, True), (600, False)])
-def test_thousands_of_small_tensors_a_step_are_told(tmp_path, number, is_told):
+def test_thousands_of_small_tensors_a_step_are_reported(tmp_path, number, is_told):
     def program():
         model = nn.Linear(8, 8)
         for _ in range(3):
@@ -245,7 +245,7 @@ def test_thousands_of_small_tensors_a_step_are_told(tmp_path, number, is_told):
     assert [each.evidence["per_step"] for each in found] == [number] * is_told
 
 
-def test_parameters_of_64_bits_are_told_and_others_are_not(tmp_path):
+def test_parameters_of_64_bits_are_reported_and_others_are_not(tmp_path):
     def program(model, batch):
         train(model, [batch] * 3)
 

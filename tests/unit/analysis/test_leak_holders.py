@@ -1,4 +1,4 @@
-"""Ways to blocks, written out: which container on them gets longer, and what is said of it."""
+"""Ways to blocks, written out: which container on them gets longer, and what is reported about it."""
 
 import json
 
@@ -86,7 +86,7 @@ def test_a_dict_with_a_key_for_every_step_is_a_cache_whatever_its_values_are():
     assert cause_of(facts(found)) == "cache"
 
 
-def test_keys_without_words_are_told_apart_by_their_identity():
+def test_keys_without_words_are_distinguished_by_their_identity():
     rows = [(step, (attribute("memory"), ("key", "<Batch>", "dict", 1000 + step))) for step in range(4)]
 
     assert cause_of(facts(seen(*rows))) == "cache"
@@ -133,7 +133,7 @@ def test_an_attribute_of_an_optimizer_s_own_class_is_not_its_state():
 
 
 @pytest.mark.parametrize(("parameters", "cause"), [(0.3, "optimizer_state"), (0.0, "unknown")])
-def test_state_that_grows_without_new_parameters_is_not_said_to_come_of_them(parameters, cause):
+def test_state_that_grows_without_new_parameters_is_not_attributed_to_them(parameters, cause):
     """The history of L-BFGS grows too, until it is as long as was asked for."""
     way = (("optimizer", "state", "LBFGS"), ("key", "<Parameter>", "defaultdict", 7), key("'old_dirs'"))
     found = seen(*((step, (*way, item(step))) for step in range(4)))
@@ -141,7 +141,7 @@ def test_state_that_grows_without_new_parameters_is_not_said_to_come_of_them(par
     assert cause_of(facts(found, parameter_fraction=parameters, optimizer_fraction=0.9)) == cause
 
 
-def test_the_statement_told_is_that_of_the_container_that_grows():
+def test_the_statement_shown_is_that_of_the_container_that_grows():
     kept = (
         ("kept_at", "train.py", 3, "self.callbacks.append(it)", 2),
         ("kept_at", "train.py", 8, "seen.append(x)", 4),
@@ -153,7 +153,7 @@ def test_the_statement_told_is_that_of_the_container_that_grows():
     assert {kept_at(each) for each in seen(*rows)} == {Statement("train.py", 8, "seen.append(x)")}
 
 
-def test_a_statement_for_another_container_is_not_told():
+def test_a_statement_for_another_container_is_not_shown():
     kept = ("kept_at", "train.py", 3, "self.callbacks.append(it)", 2)
     rows = [
         (step, (attribute("callbacks"), item(0), attribute("seen"), item(step), kept)) for step in range(4)
@@ -248,7 +248,7 @@ def test_a_statement_that_keeps_something_else_is_not_edited(code):
     assert code not in advice("kept_output", "out", found[0], "simulated")
 
 
-def test_a_file_is_not_told_to_ask_the_recorder():
+def test_a_file_is_not_advised_to_ask_the_recorder():
     assert "explain_leaks" not in advice("unknown", None, None, "snapshot")
     assert "explain_leaks" in advice("unknown", None, None, "cuda")
 

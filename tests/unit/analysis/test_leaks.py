@@ -102,7 +102,7 @@ def test_six_steps_are_too_few_to_say_anything(recording):
     assert findings(result) == []
 
 
-def test_what_grows_by_less_than_asked_for_is_not_told(recording):
+def test_what_grows_by_less_than_the_threshold_is_not_reported(recording):
     assert loop(recording, 10, keeps=True).leaks(min_bytes_per_step=65 * KIB).leaks == ()
 
 

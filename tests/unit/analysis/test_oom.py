@@ -45,13 +45,13 @@ def test_the_finding_names_moment_and_line(recording):
     assert (finding.file, finding.line, finding.function) == ("train.py", 7, "forward")
 
 
-def test_without_a_failure_nothing_is_said(recording):
+def test_without_a_failure_nothing_is_reported(recording):
     failures = oom(recording((SEGMENT, 4096, 4096), (ALLOC, 4096, 1024)))
 
     assert ANALYSIS.findings(failures) == []
 
 
-def test_only_the_last_few_of_many_failures_are_told(recording):
+def test_only_the_last_few_of_many_failures_are_reported(recording):
     failures = oom(recording((SEGMENT, 4096, 4096), *[(OOM, 0, 8192)] * 9))
 
     assert failures.largest_free_bytes.tolist() == [4096] * 9

@@ -181,7 +181,7 @@ def test_what_the_driver_keeps_for_itself_is_of_no_process():
     assert (room.capacity_bytes, room.outside_bytes) == (200 * MIB, 90 * MIB)
 
 
-def test_of_a_full_device_it_is_said_what_was_in_use_and_from_which_line():
+def test_a_full_device_reports_what_was_in_use_and_from_which_line():
     builder = StackBuilder()
     stacks = [builder.add([(name, f"/home/me/{name}.py", 7)]) for name in ("model", "data")]
     sizes = (60, 30, 50)
@@ -216,7 +216,7 @@ def test_of_a_full_device_it_is_said_what_was_in_use_and_from_which_line():
 
 
 def test_a_leak_that_fills_the_device_is_the_cause():
-    # 40 steps; each leaves 2 MiB behind, allocated at one line; the last asks for 30 MiB.
+    # 40 steps; each keeps 2 MiB, allocated at one line; the last asks for 30 MiB.
     builder = StackBuilder()
     line = builder.add([("train", "/home/me/train.py", 12)])
     rows, starts = [], []

@@ -48,7 +48,7 @@ def test_a_window_has_peaks_of_its_own_the_level_on_entry_included(taking_turns)
     assert found.own_instant.tolist() == [5, 5]
 
 
-def test_a_group_that_holds_nothing_at_the_peak_is_told_all_the_same(taking_turns):
+def test_a_group_that_holds_nothing_at_the_peak_is_listed(taking_turns):
     found = own_peaks(taking_turns, by="stack", window=(0, 4))
 
     assert (found.instant, found.by_name) == (1, {LOOP: (4 * KIB, 4 * KIB), STEP: (0, 3 * KIB)})
@@ -67,7 +67,7 @@ def test_what_was_there_before_has_its_peak_at_the_start():
 
 
 @pytest.mark.parametrize("asked", [{"by": "colour"}, {"window": (4, 2)}, {"window": (0, 8)}])
-def test_what_cannot_be_told_apart_is_refused(taking_turns, asked):
+def test_an_ambiguous_question_is_refused(taking_turns, asked):
     with pytest.raises(UsageError):
         own_peaks(taking_turns, **asked)
 

@@ -1,4 +1,4 @@
-"""The peak is the maximum of each quantity by itself, and is said with its step and phase."""
+"""The peak is the maximum of each quantity by itself, and is given with its step and phase."""
 
 import pytest
 from hypothesis import given

@@ -9,7 +9,7 @@ from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
 
 
-def test_no_analysis_hides_behind_a_field():
+def test_no_analysis_is_hidden_by_a_field():
     assert not set(analyses()) & {field.name for field in fields(Recording)}
 
 

@@ -44,5 +44,5 @@ def test_the_context_of_this_process_is_what_the_driver_counts_beyond_torch():
         pytest.param((50, 40, 1500, 0), id="no context"),
     ],
 )
-def test_nothing_is_said_of_a_context_that_the_counters_do_not_show(sample):
+def test_a_context_that_the_counters_do_not_show_is_not_reported(sample):
     assert findings(found(sample)) == []

@@ -27,7 +27,7 @@ def test_at_the_ends_of_the_file_there_are_fewer(line, numbers):
 
 
 @pytest.mark.parametrize("line", [0, -3, 11])
-def test_a_line_that_the_file_does_not_have_is_said(line):
+def test_a_line_that_the_file_does_not_have_is_reported(line):
     found = excerpt(TEXT, Frame("train", "train.py", line))
 
     assert found.lines == ()
@@ -53,7 +53,7 @@ def test_what_is_no_python_is_shown_without_a_judgement():
     assert excerpt("def (:\n  1\n", Frame("f", "f.py", 2)).doubt == ""
 
 
-def test_a_file_changed_after_the_recording_is_said_and_one_from_before_is_not():
+def test_a_file_changed_after_the_recording_is_reported_and_one_from_before_is_not():
     frame = Frame("train", "train.py", 5)
 
     assert "changed since the recording" in excerpt(TEXT, frame, modified_ns=20, recorded_ns=10).doubt

@@ -101,7 +101,7 @@ def test_advice_moves_the_peak_by_what_counting_finds(blocks):
     for name, left in LEFT.items():
         peak = round(counted(recording, left))
         told = [n_bytes for full, n_bytes in said.items() if full.startswith(name)]
-        # The second stage is told where it saves more than the first.
+        # The second stage is reported where it saves more than the first.
         before = round(counted(recording, LEFT["ZeRO-1"])) if name == "ZeRO-2" else found.peak_bytes
         is_better = found.peak_bytes - before < least or before - peak >= least
         assert told == ([peak] if found.peak_bytes - peak >= least and is_better else [])
@@ -109,7 +109,7 @@ def test_advice_moves_the_peak_by_what_counting_finds(blocks):
 
 @settings(max_examples=30, deadline=None)
 @given(blocks=BLOCKS)
-def test_every_strategy_is_told_once_or_not_at_all(blocks):
+def test_every_strategy_is_reported_once_or_not_at_all(blocks):
     found = strategies(recording_of(blocks), N_RANKS)
 
     names = Counter([each.name for each in found.advised] + list(found.without_effect))

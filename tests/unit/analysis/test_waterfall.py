@@ -62,7 +62,7 @@ def test_all_bars_of_a_sample_sum_up_to_the_device():
 
 
 @pytest.mark.parametrize("code", ["nvml_process", "nvml_process_memory"])
-def test_a_hidden_share_is_none_with_the_reason_and_the_rest_is_told_together(code):
+def test_a_hidden_share_is_none_with_the_reason_and_the_rest_is_given_together(code):
     counters = samples(process_used_bytes=[-1] * 6, others_used_bytes=[-1] * 6)
     found = waterfall(Recording(counters=counters, notes=(Note(code, "the driver hides it"),)))
     bars = {bar.name: bar for bar in found.bars(0)}
@@ -169,7 +169,7 @@ def test_free_bytes_of_private_pools_are_a_part_of_their_own():
     assert found.inactive_split_bytes.tolist()[:2] == found.releasable_bytes.tolist()[:2] == [0, 0]
 
 
-def test_growth_outside_of_torch_is_told_with_its_moment_and_apart_from_growth_inside():
+def test_growth_outside_of_torch_is_reported_with_its_moment_and_apart_from_growth_inside():
     level = [500, 700, 700, 1212, 1212, 1212]
     counters = samples(
         process_used_bytes=[(10 + n) * MIB for n in level], device_used_bytes=[(10 + n) * MIB for n in level]
@@ -189,7 +189,7 @@ def test_growth_outside_of_torch_is_told_with_its_moment_and_apart_from_growth_i
     assert finding.evidence["reserved_growth_bytes"] == 0
 
 
-def test_another_process_that_came_and_went_is_told():
+def test_another_process_that_came_and_went_is_reported():
     others = np.array([0, 0, GIB, GIB, GIB, 0])
     counters = samples(others_used_bytes=others, device_used_bytes=510 * MIB + others)
     (finding,) = findings(waterfall(Recording(counters=counters)))

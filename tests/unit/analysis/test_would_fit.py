@@ -40,7 +40,7 @@ def played(ops, settings, capacity):
 
 
 @given(OPS, SIZES, st.sampled_from([Settings(), Settings(max_split_size=20 * MIB)]))
-def test_the_allocator_does_what_was_said(ops, size, settings):
+def test_the_allocator_does_what_was_predicted(ops, size, settings):
     allocator, told = played(ops, settings, 100 * MIB)
     said = fit_of(allocator.snapshot(0, 0), size, settings, (0, 0), 100 * MIB)
 

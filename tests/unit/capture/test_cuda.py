@@ -349,7 +349,7 @@ def test_a_history_that_the_program_starts_and_stops_inside_costs_no_event(run_o
     assert len(recording.steps) == 3
 
 
-def test_a_history_switched_off_behind_our_back_is_noticed(run_on_cuda, tmp_path):
+def test_a_history_that_the_program_switches_off_is_noticed(run_on_cuda, tmp_path):
     *_, expected = run_on_cuda(
         """
         from vramscope.capture.cuda import history as _history

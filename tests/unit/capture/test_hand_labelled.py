@@ -1,4 +1,4 @@
-"""Loops labelled by hand: at least 99 % of the bytes that a phase allocated are said to be that phase's.
+"""Loops labelled by hand: at least 99 % of the bytes that a phase allocated are attributed to it.
 
 The truth is what a person wrote beside the statements (``with now("forward"):``), kept as the number of
 blocks that were born until then; what is compared is the bytes of every birth.

@@ -82,13 +82,13 @@ def interrupted_everywhere(python, folder, device, *passes):
 # One process each: the simulated device also records that tensors of one pass die in the next.
 @pytest.mark.slow
 @pytest.mark.parametrize("each", ["block:1:5", "train:1:50"])
-def test_an_interrupt_anywhere_leaves_nothing_behind_on_the_simulated_device(tmp_path, each):
+def test_an_interrupt_anywhere_leaves_no_hook_on_the_simulated_device(tmp_path, each):
     interrupted_everywhere(sys.executable, tmp_path, "simulated", each)
 
 
 @pytest.mark.slow
 @pytest.mark.standin
-def test_an_interrupt_anywhere_leaves_nothing_behind_on_cuda(standin, tmp_path):
+def test_an_interrupt_anywhere_leaves_no_hook_on_cuda(standin, tmp_path):
     interrupted_everywhere(standin, tmp_path, "cuda", "block:1:5", "train:1:50")
 
 

@@ -140,7 +140,7 @@ def test_a_slice_has_no_utilization(driver):
     assert memory.notes[0].text == "NVML does not report the utilization: Not Supported"
 
 
-def test_without_a_driver_all_is_unknown_and_said_once(monkeypatch):
+def test_without_a_driver_all_is_unknown_and_reported_once(monkeypatch):
     def missing():
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 

@@ -28,7 +28,7 @@ def find(ring, tail, made):
 
 @given(st.one_of(histories, loops), st.integers(0, 150), st.integers(1, 150))
 @example([("alloc", 0, 512)] * 50, 40, 20)
-def test_with_exact_counts_what_is_new_is_found_or_said_to_be_lost(history, read, size):
+def test_with_exact_counts_what_is_new_is_found_or_reported_lost(history, read, size):
     read = min(read, len(history))
     old, new = history[:read], history[read:]
     ring = history[-size:]

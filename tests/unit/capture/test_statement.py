@@ -29,7 +29,7 @@ ITEM = ("item", 0, "list")
         ("kept += [x]; kept.append(y)", 1, "kept += [x]"),
     ],
 )
-def test_the_statement_is_told_without_what_stands_beside_it(tmp_path, source, line, text):
+def test_the_statement_is_given_without_what_stands_beside_it(tmp_path, source, line, text):
     assert told(tmp_path, source, ITEM) == [(line, text)]
 
 
@@ -39,7 +39,7 @@ def test_a_long_statement_is_cut_and_shows_that_it_is(tmp_path):
     assert (len(text), text[-2:]) == (120, "x…")
 
 
-def test_of_two_statements_none_is_told(tmp_path):
+def test_neither_of_two_statements_is_given(tmp_path):
     assert told(tmp_path, "kept.append(1)\nkept.append(2)", ITEM) == []
 
 

@@ -278,7 +278,7 @@ def test_every_device_is_compared_and_one_without_a_partner_is_named(runs, capsy
     assert shown["only_in_b"] == []
 
 
-def test_lines_of_the_same_name_are_told_apart(runs, capsys):
+def test_lines_of_the_same_name_are_distinguished(runs, capsys):
     def three(extra: int) -> Recording:
         builder = StackBuilder()
         torch = "/opt/lib/python3.11/site-packages/torch/nn/functional.py"

@@ -67,7 +67,7 @@ def test_a_card_fits_what_its_allocator_can_have(runs, capsys):
     assert found["cards"][1]["as_it_is"]["failed_bytes"] == 40 * MIB
 
 
-def test_what_other_batches_need_is_told_for_each_card(runs, capsys):
+def test_what_other_batches_need_is_printed_for_each_card(runs, capsys):
     runs(run=[trained([20, 20, 40, 40])], base=[trained([20, 20, 20])])
 
     found = asked(capsys, "run", "--batch", "1,1,2,2", "--capacity", "700MiB")

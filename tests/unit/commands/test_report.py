@@ -229,7 +229,7 @@ def test_a_simulated_recording_says_so_wherever_it_is_shown(monkeypatch, capsys)
     assert '"source": "simulated"' in report(monkeypatch, capsys, simulated, "--json")
 
 
-def test_known_categories_are_told_in_bytes_that_sum_to_the_peak(monkeypatch, capsys):
+def test_known_categories_are_printed_in_bytes_that_sum_to_the_peak(monkeypatch, capsys):
     labels = Labels.of(event=[3], address=[BASE], category=[1])
     (shown,) = json.loads(report(monkeypatch, capsys, by_hand(labels=labels), "--json"))["recordings"]
 
@@ -237,7 +237,7 @@ def test_known_categories_are_told_in_bytes_that_sum_to_the_peak(monkeypatch, ca
     assert sum(shown["categories_at_peak"].values()) == 3072
 
 
-def test_a_category_is_told_at_the_peak_and_at_its_own(monkeypatch, capsys):
+def test_a_category_is_printed_at_the_peak_and_at_its_own(monkeypatch, capsys):
     # 1024 bytes of it go before the peak of all; at its own instant it holds them and 512 more.
     rows = [(0, BASE, 512), (0, BASE + 512, 1024), (1, BASE + 512, 1024), (2, BASE + 512, 1024)]
     rows.append((0, BASE + 4096, 4096))
@@ -347,7 +347,7 @@ def test_a_run_without_recordings_says_so(monkeypatch, capsys):
     assert "no recordings" in capsys.readouterr().out
 
 
-def test_how_it_ended_is_told(monkeypatch, capsys):
+def test_how_the_run_ended_is_printed(monkeypatch, capsys):
     out = report(monkeypatch, capsys, by_hand(), outcome=Outcome.FAILED, error="ValueError: no batch")
 
     assert "gpt2 (failed)" in out

@@ -97,7 +97,7 @@ def test_it_sees_writes_and_ends_as_under_python(program, arguments):
     assert said == theirs.stderr.splitlines()
 
 
-def test_a_training_is_recorded_from_its_own_lines_and_its_end_told(program, tmp_path):
+def test_a_training_is_recorded_from_its_own_lines_and_its_end_printed(program, tmp_path):
     pytest.importorskip("torch")
     done = program("trains.py", by=(*WITH_US, "--output", "run", "--device", "simulated"))
     run = load(tmp_path / "run")
@@ -126,7 +126,7 @@ def test_what_cannot_be_recorded_is_one_line_and_no_fault_of_the_program(program
     assert done.stderr == "vramscope: no CUDA device here; record(device='simulated') needs none\n"
 
 
-def test_a_program_without_torch_runs_and_is_told_that_nothing_was_recorded(program, tmp_path):
+def test_a_program_without_torch_runs_and_a_line_says_that_nothing_was_recorded(program, tmp_path):
     done = program("tells.py", by=WITH_US)
 
     assert done.returncode == 0

@@ -153,7 +153,7 @@ def test_a_huge_picture_is_cut_to_size(app: Any, view: Any) -> None:
     assert said["h"] <= 1600
 
 
-def test_the_pointer_is_told_what_is_there(app: Any, view: Any) -> None:
+def test_the_pointer_gets_what_it_points_at(app: Any, view: Any) -> None:
     said = ask(app, "/api/alloc", run=view.run_id, id=1).get_json()
 
     assert said["where"] == "Attention.forward"

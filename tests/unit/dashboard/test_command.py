@@ -37,7 +37,7 @@ def test_the_page_as_a_file_says_what_it_needs(monkeypatch: pytest.MonkeyPatch, 
         report.EXPORT.write(Run("r", "r", (Recording(),)), tmp_path / "out.html")
 
 
-def test_a_missing_folder_is_said(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="folder or file does not exist"):
         command.COMMAND.run(parsed(str(tmp_path / "nowhere")))
 
@@ -84,7 +84,7 @@ def test_one_run_opens_on_its_overview_and_a_folder_on_its_list() -> None:
     assert Data(samples / "transformer").path(page.removeprefix("overview?run=")) == samples / "transformer"
 
 
-def test_a_taken_port_is_said_and_the_usual_one_is_replaced(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_and_the_usual_one_is_replaced(tmp_path: Path) -> None:
     first = serve(tmp_path, Access(None))
     try:
         with pytest.raises(UsageError, match="cannot be bound"):

@@ -48,7 +48,7 @@ def test_an_id_that_was_not_found_opens_nothing(data: Data, name: str) -> None:
         data.view(Address(run=name))
 
 
-def test_an_unknown_rank_or_device_is_said(data: Data) -> None:
+def test_an_unknown_rank_or_device_is_reported(data: Data) -> None:
     with pytest.raises(UnknownNameError, match="no recording of rank 7"):
         data.view(Address(run=next(iter(data.paths())), rank=7))
 
@@ -159,7 +159,7 @@ def test_summaries_are_made_in_the_background(data: Data) -> None:
     assert summaries.get(name).n_steps == 3
 
 
-def test_an_analysis_that_does_not_exist_is_said(data: Data, view: Any) -> None:
+def test_an_analysis_that_does_not_exist_is_reported(data: Data, view: Any) -> None:
     with pytest.raises(VramscopeError, match="no analysis"):
         data.ask(view, "weather")
 

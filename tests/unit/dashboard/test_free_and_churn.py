@@ -77,7 +77,7 @@ def test_the_largest_free_block_is_drawn_for_each_kind_of_memory(grown: tuple[Da
     last = kind.rows[found.instant[kind.rows] == len(view.recording.trace)]
 
     assert kind.name == "large blocks"
-    # Of 512 MiB the weights take 20, in the second stretch of 20: what is behind them is the largest.
+    # Of 512 MiB the weights take 20, in the second stretch of 20: what follows them is the largest.
     assert found.free_bytes[last].tolist() == [492 * MIB]
     assert found.largest_bytes[last].tolist() == [472 * MIB]
 

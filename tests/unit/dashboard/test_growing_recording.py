@@ -98,7 +98,7 @@ def test_who_holds_what_is_live_is_what_the_lifetimes_say(random_run: Recording)
         assert found.instant == instant
 
 
-def test_who_is_a_version_behind_sees_what_there_was(random_run: Recording) -> None:
+def test_a_reader_of_an_older_version_sees_the_older_data(random_run: Recording) -> None:
     *_, older, newest = versions(random_run)
     growing = LiveRecording(older)
     growing.totals(newest)
@@ -108,7 +108,7 @@ def test_who_is_a_version_behind_sees_what_there_was(random_run: Recording) -> N
     assert np.array_equal(growing.retries(older), retry_events(older))
 
 
-def test_events_that_a_cap_took_make_it_begin_anew(random_run: Recording) -> None:
+def test_events_that_a_cap_removed_make_it_begin_again(random_run: Recording) -> None:
     growing = LiveRecording(random_run)
     growing.totals(random_run)
     state = random_run.checkpoints[0] if random_run.checkpoints else random_run.initial

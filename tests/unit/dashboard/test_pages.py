@@ -147,7 +147,7 @@ def go(client: Any, path: str, search: str) -> Any:
     ("path", "search"),
     [("/overview", "?run=nothing"), ("/peak", "?run=../../etc/passwd"), ("/nowhere", ""), ("/overview", "")],
 )
-def test_what_is_not_there_is_said_with_a_way_back(data: Data, path: str, search: str) -> None:
+def test_an_address_of_nothing_is_reported_with_a_way_back(data: Data, path: str, search: str) -> None:
     client = build_app(data, Access(None)).server.test_client()
     page = json.dumps(go(client, path, search).get_json()["response"]["page"])
 
@@ -227,7 +227,7 @@ def test_an_outcome_is_a_word(run_at: Any, tmp_path: Path) -> None:
     assert "failed" in go(client, "/overview", f"?run={only(Data(tmp_path))}").text
 
 
-def test_simulated_is_always_said(client: Any, data: Data) -> None:
+def test_simulated_is_always_shown(client: Any, data: Data) -> None:
     for path in ("/overview", "/peak"):
         top = go(client, path, f"?run={only(data)}").get_json()["response"]["top"]
         assert "simulated" in json.dumps(top)
@@ -257,7 +257,7 @@ def test_only_python_sources_are_read(tmp_path: Path) -> None:
     assert [line.text for line in found.lines] == ["a = 1", "b = 2", "c = 3"]
 
 
-def test_a_source_that_changed_since_is_shown_with_that_said(tmp_path: Path) -> None:
+def test_a_source_that_changed_since_is_shown_with_a_warning(tmp_path: Path) -> None:
     file = tmp_path / "model.py"
     file.write_text("def forward(x):\n    return x\n")
 

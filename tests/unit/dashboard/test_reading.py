@@ -17,7 +17,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/fdinfo").exists(), reason="
 
 
 @needs_proc
-def test_the_place_in_an_open_file_is_told(tmp_path: Path) -> None:
+def test_the_place_in_an_open_file_is_given(tmp_path: Path) -> None:
     path = tmp_path / "large"
     path.write_bytes(bytes(5000))
     assert progress(path) is None
@@ -69,7 +69,7 @@ def test_who_waits_for_a_file_learns_how_far_it_is(tmp_path: Path) -> None:
     assert data.reading(name) is None
 
 
-def test_it_is_said_in_words_and_drawn() -> None:
+def test_progress_is_put_in_words_and_drawn() -> None:
     said, bar = states.how_far(True, ReadProgress(300 << 20, 900 << 20))
 
     assert said.children == "Reading the file: 300 MiB of 900 MiB."

@@ -99,7 +99,7 @@ def test_a_leak_is_shown_with_its_line_and_its_rate(world: Data) -> None:
     assert "remember model.py:77" in text
 
 
-def test_no_leak_is_said_in_words(world: Data) -> None:
+def test_the_absence_of_leaks_is_stated(world: Data) -> None:
     assert "Nothing leaks" in shown("leaks", world, run(world, "good"))
 
 
@@ -210,7 +210,7 @@ def test_nobody_looks_again_at_a_run_that_is_finished(world: Data) -> None:
     assert "cp-tick" not in shown("compare", world, run(world, "bad"), other=run(world, "good"))
 
 
-def test_a_peak_in_evaluation_is_not_said_to_be_a_steps(open_program: Any, tmp_path: Path) -> None:
+def test_a_peak_in_evaluation_is_not_attributed_to_a_step(open_program: Any, tmp_path: Path) -> None:
     program = open_program(tmp_path / "evaluated")
     program.begin()
     for _ in range(3):
@@ -230,7 +230,7 @@ def test_a_peak_in_evaluation_is_not_said_to_be_a_steps(open_program: Any, tmp_p
     assert "Of the steps, step" in page
 
 
-def test_a_step_that_is_highest_between_its_phases_is_said_to_be(open_program: Any, tmp_path: Path) -> None:
+def test_a_step_that_is_highest_between_its_phases_is_shown_so(open_program: Any, tmp_path: Path) -> None:
     program = open_program(tmp_path / "odd")
     program.begin()
     for _ in range(3):

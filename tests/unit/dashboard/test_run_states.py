@@ -40,7 +40,7 @@ def live(tmp_path: Path, open_program: Any) -> tuple[Any, Data, Address]:
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FINISHED, Outcome.FAILED])
-def test_a_run_that_ends_is_told_once(live: Any, outcome: Outcome) -> None:
+def test_a_run_that_ends_is_reported_once(live: Any, outcome: Outcome) -> None:
     program, data, address = live
     before = _standing(data, address)
     program.writer.close(outcome)
@@ -50,7 +50,7 @@ def test_a_run_that_ends_is_told_once(live: Any, outcome: Outcome) -> None:
     assert _standing(data, address) == after
 
 
-def test_a_process_that_was_killed_is_told(tmp_path: Path, started: Any) -> None:
+def test_a_process_that_was_killed_is_reported(tmp_path: Path, started: Any) -> None:
     script = f"""
         import importlib.util, sys, time
         from pathlib import Path
@@ -102,7 +102,7 @@ def test_a_run_of_which_nothing_comes_is_stalled_until_something_does(
     assert "stalled" not in _standing(data, address)
 
 
-def test_for_how_long_nothing_came_is_told_also_to_who_opens_it_late(live: Any, tmp_path: Path) -> None:
+def test_for_how_long_nothing_came_is_shown_also_when_opened_late(live: Any, tmp_path: Path) -> None:
     _, _, address = live
     for file in (tmp_path / "live").rglob("*"):
         os.utime(file, (0, file.stat().st_mtime - 7200))
@@ -113,7 +113,7 @@ def test_for_how_long_nothing_came_is_told_also_to_who_opens_it_late(live: Any, 
     assert 7200 <= _standing(data, address)["stalled"] < 7300
 
 
-def test_a_run_begun_anew_in_the_same_place_is_shown_and_said(
+def test_a_run_that_replaces_another_in_its_place_is_shown_and_reported(
     live: Any, tmp_path: Path, open_program: Any
 ) -> None:
     program, data, address = live
@@ -142,7 +142,7 @@ def test_a_run_that_is_deleted_while_it_is_read_is_gone(live: Any, tmp_path: Pat
     assert _standing(data, address)["outcome"] == "gone"
 
 
-def test_a_disk_that_is_full_is_said(live: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported(live: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     program, data, address = live
     _standing(data, address)
 
@@ -159,7 +159,7 @@ def test_a_disk_that_is_full_is_said(live: Any, monkeypatch: pytest.MonkeyPatch)
     assert "the disk is full" in str(states.alarm(stopped, is_other=False))
 
 
-def test_what_a_page_shows_is_not_told_again(live: Any) -> None:
+def test_what_a_page_shows_is_not_reported_again(live: Any) -> None:
     _, data, address = live
     data.refresh(address.run)
     shown = _shown(address, data.view(address))
@@ -208,7 +208,7 @@ def _flipped(file: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [_cut, _flipped])
-def test_a_finished_run_whose_files_change_while_its_page_is_open_is_said(
+def test_a_finished_run_whose_files_change_while_its_page_is_open_is_reported(
     live: Any, tmp_path: Path, harm: Any
 ) -> None:
     program, data, address = live
@@ -227,7 +227,7 @@ def test_a_finished_run_whose_files_change_while_its_page_is_open_is_said(
 
 
 @pytest.mark.parametrize("is_over", [True, False])
-def test_a_run_that_cannot_be_read_any_more_is_said_and_comes_back(
+def test_a_run_that_becomes_unreadable_is_reported_and_comes_back(
     live: Any, tmp_path: Path, is_over: bool
 ) -> None:
     program, data, address = live

@@ -14,7 +14,7 @@ from vramscope.analysis.lifetimes import Allocations
 from vramscope.model.stacks import StackBuilder
 
 
-def test_words_and_conditions_are_told_apart() -> None:
+def test_words_and_conditions_are_distinguished() -> None:
     assert parse("Attention size>64MiB life<2ms alive before") == Query(
         ("attention",), (("size", ">", 64 << 20), ("life", "<", 2e6)), alive=True, before=True
     )
@@ -49,7 +49,7 @@ def world() -> Any:
         ("alive", [2]), ("before", [0]), ("size>50 alive", [2]), ("nothing-like-it", []),
     ],
 )  # fmt: skip
-def test_everything_said_must_hold(world: Any, text: str, rows: list[int]) -> None:
+def test_every_condition_must_hold(world: Any, text: str, rows: list[int]) -> None:
     found, stacks = world
 
     assert np.flatnonzero(matching(parse(text), found, stacks)).tolist() == rows

@@ -48,7 +48,7 @@ def test_lists_of_any_length_keep_their_frames():
     assert lists.frames == [list(range(n)) for n in range(2, 90)]
 
 
-def test_what_differs_only_in_its_last_bytes_is_told_apart():
+def test_what_differs_only_in_its_last_bytes_is_distinguished():
     lists = FrameLists()
     pieces = [contents((*range(40), last << 24)) for last in range(256)]
 

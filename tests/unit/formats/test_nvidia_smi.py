@@ -126,7 +126,7 @@ def test_without_used_memory_it_is_what_is_not_free(tmp_path):
     assert used_mib(recording) == [40]
 
 
-def test_of_several_processes_the_largest_is_shown_and_the_others_are_told(tmp_path):
+def test_the_largest_of_several_processes_is_shown_and_the_others_are_noted(tmp_path):
     run = opened(
         tmp_path,
         "timestamp, gpu_uuid, pid, process_name, used_gpu_memory [MiB]\n"

@@ -131,7 +131,7 @@ def test_each_wording_says_what_was_asked_for_and_what_there_was(tmp_path, text,
 
 
 @pytest.mark.parametrize(("text", "cause"), CAUSES)
-def test_the_cause_is_told_as_far_as_the_message_goes(tmp_path, text, cause):
+def test_the_cause_is_given_as_far_as_the_message_goes(tmp_path, text, cause):
     recording = only(opened(tmp_path, text))
 
     (finding,) = ANALYSIS.findings(recording.oom())
@@ -202,7 +202,7 @@ def test_several_messages_of_one_device_follow_one_another(tmp_path):
     assert recording.fragmentation().churn.n_retries == 0
 
 
-def test_a_message_told_twice_in_a_row_counts_once(tmp_path):
+def test_a_message_repeated_in_a_row_counts_once(tmp_path):
     assert len(only(opened(tmp_path, f"ERROR {OLD}\n\nTraceback\n{OLD}\n")).oom()) == 1
 
 

@@ -221,7 +221,7 @@ def test_what_a_run_numbers_cannot_be_used_as_something_else() -> None:
         assert_same(run, by_dicts(data))
 
 
-def test_a_reference_behind_a_text_that_looks_like_opcodes_is_seen() -> None:
+def test_a_reference_after_a_text_that_looks_like_opcodes_is_seen() -> None:
     entries = [entry(i) for i in range(900)]
     settings = {"text": "x" * 40 + "j", "value": entries[700]}
     data = pickle.dumps(
@@ -264,7 +264,7 @@ def test_an_event_inside_of_a_text_is_no_event() -> None:
     assert_same(by_runs(whole)[0], by_dicts(whole))
 
 
-def test_events_behind_the_end_are_trailing_bytes() -> None:
+def test_events_after_the_end_are_trailing_bytes() -> None:
     data = dumped([entry(i) for i in range(900)])
     ends = _run_ends(data)
     data = data[:2] + data[11:] + data[ends[500] : ends[520]]

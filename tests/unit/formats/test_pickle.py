@@ -127,7 +127,7 @@ def test_every_opcode_that_is_not_plain_data_is_refused(name: str) -> None:
     assert name in message
 
 
-def test_an_opcode_hidden_behind_a_frame_is_found() -> None:
+def test_an_opcode_hidden_after_a_frame_is_found() -> None:
     # C's unpickler drops the rest of a frame when an opcode reaches over its end, and would read GLOBAL here.
     hidden = (
         b"\x80\x04\x95" + struct.pack("<Q", 4) + b"\x8c\x09ab" + b"123456789cposix\nsystem\n." + b"." * 64

@@ -15,7 +15,7 @@ def test_an_unknown_analysis_is_an_attribute_error():
         Recording().astrology()
 
 
-def test_an_analysis_asked_wrongly_is_told_by_its_name():
+def test_an_analysis_called_wrongly_is_named_in_the_error():
     with pytest.raises(TypeError, match=r"\blive_set\(\)"):
         Recording().live_set(astrology=1)
 

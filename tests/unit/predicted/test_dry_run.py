@@ -109,7 +109,7 @@ def test_autocast_keeps_a_copy_of_each_weight_in_half_precision():
     assert found.peak_allocated_bytes == 4 * MIB + 2 * MIB + 8_519_680 + 4096 + 2048 + 2048
 
 
-def test_what_depends_on_values_cannot_be_told_and_says_where():
+def test_what_depends_on_values_is_unknown_and_says_where():
     def program():
         kept = torch.randn(1024, device="cuda")
         return kept[kept > 0]
@@ -122,7 +122,7 @@ def test_what_depends_on_values_cannot_be_told_and_says_where():
     assert found.peak_allocated_bytes >= 4096
 
 
-def test_recurrent_layers_and_convolutions_are_not_told():
+def test_recurrent_layers_and_convolutions_are_not_predicted():
     def recurrent():
         torch.nn.LSTM(8, 8).cuda()(torch.zeros(3, 2, 8, device="cuda"))
 

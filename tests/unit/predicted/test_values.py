@@ -178,7 +178,7 @@ def test_a_mask_of_known_values_has_a_known_size():
 
 
 @pytest.mark.parametrize("name", ["nonzero", "unique", "masked_select"])
-def test_a_size_that_follows_from_unknown_values_cannot_be_told(name: str):
+def test_a_size_that_follows_from_unknown_values_is_unknown(name: str):
     def program() -> None:
         noise = torch.randn(1024, device="cuda")
         getattr(torch, name)(noise, *([noise > 0] if name == "masked_select" else []))

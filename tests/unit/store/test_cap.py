@@ -172,7 +172,7 @@ def training(started):
 
 
 def read_until(process, n_steps):
-    """What the process said last, when it has come so far: steps and events."""
+    """The last line of the process, once it has come so far: steps and events."""
     said = (0, 0)
     while said[0] < n_steps:
         said = tuple(map(int, process.stdout.readline().split()))
@@ -326,7 +326,7 @@ def test_report_says_what_was_thinned(tmp_path, capsys):
     assert "was thinned to stay below 293 KiB: peaks per step and phase are exact" in page
 
 
-def test_samples_from_before_the_cut_belong_to_no_instant_behind_it(tmp_path):
+def test_samples_from_before_the_cut_belong_to_no_later_instant(tmp_path):
     writer = writer_into(tmp_path, max_bytes=CAP)
     program = Program([writer], 6)
     program.run(100)

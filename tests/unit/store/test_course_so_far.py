@@ -96,7 +96,7 @@ def test_finished_steps_are_not_gone_through_again(monkeypatch):
     assert sum(gone_through) < 0.3 * n_looks * len(loop.marks()) / 2
 
 
-def test_marks_that_became_fewer_are_read_anew():
+def test_marks_that_became_fewer_are_read_again():
     loop, so_far = Loop(), IncrementalSteps(least_marks=50)
     for _ in range(40):
         loop.turn(STEP)

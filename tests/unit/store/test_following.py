@@ -21,7 +21,7 @@ from vramscope.store.framing import StreamFile
 from vramscope.store.read.reader import Reader
 from vramscope.store.write.writer import Writer
 
-# Appends batches until told to stop; prints the number of each one when ``append`` has returned for it.
+# Appends batches until asked to stop; prints the number of each one when ``append`` has returned for it.
 WRITING = """
 import os, socket, sys, time
 from pathlib import Path
@@ -189,7 +189,7 @@ def test_a_refresh_reads_only_what_is_new(run_dir: Path, new_writer: Callable[..
     assert reader.run.recordings[0].notes == ()
 
 
-def test_a_file_that_shrinks_is_told_and_what_was_read_is_kept(
+def test_a_file_that_shrinks_is_reported_and_what_was_read_is_kept(
     run_dir: Path, new_writer: Callable[..., Writer]
 ) -> None:
     new_writer().append(Trace.of(size=range(100)), 0)

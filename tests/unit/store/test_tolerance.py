@@ -117,7 +117,7 @@ def test_compressed_batches_are_read(rank_dir: Path, compression: str) -> None:
     assert only(rank_dir).trace.size.tolist() == list(range(10_000))
 
 
-def test_batches_behind_an_end_marker_are_read(rank_dir: Path) -> None:
+def test_batches_after_an_end_marker_are_read(rank_dir: Path) -> None:
     path = rank_dir / "events-0.arrows"
     write(path, {"size": pa.array([1])})
     first = path.read_bytes()
@@ -168,7 +168,7 @@ def test_a_block_without_its_segment_is_damage(rank_dir: Path) -> None:
     assert codes(recording) == ["damaged"]
 
 
-def test_several_states_in_one_batch_are_told_apart(rank_dir: Path) -> None:
+def test_several_states_in_one_batch_are_distinguished(rank_dir: Path) -> None:
     segments = pa.array([[{"address": 1}], [{"address": 2}, {"address": 3}]])
     blocks = pa.array([[], [{"segment": 1}]], pa.list_(pa.struct({"segment": pa.int32()})))
     columns = {

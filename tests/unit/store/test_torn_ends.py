@@ -157,7 +157,7 @@ def test_lost_stacks_and_pools_become_unknown_and_are_counted(complete: Path) ->
 @pytest.mark.parametrize(
     "garbage", [b"\0" * 64, b"garbage!" * 8, b"\xff\xff\xff\xff\x08\0\0\0" + b"\xee" * 64]
 )
-def test_garbage_is_told_with_file_and_offset_and_keeps_what_came_before(
+def test_garbage_is_reported_with_file_and_offset_and_keeps_what_came_before(
     complete: Path, garbage: bytes
 ) -> None:
     path = complete / "events-0.arrows"

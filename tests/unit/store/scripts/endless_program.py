@@ -57,7 +57,7 @@ class Program:
             self._sample()
 
     def tell(self):
-        """Hand over what is new: events, then what is said of them."""
+        """Hand over what is new: events, then the labels on them."""
         tables = (
             (Trace, self._rows, {}),
             (Marks, self._marks, {"names": NAMES}),
