@@ -40,7 +40,7 @@ class Box(NamedTuple):
     height: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Level:
     """Allocations of at least ``cut`` bytes, oldest first, with a key-frame every ``distance`` instants."""
 
@@ -64,7 +64,7 @@ class Level:
         return found[self.dies[found] >= instant]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Bands:
     """Index of the bands of one recording: its levels, coarsest first, and the exact outline."""
 

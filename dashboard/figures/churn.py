@@ -27,7 +27,7 @@ _ZERO = "rgba(128,128,128,0.6)"
 COLOR = {CAME: SKY, WENT: "#7A8896", RETRY: ORANGE, FAILED: VERMILION}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Bars:
     """Sums over neighboring steps; one row per bar."""
 

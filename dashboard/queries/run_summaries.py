@@ -24,7 +24,7 @@ from ..figures.sparkline import outline
 from .headline import past_peak
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RunSummary:
     """The row of a run in the list."""
 

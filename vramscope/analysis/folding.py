@@ -85,7 +85,7 @@ _PLUMBING = frozenset(
 """Functions of libraries that only pass a call on: their names do not show which function was called."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Folded:
     """Stacks without the frames of libraries."""
 
@@ -121,7 +121,7 @@ class Folded:
         return self.stacks.frame(node) if node else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class BytesByLine:
     """Live bytes by the user's line: one row per (line, caller, library function), largest first."""
 

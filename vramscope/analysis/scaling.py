@@ -61,7 +61,7 @@ class Scaling:
     """The lines that allocated these blocks, forward's first."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _MatchedCalls:
     """Allocations of the steps that make the same calls equally often."""
 

@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.errors import MissingExtraError
+from vramscope.model.equality import EqualByValue
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Table:
+class Table(EqualByValue):
     """A frozen dataclass whose array fields are columns of one length.
 
     Subclasses name the dtype of every column in ``DTYPES``; other fields (lists of names) are kept as they

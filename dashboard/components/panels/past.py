@@ -21,7 +21,7 @@ MEANING = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class AllSteps:
     """All steps of a recording; those of which only the peaks are retained come first."""
 

@@ -15,7 +15,7 @@ HALF_NAME = 0.025
 """Half of the width of the label ``step 1234``, as a share of the picture's width."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PhaseBands:
     """Adjacent intervals of the axis: *phase[i]* holds from *edges[i]* to *edges[i + 1]*."""
 
@@ -54,7 +54,7 @@ def innermost(phases: Spans, at: NDArray[Any]) -> NDArray[Any]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class StepLabels:
     """Borders of steps, and positions and numbers of their labels."""
 

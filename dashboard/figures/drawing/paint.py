@@ -43,7 +43,7 @@ _NEVER = ("not freed", "#26456E")
 _EVENT_AGES = ("under 10 events", "under 100", "under 1,000", "under 10,000", "under 100,000", "longer")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Paint:
     """``group`` by row of the lifetimes; ``names`` and ``colors`` by group."""
 

@@ -20,7 +20,7 @@ RETRY = 100
 _FULL_COLLECTION = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Curve:
     """A step function: *value* (bytes) holds from its position to the next."""
 
@@ -28,7 +28,7 @@ class Curve:
     value: NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Spans:
     """Intervals of the axis, sorted by start; *label* is a Phase or the number of a step."""
 
@@ -38,7 +38,7 @@ class Spans:
     depth: NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Flags:
     """Marked points of the axis: kind is a MarkKind or RETRY, the name is that of the program."""
 
@@ -47,7 +47,7 @@ class Flags:
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Series:
     """Everything that the overview draws, on one axis. ``position`` and the totals are indexed by instant."""
 
@@ -142,7 +142,7 @@ def _seconds(time_ns: NDArray[Any], origin: int) -> NDArray[Any]:
     return np.maximum(time_ns - origin, 0) / 1e9
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Ruler:
     """Conversion of instants and times to positions on one axis."""
 

@@ -1,13 +1,26 @@
 """Columns have one length, one dtype, and stay as they were made."""
 
 import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import vramscope
 from vramscope.errors import MissingExtraError
+from vramscope.model.equality import EqualByValue
 from vramscope.model.marks import Marks
+from vramscope.model.rank_summary import DeviceSummary, PeakPlace, RankSummary, StepRows
 from vramscope.model.trace import Action, Trace
+
+RUN = Path(__file__).parents[3] / "sample_traces" / "gan-retain-graph"
+
+
+@dataclass(frozen=True, slots=True)
+class Point(EqualByValue):
+    at: Any
 
 
 def test_missing_columns_are_zeros_of_the_declared_dtype():
@@ -67,3 +80,38 @@ def test_at_a_prompt_a_table_is_one_line():
 
     assert repr(trace).startswith("Trace(5,000 rows of action, time_ns, ")
     assert len(repr(trace)) < 200
+
+
+def test_tables_are_equal_if_all_their_values_are():
+    rows = {"action": [Action.ALLOC, Action.OOM], "size": [10, 20]}
+
+    assert Trace.of(**rows) == Trace.of(**rows)
+    assert Trace.of(**rows) != Trace.of(**rows | {"size": [10, 21]})
+    assert Trace.of(**rows) != Trace.of(**rows).rows(slice(1))
+    assert Marks.of(name=[0], names=("one",)) != Marks.of(name=[0], names=("two",))
+    assert Trace.of() != Marks.of()
+
+
+def test_results_with_tables_and_arrays_inside_are_equal_if_all_their_values_are():
+    def summary(allocated):
+        steps = StepRows.of(step=[0, 1], allocated=allocated)
+        return RankSummary(devices=(DeviceSummary(peak={"allocated": PeakPlace(9, 1, 0)}, steps=steps),))
+
+    assert summary([5, 9]) == summary([5, 9])
+    assert summary([5, 9]) != summary([6, 9])
+
+
+def test_one_recording_read_twice_gives_equal_answers():
+    first, second = (vramscope.load(RUN).recordings[0] for _ in range(2))
+
+    assert first == second
+    for question in ("categories", "leaks", "timeline", "peak", "lifetimes"):
+        assert getattr(first, question)() == getattr(second, question)()
+
+
+def test_values_that_are_not_a_number_are_equal_to_each_other():
+    one, other = (Point(np.array([1.0, np.nan])) for _ in range(2))
+
+    assert one == other
+    assert one != Point(np.array([1.0, 2.0]))
+    assert one != Point(np.array([1.0, np.nan], "f4"))

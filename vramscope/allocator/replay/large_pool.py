@@ -20,7 +20,7 @@ _MANY = 1 << 14
 """Steps per batch."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Start:
     """What is known of the large blocks before the first event."""
 
@@ -35,7 +35,7 @@ class Start:
     free_sizes: NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Followed:
     """The block sizes that the record determines."""
 

@@ -17,7 +17,7 @@ from vramscope.errors import FormatError
 DEFAULT_POOL = (0, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Events:
     """One row per entry of a device's trace, in the order of the file."""
 

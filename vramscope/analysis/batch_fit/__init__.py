@@ -28,6 +28,7 @@ from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.step_and_phase import step_and_phase_at
 from vramscope.analysis.step_peaks import step_peaks
 from vramscope.analysis.timeline import timeline
+from vramscope.model.equality import EqualByValue
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 from vramscope.units import format_bytes
@@ -79,7 +80,7 @@ class Largest(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(EqualByValue):
     """Straight lines through the peaks of phases, one per phase."""
 
     phase: NDArray[Any]

@@ -18,6 +18,7 @@ from vramscope.allocator.settings import Settings
 from vramscope.allocator.simulation import CachingAllocator
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.analysis.step_and_phase import phases_of
+from vramscope.model.equality import EqualByValue
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.trace import Action
@@ -68,7 +69,7 @@ class _Ops(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class StepProgram:
+class StepProgram(EqualByValue):
     """The requests and frees that every step makes, with sizes that depend on the batch size."""
 
     settings: Settings

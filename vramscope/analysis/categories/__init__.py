@@ -25,6 +25,7 @@ from vramscope.analysis.categories.by_stack_lives import (
 from vramscope.analysis.categories.why import why
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
 from vramscope.analysis.timeline import instant_of
+from vramscope.model.equality import EqualByValue
 from vramscope.model.marks import Category
 from vramscope.model.recording import Recording
 from vramscope.model.table import Table
@@ -47,7 +48,7 @@ class Assigned(Table):
 
 
 @dataclass(frozen=True, slots=True)
-class Categories:
+class Categories(EqualByValue):
     """The category of every allocation, and the sums at one instant."""
 
     instant: int

@@ -67,7 +67,7 @@ _STRETCH = 1 << 14
 _FORWARD = (Phase.FORWARD, Phase.LOSS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Lives:
     """The phases in which each allocation began and ended; one value per row of ``lifetimes``."""
 
@@ -89,7 +89,7 @@ def lives_of(recording: Recording, found: Allocations) -> Lives:
     return _placed(_program_timeline(recording), found)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _ProgramTimeline:
     """Steps and phases of a recording, prepared once for all allocations."""
 

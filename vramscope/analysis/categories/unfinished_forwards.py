@@ -17,7 +17,7 @@ _FORWARD = (Phase.FORWARD, Phase.LOSS)
 _WORK = (*_FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.RECOMPUTE, Phase.EVAL, Phase.DATA)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Unfinished:
     """One row per interval of forwards that ended early, ordered by its end."""
 

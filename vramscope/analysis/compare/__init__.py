@@ -24,6 +24,7 @@ from vramscope.analysis.lines import NO_STACK, frame_words, modules_by_place
 from vramscope.analysis.peak import peak
 from vramscope.analysis.step_peaks import IntervalPeaks, step_peaks
 from vramscope.analysis.timeline import timeline
+from vramscope.model.equality import EqualByValue
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
@@ -77,7 +78,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(EqualByValue):
     """Two recordings, aligned by the index of their steps."""
 
     steps: NDArray[Any]

@@ -53,6 +53,7 @@ from vramscope.analysis.leaks.outside import (
 )
 from vramscope.analysis.timeline import timeline
 from vramscope.model.codes import FindingKind, LeakCause, Severity
+from vramscope.model.equality import EqualByValue
 from vramscope.model.finding import Finding
 from vramscope.model.marks import BackwardKeeps, Category, MarkKind, Phase
 from vramscope.model.recording import Recording
@@ -79,7 +80,7 @@ class LeakingLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Leak:
+class Leak(EqualByValue):
     """Memory that grows for one reason."""
 
     cause: LeakCause
@@ -111,7 +112,7 @@ class Leak:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaks:
+class Leaks(EqualByValue):
     """Every leak, the largest first, and growth that is no leak."""
 
     iteration_boundaries: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))

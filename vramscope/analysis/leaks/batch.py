@@ -23,7 +23,7 @@ MOST_SHARE_OF_BACKWARD = 0.9
 gradient of an activation a forward keeps at least one tensor, so the share of a batch is near one half."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """The allocations of a step that grow with its batch."""
 

@@ -17,7 +17,7 @@ Place = tuple[Frame | None, bool]
 thread without Python frames."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Levels:
     """Allocations, counted at the compared instants ``at``."""
 

@@ -13,7 +13,7 @@ Quantity = Literal["allocated", "reserved"]
 UNKNOWN = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class StepTable:
     """The peaks of every rank in every step, a row each; made once for many grids."""
 
@@ -33,7 +33,7 @@ class StepTable:
         return int((self.step + self.n_steps).max(initial=0))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class HeatMap:
     """The grid: a row for neighboring ranks, a column for neighboring steps."""
 

@@ -45,7 +45,7 @@ class Member(NamedTuple):
         return self.whole.outcome
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class MemberTable:
     """All members, with a row of bytes each."""
 

@@ -108,7 +108,7 @@ _BY_FUNCTION = {
 """Kinds of the functions in torch/nn/functional.py."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Autocast:
     """The changes that autocast would make to the allocations of a run."""
 

@@ -31,7 +31,7 @@ class _Call(NamedTuple):
     """Row of the forward in ``Phases``."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Checkpointed:
     """One choice of blocks to checkpoint."""
 

@@ -22,6 +22,7 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.what_if.epochs import epochs
 from vramscope.errors import UsageError
+from vramscope.model.equality import EqualByValue
 from vramscope.model.recording import Recording
 from vramscope.model.trace import Action
 
@@ -62,7 +63,7 @@ class AllocatorOp(IntEnum):
     """A request that failed in the recording."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RequestSequence:
     """The operations that a recorded program performed, without what the allocator did in response.
 
@@ -86,7 +87,7 @@ class RequestSequence:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayResult:
+class ReplayResult(EqualByValue):
     """The result of replaying a request sequence under some settings."""
 
     settings: Settings

@@ -13,7 +13,7 @@ _FEWEST_STEPS = 3
 """Steps per epoch on average, at least: an evaluation within every step (a teacher, a sampler) ends none."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Epochs:
     """The instants at which epochs end, and how they are known."""
 

@@ -128,7 +128,7 @@ class EventRun(NamedTuple):
     numbers: Mapping[str, NDArray[Any] | None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Packed:
     """A snapshot as far as it was built, and the runs that were left out."""
 

@@ -17,7 +17,7 @@ from vramscope.formats._fast_snapshot.opcode_shapes import (
 NUMBERS = ("addr", "size", "stream", "time_us")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Decoded:
     """One row per place where an event may begin.
 

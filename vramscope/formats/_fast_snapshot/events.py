@@ -38,7 +38,7 @@ def snapshot_of(found: Packed) -> Any:
     return found.whole
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Layout:
     """The rows of a trace that belong to each run, and those that are dicts."""
 

@@ -35,7 +35,7 @@ class Value(NamedTuple):
     """Whether it is a reference: the memo index of an earlier object."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Shape:
     """One sequence of opcodes that many events share."""
 
@@ -188,7 +188,7 @@ class _Learner:
         )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class EventCandidates:
     """The places where an event may begin, and their bytes."""
 

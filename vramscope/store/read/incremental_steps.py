@@ -28,7 +28,7 @@ _LONGER = 1.5
 Found = tuple[Steps, Phases]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Finished:
     """Steps and phases that need not be searched again."""
 
