@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.data import DataLoader, TensorDataset
 
 import vramscope
+from vramscope import recorder
 from vramscope.errors import CaptureError, StoreError, UsageError
 from vramscope.loading import load
 from vramscope.model.marks import MarkKind, Phase
@@ -34,12 +35,8 @@ def _own_runs(monkeypatch, tmp_path):
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     yield
-    assert recording_runs().active is None
-    recording_runs().by_directory.clear()
-
-
-def recording_runs():
-    return sys.modules["vramscope.recorder"]._runs
+    assert recorder._runs.active is None
+    recorder._runs.by_directory.clear()
 
 
 def record(*args, **options):
@@ -396,7 +393,7 @@ def test_ranks_share_a_directory(tmp_path, monkeypatch):
         monkeypatch.setenv("WORLD_SIZE", "2")
         with record(tmp_path / "run"):
             train(1)
-        recording_runs().by_directory.clear()
+        recorder._runs.by_directory.clear()
 
     assert sorted(load(tmp_path / "run").ranks) == [0, 1]
 
