@@ -73,21 +73,18 @@ def test_the_initial_state_holds_what_was_there_before(recorded):
 
 
 @pytest.mark.parametrize("held_by", ["a local variable", "a module", "an object younger than the freeze"])
-def test_tensors_that_the_program_froze_are_in_the_initial_state(held_by, recorded, monkeypatch):
+def test_tensors_that_the_program_froze_are_in_the_initial_state(held_by, recorded, monkeypatch, freezing):
     held = [torch.zeros(797)]
-    gc.freeze()
-    try:
-        if held_by != "a local variable":
-            owner = types.ModuleType("owner") if held_by == "a module" else Owner()
-            owner.held, held = held, None
-            monkeypatch.setitem(sys.modules, "owner", owner)
-        with recorded() as recording:
-            pass
+    freezing()
+    if held_by != "a local variable":
+        owner = types.ModuleType("owner") if held_by == "a module" else Owner()
+        owner.held, held = held, None
+        monkeypatch.setitem(sys.modules, "owner", owner)
+    with recorded() as recording:
+        pass
 
-        assert 797 * 4 in recording.sink.initial.blocks.requested_size.tolist()
-        assert gc.get_freeze_count()
-    finally:
-        gc.unfreeze()
+    assert 797 * 4 in recording.sink.initial.blocks.requested_size.tolist()
+    assert gc.get_freeze_count()
 
 
 class Owner:
