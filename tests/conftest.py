@@ -49,6 +49,22 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share a fixture of their module run in one worker, where it is made once.
+
+    Otherwise each worker takes some of them, and makes the recordings of the module again.
+    """
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None and _has_module_fixture(item):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+def _has_module_fixture(item: pytest.Item) -> bool:
+    definitions = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009 nobody else tells
+    return any(found.scope == "module" for each in definitions for found in each)
+
+
 _n_frozen = gc.get_freeze_count
 
 
