@@ -26,13 +26,14 @@ from vramscope.analysis.fragmentation import Fragmentation, Parts, PinnedBy
 from vramscope.analysis.gradient_storage import GradientStorage
 from vramscope.analysis.identity import Identity
 from vramscope.analysis.largest_free import LargestFree
-from vramscope.analysis.leaks import Leak, LeakingLine, Leaks
+from vramscope.analysis.leaks import Leak, Leaks
 from vramscope.analysis.leaks.holders import Statement
+from vramscope.analysis.leaks.levels import LeakingLine
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.analysis.lines import LiveBytes
 from vramscope.analysis.oom import FailurePlace, Failures
 from vramscope.analysis.oom.cause import Room
-from vramscope.analysis.oom.in_use import InUse
+from vramscope.analysis.oom.in_use import CategoryBytes, InUse
 from vramscope.analysis.own_peaks import OwnPeaks
 from vramscope.analysis.peak import Peak, PeakPoint
 from vramscope.analysis.pins import Pins
@@ -77,6 +78,7 @@ __all__ = [
     "Card",
     "Categories",
     "Category",
+    "CategoryBytes",
     "Change",
     "Churn",
     "ChurnOverTime",

@@ -243,10 +243,10 @@ def _ended_as_json(ended: Ended) -> dict[str, Any]:
 
 def _group_as_json(group: RankGroup) -> dict[str, Any]:
     return {
-        "ranks": sorted({rank for rank, _ in group.rows}),
+        "ranks": sorted({member.rank for member in group.rows}),
         "peak_allocated_bytes": {"median": group.allocated_median_bytes, "max": group.allocated_max_bytes},
         "peak_reserved_bytes": {"median": group.reserved_median_bytes, "max": group.reserved_max_bytes},
-        "typical_rank": group.typical[0],
+        "typical_rank": group.typical.rank,
         "line_bytes": group.line_bytes,
         **_line_as_json(group.line),
     }

@@ -315,7 +315,7 @@ def _searched(fleet: Fleet, summaries: Sequence[RankSummary], *, all_findings: b
     if all_findings or n_events <= _ALL_SEARCHED_EVENTS:
         return {summary.process.rank for summary in summaries}
     wanted = [fleet.failure.rank] if fleet.failure is not None else []
-    wanted += [group.typical[0] for group in fleet.groups]
+    wanted += [group.typical.rank for group in fleet.groups]
     wanted += [odd.rank for odd in fleet.odd]
     wanted += [each.rank for each in fleet.ended]
     return set(list(dict.fromkeys(wanted))[:_MOST_REPRESENTATIVES])

@@ -7,6 +7,7 @@ cards that lie inside of it need a dry run of their own.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 _ALIKE = 0.03
 """Share by which peaks differ at most between cards that choose the same kernels."""
@@ -48,6 +49,14 @@ class Need:
     """Whether the program went on to the end; False if memory ran out."""
 
 
+class Headroom(NamedTuple):
+    """Bytes left on a card at the peak of reserved memory; negative bytes are missing."""
+
+    least_bytes: int | None
+    """None where nothing bounds the need."""
+    most_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class OnCard:
     """The verdict for one card."""
@@ -57,11 +66,8 @@ class OnCard:
     """Bytes as torch finds them."""
     fits: bool | None
     """Whether the program fits; None if that is not known."""
-    headroom_bytes: tuple[int | None, int] | None
-    """Bytes left at the peak of reserved memory, at least and at most; negative bytes are missing.
-
-    The least is None where nothing bounds the need; all is None where memory ran out before the peak.
-    """
+    headroom_bytes: Headroom | None
+    """What is left at the peak; None where memory ran out before it."""
     is_own_run: bool
     """Whether the program was run dry for this card; else the verdict follows from a run for another one."""
 
@@ -80,10 +86,8 @@ def on_cards(
 def own_verdict(need: Need, card: CardRoom, fits: bool | None) -> OnCard:
     """Return the verdict for the card that the program was run dry for."""
     most = card.room_bytes - need.reserved_bytes
-    headroom = (
-        (None if need.doubt_bytes is None else most - need.doubt_bytes, most) if need.is_whole else None
-    )
-    return OnCard(card.name, card.total_bytes, fits, headroom, is_own_run=True)
+    headroom = Headroom(None if need.doubt_bytes is None else most - need.doubt_bytes, most)
+    return OnCard(card.name, card.total_bytes, fits, headroom if need.is_whole else None, is_own_run=True)
 
 
 def _estimated(need: Need, run_for: CardRoom, card: CardRoom) -> OnCard:
@@ -100,5 +104,5 @@ def _estimated(need: Need, run_for: CardRoom, card: CardRoom) -> OnCard:
     elif most is not None and card.room_bytes >= most:
         fits = True
     room = card.room_bytes
-    headroom = (None if most is None else round(room - most), min(round(room - least), room))
+    headroom = Headroom(None if most is None else round(room - most), min(round(room - least), room))
     return OnCard(card.name, card.total_bytes, fits, headroom if need.is_whole else None, is_own_run=False)

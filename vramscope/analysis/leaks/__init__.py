@@ -45,7 +45,7 @@ from vramscope.analysis.leaks.holders import (
     root_of,
 )
 from vramscope.analysis.leaks.iterations import iteration_boundaries
-from vramscope.analysis.leaks.levels import Levels, Place, levels_of
+from vramscope.analysis.leaks.levels import LeakingLine, Levels, Place, levels_of
 from vramscope.analysis.leaks.outside import (
     cache_growth,
     cache_growth_beyond_peaks,
@@ -57,7 +57,6 @@ from vramscope.model.equality import EqualByValue
 from vramscope.model.finding import Finding
 from vramscope.model.marks import BackwardKeeps, Category, MarkKind, Phase
 from vramscope.model.recording import Recording
-from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes
 
 LEAST_BYTES_PER_STEP = 16 << 10
@@ -66,17 +65,6 @@ _MOST_ITERATIONS = 320
 _MOST_LINES = 5
 _WARM_UP = 1
 _LEAST_STEPS_HELD = 3
-
-
-@dataclass(frozen=True, slots=True)
-class LeakingLine:
-    """A line that allocates what grows."""
-
-    frame: Frame | None
-    """None if no stack was recorded."""
-    is_in_backward: bool
-    """Whether it only called the backward that allocated, which has no stack of its own."""
-    bytes_per_step: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +337,7 @@ def _batch(context: _LeakContext, batch: Batch) -> Leak | None:
         edit=ADVICE[LeakCause.GROWING_BATCH],
         path=None if example is None else path_of(example),
         kept_at=None,
-        lines=tuple(LeakingLine(*place, rate) for place, rate in batch.lines),
+        lines=batch.lines,
         bytes_per_step=grows.bytes_per_step / levels.stride,
         n_bytes=int(batch.peak_bytes[-1] - batch.peak_bytes[first]),
         first_step=first * levels.stride,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis.leaks.growth import growth
-from vramscope.analysis.leaks.levels import Levels, Place
+from vramscope.analysis.leaks.levels import LeakingLine, Levels
 from vramscope.analysis.step_and_phase import phases_of
 from vramscope.analysis.timeline import timeline
 from vramscope.model.marks import Phase
@@ -31,7 +31,7 @@ class Batch:
     """Allocations whose call grows from step to step."""
     source: NDArray[Any]
     """Rows of the first such call of a step, which the others follow from."""
-    lines: tuple[tuple[Place, float], ...]
+    lines: tuple[LeakingLine, ...]
     """Lines that allocate them, with requested bytes per step; the source first, then most first."""
     peak_bytes: NDArray[Any]
     """The most that was allocated in each step, in bytes."""
@@ -93,14 +93,14 @@ def _is_of_backward(levels: Levels, rows: NDArray[Any]) -> bool:
     return bool(size[later].sum() > MOST_SHARE_OF_BACKWARD * size.sum())
 
 
-def _lines(levels: Levels, rows: NDArray[Any], source: NDArray[Any]) -> tuple[tuple[Place, float], ...]:
+def _lines(levels: Levels, rows: NDArray[Any], source: NDArray[Any]) -> tuple[LeakingLine, ...]:
     places, group = np.unique(levels.place[rows], return_inverse=True)
     volume, _ = _per_iteration(levels, rows, group.reshape(-1))
     found = [(int(place), growth(volume[i])) for i, place in enumerate(places.tolist())]
     lines = [(place, rise.bytes_per_step / levels.stride) for place, rise in found if rise is not None]
     first = int(levels.place[source[0]])
     lines.sort(key=lambda line: (line[0] != first, levels.places[line[0]][0] is None, -line[1]))
-    return tuple((levels.places[place], rate) for place, rate in lines)
+    return tuple(LeakingLine(*levels.places[place], rate) for place, rate in lines)
 
 
 def _peaks(levels: Levels, begin: int) -> NDArray[Any]:

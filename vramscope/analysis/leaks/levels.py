@@ -17,6 +17,17 @@ Place = tuple[Frame | None, bool]
 thread without Python frames."""
 
 
+@dataclass(frozen=True, slots=True)
+class LeakingLine:
+    """A line that allocates what grows."""
+
+    frame: Frame | None
+    """None if no stack was recorded."""
+    is_in_backward: bool
+    """Whether it only called the backward that allocated, which has no stack of its own."""
+    bytes_per_step: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Levels:
     """Allocations, counted at the compared instants ``at``."""

@@ -224,7 +224,7 @@ def _finding(failures: Failures, row: int) -> Finding:
     why = None if room is None else cause(room)
     back = row - len(failures)
     held = failures.holders[back] if -back <= len(failures.holders) else InUse()
-    evidence |= {f"in_use_{name.replace(' ', '_')}": n for name, n in held.by_category}
+    evidence |= {f"in_use_{each.name.replace(' ', '_')}": each.n_bytes for each in held.by_category}
     return Finding(
         FindingKind.OOM,
         Severity.ERROR,

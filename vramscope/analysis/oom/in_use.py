@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,12 +22,19 @@ _TOTALS = ("totals_only", "moments_only")
 """Notes of records in which one block stands for all that is allocated."""
 
 
+class CategoryBytes(NamedTuple):
+    """Bytes of one category."""
+
+    name: str
+    n_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class InUse:
     """Memory allocated at one instant, by category, with the line that held the most."""
 
-    by_category: tuple[tuple[str, int], ...] = ()
-    """Names and bytes, largest first; unknown is one of them. They sum up to all allocated bytes."""
+    by_category: tuple[CategoryBytes, ...] = ()
+    """Largest first; unknown is one of them. They sum up to all allocated bytes."""
     line: Frame | None = None
     """The program's line that had allocated the most; None if no stack is known."""
     line_bytes: int = 0
@@ -40,9 +48,10 @@ class InUse:
 
         It names categories only if these cover most of the bytes.
         """
-        sums = {name: n for name, n in self.by_category if name != "unknown"}
-        is_mostly_known = 2 * sum(sums.values()) >= sum(n for _, n in self.by_category)
-        known = [f"{format_bytes(n)} {name}" for name, n in sums.items()] if is_mostly_known else []
+        sums = [each for each in self.by_category if each.name != "unknown"]
+        n_known, n_all = (sum(each.n_bytes for each in some) for some in (sums, self.by_category))
+        is_mostly_known = 2 * n_known >= n_all
+        known = [f"{format_bytes(each.n_bytes)} {each.name}" for each in sums] if is_mostly_known else []
         parts = [", ".join(known[:_MOST_CATEGORIES])] if known else []
         if self.line is not None:
             of_it = " of it" if known else ""
@@ -66,7 +75,7 @@ def in_use_at(recording: Recording, events: Sequence[int]) -> list[InUse]:
         sums = np.zeros(len(Category), "i8")
         np.add.at(sums, category[live], n_bytes)
         order = [i for i in np.argsort(-sums, kind="stable").tolist() if sums[i]]
-        by_category = tuple((format_name(Category(i)), int(sums[i])) for i in order)
+        by_category = tuple(CategoryBytes(format_name(Category(i)), int(sums[i])) for i in order)
         lines: dict[tuple[str, int], list[int]] = {}
         modules: dict[int, set[str]] = {}
         rows = folded.of[found.stack_id[live]].tolist(), n_bytes.tolist(), owners.module[live].tolist()

@@ -11,7 +11,7 @@ import numpy as np
 from vramscope.analysis.rank_comparison.clocks import Clocks, clocks_of
 from vramscope.analysis.rank_comparison.groups import groups_of
 from vramscope.analysis.rank_comparison.imbalance import Imbalance, imbalance_of
-from vramscope.analysis.rank_comparison.members import Member, MemberTable, table_of
+from vramscope.analysis.rank_comparison.members import Member, MemberKey, MemberTable, table_of
 from vramscope.analysis.rank_comparison.odd import Odd, failed_first, odd_ones, shared_devices
 from vramscope.model.rank_summary import LineBytes, RankSummary
 from vramscope.model.recording import Outcome
@@ -21,15 +21,15 @@ from vramscope.model.recording import Outcome
 class RankGroup:
     """Ranks that hold alike."""
 
-    rows: tuple[tuple[int, int], ...]
-    """Rank and device of each member, ascending."""
+    rows: tuple[MemberKey, ...]
+    """The members, ascending by rank and device."""
     allocated_median_bytes: int
     """The median of the members' peaks of allocated bytes."""
     allocated_max_bytes: int
     reserved_median_bytes: int
     reserved_max_bytes: int
-    typical: tuple[int, int]
-    """Rank and device of the member whose peak is the median."""
+    typical: MemberKey
+    """The member whose peak is the median."""
     line: LineBytes | None = None
     """The line in which this group differs most from the first group; None for the first."""
     line_bytes: int = 0

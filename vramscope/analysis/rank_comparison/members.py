@@ -18,6 +18,14 @@ _FRAMES = 2
 LineKey = tuple[Any, ...]
 
 
+class MemberKey(NamedTuple):
+    """What identifies a member: a rank on one device."""
+
+    rank: int
+    device: int
+    """The index of the device."""
+
+
 class Member(NamedTuple):
     """One rank on one device."""
 
@@ -35,9 +43,9 @@ class Member(NamedTuple):
         return self.whole.process.host
 
     @property
-    def key(self) -> tuple[int, int]:
+    def key(self) -> MemberKey:
         """Rank and index of the device."""
-        return self.rank, self.summary.device.index
+        return MemberKey(self.rank, self.summary.device.index)
 
     @property
     def outcome(self) -> Outcome:
