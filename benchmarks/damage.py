@@ -146,8 +146,8 @@ def _overwrite(chance: random.Random, path: Path, n_bytes: int) -> str:
     return f"{n_bytes} bytes of {path.name} at {at}"
 
 
-def _ends(path: Path) -> list[int]:
-    """Return the ends of the messages of a stream, by Arrow's own reader."""
+def ends_of_messages(path: Path) -> list[int]:
+    """Return 0 and the end of each message of a stream, by Arrow's own reader."""
     import pyarrow as pa
 
     found = [0]
@@ -193,14 +193,14 @@ def cut(chance: random.Random, rank: Path, _other: Path) -> str:
 
 def cut_at_message(chance: random.Random, rank: Path, _other: Path) -> str:
     path = chance.choice(_streams(rank))
-    size = chance.choice(_ends(path)[:-1])
+    size = chance.choice(ends_of_messages(path)[:-1])
     os.truncate(path, size)
     return f"{path.name} cut at the message that ends at {size}"
 
 
 def rearrange_messages(chance: random.Random, rank: Path, _other: Path) -> str:
     path = chance.choice(_streams(rank))
-    data, ends = path.read_bytes(), _ends(path)
+    data, ends = path.read_bytes(), ends_of_messages(path)
     messages = [data[first:end] for first, end in pairwise(ends)]
     at = chance.randrange(len(messages))
     how = chance.choice(("removed", "doubled", "moved"))

@@ -1,6 +1,7 @@
 """For all tests: no deadline on a busy machine, and no program that outlives its test."""
 
 import gc
+import importlib.util
 import os
 import re
 import signal
@@ -8,9 +9,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import cache
 from http.cookiejar import CookieJar
 from pathlib import Path
 from threading import Timer
+from types import ModuleType
 from typing import Any
 from urllib.request import HTTPCookieProcessor, build_opener
 
@@ -22,7 +25,7 @@ sys.path.append(str(Path(__file__).parent / "standin" / "python"))
 # And the module captures.
 sys.path.append(str(Path(__file__).parent / "captures"))
 
-from standin_fixtures import board, forks, run_standin, standin  # noqa: F401
+from standin_fixtures import board, forks, plain_forks, run_standin, standin  # noqa: F401
 
 # How long an example takes says something about the machine only; and a failure must come again.
 settings.register_profile(
@@ -121,6 +124,23 @@ def _started(
 def started() -> Callable[..., AbstractContextManager[subprocess.Popen[str]]]:
     """``with started(command) as process:`` a program that surely ends."""
     return _started
+
+
+@pytest.fixture(scope="session")
+def module_at() -> Callable[[Path], ModuleType]:
+    """``module_at(path)``: the module in a file of a folder that is no package, loaded once."""
+
+    @cache
+    def load(path: Path) -> ModuleType:
+        name = f"{path.parent.name}_{path.stem}"
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec
+        assert spec.loader
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
 
 
 @contextmanager

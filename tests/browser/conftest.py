@@ -1,9 +1,7 @@
 """Debian's Chromium without a GPU, and dashboards over runs made on the spot."""
 
-import importlib.util
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -24,19 +22,10 @@ FLAGS = (
 RUNS = Path(__file__).parents[1] / "unit" / "dashboard" / "conftest.py"
 
 
-def _runs() -> ModuleType:
-    """The builders of the unit tests: test folders are no packages, so by path."""
-    spec = importlib.util.spec_from_file_location("dashboard_runs", RUNS)
-    assert spec
-    assert spec.loader
-    module = sys.modules["dashboard_runs"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="session")
-def runs() -> ModuleType:
-    return _runs()
+def runs(module_at: Callable[[Path], ModuleType]) -> ModuleType:
+    """The builders of the unit tests."""
+    return module_at(RUNS)
 
 
 @pytest.fixture(scope="session")

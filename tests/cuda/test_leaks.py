@@ -1,9 +1,7 @@
 """Growth as genuine CUDA torch shows it: in its own history with Python stacks, whole and cut to a ring,
 outside of torch, in the cache. And leaks whose lines only CUDA hides: of backward, and of other threads."""
 
-import importlib.util
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,15 +21,6 @@ HIDDEN = ("leaking/sparse_gradient", "holdout/leak_backward_hook", "trial/leak_f
 MIB = 1 << 20
 
 
-def corpus():
-    """The corpus of tests/leaks, whose conftest may have loaded it."""
-    file = ROOT / "tests" / "leaks" / "corpus.py"
-    spec = importlib.util.spec_from_file_location("leaks_corpus_of_cuda", file)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def folder(python, tmp_path_factory):
     made = tmp_path_factory.mktemp("leaks")
@@ -41,9 +30,9 @@ def folder(python, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def hidden(python, tmp_path_factory):
+def hidden(python, module_at, tmp_path_factory):
     """Name → what was found in the script."""
-    known, out = corpus(), tmp_path_factory.mktemp("hidden")
+    known, out = module_at(ROOT / "tests" / "leaks" / "corpus.py"), tmp_path_factory.mktemp("hidden")
     chosen = [
         script for name in HIDDEN for script in known.scripts(name.split("/")[0]) if script.name == name
     ]

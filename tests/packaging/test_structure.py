@@ -1,9 +1,9 @@
 """The measures of scripts/structure.py see what they are to find, and hold today."""
 
 import ast
-import importlib.util
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -15,13 +15,8 @@ LAYERS = ["commands", "loading", "analysis", "capture | store", "model", "units 
 
 
 @pytest.fixture(scope="module")
-def structure() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("structure", SCRIPT)
-    assert spec
-    assert spec.loader
-    module = sys.modules["structure"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def structure(module_at: Callable[[Path], ModuleType]) -> ModuleType:
+    return module_at(SCRIPT)
 
 
 def modules(structure: ModuleType, **sources: str):

@@ -1,7 +1,6 @@
 """The snapshots that benchmarks are run on hold what a genuine one would."""
 
 import pickle
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +15,8 @@ GENERATOR = Path(__file__).parents[2] / "benchmarks" / "generate.py"
 
 
 @pytest.fixture(scope="module")
-def generate():
-    spec = spec_from_file_location("generate_snapshots", GENERATOR)
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def generate(module_at):
+    return module_at(GENERATOR)
 
 
 def test_the_final_blocks_agree_with_the_events_on_every_device(generate):

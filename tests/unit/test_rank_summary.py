@@ -1,9 +1,6 @@
 """The summary that a recorder writes while it records is the one that a reader of the whole trace makes."""
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,7 @@ from vramscope.recorder.summary_writer import SummaryPace
 from vramscope.store.summaries import read_summary
 
 TRAIN = """
-import os, signal, sys, torch, vramscope
+import os, signal, sys, time, torch, vramscope
 from pathlib import Path
 from vramscope.recorder import RecorderOptions, recorder_of
 from vramscope.recorder.summary_writer import SummaryPace
@@ -37,7 +34,11 @@ def train(each):
         else:
             kept.append(step())
         if "kill" in sys.argv and number == 25:
-            recorder._flush()
+            for _ in range(1000):  # until there is a summary
+                recorder._flush()
+                if (Path(sys.argv[1]) / "rank0" / "summary.json").exists():
+                    break
+                time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
 net = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)])
 optimizer = torch.optim.Adam(net.parameters())
@@ -51,12 +52,14 @@ SMALL_PIECES = (0.0, 100, 120)
 
 
 @pytest.fixture
-def trained(tmp_path: Path):
+def trained(tmp_path: Path, plain_forks):
     """``trained(n_steps, *words, pieces=…)``: the directory of the only rank, and how the process ended."""
 
     def run(n_steps, *words, pieces=SMALL_PIECES):
-        command = [sys.executable, "-c", TRAIN, tmp_path / "run", str(n_steps), repr(pieces), *words]
-        ended = subprocess.run(command, timeout=120, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        script = tmp_path / "train.py"
+        script.write_text(TRAIN)
+        arguments = (tmp_path / "run", n_steps, repr(pieces), *words)
+        ended = plain_forks.run(script, *arguments, cwd=tmp_path, variables={})
         return tmp_path / "run" / "rank0", ended.returncode
 
     return run

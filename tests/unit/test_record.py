@@ -415,7 +415,7 @@ def test_no_gpu_and_no_tensors_is_reported(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_program_of_fake_tensors_alone_is_led_to_predict(tmp_path):
+def test_a_program_of_fake_tensors_alone_is_led_to_predict(tmp_path, run_script):
     code = f"""
 import torch, vramscope
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -423,8 +423,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 with FakeTensorMode(), vramscope.record({str(tmp_path / "run")!r}, device="simulated"):
     torch.nn.Linear(100, 100)(torch.ones(4, 100)).sum().backward()
 """
-    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=120)
+    done = run_script(code)
 
+    assert done.returncode == 0, done.stderr
     (note,) = (note for note in only(tmp_path / "run").notes if note.code == "nothing_seen")
     assert "vramscope predict" in note.text
 
@@ -441,7 +442,7 @@ def test_data_loader_workers_are_not_recorded(tmp_path):
     assert load(tmp_path / "run").outcome is Outcome.FINISHED
 
 
-def test_a_fork_in_the_middle_writes_nothing(tmp_path):
+def test_a_fork_in_the_middle_writes_nothing(tmp_path, run_script):
     # A process of its own: torch trains in no fork of a process whose autograd has had a device's thread.
     done = run_script(f"""
         import os, torch, vramscope
@@ -472,7 +473,7 @@ def test_a_fork_in_the_middle_writes_nothing(tmp_path):
     assert (phases.phase == Phase.OPTIMIZER).sum() == 2
 
 
-def test_a_forked_child_may_leave_the_block_and_record_its_own(tmp_path):
+def test_a_forked_child_may_leave_the_block_and_record_its_own(tmp_path, run_script):
     script = f"""
         import os, torch, vramscope
         with vramscope.record({str(tmp_path / "run")!r}):
@@ -491,10 +492,10 @@ def test_a_forked_child_may_leave_the_block_and_record_its_own(tmp_path):
     assert len(only(tmp_path / "child").trace) > 0
 
 
-def run_script(script):
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False
-    )
+@pytest.fixture
+def run_script(plain_forks, tmp_path):
+    """``run_script(text)``: the end and the output of a process of its own."""
+    return lambda text: plain_forks.run_code(textwrap.dedent(text), cwd=tmp_path, variables={})
 
 
 def test_a_killed_process_leaves_all_but_its_last_two_seconds(tmp_path, started):
@@ -521,11 +522,14 @@ def test_a_killed_process_leaves_all_but_its_last_two_seconds(tmp_path, started)
 
 
 def test_the_interpreter_may_end_inside_of_a_block(tmp_path):
-    done = run_script(f"""
+    text = textwrap.dedent(f"""
         import torch, vramscope
         vramscope.record({str(tmp_path / "run")!r}).__enter__()
         kept = torch.ones(10)
     """)
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, check=False, timeout=120
+    )
 
     assert done.returncode == 0, done.stderr
     run = load(tmp_path / "run")

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
@@ -133,6 +134,15 @@ def standin() -> Path:
 def forks(standin: Path) -> Iterator[Forks]:
     """Runs scripts where torch sees a device, each in a process of its own that comes up at once."""
     found = Forks(standin)
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="session")
+def plain_forks() -> Iterator[Forks]:
+    """Runs scripts in this Python, each in a process of its own that has imported torch already."""
+    pytest.importorskip("torch")
+    found = Forks(Path(sys.executable))
     yield found
     found.close()
 

@@ -5,10 +5,10 @@ import io
 import pickle
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import captures
@@ -90,13 +90,9 @@ def dumped(entries: list[dict[str, Any]], protocol: int = 4, **more: object) -> 
 
 
 @pytest.fixture(scope="module")
-def made() -> bytes:
+def made(module_at: Callable[[Path], ModuleType]) -> bytes:
     """A generated snapshot of two devices."""
-    spec = spec_from_file_location("generate_packed", ROOT / "benchmarks" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = module_at(ROOT / "benchmarks" / "generate.py")
     return pickle.dumps(module.snapshot(12_000, n_devices=2, leak_bytes=4096), protocol=4)
 
 

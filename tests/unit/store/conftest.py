@@ -4,8 +4,8 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
-import pyarrow as pa
 import pytest
 
 from vramscope.model.device import Device, Process
@@ -35,15 +35,7 @@ def new_writer(run_dir: Path) -> Callable[..., Writer]:
 
 
 @pytest.fixture
-def ends_of_messages() -> Callable[[Path], list[int]]:
+def ends_of_messages(module_at: Callable[[Path], ModuleType]) -> Callable[[Path], list[int]]:
     """``ends_of_messages(path)``: 0, and where each message of a stream ends, by Arrow's own reader."""
-
-    def ends(path: Path) -> list[int]:
-        found = [0]
-        with pa.OSFile(str(path)) as file:
-            while file.tell() < file.size():
-                pa.ipc.read_message(file)
-                found.append(file.tell())
-        return found
-
-    return ends
+    damage = module_at(Path(__file__).parents[3] / "benchmarks" / "damage.py")
+    return damage.ends_of_messages

@@ -1,10 +1,8 @@
 """Copies of real recordings, damaged as ``benchmarks/damage.py`` does: none is shown as if it were whole."""
 
 import signal
-import sys
 import time
-from collections.abc import Iterator
-from importlib.util import module_from_spec, spec_from_file_location
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -15,13 +13,8 @@ N_COPIES = 75
 
 
 @pytest.fixture(scope="module")
-def damage() -> ModuleType:
-    spec = spec_from_file_location("damage", ROOT / "benchmarks" / "damage.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["damage"] = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def damage(module_at: Callable[[Path], ModuleType]) -> ModuleType:
+    return module_at(ROOT / "benchmarks" / "damage.py")
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 import os
 import socket
-import subprocess
-import sys
 
 import pytest
 
@@ -62,13 +60,15 @@ def test_a_run_is_shared_within_a_job_alone(new_writer, run_dir, known, own, is_
 
 
 @pytest.mark.slow
-def test_a_second_job_of_more_ranks_leaves_the_run_of_the_first_alone(tmp_path):
+def test_a_second_job_of_more_ranks_leaves_the_run_of_the_first_alone(tmp_path, plain_forks):
+    script = tmp_path / "record.py"
+    script.write_text(RECORD)
     for job, n_ranks in (("first", 1), ("second", 2)):
         for rank in reversed(range(n_ranks)):
             environ = {"RANK": str(rank), "WORLD_SIZE": str(n_ranks), "LOCAL_RANK": str(rank)}
             environ |= {"TORCHELASTIC_RUN_ID": job, "TORCHELASTIC_RESTART_COUNT": "0"}
-            command = [sys.executable, "-c", RECORD, tmp_path / "run"]
-            subprocess.run(command, env=os.environ | environ, timeout=120, check=True)
+            done = plain_forks.run(script, tmp_path / "run", cwd=tmp_path, variables=environ)
+            assert done.returncode == 0, done.stderr
 
     assert [path.name for path in ranks_of(tmp_path / "run")] == ["rank0"]
     assert [path.name for path in ranks_of(tmp_path / "run-2")] == ["rank0", "rank1"]
