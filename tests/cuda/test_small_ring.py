@@ -7,22 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from layouts import expected, layout
+from moments import COUNTED, QUANTITIES
 
 from vramscope.allocator.state_index import StateIndex
 from vramscope.loading import load
-from vramscope.model.trace import Action
 
 pytestmark = [pytest.mark.standin, pytest.mark.xdist_group("cuda-deaths")]
 
 SCRIPT = Path(__file__).parent / "scripts" / "small_ring.py"
-QUANTITIES = ("allocated", "active", "reserved", "requested")
-COUNTED = (
-    Action.ALLOC,
-    Action.FREE_REQUESTED,
-    Action.FREE_COMPLETED,
-    Action.SEGMENT_ALLOC,
-    Action.SEGMENT_FREE,
-)
 
 
 @pytest.fixture(scope="module")

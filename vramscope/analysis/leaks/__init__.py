@@ -448,16 +448,27 @@ def _growth_finding(kind: FindingKind, claim: str, rate: float, advice: str) -> 
 
 
 def _finding(leak: Leak, result: Leaks) -> Finding:
-    frame = leak.lines[0].frame if leak.lines else None
     variable = leak.holder or "it"
     why = CAUSES[leak.cause].format(holder=variable)
     steps = "step" if result.has_steps else "turn of the loop"
     claim = f"memory grows by {format_bytes(round(leak.bytes_per_step))} a {steps}"
     kept = f" (`{leak.kept_at.code}` in line {leak.kept_at.line})" if leak.kept_at else ""
+    claim = f"{claim}: {why}{kept}" if why else f"{claim}{f'; {variable} keeps it' if leak.holder else ''}"
+    return _with_claim(leak, FindingKind.LEAK, claim)
+
+
+def _batch_finding(batch: Leak) -> Finding:
+    rate = format_bytes(round(batch.bytes_per_step))
+    claim = f"every step needs {rate} more than the one before: {CAUSES[LeakCause.GROWING_BATCH]}, no leak"
+    return _with_claim(batch, FindingKind.GROWING_BATCH, claim)
+
+
+def _with_claim(leak: Leak, kind: FindingKind, claim: str) -> Finding:
+    frame = leak.lines[0].frame if leak.lines else None
     return Finding(
-        kind=FindingKind.LEAK,
+        kind=kind,
         severity=Severity.WARNING,
-        claim=f"{claim}: {why}{kept}" if why else f"{claim}{f'; {variable} keeps it' if leak.holder else ''}",
+        claim=claim,
         file=frame and frame.file,
         line=frame and frame.line,
         function=frame and frame.function,
@@ -467,25 +478,6 @@ def _finding(leak: Leak, result: Leaks) -> Finding:
         bytes_per_step=round(leak.bytes_per_step),
         advice=leak.edit,
         evidence=_evidence(leak),
-    )
-
-
-def _batch_finding(batch: Leak) -> Finding:
-    frame = batch.lines[0].frame if batch.lines else None
-    rate = format_bytes(round(batch.bytes_per_step))
-    return Finding(
-        kind=FindingKind.GROWING_BATCH,
-        severity=Severity.WARNING,
-        claim=f"every step needs {rate} more than the one before: {CAUSES[LeakCause.GROWING_BATCH]}, no leak",
-        file=frame and frame.file,
-        line=frame and frame.line,
-        function=frame and frame.function,
-        cause=LeakCause.GROWING_BATCH,
-        holder=batch.holder,
-        n_bytes=batch.n_bytes,
-        bytes_per_step=round(batch.bytes_per_step),
-        advice=batch.edit,
-        evidence=_evidence(batch),
     )
 
 

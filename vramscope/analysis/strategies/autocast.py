@@ -42,15 +42,6 @@ _FIXED = (
     Category.WORKSPACE,
 )
 """Categories that autocast leaves as they are."""
-_FIXED = (
-    Category.PARAMETER,
-    Category.GRADIENT,
-    Category.OPTIMIZER_STATE,
-    Category.BUFFER,
-    Category.INPUT,
-    Category.WORKSPACE,
-)
-"""Categories that autocast leaves as they are."""
 _RNN = "rnn.py"
 _RECURRENT = 10
 """More than one part in this many of forward's bytes from recurrent layers allows no prediction."""
