@@ -64,6 +64,7 @@ def build_app(data: Data, allowed: Access) -> Dash:
         ],
         index_string=_INDEX,
         on_error=_ignore_deleted_run,
+        hooks={"request_pre": "window.vramscope.startPlotly"},
     )
     all_pages = pages()
     app.layout = _shell(data.pace.idle_ms)
