@@ -120,7 +120,7 @@ def opened_address(data: Data, address: Address) -> Address:
     if rank is None:
         fleet = queries_of(data).get(address.run).fleet
         named = [fleet.failure.rank] if fleet.failure is not None else []
-        named += [each.rank for each in (*fleet.odd, *fleet.ended)]
+        named += [odd.rank for odd in fleet.odd] + [each.rank for each in fleet.ended]
         named += [group.typical[0] for group in fleet.groups]
         rank = next(iter(named), 0)
     return address.go(run=one_rank(address.run, rank), rank=None)
