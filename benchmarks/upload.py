@@ -206,7 +206,7 @@ def measured(args: argparse.Namespace, home: Path, server: Server, refusing: Ser
     ]
     setting = (
         f"`make bench-upload`: {args.processes} trainings of {args.seconds:.0f} s, one thread, simulated "
-        f"device; the store is moto's S3 server on\nthe same machine; load {os.getloadavg()[0]:.1f} at the end. "
+        f"device; the store is moto's S3 server on\nthe same machine; load {os.getloadavg()[0]:.1f} at end. "
         f"{len(rounds):,} rounds of three blocks of {n_steps} steps, in random order, each of one process."
     )
     per_step_ms = 1000 * upload_s / (len(rounds) * n_steps)
@@ -217,7 +217,7 @@ def measured(args: argparse.Namespace, home: Path, server: Server, refusing: Ser
         "",
         *figures(rounds, n_steps),
         "",
-        f"The processes that upload took {per_step_ms:.2f} ms of another core for each step that was uploaded.",
+        f"The processes that upload took {per_step_ms:.2f} ms of another core for each uploaded step.",
         "",
         "| recorded to | events | whole in the store |",
         "| --- | ---: | --- |",
