@@ -76,6 +76,10 @@ class Capture(Protocol):
     def settings(self) -> Mapping[str, str]:
         """The allocator's settings, by torch's names."""
 
+    @property
+    def mesh(self) -> Mapping[str, int]:
+        """The coordinates of this process in the mesh of the program's parameters; empty until known."""
+
     def start(self, sink: Sink) -> None:
         """Begin recording; memory that is allocated already becomes the initial state."""
 

@@ -41,6 +41,7 @@ class CountersOnly:
         )
         conf = allocator_conf(str(torch.__version__))
         self.settings: Mapping[str, str] = {"PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
+        self.mesh: Mapping[str, int] = {}  # no module is looked at
         self._device = self.devices[0].index
         self._sampler = Sampler(self._device, self.devices[0].uuid, failed) if has_device else None
         self._sink: Sink | None = None

@@ -15,6 +15,7 @@ import torch
 
 from vramscope.capture.gradients import gradients_now
 from vramscope.capture.hooks.modules import ModuleLog
+from vramscope.capture.mesh_of_parameters import mesh_of_parameters
 from vramscope.capture.storages import storage_of
 from vramscope.model.marks import Category
 
@@ -63,6 +64,7 @@ class Labeler:
         "_names",
         "_roots",
         "_seen",
+        "mesh",
         "storage_of",
     )
 
@@ -71,6 +73,8 @@ class Labeler:
         self._log = log
         self.storage_of: Callable[[Any], Any] = storage_of
         """The storage of a recorded tensor; None for any other tensor."""
+        self.mesh: Mapping[str, int] = {}
+        """The coordinates of this process in the mesh of the first parameters that have one."""
         self._seen: dict[int, _LabeledStorage] = {}
         # Not weak dictionaries: a Ctrl-C is lost if it arrives in Python code of a weak reference's callback.
         self._roots: dict[int, _RootModule] = {}
@@ -169,6 +173,8 @@ class Labeler:
                 *_walk(prefix, module.named_buffers(), Category.BUFFER),
             ]
             root.named = named
+            if not self.mesh:
+                self.mesh = mesh_of_parameters(reference() for _, reference, _ in named)
             for name, reference, category in named:
                 if category == Category.PARAMETER:
                     self._names[id(reference())] = name

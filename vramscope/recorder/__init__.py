@@ -522,6 +522,7 @@ class Recorder:
             self._n_too_deep = 0
         self._n_blocks += 1
         self._ended = _outcome(error)
+        self._tell_mesh(capture)
         self._writer.close(*self._ended)
         if self._summary is not None:
             self._summary.finish(*self._ended, is_last=False)
@@ -569,9 +570,15 @@ class Recorder:
     def _flush(self) -> None:
         if not self._has_failed:
             self._guarded(lambda capture: capture.flush())
+            self._guarded(self._tell_mesh)
             if self._summary is not None:
                 self._summary.flush()
             self._report_leaks()
+
+    def _tell_mesh(self, capture: "Capture") -> None:
+        """Put the coordinates of the program's parameters into the manifest, where it has none yet."""
+        if self._writer is not None and capture.mesh:
+            self._writer.mesh(capture.mesh)
 
     def _report_leaks(self, *, is_end: bool = False) -> None:
         """Print each leaking line of code once; looks only after the watch has seen memory grow."""

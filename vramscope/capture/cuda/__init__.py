@@ -229,6 +229,11 @@ class Cuda:
         if kind != MarkKind.GC:
             self._at_boundary(counts[0])
 
+    @property
+    def mesh(self) -> Mapping[str, int]:
+        """The coordinates of this process in the mesh of the program's parameters."""
+        return self._labeler.mesh
+
     def forward_begins(self, module: Any) -> None:
         """Label the parameters and buffers of a root module by name."""
         with self._counts_once():

@@ -249,6 +249,11 @@ class Simulated:
         life = self._placed.get(storage._cdata)
         return 0 if life is None else life.address
 
+    @property
+    def mesh(self) -> Mapping[str, int]:
+        """The coordinates of this process in the mesh of the program's parameters."""
+        return self._labeler.mesh
+
     def forward_begins(self, module: Any) -> None:
         """Label the parameters and buffers of a root module by name."""
         if threading.get_ident() not in self._threads:
