@@ -1,8 +1,8 @@
 """Entries of torch's ring as columns, taken in one pass.
 
 ``allocator.torch_history.events`` does the same for files, which it must check: a pass over all entries for
-each column and each check. torch's own objects need no check, and in a running program each pass costs: 0.35 µs
-an entry here instead of 0.9.
+each column and each check. torch's own objects need no check, and in a running program each pass costs:
+0.2 µs an entry here, 0.6 µs there.
 """
 
 from collections.abc import Sequence
