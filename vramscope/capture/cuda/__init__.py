@@ -221,7 +221,7 @@ class Cuda:
             return
         if hooks.has_collected():
             self.mark(MarkKind.GC, value=2)
-        counts, now = self._counts(), time_ns()
+        counts, now = hooks.once_a_hook(self._counts), time_ns()
         row = (int(kind), int(phase), now, UNCOUNTED, threading.get_ident(), value, name)
         self._marks.append((row, counts))
         if kind == MarkKind.STEP:
@@ -266,7 +266,8 @@ class Cuda:
     @contextmanager
     def _counts_once(self) -> Iterator[None]:
         """Read the allocation counts once for many labels: labeling allocates nothing."""
-        self._moment.counts = self._counts()
+        counts = hooks.once_a_hook(self._counts)
+        self._moment.counts = dict(zip(self._counted, counts, strict=False))
         try:
             yield
         finally:
@@ -284,8 +285,10 @@ class Cuda:
             self._holders.append((storage.device.index, time_ns(), row))
 
     def _count_at(self, storage: Any) -> int:
-        counts = getattr(self._moment, "counts", None) or self._counts()
-        return dict(zip(self._counted, counts, strict=False)).get(storage.device.index, UNCOUNTED)
+        counts = getattr(self._moment, "counts", None)
+        if counts is None:
+            counts = dict(zip(self._counted, self._counts(), strict=False))
+        return counts.get(storage.device.index, UNCOUNTED)
 
     def _counts(self) -> tuple[int, ...]:
         """Allocations so far on each device in use; 10 to 20 µs a device, without synchronizing."""
