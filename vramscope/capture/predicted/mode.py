@@ -67,6 +67,7 @@ _SIZED = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _ADD = torch.ops.aten.add.Tensor
 _DEVICE = torch.ops.prim.device.default
 _EMPTY = torch.ops.aten.empty_strided.default
+_SQRT = torch.ops.aten.sqrt.default
 _HOST = torch.device("cpu")
 
 
@@ -327,6 +328,9 @@ class DryMode(TorchDispatchMode):
                 out = args[0]
             elif not func._schema.returns and name.startswith("aten::_foreach_"):
                 out = None  # it changes what it is given: torch's formula takes 0.1 s for 300 tensors
+            elif name == "aten::_foreach_sqrt":  # Adam's: the formula takes 0.1 s for 300 tensors
+                with torch._C.DisableTorchFunction():
+                    out = [self._shapes(_SQRT, (one,), {}) for one in args[0]]
             else:
                 with torch._C.DisableTorchFunction():
                     out = self._shapes(func, args, kwargs)
