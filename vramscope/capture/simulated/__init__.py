@@ -120,7 +120,7 @@ class Simulated:
 
     def start(self, sink: Sink) -> None:
         """Begin recording; storages that exist already become the initial state."""
-        self._storages.adopt(everything=True, frozen=frozen_objects())
+        self._storages.adopt(everything=True, frozen=self._frozen())
         with self._at_work:
             self._work()
             self._is_initial = False
@@ -128,6 +128,10 @@ class Simulated:
         sink.state(initial, 0, reported=False)
         self._sink = sink
         self._hook()
+
+    def _frozen(self) -> Sequence[Any]:
+        """Objects that the program hid from the garbage collector, and that may be tensors."""
+        return frozen_objects()
 
     def resume(self) -> None:
         """Continue recording: the next block was entered.
