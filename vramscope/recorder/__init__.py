@@ -33,6 +33,7 @@ from vramscope.units import format_bytes, parse_bytes
 if TYPE_CHECKING:
     from vramscope.capture import Capture
     from vramscope.model.recording import Run
+    from vramscope.recorder.recent_peaks import PeakFollower, RecentPeaks
     from vramscope.recorder.summary_writer import SummaryPace, SummaryWriter
     from vramscope.recorder.uploading import UploadProcess
     from vramscope.store.write.writer import Writer
@@ -222,6 +223,9 @@ class Recorder:
         """The first failure acquires this lock and never releases it."""
         self._entered: list[_Entry] = []
         self._leak_notifier = LeakNotifier()
+        self._follower: PeakFollower | None = None
+        self._can_follow = True
+        self._report: Callable[[str], None] | None = None
 
     @property
     def directory(self) -> Path:
@@ -313,6 +317,38 @@ class Recorder:
 
         return load(self.directory)
 
+    def take_peaks(self) -> "tuple[RecentPeaks, ...]":
+        """Take the peaks since the last call, exact to this moment, for a logger.
+
+        The first call begins to follow them. Each call reads what the source has not handed over yet: some
+        milliseconds, so once per logging step, not per operation.
+
+        Returns
+        -------
+        tuple of RecentPeaks
+            One entry per device; empty at the first call and where nothing is recorded.
+        """
+        self._guarded(lambda capture: capture.catch_up())
+        try:
+            return self._taken()
+        # Peaks for a logger are worth no recording: it goes on without them.
+        except Exception as error:
+            if is_of_a_signal_handler(error):
+                raise
+            self._can_follow = False
+            _warn(f"vramscope has no more peaks to log: {type(error).__name__}: {error}")
+            return ()
+
+    def report_to(self, report: Callable[[str], None]) -> None:
+        """Pass what is found while the program runs (leaks, failed allocations) to *report*.
+
+        Parameters
+        ----------
+        report
+            Takes one sentence. It is called from a background thread, and instead of printing on stderr.
+        """
+        self._report = report
+
     def explain_leaks(self) -> None:
         """Search now for what holds the allocated memory, for about 2 s; ``vramscope leaks`` reports it.
 
@@ -320,6 +356,17 @@ class Recorder:
         """
         frame = sys._getframe(1)
         self._guarded(lambda capture: None if capture.watch is None else capture.watch.explain(frame))
+
+    def _taken(self) -> "tuple[RecentPeaks, ...]":
+        if self._summary is None or self._capture is None or not self._can_follow or self._has_failed:
+            return ()
+        if self._follower is None:
+            self._follower = self._summary.follow()
+            return ()
+        split = self._capture.inactive_split_bytes()
+        return tuple(
+            each._replace(inactive_split_bytes=split.get(each.device)) for each in self._follower.take()
+        )
 
     # ------------------------------------------------------------------------- entering and leaving
 
@@ -580,7 +627,7 @@ class Recorder:
             # A failure of the analysis must not end the recording.
             with suppress(Exception):
                 for text in self._leak_notifier.check(self._directory, watch.n_walks, is_end=is_end):
-                    self._print(text, always=True)
+                    self._tell(text)
 
     def _fail(self, error: Exception) -> None:
         """Stop recording, warn once, and let the training go on.
@@ -611,7 +658,7 @@ class Recorder:
         """Detach from the run in a forked child, which copies locks as they are and no threads."""
         self._has_failed = True
         self._lock, self._transition = threading.RLock(), threading.Lock()
-        self._flusher = self._writer = self._summary = None
+        self._flusher = self._writer = self._summary = self._follower = None
         if self._upload is not None:
             self._upload.disown()
             self._upload = None
@@ -619,6 +666,13 @@ class Recorder:
         if self._capture is not None:
             with suppress(Exception):
                 self._capture.abandon()
+
+    def _tell(self, text: str) -> None:
+        """Pass what was found on to the program's own log, or print it."""
+        if self._report is None:
+            self._print(text, always=True)
+        else:
+            self._report(text)
 
     def _print(self, text: str, *, always: bool = False) -> None:
         if always or not self._quiet:
