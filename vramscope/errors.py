@@ -41,3 +41,10 @@ class MissingExtraError(VramscopeError):
 
 class UsageError(VramscopeError):
     """An option or argument that the user gave is wrong."""
+
+
+class MissingPackageError(MissingExtraError):
+    """A framework that an integration is for is not installed."""
+
+    def __init__(self, package: str) -> None:
+        VramscopeError.__init__(self, f"this needs {package}, which is not installed: pip install {package}")

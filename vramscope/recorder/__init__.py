@@ -24,6 +24,7 @@ from vramscope.errors import CaptureError, StoreError, UsageError
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import MarkKind, Note, Phase
 from vramscope.model.recording import Outcome
+from vramscope.recorder.failure_notifier import FailureNotifier
 from vramscope.recorder.leak_notifier import LeakNotifier
 from vramscope.recorder.this_process import default_name, this_process
 from vramscope.recorder.wrapping import Function, recorded, untraced
@@ -223,6 +224,7 @@ class Recorder:
         """The first failure acquires this lock and never releases it."""
         self._entered: list[_Entry] = []
         self._leak_notifier = LeakNotifier()
+        self._failure_notifier = FailureNotifier()
         self._follower: PeakFollower | None = None
         self._can_follow = True
         self._report: Callable[[str], None] | None = None
@@ -554,6 +556,7 @@ class Recorder:
         if not self._has_failed:
             self._guarded(lambda capture: self._close(capture, error))
             self._report_leaks(is_end=True)
+            self._report_failure()
 
     def _close(self, capture: "Capture", error: BaseException | None) -> None:
         capture.finish()
@@ -619,6 +622,7 @@ class Recorder:
             if self._summary is not None:
                 self._summary.flush()
             self._report_leaks()
+            self._report_failure()
 
     def _report_leaks(self, *, is_end: bool = False) -> None:
         """Print each leaking line of code once; looks only after the watch has seen memory grow."""
@@ -627,6 +631,15 @@ class Recorder:
             # A failure of the analysis must not end the recording.
             with suppress(Exception):
                 for text in self._leak_notifier.check(self._directory, watch.n_walks, is_end=is_end):
+                    self._tell(text)
+
+    def _report_failure(self) -> None:
+        """Pass the cause of the first failed allocation on, where the program's own log wants to know."""
+        if self._report is not None and self._follower is not None and self._directory is not None:
+            # A failure of the analysis must not end the recording.
+            with suppress(Exception):
+                text = self._failure_notifier.check(self._directory, self._follower.n_failed)
+                if text is not None:
                     self._tell(text)
 
     def _fail(self, error: Exception) -> None:

@@ -45,8 +45,6 @@ class RecentPeaks(NamedTuple):
     """The maximum of allocated bytes in each phase that ran."""
     samples: Mapping[str, int] = MappingProxyType({})
     """The maximum of each quantity that was sampled, in bytes, such as ``process_used_bytes`` of NVML."""
-    n_failed: int = 0
-    """The number of allocations that failed."""
     inactive_split_bytes: int | None = None
     """Bytes now in free pieces of segments that are in use; None where unknown."""
 
@@ -65,6 +63,8 @@ class PeakFollower:
     def __init__(self) -> None:
         self._queue: deque[tuple[Row, int]] = deque()
         self._n_queued = 0
+        self.n_failed = 0
+        """The number of allocations that failed since the follower began."""
         self._work = threading.Lock()
         self._devices: dict[int, _Device] = {}
         self._seen: set[int] = set()
@@ -75,6 +75,7 @@ class PeakFollower:
         self._queue.append((row, device))
         if isinstance(row, Trace):
             self._n_queued += len(row)
+            self.n_failed += int((row.action == Action.OOM).sum())
 
     def begin(self, courses: Mapping[int, Course], waiting: Sequence[tuple[Row, int]]) -> None:
         """Begin at *courses*, by device, and the rows *waiting* after them; ``add`` may have some of these.
@@ -139,13 +140,11 @@ class _Device:
         self._phases: dict[str, int] = {}
         self._samples: dict[str, int] = {}
         self._peak: dict[str, int] = {}
-        self._n_failed = 0
         self.restart()
 
     def take(self, row: Row) -> None:
         if isinstance(row, Trace):
             self._traces.append(row)
-            self._n_failed += int((row.action == Action.OOM).sum())
             self._has_events = True
         elif isinstance(row, Marks):
             kept = row.rows(np.isin(row.kind, _KINDS))
@@ -192,13 +191,12 @@ class _Device:
             level_bytes=dict(self._course.level) if self._has_events else {},
             phases={name: most for name, most in self._phases.items() if most >= 0},
             samples=dict(self._samples),
-            n_failed=self._n_failed,
         )
 
     def restart(self) -> None:
         """Begin the next window now."""
         self._peak = {name: self._course.level[name] for name in QUANTITIES}
-        self._phases, self._samples, self._n_failed = {}, {}, 0
+        self._phases, self._samples = {}, {}
 
 
 def _fresh(course: Course) -> Course:
