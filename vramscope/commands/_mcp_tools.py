@@ -104,7 +104,7 @@ class Tools:
 
         capacity: the memory of the card, such as 24GiB; empty for that of the run.
         """
-        return await self._answer("fit", path, options=["--capacity", capacity] if capacity else [])
+        return await self._answer("fit", path, options=[f"--capacity={capacity}"] if capacity else [])
 
     async def compare(self, before: str, after: str) -> str:
         """Compare two runs: what peaks more or less, by line, category, step and phase."""
@@ -115,7 +115,7 @@ class Tools:
 
         It executes the script in the folder of the server; its tensors compute nothing.
         """
-        return await self._answer("predict", script, options=["--card", card], after=arguments)
+        return await self._answer("predict", script, options=[f"--card={card}"], after=arguments)
 
     def _inside(self, path: str) -> str:
         found = (self._root / path).resolve()
