@@ -35,7 +35,7 @@ def run(args: Namespace) -> int:
     with waiting(f"reading {args.path}"):
         loaded = load(args.path)
     if args.redact:
-        from vramscope.export._redaction import redacted
+        from vramscope.export.redaction import redacted
 
         loaded = redacted(loaded)
     with waiting(f"writing {output}"):

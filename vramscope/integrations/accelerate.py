@@ -3,13 +3,13 @@
 import logging
 from typing import Any
 
-from vramscope.errors import MissingPackageError, UsageError
+from vramscope.errors import MissingExtraError, UsageError
 from vramscope.integrations._trainer import TrainerRecording
 
 try:
     from accelerate.tracking import GeneralTracker
 except ImportError:
-    raise MissingPackageError("accelerate") from None
+    raise MissingExtraError("accelerate") from None
 
 _log = logging.getLogger("accelerate.vramscope")
 
@@ -35,11 +35,11 @@ class VramscopeTracker(GeneralTracker):
 
     @property
     def tracker(self) -> TrainerRecording:
-        """The recording."""
+        """The recording of this process."""
         return self.recording
 
     def start(self) -> None:
-        """Begin the recording."""
+        """Begin to record this process."""
         if not self._has_begun:
             self._has_begun = True
             self.recording.begin(0, _log.warning)
@@ -54,5 +54,5 @@ class VramscopeTracker(GeneralTracker):
         values.update(self.recording.scalars(step))
 
     def finish(self) -> None:
-        """End the recording."""
+        """End the recording, at ``end_training``."""
         self.recording.end()

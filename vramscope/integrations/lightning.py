@@ -4,7 +4,7 @@ import logging
 import sys
 from typing import Any
 
-from vramscope.errors import MissingPackageError
+from vramscope.errors import MissingExtraError
 from vramscope.integrations._trainer import TrainerRecording
 
 try:
@@ -14,13 +14,13 @@ try:
     else:
         from lightning.pytorch import Callback
 except ImportError:
-    raise MissingPackageError("lightning") from None
+    raise MissingExtraError("lightning") from None
 
 _log = logging.getLogger("lightning.pytorch.vramscope")
 
 
 class VramscopeCallback(Callback):
-    """``Trainer(callbacks=[VramscopeCallback("traces/run")])`` records ``fit``.
+    """Records ``fit`` as one of the trainer's callbacks: ``Trainer(callbacks=[VramscopeCallback()])``.
 
     A step is the batch after which the trainer's ``global_step`` has grown, so accumulated batches are one
     step; validation is a phase. Every logger of the trainer gets ``vram/peak_allocated_bytes``,
@@ -48,11 +48,11 @@ class VramscopeCallback(Callback):
                     logger.log_metrics(found, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Begin the evaluation."""
+        """Begin the phase of evaluation."""
         self.recording.phase_begins("eval")
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """End the evaluation."""
+        """End the phase of evaluation."""
         self.recording.phase_ends()
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:  # noqa: ARG002
@@ -60,7 +60,7 @@ class VramscopeCallback(Callback):
         self.recording.recorder.mark("save")
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """End the recording."""
+        """End the recording with the training."""
         self.recording.end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002

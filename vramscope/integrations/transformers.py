@@ -3,20 +3,20 @@
 import sys
 from typing import Any
 
-from vramscope.errors import MissingPackageError
+from vramscope.errors import MissingExtraError
 from vramscope.integrations._trainer import TrainerRecording
 
 try:
     from transformers import TrainerCallback
     from transformers.utils import logging
 except ImportError:
-    raise MissingPackageError("transformers") from None
+    raise MissingExtraError("transformers") from None
 
 _log = logging.get_logger("transformers.vramscope")
 
 
 class VramscopeCallback(TrainerCallback):
-    """``Trainer(..., callbacks=[VramscopeCallback("traces/run")])`` records its training.
+    """Records a training as one of its callbacks: ``Trainer(..., callbacks=[VramscopeCallback()])``.
 
     A step is the trainer's ``global_step``, however many batches it accumulates; evaluation and saving are
     phases. Each of its logs has ``vram/peak_allocated_bytes``, ``vram/peak_reserved_bytes``,
@@ -45,17 +45,17 @@ class VramscopeCallback(TrainerCallback):
         self._next_phase(control)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """End the evaluation."""
+        """End the phase of evaluation."""
         self.recording.phase_ends()
         if control.should_save:
             self.recording.phase_begins("save")
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """End the saving."""
+        """End the phase of saving."""
         self.recording.phase_ends()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """End the recording."""
+        """End the recording with the training."""
         self.recording.end()
 
     def _next_phase(self, control: Any) -> None:

@@ -15,7 +15,7 @@ import vramscope
 from vramscope import export, registry
 from vramscope.analysis.summary import summarize
 from vramscope.commands.report import as_json
-from vramscope.export._redaction import redacted
+from vramscope.export.redaction import redacted
 from vramscope.model.marks import Category
 
 ROOT = Path(__file__).parents[3]

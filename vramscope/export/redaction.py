@@ -71,7 +71,7 @@ def redacted(run: Run) -> Run:
     Run
         The same events, steps, phases, samples and states: every figure of a report stays.
     """
-    words = _Words()
+    words = _Replacements()
     return replace(
         run,
         name="run",
@@ -82,7 +82,7 @@ def redacted(run: Run) -> Run:
     )
 
 
-class _Words:
+class _Replacements:
     """The word for each text, the same in the whole run."""
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class _Words:
         return part if is_known else self.once("name", part)
 
 
-def _recording(recording: Recording, words: _Words) -> Recording:
+def _recording(recording: Recording, words: _Replacements) -> Recording:
     process, device = recording.process, recording.device
     return replace(
         recording,
@@ -153,11 +153,11 @@ def _recording(recording: Recording, words: _Words) -> Recording:
     )
 
 
-def _past(past: Past, words: _Words) -> Past:
+def _past(past: Past, words: _Replacements) -> Past:
     return replace(past, marks=_named(past.marks, words), phases=_named(past.phases, words))
 
 
-def _named(table: Named, words: _Words) -> Named:
+def _named(table: Named, words: _Replacements) -> Named:
     return replace(table, names=tuple(map(words.name, table.names)))
 
 
@@ -165,7 +165,7 @@ def _notes(notes: Iterable[Note]) -> tuple[Note, ...]:
     return tuple(replace(note, text=f"{note.code}: the text is redacted") for note in notes)
 
 
-def _stacks(stacks: Stacks, words: _Words) -> Stacks:
+def _stacks(stacks: Stacks, words: _Replacements) -> Stacks:
     """The same tree; a text that is a file here and a function there becomes two."""
     who = origins(stacks)
     strings: dict[str, int] = {"": 0}
@@ -184,7 +184,7 @@ def _stacks(stacks: Stacks, words: _Words) -> Stacks:
     )
 
 
-def _holders(holders: Holders, words: _Words) -> Holders:
+def _holders(holders: Holders, words: _Replacements) -> Holders:
     """The same paths; a kind keeps its word, a statement loses its text."""
     strings: dict[str, int] = {"": 0}
 
