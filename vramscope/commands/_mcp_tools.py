@@ -74,7 +74,7 @@ def _annotations(*, is_read_only: bool) -> Any:
 def _instructions(root: Path) -> str:
     return (
         f"Recordings of GPU memory below {root}: `open` lists and describes them, then ask for peak, leaks, "
-        "fit or compare by path. Every size is in bytes; a field *_left_out counts what an answer leaves out."
+        "fit or compare by path. A field *_left_out counts what an answer leaves out."
     )
 
 

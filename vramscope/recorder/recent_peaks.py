@@ -66,7 +66,7 @@ class PeakFollower:
         self.n_failed = 0
         """The number of allocations that failed since the follower began."""
         self._work = threading.Lock()
-        self._devices: dict[int, _Window] = {}
+        self._devices: dict[int, _FollowedDevice] = {}
         self._seen: set[int] = set()
         self._seen_rows: list[Row] = []
 
@@ -89,7 +89,7 @@ class PeakFollower:
         """
         with self._work:
             for device, course in courses.items():
-                self._devices[device] = _Window(_fresh(course))
+                self._devices[device] = _FollowedDevice(_fresh(course))
             self._seen_rows = [row for row, _ in waiting]
             self._seen = set(map(id, self._seen_rows))
             for row, device in waiting:
@@ -124,11 +124,11 @@ class PeakFollower:
         for each in self._devices.values():
             each.advance()
 
-    def _device(self, index: int) -> "_Window":
-        return self._devices.setdefault(index, _Window(Course()))
+    def _device(self, index: int) -> "_FollowedDevice":
+        return self._devices.setdefault(index, _FollowedDevice(Course()))
 
 
-class _Window:
+class _FollowedDevice:
     """The window of one device: the maxima since it began."""
 
     def __init__(self, course: Course) -> None:
