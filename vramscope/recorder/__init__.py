@@ -33,6 +33,7 @@ from vramscope.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from vramscope.capture import Capture
+    from vramscope.model.rank_summary import RankSummary
     from vramscope.model.recording import Run
     from vramscope.recorder.recent_peaks import PeakFollower, RecentPeaks
     from vramscope.recorder.summary_writer import SummaryPace, SummaryWriter
@@ -340,6 +341,18 @@ class Recorder:
             self._can_follow = False
             _warn(f"vramscope has no more peaks to log: {type(error).__name__}: {error}")
             return ()
+
+    def summaries(self) -> "tuple[RankSummary, ...]":
+        """The figures of this rank so far, up to two seconds old, for systems of metrics.
+
+        Returns
+        -------
+        tuple of RankSummary
+            One, or none before the recording begins and where it cannot be followed. It has levels, peaks,
+            phases and steps, and no lines of code. Takes some milliseconds, on any thread.
+        """
+        found = None if self._summary is None else self._summary.current()
+        return () if found is None else (found,)
 
     def report_to(self, report: Callable[[str], None]) -> None:
         """Pass what is found while the program runs (leaks, failed allocations) to *report*.

@@ -17,6 +17,7 @@ from vramscope.analysis.course import Course, advanced, begin
 from vramscope.analysis.rank_summary import (
     StepsWithPeaks,
     course_steps,
+    figures_of_course,
     sample_peaks,
     short_notes,
     summary_of_course,
@@ -77,6 +78,8 @@ class SummaryWriter:
         self._courses: dict[int, _DeviceCourse] = {}
         self._notes: list[tuple[Note, int]] = []
         self._is_over = False
+        self._is_closed = False
+        """Whether nothing was appended since the last block was left."""
         self._written_s = time.monotonic()
         self._stacks: ColumnStream | None = None
         self._work = threading.Lock()
@@ -94,6 +97,7 @@ class SummaryWriter:
         self._writer.append(table, device)
         if isinstance(table, Labels | Holders):
             return
+        self._is_closed = False
         if not self._is_over:
             self._queue.append((table, device))
             self._n_queued += len(table)
@@ -125,6 +129,22 @@ class SummaryWriter:
             self._queue.append((note, EVERY_DEVICE if device is None else device))
 
     # ----------------------------------------------------------------------- the summary
+
+    def current(self) -> RankSummary | None:
+        """The figures so far, without lines of code; None where they cannot be followed."""
+        if self._is_over:
+            return None
+        manifest = self._writer.manifest
+        devices = {device.index: device for device in manifest.devices}
+        with self._work:
+            self._advance_courses(is_end=self._is_closed)
+            found = tuple(
+                course.figures(devices.get(index, Device(index)), manifest.source)
+                for index, course in sorted(self._courses.items())
+            )
+        return RankSummary(
+            manifest.process, Outcome.RUNNING, "", manifest.started_ns, time.time_ns(), devices=found
+        )
 
     def follow(self) -> PeakFollower | None:
         """A follower of the peaks from now on; None where nothing can be followed."""
@@ -158,6 +178,7 @@ class SummaryWriter:
 
         A loop that enters a block for each step closes its recording at each step, so not every close writes.
         """
+        self._is_closed = True
         is_wanted = is_last or self._is_due()
         if self._is_over or not (is_wanted or self._n_queued >= self._pace.piece_events):
             return
@@ -311,6 +332,14 @@ class _DeviceCourse:
     def _keep_phases(self, known: StepsWithPeaks) -> None:
         for name, most in known.phases.items():
             self._phases[name] = max(most, self._phases.get(name, 0))
+
+    def figures(self, device: Device, source: str) -> DeviceSummary:
+        """The summary until now without what needs stacks."""
+        known = self._with_peaks()
+        self._keep_phases(known)
+        found = figures_of_course(self._course or Course(), known._replace(phases=dict(self._phases)))
+        is_exact = source != "counters"
+        return replace(found, device=device, source=source, is_exact=is_exact, samples=dict(self._samples))
 
     def summary(self, device: Device, source: str, stacks: Stacks) -> DeviceSummary:
         """The summary until now."""
