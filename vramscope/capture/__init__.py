@@ -101,6 +101,12 @@ class Capture(Protocol):
     def flush(self) -> None:
         """Write everything recorded so far; a background thread calls this about once a second."""
 
+    def catch_up(self) -> None:
+        """Write everything recorded so far now, on the calling thread."""
+
+    def inactive_split_bytes(self) -> Mapping[int, int]:
+        """Bytes in free pieces of used segments now, by device; empty where unknown."""
+
     def finish(self) -> None:
         """Write the rest of a block that was left, and the state at its end."""
 

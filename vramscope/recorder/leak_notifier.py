@@ -26,6 +26,11 @@ _MOST_BYTES = 100 << 20
 _PAUSE = 20
 
 
+def is_soon_read(directory: Path) -> bool:
+    """Whether the run is small enough to be read while its program goes on."""
+    return sum(file.stat().st_size for file in directory.glob("rank*/events-*")) <= _MOST_BYTES
+
+
 class LeakNotifier:
     """Runs the leak analysis on the recording once capture has seen memory grow."""
 
@@ -50,7 +55,7 @@ class LeakNotifier:
         return found
 
     def _new(self, directory: Path) -> Iterator[str]:
-        if sum(file.stat().st_size for file in directory.glob("rank*/events-*")) > _MOST_BYTES:
+        if not is_soon_read(directory):
             return
         from vramscope.analysis.leaks import findings, leaks
         from vramscope.loading import load

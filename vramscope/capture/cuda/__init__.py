@@ -163,6 +163,19 @@ class Cuda:
         if self._is_due(_FLUSH_S):
             self._read()
 
+    def catch_up(self) -> None:
+        """Write everything recorded so far now; 1.1 µs per new event."""
+        for device, sampler in list(self._samplers.items()):
+            if self._sink is not None:
+                self._sink.append(sampler.take(), device)
+        undisturbed(self._read, _LONGEST_WAIT_S)
+
+    def inactive_split_bytes(self) -> Mapping[int, int]:
+        """The bytes that torch counts now, by device."""
+        if not torch.cuda.is_initialized():
+            return {}
+        return {i: int(history.stats(i)["inactive_split_bytes"]["all"]["current"]) for i in self._counted}
+
     def finish(self) -> None:
         """Write the rest of a block that was left, and stop the history."""
         try:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from vramscope.allocator.levels import inactive_split_bytes
 from vramscope.allocator.settings import Settings
 from vramscope.allocator.simulation import (
     CachingAllocator,
@@ -166,6 +167,17 @@ class Simulated:
         """Write everything recorded so far."""
         with self._writing:
             self._write()
+
+    def catch_up(self) -> None:
+        """Write everything recorded so far now."""
+        undisturbed(self.flush, _LONGEST_WAIT_S)
+
+    def inactive_split_bytes(self) -> Mapping[int, int]:
+        """Bytes in free pieces of used segments of the simulated device."""
+        self._catch_up()
+        with self._at_work:
+            state = self._allocator.snapshot(self._n_events, self._now)
+        return {0: inactive_split_bytes(state)}
 
     def finish(self) -> None:
         """Write the rest of a block that was left, and the state at its end.
