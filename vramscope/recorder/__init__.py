@@ -24,6 +24,7 @@ from vramscope.errors import CaptureError, StoreError, UsageError
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import MarkKind, Note, Phase
 from vramscope.model.recording import Outcome
+from vramscope.recorder.host_memory import HostMemory
 from vramscope.recorder.leak_notifier import LeakNotifier
 from vramscope.recorder.this_process import default_name, this_process
 from vramscope.recorder.wrapping import Function, recorded, untraced
@@ -215,6 +216,7 @@ class Recorder:
         self._summary: SummaryWriter | None = None
         self._upload: UploadProcess | None = None
         self._flusher: _Flusher | None = None
+        self._host_memory = HostMemory()
         self._n_blocks = 0
         self._ended = (Outcome.FINISHED, "")
         self._has_failed = False
@@ -572,6 +574,7 @@ class Recorder:
             if self._summary is not None:
                 self._summary.flush()
             self._report_leaks()
+            self._host_memory.trim_if_grown()
 
     def _report_leaks(self, *, is_end: bool = False) -> None:
         """Print each leaking line of code once; looks only after the watch has seen memory grow."""
