@@ -538,6 +538,8 @@ class Recorder:
             if self._summary is not None and not self._has_failed:
                 summary = self._summary
                 undisturbed(lambda: summary.finish(*self._ended, is_last=True))
+            undisturbed(lambda: self._report_leaks(is_end=True))
+            self._leak_notifier.close()
             if self._upload is not None:
                 upload, self._upload = self._upload, None
                 self._print(upload.finish())
@@ -615,6 +617,8 @@ class Recorder:
         self._has_failed = True
         self._lock, self._transition = threading.RLock(), threading.Lock()
         self._flusher = self._writer = self._summary = None
+        with suppress(Exception):
+            self._leak_notifier.close(is_forked=True)
         if self._upload is not None:
             self._upload.disown()
             self._upload = None
