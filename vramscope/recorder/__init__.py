@@ -25,6 +25,7 @@ from vramscope.model.codes import NoteCode
 from vramscope.model.marks import MarkKind, Note, Phase
 from vramscope.model.recording import Outcome
 from vramscope.recorder.failure_notifier import FailureNotifier
+from vramscope.recorder.host_memory import HostMemory
 from vramscope.recorder.leak_notifier import LeakNotifier
 from vramscope.recorder.this_process import default_name, this_process
 from vramscope.recorder.wrapping import Function, recorded, untraced
@@ -218,6 +219,7 @@ class Recorder:
         self._summary: SummaryWriter | None = None
         self._upload: UploadProcess | None = None
         self._flusher: _Flusher | None = None
+        self._host_memory = HostMemory()
         self._n_blocks = 0
         self._ended = (Outcome.FINISHED, "")
         self._has_failed = False
@@ -600,6 +602,8 @@ class Recorder:
             if self._summary is not None and not self._has_failed:
                 summary = self._summary
                 undisturbed(lambda: summary.finish(*self._ended, is_last=True))
+            undisturbed(lambda: self._report_leaks(is_end=True))
+            self._leak_notifier.close()
             if self._upload is not None:
                 upload, self._upload = self._upload, None
                 self._print(upload.finish())
@@ -638,6 +642,7 @@ class Recorder:
                 self._summary.flush()
             self._report_leaks()
             self._report_failure()
+            self._host_memory.trim_if_grown()
 
     def _tell_mesh(self, capture: "Capture") -> None:
         """Put the coordinates of the program's parameters into the manifest, where it has none yet."""
@@ -692,6 +697,8 @@ class Recorder:
         self._has_failed = True
         self._lock, self._transition = threading.RLock(), threading.Lock()
         self._flusher = self._writer = self._summary = self._follower = None
+        with suppress(Exception):
+            self._leak_notifier.close(is_forked=True)
         if self._upload is not None:
             self._upload.disown()
             self._upload = None
