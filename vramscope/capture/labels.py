@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from vramscope.capture.gradients import gradients_now
+from vramscope.capture.hooks.gradients import gradients_now
 from vramscope.capture.hooks.modules import ModuleLog
 from vramscope.capture.mesh_of_parameters import mesh_of_parameters
 from vramscope.capture.storages import PLAIN, storage_id, storage_of

@@ -21,7 +21,7 @@ from torch.overrides import enable_reentrant_dispatch
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from vramscope.capture.gradients import gradients_of
+from vramscope.capture.hooks.gradients import gradients_of
 from vramscope.capture.undisturbed import is_of_a_signal_handler
 
 _MOST_INTERRUPTIONS = 1000

@@ -68,7 +68,7 @@ class LeakNotifier:
         self._n_walks = 0
         self._next_s = self._pause_s = 0.0
         self._checked_bytes = -1
-        self._process: _Process | None = None
+        self._process: _LeakSearch | None = None
         self._ended_s = perf_counter()
         self._reported: set[tuple[str | None, int | None]] = set()
 
@@ -90,7 +90,7 @@ class LeakNotifier:
         if n_bytes > self._limits.most_bytes:
             return []
         if n_bytes > self._limits.in_thread_bytes:
-            self._process = _Process(directory, self._limits.process_s)
+            self._process = _LeakSearch(directory, self._limits.process_s)
             return self._new(self._process.leaks(wait_s), n_walks)
         began_s = perf_counter()
         found = certain_leaks(directory)
@@ -125,7 +125,7 @@ class LeakNotifier:
         return [leak.sentence for leak in found]
 
 
-class _Process:
+class _LeakSearch:
     """The process that analyzes a long trace; it prints the leaks as JSON."""
 
     def __init__(self, directory: Path, most_s: float) -> None:
