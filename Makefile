@@ -15,7 +15,7 @@ READY := $(VENV)/.vramscope-ready
 TOOLS := $(VENV)/.vramscope-tools
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-dashboard bench-live bench-leaks bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-reruns bench-soak bench-strategies bench-upload soak-threads standin test-standin test-ray format browser allocator
+.PHONY: help setup demo test check bench bench-dashboard bench-live bench-leaks bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-ranks-page bench-reruns bench-soak bench-strategies bench-upload soak-threads standin test-standin test-ray format browser allocator
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ bench: $(TOOLS)  ## measure us beside the other readers of snapshots, into bench
 
 bench-dashboard: $(TOOLS) browser  ## the dashboard in a browser, on one and five million events
 	$(BIN)/python benchmarks/dashboard.py --events 1000000,5000000 $(BENCH)
+
+bench-ranks-page: $(TOOLS) browser  ## the page of all ranks, 1,024 of 1,000 steps, in a browser, into benchmarks/RANKS_PAGE.md
+	$(BIN)/python benchmarks/ranks_page.py --out benchmarks/RANKS_PAGE.md $(BENCH)
 
 bench-live: $(TOOLS) browser  ## the dashboard beside a training: lag, memory, steps with and without a viewer
 	$(BIN)/python benchmarks/dashboard_live.py $(BENCH)

@@ -1,10 +1,11 @@
 """Measure what recording to a store costs a step: CPU time of the training's thread, beside a directory.
 
-    python benchmarks/upload.py [--out FILE] [--seconds S] [--pairs N]
+    python benchmarks/upload.py [--out FILE] [--seconds S] [--processes N]
 
 The store is a server of moto in a process of its own: reachable, killed for 30 s in the middle, and refusing
-every request. Recordings to a directory and to the store alternate. Afterwards each trace in the store is
-compared with its spool, byte for byte.
+every request. In each training, blocks of steps are recorded in turn to a directory, to another directory and
+to the store, and compared within their round; the two directories show what the method resolves. Afterwards
+each trace in the store is compared with its spool, byte for byte.
 """
 
 import argparse
@@ -18,13 +19,18 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+import numpy as np
+
 CHILD = Path(__file__).with_name("_upload_child.py")
+PAIRS_CHILD = Path(__file__).with_name("_upload_pairs_child.py")
+N_RESAMPLED = 2000
 BUCKET = "bench"
-AWAY_S = 30
+AWAY_S, LONGEST_AWAY_RUN_S = 30, 45
 
 
 class Server:
@@ -68,13 +74,17 @@ def files(port: int) -> Any:
     return s3fs.S3FileSystem(endpoint_url=f"http://127.0.0.1:{port}", use_listings_cache=False)
 
 
-def child(place: str, seconds: float, home: Path, port: int = 0) -> subprocess.Popen[str]:
+def child(
+    place: str, seconds: float, home: Path, port: int = 0, beside: Path | None = None
+) -> subprocess.Popen[str]:
     environment = os.environ | {
         "VRAMSCOPE_SPOOL": str(home / "spool"),
         "VRAMSCOPE_UPLOAD_WAIT_S": "5" if "refused" in place else "90",
     }
     environment |= {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"} if port else {}
     command = [sys.executable, str(CHILD), place, str(seconds)]
+    if beside is not None:
+        command = [sys.executable, str(PAIRS_CHILD), str(beside), place, str(seconds)]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     )
@@ -84,7 +94,38 @@ def result(process: subprocess.Popen[str]) -> dict[str, Any]:
     out, err = process.communicate(timeout=900)
     if process.returncode:
         raise SystemExit(err)
-    return json.loads(out.splitlines()[-1]) | {"said": err.strip().splitlines()[-1]}
+    return dict(json.loads(out.splitlines()[-1]))
+
+
+class UploaderTime:
+    """The CPU time of the processes that upload, looked at until the training ends."""
+
+    def __init__(self, training: subprocess.Popen[str]) -> None:
+        self._training = training
+        self.cpu_s = 0.0
+
+    def watch(self) -> None:
+        """Look once a second; the last second of an uploader is missing."""
+        of: dict[str, float] = {}
+        while self._training.poll() is None:
+            for stat in Path("/proc").glob("[0-9]*/stat"):
+                try:
+                    words = stat.read_text().rpartition(")")[2].split()
+                except OSError:
+                    continue
+                if int(words[1]) == self._training.pid:
+                    of[stat.parent.name] = (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+            time.sleep(1)
+        self.cpu_s = sum(of.values())
+
+
+def change_of(rounds: list[dict[str, list[float]]], name: str, which: int) -> tuple[float, float, float]:
+    """The median change beside a directory, and the interval that holds it with 95 % (resampled rounds)."""
+    change = np.array([each[name][which] / each["directory"][which] - 1 for each in rounds])
+    random = np.random.default_rng(0)
+    medians = [np.median(random.choice(change, len(change))) for _ in range(N_RESAMPLED)]
+    low, high = np.quantile(medians, [0.025, 0.975]).tolist()
+    return float(np.median(change)), low, high
 
 
 def is_whole(run: str, spool: str, port: int) -> bool:
@@ -102,8 +143,8 @@ def is_whole(run: str, spool: str, port: int) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out")
-    parser.add_argument("--seconds", type=float, default=45.0)
-    parser.add_argument("--pairs", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--processes", type=int, default=4)
     args = parser.parse_args()
     os.environ |= {
         "AWS_ACCESS_KEY_ID": "someone",
@@ -126,23 +167,32 @@ def main() -> None:
 
 def measured(args: argparse.Namespace, home: Path, server: Server, refusing: Server) -> list[str]:
     files(server.port).mkdir(BUCKET)
-    local, there, ratios = [], [], []
-    whole = 0
-    for pair in range(args.pairs):
-        local.append(result(child(str(home / f"local{pair}"), args.seconds, home)))
-        found = result(child(f"s3://{BUCKET}/run{pair}", args.seconds, home, server.port))
-        there.append(found)
-        ratios.append(found["step_ms"] / local[-1]["step_ms"] - 1)
-        whole += is_whole(f"{BUCKET}/run{pair}", found["spool"], server.port)
-    killed = child(f"s3://{BUCKET}/killed", args.seconds + AWAY_S, home, server.port)
-    time.sleep(args.seconds / 2)
+    rounds: list[dict[str, list[float]]] = []
+    whole, upload_s, n_events, n_steps = 0, 0.0, 0, 1
+    for number in range(args.processes):
+        place = f"s3://{BUCKET}/run{number}"
+        training = child(place, args.seconds, home, server.port, beside=home / f"local{number}")
+        uploader = UploaderTime(training)
+        watching = Thread(target=uploader.watch, daemon=True)
+        watching.start()
+        found = result(training)
+        watching.join()
+        rounds += found["rounds"]
+        upload_s += uploader.cpu_s
+        n_events += found["n_events"]
+        n_steps = found["n_steps"]
+        whole += is_whole(f"{BUCKET}/run{number}", found["spool"], server.port)
+        print(*figures(rounds, n_steps), sep="\n", flush=True)
+    seconds = min(args.seconds, LONGEST_AWAY_RUN_S)
+    killed = child(f"s3://{BUCKET}/killed", seconds + AWAY_S, home, server.port)
+    time.sleep(seconds / 2)
     server.kill()
     time.sleep(AWAY_S)
     server.start()
     files(server.port).mkdir(BUCKET)
     after_kill = result(killed)
     kill_is_whole = is_whole(f"{BUCKET}/killed", after_kill["spool"], server.port)
-    refused = result(child(f"s3://{BUCKET}/refused", args.seconds, home, refusing.port))
+    refused = result(child(f"s3://{BUCKET}/refused", seconds, home, refusing.port))
     later = subprocess.run(
         [sys.executable, "-m", "vramscope", "upload", refused["spool"]],
         env=os.environ | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.port}"},
@@ -150,37 +200,45 @@ def measured(args: argparse.Namespace, home: Path, server: Server, refusing: Ser
         timeout=300,
     )
     later_is_whole = not later.returncode and is_whole(f"{BUCKET}/refused", refused["spool"], server.port)
-    base = statistics.median(each["step_ms"] for each in local)
-
-    def row(name: str, each: dict[str, Any], is_there: str) -> str:
-        change = each["step_ms"] / base - 1
-        return f"| {name} | {each['step_ms']:.2f} | {change:+.2%} | {each['n_events']:,} | {is_there} |"
-
-    rows = [row("a directory", each, "") for each in local]
-    rows += [row("S3", each, "yes") for each in there]
-    rows += [row(f"S3, killed for {AWAY_S} s", after_kill, "yes" if kill_is_whole else "NO")]
-    rows += [row("S3 that refuses", refused, "yes, by `upload`" if later_is_whole else "NO")]
-    middle = statistics.median(ratios)
+    rows = [
+        f"| S3, killed for {AWAY_S} s | {after_kill['n_events']:,} | {'yes' if kill_is_whole else 'NO'} |",
+        f"| S3 that refuses | {refused['n_events']:,} | {'yes, by `upload`' if later_is_whole else 'NO'} |",
+    ]
     setting = (
-        f"`make bench-upload`: {args.pairs} pairs of {args.seconds:.0f} s, one thread, simulated device; the "
-        "store is moto's S3 server on the same machine."
+        f"`make bench-upload`: {args.processes} trainings of {args.seconds:.0f} s, one thread, simulated "
+        f"device; the store is moto's S3 server on\nthe same machine; load {os.getloadavg()[0]:.1f} at end. "
+        f"{len(rounds):,} rounds of three blocks of {n_steps} steps, in random order, each of one process."
     )
-    answer = (
-        "CPU time of the training's thread per step, S3 beside a directory: median of the pairs "
-        f"{middle:+.2%}, from {min(ratios):+.2%} to {max(ratios):+.2%}; whole in the store: "
-        f"{whole} of {args.pairs}."
-    )
-    head = "| recorded to | CPU ms a step (median) | beside directories | events | whole in the store |"
+    per_step_ms = 1000 * upload_s / (len(rounds) * n_steps)
     return [
         "# Recording to a store",
         "",
         setting,
-        answer,
         "",
-        head,
-        "| --- | ---: | ---: | ---: | --- |",
+        *figures(rounds, n_steps),
+        "",
+        f"The processes that upload took {per_step_ms:.2f} ms of another core for each uploaded step.",
+        "",
+        "| recorded to | events | whole in the store |",
+        "| --- | ---: | --- |",
+        f"| S3 | {n_events:,} | {whole} of {args.processes} |",
         *rows,
     ]
+
+
+def figures(rounds: list[dict[str, list[float]]], n_steps: int) -> list[str]:
+    """The table of changes beside a directory."""
+    rows = ["| recorded to | CPU time of | ms a step | beside the directory | 95 % interval |",
+            "| --- | --- | ---: | ---: | --- |"]  # fmt: skip
+    for name in ("directory", "another directory", "store"):
+        for which, of in enumerate(
+            ("the training's thread, in the steps", "the process, with begin and end")
+        ):
+            ms = 1000 * statistics.median(each[name][which] for each in rounds) / n_steps
+            middle, low, high = change_of(rounds, name, which)
+            change = "" if name == "directory" else f"{middle:+.2%} | {low:+.2%} to {high:+.2%}"
+            rows.append(f"| {name} | {of} | {ms:.3f} | {change or ' | '} |")
+    return rows
 
 
 if __name__ == "__main__":

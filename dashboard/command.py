@@ -28,6 +28,14 @@ def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--allow-host", action="append", default=[], metavar="NAME",
                         help="a name under which browsers may reach this server; repeatable")  # fmt: skip
     parser.add_argument("--no-token", action="store_true", help="let every user of this machine in")
+    parser.add_argument(
+        "--metrics",
+        type=int,
+        nargs="?",
+        const=9464,
+        metavar="PORT",
+        help="serve /metrics for Prometheus too, on a port of its own (9464)",
+    )
     parser.add_argument("--open", action="store_true", help="open a browser")
 
 
@@ -47,6 +55,7 @@ def _run(args: Namespace) -> int:
     server = _bound(args, allowed)
     url = _url(server.effective_port, allowed, _first_page(place) if place is not None else "")
     print(f"vramscope serves {args.path} at\n\n    {url}\n\nCtrl-C ends it.", flush=True)
+    metrics = _metrics(args, place) if args.metrics is not None else None
     if args.open:
         import webbrowser
 
@@ -57,7 +66,23 @@ def _run(args: Namespace) -> int:
         print()
     finally:
         server.close()
+        if metrics is not None:
+            metrics.close()
     return 0
+
+
+def _metrics(args: Namespace, place: Path | None) -> Any:
+    """Return the running endpoint for Prometheus."""
+    from vramscope.integrations.prometheus import serve_runs
+
+    if place is None:
+        raise UsageError("--metrics: the runs must be in a folder of this machine")
+    try:
+        metrics = serve_runs(place, args.metrics, args.host)
+    except OSError as error:
+        raise UsageError(f"port {args.metrics} cannot be bound ({error.strerror}): --metrics PORT") from error
+    print(f"metrics at {metrics.url}", flush=True)
+    return metrics
 
 
 def _bound(args: Namespace, allowed: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 from vramscope import analysis, loading
 from vramscope.errors import UnknownNameError, VramscopeError
 from vramscope.model.recording import Outcome, Recording, Run
-from vramscope.store.directory import rank_number, ranks_of
+from vramscope.store.directory import rank_of
 from vramscope.store.summaries import SUMMARY_FILE
 
 from .address import Address
@@ -198,13 +198,15 @@ class Data:
 
     def _path(self, name: str) -> Path | None:
         path = self.paths().get(name)
-        of_rank = _ONE_RANK.fullmatch(name) if path is None else None
-        if of_rank is None:
-            return path
         # One rank of a run as a run of its own: those with a thousand ranks are never opened as a whole.
-        run = self.paths().get(of_rank[1])
-        wanted = int(of_rank[2])
-        return next((rank for rank in ranks_of(run) if rank_number(rank) == wanted), None) if run else None
+        whole = self.whole_run(name) if path is None else None
+        return path if whole is None else rank_of(self.paths()[whole[0]], whole[1])
+
+    def whole_run(self, name: str) -> tuple[str, int] | None:
+        """Return the run and the rank where *name* is that of one rank of a run (:func:`one_rank`)."""
+        found = _ONE_RANK.fullmatch(name)
+        is_one = found is not None and name not in self.paths() and found[1] in self.paths()
+        return (found[1], int(found[2])) if found is not None and is_one else None
 
     def location(self, name: str) -> Path | str:
         """Return where a run is: its path, or its URL where its files are copied from a store."""

@@ -35,8 +35,9 @@ class UnknownNameError(VramscopeError):
 class MissingExtraError(VramscopeError):
     """An optional package is needed, and not installed."""
 
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f'this needs {package}, which is not installed: pip install "vramscope[{extra}]"')
+    def __init__(self, package: str, extra: str = "") -> None:
+        command = f'"vramscope[{extra}]"' if extra else package
+        super().__init__(f"this needs {package}, which is not installed: pip install {command}")
 
 
 class UsageError(VramscopeError):

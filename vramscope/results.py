@@ -7,6 +7,7 @@ nobody edits it.
 
 from vramscope.allocator.settings import Settings, TieBreak
 from vramscope.analysis.accumulation import Accumulation
+from vramscope.analysis.allocations import FoundAllocations
 from vramscope.analysis.batch_fit import BatchFit, Estimate, Largest, Lines
 from vramscope.analysis.batch_fit.step_program import Needs, SizeGrowth, StepProgram
 from vramscope.analysis.by_module import ModuleBytes
@@ -98,6 +99,7 @@ __all__ = [
     "FitProgress",
     "FitVerdict",
     "Follower",
+    "FoundAllocations",
     "Fragmentation",
     "Frame",
     "GradientStorage",

@@ -9,7 +9,7 @@ from vramscope.model.recording import Outcome, Recording
 from vramscope.units import format_bytes
 
 from ..address import UNZOOMED, Address
-from ..data import View
+from ..data import Data, View
 from . import report_link
 from .definitions import DEFINITION, explained
 
@@ -56,8 +56,8 @@ def when(time_ns: int) -> str:
     return datetime.fromtimestamp(time_ns / 1e9, tz=timezone.utc).astimezone().strftime("%d %b %Y, %H:%M")
 
 
-def run_header(view: View, address: Address) -> html.Header:
-    """Return name and state of the run, and the choice of its recordings."""
+def run_header(view: View, address: Address, data: Data | None = None) -> html.Header:
+    """Return name and state of the run, and the choice of its recordings; a report has no other runs."""
     process, device = view.recording.process, view.recording.device
     facts = [
         device.name or f"device {device.index}",
@@ -68,7 +68,7 @@ def run_header(view: View, address: Address) -> html.Header:
     ]
     title = html.Div(
         [
-            html.H1(view.run.name, className="run-name", title=view.run.name[:500]),
+            html.H1(_name(view, data), className="run-name", title=view.run.name[:500]),
             source_badge(view.recording.source),
             html.Span(outcome_dot(view.run.outcome), id="standing"),
         ],
@@ -81,6 +81,13 @@ def run_header(view: View, address: Address) -> html.Header:
         ],
         className="run-header",
     )
+
+
+def _name(view: View, data: Data | None) -> str:
+    whole = data.whole_run(view.run_id) if data is not None else None
+    if data is None or whole is None:
+        return view.run.name
+    return f"{data.path(whole[0]).name} · rank {whole[1]}"
 
 
 def recording_choice(view: View, address: Address) -> Any:

@@ -8,7 +8,9 @@ from dash import ClientsideFunction, Input, Output, Patch, State, dcc, html, no_
 from flask import Response
 from numpy.typing import NDArray
 
+from vramscope.analysis.allocations import Columns, SearchError, matching, parse
 from vramscope.analysis.lifetimes import Allocations
+from vramscope.model.recording import Recording
 from vramscope.units import format_bytes
 
 from ..address import MAX_SEARCH, Address, restore
@@ -31,7 +33,6 @@ from ..figures.drawing.paint import (
 )
 from ..figures.drawing.series import EVENTS, TIME
 from ..figures.timeline import zoomed
-from ..queries.allocation_search import matching, parse
 from ..queries.answers import folded, owners, series_of, totals
 from ..server import api
 from ..server.callbacks import Picked, SelectedRow, Stored, edges_of, view_or_nothing
@@ -98,11 +99,17 @@ def _ways(address: Address, way: str) -> Any:
 
 def _search(address: Address) -> Any:
     look = {"type": "search", "className": "search wide", "maxLength": MAX_SEARCH}
-    words = "Find: attention  size>64MiB  life>2s  alive"
+    words = "Find: model.py:13  category:activation  size>64MiB"
     box = typed.box("al-search", address.q, placeholder=words, **look)
-    hint = "Words of functions and files; size>1MiB, size<…; life>10ms, life<…; alive (never freed); before "
     name = html.Span("Find allocations", className="unseen")
-    return html.Label([name, *box], title=hint + "(from before the recording)")
+    return html.Label([name, *box], title=_HELP)
+
+
+_HELP = (
+    'Parts of functions, files and modules; "whole name"; train.py:13; category:activation; phase:backward; '
+    "step:3..7; module:*.mlp; file: function: stream:; size>64MiB; life<2s; alive (never freed); before "
+    "(from before the recording). A - in front excludes. All must hold."
+)
 
 
 _COLUMNS = [
@@ -157,12 +164,26 @@ def _paint(data: Data, view: View, way: str) -> Paint:
 
 
 def _hits(data: Data, view: View, text: str) -> NDArray[Any] | None:
-    query = parse(text)
-    if not query:
+    """Return which allocations a search finds; None for an empty one. Raises SearchError."""
+    terms = parse(text)
+    if not terms:
         return None
-    found = lives(data, view)
-    hits: NDArray[Any] = data.derive(view, ("found", query), lambda r: matching(query, found, r.stacks))
+    known = data.ask(view, "categories").assigned.category
+
+    def made(recording: Recording) -> NDArray[Any]:
+        columns = Columns(recording, lives(data, view), known, lambda: owners(data, view))
+        return matching(terms, columns, text)
+
+    hits: NDArray[Any] = data.derive(view, ("found", terms), made)
     return hits
+
+
+def _hits_or_all(data: Data, view: View, text: str) -> NDArray[Any] | None:
+    """Return the same, and all for a search that is not understood: the table names the error."""
+    try:
+        return _hits(data, view, text)
+    except SearchError:
+        return None
 
 
 def _active(data: Data) -> Response:
@@ -198,7 +219,7 @@ def _sent(data: Data, view: View, made: tuple[Any, Any, int], paint: Paint, text
     pixels, instants, cut = made
     ids, local, length = api.runs(pixels)
     found, real = lives(data, view), np.maximum(ids, 0)
-    hits = _hits(data, view, text)
+    hits = _hits_or_all(data, view, text)
     shade = (found.stack_id[real] * np.int64(7) + 3) % 5
     flags = (found.alloc_event[real] < 0).astype("u1")
     if hits is not None:
@@ -274,8 +295,11 @@ def _alloc(data: Data) -> Response:
     return api.answer(allocation.words(data, view, row))
 
 
-def _found(data: Data, view: View, text: str) -> tuple[list[dict[str, Any]], str]:
-    found, hits = lives(data, view), _hits(data, view, text)
+def _found(data: Data, view: View, text: str) -> tuple[list[dict[str, Any]], Any]:
+    try:
+        found, hits = lives(data, view), _hits(data, view, text)
+    except SearchError as error:
+        return [], _mistake(error)
     rows = np.arange(len(found)) if hits is None else np.flatnonzero(hits)
     n_found, total = len(rows), int(found.block_size[rows].sum())
     if n_found > MAX_FOUND:
@@ -288,6 +312,13 @@ def _found(data: Data, view: View, text: str) -> tuple[list[dict[str, Any]], str
         else f"{some}{n_found:,} found, {format_bytes(total)}"
     )
     return [_row(data, view, int(row)) for row in rows], heading[:1].upper() + heading[1:]
+
+
+def _mistake(error: SearchError) -> Any:
+    """Return the search with the letters that are not understood marked, and the reason."""
+    wrong = html.Mark(error.text[error.start : error.end], className="wrong")
+    shown = html.Code([error.text[: error.start], wrong, error.text[error.end :]])
+    return html.Span([shown, " ", error.reason], className="mistake", role="alert")
 
 
 def _row(data: Data, view: View, row: int) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from ..components.panels.code_box import stack_of
 from ..components.panels.differences import Difference, table
 from ..data import Data, View, answer
 from ..figures import growth
+from ..queries.rank_answers import opened_address
 from ..server.callbacks import Stored
 from . import Context, Page
 
@@ -93,9 +94,10 @@ def _other(data: Data, address: Address) -> View:
     if named:
         return data.view(Address(run=named[1], rank=int(named[2]), device=int(named[3])))
     try:
-        return data.view(Address(run=address.other, rank=address.rank, device=address.device))
+        other = opened_address(data, Address(run=address.other, rank=address.rank, device=address.device))
+        return data.view(other)
     except VramscopeError:
-        return data.view(Address(run=address.other))
+        return data.view(opened_address(data, Address(run=address.other)))
 
 
 def _name(view: View) -> str:

@@ -13,7 +13,8 @@ from vramscope.fleet import RanksRead, read_ranks
 from vramscope.store.directory import MANIFEST, is_rank, ranks_of
 from vramscope.store.summaries import SUMMARY_FILE
 
-from ..data import Data
+from ..address import Address
+from ..data import MOST_OPENED_WHOLE, Data, one_rank
 
 MAX_RUNS = 3
 LOOK_EVERY_S = 4.0
@@ -89,6 +90,40 @@ def queries_of(data: Data) -> RankQueries:
     """Return the queries about the runs of *data*: the page and its callbacks share them."""
     with _lock:
         return _of_data.setdefault(data, RankQueries(data))
+
+
+def opened_address(data: Data, address: Address) -> Address:
+    """Return *address*, of a run of very many ranks that of one rank: no page reads the events of them all.
+
+    Parameters
+    ----------
+    data
+        The runs.
+    address
+        A page that reads events.
+
+    Returns
+    -------
+    Address
+        The rank that the address names, else the first one that failed or differs, else a typical one. Other
+        runs stay as they are.
+
+    Raises
+    ------
+    VramscopeError
+        If the run cannot be read.
+    """
+    path = data.paths().get(address.run)
+    if path is None or not path.is_dir() or len(ranks_of(path)) <= MOST_OPENED_WHOLE:
+        return address
+    rank = address.rank
+    if rank is None:
+        fleet = queries_of(data).get(address.run).fleet
+        named = [fleet.failure.rank] if fleet.failure is not None else []
+        named += [odd.rank for odd in fleet.odd] + [each.rank for each in fleet.ended]
+        named += [group.typical[0] for group in fleet.groups]
+        rank = next(iter(named), 0)
+    return address.go(run=one_rank(address.run, rank), rank=None)
 
 
 def _fingerprint(read: RanksRead) -> object:

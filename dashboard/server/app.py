@@ -16,6 +16,7 @@ from ..components import header, states
 from ..components.panels import code_box
 from ..data import Data, View
 from ..pages import Context, Page, pages
+from ..queries.rank_answers import opened_address
 from ..report import route
 from .callbacks import OutcomeWord, Standing, Stored, guard
 from .pending_pages import PendingPages
@@ -64,6 +65,7 @@ def build_app(data: Data, allowed: Access) -> Dash:
         ],
         index_string=_INDEX,
         on_error=_ignore_deleted_run,
+        hooks={"request_pre": "window.vramscope.startPlotly"},
     )
     all_pages = pages()
     app.layout = _shell(data.pace.idle_ms)
@@ -150,15 +152,15 @@ def _route(app: Dash, data: Data, entries: dict[str, Page]) -> None:
         Input("location", "pathname"), Input("location", "search"), Input("ready", "data"),
     )  # fmt: skip
     def go(pathname: str | None, search: str | None, _: Any) -> tuple[Any, ...]:
-        address = parse(pathname, search)
-        entry = entries.get(address.path)
-        made = patience.get(address.url, lambda: _enter(entry, Context(data, address)), data.pace.blank_s)
-        view, top, page = made or (None, None, _working(entry, data, address))
+        wanted = parse(pathname, search)
+        entry = entries.get(wanted.path)
+        made = patience.get(wanted.url, lambda: _enter(entry, Context(data, wanted)), data.pace.blank_s)
+        address, view, top, page = made or (wanted, None, None, _working(entry, data, wanted))
         live = (view is not None and view.is_live) or address.path == "/"
         name = " · ".join(
             [*([view.run.name] if view else []), entry.title if entry else "Not found", "vramscope"]
         )
-        menu = _menu(list(entries.values()), address)
+        menu = _menu(list(entries.values()), data, address)
         state = address.stored | ({"shown": _shown(address, view)} if view else {})
         return menu, top, page, state, data.pace.live_ms if live else data.pace.idle_ms, name[:200], None
 
@@ -185,21 +187,26 @@ def _route(app: Dash, data: Data, entries: dict[str, Page]) -> None:
     )  # fmt: skip
 
 
-def _enter(entry: Page | None, context: Context) -> tuple[View | None, Any, Any]:
-    """Return the view, the header and the page; after an error a page that says what to do."""
+def _enter(entry: Page | None, context: Context) -> tuple[Address, View | None, Any, Any]:
+    """Return the address that is shown, its view, header and page; after an error a page with advice."""
+    wanted = context.address
     if entry is None:
-        return None, None, states.failure("There is no page at this address.")
+        return wanted, None, None, states.failure("There is no page at this address.")
     try:
-        view = context.data.view(context.address) if entry.about_run and entry.reads_events else None
-        top = header.run_header(view, context.address) if view else None
+        view = None
+        if entry.about_run and entry.reads_events:
+            context = Context(context.data, opened_address(context.data, wanted))
+            view = context.data.view(context.address)
+        top = header.run_header(view, context.address, context.data) if view else None
         content = entry.layout(context)
         content = content if isinstance(content, list) else [content]
-        return view, top, [*content, header.notes(view)] if view else content
+        return context.address, view, top, [*content, header.notes(view)] if view else content
     except VramscopeError as error:
-        return None, None, states.failure(str(error))
+        return wanted, None, None, states.failure(str(error))
     except Exception as error:  # noqa: BLE001 — a page that fails is shown as such; the others go on
         _LOG.exception("page %s failed", entry.name)
         return (
+            wanted,
             None,
             None,
             states.failure(f"An error in vramscope: {type(error).__name__}. The server's log has more."),
@@ -217,13 +224,17 @@ def _working(entry: Page | None, data: Data, address: Address) -> Any:
     return states.working(entry.title if entry else "", data.is_opening(address.run), read)
 
 
-def _menu(entries: list[Page], address: Address) -> list[Any]:
+def _menu(entries: list[Page], data: Data, address: Address) -> list[Any]:
     shown = [entry for entry in entries if address.run or not entry.about_run]
-    return [_menu_link(entry, address) for entry in shown]
+    return [_menu_link(entry, data, address) for entry in shown]
 
 
-def _menu_link(entry: Page, address: Address) -> Any:
+def _menu_link(entry: Page, data: Data, address: Address) -> Any:
     target = address.go(path=entry.path, at=None, **UNZOOMED) if entry.about_run else Address(entry.path)
+    whole = None if entry.reads_events else data.whole_run(target.run)
+    if whole is not None:
+        # A page about all ranks, from one of them.
+        target = target.go(run=whole[0], rank=whole[1], device=None)
     here = entry.path == address.path
     link = dcc.Link(entry.title, href=target.url, className="here" if here else "")
     return html.Span(link, **({"aria-current": "page"} if here else {}))

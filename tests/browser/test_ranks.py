@@ -88,3 +88,26 @@ def test_the_other_quantity_is_a_link(opened: Any) -> None:
 
     # Reserved bytes are 1 MiB more in every step of this job.
     assert round((highest(opened) - before) * 1024) in (1, 1024)
+
+
+def test_plotly_starts_while_the_server_makes_the_page(job: Path, serve_at: Any, visit: Any) -> None:
+    from vramscope.dashboard.data import run_id
+
+    opened = visit(serve_at(job))
+    held: list[Any] = []
+    answers = re.compile("_dash-update-component")
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    opened.page.route(answers, hold)
+    opened.go(f"/ranks?run={run_id(job / 'job', job)}")
+    opened.until("window.Plotly && window.Plotly.version")
+    n_held = len(held)
+    # The requests that are held go on.
+    opened.page.unroute(answers)
+    opened.until(DRAWN)
+
+    assert n_held > 0
+    assert opened.page.evaluate("document.querySelectorAll('script[src*=\"plotly.min\"]').length") == 1
+    assert opened.complaints == []

@@ -4,7 +4,10 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +20,7 @@ from vramscope.analysis.leaks import findings
 from vramscope.capture.holders.growth_watch import Watch
 from vramscope.capture.holders.statement import carried
 from vramscope.model.marks import Labels, Marks, Phases, Steps
-from vramscope.recorder.leak_notifier import LeakNotifier
+from vramscope.recorder.leak_notifier import CheckLimits, LeakNotifier
 
 N_LAYERS = 24
 
@@ -222,6 +225,45 @@ def test_what_an_unremoved_hook_collects_is_printed_within_20_steps(recorded_cor
     (told,) = LeakNotifier().check(recorded_corpus["field/leak_activation_probe"], 1)
 
     assert "a hook puts tensors into activations" in told
+
+
+@pytest.mark.xdist_group("leaks")
+def test_a_long_trace_is_analyzed_by_another_process_with_the_same_sentences(recorded_corpus, monkeypatch):
+    directory = recorded_corpus["field/leak_activation_probe"]
+    in_thread = LeakNotifier().check(directory, 1)
+    notifier = LeakNotifier(CheckLimits(in_thread_bytes=0))
+    # The analysis of this process is out of reach from here on.
+    monkeypatch.setattr("vramscope.loading.load", None)
+
+    found, deadline = notifier.check(directory, 1), time.monotonic() + 120
+    while not found and time.monotonic() < deadline:
+        time.sleep(0.1)
+        found = notifier.check(directory, 1)
+
+    assert found == in_thread
+
+
+@pytest.mark.xdist_group("leaks")
+def test_a_trace_without_new_events_is_not_analyzed_again(recorded_corpus, monkeypatch):
+    directory = recorded_corpus["clean/accumulation"]
+    reads = []
+    monkeypatch.setattr("vramscope.loading.load", lambda path: reads.append(path) or vramscope.load(path))
+    notifier = LeakNotifier()
+    for n_walks in range(1, 6):
+        assert notifier.check(directory, n_walks, is_end=True) == []
+
+    assert len(reads) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the children of a thread from /proc")
+@pytest.mark.xdist_group("leaks")
+def test_an_analysis_without_end_is_ended(recorded_corpus):
+    directory = recorded_corpus["field/leak_activation_probe"]
+    children = Path(f"/proc/self/task/{threading.get_native_id()}/children")
+    before = children.read_text()
+
+    assert LeakNotifier(CheckLimits(in_thread_bytes=0, process_s=0.0)).check(directory, 1) == []
+    assert children.read_text() == before
 
 
 def test_a_variable_that_a_loop_reads_before_it_assigns_it_is_carried(tmp_path):

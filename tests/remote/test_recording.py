@@ -13,9 +13,13 @@ import pytest
 import vramscope
 from vramscope.cli import main
 from vramscope.errors import MissingExtraError, UsageError
+from vramscope.model.device import Device, Process
 from vramscope.model.marks import Note
+from vramscope.model.recording import Outcome
+from vramscope.model.trace import Action, Trace
 from vramscope.remote.upload import STATE_FILE, Upload, UploadState, read_state, write_state
 from vramscope.store.directory import MANIFEST
+from vramscope.store.write.writer import Writer
 
 TRAINING = Path(__file__).parent / "scripts" / "training.py"
 ENDS_WITHIN_S = 240
@@ -93,6 +97,81 @@ def test_closed_parts_are_in_the_store_while_the_program_runs(s3, bucket, spool)
             assert time.monotonic() < end, "nothing was uploaded"
             time.sleep(0.2)
         assert vramscope.load(f"s3://{bucket}/run").outcome is vramscope.load(spool / "s3" / bucket).outcome
+        training.stdin.write("\n")
+        ended(training)
+    finally:
+        training.kill()
+
+    assert objects_of(s3, f"{bucket}/run/rank0") == files_of(spool / "s3" / bucket / "run" / "rank0")
+
+
+def test_a_lost_machine_leaves_what_was_uploaded_and_all_of_it_is_read(tmp_path, monkeypatch):
+    """Rows that are written during an upload refer to stacks that it has sent already."""
+    writer = growing(tmp_path / "spool")
+    n_sent = []
+    real = Upload._send_file
+
+    def while_it_is_written(self, name, n_bytes):
+        write_step(writer, 3 + len(n_sent))
+        n_sent.append(name)
+        real(self, name, n_bytes)
+
+    monkeypatch.setattr(Upload, "_send_file", while_it_is_written)
+    url = f"file://{tmp_path}/store/run"
+    Upload(writer.path, url).send(is_final=False, is_growing_sent=True)
+    (recording,) = vramscope.load(url).recordings
+
+    assert n_sent == ["stacks.arrows", "events-0.arrows"]
+    assert len(recording.trace) == 3
+    assert [recording.stacks.frames(row)[0].line for row in recording.trace.stack_id] == [0, 1, 2]
+
+
+def test_the_part_that_grows_waits_for_its_time(tmp_path):
+    writer = growing(tmp_path / "spool")
+    upload = Upload(writer.path, f"file://{tmp_path}/store/run")
+    upload.send(is_final=False)
+    before = {path.name for path in (tmp_path / "store" / "run" / "rank0").iterdir()}
+    upload.send(is_final=False, is_growing_sent=True)
+    write_step(writer, 3)
+    upload.send(is_final=False)
+    cut = len(vramscope.load(tmp_path / "store" / "run").recordings[0].trace)
+    writer.close(Outcome.FINISHED)
+    upload.send(is_final=True)
+
+    assert "events-0.arrows" not in before
+    assert upload.growing_bytes == (writer.path / "events-0.arrows").stat().st_size
+    assert cut == 3
+    assert files_of(tmp_path / "store" / "run" / "rank0") == files_of(writer.path)
+
+
+def growing(directory):
+    """A rank that is being recorded, of three steps."""
+    process = Process(0, 1, "a host", os.getpid())
+    writer = Writer(directory, source="cuda", process=process, devices=[Device(0)], started_ns=10**18)
+    writer.stacks([(0, "main", "/net/train.py", 1)])
+    for step in range(3):
+        write_step(writer, step)
+    return writer
+
+
+def write_step(writer, step):
+    """One event, of a line that no other has: the first stack is that of the program."""
+    writer.stacks([(1, "train", "/net/train.py", step)])
+    row = {"action": [Action.ALLOC], "address": [(step + 1) << 30], "time_ns": [10**18 + step]}
+    writer.append(Trace.of(**row, size=[512], block_size=[512], stack_id=[2 + step]), 0)
+
+
+def test_the_part_that_grows_is_in_the_store_while_the_program_runs(s3, bucket, spool, monkeypatch):
+    monkeypatch.setenv("VRAMSCOPE_UPLOAD_EVERY_S", "1")
+    training = begun(f"s3://{bucket}/run", 20, 0.03, "wait", stdin=subprocess.PIPE)
+    try:
+        end = time.monotonic() + 60
+        while not [name for name in find(s3, f"{bucket}/run") if "/events" in name]:
+            assert time.monotonic() < end, "nothing was uploaded"
+            time.sleep(0.2)
+        (recording,) = vramscope.load(f"s3://{bucket}/run").recordings
+        assert len(recording.trace) > 0
+        assert not (spool / "s3" / bucket / "run" / "rank0" / "part1").exists()
         training.stdin.write("\n")
         ended(training)
     finally:

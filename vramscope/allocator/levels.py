@@ -88,6 +88,15 @@ def levels_of_state(state: Snapshot) -> tuple[int, ...]:
     )
 
 
+def inactive_split_bytes(state: Snapshot) -> int:
+    """Bytes in free pieces of segments that are in use elsewhere: external fragmentation."""
+    blocks = state.blocks
+    is_free = blocks.state == BlockState.INACTIVE
+    busy = np.zeros(len(state.segments), dtype="?")
+    busy[blocks.segment[~is_free]] = True
+    return int(blocks.size[is_free & busy[blocks.segment]].sum())
+
+
 def unannounced(trace: Trace, initial: Blocks, *, stretch: int = _STRETCH) -> NDArray[Any]:
     """Mask of FREE_COMPLETED events without a FREE_REQUESTED of their block: these free the memory
     themselves.

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
+from vramscope.allocator.levels import inactive_split_bytes
 from vramscope.allocator.state_index.checkpoints import (
     state_from_nearest,
 )
@@ -74,17 +73,15 @@ def identity_of(state: Snapshot) -> Identity:
     blocks = state.blocks
     in_use = blocks.state == BlockState.ALLOCATED
     is_free = blocks.state == BlockState.INACTIVE
-    busy = np.zeros(len(state.segments), dtype="?")
-    busy[blocks.segment[~is_free]] = True
-    is_split = is_free & busy[blocks.segment]
+    split = inactive_split_bytes(state)
     requested = int(blocks.requested_size[in_use].sum())
     return Identity(
         instant=state.event,
         requested_bytes=requested,
         rounding_bytes=int(blocks.size[in_use].sum()) - requested,
         pending_bytes=int(blocks.size[blocks.state == BlockState.PENDING_FREE].sum()),
-        inactive_split_bytes=int(blocks.size[is_split].sum()),
-        releasable_bytes=int(blocks.size[is_free & ~is_split].sum()),
+        inactive_split_bytes=split,
+        releasable_bytes=int(blocks.size[is_free].sum()) - split,
     )
 
 

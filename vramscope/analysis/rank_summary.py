@@ -116,22 +116,30 @@ def summary_of_course(
     at_peak = course.at_peak
     lines = _lines(at_peak, stacks, np.zeros(len(at_peak), "i8"))
     shown = lines[:_MOST_LINES]
-    return DeviceSummary(
+    return replace(
+        figures_of_course(course, known),
         device=device,
         source=source,
+        lines=tuple(line._replace(n_steps=0) for line in shown),
+        other_bytes=sum(line.n_bytes for line in lines[_MOST_LINES:]),
+        retained=_retained(course, steps, stacks),
+        failure=_failure(course, steps, stacks),
+    )
+
+
+def figures_of_course(course: Course, known: StepsWithPeaks) -> DeviceSummary:
+    """The part of the summary of a course that needs no stacks: levels, peaks, steps and phases."""
+    steps = known.steps
+    return DeviceSummary(
         n_events=course.n_events,
         end=dict(course.level),
         peak={
             name: PeakPlace(high.n_bytes, _number(steps, high.instant), high.time_ns)
             for name, high in course.highest.items()
         },
-        lines=tuple(line._replace(n_steps=0) for line in shown),
-        other_bytes=sum(line.n_bytes for line in lines[_MOST_LINES:]),
-        retained=_retained(course, steps, stacks),
         steps=_step_rows(steps, known.per_step),
         phases=known.phases,
         n_failed=course.n_failed,
-        failure=_failure(course, steps, stacks),
     )
 
 

@@ -76,6 +76,10 @@ class Capture(Protocol):
     def settings(self) -> Mapping[str, str]:
         """The allocator's settings, by torch's names."""
 
+    @property
+    def mesh(self) -> Mapping[str, int]:
+        """The coordinates of this process in the mesh of the program's parameters; empty until known."""
+
     def start(self, sink: Sink) -> None:
         """Begin recording; memory that is allocated already becomes the initial state."""
 
@@ -96,6 +100,12 @@ class Capture(Protocol):
 
     def flush(self) -> None:
         """Write everything recorded so far; a background thread calls this about once a second."""
+
+    def catch_up(self) -> None:
+        """Write everything recorded so far now, on the calling thread."""
+
+    def inactive_split_bytes(self) -> Mapping[int, int]:
+        """Bytes in free pieces of used segments now, by device; empty where unknown."""
 
     def finish(self) -> None:
         """Write the rest of a block that was left, and the state at its end."""

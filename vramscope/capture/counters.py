@@ -16,7 +16,7 @@ from vramscope.capture import Failed, Options, Sink, Source, hooks
 from vramscope.capture.allocator_settings import allocator_conf
 from vramscope.capture.cuda.devices import device_at, ordinal
 from vramscope.capture.log import MarkRow, marks_table
-from vramscope.capture.samples import Sampler
+from vramscope.capture.samples import Sampler, torch_counters
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.marks import MarkKind, Note, Phase
@@ -41,6 +41,7 @@ class CountersOnly:
         )
         conf = allocator_conf(str(torch.__version__))
         self.settings: Mapping[str, str] = {"PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
+        self.mesh: Mapping[str, int] = {}  # no module is looked at
         self._device = self.devices[0].index
         self._sampler = Sampler(self._device, self.devices[0].uuid, failed) if has_device else None
         self._sink: Sink | None = None
@@ -85,6 +86,17 @@ class CountersOnly:
             sink.append(marks_table(marks), self._device)
         if self._sampler is not None:
             sink.append(self._sampler.take(), self._device)
+
+    def catch_up(self) -> None:
+        """Write everything recorded so far now."""
+        self.flush()
+
+    def inactive_split_bytes(self) -> Mapping[int, int]:
+        """The bytes that torch counts now, by device."""
+        if self._sampler is None or not torch.cuda.is_initialized():
+            return {}
+        counted = torch_counters(self._device)["inactive_split_bytes"]
+        return {self._device: int(counted["all"]["current"])}
 
     def finish(self) -> None:
         """Write the rest of a block that was left."""

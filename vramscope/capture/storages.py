@@ -21,7 +21,7 @@ from torch.overrides import enable_reentrant_dispatch
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from vramscope.capture.gradients import gradients_of
+from vramscope.capture.hooks.gradients import gradients_of
 from vramscope.capture.undisturbed import is_of_a_signal_handler
 
 _MOST_INTERRUPTIONS = 1000
@@ -160,7 +160,7 @@ class Storages:
         """Take in a tensor or the result of an operator; returns the number of new storages."""
         if isinstance(out, torch.Tensor):
             try:
-                known = self.knows(_storage_id(out))
+                known = self.knows(storage_id(out))
             except (NotImplementedError, RuntimeError):
                 return self.see(_parts(out), frame)
             storage = None if known else storage_of(out)
@@ -242,13 +242,14 @@ def storage_of(tensor: Any) -> Any:
     """
     with torch._C.DisableTorchFunction():
         kind = type(tensor)
-        if hasattr(kind, "_local_tensor"):
+        is_plain = kind in PLAIN
+        if not is_plain and hasattr(kind, "_local_tensor"):
             return storage_of(tensor._local_tensor)
-        if kind.__module__.startswith(_TRACERS):
+        if not is_plain and kind.__module__.startswith(_TRACERS):
             return None  # accessing its memory would warn
         try:
             storage = tensor.untyped_storage()
-            return None if is_wrapper(kind) and not storage.data_ptr() else storage
+            return None if not is_plain and is_wrapper(kind) and not storage.data_ptr() else storage
         except (NotImplementedError, RuntimeError):  # sparse tensors, wrapper subclasses
             return None
 
@@ -267,7 +268,8 @@ def is_wrapper(kind: type) -> bool:
     return getattr(kind, "__torch_dispatch__", None) is not torch.Tensor.__torch_dispatch__
 
 
-_storage_id: Callable[[Any], int] = getattr(torch._C, "_storage_id", lambda tensor: storage_of(tensor)._cdata)
+storage_id: Callable[[Any], int] = getattr(torch._C, "_storage_id", lambda tensor: storage_of(tensor)._cdata)
+"""The address of the tensor's C++ storage; a tenth of the time of ``storage_of``."""
 
 
 def _parts(tensor: Any) -> list[Any]:
@@ -296,6 +298,8 @@ class _Operator(NamedTuple):
     """
 
 
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+"""Classes of tensors that wrap no other tensor."""
 # FakeTensor and FunctionalTensor: what torch.export and torch.compile trace with.
 _TRACERS = "torch._subclasses."
 
@@ -458,7 +462,7 @@ class _Mode(TorchDispatchMode):
             # Most operators return a known storage; this early return saves a fifth of the mode's time.
             if type(out) is torch.Tensor and not operator.resizes:
                 try:
-                    life = self._live.get(_storage_id(out))
+                    life = self._live.get(storage_id(out))
                     if life is not None and life() is not None:
                         return out
                 except (NotImplementedError, RuntimeError):  # a sparse tensor has two storages

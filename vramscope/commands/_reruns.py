@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from vramscope.analysis.fit.reruns import DryPeak, Rerun, Reruns
 from vramscope.commands import _script
-from vramscope.commands._dry_children import DryTrial, run_all_dry, run_dry
+from vramscope.commands._dry_children import DryTrial, import_torch, run_all_dry, run_dry
 from vramscope.commands._sizes import Size, known_sizes
 from vramscope.errors import UsageError, VramscopeError
 
@@ -55,6 +55,7 @@ def rerun(
     """
     from vramscope.dry_run import room_of
 
+    import_torch()
     text = command or recording.process.command
     card = card_of(recording.device.name) or _DEFAULT_CARD
     room = room_of(card, target.total_bytes if target is not None else None)

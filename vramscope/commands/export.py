@@ -6,7 +6,7 @@ from pathlib import Path
 from vramscope.commands import Command
 from vramscope.errors import UsageError
 
-_FORMATS = "html, parquet, csv, memory_viz, perfetto, speedscope or flamegraph"
+_FORMATS = "html, parquet, csv, memory_viz, perfetto, speedscope, pprof or flamegraph"
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -14,6 +14,9 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN", help="a trace directory, or a file that torch wrote")
     parser.add_argument("--to", required=True, metavar="FORMAT", help=_FORMATS)
     parser.add_argument("--output", required=True, metavar="PATH", help="where to write")
+    parser.add_argument(
+        "--redact", action="store_true", help="without paths, names, commands and hosts; figures stay"
+    )
     parser.add_argument("--force", action="store_true", help="overwrite existing files")
 
 
@@ -25,10 +28,16 @@ def run(args: Namespace) -> int:
     from vramscope.units import format_bytes
 
     chosen = registry.part(export, export.Export, args.to)
+    if args.redact and chosen.name == "html":
+        raise UsageError("--redact: the html page reads the recording itself; choose another format")
     output = Path(args.output)
     _refuse_to_overwrite(output, force=args.force)
     with waiting(f"reading {args.path}"):
         loaded = load(args.path)
+    if args.redact:
+        from vramscope.export.redaction import redacted
+
+        loaded = redacted(loaded)
     with waiting(f"writing {output}"):
         files = chosen.write(loaded, output)
     size = sum(file.stat().st_size for file in files)

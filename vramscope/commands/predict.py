@@ -54,11 +54,12 @@ def arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Run the program dry and print what it would need; return the exit code."""
     from vramscope.commands import _script
-    from vramscope.commands._dry_children import DryTrial
+    from vramscope.commands._dry_children import DryTrial, import_torch
     from vramscope.commands._sizes import asked_size, without_placeholders
     from vramscope.dry_run import room_of
 
     program, given = _script.chosen(args.program, "predict", is_module=args.is_module)
+    import_torch()
     room_of(args.card, args.capacity)
     if args.steps < 1:
         raise UsageError("--steps: at least 1")

@@ -19,6 +19,11 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of the table by line (10)")
     parser.add_argument("--rank", type=int, metavar="N", help="this rank alone")
     parser.add_argument("--device", type=int, metavar="N", help="this device alone, as the program counts")
+    parser.add_argument(
+        "--where",
+        metavar="SEARCH",
+        help="the allocations that a search finds, such as 'category:activation size>64MiB train.py:13'",
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one object, for machines")
     form.add_argument("--markdown", action="store_true", help="for an issue or a pull request")
@@ -38,6 +43,8 @@ def run(args: Namespace) -> int:
 
     if args.top < 1:
         raise UsageError(f"--top {args.top}: at least 1")
+    if args.where is not None:
+        return _report_where(args)
     if not args.json and args.rank is None and _has_many_ranks(args.path):
         return _report_of_many(args)
     with waiting(f"reading {args.path}"):
@@ -50,6 +57,31 @@ def run(args: Namespace) -> int:
         print(markdown(list(page(loaded, summaries, args.top))), end="")
     else:
         print_terminal(list(page(loaded, summaries, args.top)))
+    return 0
+
+
+def _report_where(args: Namespace) -> int:
+    import json
+
+    from vramscope.analysis.allocations import parse
+    from vramscope.commands._document import markdown, print_terminal
+    from vramscope.commands._pairs import chosen
+    from vramscope.commands._waiting import waiting
+    from vramscope.commands._where_page import as_json, where_page
+    from vramscope.loading import load
+
+    # A search that is not understood is reported before anything is read.
+    parse(args.where)
+    with waiting(f"reading {args.path}"):
+        recordings = chosen(load(args.path), args.rank, args.device)
+    if args.json:
+        print(json.dumps(as_json(recordings, args.where), indent=2))
+        return 0
+    blocks = list(where_page(recordings, args.where, args.top))
+    if args.markdown:
+        print(markdown(blocks), end="")
+    else:
+        print_terminal(blocks)
     return 0
 
 

@@ -18,6 +18,8 @@ _LOOK_EVERY_S = 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 """The pauses between attempts while the store is away: each is twice the one before, up to the longest."""
 _MIB = 1 << 20
+_GROWING_BYTES_PER_S = _MIB
+"""A store cannot append, so the part that grows is sent again as a whole: at most this much on average."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -27,6 +29,7 @@ def arguments(parser: ArgumentParser) -> None:
     # For the process that a recorder starts: it uploads while its parent records.
     parser.add_argument("--parent", type=int, default=0, help=SUPPRESS)
     parser.add_argument("--patience", type=float, default=60.0, help=SUPPRESS)
+    parser.add_argument("--every-s", type=float, default=30.0, help=SUPPRESS)
     parser.add_argument("--mib-per-s", type=float, default=0.0, help=SUPPRESS)
 
 
@@ -86,15 +89,19 @@ def _follow(upload: "Upload", args: Namespace) -> int:
     remove_uploaded(Path(args.path))
     known: tuple[int, int] | None = None
     pause_s, next_s, last_error = _FIRST_PAUSE_S, 0.0, ""
+    # When the part that grows is sent next: what came after it is lost with the machine.
+    growing_s = time.monotonic() + args.every_s
     while not _is_over(args.parent, _LOOK_EVERY_S):
-        now = upload.state_of_spool()
-        if now == known or time.monotonic() < next_s:
+        now, is_due = upload.state_of_spool(), time.monotonic() >= growing_s
+        if (now == known and not is_due) or time.monotonic() < next_s:
             continue
-        last_error = _attempt(upload, last_error, is_final=False)
+        last_error = _attempt(upload, last_error, is_final=False, is_growing_sent=is_due)
         if last_error:
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
         else:
             known, pause_s = now, _FIRST_PAUSE_S
+            if is_due:
+                growing_s = time.monotonic() + max(args.every_s, upload.growing_bytes / _GROWING_BYTES_PER_S)
         next_s = time.monotonic() + pause_s
     end_s, pause_s = time.monotonic() + args.patience, _FIRST_PAUSE_S / 2
     while True:
@@ -113,10 +120,10 @@ def _is_over(parent: int, timeout_s: float) -> bool:
     return bool(readable) or os.getppid() != parent
 
 
-def _attempt(upload: "Upload", last_error: str, *, is_final: bool) -> str:
+def _attempt(upload: "Upload", last_error: str, *, is_final: bool, is_growing_sent: bool = False) -> str:
     """Send; return the error, which is printed once and not at every attempt."""
     try:
-        upload.send(is_final=is_final)
+        upload.send(is_final=is_final, is_growing_sent=is_growing_sent)
     except StoreError as error:
         if not last_error:
             text = f"vramscope: {error}; the recording goes on, and uploading is tried again"

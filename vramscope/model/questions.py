@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from vramscope.analysis.accumulation import Accumulation
+    from vramscope.analysis.allocations import FoundAllocations
     from vramscope.analysis.batch_fit import BatchFit
     from vramscope.analysis.by_module import ModuleBytes
     from vramscope.analysis.by_rank import RankBytes
@@ -72,6 +73,38 @@ class Questions:
         Evaluations and recomputes do not count.
         """
         answer: Accumulation = self._ask("accumulation")
+        return answer
+
+    def allocations(self, where: str = "") -> FoundAllocations:
+        """Return the allocations that meet every term of a search, largest block first.
+
+        Parameters
+        ----------
+        where
+            The search: ``attention`` (part of a function, file or module, or a category), ``"softmax"`` (a whole
+            name), ``train.py:13``, ``category:activation``, ``phase:backward``, ``step:3..7``, ``module:*.mlp``,
+            ``file:``, ``function:``, ``stream:``, ``size>64MiB``, ``life<2s``, ``alive`` (never freed),
+            ``before`` (from before the recording); ``-`` in front excludes. All terms must hold. Empty: all.
+
+        Returns
+        -------
+        FoundAllocations
+            One row per allocation, shape (found,).
+
+        Raises
+        ------
+        SearchError
+            If a term is not understood; it has the letters in ``start`` and ``end``.
+
+        Examples
+        --------
+        >>> import vramscope
+        >>> recording = vramscope.load("sample_traces/transformer").recordings[0]
+        >>> found = recording.allocations("category:gradient step:2")
+        >>> bool((found.block_bytes > 0).all())
+        True
+        """
+        answer: FoundAllocations = self._ask("allocations", where=where)
         return answer
 
     def batch_fit(

@@ -60,6 +60,8 @@ class StepRows(Table):
             return self
         group = self.step // size
         first = np.flatnonzero(np.diff(group, prepend=group[0] - 1))
+        if len(first) == len(self) and (group * size == self.step).all():
+            return self
         return StepRows(
             step=group[first] * size,
             n_steps=np.add.reduceat(self.n_steps, first),

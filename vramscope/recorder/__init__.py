@@ -24,6 +24,8 @@ from vramscope.errors import CaptureError, StoreError, UsageError
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import MarkKind, Note, Phase
 from vramscope.model.recording import Outcome
+from vramscope.recorder.failure_notifier import FailureNotifier
+from vramscope.recorder.host_memory import HostMemory
 from vramscope.recorder.leak_notifier import LeakNotifier
 from vramscope.recorder.this_process import default_name, this_process
 from vramscope.recorder.wrapping import Function, recorded, untraced
@@ -32,7 +34,9 @@ from vramscope.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from vramscope.capture import Capture
+    from vramscope.model.rank_summary import RankSummary
     from vramscope.model.recording import Run
+    from vramscope.recorder.recent_peaks import PeakFollower, RecentPeaks
     from vramscope.recorder.summary_writer import SummaryPace, SummaryWriter
     from vramscope.recorder.uploading import UploadProcess
     from vramscope.store.write.writer import Writer
@@ -215,6 +219,7 @@ class Recorder:
         self._summary: SummaryWriter | None = None
         self._upload: UploadProcess | None = None
         self._flusher: _Flusher | None = None
+        self._host_memory = HostMemory()
         self._n_blocks = 0
         self._ended = (Outcome.FINISHED, "")
         self._has_failed = False
@@ -222,6 +227,10 @@ class Recorder:
         """The first failure acquires this lock and never releases it."""
         self._entered: list[_Entry] = []
         self._leak_notifier = LeakNotifier()
+        self._failure_notifier = FailureNotifier()
+        self._follower: PeakFollower | None = None
+        self._can_follow = True
+        self._report: Callable[[str], None] | None = None
 
     @property
     def directory(self) -> Path:
@@ -313,6 +322,50 @@ class Recorder:
 
         return load(self.directory)
 
+    def take_peaks(self) -> "tuple[RecentPeaks, ...]":
+        """Take the peaks since the last call, exact to this moment, for a logger.
+
+        The first call begins to follow them. Each call reads what the source has not handed over yet: some
+        milliseconds, so once per logging step, not per operation.
+
+        Returns
+        -------
+        tuple of RecentPeaks
+            One entry per device; empty at the first call and where nothing is recorded.
+        """
+        self._guarded(lambda capture: capture.catch_up())
+        try:
+            return self._taken()
+        # Peaks for a logger are worth no recording: it goes on without them.
+        except Exception as error:
+            if is_of_a_signal_handler(error):
+                raise
+            self._can_follow = False
+            _warn(f"vramscope has no more peaks to log: {type(error).__name__}: {error}")
+            return ()
+
+    def summaries(self) -> "tuple[RankSummary, ...]":
+        """The figures of this rank so far, up to two seconds old, for systems of metrics.
+
+        Returns
+        -------
+        tuple of RankSummary
+            One, or none before the recording begins and where it cannot be followed. It has levels, peaks,
+            phases and steps, and no lines of code. Takes some milliseconds, on any thread.
+        """
+        found = None if self._summary is None else self._summary.current()
+        return () if found is None else (found,)
+
+    def report_to(self, report: Callable[[str], None]) -> None:
+        """Pass what is found while the program runs (leaks, failed allocations) to *report*.
+
+        Parameters
+        ----------
+        report
+            Takes one sentence. It is called from a background thread, and instead of printing on stderr.
+        """
+        self._report = report
+
     def explain_leaks(self) -> None:
         """Search now for what holds the allocated memory, for about 2 s; ``vramscope leaks`` reports it.
 
@@ -320,6 +373,17 @@ class Recorder:
         """
         frame = sys._getframe(1)
         self._guarded(lambda capture: None if capture.watch is None else capture.watch.explain(frame))
+
+    def _taken(self) -> "tuple[RecentPeaks, ...]":
+        if self._summary is None or self._capture is None or not self._can_follow or self._has_failed:
+            return ()
+        if self._follower is None:
+            self._follower = self._summary.follow()
+            return ()
+        split = self._capture.inactive_split_bytes()
+        return tuple(
+            each._replace(inactive_split_bytes=split.get(each.device)) for each in self._follower.take()
+        )
 
     # ------------------------------------------------------------------------- entering and leaving
 
@@ -507,6 +571,7 @@ class Recorder:
         if not self._has_failed:
             self._guarded(lambda capture: self._close(capture, error))
             self._report_leaks(is_end=True)
+            self._report_failure()
 
     def _close(self, capture: "Capture", error: BaseException | None) -> None:
         capture.finish()
@@ -522,6 +587,7 @@ class Recorder:
             self._n_too_deep = 0
         self._n_blocks += 1
         self._ended = _outcome(error)
+        self._tell_mesh(capture)
         self._writer.close(*self._ended)
         if self._summary is not None:
             self._summary.finish(*self._ended, is_last=False)
@@ -536,6 +602,8 @@ class Recorder:
             if self._summary is not None and not self._has_failed:
                 summary = self._summary
                 undisturbed(lambda: summary.finish(*self._ended, is_last=True))
+            undisturbed(lambda: self._report_leaks(is_end=True))
+            self._leak_notifier.close()
             if self._upload is not None:
                 upload, self._upload = self._upload, None
                 self._print(upload.finish())
@@ -569,9 +637,17 @@ class Recorder:
     def _flush(self) -> None:
         if not self._has_failed:
             self._guarded(lambda capture: capture.flush())
+            self._guarded(self._tell_mesh)
             if self._summary is not None:
                 self._summary.flush()
             self._report_leaks()
+            self._report_failure()
+            self._host_memory.trim_if_grown()
+
+    def _tell_mesh(self, capture: "Capture") -> None:
+        """Put the coordinates of the program's parameters into the manifest, where it has none yet."""
+        if self._writer is not None and capture.mesh:
+            self._writer.mesh(capture.mesh)
 
     def _report_leaks(self, *, is_end: bool = False) -> None:
         """Print each leaking line of code once; looks only after the watch has seen memory grow."""
@@ -580,7 +656,16 @@ class Recorder:
             # A failure of the analysis must not end the recording.
             with suppress(Exception):
                 for text in self._leak_notifier.check(self._directory, watch.n_walks, is_end=is_end):
-                    self._print(text, always=True)
+                    self._tell(text)
+
+    def _report_failure(self) -> None:
+        """Pass the cause of the first failed allocation on, where the program's own log wants to know."""
+        if self._report is not None and self._follower is not None and self._directory is not None:
+            # A failure of the analysis must not end the recording.
+            with suppress(Exception):
+                text = self._failure_notifier.check(self._directory, self._follower.n_failed)
+                if text is not None:
+                    self._tell(text)
 
     def _fail(self, error: Exception) -> None:
         """Stop recording, warn once, and let the training go on.
@@ -611,7 +696,9 @@ class Recorder:
         """Detach from the run in a forked child, which copies locks as they are and no threads."""
         self._has_failed = True
         self._lock, self._transition = threading.RLock(), threading.Lock()
-        self._flusher = self._writer = self._summary = None
+        self._flusher = self._writer = self._summary = self._follower = None
+        with suppress(Exception):
+            self._leak_notifier.close(is_forked=True)
         if self._upload is not None:
             self._upload.disown()
             self._upload = None
@@ -619,6 +706,13 @@ class Recorder:
         if self._capture is not None:
             with suppress(Exception):
                 self._capture.abandon()
+
+    def _tell(self, text: str) -> None:
+        """Pass what was found on to the program's own log, or print it."""
+        if self._report is None:
+            self._print(text, always=True)
+        else:
+            self._report(text)
 
     def _print(self, text: str, *, always: bool = False) -> None:
         if always or not self._quiet:

@@ -1,8 +1,17 @@
-"""Reports certain leaks in the terminal while the training runs."""
+"""Reports certain leaks in the terminal while the training runs.
 
-from collections.abc import Iterator
+A short trace is analyzed by the flushing thread; a long one by a process of its own, which needs neither the
+training's interpreter nor its memory: 10 million events take 10 s and 2 GB.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from time import perf_counter
+from typing import IO, NamedTuple
 
 from vramscope.model.codes import LeakCause
 from vramscope.units import format_bytes
@@ -21,48 +30,188 @@ _NEVER_MEANT = frozenset(
     }
 )
 _SURE_AFTER_STEPS = 60
-# Reading takes a second of the training's time per million events of 60 bytes each.
-_MOST_BYTES = 100 << 20
 _PAUSE = 20
+"""The least pause after a check, as a multiple of its time."""
+_MOST_WAIT_S = 10.0
+"""The longest wait for the process at the end of a recorded block."""
+
+
+class CertainLeak(NamedTuple):
+    """A leaking line of code that is certain enough to report while the program runs."""
+
+    file: str | None
+    line: int | None
+    sentence: str
+
+
+class CheckLimits(NamedTuple):
+    """What a check may cost the training."""
+
+    in_thread_bytes: int = 1 << 20
+    """Size of the events of a trace that a thread of the training analyzes: 20,000 to 330,000 events."""
+    most_bytes: int = 32 << 20
+    """Size of the events of the longest trace that is analyzed while the program runs: up to 10 million."""
+    process_s: float = 300.0
+    """Time after which the process is ended."""
+
+
+def is_soon_read(directory: Path) -> bool:
+    """Whether the run is small enough to be read while its program goes on."""
+    return events_bytes(directory) <= CheckLimits().most_bytes
 
 
 class LeakNotifier:
     """Runs the leak analysis on the recording once capture has seen memory grow."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: CheckLimits | None = None) -> None:
+        self._limits = limits or CheckLimits()
         self._n_walks = 0
-        self._next_s = 0.0
+        self._next_s = self._pause_s = 0.0
+        self._checked_bytes = -1
+        self._process: _LeakSearch | None = None
+        self._ended_s = perf_counter()
         self._reported: set[tuple[str | None, int | None]] = set()
 
     def check(self, directory: Path, n_walks: int, *, is_end: bool = False) -> list[str]:
         """Return one sentence for each leaking line of code that was not reported before.
 
-        *n_walks* is the number of searches for holders so far. Until the last search leads to a report, at
-        most a twentieth of the time is spent on this check.
+        *n_walks* is the number of searches for holders so far. Until the last search leads to a report, the
+        check is repeated after pauses that double, and only if there are new events. The end of a block may
+        check after half of the pause; it waits for the process for a twentieth of the block's time, 10 s at
+        most.
         """
-        now = perf_counter()
-        if n_walks == self._n_walks or (now < self._next_s and not is_end):
+        wait_s = self._end_block() if is_end else 0.0
+        if self._process is not None:
+            return self._new(self._process.leaks(wait_s), n_walks)
+        n_bytes = events_bytes(directory)
+        if n_walks == self._n_walks or n_bytes == self._checked_bytes or not self._is_due(is_end=is_end):
             return []
-        found = list(self._new(directory))
-        self._next_s = perf_counter() + _PAUSE * (perf_counter() - now)
+        self._checked_bytes = n_bytes
+        if n_bytes > self._limits.most_bytes:
+            return []
+        if n_bytes > self._limits.in_thread_bytes:
+            self._process = _LeakSearch(directory, self._limits.process_s)
+            return self._new(self._process.leaks(wait_s), n_walks)
+        began_s = perf_counter()
+        found = certain_leaks(directory)
+        return self._new((found, perf_counter() - began_s), n_walks)
+
+    def close(self, *, is_forked: bool = False) -> None:
+        """End the process, if one runs; in a forked child it is the parent's."""
+        if self._process is not None:
+            self._process.close(is_forked=is_forked)
+            self._process = None
+
+    def _end_block(self) -> float:
+        began_s, self._ended_s = self._ended_s, perf_counter()
+        return min((self._ended_s - began_s) / _PAUSE, _MOST_WAIT_S)
+
+    def _is_due(self, *, is_end: bool) -> bool:
+        # Half of a doubled pause is the pause before.
+        return perf_counter() >= self._next_s - (self._pause_s / 2 if is_end else 0.0)
+
+    def _new(self, result: "tuple[Iterable[CertainLeak], float] | None", n_walks: int) -> list[str]:
+        """Return what was not reported before; None is a check that has not ended."""
+        if result is None:
+            return []
+        leaks, took_s = result
+        self._process = None
+        self._pause_s = max(2 * self._pause_s, _PAUSE * took_s)
+        self._next_s = perf_counter() + self._pause_s
+        found = [leak for leak in leaks if (leak.file, leak.line) not in self._reported]
+        self._reported |= {(leak.file, leak.line) for leak in found}
         if found:
-            self._n_walks = n_walks
-        return found
+            self._n_walks, self._pause_s = n_walks, 0.0
+        return [leak.sentence for leak in found]
 
-    def _new(self, directory: Path) -> Iterator[str]:
-        if sum(file.stat().st_size for file in directory.glob("rank*/events-*")) > _MOST_BYTES:
-            return
-        from vramscope.analysis.leaks import findings, leaks
-        from vramscope.loading import load
 
-        for recording in load(directory).recordings:
-            result = leaks(recording)
-            is_long = result.n_iterations >= _SURE_AFTER_STEPS
-            for finding in findings(result):
-                where = finding.file, finding.line
-                is_sure = finding.kind == "leak" and (is_long or finding.cause in _NEVER_MEANT)
-                if is_sure and where not in self._reported:
-                    self._reported.add(where)
-                    place = f" ({Path(finding.file).name}:{finding.line})" if finding.file else ""
-                    so_far = format_bytes(finding.n_bytes or 0)
-                    yield f"{finding.claim}{place}; {so_far} so far. {finding.advice}"
+class _LeakSearch:
+    """The process that analyzes a long trace; it prints the leaks as JSON."""
+
+    def __init__(self, directory: Path, most_s: float) -> None:
+        # The same code as this process has, however it was put on the path.
+        paths = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)  # noqa: PTH100
+        self._began_s = perf_counter()
+        self._most_s = most_s
+        self._process: subprocess.Popen[str] = subprocess.Popen(  # noqa: S603 -- our own command
+            [sys.executable, "-m", __name__, os.path.abspath(directory)],  # noqa: PTH100
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=os.environ | {"PYTHONPATH": paths},
+        )
+        self._output: IO[str] | None = self._process.stdout
+
+    def leaks(self, wait_s: float) -> tuple[list[CertainLeak], float] | None:
+        """Return the leaks and the time they took once the process has ended; None while it runs.
+
+        A process that fails or runs for too long has found none.
+        """
+        try:
+            # A few lines: they fit into the pipe, so the process ends without being read.
+            self._process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            if perf_counter() - self._began_s < self._most_s:
+                return None
+            self._process.kill()
+            self._process.wait()
+        text = self._output.read() if self._process.returncode == 0 and self._output else ""
+        self._close_output()
+        found = [CertainLeak(*row) for row in json.loads(text or "[]")]
+        return found, perf_counter() - self._began_s
+
+    def _close_output(self) -> None:
+        if self._output is not None:
+            self._output.close()
+
+    def close(self, *, is_forked: bool) -> None:
+        if is_forked:
+            # It is no child of this process.
+            self._process.returncode = 0
+        else:
+            self._process.kill()
+            self._process.wait()
+        self._close_output()
+
+
+def certain_leaks(directory: Path) -> list[CertainLeak]:
+    """Return the leaks of a trace that nobody means, or that have grown for 60 steps.
+
+    Parameters
+    ----------
+    directory
+        The run, which may still be written.
+    """
+    from vramscope.analysis.leaks import findings, leaks
+    from vramscope.loading import load
+
+    found = []
+    for recording in load(directory).recordings:
+        result = leaks(recording)
+        is_long = result.n_iterations >= _SURE_AFTER_STEPS
+        for finding in findings(result):
+            if finding.kind == "leak" and (is_long or finding.cause in _NEVER_MEANT):
+                place = f" ({Path(finding.file).name}:{finding.line})" if finding.file else ""
+                so_far = format_bytes(finding.n_bytes or 0)
+                sentence = f"{finding.claim}{place}; {so_far} so far. {finding.advice}"
+                found.append(CertainLeak(finding.file, finding.line, sentence))
+    return found
+
+
+def events_bytes(directory: Path) -> int:
+    """Return the size of the events of all ranks of a run, parts included."""
+    total = 0
+    for file in directory.glob("rank*/**/events-*"):
+        try:
+            total += file.stat().st_size
+        except OSError:  # noqa: PERF203 -- a compaction deletes parts meanwhile
+            continue
+    return total
+
+
+if __name__ == "__main__":
+    if hasattr(os, "nice"):
+        # The training goes first.
+        os.nice(10)
+    sys.stdout.write(json.dumps([list(leak) for leak in certain_leaks(Path(sys.argv[1]))]))

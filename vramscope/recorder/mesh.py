@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from vramscope.capture.mesh_of_parameters import coordinates_in
+
 _MEGATRON = {
     "data": "get_data_parallel_rank",
     "tensor": "get_tensor_model_parallel_rank",
@@ -20,20 +22,6 @@ _DEEPSPEED = {
     "tensor": "get_model_parallel_rank",
     "pipeline": "get_pipe_parallel_rank",
     "expert": "get_expert_parallel_rank",
-}
-# The names of dimensions in torch's documentation and in torchtitan.
-_DIMENSIONS = {
-    "dp": "data",
-    "dp_replicate": "data",
-    "data": "data",
-    "fsdp": "data",
-    "dp_shard": "data",
-    "tp": "tensor",
-    "tensor": "tensor",
-    "pp": "pipeline",
-    "pipeline": "pipeline",
-    "ep": "expert",
-    "expert": "expert",
 }
 
 
@@ -88,8 +76,6 @@ def _of_device_mesh() -> dict[str, int]:
         *getattr(resources, "child_to_root_mapping", {}).values(),
     ]
     for mesh in reversed(meshes):
-        names, coordinates = mesh.mesh_dim_names, mesh.get_coordinate()
-        if names and coordinates:
-            pairs = zip(names, coordinates, strict=True)
-            return {_DIMENSIONS[name]: int(at) for name, at in pairs if name in _DIMENSIONS}
+        if mesh.mesh_dim_names and mesh.get_coordinate():
+            return coordinates_in(mesh)
     return {}

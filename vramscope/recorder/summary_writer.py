@@ -4,6 +4,7 @@ Rows pass through on their way to the writer and are only put on a list there. T
 flushes works on them, in pieces, so that neither a step nor a long run pays more.
 """
 
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,6 +17,7 @@ from vramscope.analysis.course import Course, advanced, begin
 from vramscope.analysis.rank_summary import (
     StepsWithPeaks,
     course_steps,
+    figures_of_course,
     sample_peaks,
     short_notes,
     summary_of_course,
@@ -31,6 +33,7 @@ from vramscope.model.recording import Outcome
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import Stacks
 from vramscope.model.trace import Trace
+from vramscope.recorder.recent_peaks import PeakFollower, Row
 from vramscope.store.read import assembly
 from vramscope.store.read.retained_timeline import with_summarized
 from vramscope.store.read.streams import ColumnStream, FileChain, anybody
@@ -75,8 +78,13 @@ class SummaryWriter:
         self._courses: dict[int, _DeviceCourse] = {}
         self._notes: list[tuple[Note, int]] = []
         self._is_over = False
+        self._is_closed = False
+        """Whether nothing was appended since the last block was left."""
         self._written_s = time.monotonic()
         self._stacks: ColumnStream | None = None
+        self._work = threading.Lock()
+        """Held while the courses change."""
+        self._follower: PeakFollower | None = None
 
     # ----------------------------------------------------------------------- the sink of the source
 
@@ -87,15 +95,24 @@ class SummaryWriter:
     def append(self, table: Trace | Marks | Labels | Holders | Counters, device: int) -> None:
         """Append the next rows of one stream of *device*."""
         self._writer.append(table, device)
-        if not self._is_over and not isinstance(table, Labels | Holders):
+        if isinstance(table, Labels | Holders):
+            return
+        self._is_closed = False
+        if not self._is_over:
             self._queue.append((table, device))
             self._n_queued += len(table)
+        if self._follower is not None:
+            self._follower.add(table, device)
 
     def state(self, snapshot: Snapshot, device: int, *, reported: bool) -> None:
         """Write a state of the allocator."""
         self._writer.state(snapshot, device, reported=reported)
-        if not self._is_over and not reported and snapshot.event == 0:
+        if reported or snapshot.event:
+            return
+        if not self._is_over:
             self._queue.append((snapshot, device))
+        if self._follower is not None:
+            self._follower.add(snapshot, device)
 
     def pools(self, pools: Sequence[tuple[int, int]], device: int) -> None:
         """Write torch's pool ids."""
@@ -113,8 +130,40 @@ class SummaryWriter:
 
     # ----------------------------------------------------------------------- the summary
 
+    def current(self) -> RankSummary | None:
+        """The figures so far, without lines of code; None where they cannot be followed."""
+        if self._is_over:
+            return None
+        manifest = self._writer.manifest
+        devices = {device.index: device for device in manifest.devices}
+        with self._work:
+            self._advance_courses(is_end=self._is_closed)
+            found = tuple(
+                course.figures(devices.get(index, Device(index)), manifest.source)
+                for index, course in sorted(self._courses.items())
+            )
+        return RankSummary(
+            manifest.process, Outcome.RUNNING, "", manifest.started_ns, time.time_ns(), devices=found
+        )
+
+    def follow(self) -> PeakFollower | None:
+        """A follower of the peaks from now on; None where nothing can be followed."""
+        if self._is_over:
+            return None
+        follower = PeakFollower()
+        # First: what is appended from here on may be in the queue as well, but is never in neither.
+        self._follower = follower
+        with self._work:
+            courses = {device: each.course for device, each in self._courses.items()}
+            waiting = [(row, device) for device, each in self._courses.items() for row in each.waiting]
+            queued = [(row, device) for row, device in list(self._queue) if not isinstance(row, Note)]
+            follower.begin(courses, [*waiting, *queued])
+        return follower
+
     def flush(self) -> None:
         """Work on what was appended; write the summary if the last one is a minute old."""
+        if self._follower is not None:
+            self._follower.relieve()
         if self._is_over or not (self._is_due() or self._n_queued >= self._pace.piece_events):
             return
         try:
@@ -129,6 +178,7 @@ class SummaryWriter:
 
         A loop that enters a block for each step closes its recording at each step, so not every close writes.
         """
+        self._is_closed = True
         is_wanted = is_last or self._is_due()
         if self._is_over or not (is_wanted or self._n_queued >= self._pace.piece_events):
             return
@@ -149,6 +199,10 @@ class SummaryWriter:
             (self._writer.path / SUMMARY_FILE).unlink(missing_ok=True)
 
     def _advance(self, *, is_end: bool) -> None:
+        with self._work:
+            self._advance_courses(is_end=is_end)
+
+    def _advance_courses(self, *, is_end: bool) -> None:
         # Taken in one operation: other threads go on appending to the list.
         queued, self._queue, self._n_queued = self._queue, [], 0
         for row, device in queued:
@@ -201,6 +255,16 @@ class _DeviceCourse:
         self._phases: dict[str, int] = {}
         self._samples: dict[str, int] = {}
         self._last_ns = 0
+
+    @property
+    def course(self) -> Course:
+        """The course so far, without the rows that wait."""
+        return self._course or Course()
+
+    @property
+    def waiting(self) -> "list[Row]":
+        """The marks so far, and the events after the course, in order."""
+        return [self._marks, *self._waiting, *self._fresh]
 
     def take(self, rows: Trace | Marks | Counters | Snapshot) -> None:
         if isinstance(rows, Trace):
@@ -268,6 +332,14 @@ class _DeviceCourse:
     def _keep_phases(self, known: StepsWithPeaks) -> None:
         for name, most in known.phases.items():
             self._phases[name] = max(most, self._phases.get(name, 0))
+
+    def figures(self, device: Device, source: str) -> DeviceSummary:
+        """The summary until now without what needs stacks."""
+        known = self._with_peaks()
+        self._keep_phases(known)
+        found = figures_of_course(self._course or Course(), known._replace(phases=dict(self._phases)))
+        is_exact = source != "counters"
+        return replace(found, device=device, source=source, is_exact=is_exact, samples=dict(self._samples))
 
     def summary(self, device: Device, source: str, stacks: Stacks) -> DeviceSummary:
         """The summary until now."""

@@ -19,6 +19,8 @@ WAIT_S = 60.0
 """How long the end of the program waits for the upload; ``VRAMSCOPE_UPLOAD_WAIT_S`` is another time."""
 MIB_PER_S = 64.0
 """The bound of a rank's bandwidth; ``VRAMSCOPE_UPLOAD_MIB_PER_S`` is another one, 0 none."""
+EVERY_S = 30.0
+"""The time between two uploads of the part that grows; ``VRAMSCOPE_UPLOAD_EVERY_S`` is another time."""
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
 _OF_ONE_PROCESS = ("memory",)
 
@@ -62,6 +64,7 @@ class UploadProcess:
         speed = _number("VRAMSCOPE_UPLOAD_MIB_PER_S", MIB_PER_S)
         options = ["--to", url, "--parent", str(os.getpid()), "--mib-per-s", str(speed)]
         options += ["--patience", str(self._wait_s)]
+        options += ["--every-s", str(_number("VRAMSCOPE_UPLOAD_EVERY_S", EVERY_S))]
         # The same code as this process has, however it was put on the path.
         paths = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)  # noqa: PTH100
         self._process = subprocess.Popen(  # noqa: S603 -- our own command

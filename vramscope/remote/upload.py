@@ -1,8 +1,9 @@
 """Uploads the trace of one rank from the local directory that it is recorded into, its spool.
 
-Closed parts, the streams of the whole rank, the manifest and the summary go up while it is recorded; the
-part that grows follows at the end. The manifest goes last, so that it never names what the store does not
-have. ``.upload.json`` in the spool holds what was sent, so another process can go on where one stopped.
+Closed parts, the streams of the whole rank, the manifest and the summary go up while it is recorded, and the
+part that grows as far as it is written, again and again. The manifest goes last, so that it never names what
+the store does not have. ``.upload.json`` in the spool holds what was sent, so another process can go on where
+one stopped.
 """
 
 import json
@@ -23,7 +24,7 @@ from vramscope.store import manifest as manifests
 from vramscope.store import parts
 from vramscope.store.directory import MANIFEST, is_rank_name
 from vramscope.store.manifest import Manifest
-from vramscope.store.schema import device_of
+from vramscope.store.schema import NOTES, POOLS, STACKS, device_of
 from vramscope.store.summaries import SUMMARY_FILE
 
 STATE_FILE = ".upload.json"
@@ -32,6 +33,8 @@ _PIECE = 8 << 20
 LARGEST_SPOOLS_BYTES = 8 << 30
 """The size limit of everything in the spools that is uploaded."""
 _MOST_NAMES = 1000
+# Rows refer to rows of streams further to the left, so those are sent first and looked at last.
+_REFERRED_TO = (STACKS, NOTES, POOLS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,8 @@ class Upload:
         known = read_state(rank)
         self._state = known if known is not None and known.wanted_url == url else UploadState(url)
         self._files, _ = opened(url)
+        self.growing_bytes = 0
+        """The size of the part that grows when it was last looked at."""
 
     @property
     def url(self) -> str:
@@ -144,7 +149,7 @@ class Upload:
             return first + n_homes, summary.stat().st_mtime_ns if summary.exists() else 0
         return 0, 0
 
-    def send(self, *, is_final: bool) -> None:
+    def send(self, *, is_final: bool, is_growing_sent: bool = False) -> None:
         """Send what changed since the last call.
 
         Parameters
@@ -152,6 +157,8 @@ class Upload:
         is_final
             Whether nothing is written any more: then everything is sent, and compared with what the store
             lists.
+        is_growing_sent
+            Whether the part that grows is sent as far as it is written.
 
         Raises
         ------
@@ -165,11 +172,12 @@ class Upload:
                 self._save(url=self._free_url(manifest))
             if is_final:
                 self._forget_lost()
-            sent = self._send_files(manifest, is_final=is_final)
+            with_growing = is_final or is_growing_sent
+            sent = self._send_files(manifest, with_growing=with_growing)
             while (again := self._manifest())[0].cap != manifest.cap:
                 # Parts that this manifest names were replaced by a summary before they were sent.
                 manifest, text = again
-                sent = self._send_files(manifest, is_final=is_final)
+                sent = self._send_files(manifest, with_growing=with_growing)
             self._send_text(MANIFEST, text)
             self._remove_others({*sent, MANIFEST, SUMMARY_FILE})
             if is_final:
@@ -214,35 +222,46 @@ class Upload:
         except FileNotFoundError:
             return None
 
-    def _send_files(self, manifest: Manifest, *, is_final: bool) -> list[str]:
+    def _send_files(self, manifest: Manifest, *, with_growing: bool) -> list[str]:
         """Send all files but the manifest; return the names of those that belong to the trace now."""
-        names = self._names(manifest, is_final=is_final)
-        for name in names:
-            path = self._rank / name
-            # A part may have been replaced by a summary meanwhile: the next manifest tells.
-            with suppress(FileNotFoundError):
-                status = path.stat()
-                known = status.st_size, status.st_mtime_ns
-                if self._state.sent.get(name) != known:
-                    self._send_file(name, status.st_size)
+        names, growing = self._names(manifest)
+        # What refers to other rows is looked at first and sent last: whenever this ends, the store has those.
+        names.sort(key=_rank_of_stream, reverse=True)
+        found = {name: known for name in names if (known := self._status(name)) is not None}
+        self.growing_bytes = sum(found[name][0] for name in growing & found.keys())
+        for name, known in reversed(found.items()):
+            is_wanted = with_growing or name not in growing
+            if is_wanted and self._state.sent.get(name) != known:
+                # A part may have been replaced by a summary meanwhile: the next manifest tells.
+                with suppress(FileNotFoundError):
+                    self._send_file(name, known[0])
                     self._save(sent={**self._state.sent, name: known})
         return names
 
-    def _names(self, manifest: Manifest, *, is_final: bool) -> list[str]:
+    def _status(self, name: str) -> tuple[int, int] | None:
+        try:
+            status = (self._rank / name).stat()
+        except FileNotFoundError:
+            return None
+        return status.st_size, status.st_mtime_ns
+
+    def _names(self, manifest: Manifest) -> tuple[list[str], set[str]]:
+        """Return the files of the trace without the manifest, and those of them in the part that grows."""
         homes = parts.homes(self._rank, manifest.cap)
-        growing = homes[-1]
         found = [SUMMARY_FILE] if (self._rank / SUMMARY_FILE).exists() else []
+        growing = set()
         for home in dict.fromkeys([self._rank, *homes]):
             for path in sorted(home.iterdir()):
-                device = device_of(path.name)
                 is_of_part = parts.is_in_part(path.name)
-                if device is None and path.suffix != ".arrows":
+                if device_of(path.name) is None and path.suffix != ".arrows":
                     continue
-                is_stale = is_of_part and home not in homes
-                is_growing = is_of_part and home == growing and not is_final
-                if not is_stale and not is_growing:
-                    found.append(parts.file_of(home, self._rank, path.name))
-        return found
+                if is_of_part and home not in homes:
+                    continue  # replaced by a summary
+                name = parts.file_of(home, self._rank, path.name)
+                found.append(name)
+                if is_of_part and home == homes[-1]:
+                    growing.add(name)
+        return found, growing
 
     def _send_file(self, name: str, n_bytes: int) -> None:
         target = f"{opened(self.url)[1]}/{self._rank.name}/{name}"
@@ -311,3 +330,9 @@ class Upload:
     def _save(self, **changed: Any) -> None:
         self._state = replace(self._state, **({"is_whole": False} | changed))
         write_state(self._rank, self._state)
+
+
+def _rank_of_stream(name: str) -> int:
+    """Return the place of a file in the order in which rows refer to others; the last ones refer to all."""
+    stream = Path(name).name.partition(".")[0].partition("-")[0]
+    return _REFERRED_TO.index(stream) if stream in _REFERRED_TO else len(_REFERRED_TO)

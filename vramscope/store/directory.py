@@ -23,18 +23,20 @@ def is_rank_name(name: str) -> bool:
     return _RANK.fullmatch(name) is not None
 
 
-def rank_number(directory: Path) -> int | None:
-    """Return the rank whose directory this is, by its name; None for another directory."""
-    match = _RANK.fullmatch(directory.name)
-    return None if match is None else int(match[1])
-
-
 def ranks_of(run: Path) -> list[Path]:
     """Return the directories of a run's ranks in order, without those that have no manifest (yet).
 
     Of a rank that was restarted, this is the directory of its last attempt.
     """
     return [attempts[-1] for _, attempts in sorted(_attempts(run).items())]
+
+
+def rank_of(run: Path, rank: int) -> Path | None:
+    """Return the directory of one rank of a run, its last attempt; None where it has none.
+
+    Of the other ranks only the names are read.
+    """
+    return next((attempts[-1] for _, attempts in _attempts(run, rank).items()), None)
 
 
 def attempts_of(run: Path) -> dict[int, int]:
@@ -47,7 +49,7 @@ def rank_name(rank: int, restarts: int = 0) -> str:
     return f"rank{rank}-restart{restarts}" if restarts else f"rank{rank}"
 
 
-def _attempts(run: Path) -> dict[int, list[Path]]:
+def _attempts(run: Path, only: int | None = None) -> dict[int, list[Path]]:
     found: dict[int, list[tuple[int, Path]]] = {}
     try:
         names = [entry.name for entry in os.scandir(run)]
@@ -55,7 +57,7 @@ def _attempts(run: Path) -> dict[int, list[Path]]:
         return {}
     for name in names:
         match = _RANK.fullmatch(name)
-        if match is not None and is_rank(run / name):
+        if match is not None and only in (None, int(match[1])) and is_rank(run / name):
             found.setdefault(int(match[1]), []).append((int(match[2] or 0), run / name))
     return {rank: [path for _, path in sorted(attempts)] for rank, attempts in found.items()}
 

@@ -48,6 +48,6 @@ def test_force_writes_over_an_earlier_export_and_leaves_other_files(tmp_path):
 def test_an_unknown_format_lists_the_known_ones(tmp_path, capsys):
     assert cli.main(["export", "run", "--to", "xls", "--output", str(tmp_path / "x")]) == 2
     assert (
-        "there is: csv, flamegraph, html, memory_viz, parquet, perfetto, speedscope"
+        "there is: csv, flamegraph, html, memory_viz, parquet, perfetto, pprof, speedscope"
         in capsys.readouterr().err
     )

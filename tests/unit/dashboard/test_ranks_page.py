@@ -10,10 +10,13 @@ from plotly.utils import PlotlyJSONEncoder
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.data import Data, one_rank
 from vramscope.dashboard.figures import rank_map
-from vramscope.dashboard.pages import Context, ranks
-from vramscope.dashboard.queries.rank_answers import RankQueries, queries_of
+from vramscope.dashboard.pages import Context, compare, ranks
+from vramscope.dashboard.queries.rank_answers import RankQueries, opened_address, queries_of
 from vramscope.dashboard.queries.run_summaries import summarize
+from vramscope.dashboard.server.app import build_app
+from vramscope.dashboard.server.security import Access
 
+from vramscope import loading
 from vramscope.analysis.rank_comparison.heat_map import heat_map
 from vramscope.model.device import Device, Process
 from vramscope.model.rank_summary import DeviceSummary, LineBytes, PeakPlace, RankSummary, StepRows
@@ -157,6 +160,32 @@ def test_two_ranks_are_compared_by_line(job: Data) -> None:
     assert f"{one_rank(next(iter(job.paths())), 3)}" in text
 
 
+def test_a_page_of_events_opens_one_rank_of_very_many(job: Data) -> None:
+    name = next(iter(job.paths()))
+
+    assert opened_address(job, Address("/overview", run=name)).run == one_rank(name, ODD)
+    assert opened_address(job, Address("/peak", run=name, rank=3)).run == one_rank(name, 3)
+    assert opened_address(job, Address("/peak", run=one_rank(name, 3))).run == one_rank(name, 3)
+    assert job.whole_run(one_rank(name, 3)) == (name, 3)
+    assert job.whole_run(name) is None
+
+
+def test_a_run_of_very_many_ranks_as_a_baseline_is_one_rank(job: Data) -> None:
+    name = next(iter(job.paths()))
+    baseline = compare._other(job, Address("/compare", run=one_rank(name, 3), other=name))
+
+    assert [each.process.rank for each in baseline.run.recordings] == [ODD]
+
+
+def test_a_page_of_events_opens_all_of_few_ranks(tmp_path: Any) -> None:
+    for rank in range(8):
+        write(tmp_path / "few", rank, 8, 10)
+    data = Data(tmp_path)
+    address = Address("/overview", run=next(iter(data.paths())))
+
+    assert opened_address(data, address) == address
+
+
 def test_one_rank_of_many_is_a_run_of_its_own(job: Data) -> None:
     (name,) = job.paths()
 
@@ -206,3 +235,43 @@ def test_a_job_of_1024_ranks_and_1000_steps_moves_less_than_250_kilobytes() -> N
 
     assert grid.most_bytes.max() == values.max()
     assert len(sent) < 250_000
+
+
+@pytest.mark.parametrize("path", ["/overview", "/peak", "/phases"])
+def test_no_page_of_a_run_of_many_ranks_opens_more_than_one_of_them(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    for rank in range(9):
+        write(tmp_path / "job", rank, 9, 10)
+    opened = []
+    follow = loading.follow
+    monkeypatch.setattr(loading, "follow", lambda place: opened.append(place) or follow(place))
+    data = Data(tmp_path)
+    app = build_app(data, Access(token=None))
+    name = next(iter(data.paths()))
+    asked = {
+        "output": "..menu.children...top.children...page.children...address.data...tick.interval...title.data"
+        "...alarm.children..",
+        "outputs": [{"id": each.partition(".")[0], "property": each.partition(".")[2]} for each in _GO],
+        "inputs": [
+            {"id": "location", "property": "pathname", "value": path},
+            {"id": "location", "property": "search", "value": f"?run={name}&rank=4"},
+            {"id": "ready", "property": "data", "value": None},
+        ],
+        "changedPropIds": ["location.search"],
+    }
+    answer = app.server.test_client().post(
+        "/_dash-update-component", json=asked, base_url="http://127.0.0.1:8050"
+    )
+    shown = answer.get_json()["response"]
+
+    assert {place.name for place in opened} == {"rank4"}
+    assert shown["address"]["data"]["run"] == one_rank(name, 4)
+    assert "job · rank 4" in json.dumps(shown["top"], ensure_ascii=False)
+    assert f"/ranks?run={name}&rank=4" in json.dumps(shown["menu"])
+
+
+_GO = (
+    "menu.children", "top.children", "page.children", "address.data", "tick.interval", "title.data",
+    "alarm.children",
+)  # fmt: skip

@@ -77,7 +77,40 @@ print(imported(), {type(sys.modules[name]).__name__ for name in imported()})
     assert found[2].endswith("{'module'}")
 
 
+def test_names_of_the_compiler_and_of_sharded_tensors_import_neither_compiler_nor_symbols():
+    """As transformers and torchvision import them; what they call comes from the real modules."""
+    asking = """
+def asks():
+    import torch.compiler
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+    from torch._dynamo.utils import is_compile_supported
+    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+
+    @torch.compiler.disable(recursive=False)
+    @torch._dynamo.allow_in_graph
+    def double(x):
+        return x * 2
+
+    light = [type(sys.modules[name]).__name__ != "module" for name in ("sympy", "torch._dynamo")]
+    print(Shard(0), Replicate(), isinstance(torch.ones(2), DTensor), double(2), light)
+    with TransformGetItemToIndex():
+        pass
+    print(is_compile_supported("cpu"), torch._dynamo.trace_rules.is_callable_allowed(double))
+    print([type(sys.modules[name]).__name__ for name in ("sympy", "torch._dynamo")])
+
+predict(asks)
+"""
+    found = _lines(asking, "from vramscope.capture.predicted import plan\nplan.is_last = True\n")
+
+    assert found[0] == "S(0) R False 4 [True, True]"
+    assert found[1] == "True True"
+    assert found[2] == "['module', 'module']"
+
+
 NUMBERS = {
+    "free_unbacked_symbols": [(torch.ones(2, 3),), (torch.ones(4, 6)[1:, ::2],), (3,), ([2, (3,)],), (None,)],
+    "has_free_unbacked_symbols": [(torch.ones(2, 3),), (3,), ([2, (3,)],), (torch.ones(2).to_sparse(),)],
     "guard_or_false": [(True,), (False,)],
     "guard_or_true": [(True,), (False,)],
     "statically_known_true": [(True,), (False,)],

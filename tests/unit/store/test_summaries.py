@@ -1,5 +1,6 @@
 """A summary is read back as it was written, or not at all, and never grows beyond its limit."""
 
+import json
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -64,6 +65,65 @@ def test_what_was_written_is_read(tmp_path: Path, assert_same_device):
     assert (found.trace, found.is_final, found.events_bytes, found.written_ns) == ("id", False, 5, 6)
     assert replace(found.summary, devices=()) == replace(stored.summary, devices=())
     assert_same_device(found.summary.devices[0], stored.summary.devices[0])
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        [-1],
+        [7, 7, 7],
+        [0, 512, -512],
+        [10**18, 10**18 + 3 * 10**9],
+        [0, 127, 0, -128],
+        [0, 128, 0],
+        [-(2**63), 2**63 - 1, 0, -1],
+        np.random.default_rng(5).integers(-(2**62), 2**62, 1000).tolist(),
+        (512 * np.random.default_rng(6).integers(0, 1 << 28, 1000)).tolist(),
+    ],
+)
+def test_every_column_of_steps_is_read_as_it_was_written(tmp_path: Path, column: list[int]):
+    known = summary()
+    columns = {name: np.array(column, "i8") for name in StepRows.DTYPES} | {"n_steps": np.ones(len(column))}
+    (device,) = known.devices
+    write_summary(
+        tmp_path / "s",
+        StoredSummary(replace(known, devices=(replace(device, steps=StepRows.of(**columns)),))),
+    )
+    found = read_summary(tmp_path / "s").summary.devices[0].steps
+
+    assert found.allocated.tolist() == column
+    assert found.end_ns.tolist() == column
+    assert found.n_steps.tolist() == [1] * len(column)
+
+
+def test_a_summary_of_minor_version_0_is_read(tmp_path: Path, assert_same_device):
+    write_summary(tmp_path / "s", StoredSummary(summary()))
+    document = json.loads((tmp_path / "s").read_bytes())
+    document["schema"]["minor"] = 0
+    steps = summary().devices[0].steps
+    document["devices"][0]["steps"] = {name: column.tolist() for name, column in steps.columns()}
+    del document["crc32"]
+    body = json.dumps(document).encode()[:-1]
+
+    found = parse_summary(body + b',\n "crc32": %d\n}' % zlib.crc32(body))
+
+    assert_same_device(found.summary.devices[0], summary().devices[0])
+
+
+@pytest.mark.parametrize(
+    "change", [{"width": 3}, {"width": 8}, {"text": "?"}, {"unit": 2**70}, {"first": "x"}]
+)
+def test_a_column_that_cannot_be_read_is_no_summary(tmp_path: Path, change: dict[str, object]):
+    write_summary(tmp_path / "s", StoredSummary(summary()))
+    document = json.loads((tmp_path / "s").read_bytes())
+    column = dict(
+        zip(("first", "unit", "width", "text"), document["devices"][0]["steps"]["step"], strict=True)
+    )
+    document["devices"][0]["steps"]["step"] = list((column | change).values())
+    del document["crc32"]
+    body = json.dumps(document).encode()[:-1]
+
+    assert parse_summary(body + b',\n "crc32": %d\n}' % zlib.crc32(body)) is None
 
 
 def test_no_byte_may_be_changed_or_missing(tmp_path: Path):

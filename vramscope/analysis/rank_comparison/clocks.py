@@ -90,28 +90,29 @@ def _clocks(by_host: Mapping[str, Sequence[StepRows]]) -> Clocks:
     ends = {host: _ends(found, size) for host, found in by_host.items()}
     reference = next(iter(ends))
     offset, error, unaligned, common = {reference: 0}, {reference: 0}, [], []
-    for host, known in ends.items():
+    for host, (steps, times) in ends.items():
         if host == reference:
             continue
-        shared = sorted(known.keys() & ends[reference].keys())
-        if len(shared) < _FEWEST_STEPS:
+        _, here, there = np.intersect1d(steps, ends[reference][0], assume_unique=True, return_indices=True)
+        if len(here) < _FEWEST_STEPS:
             unaligned.append(host)
             continue
-        apart = np.array([known[step] - ends[reference][step] for step in shared])
+        apart = times[here] - ends[reference][1][there]
         offset[host] = int(np.median(apart))
         error[host] = int(np.quantile(np.abs(apart - offset[host]), 0.95))
-        common.append(len(shared))
+        common.append(len(here))
     return Clocks(reference, offset, error, min(common, default=0), tuple(unaligned))
 
 
-def _ends(found: Sequence[StepRows], size: int) -> dict[int, int]:
-    """The median time at which the ranks of one host end each step, by its number."""
-    times: dict[int, list[int]] = {}
-    for steps in found:
-        rows = steps.grouped(size)
-        # The last group of a rank that ended early does not end with a step that all share.
-        whole: NDArray[Any] = rows.n_steps == size
-        for step, end_ns in zip(rows.step[whole].tolist(), rows.end_ns[whole].tolist(), strict=True):
-            if end_ns > 0:
-                times.setdefault(step, []).append(end_ns)
-    return {step: sorted(ends)[len(ends) // 2] for step, ends in times.items()}
+def _ends(found: Sequence[StepRows], size: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The numbers of the steps that the ranks of one host end, and the median time at which they end each."""
+    rows = [steps.grouped(size) for steps in found]
+    step, end_ns, n_steps = (
+        np.concatenate([getattr(each, name) for each in rows]) for name in ("step", "end_ns", "n_steps")
+    )
+    # The last group of a rank that ended early does not end with a step that all share.
+    is_known = (n_steps == size) & (end_ns > 0)
+    step, end_ns = step[is_known], end_ns[is_known]
+    order = np.lexsort((end_ns, step))
+    numbers, first, count = np.unique(step[order], return_index=True, return_counts=True)
+    return numbers, end_ns[order[first + count // 2]]

@@ -117,7 +117,7 @@ def heat_map(
     values = table.allocated_bytes if quantity == "allocated" else table.reserved_bytes
     of_row = table.rank // per_row - row
     # The steps of a row may begin in one column and end in the next.
-    for of_column in {0: table.step, 1: table.step + table.n_steps - 1}.values():
+    for of_column in [table.step] if joined == 1 else [table.step, table.step + table.n_steps - 1]:
         at = of_column // per_column - column
         inside = (of_row >= 0) & (of_row < n_rows) & (at >= 0) & (at < n_columns)
         np.maximum.at(grid, (of_row[inside], at[inside]), values[inside])

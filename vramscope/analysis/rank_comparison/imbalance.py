@@ -55,7 +55,8 @@ def _of_group(members: Sequence[Member], size: int) -> Imbalance | None:
     peaks, numbers = peaks[:, enough], numbers[enough]
     if not len(numbers):
         return None
-    middle = np.nanmedian(peaks, axis=0)
+    # NumPy's median that skips unknown values takes ten times as long.
+    middle = np.nanmedian(peaks, axis=0) if np.isnan(peaks).any() else np.median(peaks, axis=0)
     excess = np.nanmax(peaks, axis=0) - middle
     at = int(excess.argmax())
     member = int(np.nanargmax(peaks[:, at]))

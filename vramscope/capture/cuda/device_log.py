@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -126,7 +127,7 @@ class DeviceLog:
         known = self._counts if self._counts is not None else before
         made = before.since(known), after.since(known)
         bounds = (0, _MANY) if made[0] is None or made[1] is None else (sum(made[0]), sum(made[1]))
-        actions = [row["action"] for row in ring]
+        actions = list(map(itemgetter("action"), ring))
         start = first_new(actions, lambda i: _key(ring[i]), self._tail, bounds)
         seen = counted(Counter(actions[start or 0 :]))
         is_whole = start is not None

@@ -25,7 +25,7 @@ from vramscope.capture.cuda.counts import (
     counts_of,
     totals_of,
 )
-from vramscope.capture.gradients import backwards
+from vramscope.capture.hooks.gradients import backwards
 
 MAX_ENTRIES = 250_000
 """Size of the ring; an entry with Python stacks takes 450 bytes, so at most 107 MiB of host memory."""

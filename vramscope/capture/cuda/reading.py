@@ -2,7 +2,7 @@
 
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
 from time import time_ns
@@ -10,8 +10,10 @@ from typing import Any
 
 from vramscope.allocator.settings import Settings
 from vramscope.allocator.torch_history import DeviceHistory, histories
+from vramscope.allocator.torch_history.events import Events
 from vramscope.capture import Sink
 from vramscope.capture.cuda.history import RawReading
+from vramscope.capture.cuda.ring_events import ring_events
 from vramscope.model.stacks import StackBuilder
 
 
@@ -91,7 +93,7 @@ class Reading:
     def _read(self, starts: Mapping[int, int]) -> dict[int, DeviceHistory]:
         snapshot = self.raw.snapshot
         traces = [
-            _with_forward(trace[starts.get(i, len(trace)) :])
+            _new_events(trace[starts.get(i, len(trace)) :])
             for i, trace in enumerate(snapshot["device_traces"])
         ]
         marks = [
@@ -105,9 +107,9 @@ class Reading:
         found, _ = histories(new, self._stacks.builder, torch=self._torch)
         return {history.device: history for history in found}
 
-    def _pool_segments(self, traces: list[list[Any]]) -> list[Any]:
+    def _pool_segments(self, traces: Sequence[Events | list[Any]]) -> list[Any]:
         """The segments without blocks if the pools of events need them (up to torch 2.11), else none."""
-        if any(trace and "pool_id" in trace[0] for trace in traces):
+        if any(map(_tells_pools, traces)):
             return []
         segments = self.raw.snapshot["segments"]
         if all(segment.get("segment_pool_id", (0, 0)) == (0, 0) for segment in segments):
@@ -124,6 +126,16 @@ class Reading:
 
 def _fields(history: DeviceHistory) -> tuple[Any, ...]:
     return (history.trace, history.final, history.pools, history.marks, history.settings, history.notes)
+
+
+def _new_events(trace: list[Any]) -> Events | list[Any]:
+    """The entries as columns, or with the forward's stacks where only the general reader converts them."""
+    rows = _with_forward(trace)
+    return ring_events(rows) or rows
+
+
+def _tells_pools(trace: Events | list[Any]) -> bool:
+    return trace.tells_pools if isinstance(trace, Events) else bool(trace) and "pool_id" in trace[0]
 
 
 _LINE = re.compile(r'\s*File "(.*)", line (\d+), in (.*)')

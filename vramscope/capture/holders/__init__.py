@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from vramscope.capture.gradients import backwards, gradients_now
 from vramscope.capture.holders.autograd_nodes import (
     node_name,
     saved,
@@ -45,6 +44,7 @@ from vramscope.capture.holders.roots import (
 )
 from vramscope.capture.holders.statement import carried
 from vramscope.capture.hooks import open_phases
+from vramscope.capture.hooks.gradients import backwards, gradients_now
 from vramscope.capture.storages import storages_of
 
 _ATOMS = frozenset(

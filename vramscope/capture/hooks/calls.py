@@ -13,7 +13,7 @@ from torch.compiler import is_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import checkpoint as _checkpoint
 
-from vramscope.capture.gradients import backwards
+from vramscope.capture.hooks.gradients import backwards
 from vramscope.capture.hooks.open_phases import (
     CHECKPOINT,
     FORWARDS,

@@ -73,6 +73,8 @@ class _Thread(threading.local):
         self.modules: list[int] = []
         """The index of the module's path for each of these calls."""
         self.open: list[_OpenPhase] = []
+        self.answers: dict[Any, Any] | None = None
+        """What ``once_a_hook`` was asked in the hook that is running; None outside of a hook."""
 
 
 class _HookState:
@@ -260,6 +262,7 @@ def guarded(do: Callable[..., None], *args: Any) -> None:
     listener = state.listener
     if listener is None:
         return
+    thread.answers = {}
     try:
         do(listener, *args)
     except RecursionError:
@@ -269,6 +272,21 @@ def guarded(do: Callable[..., None], *args: Any) -> None:
         if is_of_a_signal_handler(error):
             raise
         listener.failed(error)
+    finally:
+        thread.answers = None
+
+
+def once_a_hook(ask: Callable[[], Any]) -> Any:
+    """Return ``ask()``, or within one call of a hook what its first call returned.
+
+    A hook puts a mark and labels at the same place of the trace, and the program waits for it meanwhile.
+    """
+    answers = thread.answers
+    if answers is None:
+        return ask()
+    if ask not in answers:
+        answers[ask] = ask()
+    return answers[ask]
 
 
 def replace(home: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:

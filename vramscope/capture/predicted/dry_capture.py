@@ -174,6 +174,10 @@ class Predicted(Simulated):
             self.world.__exit__(None, None, None)
         plan.last = None
 
+    def _frozen(self) -> Sequence[Any]:
+        """Nothing: whatever is frozen is older than the device."""
+        return ()
+
     # ------------------------------------------------------------------------------------- the answer
 
     @property

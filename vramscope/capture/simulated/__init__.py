@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from vramscope.allocator.levels import inactive_split_bytes
 from vramscope.allocator.settings import Settings
 from vramscope.allocator.simulation import (
     CachingAllocator,
@@ -120,7 +121,7 @@ class Simulated:
 
     def start(self, sink: Sink) -> None:
         """Begin recording; storages that exist already become the initial state."""
-        self._storages.adopt(everything=True, frozen=frozen_objects())
+        self._storages.adopt(everything=True, frozen=self._frozen())
         with self._at_work:
             self._work()
             self._is_initial = False
@@ -128,6 +129,10 @@ class Simulated:
         sink.state(initial, 0, reported=False)
         self._sink = sink
         self._hook()
+
+    def _frozen(self) -> Sequence[Any]:
+        """Objects that the program hid from the garbage collector, and that may be tensors."""
+        return frozen_objects()
 
     def resume(self) -> None:
         """Continue recording: the next block was entered.
@@ -162,6 +167,17 @@ class Simulated:
         """Write everything recorded so far."""
         with self._writing:
             self._write()
+
+    def catch_up(self) -> None:
+        """Write everything recorded so far now."""
+        undisturbed(self.flush, _LONGEST_WAIT_S)
+
+    def inactive_split_bytes(self) -> Mapping[int, int]:
+        """Bytes in free pieces of used segments of the simulated device."""
+        self._catch_up()
+        with self._at_work:
+            state = self._allocator.snapshot(self._n_events, self._now)
+        return {0: inactive_split_bytes(state)}
 
     def finish(self) -> None:
         """Write the rest of a block that was left, and the state at its end.
@@ -248,6 +264,11 @@ class Simulated:
         self._catch_up()
         life = self._placed.get(storage._cdata)
         return 0 if life is None else life.address
+
+    @property
+    def mesh(self) -> Mapping[str, int]:
+        """The coordinates of this process in the mesh of the program's parameters."""
+        return self._labeler.mesh
 
     def forward_begins(self, module: Any) -> None:
         """Label the parameters and buffers of a root module by name."""

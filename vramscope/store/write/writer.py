@@ -167,6 +167,15 @@ class Writer:
             if self._is_open:
                 self._save(self._manifest, durable=False)
 
+    def mesh(self, coordinates: Mapping[str, int]) -> None:
+        """Add the coordinates of this rank to the manifest, where it has none."""
+        with self._mine():
+            if not self._manifest.process.mesh:
+                process = replace(self._manifest.process, mesh=dict(coordinates))
+                self._manifest = replace(self._manifest, process=process)
+                if self._is_open:
+                    self._save(self._manifest, durable=False)
+
     def note(self, note: Note, device: int | None = None) -> None:
         """Append a note on something missing, doubtful or repaired; without *device*, on the whole rank."""
         of = array([EVERY_DEVICE if device is None else device], "i4")

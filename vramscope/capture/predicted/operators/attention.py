@@ -244,7 +244,7 @@ def _flash_backward(call: Call) -> Extra:
     grad, query, key, out = (call.args[i] for i in (0, 1, 2, 4))
     batch, heads, length, width = query.shape
     rounded = _rounded(length, 128)
-    before = [_bytes(one) for one in (grad, out) if not one.transpose(1, 2).is_contiguous()]
+    before = [_bytes(one) for one in (grad, out) if not _is_by_length(one)]
     after = [4 * batch * heads * rounded, 4 * batch * rounded * heads * _flash_width(width)]
     if key.size(1) != heads:
         after += [batch * key.size(2) * heads * width * key.element_size()] * 2
@@ -259,10 +259,23 @@ def _efficient_forward(call: Call) -> Extra:
     return Extra(order=(0, 1), after=(4 * query.numel() // query.size(-1) * value.size(-1),))
 
 
+def _is_by_length(tensor: Any) -> bool:
+    """Whether batch, length, heads and width lie in one piece in this order."""
+    batch, heads, length, width = tensor.shape
+    expected = 1
+    for size, stride in zip(
+        (width, heads, length, batch), (tensor.stride(each) for each in (3, 1, 2, 0)), strict=True
+    ):
+        if size != 1 and stride != expected:
+            return tensor.numel() == 0
+        expected *= size
+    return True
+
+
 def _efficient_backward(call: Call) -> Extra:
     """One number a row, computed as tensors in float32, and a workspace for the gradient of the queries."""
     grad, query, key = call.args[0], call.args[1], call.args[2]
-    copies = [("taken", _bytes(grad))] if not grad.transpose(1, 2).is_contiguous() else []
+    copies = [("taken", _bytes(grad))] if not _is_by_length(grad) else []
     rows = 4 * query.numel() // query.size(-1)
     made = [("made", 0), ("made", 1), ("made", 2), *([("made", 3)] if call.out[3] is not None else [])]
     if query.dtype == torch.float32:

@@ -8,8 +8,12 @@ left to the real modules, which are imported for it.
 import importlib
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import torch
+from torch.utils._ordered_set import OrderedSet
 
 from vramscope.capture.predicted.shim.patches import Patches
 
@@ -17,12 +21,24 @@ _SHAPES = "torch.fx.experimental.symbolic_shapes"
 _FUNCTIONS = "torch.utils._sympy.functions"
 _SYMPY = "sympy"
 _DTENSOR = "torch.distributed.tensor"
+_STRATEGIES = f"{_DTENSOR}._ops"
 _PACKAGES = (_SYMPY, _DTENSOR)
 _NUMBERS = frozenset({bool, int, float})
 
 
 class _Nothing:
     """A class without instances: torch asks whether numbers are symbols, tensors DTensors."""
+
+
+class _NeverRaisedError(Exception):
+    """What torch catches where a size is a symbol."""
+
+
+_NEVER_MET = {
+    "Basic": ("torch._prims", _Nothing),
+    "GuardOnDataDependentSymNode": (_DTENSOR, _NeverRaisedError),
+}
+"""Classes that torch's own modules import, by name: the modules, and a class without instances."""
 
 
 class _Light(ModuleType):
@@ -33,8 +49,9 @@ class _Light(ModuleType):
         vars(self).update(answers)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "Basic" and sys._getframe(1).f_globals.get("__name__", "").startswith("torch._prims"):
-            return _Nothing
+        asking = sys._getframe(1).f_globals.get("__name__", "")
+        if name in _NEVER_MET and asking.startswith(_NEVER_MET[name][0]):
+            return _NEVER_MET[name][1]
         is_asked_as_package = name == "__path__" and self.__name__ in _PACKAGES
         if name.startswith("__") and not is_asked_as_package:
             raise AttributeError(name)  # whoever looks through all modules needs none of them
@@ -43,12 +60,28 @@ class _Light(ModuleType):
 
 def _real(name: str) -> ModuleType:
     """Import a module in the place of the light one; symbolic shapes are made of SymPy, so both go."""
+    if name == _DTENSOR:
+        return _sharding()
     _remove()
     return importlib.import_module(name)
 
 
-def _remove() -> None:
-    for name in (_SHAPES, _FUNCTIONS, _SYMPY, _DTENSOR):
+def _sharding() -> ModuleType:
+    """Import DTensor without SymPy, and without how it shards each operator, which takes a third of a second.
+
+    Many programs import it for its names alone (transformers does). None can shard a tensor, as a dry run
+    without ranks refuses process groups.
+    """
+    _remove(_DTENSOR)
+    if _STRATEGIES not in sys.modules:
+        strategies = ModuleType(_STRATEGIES)
+        strategies.__path__ = [str(Path(next(iter(torch.__path__)), *_STRATEGIES.split(".")[1:]))]
+        sys.modules[_STRATEGIES] = strategies
+    return importlib.import_module(_DTENSOR)
+
+
+def _remove(*names: str) -> None:
+    for name in names or (_SHAPES, _FUNCTIONS, _SYMPY, _DTENSOR):
         if type(sys.modules.get(name)) is _Light:
             del sys.modules[name]
         home, _, own_name = name.rpartition(".")
@@ -81,14 +114,14 @@ def _put(light: ModuleType) -> None:
 
 # ----------------------------------------------------------------------------- answers for numbers
 
-_TRUTHS = ("expect_true", "guard_or_false", "guard_or_true", "statically_known_true")
-"""Functions that return a truth as it is, unless it is symbolic."""
-_UNUSED = (
-    "compute_unbacked_bindings",
-    "free_unbacked_symbols",
-    "guard_size_oblivious",
-    "has_free_unbacked_symbols",
+_TRUTHS = (
+    "expect_true",
+    "guard_or_false",
+    "guard_or_true",
+    "statically_known_true",
 )
+"""Functions that return a truth as it is, unless it is symbolic."""
+_UNUSED = ("compute_unbacked_bindings", "guard_size_oblivious")
 """Functions that are imported for every operator and called for symbols alone."""
 
 
@@ -96,6 +129,8 @@ def _answers() -> dict[str, Any]:
     return {
         **{name: _of_number(name, bool) for name in _TRUTHS},
         **{name: _left_to_torch(name) for name in _UNUSED},
+        "free_unbacked_symbols": _of_sizes("free_unbacked_symbols", OrderedSet),
+        "has_free_unbacked_symbols": _of_sizes("has_free_unbacked_symbols", bool),
         "is_nested_int": _of_number("is_nested_int", lambda _: False),
         "has_guarding_hint": _of_number("has_guarding_hint", lambda _: True),
         "guard_int": _of_number("guard_int", lambda number: number),
@@ -131,6 +166,26 @@ def _of_truths(name: str, answer: Callable[[Any], bool]) -> Callable[..., Any]:
         return answer(values) if all(type(value) is bool for value in values) else ask(*values)
 
     return answered
+
+
+def _of_sizes(name: str, empty: Callable[[], Any]) -> Callable[..., Any]:
+    """A function that looks for symbols in tensors and sizes: there are none among numbers."""
+    ask = _left_to_torch(name)
+
+    def answered(value: Any) -> Any:
+        return empty() if _is_of_numbers(value) else ask(value)
+
+    return answered
+
+
+def _is_of_numbers(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return all(map(_is_of_numbers, value))
+    if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided:
+            return False
+        return _is_of_numbers((*value.shape, *value.stride(), value.storage_offset()))
+    return value is None or type(value) in _NUMBERS
 
 
 def _are_equal(one: Any, other: Any) -> Any:

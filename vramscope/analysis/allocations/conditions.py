@@ -1,0 +1,216 @@
+"""Evaluates the terms of a search over the columns of all allocations."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis.allocations.language import Field, SearchError, Term
+from vramscope.analysis.by_module import Owners
+from vramscope.analysis.lifetimes import Allocations
+from vramscope.analysis.step_and_phase import phases_of, steps_of
+from vramscope.model.marks import Category, Phase
+from vramscope.model.recording import Recording
+from vramscope.model.stacks import Stacks
+from vramscope.units import format_name
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What the terms look at: one row per row of ``lifetimes``."""
+
+    recording: Recording
+    found: Allocations
+    category: NDArray[Any]
+    """A ``Category`` for each allocation."""
+    owners: Callable[[], Owners]
+    """Returns the module of each allocation; called only where a term asks for modules."""
+
+
+def matching(terms: Sequence[Term], columns: Columns, text: str = "") -> NDArray[Any]:
+    """Return which allocations meet all terms, shape (allocations,), bool.
+
+    Raises
+    ------
+    SearchError
+        If a term names a category or phase that does not exist; *text* is what it points into.
+    """
+    hit = np.ones(len(columns.found), dtype=bool)
+    for term in terms:
+        hit &= _CONDITIONS[term.field](term, columns, text) != term.is_excluded
+    return hit
+
+
+# ------------------------------------------------------------------------------------- numbers
+
+
+def _size(term: Term, columns: Columns, _: str) -> NDArray[Any]:
+    return _between(columns.found.block_size, term)
+
+
+def _life(term: Term, columns: Columns, _: str) -> NDArray[Any]:
+    """Compare lifetimes; they are infinite where there is no free, or no allocation within the recording."""
+    found = columns.found
+    has_both = (found.free_event >= 0) & (found.alloc_event >= 0)
+    return _between(np.where(has_both, found.free_ns - found.alloc_ns, np.inf), term)
+
+
+def _stream(term: Term, columns: Columns, _: str) -> NDArray[Any]:
+    return _between(columns.found.stream, term)
+
+
+def _step(term: Term, columns: Columns, _: str) -> NDArray[Any]:
+    steps, event = columns.recording.steps, columns.found.alloc_event
+    row = steps_of(steps, event)
+    number = np.append(steps.index, -1)[row]
+    hit: NDArray[Any] = (row >= 0) & (event >= 0) & _between(number, term)
+    return hit
+
+
+def _between(values: NDArray[Any], term: Term) -> NDArray[Any]:
+    within: NDArray[Any] = (values >= term.low) & (values <= term.high)
+    return within
+
+
+# --------------------------------------------------------------------------------- names of vramscope
+
+
+def _category(term: Term, columns: Columns, text: str) -> NDArray[Any]:
+    names = [format_name(each) for each in Category]
+    hit: NDArray[Any] = np.isin(columns.category, _chosen(term, names, text))
+    return hit
+
+
+def _phase(term: Term, columns: Columns, text: str) -> NDArray[Any]:
+    phases = columns.recording.phases
+    event = columns.found.alloc_event
+    row = np.append(phases_of(phases, len(columns.recording.trace)), -1)[np.maximum(event, -1)]
+    of_row = np.append(phases.phase, int(Phase.OTHER))[row]
+    own = [i for i, name in enumerate(phases.names) if name and fnmatchcase(name.lower(), term.value)]
+    if own:
+        is_own: NDArray[Any] = (of_row == Phase.USER) & np.isin(np.append(phases.name, -1)[row], own)
+        return is_own
+    names = [format_name(each) for each in Phase]
+    hit: NDArray[Any] = np.isin(of_row, _chosen(term, names, text)) & (event >= 0)
+    return hit
+
+
+def _chosen(term: Term, names: Sequence[str], text: str) -> list[int]:
+    """Return the numbers of the names that a value means: one name, the beginning of one, or a pattern."""
+    value = term.value.replace("_", " ").replace("-", " ")
+    exact = [i for i, name in enumerate(names) if fnmatchcase(name, value)]
+    chosen = exact or [i for i, name in enumerate(names) if name.startswith(value)]
+    if not chosen:
+        known = ", ".join(name.replace(" ", "-") for name in names)
+        raise SearchError(f"unknown {term.field}; there are {known}", text, term.start, term.end)
+    return chosen
+
+
+def _module(term: Term, columns: Columns, _: str) -> NDArray[Any]:
+    owners = columns.owners()
+    patterns = (term.value, f"{term.value}.*")
+    hit = [
+        bool(path) and any(fnmatchcase(path.lower(), pattern) for pattern in patterns)
+        for path in owners.paths
+    ]
+    of_module: NDArray[Any] = np.array(hit, dtype=bool)[owners.module]
+    return of_module
+
+
+# ------------------------------------------------------------------------------------------- stacks
+
+
+def _word(term: Term, columns: Columns, _: str) -> NDArray[Any]:
+    stacks = columns.recording.stacks
+    named = _strings_with(stacks, lambda name: term.value in name.lower())
+    hit = _of_frames(columns, named[stacks.function] | named[stacks.file])
+    categories = [each for each in Category if each and format_name(each) == term.value.replace("_", " ")]
+    if categories:
+        hit |= np.isin(columns.category, categories)
+    owners = columns.owners()
+    of_path = np.array([term.value in path.lower() for path in owners.paths], dtype=bool)
+    found: NDArray[Any] = hit | of_path[owners.module]
+    return found
+
+
+def _exact(term: Term, columns: Columns, _: str) -> NDArray[Any]:
+    stacks = columns.recording.stacks
+    function = _strings_with(stacks, lambda name: name == term.value)
+    file = _strings_with(stacks, lambda name: _is_path(name, term.value))
+    return _of_frames(columns, function[stacks.function] | file[stacks.file])
+
+
+def _file(term: Term, columns: Columns, _: str) -> NDArray[Any]:
+    stacks = columns.recording.stacks
+    named = _strings_with(stacks, lambda name: _fits(name.lower(), term.value))
+    return _of_frames(columns, named[stacks.file])
+
+
+def _function(term: Term, columns: Columns, _: str) -> NDArray[Any]:
+    stacks = columns.recording.stacks
+    named = _strings_with(stacks, lambda name: _fits(name.lower(), term.value))
+    return _of_frames(columns, named[stacks.function])
+
+
+def _place(term: Term, columns: Columns, _: str) -> NDArray[Any]:
+    stacks = columns.recording.stacks
+    named = _strings_with(stacks, lambda name: _is_path(name.lower(), term.value))
+    return _of_frames(columns, named[stacks.file] & _between(stacks.line, term))
+
+
+def _fits(name: str, value: str) -> bool:
+    return fnmatchcase(name, value) if "*" in value else value in name
+
+
+def _is_path(path: str, end: str) -> bool:
+    """Whether *end* is the path, or whole parts at its end."""
+    path, end = path.replace("\\", "/"), end.replace("\\", "/")
+    return path == end or path.endswith("/" + end.lstrip("/"))
+
+
+def _strings_with(stacks: Stacks, fits: Callable[[str], bool]) -> NDArray[Any]:
+    return np.array([fits(text) for text in stacks.strings], dtype=bool)
+
+
+def _of_frames(columns: Columns, hit: NDArray[Any]) -> NDArray[Any]:
+    """Return the allocations that have one of the frames anywhere in their stack."""
+    hit = hit.copy()
+    hit[0] = False
+    known, above = hit.copy(), columns.recording.stacks.parent.copy()
+    # Pointers jump twice as far each round, so few rounds do.
+    while above.any():
+        known |= known[above]
+        above = above[above]
+    of_allocation: NDArray[Any] = known[columns.found.stack_id]
+    return of_allocation
+
+
+def _alive(_: Term, columns: Columns, __: str) -> NDArray[Any]:
+    never: NDArray[Any] = columns.found.free_event == -1
+    return never
+
+
+def _before(_: Term, columns: Columns, __: str) -> NDArray[Any]:
+    early: NDArray[Any] = columns.found.alloc_event < 0
+    return early
+
+
+_CONDITIONS: dict[Field, Callable[[Term, Columns, str], NDArray[Any]]] = {
+    Field.WORD: _word,
+    Field.EXACT: _exact,
+    Field.PLACE: _place,
+    Field.CATEGORY: _category,
+    Field.PHASE: _phase,
+    Field.MODULE: _module,
+    Field.STEP: _step,
+    Field.FILE: _file,
+    Field.FUNCTION: _function,
+    Field.STREAM: _stream,
+    Field.SIZE: _size,
+    Field.LIFE: _life,
+    Field.ALIVE: _alive,
+    Field.BEFORE: _before,
+}

@@ -1,0 +1,94 @@
+"""The figures of running recordings as named measurements, for every system of metrics."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from vramscope.model.rank_summary import DeviceSummary, RankSummary
+
+MOST_RANKS = 256
+"""The most ranks that are measured; each has some 25 series."""
+_SAMPLES = {
+    "process_used_bytes": "used by this process",
+    "device_used_bytes": "used on the device",
+    "others_used_bytes": "used by other processes",
+}
+
+
+class Measured(NamedTuple):
+    """One kind of measurement: all devices of all ranks have the same ones."""
+
+    name: str
+    help: str
+    unit: str = "bytes"
+    is_count: bool = False
+    """Whether it only grows."""
+
+
+LEVELS = {
+    "requested": Measured("vramscope_requested_bytes", "Bytes requested now"),
+    "allocated": Measured("vramscope_allocated_bytes", "Bytes allocated now"),
+    "active": Measured("vramscope_active_bytes", "Bytes active now"),
+    "reserved": Measured("vramscope_reserved_bytes", "Bytes reserved now"),
+}
+PEAKS = {
+    name: Measured(f"vramscope_peak_{name}_bytes", f"The most bytes {name} so far")
+    for name in ("requested", "allocated", "active", "reserved")
+}
+PHASES = Measured("vramscope_phase_peak_allocated_bytes", "The most bytes allocated in a phase so far")
+SAMPLED = {
+    name: Measured(f"vramscope_nvml_peak_{name}", f"The most bytes {words}, as NVML sampled them")
+    for name, words in _SAMPLES.items()
+}
+STEPS = Measured("vramscope_steps", "Steps so far", unit="steps", is_count=True)
+EVENTS = Measured("vramscope_events", "Allocator events so far", unit="events", is_count=True)
+FAILURES = Measured("vramscope_failed_allocations", "Allocations that failed", unit="failures", is_count=True)
+EVERY = (*LEVELS.values(), *PEAKS.values(), PHASES, *SAMPLED.values(), STEPS, EVENTS, FAILURES)
+
+
+class Measurement(NamedTuple):
+    """One value with its labels."""
+
+    of: Measured
+    labels: Mapping[str, str]
+    value: int
+
+
+def measurements(
+    summaries: Iterable[RankSummary], labels: Mapping[str, str] | None = None
+) -> Iterator[Measurement]:
+    """Yield every measurement of the first ``MOST_RANKS`` summaries.
+
+    Parameters
+    ----------
+    summaries
+        One per rank.
+    labels
+        Labels beside ``rank`` and ``device``, the same for all.
+    """
+    for summary in sorted(summaries, key=lambda each: each.process.rank)[:MOST_RANKS]:
+        for device in summary.devices:
+            place = {"rank": str(summary.process.rank), "device": str(device.device.index)}
+            yield from _of_device(device, {**(labels or {}), **place})
+
+
+def _of_device(device: DeviceSummary, labels: Mapping[str, str]) -> Iterator[Measurement]:
+    if device.is_exact:
+        for name, of in LEVELS.items():
+            if name in device.end:
+                yield Measurement(of, labels, device.end[name])
+        for name, of in PEAKS.items():
+            if name in device.peak:
+                yield Measurement(of, labels, device.peak[name].n_bytes)
+        for phase, n_bytes in device.phases.items():
+            yield Measurement(PHASES, {**labels, "phase": phase}, n_bytes)
+    for name, of in SAMPLED.items():
+        if name in device.samples:
+            yield Measurement(of, labels, device.samples[name])
+    yield Measurement(STEPS, labels, int(device.steps.n_steps.sum()))
+    yield Measurement(EVENTS, labels, device.n_events)
+    yield Measurement(FAILURES, labels, device.n_failed)
+
+
+def label_names(found: Sequence[Measurement]) -> list[str]:
+    """The names of the labels of measurements of one kind, which all have the same."""
+    return list(found[0].labels) if found else []

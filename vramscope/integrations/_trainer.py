@@ -1,0 +1,168 @@
+"""The part that all trainers share: a recording whose steps are the trainer's own."""
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from vramscope.errors import UsageError
+from vramscope.recorder import record
+
+if TYPE_CHECKING:
+    from vramscope.recorder import Recorder
+    from vramscope.recorder.recent_peaks import RecentPeaks
+
+
+class TrainerRecording:
+    """Records a training whose steps a trainer counts, and has scalars for the trainer's log."""
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        profile_steps: tuple[int, int] | None = None,
+        **options: Any,
+    ) -> None:
+        """Prepare the recording; it begins with ``begin``.
+
+        Parameters
+        ----------
+        directory
+            The trace directory, as for ``vramscope.record``.
+        profile_steps
+            Record only the steps after the first of these numbers of finished steps, up to the second one:
+            ``(10, 20)`` is ten steps. None means all.
+        **options
+            As for ``vramscope.record``.
+
+        Raises
+        ------
+        UsageError
+            If *profile_steps* is no such pair, or an option is invalid.
+        """
+        if profile_steps is not None and not 0 <= profile_steps[0] < profile_steps[1]:
+            raise UsageError(
+                f"profile_steps={profile_steps}: two numbers of steps, the first below the second"
+            )
+        self._window = profile_steps
+        self._arguments = (directory, options)
+        self._recorder: Recorder | None = None
+        self._is_inside = False
+        self._n_done = self._n_logged = 0
+        self._phase: Any = None
+        self._logged_level: dict[int, int] = {}
+        self._left: dict[str, float] = {}
+        """The scalars of the end of a window, until they are logged."""
+
+    @property
+    def recorder(self) -> "Recorder":
+        """The recorder, which has the directory and opens what was written."""
+        if self._recorder is None:
+            directory, options = self._arguments
+            self._recorder = record(directory, **options)
+        return self._recorder
+
+    def begin(self, n_done: int, warn: Callable[[str], None]) -> None:
+        """Begin to record, or wait for the first step of the window.
+
+        Parameters
+        ----------
+        n_done
+            The number of steps that the trainer has finished, in an earlier run that it continues.
+        warn
+            Takes what vramscope finds while the training runs: one sentence on a leak or a failed allocation.
+        """
+        self.recorder.report_to(lambda text: warn(f"vramscope: {text}"))
+        self._n_done = n_done
+        self._enter_window()
+
+    def step_ends(self, n_done: int) -> None:
+        """End a step: the trainer has finished *n_done* steps now."""
+        self._n_done = n_done
+        if self._is_inside:
+            self.recorder.step()
+        if self._window is not None:
+            self._enter_window()
+
+    def phase_begins(self, name: str) -> None:
+        """Begin a phase of the trainer (``eval``, ``save``), which ends an earlier one."""
+        self.phase_ends()
+        self._phase = self.recorder.phase(name)
+        self._phase.__enter__()
+
+    def phase_ends(self) -> None:
+        """End the phase of the trainer that is open, if any."""
+        if self._phase is not None:
+            self._phase.__exit__(None, None, None)
+            self._phase = None
+
+    def scalars(self, n_done: int | None = None) -> dict[str, float]:
+        """The peaks since the last call, by the names that every trainer's log has.
+
+        Parameters
+        ----------
+        n_done
+            The number of finished steps, where ``step_ends`` is not called; None where it is or is unknown.
+
+        Returns
+        -------
+        dict[str, float]
+            ``vram/peak_allocated_bytes`` and so on; of the device with the highest peak, and of each device
+            (``vram/device1/peak_allocated_bytes``) where there are several. Empty outside of the window.
+        """
+        self._n_done = self._n_done if n_done is None else n_done
+        if not self._is_inside:
+            left, self._left = self._left, {}
+            return left
+        # A window that begins here has recorded nothing yet.
+        if self._window is not None and self._n_done == self._n_logged:
+            return {}
+        taken = self.recorder.take_peaks()
+        n_steps, self._n_logged = self._n_done - self._n_logged, self._n_done
+        if not taken:
+            return {}
+        fullest = max(taken, key=lambda each: each.peak_bytes.get("allocated", -1))
+        found = self._of_device("vram", fullest, n_steps)
+        if len(taken) > 1:
+            for each in taken:
+                found |= self._of_device(f"vram/device{each.device}", each, n_steps)
+        self._logged_level = {each.device: each.level_bytes.get("allocated", 0) for each in taken}
+        return found
+
+    def _of_device(self, prefix: str, peaks: "RecentPeaks", n_steps: int) -> dict[str, float]:
+        found: dict[str, float] = {
+            f"{prefix}/peak_{name}_bytes": peaks.peak_bytes[name]
+            for name in ("allocated", "reserved")
+            if name in peaks.peak_bytes
+        }
+        if peaks.fragmentation is not None:
+            found[f"{prefix}/fragmentation"] = peaks.fragmentation
+        if peaks.device in self._logged_level and n_steps > 0:
+            grown = peaks.level_bytes["allocated"] - self._logged_level[peaks.device]
+            found[f"{prefix}/growth_bytes_per_step"] = grown / n_steps
+        for name, n_bytes in peaks.phases.items():
+            if name != "user":
+                found[f"{prefix}/{name}/peak_allocated_bytes"] = n_bytes
+        for name in ("process_used_bytes", "device_used_bytes"):
+            if name in peaks.samples:
+                found[f"{prefix}/nvml_{name}"] = peaks.samples[name]
+        return found
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the recording, with the *error* that ended the training, if any."""
+        self.phase_ends()
+        if self._is_inside:
+            self._is_inside = False
+            self.recorder.__exit__(type(error) if error else None, error, None)
+
+    def _enter_window(self) -> None:
+        first, end = self._window or (0, float("inf"))
+        is_wanted = first <= self._n_done < end
+        if is_wanted and not self._is_inside:
+            self.recorder.__enter__()
+            self._is_inside = True
+            self.recorder.mark(f"trainer's step {self._n_done}")
+            self.recorder.take_peaks()
+            self._n_logged = self._n_done
+        elif not is_wanted and self._is_inside:
+            self._left = self.scalars()
+            self.end()
