@@ -18,7 +18,7 @@ from vramscope.model.stacks import Stacks
 from vramscope.units import format_name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Columns:
     """What the terms look at: one row per row of ``lifetimes``."""
 
