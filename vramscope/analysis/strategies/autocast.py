@@ -42,15 +42,6 @@ _FIXED = (
     Category.WORKSPACE,
 )
 """Categories that autocast leaves as they are."""
-_FIXED = (
-    Category.PARAMETER,
-    Category.GRADIENT,
-    Category.OPTIMIZER_STATE,
-    Category.BUFFER,
-    Category.INPUT,
-    Category.WORKSPACE,
-)
-"""Categories that autocast leaves as they are."""
 _RNN = "rnn.py"
 _RECURRENT = 10
 """More than one part in this many of forward's bytes from recurrent layers allows no prediction."""
@@ -271,10 +262,11 @@ def _bounds(
     least[rows] = HALF
     most[rows] = np.where(_stays_low(found, rows, kind), HALF, _BOTH)
     least[rows[_is_scratch(found, rows)]] = 0
-    in_backward = (lives.phase == Phase.BACKWARD) & (assigned.category == Category.TEMPORARY)
+    fixed = np.isin(assigned.category, _FIXED)
+    # Backward makes activations too, where a gradient is part of the loss.
+    in_backward = (lives.phase == Phase.BACKWARD) & ~fixed
     least[in_backward] = HALF
     most[in_backward] = _most_of_gradients(found, owners, most, rows, np.flatnonzero(in_backward))
-    fixed = np.isin(assigned.category, _FIXED)
     least[fixed], most[fixed] = 1.0, 1.0
     return least, most
 
