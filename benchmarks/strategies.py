@@ -28,6 +28,7 @@ ROOT = HERE.parent
 STANDIN = ROOT / ".cache" / "standin" / "2.13.0" / "python"
 LIMIT_S = 300
 WORTH_IT = 0.01
+ROUNDING_BYTES = 4096
 _NOT_INSTALLED = 3
 SAID = {
     "amp": "mixed precision",
@@ -45,6 +46,7 @@ GROUPS = {
     "blind_3": "Third blind trial: none was outside, then and now",
     "blind_4": "Fourth blind trial: one figure was outside (118, not 115 MiB), and an interval was widened",
     "blind_5": "Fifth blind trial: none was outside; one of 'no effect' raised the peak by 3 %",
+    "blind_6": "Sixth blind trial: one figure was outside (137, not 184 MiB), one 'not lower' fell by 10 %",
 }
 NAMES = {
     "tests": (
@@ -76,6 +78,11 @@ NAMES = {
         "state space, scanned", "capsules", "one layer, five times", "images and fixed prompts",
         "sampled weights", "super-resolution", "rays", "graph attention", "convolutions with channel norms",
         "words, several widths", "local attention", "video", "tables", "codes",
+    ),
+    "blind_6": (
+        "normalizing flow", "spectral operator", "written memory", "forces of an energy", "generated weights",
+        "differential equation", "settled layer", "adapters", "kernels and inducing points",
+        "optimal transport", "funnel", "masked pixels", "splines", "involutions",
     ),
 }  # fmt: skip
 
@@ -160,7 +167,7 @@ def _said(found: Strategies, word: str, peak: int, truth: int) -> tuple[str, str
     if any(each.name.startswith(word) for each in found.undecided):
         return "cannot tell", "undecided"
     if any(name.startswith(word) for name in found.without_effect):
-        return "not lower", "right" if truth >= (1 - 2 * WORTH_IT) * peak else "WRONG EFFECT"
+        return "not lower", "right" if truth >= (1 - WORTH_IT) * peak - ROUNDING_BYTES else "WRONG EFFECT"
     return None
 
 
@@ -168,6 +175,11 @@ def _page(tables: dict[str, list[Row]]) -> str:
     lines = ["# Strategies against genuine runs", "", " ".join(__doc__.split("\n\n")[1].split()), ""]
     today = f"{datetime.now(timezone.utc):%Y-%m-%d}"
     lines += [f"Torch 2.13.0's own allocator, on the stand-in, {today}. Percentages are of the peak.", ""]
+    lines += [
+        "These are the answers of the present rules. The first runs of the fifth and the sixth blind trial, as "
+        "they were, are in [STRATEGIES_FIRST_RUNS.md](STRATEGIES_FIRST_RUNS.md).",
+        "",
+    ]
     for group, rows in tables.items():
         counts = Counter(row.verdict for row in rows)
         told = ", ".join(f"{n} {verdict}" for verdict, n in counts.most_common())

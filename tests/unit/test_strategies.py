@@ -14,7 +14,7 @@ import vramscope  # noqa: E402
 from vramscope.analysis import analyses  # noqa: E402
 from vramscope.analysis.strategies import Strategy, strategies  # noqa: E402
 from vramscope.errors import UsageError  # noqa: E402
-from vramscope.model.marks import Category, Labels, Phase, Phases  # noqa: E402
+from vramscope.model.marks import Category, Labels, MarkKind, Phase, Phases  # noqa: E402
 from vramscope.model.recording import Recording  # noqa: E402
 from vramscope.model.stacks import StackBuilder  # noqa: E402
 from vramscope.model.trace import Action, Trace  # noqa: E402
@@ -30,7 +30,22 @@ def blocks() -> Any:
     return nn.Sequential(*parts)
 
 
+class Forces(nn.Module):
+    """The gradient of an energy by its input, so that backward passes the energy twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy = nn.Sequential(
+            nn.Linear(32, 256), nn.SiLU(), nn.Linear(256, 256), nn.SiLU(), nn.Linear(256, 1)
+        )
+
+    def forward(self, x: Any) -> Any:
+        x = x.requires_grad_()
+        return torch.autograd.grad(self.energy(x).sum(), x, create_graph=True)[0]
+
+
 MODELS = {
+    "forces": (Forces, (32,)),
     "blocks": (blocks, (128,)),
     "mlp": (lambda: nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)), (64,)),
     "deep": (lambda: nn.Sequential(*(nn.Linear(128, 128) for _ in range(6))), (128,)),
@@ -61,7 +76,9 @@ def trained(
     with vramscope.record(path, device="simulated", quiet=True):
         for _ in range(3):
             for _ in range(micro):
-                loss = model(torch.randn(batch // micro, *shape, dtype=dtype)).square().mean() / micro
+                with torch.autocast("cpu", torch.bfloat16, enabled=how == "amp"):
+                    out = model(torch.randn(batch // micro, *shape, dtype=dtype))
+                loss = out.float().square().mean() / micro if how == "amp" else out.square().mean() / micro
                 loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=how != "kept")
@@ -403,6 +420,30 @@ def test_one_gpu_cannot_shard():
 def unlabelled(recording: Recording, category: Category) -> Recording:
     """The same, without the labels of that category."""
     return replace(recording, labels=recording.labels.rows(recording.labels.category != category))
+
+
+def test_what_backward_makes_for_a_gradient_in_the_loss_may_have_16_bits(tmp_path):
+    found = strategies(trained(tmp_path / "plain", "forces", batch=2048))
+    genuine = peak_of(trained(tmp_path / "amp", "forces", batch=2048, how="amp"))
+
+    assert genuine < 0.8 * found.peak_bytes
+    every = [*found.advised, *found.undecided]
+    (amp,) = (each for each in every if each.name.startswith("mixed precision"))
+    assert amp.low_bytes <= genuine <= amp.high_bytes
+
+
+def test_a_forward_whose_modules_were_not_recorded_bars_the_words_does_not_lower(tmp_path):
+    whole = trained(tmp_path / "plain", "blocks", batch=1024)
+    starts = whole.phases.start_event[whole.phases.phase == Phase.FORWARD]
+    is_lost = (whole.marks.kind == MarkKind.MODULE) & (whole.marks.event >= starts[1])
+    is_lost &= whole.marks.event < starts[2]
+    genuine = peak_of(trained(tmp_path / "checkpointed", "blocks", batch=1024, how="checkpointed"))
+
+    found = strategies(replace(whole, marks=whole.marks.rows(~is_lost)))
+
+    assert genuine < 0.9 * found.peak_bytes
+    (open_one,) = (each for each in found.undecided if "checkpointing" in each.name)
+    assert open_one.low_bytes <= genuine
 
 
 def test_bytes_that_nobody_knows_bar_the_words_no_effect():

@@ -141,10 +141,26 @@ def test_changes_are_placed_by_time_before_the_allocations_that_they_explain(mon
         log.changed(index)
 
     rows = log.marks(trace_at(5, 12, 15, 22, 35))
-    log.cut()
+    log.cut(45_000)
 
     assert [(row[3], row[6]) for row in rows] == [(0, ""), (1, "(root)"), (3, "0"), (4, "")]
     assert [(row[3], row[6]) for row in log.marks(trace_at(50))] == [(0, "0")]
+
+
+def test_changes_after_a_reading_are_kept_for_the_next_one(monkeypatch):
+    """The training goes on while another thread writes what it has read until 25 µs."""
+    log = ModuleLog(is_timed=True)
+    log.learn(nn.Sequential(nn.ReLU()))
+    for time_us, index in ((10, 1), (20, 2), (30, 1), (40, 0)):
+        monkeypatch.setattr("vramscope.capture.hooks.modules.time_ns", lambda now=time_us: 1000 * now)
+        log.changed(index)
+
+    log.cut(25_000)
+
+    rows = log.marks(trace_at(27, 32, 45))
+    assert [(row[3], row[6]) for row in rows] == [(0, "0"), (1, "(root)"), (2, "")]
+    log.cut(50_000)
+    assert [(row[3], row[6]) for row in log.marks(trace_at(60))] == [(0, "")]
 
 
 ON_CUDA = """

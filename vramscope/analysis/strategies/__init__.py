@@ -193,9 +193,9 @@ def strategies(recording: Recording, n_ranks: int = 8) -> Strategies:
 
 def _least_of(run: StrategyInput, tried: Trial, each: Strategy) -> int:
     """Return the peak if every assumption held in favor of the strategy, wherever blocks are placed."""
-    if tried.least is None:
+    if tried.least is None and not each.saved_bytes:
         return each.peak_bytes
-    return min(each.peak_bytes, round(float(level_with(run, *tried.least).max())))
+    return min(each.peak_bytes, _least_peak(run, tried.least or SizeChange(tried.factor, tried.extra_bytes)))
 
 
 def _is_monotone(tried: Trial) -> bool:

@@ -262,10 +262,11 @@ def _bounds(
     least[rows] = HALF
     most[rows] = np.where(_stays_low(found, rows, kind), HALF, _BOTH)
     least[rows[_is_scratch(found, rows)]] = 0
-    in_backward = (lives.phase == Phase.BACKWARD) & (assigned.category == Category.TEMPORARY)
+    fixed = np.isin(assigned.category, _FIXED)
+    # Backward makes activations too, where a gradient is part of the loss.
+    in_backward = (lives.phase == Phase.BACKWARD) & ~fixed
     least[in_backward] = HALF
     most[in_backward] = _most_of_gradients(found, owners, most, rows, np.flatnonzero(in_backward))
-    fixed = np.isin(assigned.category, _FIXED)
     least[fixed], most[fixed] = 1.0, 1.0
     return least, most
 

@@ -58,6 +58,8 @@ def checkpointed(
         change = np.zeros(len(level) + 1)
         peaks = np.zeros(len(level))
         removed, whole = (np.zeros(len(level) + 1) for _ in range(2))
+        for call in _without_blocks(found, lives, calls):
+            _remove(found, call, removed)
         starts = _starts(found, lives, calls, made, _frees_of(found, owners, calls), len(level))
         for at, (call, start) in enumerate(zip(calls, starts, strict=True)):
             if start is not None:
@@ -113,6 +115,19 @@ def _calls(found: Allocations, lives: Lives, owners: Owners, block_of: NDArray[A
             end = min(end, int(found.alloc_event[rows[after]]))
         calls.append(_Call(rows[run], end, phase))
     return calls
+
+
+def _without_blocks(found: Allocations, lives: Lives, calls: list[_Call]) -> list[_Call]:
+    """Return the forwards in which no block is known, each as one call: all of it may have been of blocks.
+
+    So a forward of another model is, and one whose modules were not recorded.
+    """
+    rows = np.flatnonzero(lives.phase == Phase.FORWARD)
+    phases = lives.born_in[rows]
+    return [
+        _Call(rows[phases == phase], int(lives.phases.end_event[phase]), phase)
+        for phase in np.setdiff1d(phases, [call.phase for call in calls]).tolist()
+    ]
 
 
 def _saved(found: Allocations, lives: Lives, call: _Call) -> NDArray[Any]:

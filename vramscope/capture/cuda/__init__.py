@@ -451,6 +451,7 @@ class Cuda:
         # Before the entries: marks and labels that come later wait for the next reading.
         records_of = self._take_hook_records()
         wants_empty = not self._is_shared and self._can_empty() and self._is_worth_emptying()
+        read_ns = time_ns()
         raw = history.take(list(self._logs), self._n_entries if wants_empty else 0)
         new_entries = {device: log.find(raw) for device, log in self._logs.items()}
         reading = self._reading(raw, {device: found.start for device, found in new_entries.items()})
@@ -461,7 +462,7 @@ class Cuda:
             if raw.is_emptied:
                 log.forget_ring()
         self._count_emptyings(raw, new_entries)
-        self.modules.cut()
+        self.modules.cut(read_ns)
         reading.forget_events()
         if with_state:
             self._write_states(sink, reading)

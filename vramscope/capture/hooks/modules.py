@@ -133,13 +133,18 @@ class ModuleLog:
             )
         ]
 
-    def cut(self) -> None:
-        """Drop the recorded changes once every device has its marks."""
-        n = len(self._changes)
+    def cut(self, read_ns: int) -> None:
+        """Drop the changes up to *read_ns*, before which every event was read and every device has its marks.
+
+        Later ones stay: the program went on while the events were being written, and its next events need
+        them.
+        """
+        changes = np.frombuffer(self._changes.tobytes(), dtype="i8").reshape(-1, 2)
+        n = int(np.searchsorted(np.maximum.accumulate(changes[:, 0]), read_ns, side="right"))
         if n:
-            self._last = self._changes[n - 1]
+            self._last = int(changes[n - 1, 1])
             # In place: another thread may be appending to it.
-            del self._changes[:n]
+            del self._changes[: 2 * n]
 
     def _of(self, module: Any) -> "_ModuleRef":
         known = self._known.get(id(module))
