@@ -125,7 +125,7 @@ def change_of(
 ) -> tuple[float, float, float]:
     """The change of *name* beside the mean of *others* in its round, and its interval of 95 %.
 
-    Rounds that something else disturbed are cut off on both sides alike; the interval is from resampled rounds.
+    Rounds that something else disturbed are cut off on both sides alike; the interval is by resampling.
     """
     change = np.array([each[name][which] / np.mean([each[n][which] for n in others]) - 1 for each in rounds])
     random = np.random.default_rng(0)
