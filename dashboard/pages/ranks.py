@@ -15,7 +15,7 @@ from vramscope.analysis.lines import place_words
 from vramscope.analysis.rank_comparison import Fleet, RankGroup
 from vramscope.analysis.rank_comparison.heat_map import Quantity, heat_map
 from vramscope.analysis.rank_comparison.pair import LineDifference, differing_lines
-from vramscope.analysis.rank_comparison.words import odd_words, rank_line_words
+from vramscope.analysis.rank_comparison.words import group_words, imbalance_words, odd_words, rank_line_words
 from vramscope.errors import VramscopeError
 from vramscope.model.rank_summary import DeviceSummary, RankSummary
 from vramscope.model.recording import Outcome
@@ -127,12 +127,13 @@ def _support(fleet: Fleet) -> str:
     found = fleet.imbalance
     if found is None:
         return "No two ranks of a group have a step in common."
+    why = imbalance_words(found)
     last = found.step + found.n_steps - 1
     steps = f"step {found.step}" if found.n_steps == 1 else f"steps {found.step} to {last}"
     return (
         f"Within a group the fullest rank is usually {found.usual_fraction:.1%} above the median; most in "
         f"{steps}: rank {found.rank} with {format_bytes(found.allocated_bytes)}, the median "
-        f"{format_bytes(found.median_bytes)}."
+        f"{format_bytes(found.median_bytes)}{f'; {why}' if why else ''}."
     )
 
 
@@ -392,10 +393,6 @@ def _groups(fleet: Fleet, address: Address) -> Any:
 
 
 def _group_row(group: RankGroup, address: Address) -> html.Tr:
-    differs = ""
-    if group.line_bytes:
-        sign = "+" if group.line_bytes > 0 else "−"
-        differs = f"{sign}{format_bytes(abs(group.line_bytes))} {rank_line_words(group.line)}"
     typical = group.typical[0]
     return html.Tr(
         [
@@ -405,7 +402,7 @@ def _group_row(group: RankGroup, address: Address) -> html.Tr:
             html.Td(_median(group.reserved_median_bytes, group.reserved_max_bytes), className="number"),
             html.Td(dcc.Link(f"rank {typical}", href=address.go(rank=typical).url, className="plain-link"),
                     className="number"),
-            html.Td(html.Bdi(differs[:200]), className="dim"),
+            html.Td(html.Bdi(group_words(group)[:300]), className="dim"),
         ]
     )  # fmt: skip
 

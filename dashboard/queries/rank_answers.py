@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from vramscope.analysis.rank_comparison import Fleet, compare_ranks
 from vramscope.analysis.rank_comparison.heat_map import StepTable, step_table
-from vramscope.fleet import RanksRead, read_ranks
+from vramscope.fleet import RanksRead, rank_places, read_ranks
 from vramscope.store.directory import MANIFEST, is_rank, ranks_of
 from vramscope.store.summaries import SUMMARY_FILE
 
@@ -114,7 +114,10 @@ def opened_address(data: Data, address: Address) -> Address:
         If the run cannot be read.
     """
     path = data.paths().get(address.run)
-    if path is None or not path.is_dir() or len(ranks_of(path)) <= MOST_OPENED_WHOLE:
+    if path is None or not path.is_dir() or data.is_open(address.run):
+        return address
+    # Of a run in a store, manifests and summaries are copied, so that its ranks are known.
+    if len(rank_places(data.location(address.run))[1]) <= MOST_OPENED_WHOLE:
         return address
     rank = address.rank
     if rank is None:

@@ -7,7 +7,7 @@ import pytest
 import vramscope.dashboard as package
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.data import one_rank
-from vramscope.dashboard.queries.rank_answers import queries_of
+from vramscope.dashboard.queries.rank_answers import opened_address, queries_of
 from vramscope.dashboard.queries.run_summaries import summarize
 
 from vramscope.errors import UnknownNameError
@@ -58,6 +58,21 @@ def test_one_rank_of_a_run_opens_alone(store):
     assert [each.process.rank for each in view.run.recordings] == [5]
     assert view.run.path == "memory://all/a/rank5"
     assert events_of(store) == ["rank5"]
+
+
+@pytest.mark.parametrize(("n_ranks", "opened"), [(8, 8), (9, 1)])
+def test_a_page_of_a_run_in_a_store_copies_the_events_of_one_rank_of_many(
+    store, a_rank, tmp_path, n_ranks, opened
+):
+    for rank in range(n_ranks):
+        a_rank(tmp_path / "many", rank, n_ranks)
+    compared_run(tmp_path / "many")
+    put(store.files, tmp_path / "many", "/several/many")
+    data = package._data("memory://several", list_every_s=0.0)
+    (name,) = data.paths()
+    data.view(opened_address(data, Address("/overview", run=name, rank=3)))
+
+    assert len(events_of(store)) == opened
 
 
 def test_one_rank_of_a_local_run_opens_alone(job):

@@ -67,6 +67,8 @@ _CHECKOUT = re.compile(
     r"|vision[^/]*/torchvision|audio[^/]*/torchaudio|flash-attention[^/]*/flash_attn)/",
     re.IGNORECASE,
 )
+_METHODS = frozenset({"forward", "__init__"})
+"""Functions that are named with their file: ``linear.forward``."""
 _PLUMBING = frozenset(
     {
         "__call__",
@@ -199,8 +201,9 @@ def fold(stacks: Stacks) -> Folded:
     ours = (who == (Origin.USER if has_user else Origin.PACKAGE)).tolist()
     python = [text.endswith(".py") for text in stacks.strings]
     speaks = [text not in _PLUMBING for text in stacks.strings]
-    # `forward` alone does not distinguish a linear layer from a norm: the file's name does.
-    forwards: dict[str, int] = {}
+    # `forward` alone does not tell a linear layer from a norm, nor `__init__` its parameters from those
+    # of an embedding: the file's name does.
+    methods: dict[str, int] = {}
     builder = StackBuilder()
     of, via = [0], [0]
     columns = (stacks.parent, stacks.function, stacks.file, stacks.line)
@@ -213,15 +216,16 @@ def fold(stacks: Stacks) -> Folded:
             if not (python[file] and speaks[function]):
                 via.append(via[parent])
                 continue
-            if stacks.strings[function] == "forward":
+            name = stacks.strings[function]
+            if name in _METHODS:
                 stem = stacks.strings[file].replace("\\", "/").rpartition("/")[2].removesuffix(".py")
-                via.append(forwards.setdefault(f"{stem}.forward", len(stacks.strings) + len(forwards)))
+                via.append(methods.setdefault(f"{stem}.{name}", len(stacks.strings) + len(methods)))
             else:
                 via.append(function)
     first_library = len(builder) if has_user else 1
     own = np.array(of)
     library = _outermost_library(stacks, who, own, builder)
-    shown, strings = builder.build(), (*stacks.strings, *forwards)
+    shown, strings = builder.build(), (*stacks.strings, *methods)
     return Folded(shown, own, np.array(via), strings, library, first_library, _reads_as(shown))
 
 

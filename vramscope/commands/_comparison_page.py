@@ -7,7 +7,7 @@ from vramscope.analysis.findings import Shared, ranks_words
 from vramscope.analysis.rank_comparison import Ended, FirstFailure, RankGroup
 from vramscope.analysis.rank_comparison.imbalance import Imbalance
 from vramscope.analysis.rank_comparison.odd import Odd
-from vramscope.analysis.rank_comparison.words import odd_words, rank_line_words
+from vramscope.analysis.rank_comparison.words import group_words, imbalance_words, odd_words, rank_line_words
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.commands._ranks_page import clock_words, clocks_as_json
 from vramscope.fleet import ComparedRun
@@ -141,7 +141,7 @@ def _groups(groups: Sequence[RankGroup]) -> Iterator[Block]:
             f"{len(group.rows):,}",
             _median_and_most(group.allocated_median_bytes, group.allocated_max_bytes),
             _median_and_most(group.reserved_median_bytes, group.reserved_max_bytes),
-            _difference(group),
+            group_words(group),
         )
         for group in groups[:GROUPS_SHOWN]
     ]
@@ -159,23 +159,17 @@ def _median_and_most(median: int, most: int) -> str:
     return same if format_bytes(most) == same else f"{same}, at most {format_bytes(most)}"
 
 
-def _difference(group: RankGroup) -> str:
-    if not group.line_bytes:
-        return ""
-    sign = "+" if group.line_bytes > 0 else "−"
-    return f"{sign}{format_bytes(abs(group.line_bytes))} {rank_line_words(group.line)}"
-
-
 def _imbalance(found: Imbalance) -> Text:
     step = (
         f"step {found.step}" if found.n_steps == 1 else f"steps {found.step}-{found.step + found.n_steps - 1}"
     )
     excess = found.allocated_bytes - found.median_bytes
     is_notable = excess > _NOTABLE_IMBALANCE * max(found.median_bytes, 1)
+    why = imbalance_words(found)
     return Text(
         f"within a group the fullest rank is usually {found.usual_fraction:.1%} above the median; most in "
         f"{step}: rank {found.rank} peaks at {format_bytes(found.allocated_bytes)}, the median at "
-        f"{format_bytes(found.median_bytes)}",
+        f"{format_bytes(found.median_bytes)}{f'; {why}' if why else ''}",
         "note" if is_notable else "quiet",
     )
 
@@ -249,6 +243,7 @@ def _group_as_json(group: RankGroup) -> dict[str, Any]:
         "typical_rank": group.typical.rank,
         "line_bytes": group.line_bytes,
         **_line_as_json(group.line),
+        "embedding_bytes": group.embedding_bytes,
     }
 
 
@@ -292,6 +287,7 @@ def _imbalance_as_json(found: Imbalance) -> dict[str, Any]:
         "median_bytes": found.median_bytes,
         "usual_fraction": found.usual_fraction,
         "compared_steps": found.n_compared,
+        "cause": found.cause,
     }
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from vramscope.analysis.rank_comparison.clocks import Clocks, clocks_of
 from vramscope.analysis.rank_comparison.groups import groups_of
 from vramscope.analysis.rank_comparison.imbalance import Imbalance, imbalance_of
-from vramscope.analysis.rank_comparison.members import Member, MemberKey, MemberTable, table_of
+from vramscope.analysis.rank_comparison.members import Member, MemberKey, MemberTable, is_embedding, table_of
 from vramscope.analysis.rank_comparison.odd import Odd, failed_first, odd_ones, shared_devices
 from vramscope.model.rank_summary import LineBytes, RankSummary
 from vramscope.model.recording import Outcome
@@ -34,6 +34,8 @@ class RankGroup:
     """The line in which this group differs most from the first group; None for the first."""
     line_bytes: int = 0
     """The difference of its bytes there; negative where this group holds less."""
+    embedding_bytes: int = 0
+    """The bytes of embeddings' parameters beyond those of the group that has the fewest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,7 @@ def _groups(table: MemberTable, of: np.ndarray) -> tuple[RankGroup, ...]:
     found: list[RankGroup] = []
     order = sorted(set(of.tolist()), key=lambda g: (-int((of == g).sum()), int(np.flatnonzero(of == g)[0])))
     first: np.ndarray | None = None
+    embeddings = np.array([is_embedding(line) for line in table.examples], "?")
     for number in order:
         rows = np.flatnonzero(of == number)
         allocated, reserved = table.allocated_bytes[rows], table.reserved_bytes[rows]
@@ -172,6 +175,7 @@ def _groups(table: MemberTable, of: np.ndarray) -> tuple[RankGroup, ...]:
             reserved_median_bytes=int(np.median(reserved)),
             reserved_max_bytes=int(reserved.max()),
             typical=table.members[int(typical)].key,
+            embedding_bytes=int(middle[embeddings].sum()),
         )
         if first is None:
             first = middle
@@ -180,7 +184,8 @@ def _groups(table: MemberTable, of: np.ndarray) -> tuple[RankGroup, ...]:
             if middle[at] != first[at]:
                 group = replace(group, line=table.examples[at], line_bytes=int(middle[at] - first[at]))
         found.append(group)
-    return tuple(found)
+    fewest = min((group.embedding_bytes for group in found), default=0)
+    return tuple(replace(group, embedding_bytes=group.embedding_bytes - fewest) for group in found)
 
 
 def _first_failure(table: MemberTable, of: np.ndarray, clocks: Clocks) -> FirstFailure | None:

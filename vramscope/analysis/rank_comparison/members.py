@@ -15,6 +15,9 @@ MOST_LINES = 400
 _FRAMES = 2
 """Two lines are the same if their innermost frames and the function they call are."""
 
+_EMBEDDINGS = frozenset({"sparse.__init__"})
+"""The constructors of ``torch.nn.Embedding`` and ``torch.nn.EmbeddingBag``, as lines call them."""
+
 LineKey = tuple[Any, ...]
 
 
@@ -118,3 +121,8 @@ def bytes_by_line(table: MemberTable, lines: Sequence[LineBytes]) -> NDArray[Any
     for line in lines:
         found[column.get(line_key(line), -1)] += line.n_bytes
     return found
+
+
+def is_embedding(line: LineBytes | None) -> bool:
+    """Whether a line allocates the parameters of an embedding."""
+    return line is not None and line.via in _EMBEDDINGS

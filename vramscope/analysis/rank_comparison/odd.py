@@ -8,7 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis.rank_comparison.clocks import Clocks
-from vramscope.analysis.rank_comparison.members import Member, MemberTable, bytes_by_line, line_key
+from vramscope.analysis.rank_comparison.members import (
+    Member,
+    MemberTable,
+    bytes_by_line,
+    is_embedding,
+    line_key,
+)
 from vramscope.model.rank_summary import DeviceSummary, LineBytes, StepRows
 
 _LEAST_FRACTION = 0.03
@@ -47,7 +53,8 @@ class Odd:
     """The difference at that line."""
     cause: str | None = None
     """``gathered_here``: the line gathers the data of other ranks. ``larger_batch``: the same lines hold as
-    many blocks as in the group, and larger ones. None where the cause is not certain."""
+    many blocks as in the group, and larger ones. ``embedding``: the line constructs an embedding. None where
+    the cause is not certain."""
 
 
 def odd_ones(table: MemberTable, of: NDArray[Any], gone: set[int]) -> tuple[Odd, ...]:
@@ -147,7 +154,9 @@ def _odd(
     per_step: int | None = None,
 ) -> Odd:
     known, line_bytes = line if line is not None else (None, 0)
-    cause = "gathered_here" if why == "more" and known is not None and known.via in _GATHERS else None
+    cause = None
+    if why == "more" and known is not None:
+        cause = "gathered_here" if known.via in _GATHERS else "embedding" if is_embedding(known) else None
     return Odd(
         member.rank,
         member.summary.device.index,

@@ -1,6 +1,8 @@
 """The words for ranks that differ, the same in the terminal and on the pages."""
 
 from vramscope.analysis.lines import Line, line_words
+from vramscope.analysis.rank_comparison import RankGroup
+from vramscope.analysis.rank_comparison.imbalance import Imbalance
 from vramscope.analysis.rank_comparison.odd import Odd
 from vramscope.model.rank_summary import LineBytes
 from vramscope.units import format_bytes
@@ -22,11 +24,33 @@ def odd_words(odd: Odd) -> str:
         line = f"; {format_bytes(abs(odd.line_bytes))} {sign} at {rank_line_words(odd.line)}"
     cause = {
         "gathered_here": "; the line gathers the data of other ranks here",
+        "embedding": "; the line constructs an embedding, which a pipeline has on its first and last stage",
         "larger_batch": "; the same lines hold as many blocks as elsewhere, but larger ones: its batches are "
         "larger, or padded to a longer sequence",
     }.get(odd.cause or "", "")
     device = f", device {odd.device}" if odd.device else ""
     return f"rank {odd.rank}{device} ({odd.host}) {claim}{line}{cause}"
+
+
+def group_words(group: RankGroup) -> str:
+    """State what a group holds that others do not; '' for nothing."""
+    words = []
+    if group.line_bytes:
+        sign = "+" if group.line_bytes > 0 else "−"
+        words.append(f"{sign}{format_bytes(abs(group.line_bytes))} {rank_line_words(group.line)}")
+    if group.embedding_bytes:
+        words.append(f"holds {format_bytes(group.embedding_bytes)} of embeddings that others do not")
+    return "; ".join(words)
+
+
+def imbalance_words(found: Imbalance) -> str:
+    """State why the ranks of a group differ in one step; '' where that is not known."""
+    if found.cause == "last_step":
+        return (
+            "they differ in this step only, the last one, where some hold less than in all others: "
+            "an uneven last batch, or a step that was cut short"
+        )
+    return ""
 
 
 def rank_line_words(line: LineBytes | None) -> str:
