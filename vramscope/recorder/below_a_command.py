@@ -88,7 +88,7 @@ def _end(recorder: Recorder) -> None:
 
 def _after_process_group(start: Callable[[], None]) -> None:
     """Call *start* once, when this process has joined its process group."""
-    distributed = sys.modules.get("torch.distributed")
+    distributed: Any = sys.modules.get("torch.distributed")
     join = getattr(distributed, "init_process_group", None)
     if distributed is None or join is None:
         return

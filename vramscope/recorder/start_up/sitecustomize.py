@@ -13,7 +13,7 @@ _HOME = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 -- pa
 _WAITER = os.path.join(_HOME, "..", "..", "commands", "_when_torch.py")  # noqa: PTH118
 
 
-class _Recording:
+class _OwnRecording:
     """The recording of this process; whatever prevents it is one line on stderr."""
 
     def __enter__(self) -> None:
@@ -35,7 +35,7 @@ def _wait_for_torch() -> None:
     if spec is not None and spec.loader is not None:
         waiter = module_from_spec(spec)
         spec.loader.exec_module(waiter)
-        waiter.WhenTorch(_Recording()).__enter__()
+        waiter.WhenTorch(_OwnRecording()).__enter__()
 
 
 def _import_the_next() -> None:
