@@ -385,8 +385,8 @@ CHANGES: dict[Rule, list[tuple[str, str, str]]] = {
         (A, "", "\n`recording.nothing_of_that_name()`\n"),
     ],
     the_trace_format_names_versions_and_sources: [
-        (FORMAT, "schema 1.4 and", "schema 1.3 and"),
-        (FORMAT, '"minor": 4', '"minor": 3'),
+        (FORMAT, "schema 1.5 and", "schema 1.4 and"),
+        (FORMAT, '"minor": 5', '"minor": 4'),
         (FORMAT, "; or `predicted`: the", "; or: the"),
         ("vramscope/capture/x.py", "", "SOURCE = Source('rocm', a, b)"),
     ],

@@ -1,6 +1,6 @@
 """The page of ``vramscope report``: a summary as headings, sentences and tables."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from vramscope.analysis.findings import Shared, located, ranks_words, shared
 from vramscope.analysis.lines import Line, line_words, lines, place_words
@@ -34,6 +34,11 @@ _DRIVERS_VIEW = (
     "others_used_bytes",
     "utilization_percent",
 )
+_HOST = {
+    "host_resident_bytes": "this process (resident)",
+    "host_pinned_bytes": "pinned, held by torch",
+    "host_pinned_active_bytes": "pinned, in use",
+}
 _PARTS = {
     "requested": "in use, as requested",
     "rounding": "rounding of requests to blocks",
@@ -155,20 +160,31 @@ def _sampled(summary: Summary) -> Iterator[Block]:
 
 def _samples(summary: Summary) -> Iterator[Block]:
     """Yield the maxima of the counters; events, if there are any, give torch's part in more detail."""
+    words = {name: _driver_word(name) for name in _DRIVERS_VIEW}
+    yield from _highest(summary, "Highest values that the driver reported", words)
+    yield from _highest(summary, "Most host memory", _HOST)
+
+
+def _driver_word(name: str) -> str:
+    return name.removesuffix("_bytes").removesuffix("_percent").replace("_", " ")
+
+
+def _highest(summary: Summary, title: str, words: Mapping[str, str]) -> Iterator[Block]:
+    """Yield the highest and the last value of each named column that has any."""
     counters = summary.recording.counters
     rows = tuple(
         (
-            name.removesuffix("_bytes").removesuffix("_percent").replace("_", " "),
+            words[name],
             _sample(name, value),
             _after(counters, int(getattr(counters, name).argmax())),
             _sample(name, int(getattr(counters, name)[-1])),
         )
         for name, value in summary.samples.items()
-        if name in _DRIVERS_VIEW
+        if name in words
     )
     if rows:
         n_samples = format_count(len(counters), "sample")
-        yield Heading(f"Highest values that the driver reported, in {n_samples}", level=3)
+        yield Heading(f"{title}, in {n_samples}", level=3)
         yield Grid(("", "highest", "first", "at the end"), rows, "lrrr")
 
 

@@ -1,8 +1,8 @@
-"""Record a program that does not use vramscope."""
+"""Record a program, or every program that a command starts, that does not use vramscope."""
 
 import sys
 from argparse import REMAINDER, ArgumentParser, Namespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vramscope.commands import Command
 
@@ -14,33 +14,37 @@ _INTERRUPTED = 130
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of ``vramscope run`` to *parser*."""
-    parser.usage = "vramscope run [options] SCRIPT [ARGUMENTS…]  |  vramscope run [options] -m MODULE …"
-    parser.add_argument("--output", metavar="DIR", help="where to record (traces/<script>-<time>)")
-    parser.add_argument("--mode", choices=("events", "counters"), default="events")
-    parser.add_argument("--device", choices=("auto", "cuda", "simulated"), default="auto")
-    parser.add_argument("--capacity", metavar="SIZE", help="of the simulated device")
-    parser.add_argument(
-        "--max-size", metavar="SIZE", default="2GiB", help="of a rank's directory (2GiB); none: no limit"
+    parser.usage = (
+        "vramscope run [options] SCRIPT [ARGUMENTS…]  |  vramscope run [options] -m MODULE …  |  "
+        "vramscope run [options] COMMAND [ARGUMENTS…]"
     )
-    parser.add_argument("--quiet", action="store_true", help="nothing on stderr but warnings")
+    parser.add_argument("--output", metavar="DIR", help="where to record (traces/<script>-<time>)")
+    parser.add_argument("--mode", choices=("events", "counters"), help="events if nothing else is configured")
+    parser.add_argument("--device", choices=("auto", "cuda", "simulated"), help="auto, likewise")
+    parser.add_argument("--capacity", metavar="SIZE", help="of the simulated device")
+    parser.add_argument("--max-size", metavar="SIZE", help="of a rank's directory (2GiB); none: no limit")
+    parser.add_argument("--quiet", action="store_true", default=None, help="nothing on stderr but warnings")
     parser.add_argument("-m", dest="is_module", action="store_true", help="a module, as python -m")
-    parser.add_argument("program", nargs=REMAINDER, help="the script and its arguments")
+    parser.add_argument("program", nargs=REMAINDER, help="a Python script or any command, and its arguments")
 
 
 def run(args: Namespace) -> int:
     """Run and record a program; return the exit code."""
-    from vramscope.commands import _script
+    from vramscope.commands import _command, _script
     from vramscope.commands._when_torch import WhenTorch
     from vramscope.recorder import record
 
+    command = None if args.is_module else _command.found(args.program)
+    if command is not None:
+        return _command.run(command, args)
     program, given = _script.chosen(args.program, "run", is_module=args.is_module)
     recorder = record(
         args.output,
         device=args.device,
         mode=args.mode,
         capacity=args.capacity,
-        max_size=None if args.max_size == "none" else args.max_size,
         quiet=args.quiet,
+        **_max_size(args.max_size),
     )
     # The program may set environment variables before it imports torch, so torch is not imported here.
     recorded = WhenTorch(recorder)
@@ -59,6 +63,11 @@ def run(args: Namespace) -> int:
     return 0
 
 
+def _max_size(text: str | None) -> dict[str, Any]:
+    """The option as ``record`` takes it; what is configured where it is not given."""
+    return {} if text is None else {"max_size": None if text == "none" else text}
+
+
 def _say_if_nothing(recorder: "Recorder") -> None:
     if "torch" not in sys.modules:
         print(
@@ -67,4 +76,4 @@ def _say_if_nothing(recorder: "Recorder") -> None:
         )
 
 
-COMMAND = Command("run", "record a script that does not use vramscope", arguments, run)
+COMMAND = Command("run", "record a script or a command that does not use vramscope", arguments, run)

@@ -36,6 +36,9 @@ class Counters(Table):
         "device_free_bytes": "i8",
         "others_used_bytes": "i8",
         "reserved_drift_bytes": "i8",
+        "host_resident_bytes": "i8",
+        "host_pinned_bytes": "i8",
+        "host_pinned_active_bytes": "i8",
     }
 
     time_ns: NDArray[Any]
@@ -70,6 +73,12 @@ class Counters(Table):
     """The change of torch's reserved bytes while the driver was queried; 0 means that the whole row is of one
     moment.
     """
+    host_resident_bytes: NDArray[Any]
+    """Host memory of this process that is in RAM (resident set size), pinned memory included."""
+    host_pinned_bytes: NDArray[Any]
+    """torch's own counter of pinned host memory: what its host allocator holds, cached blocks included."""
+    host_pinned_active_bytes: NDArray[Any]
+    """torch's own counter of pinned host memory in use; each block counts with its size, a power of two."""
 
     @classmethod
     def of(cls, **columns: Any) -> "Self":

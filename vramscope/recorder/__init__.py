@@ -12,6 +12,7 @@ import warnings
 from _thread import get_ident
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -24,6 +25,7 @@ from vramscope.errors import CaptureError, StoreError, UsageError
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import MarkKind, Note, Phase
 from vramscope.model.recording import Outcome
+from vramscope.recorder.configured import MAX_SIZE, NUMBERED, STACK_DEPTH, RecordOptions, completed
 from vramscope.recorder.failure_notifier import FailureNotifier
 from vramscope.recorder.host_memory import HostMemory
 from vramscope.recorder.leak_notifier import LeakNotifier
@@ -34,6 +36,7 @@ from vramscope.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from vramscope.capture import Capture
+    from vramscope.model.device import Process
     from vramscope.model.rank_summary import RankSummary
     from vramscope.model.recording import Run
     from vramscope.recorder.recent_peaks import PeakFollower, RecentPeaks
@@ -45,11 +48,6 @@ _DEVICES = ("auto", "cuda", "simulated")
 _MODES = ("events", "counters")
 # Together with the time for writing, this bounds what a killed process loses to two seconds.
 _FLUSH_INTERVAL_S = 0.8
-MAX_SIZE = "2 GiB"
-"""Default size cap of a rank's directory, about 40 million events.
-
-A run that records for weeks keeps its last hours in full, and the peaks of every earlier step."""
-_STACK_DEPTH = 64
 _LEAST_SIZE = 16 << 20
 """Smallest size cap: a single write must be small compared with it."""
 _MOST_INTERRUPTIONS = 1000
@@ -61,16 +59,18 @@ _PHASES = {phase.name.lower(): phase for phase in Phase if phase not in (Phase.O
 def record(  # noqa: PLR0913 -- all but the first by name
     directory: str | os.PathLike[str] | None = None,
     *,
-    device: Literal["auto", "cuda", "simulated"] = "auto",
-    mode: Literal["events", "counters"] = "events",
+    device: Literal["auto", "cuda", "simulated"] | None = None,
+    mode: Literal["events", "counters"] | None = None,
     capacity: str | int | None = None,
-    stack_depth: int = _STACK_DEPTH,
+    stack_depth: int | None = None,
     max_size: str | int | None = MAX_SIZE,
-    quiet: bool = False,
+    quiet: bool | None = None,
 ) -> "Recorder":
     """Record what uses the memory, as a context manager or a decorator.
 
-    A recorder that is entered again, inside itself or later, continues the same run.
+    A recorder that is entered again, inside itself or later, continues the same run. An option that is not
+    given is taken from the environment (``VRAMSCOPE_MODE=counters``), else from ``[tool.vramscope]`` of
+    pyproject.toml, by the same name.
 
     Parameters
     ----------
@@ -80,17 +80,17 @@ def record(  # noqa: PLR0913 -- all but the first by name
         and a process of its own uploads it.
     device
         ``cuda`` records the CUDA device. ``simulated`` runs every CPU tensor through a model of CUDA's
-        allocator. ``auto`` takes ``cuda`` if there is a GPU, else ``simulated``.
+        allocator. ``auto``, the default, takes ``cuda`` if there is a GPU, else ``simulated``.
     mode
-        ``events`` records every event with its stack. ``counters`` records torch's and the driver's counters
-        at steps and phases and ten times a second, cheap enough to stay on; without a GPU it records steps
-        alone.
+        ``events``, the default, records every event with its stack. ``counters`` records torch's and the
+        driver's counters at steps and phases and ten times a second, cheap enough to stay on; without a GPU
+        it records steps alone.
     capacity
         Capacity of the simulated device (``"20GiB"`` or a number of bytes). A real device has its own: there
         *capacity* is refused, or ignored with a line on stderr if *device* is ``auto``.
     stack_depth
-        Number of frames kept of each call stack, from the innermost. Refused with ``counters``, which records
-        no stacks.
+        Number of frames kept of each call stack, from the innermost; 64 by default. Refused with
+        ``counters``, which records no stacks.
     max_size
         Size cap of a rank's directory (``"2 GiB"`` or a number of bytes). Beyond it the oldest details are
         dropped; peaks per step, samples and marks stay. None means no limit.
@@ -109,6 +109,26 @@ def record(  # noqa: PLR0913 -- all but the first by name
     MissingExtraError
         If the package for the store of a URL is not installed.
     """
+    given = {
+        "directory": directory,
+        "device": device,
+        "mode": mode,
+        "capacity": capacity,
+        "stack_depth": stack_depth,
+        "quiet": quiet,
+    }
+    found = {name: value for name, value in given.items() if value is not None}
+    # None is a value of its own here: no limit.
+    chosen = completed(found if max_size == MAX_SIZE else found | {"max_size": max_size})
+    return _checked(chosen, continues=directory is None)
+
+
+def _checked(chosen: RecordOptions, *, continues: bool) -> "Recorder":
+    """Return the recorder for the options, or the active one if *continues*.
+
+    Raises UsageError, MissingExtraError.
+    """
+    device, mode, stack_depth = chosen.device, chosen.mode, chosen.stack_depth
     if device not in _DEVICES:
         raise UsageError(f"no device {device!r}; there is: {', '.join(_DEVICES)}")
     if mode not in _MODES:
@@ -117,22 +137,22 @@ def record(  # noqa: PLR0913 -- all but the first by name
         raise UsageError("the simulated device has events only: leave out mode='counters'")
     if type(stack_depth) is not int or stack_depth < 0:
         raise UsageError(f"stack_depth: a number of frames from 0 on, not {stack_depth!r}")
-    if mode == "counters" and stack_depth != _STACK_DEPTH:
+    if mode == "counters" and stack_depth != STACK_DEPTH:
         raise UsageError("mode='counters' records no call stacks: leave out stack_depth")
-    if capacity is not None and (mode == "counters" or device == "cuda"):
+    if chosen.capacity is not None and (mode == "counters" or device == "cuda"):
         raise UsageError(
             "capacity is of the simulated device; a real one has its own: leave it out, or limit torch with "
             "torch.cuda.set_per_process_memory_fraction()"
         )
-    capacity_bytes, max_bytes = _size("capacity", capacity), _size("max_size", max_size)
+    capacity_bytes, max_bytes = _size("capacity", chosen.capacity), _size("max_size", chosen.max_size)
     if max_bytes is not None and max_bytes < _LEAST_SIZE:
         raise UsageError(f"max_size: at least {format_bytes(_LEAST_SIZE)}, or None for no limit")
-    path, url = _place(directory)
-    if path is None and _runs.active is not None:
+    if continues and _runs.active is not None:
         return _runs.active
+    path, url = _place(chosen.directory)
     source = "counters" if mode == "counters" else device
     options = RecorderOptions(path, source, capacity_bytes, stack_depth, max_bytes, url=url)
-    return recorder_of(options, quiet=quiet)
+    return recorder_of(options, quiet=chosen.quiet)
 
 
 def recorder_of(options: "RecorderOptions", *, quiet: bool) -> "Recorder":
@@ -534,34 +554,44 @@ class Recorder:
 
     def _create(self, source: str, capture: "Capture") -> "Writer":
         """Create the writer in the requested directory, or in the first free one next to it."""
-        from vramscope.store.directory import rank_name
-        from vramscope.store.write.writer import Writer
-
         process = this_process(capture.torch, capture.settings)
         requested = self.directory
         for number in range(1, 10_000):
             path = requested if number == 1 else requested.with_name(f"{requested.name}-{number}")
-            rank = path / rank_name(process.rank, process.restarts)
             if _is_of_another_job(path, process.job):
                 continue
-            try:
-                writer = Writer(
-                    path,
-                    source=source,
-                    process=process,
-                    devices=capture.devices,
-                    started_ns=time.time_ns(),
-                    max_bytes=self._options.max_bytes,
-                )
-            except StoreError:
-                if not rank.exists():
-                    raise
+            writer = self._claimed(path, process, (source, capture))
+            if writer is None:
                 continue
             if path != requested:
                 self._print(f"{requested} holds another run; recording to {path}", always=True)
             self._directory = path
             return writer
         raise StoreError(f"{requested}: 9,999 runs of that name exist already")
+
+    def _claimed(self, run: Path, process: "Process", of: "tuple[str, Capture]") -> "Writer | None":
+        """Create the writer of this process' rank in *run*; None if that has one already.
+
+        A process of ``vramscope run COMMAND`` that no launcher numbers takes the first number that is free.
+        """
+        from vramscope.store.directory import rank_name
+        from vramscope.store.write.writer import Writer
+
+        source, capture = of
+        for rank in range(10_000) if process.launcher == NUMBERED else (process.rank,):
+            try:
+                return Writer(
+                    run,
+                    source=source,
+                    process=replace(process, rank=rank),
+                    devices=capture.devices,
+                    started_ns=time.time_ns(),
+                    max_bytes=self._options.max_bytes,
+                )
+            except StoreError:  # noqa: PERF203 -- one attempt for each process of the run
+                if not (run / rank_name(rank, process.restarts)).exists():
+                    raise
+        return None
 
     def _pause(self, error: BaseException | None) -> None:
         if self._flusher is not None:

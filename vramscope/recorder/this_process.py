@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vramscope.model.device import Process
+from vramscope.recorder.configured import NUMBERED, RUN
 from vramscope.recorder.launchers import launch_of, launched_s, shared_job
 from vramscope.recorder.mesh import distributed_rank, mesh_coordinates
 
@@ -18,7 +19,9 @@ def this_process(torch: str, allocator: Mapping[str, str]) -> Process:
     """Describe this process as the manifest of a run stores it."""
     launch = launch_of(os.environ)
     # A program that numbers its processes itself (torch.multiprocessing.spawn) tells torch alone.
-    rank, world_size = (distributed_rank() if not launch.launcher else None) or launch[:2]
+    own = distributed_rank() if not launch.launcher else None
+    rank, world_size = own or launch[:2]
+    launcher, job = _of_run(own is not None) if not launch.launcher else (launch.launcher, launch.job)
     return Process(
         rank=rank,
         world_size=world_size,
@@ -29,11 +32,22 @@ def this_process(torch: str, allocator: Mapping[str, str]) -> Process:
         torch=torch,
         allocator=allocator,
         local_rank=launch.local_rank,
-        launcher=launch.launcher,
-        job=launch.job,
+        launcher=launcher,
+        job=job,
         restarts=launch.restarts,
         mesh=mesh_coordinates(),
     )
+
+
+def _of_run(is_numbered: bool) -> tuple[str, str]:
+    """Launcher and job of a process that no launcher started, below ``vramscope run COMMAND``.
+
+    Processes that number themselves are a job of their own: the process that started them is no rank of it.
+    """
+    run = os.environ.get(RUN, "")
+    if not run:
+        return "", ""
+    return ("", f"{os.getppid()}.{run}") if is_numbered else (NUMBERED, run)
 
 
 def default_name() -> str:

@@ -1,0 +1,51 @@
+"""Host memory beside the device's: pinned memory as torch counts it, resident memory as the kernel does."""
+
+import json
+
+import pytest
+from standin_fixtures import AFTER, BEFORE
+
+from vramscope.loading import load
+
+pytestmark = pytest.mark.standin
+
+PROGRAM = """
+import sys, time
+import vramscope
+
+def kernel_resident():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmRSS"))
+
+def pinned():
+    stats = torch.cuda.host_memory_stats()
+    return stats["allocated_bytes.current"], stats["active_bytes.current"]
+
+answer = []
+with vramscope.record(sys.argv[1], mode=sys.argv[2], quiet=True) as recorder:
+    kept = torch.ones(10, device="cuda")
+    held = torch.empty(512 << 20, dtype=torch.uint8, pin_memory=True)
+    time.sleep(0.3)
+    answer.append(pinned())
+    del held
+    touched = bytearray(b"1" * (300 << 20))
+    time.sleep(0.3)
+    answer += [pinned(), kernel_resident()]
+"""
+
+
+@pytest.mark.parametrize("mode", ["events", "counters"])
+def test_pinned_and_resident_memory_are_series_of_their_own(python, tmp_path, mode):
+    (tmp_path / "script.py").write_text(BEFORE + PROGRAM + AFTER.format(path=str(tmp_path / "answer.json")))
+    done = python(tmp_path / "script.py", tmp_path / "run", mode, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (while_held, after, resident) = json.loads((tmp_path / "answer.json").read_text())
+    counters = load(tmp_path / "run").recordings[0].counters
+    sampled = counters.rows(counters.host_resident_bytes >= 0)
+
+    assert while_held == [512 << 20, 512 << 20]
+    assert sampled.host_pinned_bytes.max() == while_held[0]
+    assert sampled.host_pinned_active_bytes.max() == while_held[1]
+    assert [sampled.host_pinned_bytes[-1], sampled.host_pinned_active_bytes[-1]] == after == [512 << 20, 0]
+    # Threads that end meanwhile give back some MiB; the array alone is 300.
+    assert abs(int(sampled.host_resident_bytes[-1]) - resident) < 50 << 20

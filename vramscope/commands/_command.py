@@ -1,0 +1,102 @@
+"""Runs any command with every Python process below it recorded, by a start-up hook on their module path."""
+
+import os
+import shutil
+import socket
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from vramscope.errors import UsageError
+
+_SCRIPTS = (".py", ".pyw", ".pyc")
+
+
+def found(program: Sequence[str]) -> list[str] | None:
+    """Return the command line if it names a command; None for a Python script, which runs in this process.
+
+    Parameters
+    ----------
+    program
+        What follows the options of ``vramscope run``; a leading ``--`` is left out.
+    """
+    given = list(program[1:] if program[:1] == ["--"] else program)
+    if not given or given[0].endswith(_SCRIPTS):
+        return None
+    path = Path(given[0])
+    if path.is_file() and not (os.access(path, os.X_OK) and _is_foreign(path)):
+        return None
+    return given if shutil.which(given[0]) else None
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether an executable file is something else than Python source."""
+    with path.open("rb") as file:
+        start = file.read(256)
+    return b"\0" in start or (start.startswith(b"#!") and b"python" not in start.partition(b"\n")[0])
+
+
+def run(command: Sequence[str], args: Namespace) -> int:
+    """Replace this process by the command, whose exit code and signals are then its own.
+
+    Parameters
+    ----------
+    command
+        The command and its arguments.
+    args
+        The options of ``vramscope run``.
+
+    Raises
+    ------
+    UsageError
+        An option is invalid, or the command cannot be run.
+    """
+    from vramscope.recorder import record
+    from vramscope.recorder.configured import completed
+
+    os.environ.update(_variables(command, args))
+    record()  # checks the options; nothing is recorded here
+    if not completed({}).quiet:
+        place = os.environ["VRAMSCOPE_DIRECTORY"]
+        print(
+            f"vramscope: every Python process of `{command[0]}` that imports torch is recorded to {place}",
+            file=sys.stderr,
+        )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvp(command[0], list(command))  # noqa: S606 -- what the user asked for
+    except OSError as error:
+        raise UsageError(f"{command[0]}: cannot be run: {error.strerror}") from None
+
+
+def _variables(command: Sequence[str], args: Namespace) -> Mapping[str, str]:
+    """What the processes below read: the options, the run, and the folder of the start-up hook."""
+    import vramscope.recorder.start_up as hook
+    from vramscope.recorder.configured import PREFIX, RUN, completed
+
+    place = args.output or completed({}).directory or Path("traces") / _name(command)
+    text = str(place)
+    options = {
+        "DIRECTORY": text if "://" in text else os.path.abspath(text),  # noqa: PTH100 -- keeps links
+        "MODE": args.mode,
+        "DEVICE": args.device,
+        "CAPACITY": args.capacity,
+        "MAX_SIZE": args.max_size,
+        "QUIET": "true" if args.quiet else None,
+    }
+    home = str(Path(hook.__file__).parent)
+    places = [home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    given = {PREFIX + name: value for name, value in options.items() if value is not None}
+    return given | {
+        RUN: f"{os.getpid()}-{time.time():.2f}@{socket.gethostname()}",
+        "PYTHONPATH": os.pathsep.join(places),
+    }
+
+
+def _name(command: Sequence[str]) -> str:
+    """Name of the run: that of the first Python script of the command, or else the command's."""
+    scripts = [word for word in command if word.endswith(".py")]
+    return f"{Path((scripts or command)[0]).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
