@@ -176,8 +176,10 @@ def _page(tables: dict[str, list[Row]]) -> str:
     today = f"{datetime.now(timezone.utc):%Y-%m-%d}"
     lines += [f"Torch 2.13.0's own allocator, on the stand-in, {today}. Percentages are of the peak.", ""]
     lines += [
-        "These are the answers of the present rules. The first runs of the fifth and the sixth blind trial, as "
-        "they were, are in [STRATEGIES_FIRST_RUNS.md](STRATEGIES_FIRST_RUNS.md).",
+        (
+            "These are the answers of the present rules. The first runs of the fifth and the sixth blind "
+            "trial, as they were, are in [STRATEGIES_FIRST_RUNS.md](STRATEGIES_FIRST_RUNS.md)."
+        ),
         "",
     ]
     for group, rows in tables.items():

@@ -27,7 +27,7 @@ from vramscope.model.marks import MarkKind, Note, Phase
 from vramscope.model.recording import Outcome
 from vramscope.recorder.configured import MAX_SIZE, NUMBERED, STACK_DEPTH, RecordOptions, completed
 from vramscope.recorder.failure_notifier import FailureNotifier
-from vramscope.recorder.host_memory import HostMemory
+from vramscope.recorder.host_memory import MemoryTrimmer
 from vramscope.recorder.leak_notifier import LeakNotifier
 from vramscope.recorder.this_process import default_name, this_process
 from vramscope.recorder.wrapping import Function, recorded, untraced
@@ -239,7 +239,7 @@ class Recorder:
         self._summary: SummaryWriter | None = None
         self._upload: UploadProcess | None = None
         self._flusher: _Flusher | None = None
-        self._host_memory = HostMemory()
+        self._host_memory = MemoryTrimmer()
         self._n_blocks = 0
         self._ended = (Outcome.FINISHED, "")
         self._has_failed = False

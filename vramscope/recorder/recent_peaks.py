@@ -60,7 +60,8 @@ class RecentPeaks(NamedTuple):
 class PeakFollower:
     """Follows the rows of a recording from some moment on."""
 
-    def __init__(self) -> None:
+    def __init__(self, many_queued: int = MANY_QUEUED) -> None:
+        self._many_queued = many_queued
         self._queue: deque[tuple[Row, int]] = deque()
         self._n_queued = 0
         self.n_failed = 0
@@ -100,7 +101,7 @@ class PeakFollower:
 
     def relieve(self) -> None:
         """Work on the queue if it is long; a background thread calls this."""
-        if self._n_queued >= MANY_QUEUED:
+        if self._n_queued >= self._many_queued:
             with self._work:
                 self._advance()
 

@@ -64,7 +64,7 @@ class _LightPart(ModuleType):
         return importlib.import_module(self.__name__)
 
 
-class _Light(ModuleType):
+class _LightCompiler(ModuleType):
     """The compiler until it is needed."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class _Light(ModuleType):
 def _real() -> ModuleType:
     """Import the compiler, in the place of the light one."""
     light = sys.modules.get(_NAME)
-    if type(light) is not _Light:
+    if type(light) is not _LightCompiler:
         return importlib.import_module(_NAME)
     _remove()
     real = importlib.import_module(_NAME)
@@ -124,7 +124,7 @@ def install(patches: Patches) -> None:
     """Stand in for the compiler until the patches are undone, where it is not imported yet."""
     if _NAME in sys.modules or "_dynamo" in vars(torch):
         return
-    light = _Light()
+    light = _LightCompiler()
     sys.modules[_NAME], sys.modules[_CONFIG] = light, vars(light)["config"]
     sys.modules.update({name: _LightPart(name) for name in _CALLED_ONLY})
 
