@@ -33,7 +33,8 @@ class VramscopeHandler:
         *arguments, **options
             As for ``TrainerRecording``: the directory, ``profile_steps``, and options of ``record``.
         log
-            Takes the scalars and the number of finished steps.
+            Takes the scalars and the number of finished steps. If it has a method ``attach``, as the logs
+            for W&B, MLflow and TensorBoard have, that is given the directory of the finished recording.
         every
             The number of steps from one call of *log* to the next.
         """
@@ -52,6 +53,13 @@ class VramscopeHandler:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.recording.end(error)
+        attach = getattr(self._log, "attach", None)
+        if attach is not None and error is None:
+            try:
+                attach(self.recording.recorder.directory)
+            # A logger that cannot be reached must not end the program after its training.
+            except Exception as failure:  # noqa: BLE001
+                _log.warning("vramscope: the page of the recording is not attached: %s", failure)
 
     def step(self) -> None:
         """End a step, and log where it is time to."""
