@@ -43,10 +43,11 @@ class VramscopeHandler:
         self.recording = TrainerRecording(*arguments, **options)
         self._log = log
         self._every = every
-        self._n_done = 0
+        self.n_done = 0
+        """The number of finished steps."""
 
     def __enter__(self) -> "VramscopeHandler":
-        self.recording.begin(self._n_done, _log.warning)
+        self.recording.begin(self.n_done, _log.warning)
         return self
 
     def __exit__(
@@ -63,12 +64,12 @@ class VramscopeHandler:
 
     def step(self) -> None:
         """End a step, and log where it is time to."""
-        self._n_done += 1
-        self.recording.step_ends(self._n_done)
-        if self._log is not None and self._n_done % self._every == 0:
+        self.n_done += 1
+        self.recording.step_ends(self.n_done)
+        if self._log is not None and self.n_done % self._every == 0:
             found = self.recording.scalars()
             if found:
-                self._log(found, self._n_done)
+                self._log(found, self.n_done)
 
     def phase(self, name: str) -> Any:
         """Name a stretch of the loop, as ``Recorder.phase``."""
