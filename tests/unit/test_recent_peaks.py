@@ -5,7 +5,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import vramscope  # noqa: E402
-from vramscope.recorder import recent_peaks  # noqa: E402
+from vramscope.recorder import Recorder, RecorderOptions  # noqa: E402
+from vramscope.recorder.summary_writer import SummaryPace  # noqa: E402
 
 SIZES = (4, 60, 8, 100, 30, 2, 90, 16, 50, 5, 120, 7)
 
@@ -31,10 +32,11 @@ def steps_of(recorder) -> list:
 @pytest.mark.usefixtures("own_tensors_only")
 @pytest.mark.parametrize("first", [0, 4], ids=["from_the_beginning", "late"])
 @pytest.mark.parametrize("many", [1, 1 << 20], ids=["worked_on_at_each_flush", "worked_on_when_taken"])
-def test_each_window_has_the_peaks_that_the_report_gives_its_steps(tmp_path, monkeypatch, first, many):
-    monkeypatch.setattr(recent_peaks, "MANY_QUEUED", many)
+def test_each_window_has_the_peaks_that_the_report_gives_its_steps(tmp_path, first, many):
+    pace = SummaryPace(followed_events=many)
+    options = RecorderOptions(tmp_path / "run", "simulated", None, 64, None, pace)
     training, taken = Training(), []
-    with vramscope.record(tmp_path / "run", device="simulated", quiet=True) as recorder:
+    with Recorder(options, quiet=True) as recorder:
         for number, size in enumerate(SIZES):
             if number == first:
                 assert recorder.take_peaks() == ()

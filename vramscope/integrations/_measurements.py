@@ -31,12 +31,14 @@ LEVELS = {
     "reserved": Measured("vramscope_reserved_bytes", "Bytes reserved now"),
 }
 PEAKS = {
-    name: Measured(f"vramscope_peak_{name}_bytes", f"The most bytes {name} so far")
+    name: Measured(f"vramscope_peak_{name}_bytes", f"Largest number of bytes {name} so far")
     for name in ("requested", "allocated", "active", "reserved")
 }
-PHASES = Measured("vramscope_phase_peak_allocated_bytes", "The most bytes allocated in a phase so far")
+PHASES = Measured(
+    "vramscope_phase_peak_allocated_bytes", "Largest number of bytes allocated in a phase so far"
+)
 SAMPLED = {
-    name: Measured(f"vramscope_nvml_peak_{name}", f"The most bytes {words}, as NVML sampled them")
+    name: Measured(f"vramscope_nvml_peak_{name}", f"Largest number of bytes {words}, as NVML sampled them")
     for name, words in _SAMPLES.items()
 }
 STEPS = Measured("vramscope_steps", "Steps so far", unit="steps", is_count=True)

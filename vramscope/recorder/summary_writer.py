@@ -33,7 +33,7 @@ from vramscope.model.recording import Outcome
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import Stacks
 from vramscope.model.trace import Trace
-from vramscope.recorder.recent_peaks import PeakFollower, Row
+from vramscope.recorder.recent_peaks import MANY_QUEUED, PeakFollower, Row
 from vramscope.store.read import assembly
 from vramscope.store.read.retained_timeline import with_summarized
 from vramscope.store.read.streams import ColumnStream, FileChain, anybody
@@ -57,6 +57,8 @@ class SummaryPace(NamedTuple):
     """The number of events worth a piece: fewer would sort the live blocks too often."""
     most_marks: int = 5000
     """The most marks that are resolved to steps at a time, in 25 ms; older ones become settled steps."""
+    followed_events: int = MANY_QUEUED
+    """The number of events that wait for whoever follows the peaks before the background works on them."""
 
 
 class _NotFollowedError(Exception):
@@ -150,7 +152,7 @@ class SummaryWriter:
         """A follower of the peaks from now on; None where nothing can be followed."""
         if self._is_over:
             return None
-        follower = PeakFollower()
+        follower = PeakFollower(self._pace.followed_events)
         # First: what is appended from here on may be in the queue as well, but is never in neither.
         self._follower = follower
         with self._work:

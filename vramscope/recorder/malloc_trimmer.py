@@ -20,7 +20,7 @@ _GROWN_BYTES = 32_000_000
 """Growth of the resident memory since the last trim that makes the next one worthwhile."""
 
 
-class HostMemory:
+class MallocTrimmer:
     """Trims the free memory of ``malloc`` once a minute if the process has grown.
 
     Without glibc it does nothing.
