@@ -58,7 +58,7 @@ def checkpointed(
         change = np.zeros(len(level) + 1)
         peaks = np.zeros(len(level))
         removed, whole = (np.zeros(len(level) + 1) for _ in range(2))
-        for call in _without_blocks(found, lives, calls):
+        for call in _without_blocks(lives, calls):
             _remove(found, call, removed)
         starts = _starts(found, lives, calls, made, _frees_of(found, owners, calls), len(level))
         for at, (call, start) in enumerate(zip(calls, starts, strict=True)):
@@ -117,7 +117,7 @@ def _calls(found: Allocations, lives: Lives, owners: Owners, block_of: NDArray[A
     return calls
 
 
-def _without_blocks(found: Allocations, lives: Lives, calls: list[_Call]) -> list[_Call]:
+def _without_blocks(lives: Lives, calls: list[_Call]) -> list[_Call]:
     """Return the forwards in which no block is known, each as one call: all of it may have been of blocks.
 
     So a forward of another model is, and one whose modules were not recorded.
