@@ -15,7 +15,7 @@ READY := $(VENV)/.vramscope-ready
 TOOLS := $(VENV)/.vramscope-tools
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-dashboard bench-live bench-leaks bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-ranks-page bench-reruns bench-soak bench-strategies bench-upload soak-threads standin test-standin test-ray format browser allocator
+.PHONY: help setup demo test check bench bench-dashboard bench-live bench-leaks bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-ranks-page bench-reruns bench-soak bench-strategies bench-upload soak-threads standin test-integrations test-standin test-ray format browser allocator
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -112,6 +112,15 @@ test-ray:  ## the Ray engine on a cluster of three nodes, of which one is lost
 	.venv-ray/bin/python -m pip install -qq --upgrade "pip>=25.1"
 	.venv-ray/bin/python -m pip install -qq --editable ".[ray,remote]" "moto[server]" pytest pytest-timeout
 	.venv-ray/bin/pytest -q --noconftest tests/ray
+
+# Environments of their own: MLflow, W&B and old versions would move the pins of the one that every other test runs in.
+test-integrations:  ## trainers, loggers, metrics and agents with the real packages, newest and oldest
+	for which in integrations integrations-oldest; do \
+	  $(PYTHON) -m venv .venv-$$which && .venv-$$which/bin/python -m pip install -qq --upgrade "pip>=25.1" && \
+	  .venv-$$which/bin/python -m pip install -qq torch==2.13.0 && \
+	  .venv-$$which/bin/python -m pip install -qq --editable ".[dashboard]" --group $$which && \
+	  .venv-$$which/bin/pytest -q -o filterwarnings=default tests/integrations || exit 1; \
+	done
 
 format: $(TOOLS)  ## put the code into the shape that check wants
 	$(BIN)/ruff format .

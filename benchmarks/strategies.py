@@ -30,6 +30,10 @@ LIMIT_S = 300
 WORTH_IT = 0.01
 ROUNDING_BYTES = 4096
 _NOT_INSTALLED = 3
+_FIRST_RUNS = (
+    "These are the answers of the present rules. The first runs of the fifth and the sixth blind trial, as "
+    "they were, are in [STRATEGIES_FIRST_RUNS.md](STRATEGIES_FIRST_RUNS.md)."
+)
 SAID = {
     "amp": "mixed precision",
     "checkpointed": "activation checkpointing",
@@ -175,13 +179,7 @@ def _page(tables: dict[str, list[Row]]) -> str:
     lines = ["# Strategies against genuine runs", "", " ".join(__doc__.split("\n\n")[1].split()), ""]
     today = f"{datetime.now(timezone.utc):%Y-%m-%d}"
     lines += [f"Torch 2.13.0's own allocator, on the stand-in, {today}. Percentages are of the peak.", ""]
-    lines += [
-        (
-            "These are the answers of the present rules. The first runs of the fifth and the sixth blind "
-            "trial, as they were, are in [STRATEGIES_FIRST_RUNS.md](STRATEGIES_FIRST_RUNS.md)."
-        ),
-        "",
-    ]
+    lines += [_FIRST_RUNS, ""]
     for group, rows in tables.items():
         counts = Counter(row.verdict for row in rows)
         told = ", ".join(f"{n} {verdict}" for verdict, n in counts.most_common())

@@ -143,6 +143,10 @@ ELSEWHERE = {
     "export_chrome_trace",
     "mem_tracker",
     "masked_select",
+    "vramscope_events_total",
+    "vramscope_failed_allocations_total",
+    "vramscope_peak_requested_bytes",
+    "vramscope_steps_total",
 } | {f"{when}_{what}" for when in ("initial", "final") for what in ("segments", "blocks")}
 """Names in the documents that are torch's or the tests', and names of files that ``export`` puts together."""
 

@@ -33,9 +33,9 @@ def steps_of(recorder) -> list:
 @pytest.mark.parametrize("first", [0, 4], ids=["from_the_beginning", "late"])
 @pytest.mark.parametrize("many", [1, 1 << 20], ids=["worked_on_at_each_flush", "worked_on_when_taken"])
 def test_each_window_has_the_peaks_that_the_report_gives_its_steps(tmp_path, first, many):
+    pace = SummaryPace(followed_events=many)
+    options = RecorderOptions(tmp_path / "run", "simulated", None, 64, None, pace)
     training, taken = Training(), []
-    pace = SummaryPace(many_queued=many)
-    options = RecorderOptions(tmp_path / "run", "simulated", None, 64, 2 << 30, pace)
     with Recorder(options, quiet=True) as recorder:
         for number, size in enumerate(SIZES):
             if number == first:

@@ -11,7 +11,6 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.categories import Assigned, assign
 from vramscope.analysis.categories.by_lifetime import (
     Lives,
-    Reason,
     lives_of,
 )
 from vramscope.analysis.lifetimes import Allocations, lifetimes
@@ -125,7 +124,7 @@ def owners_of(recording: Recording, found: Allocations, assigned: Assigned) -> O
     """
     names, called = _called(recording.marks, found)
     # The first module that multiplies allocates the workspace, but all modules use it.
-    called = np.where(assigned.reason == Reason.WORKSPACE, 0, called)
+    called = np.where(assigned.category == Category.WORKSPACE, 0, called)
     paths, named = _named(recording.labels, assigned, names)
     lives = lives_of(recording, found)
     forward = _next_freed(lives, found, called)

@@ -7,6 +7,11 @@ from vramscope.model.rank_summary import DeviceSummary, RankSummary
 
 MOST_RANKS = 256
 """The most ranks that are measured; each has some 25 series."""
+_SAMPLES = {
+    "process_used_bytes": "used by this process",
+    "device_used_bytes": "used on the device",
+    "others_used_bytes": "used by other processes",
+}
 
 
 class Measured(NamedTuple):
@@ -26,22 +31,15 @@ LEVELS = {
     "reserved": Measured("vramscope_reserved_bytes", "Bytes reserved now"),
 }
 PEAKS = {
-    "requested": Measured("vramscope_peak_requested_bytes", "Peak of requested bytes so far"),
-    "allocated": Measured("vramscope_peak_allocated_bytes", "Peak of allocated bytes so far"),
-    "active": Measured("vramscope_peak_active_bytes", "Peak of active bytes so far"),
-    "reserved": Measured("vramscope_peak_reserved_bytes", "Peak of reserved bytes so far"),
+    name: Measured(f"vramscope_peak_{name}_bytes", f"Peak of {name} memory so far, in bytes")
+    for name in ("requested", "allocated", "active", "reserved")
 }
-PHASES = Measured("vramscope_phase_peak_allocated_bytes", "Peak of allocated bytes in a phase so far")
+PHASES = Measured(
+    "vramscope_phase_peak_allocated_bytes", "Peak of allocated memory in a phase so far, in bytes"
+)
 SAMPLED = {
-    "process_used_bytes": Measured(
-        "vramscope_nvml_peak_process_used_bytes", "The most memory that NVML sampled in use by this process"
-    ),
-    "device_used_bytes": Measured(
-        "vramscope_nvml_peak_device_used_bytes", "The most memory that NVML sampled in use on the device"
-    ),
-    "others_used_bytes": Measured(
-        "vramscope_nvml_peak_others_used_bytes", "The most memory that NVML sampled in use by other processes"
-    ),
+    name: Measured(f"vramscope_nvml_peak_{name}", f"Peak of memory {words}, in bytes, as NVML sampled it")
+    for name, words in _SAMPLES.items()
 }
 STEPS = Measured("vramscope_steps", "Steps so far", unit="steps", is_count=True)
 EVENTS = Measured("vramscope_events", "Allocator events so far", unit="events", is_count=True)

@@ -33,7 +33,8 @@ class VramscopeHandler:
         *arguments, **options
             As for ``TrainerRecording``: the directory, ``profile_steps``, and options of ``record``.
         log
-            Takes the scalars and the number of finished steps.
+            Takes the scalars and the number of finished steps. If it has a method ``attach``, as the logs
+            for W&B, MLflow and TensorBoard have, that is given the directory of the finished recording.
         every
             The number of steps from one call of *log* to the next.
         """
@@ -42,25 +43,33 @@ class VramscopeHandler:
         self.recording = TrainerRecording(*arguments, **options)
         self._log = log
         self._every = every
-        self._n_done = 0
+        self.n_done = 0
+        """The number of finished steps."""
 
     def __enter__(self) -> "VramscopeHandler":
-        self.recording.begin(self._n_done, _log.warning)
+        self.recording.begin(self.n_done, _log.warning)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.recording.end(error)
+        attach = getattr(self._log, "attach", None)
+        if attach is not None and error is None:
+            try:
+                attach(self.recording.recorder.directory)
+            # A logger that cannot be reached must not end the program after its training.
+            except Exception as failure:  # noqa: BLE001
+                _log.warning("vramscope: the page of the recording is not attached: %s", failure)
 
     def step(self) -> None:
         """End a step, and log where it is time to."""
-        self._n_done += 1
-        self.recording.step_ends(self._n_done)
-        if self._log is not None and self._n_done % self._every == 0:
+        self.n_done += 1
+        self.recording.step_ends(self.n_done)
+        if self._log is not None and self.n_done % self._every == 0:
             found = self.recording.scalars()
             if found:
-                self._log(found, self._n_done)
+                self._log(found, self.n_done)
 
     def phase(self, name: str) -> Any:
         """Name a stretch of the loop, as ``Recorder.phase``."""

@@ -1,5 +1,7 @@
 """Markers for tests: ``@pytest.mark.vram_limit("2 GiB")`` and ``@pytest.mark.vram_no_leak(steps=20)``.
 
+``@pytest.mark.vram_limit(baseline="vram.json")`` compares with a committed file; ``--vram-update`` writes it.
+
 Marked tests are recorded on CUDA if there is a GPU, else on the simulated device. If no test is marked the
 plugin costs nothing: it imports neither torch nor NumPy.
 """
@@ -18,12 +20,23 @@ if TYPE_CHECKING:
     from vramscope.model.recording import Recording
 
 _MARKERS = (
-    "vram_limit(size): fail where the test has more allocated at once, beyond what was there before",
+    (
+        "vram_limit(size, baseline=, tolerance=1): fail where the test has more allocated at once, beyond "
+        "what was there before, than the size, or than the JSON file (beside the test) has for it, by percent"
+    ),
     (
         "vram_no_leak(steps=20): fail where memory grows from step to step: of the loop in the test, or from "
         "one call of the test to the next where it has none; fixtures are made once"
     ),
 )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that writes baselines."""
+    words = (
+        "write the peaks of tests marked with vram_limit(baseline=…) into their files, instead of comparing"
+    )
+    parser.getgroup("vramscope").addoption("--vram-update", action="store_true", help=words)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,10 +60,51 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     recordings = _recorded(call, 1)
     if limit is not None:
-        _check_limit(recordings, _size(*limit.args, **limit.kwargs))
+        _check_limits(pyfuncitem, recordings, *limit.args, **limit.kwargs)
     if no_leak is not None:
         _check_leaks(recordings, call, _steps(*no_leak.args, **no_leak.kwargs))
     return True
+
+
+def _check_limits(
+    item: pytest.Function,
+    recordings: "tuple[Recording, ...]",
+    size: str | int | None = None,
+    *,
+    baseline: str | None = None,
+    tolerance: float = 1,
+) -> None:
+    if size is None and baseline is None:
+        raise pytest.UsageError('vram_limit: a size, or baseline="vram.json"')
+    if size is not None:
+        _check_limit(recordings, _size(size))
+    if baseline is not None:
+        _check_baseline(item, recordings, item.path.parent / baseline, tolerance)
+
+
+def _check_baseline(
+    item: pytest.Function, recordings: "tuple[Recording, ...]", file: Path, tolerance: float
+) -> None:
+    from vramscope.errors import FormatError
+    from vramscope.integrations._baseline import keep_peak, known_peak
+    from vramscope.units import format_bytes
+
+    fullest = max(recordings, key=_own_peak)
+    # The file lies beside the test, so its own path is no part of the name.
+    most, source, name = _own_peak(fullest), fullest.source, item.nodeid.rpartition("/")[2]
+    try:
+        if item.config.getoption("vram_update"):
+            keep_peak(file, name, source, most)
+            return
+        known = known_peak(file, name, source)
+    except FormatError as error:
+        raise pytest.UsageError(str(error)) from None
+    if known is None:
+        pytest.fail(f"{file.name} has no peak of this test ({source}): pytest --vram-update", pytrace=False)
+    if most > known * (1 + tolerance / 100):
+        grown = f"{format_bytes(most)} allocated at once, {format_bytes(known)} in {file.name}"
+        advice = "pytest --vram-update keeps it, if it is meant"
+        pytest.fail(f"{grown}; most of it by:\n{_largest(fullest)}\n{advice}", pytrace=False)
 
 
 def _size(size: str | int) -> int:

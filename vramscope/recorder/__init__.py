@@ -27,8 +27,8 @@ from vramscope.model.marks import MarkKind, Note, Phase
 from vramscope.model.recording import Outcome
 from vramscope.recorder.configured import MAX_SIZE, NUMBERED, STACK_DEPTH, RecordOptions, completed
 from vramscope.recorder.failure_notifier import FailureNotifier
-from vramscope.recorder.host_memory import MemoryTrimmer
 from vramscope.recorder.leak_notifier import LeakNotifier
+from vramscope.recorder.malloc_trimmer import MallocTrimmer
 from vramscope.recorder.this_process import default_name, this_process
 from vramscope.recorder.wrapping import Function, recorded, untraced
 from vramscope.remote import local_path
@@ -239,7 +239,7 @@ class Recorder:
         self._summary: SummaryWriter | None = None
         self._upload: UploadProcess | None = None
         self._flusher: _Flusher | None = None
-        self._host_memory = MemoryTrimmer()
+        self._trimmer = MallocTrimmer()
         self._n_blocks = 0
         self._ended = (Outcome.FINISHED, "")
         self._has_failed = False
@@ -672,7 +672,7 @@ class Recorder:
                 self._summary.flush()
             self._report_leaks()
             self._report_failure()
-            self._host_memory.trim_if_grown()
+            self._trimmer.trim_if_grown()
 
     def _tell_mesh(self, capture: "Capture") -> None:
         """Put the coordinates of the program's parameters into the manifest, where it has none yet."""

@@ -61,6 +61,7 @@ class PeakFollower:
     """Follows the rows of a recording from some moment on."""
 
     def __init__(self, many_queued: int = MANY_QUEUED) -> None:
+        """Work in the background where more than *many_queued* events wait."""
         self._many_queued = many_queued
         self._queue: deque[tuple[Row, int]] = deque()
         self._n_queued = 0
@@ -95,9 +96,9 @@ class PeakFollower:
             self._seen = set(map(id, self._seen_rows))
             for row, device in waiting:
                 self._device(device).take(row)
-            for device in self._devices.values():
-                device.advance()
-                device.restart()
+            for followed in self._devices.values():
+                followed.advance()
+                followed.restart()
 
     def relieve(self) -> None:
         """Work on the queue if it is long; a background thread calls this."""

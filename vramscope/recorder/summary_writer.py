@@ -57,8 +57,8 @@ class SummaryPace(NamedTuple):
     """The number of events worth a piece: fewer would sort the live blocks too often."""
     most_marks: int = 5000
     """The most marks that are resolved to steps at a time, in 25 ms; older ones become settled steps."""
-    many_queued: int = MANY_QUEUED
-    """The number of queued events above which followers of peaks work on them between two windows."""
+    followed_events: int = MANY_QUEUED
+    """The number of events that wait for whoever follows the peaks before the background works on them."""
 
 
 class _NotFollowedError(Exception):
@@ -152,7 +152,7 @@ class SummaryWriter:
         """A follower of the peaks from now on; None where nothing can be followed."""
         if self._is_over:
             return None
-        follower = PeakFollower(self._pace.many_queued)
+        follower = PeakFollower(self._pace.followed_events)
         # First: what is appended from here on may be in the queue as well, but is never in neither.
         self._follower = follower
         with self._work:

@@ -18,10 +18,9 @@ import torch
 from standin_fixtures import LAUNCHER
 from torch import nn
 
-from vramscope.capture import gradients, holders
 from vramscope.capture.cuda import history
 from vramscope.capture.holders import growth_watch
-from vramscope.capture.hooks import open_phases
+from vramscope.capture.hooks import gradients, holders, open_phases
 from vramscope.capture.labels import Labeler
 from vramscope.model.marks import Category
 from vramscope.model.trace import Action

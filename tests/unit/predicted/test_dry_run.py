@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from vramscope.analysis.categories import categories  # noqa: E402
 from vramscope.dry_run import predict  # noqa: E402
 
 pytest.importorskip("torch.utils.backend_registration")
@@ -44,6 +45,17 @@ def test_a_linear_model_needs_its_parameters_gradients_states_and_the_workspaces
     parameter, workspace, small = 4 * MIB, 8_519_680, 4096
     # Weight, gradient and momentum; the next gradient before it is added; one workspace for each thread.
     assert found.peak_allocated_bytes // MIB == (4 * parameter + 2 * workspace + 3 * small) // MIB
+
+
+def test_the_workspace_of_each_thread_is_one_and_no_gradient():
+    def program():
+        model = torch.nn.Linear(512, 512, bias=False).cuda()
+        model(torch.zeros(1, 512, device="cuda")).sum().backward()
+
+    totals = categories(predict(program, card="A100 40").recording).totals
+
+    assert totals["workspace"] == 2 * 8_519_680
+    assert totals["parameter"] == totals["gradient"] == MIB
 
 
 def test_a_model_of_seven_billion_parameters_needs_no_memory_here():

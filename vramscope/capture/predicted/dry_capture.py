@@ -18,7 +18,7 @@ from vramscope.capture.simulated.stacks import CallPath
 from vramscope.capture.storages import Life
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
-from vramscope.model.marks import MarkKind, Note
+from vramscope.model.marks import Category, MarkKind, Note
 from vramscope.units import format_bytes
 
 # FSDP2 was 0.1 % off, and FSDP's streams, which are taken as one, 6 % of reserved memory.
@@ -248,6 +248,8 @@ class Predicted(Simulated):
             life = self._take(value, frame)
             if kind == "taken":
                 taken.append(life)
+            else:  # cuBLAS's workspace alone is kept
+                self._queue_label(life.cdata, Category.WORKSPACE)
 
     def _take(self, n_bytes: int, frame: Any) -> Life:
         self._n_taken += 1

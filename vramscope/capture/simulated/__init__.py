@@ -301,9 +301,11 @@ class Simulated:
     def _add_label(self, storage: Any, category: Category, name: str, element_bytes: int = 0) -> bool:
         if not self._is_known(storage):
             return False
-        row = (_LABEL, time_ns(), storage._cdata, int(category), element_bytes, name, None)
-        self._queue.extend(row)
+        self._queue_label(storage._cdata, category, name, element_bytes)
         return True
+
+    def _queue_label(self, cdata: int, category: Category, name: str = "", element_bytes: int = 0) -> None:
+        self._queue.extend((_LABEL, time_ns(), cdata, int(category), element_bytes, name, None))
 
     def _add_holder(self, storage: Any, words: Sequence[Word]) -> None:
         if self._is_known(storage):

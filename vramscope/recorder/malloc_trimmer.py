@@ -16,11 +16,11 @@ from time import monotonic
 
 _EVERY_S = 60.0
 """Shortest time between two trims: one takes 8 to 70 ms on a busy machine, without the interpreter's lock."""
-_GROWN_BYTES = 32_000_000
+_GROWN_BYTES = 8_000_000
 """Growth of the resident memory since the last trim that makes the next one worthwhile."""
 
 
-class MemoryTrimmer:
+class MallocTrimmer:
     """Trims the free memory of ``malloc`` once a minute if the process has grown.
 
     Without glibc it does nothing.
@@ -33,7 +33,7 @@ class MemoryTrimmer:
         self._least_bytes = _resident_bytes()
 
     def trim_if_grown(self) -> None:
-        """Return free memory to the system if the process has grown by 32 MB; looks once a minute."""
+        """Return free memory to the system if the process has grown by 8 MB; looks once a minute."""
         if self._trim is None or monotonic() - self._looked_at < self._every_s:
             return
         self._looked_at = monotonic()

@@ -7,7 +7,7 @@ import pytest
 
 _CHILD = """
 import ctypes, os
-from vramscope.recorder.host_memory import MemoryTrimmer
+from vramscope.recorder.malloc_trimmer import MallocTrimmer
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
@@ -16,7 +16,7 @@ libc.free.argtypes = [ctypes.c_void_p]
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-memory = MemoryTrimmer(every_s=0)
+memory = MallocTrimmer(every_s=0)
 before = resident()
 blocks = [libc.malloc(100_000) for _ in range(2_000)]
 for block in blocks:

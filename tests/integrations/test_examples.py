@@ -1,0 +1,67 @@
+"""Every example runs, and says what its output beside it says; only the figures may differ."""
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+pytestmark = pytest.mark.slow
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NEEDS = {
+    "own_loop": (),
+    "transformers_trainer": ("transformers", "accelerate"),
+    "lightning_trainer": ("lightning",),
+    "accelerate_loop": ("accelerate",),
+    "tensorboard_log": ("tensorboard", "dash"),
+    "wandb_log": ("wandb", "dash"),
+    "mlflow_log": ("mlflow", "dash"),
+    "prometheus_metrics": ("prometheus_client",),
+    "opentelemetry_metrics": ("opentelemetry.sdk",),
+    "mcp_client": ("mcp",),
+}
+
+
+def has(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ImportError:
+        return False
+
+
+def shape(text: str) -> list[str]:
+    """The lines with every number as N: another version of torch allocates other sizes."""
+    lines = [re.sub(r"\d[\d.,]*(e[+-]\d+)?", "N", line) for line in text.splitlines()]
+    return [line for line in lines if line.strip()]
+
+
+def test_every_example_has_its_output_and_is_run():
+    programs = {file.stem for file in EXAMPLES.glob("[a-z]*.py")}
+
+    assert programs == set(NEEDS)
+    assert {file.stem for file in EXAMPLES.glob("*.txt")} == programs
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_an_example_prints_what_stands_beside_it(name, tmp_path):
+    missing = [package for package in NEEDS[name] if not has(package)]
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}: make test-integrations")
+    quiet = {"CUDA_VISIBLE_DEVICES": "", "MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / f"{name}.py"],
+        cwd=tmp_path,
+        env=os.environ | quiet,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert shape(done.stdout) == shape((EXAMPLES / f"{name}.txt").read_text())
