@@ -15,7 +15,7 @@ import torch
 
 from vramscope.capture.gradients import gradients_now
 from vramscope.capture.hooks.modules import ModuleLog
-from vramscope.capture.hooks.parameter_mesh import mesh_of_parameters
+from vramscope.capture.mesh_of_parameters import mesh_of_parameters
 from vramscope.capture.storages import storage_of
 from vramscope.model.marks import Category
 

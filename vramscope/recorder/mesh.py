@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from vramscope.capture.mesh_of_parameters import coordinates_in
+
 _MEGATRON = {
     "data": "get_data_parallel_rank",
     "tensor": "get_tensor_model_parallel_rank",
@@ -73,8 +75,6 @@ def _of_device_mesh() -> dict[str, int]:
         *getattr(resources, "mesh_stack", ()),
         *getattr(resources, "child_to_root_mapping", {}).values(),
     ]
-    if meshes:
-        from vramscope.capture.hooks.parameter_mesh import coordinates_in  # late: it needs torch, as these do
     for mesh in reversed(meshes):
         if mesh.mesh_dim_names and mesh.get_coordinate():
             return coordinates_in(mesh)
