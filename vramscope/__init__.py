@@ -62,6 +62,7 @@ _HOME = {
     "find_batch_size": "vramscope.integrations.batch_size",
     "follow": "vramscope.loading",
     "load": "vramscope.loading",
+    "load_ipython_extension": "vramscope.integrations.notebook",  # for IPython: %load_ext vramscope
     "predict": "vramscope.dry_run",
     "predict_largest": "vramscope.dry_run",
     "record": "vramscope.recorder",

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -25,6 +26,39 @@ NEEDS = {
     "opentelemetry_metrics": ("opentelemetry.sdk",),
     "mcp_client": ("mcp",),
 }
+
+
+ACTION = (EXAMPLES / "github-action.yml").read_text()
+TRAIN = """
+import torch
+net = torch.nn.Linear(256, 256 * {size})
+optimizer = torch.optim.AdamW(net.parameters())
+for _ in range(5):
+    net(torch.ones(64, 256)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("size", "code"), [(1, 0), (2, 3)])
+def test_the_action_for_github_compares_and_fails_where_the_peak_has_grown(tmp_path, size, code):
+    commands = re.findall(r"run: (vramscope .*|cp .*)", ACTION)
+    record, keep, compare, check = commands
+
+    def run(command):
+        command = command.replace("vramscope ", f"{sys.executable} -m vramscope ")
+        quiet = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        return subprocess.run(
+            command, shell=True, cwd=tmp_path, timeout=200, check=False, env=quiet
+        ).returncode
+
+    (tmp_path / "train.py").write_text(TRAIN.format(size=1))
+    assert [run(record), run(keep)] == [0, 0]
+    shutil.rmtree(tmp_path / "traces" / "run")
+    (tmp_path / "train.py").write_text(TRAIN.format(size=size))
+
+    assert [run(record), run(compare), run(check)] == [0, 0, code]
+    assert (tmp_path / "memory.md").read_text().startswith("#")
 
 
 def has(package: str) -> bool:

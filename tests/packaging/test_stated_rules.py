@@ -145,6 +145,7 @@ ELSEWHERE = {
     "masked_select",
     "vramscope_events_total",
     "vramscope_failed_allocations_total",
+    "vramscope_nvml_peak_process_used_bytes",
     "vramscope_peak_requested_bytes",
     "vramscope_steps_total",
 } | {f"{when}_{what}" for when in ("initial", "final") for what in ("segments", "blocks")}

@@ -93,9 +93,11 @@ def test_closed_parts_are_in_the_store_while_the_program_runs(s3, bucket, spool)
     training = begun(f"s3://{bucket}/run", 400, 0.03, "wait", stdin=subprocess.PIPE)
     try:
         end = time.monotonic() + 60
-        while not [name for name in find(s3, f"{bucket}/run") if "/events" in name]:
+        # The manifest comes after the files that it names.
+        while not [name for name in find(s3, f"{bucket}/run") if name.endswith("/manifest.json")]:
             assert time.monotonic() < end, "nothing was uploaded"
             time.sleep(0.2)
+        assert [name for name in find(s3, f"{bucket}/run") if "/events" in name]
         assert vramscope.load(f"s3://{bucket}/run").outcome is vramscope.load(spool / "s3" / bucket).outcome
         training.stdin.write("\n")
         ended(training)

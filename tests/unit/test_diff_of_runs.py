@@ -33,6 +33,22 @@ def trained(path, extra: int = 0, model=None):
 LINE = trained.__code__.co_firstlineno + 9
 
 
+def test_markdown_for_a_pull_request_has_what_the_terminal_shows(tmp_path, capsys):
+    trained(tmp_path / "a")
+    trained(tmp_path / "b", extra=1 << 20)
+    paths = [str(tmp_path / "a"), str(tmp_path / "b")]
+    cli.main(["diff", *paths])
+    shown = capsys.readouterr().out
+    code = cli.main(["diff", *paths, "--markdown"])
+    text = capsys.readouterr().out
+
+    assert code == 0
+    assert text.startswith("# ")
+    assert "| --- |" in text or "---: |" in text
+    assert "1.00 MiB" in shown
+    assert "1.00 MiB" in text
+
+
 def test_twenty_runs_of_one_program_differ_in_nothing(tmp_path):
     def model():
         return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))

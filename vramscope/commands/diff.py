@@ -34,7 +34,9 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--rank", type=int, metavar="N", help="compare this rank alone")
     parser.add_argument("--device", type=int, metavar="N", help="compare this device alone")
     parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of each table (10)")
-    parser.add_argument("--json", action="store_true", help="one object, for machines")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one object, for machines")
+    form.add_argument("--markdown", action="store_true", help="for a comment on a pull request")
 
 
 def run(args: Namespace) -> int:
@@ -42,7 +44,7 @@ def run(args: Namespace) -> int:
     import json
     from dataclasses import replace
 
-    from vramscope.commands._document import print_terminal
+    from vramscope.commands._document import markdown, print_terminal
     from vramscope.commands._pairs import alone, chosen, pairs
     from vramscope.commands._waiting import waiting
     from vramscope.loading import load
@@ -58,6 +60,8 @@ def run(args: Namespace) -> int:
         found = [(new, compared(old, new, args.tolerance)) for old, new in pairs(before, after)]
     if args.json:
         print(json.dumps(as_json(found, left), indent=2))
+    elif args.markdown:
+        print(markdown(list(_page(before, after, found, left, args.top))), end="")
     else:
         print_terminal(list(_page(before, after, found, left, args.top)))
     return 0

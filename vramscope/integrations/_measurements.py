@@ -31,14 +31,14 @@ LEVELS = {
     "reserved": Measured("vramscope_reserved_bytes", "Bytes reserved now"),
 }
 PEAKS = {
-    name: Measured(f"vramscope_peak_{name}_bytes", f"Peak of {name} memory so far, in bytes")
+    name: Measured(f"vramscope_peak_{name}_bytes", f"Peak of {name} memory so far (bytes)")
     for name in ("requested", "allocated", "active", "reserved")
 }
 PHASES = Measured(
-    "vramscope_phase_peak_allocated_bytes", "Peak of allocated memory in a phase so far, in bytes"
+    "vramscope_phase_peak_allocated_bytes", "Peak of allocated memory in a phase so far (bytes)"
 )
 SAMPLED = {
-    name: Measured(f"vramscope_nvml_peak_{name}", f"Peak of memory {words}, in bytes, as NVML sampled it")
+    name: Measured(f"vramscope_nvml_peak_{name}", f"Peak of memory {words}, as NVML sampled it")
     for name, words in _SAMPLES.items()
 }
 STEPS = Measured("vramscope_steps", "Steps so far", unit="steps", is_count=True)
