@@ -26,16 +26,19 @@ def found(program: Sequence[str]) -> list[str] | None:
     if not given or given[0].endswith(_SCRIPTS):
         return None
     path = Path(given[0])
-    if path.is_file() and not (os.access(path, os.X_OK) and _is_foreign(path)):
+    if path.is_file() and not (os.access(path, os.X_OK) and _is_program(path)):
         return None
     return given if shutil.which(given[0]) else None
 
 
-def _is_foreign(path: Path) -> bool:
-    """Whether an executable file is something else than Python source."""
+def _is_program(path: Path) -> bool:
+    """Whether the system itself can start the file: a binary, or a script that names its interpreter.
+
+    The launcher of another environment (``env/bin/accelerate``) is a script that only its own Python runs.
+    """
     with path.open("rb") as file:
         start = file.read(256)
-    return b"\0" in start or (start.startswith(b"#!") and b"python" not in start.partition(b"\n")[0])
+    return b"\0" in start or start.startswith(b"#!")
 
 
 def run(command: Sequence[str], args: Namespace) -> int:

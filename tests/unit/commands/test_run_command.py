@@ -104,6 +104,16 @@ def test_ranks_of_torchrun_are_recorded_and_its_agent_is_not(tmp_path, started):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "train.py"]
 
 
+def test_a_launcher_by_its_path_runs_in_its_own_python(tmp_path, started):
+    launcher = tmp_path / "launcher"
+    launcher.write_text(f"#!{sys.executable}\nimport sys\nprint(sys.argv[1:], 'vramscope' in sys.modules)\n")
+    launcher.chmod(0o755)
+
+    done = started(str(launcher), "train.py", recorded=("--output", "run"))
+
+    assert done.stdout == "['train.py'] False\n"
+
+
 def test_workers_of_a_data_loader_are_no_processes_of_the_run(tmp_path, started):
     (tmp_path / "loads.py").write_text(
         "import torch\n"

@@ -287,21 +287,22 @@ class Cuda:
             self._moment.counts = None
 
     def _add_label(self, storage: Any, category: Category, name: str, element_bytes: int = 0) -> bool:
-        if storage.device.type == "cuda" and self._sink is not None:
-            row = (self._count_at(storage), storage.data_ptr(), int(category), element_bytes, name)
-            self._labels.append((storage.device.index, time_ns(), row))
+        device = storage.device
+        if device.type == "cuda" and self._sink is not None:
+            row = (self._count_at(device.index), storage.data_ptr(), int(category), element_bytes, name)
+            self._labels.append((device.index, time_ns(), row))
         return True
 
     def _add_holder(self, storage: Any, words: Sequence[Word]) -> None:
         if storage.device.type == "cuda" and self._sink is not None:
-            row = (self._count_at(storage), storage.data_ptr(), words)
+            row = (self._count_at(storage.device.index), storage.data_ptr(), words)
             self._holders.append((storage.device.index, time_ns(), row))
 
-    def _count_at(self, storage: Any) -> int:
+    def _count_at(self, device: int) -> int:
         counts = getattr(self._moment, "counts", None)
         if counts is None:
             counts = dict(zip(self._counted, self._counts(), strict=False))
-        return counts.get(storage.device.index, UNCOUNTED)
+        return counts.get(device, UNCOUNTED)
 
     def _counts(self) -> tuple[int, ...]:
         """Allocations so far on each device in use; 10 to 20 µs a device, without synchronizing."""
