@@ -7,11 +7,6 @@ from vramscope.model.rank_summary import DeviceSummary, RankSummary
 
 MOST_RANKS = 256
 """The most ranks that are measured; each has some 25 series."""
-_SAMPLES = {
-    "process_used_bytes": "used by this process",
-    "device_used_bytes": "used on the device",
-    "others_used_bytes": "used by other processes",
-}
 
 
 class Measured(NamedTuple):
@@ -31,13 +26,18 @@ LEVELS = {
     "reserved": Measured("vramscope_reserved_bytes", "Bytes reserved now"),
 }
 PEAKS = {
-    name: Measured(f"vramscope_peak_{name}_bytes", f"The most bytes {name} so far")
-    for name in ("requested", "allocated", "active", "reserved")
+    "requested": Measured("vramscope_peak_requested_bytes", "The most bytes requested so far"),
+    "allocated": Measured("vramscope_peak_allocated_bytes", "The most bytes allocated so far"),
+    "active": Measured("vramscope_peak_active_bytes", "The most bytes active so far"),
+    "reserved": Measured("vramscope_peak_reserved_bytes", "The most bytes reserved so far"),
 }
 PHASES = Measured("vramscope_phase_peak_allocated_bytes", "The most bytes allocated in a phase so far")
 SAMPLED = {
-    name: Measured(f"vramscope_nvml_peak_{name}", f"The most bytes {words}, as NVML sampled them")
-    for name, words in _SAMPLES.items()
+    "process_used_bytes": Measured(
+        "vramscope_nvml_peak_process_used_bytes", "The most that this process used"
+    ),
+    "device_used_bytes": Measured("vramscope_nvml_peak_device_used_bytes", "The most used on the device"),
+    "others_used_bytes": Measured("vramscope_nvml_peak_others_used_bytes", "The most that others used"),
 }
 STEPS = Measured("vramscope_steps", "Steps so far", unit="steps", is_count=True)
 EVENTS = Measured("vramscope_events", "Allocator events so far", unit="events", is_count=True)

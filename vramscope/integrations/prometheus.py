@@ -3,13 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vramscope.errors import MissingExtraError
 from vramscope.fleet import known_summary
 from vramscope.integrations._measurements import EVERY, Measurement, label_names, measurements
 from vramscope.loading import discover
-from vramscope.recorder import Recorder
 from vramscope.store.directory import ranks_of
 
 try:
@@ -17,6 +16,9 @@ try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 except ImportError:
     raise MissingExtraError("prometheus-client", "metrics") from None
+
+if TYPE_CHECKING:
+    from vramscope.recorder import Recorder
 
 DEFAULT_PORT = 9464
 """The port that OpenTelemetry's exporters for Prometheus use as well."""
@@ -51,7 +53,7 @@ class Metrics:
         self._server.server_close()
 
 
-def serve_recorder(recorder: Recorder, port: int = DEFAULT_PORT, host: str = "127.0.0.1") -> Metrics:
+def serve_recorder(recorder: "Recorder", port: int = DEFAULT_PORT, host: str = "127.0.0.1") -> Metrics:
     """Serve the figures of a training from its own process, exact to the last two seconds.
 
     Parameters

@@ -94,9 +94,9 @@ class PeakFollower:
             self._seen = set(map(id, self._seen_rows))
             for row, device in waiting:
                 self._device(device).take(row)
-            for device in self._devices.values():
-                device.advance()
-                device.restart()
+            for each in self._devices.values():
+                each.advance()
+                each.restart()
 
     def relieve(self) -> None:
         """Work on the queue if it is long; a background thread calls this."""
