@@ -26,12 +26,12 @@ LEVELS = {
     "reserved": Measured("vramscope_reserved_bytes", "Bytes reserved now"),
 }
 PEAKS = {
-    "requested": Measured("vramscope_peak_requested_bytes", "The most bytes requested so far"),
-    "allocated": Measured("vramscope_peak_allocated_bytes", "The most bytes allocated so far"),
-    "active": Measured("vramscope_peak_active_bytes", "The most bytes active so far"),
-    "reserved": Measured("vramscope_peak_reserved_bytes", "The most bytes reserved so far"),
+    "requested": Measured("vramscope_peak_requested_bytes", "The highest requested bytes so far"),
+    "allocated": Measured("vramscope_peak_allocated_bytes", "The highest allocated bytes so far"),
+    "active": Measured("vramscope_peak_active_bytes", "The highest active bytes so far"),
+    "reserved": Measured("vramscope_peak_reserved_bytes", "The highest reserved bytes so far"),
 }
-PHASES = Measured("vramscope_phase_peak_allocated_bytes", "The most bytes allocated in a phase so far")
+PHASES = Measured("vramscope_phase_peak_allocated_bytes", "The highest allocated bytes of a phase so far")
 SAMPLED = {
     "process_used_bytes": Measured(
         "vramscope_nvml_peak_process_used_bytes", "The most that this process used"

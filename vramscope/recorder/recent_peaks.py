@@ -98,9 +98,9 @@ class PeakFollower:
                 each.advance()
                 each.restart()
 
-    def relieve(self) -> None:
-        """Work on the queue if it is long; a background thread calls this."""
-        if self._n_queued >= MANY_QUEUED:
+    def relieve(self, many: int = MANY_QUEUED) -> None:
+        """Work on the queue if it has *many* events; a background thread calls this."""
+        if self._n_queued >= many:
             with self._work:
                 self._advance()
 
