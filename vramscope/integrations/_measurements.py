@@ -7,11 +7,6 @@ from vramscope.model.rank_summary import DeviceSummary, RankSummary
 
 MOST_RANKS = 256
 """The most ranks that are measured; each has some 25 series."""
-_SAMPLES = {
-    "process_used_bytes": "used by this process",
-    "device_used_bytes": "used on the device",
-    "others_used_bytes": "used by other processes",
-}
 
 
 class Measured(NamedTuple):
@@ -31,15 +26,18 @@ LEVELS = {
     "reserved": Measured("vramscope_reserved_bytes", "Bytes reserved now"),
 }
 PEAKS = {
-    name: Measured(f"vramscope_peak_{name}_bytes", f"Peak of {name} memory so far (bytes)")
-    for name in ("requested", "allocated", "active", "reserved")
+    "requested": Measured("vramscope_peak_requested_bytes", "The highest requested bytes so far"),
+    "allocated": Measured("vramscope_peak_allocated_bytes", "The highest allocated bytes so far"),
+    "active": Measured("vramscope_peak_active_bytes", "The highest active bytes so far"),
+    "reserved": Measured("vramscope_peak_reserved_bytes", "The highest reserved bytes so far"),
 }
-PHASES = Measured(
-    "vramscope_phase_peak_allocated_bytes", "Peak of allocated memory in a phase so far (bytes)"
-)
+PHASES = Measured("vramscope_phase_peak_allocated_bytes", "The highest allocated bytes of a phase so far")
 SAMPLED = {
-    name: Measured(f"vramscope_nvml_peak_{name}", f"Peak of memory {words}, as NVML sampled it")
-    for name, words in _SAMPLES.items()
+    "process_used_bytes": Measured(
+        "vramscope_nvml_peak_process_used_bytes", "The most that this process used"
+    ),
+    "device_used_bytes": Measured("vramscope_nvml_peak_device_used_bytes", "The most used on the device"),
+    "others_used_bytes": Measured("vramscope_nvml_peak_others_used_bytes", "The most that others used"),
 }
 STEPS = Measured("vramscope_steps", "Steps so far", unit="steps", is_count=True)
 EVENTS = Measured("vramscope_events", "Allocator events so far", unit="events", is_count=True)

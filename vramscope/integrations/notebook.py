@@ -1,6 +1,7 @@
 """The cell magic ``%%vramscope``, after ``%load_ext vramscope``: records a cell and shows what it used."""
 
 import shlex
+from collections.abc import Sequence
 from datetime import datetime
 from html import escape
 from typing import Any
@@ -34,9 +35,9 @@ def _record_cell(shell: Any, line: str, cell: str) -> None:
     recorder = record(directory, quiet=True)
     try:
         recorder.__enter__()
-    except CaptureError as error:
-        raise UsageError(f"this cell is not recorded: {error}") from None
-    error = None
+    except CaptureError as why:
+        raise UsageError(f"this cell is not recorded: {why}") from None
+    error: BaseException | None = None
     try:
         result = shell.run_cell(cell)
         # The shell has shown it; the recording has to know of it.
@@ -62,7 +63,7 @@ def page(run: Run) -> str:
     return "".join([*parts, f"<div><code>vramscope serve {escape(shlex.quote(run.path))}</code></div>"])
 
 
-def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     def line(cells: tuple[str, ...], tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
 

@@ -29,7 +29,7 @@ def observe(recorder: Recorder, meter: Meter | None = None) -> None:
         The meter that gets them; without it one of the program's meter provider.
     """
     chosen = meter or get_meter("vramscope")
-    source = _OneCollection(recorder)
+    source = _Collection(recorder)
     for of in EVERY:
         create = chosen.create_observable_counter if of.is_count else chosen.create_observable_gauge
         # The unit of bytes is written as UCUM does.
@@ -42,7 +42,7 @@ def observe(recorder: Recorder, meter: Meter | None = None) -> None:
         )
 
 
-class _OneCollection:
+class _Collection:
     """The measurements of one collection, made once for all instruments."""
 
     def __init__(self, recorder: Recorder) -> None:
