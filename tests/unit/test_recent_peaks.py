@@ -43,8 +43,6 @@ def test_each_window_has_the_peaks_that_the_report_gives_its_steps(tmp_path, fir
             training.step(size)
             recorder.step()
             recorder._flush()
-            if recorder._follower is not None:
-                recorder._follower.relieve(many)
             if number >= first and number % 2:
                 taken.append(recorder.take_peaks())
     steps = steps_of(recorder)[first:]
