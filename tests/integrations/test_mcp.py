@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,9 @@ def asked(*questions, root=TRACES, options=()):
                 tools = (await session.list_tools()).tools
                 return tools, [await session.call_tool(name, given) for name, given in questions]
 
-    return anyio.run(talk)
+    # In a thread of its own: the browser's tests leave a loop running in this one.
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(anyio.run, talk).result()
 
 
 def printed(*arguments):

@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import vramscope
+from vramscope import loading
 from vramscope.analysis.leaks import findings
 from vramscope.capture.holders.growth_watch import Watch
 from vramscope.capture.holders.statement import carried
@@ -233,7 +234,7 @@ def test_a_long_trace_is_analyzed_by_another_process_with_the_same_sentences(rec
     in_thread = LeakNotifier().check(directory, 1)
     notifier = LeakNotifier(CheckLimits(in_thread_bytes=0))
     # The analysis of this process is out of reach from here on.
-    monkeypatch.setattr("vramscope.loading.load", None)
+    monkeypatch.setattr(loading, "load", None)
 
     found, deadline = notifier.check(directory, 1), time.monotonic() + 120
     while not found and time.monotonic() < deadline:
@@ -247,7 +248,8 @@ def test_a_long_trace_is_analyzed_by_another_process_with_the_same_sentences(rec
 def test_a_trace_without_new_events_is_not_analyzed_again(recorded_corpus, monkeypatch):
     directory = recorded_corpus["clean/accumulation"]
     reads = []
-    monkeypatch.setattr("vramscope.loading.load", lambda path: reads.append(path) or vramscope.load(path))
+    real = loading.load
+    monkeypatch.setattr(loading, "load", lambda path: reads.append(path) or real(path))
     notifier = LeakNotifier()
     for n_walks in range(1, 6):
         assert notifier.check(directory, n_walks, is_end=True) == []

@@ -94,10 +94,11 @@ def test_closed_parts_are_in_the_store_while_the_program_runs(s3, bucket, spool)
     try:
         end = time.monotonic() + 60
         # The manifest comes after the files that it names.
-        while not [name for name in find(s3, f"{bucket}/run") if name.endswith("/manifest.json")]:
+        while not all(
+            any(part in name for name in find(s3, f"{bucket}/run")) for part in ("/events", "/manifest")
+        ):
             assert time.monotonic() < end, "nothing was uploaded"
             time.sleep(0.2)
-        assert [name for name in find(s3, f"{bucket}/run") if "/events" in name]
         assert vramscope.load(f"s3://{bucket}/run").outcome is vramscope.load(spool / "s3" / bucket).outcome
         training.stdin.write("\n")
         ended(training)

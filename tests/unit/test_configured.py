@@ -75,10 +75,19 @@ def test_what_is_configured_gives_way_to_a_call_that_it_contradicts(configured, 
 DEFAULTS = {"mode": "events", "device": "auto", "capacity": None, "stack_depth": 64}
 
 
+def test_an_unknown_variable_is_ignored_with_one_line(monkeypatch, capsys):
+    monkeypatch.setenv("VRAMSCOPE_MDE", "counters")
+
+    for _ in range(2):
+        assert completed({}).mode == "events"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "VRAMSCOPE_MDE is ignored" in line
+    assert "VRAMSCOPE_MODE" in line
+
+
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("VRAMSCOPE_MDE", "counters", "VRAMSCOPE_MODE"),
         ("VRAMSCOPE_STACK_DEPTH", "deep", "a number of frames"),
         ("VRAMSCOPE_QUIET", "perhaps", "true or false"),
     ],

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +28,16 @@ MAX_SIZE = "2 GiB"
 A run that records for weeks keeps its last hours in full, and the peaks of every earlier step."""
 STACK_DEPTH = 64
 _OTHERS = frozenset(
-    {"CACHE", "SPOOL", "UPLOAD_MIB_PER_S", "UPLOAD_WAIT_S", "GPU_OUT", "RUN", "RECORDED_RANK"}
+    {
+        "CACHE",
+        "GPU_OUT",
+        "RECORDED_RANK",
+        "RUN",
+        "SPOOL",
+        "UPLOAD_EVERY_S",
+        "UPLOAD_MIB_PER_S",
+        "UPLOAD_WAIT_S",
+    }
 )
 """What is read from the environment elsewhere."""
 _SWITCH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
@@ -62,7 +72,7 @@ def completed(given: Mapping[str, Any]) -> RecordOptions:
     Raises
     ------
     UsageError
-        A configured name is unknown, or its value has the wrong type.
+        A name in pyproject.toml is unknown, or a value has the wrong type.
     """
     found = dict(_of_project(Path.cwd())) | _of_environment()
     if given.get("device") == "simulated":
@@ -91,7 +101,9 @@ def _check_names(variables: frozenset[str]) -> None:
     unknown = sorted(name for name in variables if name.removeprefix(PREFIX) not in known)
     if unknown:
         names = ", ".join(PREFIX + name.upper() for name in RecordOptions._fields)
-        raise UsageError(f"no option {unknown[0]} (environment); there is: {names}")
+        # No error: a variable for a newer version must not end a training.
+        with suppress(OSError, ValueError):
+            sys.stderr.write(f"vramscope: {unknown[0]} is ignored; there is: {names}\n")
 
 
 @cache

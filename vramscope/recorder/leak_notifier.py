@@ -33,7 +33,7 @@ _SURE_AFTER_STEPS = 60
 _PAUSE = 20
 """The least pause after a check, as a multiple of its time."""
 _MOST_WAIT_S = 10.0
-"""The longest wait for the process at the end of a recorded block."""
+"""The longest wait for the process at the ends of recorded blocks; a twentieth of their time is added."""
 
 
 class CertainLeak(NamedTuple):
@@ -70,6 +70,7 @@ class LeakNotifier:
         self._checked_bytes = -1
         self._process: _LeakSearch | None = None
         self._ended_s = perf_counter()
+        self._wait_s = _MOST_WAIT_S
         self._reported: set[tuple[str | None, int | None]] = set()
 
     def check(self, directory: Path, n_walks: int, *, is_end: bool = False) -> list[str]:
@@ -77,12 +78,13 @@ class LeakNotifier:
 
         *n_walks* is the number of searches for holders so far. Until the last search leads to a report, the
         check is repeated after pauses that double, and only if there are new events. The end of a block may
-        check after half of the pause; it waits for the process for a twentieth of the block's time, 10 s at
-        most.
+        check after half of the pause, and waits for the process: 10 s in all, and a twentieth of the blocks'
+        time.
         """
-        wait_s = self._end_block() if is_end else 0.0
+        if is_end:
+            self._end_block()
         if self._process is not None:
-            return self._new(self._process.leaks(wait_s), n_walks)
+            return self._new(self._result(is_end=is_end), n_walks)
         n_bytes = events_bytes(directory)
         if n_walks == self._n_walks or n_bytes == self._checked_bytes or not self._is_due(is_end=is_end):
             return []
@@ -91,7 +93,7 @@ class LeakNotifier:
             return []
         if n_bytes > self._limits.in_thread_bytes:
             self._process = _LeakSearch(directory, self._limits.process_s)
-            return self._new(self._process.leaks(wait_s), n_walks)
+            return self._new(self._result(is_end=is_end), n_walks)
         began_s = perf_counter()
         found = certain_leaks(directory)
         return self._new((found, perf_counter() - began_s), n_walks)
@@ -102,9 +104,17 @@ class LeakNotifier:
             self._process.close(is_forked=is_forked)
             self._process = None
 
-    def _end_block(self) -> float:
+    def _end_block(self) -> None:
         began_s, self._ended_s = self._ended_s, perf_counter()
-        return min((self._ended_s - began_s) / _PAUSE, _MOST_WAIT_S)
+        self._wait_s = min(self._wait_s + (self._ended_s - began_s) / _PAUSE, _MOST_WAIT_S)
+
+    def _result(self, *, is_end: bool) -> "tuple[list[CertainLeak], float] | None":
+        if self._process is None:
+            return None
+        began_s = perf_counter()
+        result = self._process.leaks(self._wait_s if is_end else 0.0)
+        self._wait_s = max(self._wait_s - (perf_counter() - began_s), 0.0) if is_end else self._wait_s
+        return result
 
     def _is_due(self, *, is_end: bool) -> bool:
         # Half of a doubled pause is the pause before.

@@ -18,9 +18,10 @@ import torch
 from standin_fixtures import LAUNCHER
 from torch import nn
 
+from vramscope.capture import holders
 from vramscope.capture.cuda import history
 from vramscope.capture.holders import growth_watch
-from vramscope.capture.hooks import gradients, holders, open_phases
+from vramscope.capture.hooks import gradients, open_phases
 from vramscope.capture.labels import Labeler
 from vramscope.model.marks import Category
 from vramscope.model.trace import Action
