@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import IO, NamedTuple
 
 from vramscope.model.codes import LeakCause
+from vramscope.recorder.this_process import own_environment
 from vramscope.units import format_bytes
 
 # Nobody keeps the graph or a frame of every step on purpose, nor what a hook collects that was never removed.
@@ -85,8 +86,10 @@ class LeakNotifier:
             self._end_block()
         if self._process is not None:
             return self._new(self._result(is_end=is_end), n_walks)
+        if n_walks == self._n_walks or not self._is_due(is_end=is_end):
+            return []
         n_bytes = events_bytes(directory)
-        if n_walks == self._n_walks or n_bytes == self._checked_bytes or not self._is_due(is_end=is_end):
+        if n_bytes == self._checked_bytes:
             return []
         self._checked_bytes = n_bytes
         if n_bytes > self._limits.most_bytes:
@@ -139,8 +142,6 @@ class _LeakSearch:
     """The process that analyzes a long trace; it prints the leaks as JSON."""
 
     def __init__(self, directory: Path, most_s: float) -> None:
-        # The same code as this process has, however it was put on the path.
-        paths = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)  # noqa: PTH100
         self._began_s = perf_counter()
         self._most_s = most_s
         self._process: subprocess.Popen[str] = subprocess.Popen(  # noqa: S603 -- our own command
@@ -149,7 +150,7 @@ class _LeakSearch:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env=os.environ | {"PYTHONPATH": paths},
+            env=own_environment(),
         )
         self._output: IO[str] | None = self._process.stdout
 

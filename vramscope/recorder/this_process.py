@@ -62,3 +62,9 @@ def default_name() -> str:
         return f"{script}-{job}"
     start_s = launched_s() if launch.world_size > 1 else None
     return f"{script}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(start_s))}"
+
+
+def own_environment() -> dict[str, str]:
+    """The environment of a process of ours: it has the code of this one, however that was put on the path."""
+    paths = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)  # noqa: PTH100
+    return {**os.environ, "PYTHONPATH": paths}

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from vramscope.errors import MissingExtraError, UsageError
+from vramscope.recorder.this_process import own_environment
 from vramscope.remote.upload import UploadState, read_state, spools, write_state
 
 WAIT_S = 60.0
@@ -65,14 +66,12 @@ class UploadProcess:
         options = ["--to", url, "--parent", str(os.getpid()), "--mib-per-s", str(speed)]
         options += ["--patience", str(self._wait_s)]
         options += ["--every-s", str(_number("VRAMSCOPE_UPLOAD_EVERY_S", EVERY_S))]
-        # The same code as this process has, however it was put on the path.
-        paths = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)  # noqa: PTH100
         self._process = subprocess.Popen(  # noqa: S603 -- our own command
             [sys.executable, "-m", "vramscope", "upload", str(rank), *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             cwd=rank,
-            env=os.environ | {"PYTHONPATH": paths},
+            env=own_environment(),
         )
 
     def finish(self) -> str:

@@ -78,7 +78,7 @@ print(imported(), {type(sys.modules[name]).__name__ for name in imported()})
 
 
 def test_names_of_the_compiler_and_of_sharded_tensors_import_neither_compiler_nor_symbols():
-    """As transformers and torchvision import them; what they call comes from the real modules."""
+    """Modules are imported as transformers and torchvision do; what these call comes from the real ones."""
     asking = """
 def asks():
     import torch.compiler

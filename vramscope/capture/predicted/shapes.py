@@ -28,7 +28,7 @@ class ShapeMemo:
         """Calls an operator on fake tensors, the slow way."""
         self._known: dict[Any, Any] = {}
         self._is_regular: dict[int, tuple[bool, Any]] = {}
-        """By the identity of an operator, as its hash is a function in Python; and the operator."""
+        """Whether an operator is regular, and the operator, by its identity: its hash is slow."""
         self._attributes: dict[torch.device, dict[str, Any]] = {}
         """The attributes of a new fake tensor, by its device."""
 
