@@ -9,13 +9,15 @@ BENCH  ?=
 TORCH  ?= 2.13.0
 # What test-standin runs in, one after the other.
 TORCHES ?= 2.6.0 2.9.0 2.11.0 2.12.0 2.13.0
+# What test-integrations runs in, one after the other: groups of pyproject.toml.
+INTEGRATIONS ?= integrations integrations-oldest
 
 BIN   := $(VENV)/bin
 READY := $(VENV)/.vramscope-ready
 TOOLS := $(VENV)/.vramscope-tools
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-dashboard bench-live bench-leaks bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-ranks-page bench-reruns bench-soak bench-strategies bench-upload soak-threads standin test-integrations test-standin test-ray format browser allocator
+.PHONY: help setup demo pictures test check bench bench-dashboard bench-live bench-leaks bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-ranks-page bench-reruns bench-scrape bench-soak bench-strategies bench-upload d3 soak-threads speedscope standin test-integrations test-standin test-ray format browser allocator
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +40,9 @@ $(TOOLS): $(READY)
 demo: $(READY)  ## train a small transformer for real and watch its memory in the browser
 	$(BIN)/vramscope demo $(DEMO)
 
+pictures: $(TOOLS) browser  ## the pictures of the documentation, from the samples
+	$(BIN)/python scripts/pictures.py
+
 test: $(TOOLS) browser allocator  ## all tests
 	$(BIN)/pytest -n auto --dist loadgroup
 
@@ -53,7 +58,7 @@ check: $(TOOLS) browser allocator  ## format, lint, types, import contracts, str
 bench: $(TOOLS)  ## measure us beside the other readers of snapshots, into benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/readers.py $(BENCH)
 
-bench-dashboard: $(TOOLS) browser  ## the dashboard in a browser, on one and five million events
+bench-dashboard: $(TOOLS) browser d3  ## the dashboard in a browser: ten tasks by clicks, then one and five million events
 	$(BIN)/python benchmarks/dashboard.py --events 1000000,5000000 $(BENCH)
 
 bench-ranks-page: $(TOOLS) browser  ## the page of all ranks, 1,024 of 1,000 steps, in a browser, into benchmarks/RANKS_PAGE.md
@@ -77,6 +82,9 @@ bench-fleet: $(TOOLS)  ## all ranks of jobs of 64, 1,024 and 10,000 compared, in
 
 bench-upload: $(TOOLS)  ## what recording to a store costs a step, and whether it arrives, into benchmarks/UPLOAD.md
 	$(BIN)/python benchmarks/upload.py --out benchmarks/UPLOAD.md $(BENCH)
+
+bench-scrape: $(TOOLS)  ## what a scrape of metrics costs the training process, as a share of 15 s
+	$(BIN)/python benchmarks/scrape.py
 
 bench-soak: $(TOOLS) allocator  ## half an hour at 25,000 events a second with a viewer: what is lost, what grows
 	PYTHONPATH=. .cache/standin/2.13.0/python benchmarks/soak.py --viewer $(BIN)/vramscope $(BENCH)
@@ -113,13 +121,31 @@ test-ray:  ## the Ray engine on a cluster of three nodes, of which one is lost
 	.venv-ray/bin/python -m pip install -qq --editable ".[ray,remote]" "moto[server]" pytest pytest-timeout
 	.venv-ray/bin/pytest -q --noconftest tests/ray
 
+# The viewer that a test opens our export in: 0.3 MB of npm, without what it depends on.
+speedscope:
+	@test -d .cache/speedscope/package || { mkdir -p .cache/speedscope && cd .cache/speedscope \
+	  && npm pack --silent speedscope@1.25.0 >/dev/null && tar xzf speedscope-1.25.0.tgz; } \
+	  || echo "speedscope cannot be downloaded: its test will be skipped"
+
+# What torch's viewer takes from a CDN; the viewer itself is in no package (tests/integrations/test_memory_viz.py).
+d3:
+	@test -d .cache/d3/package || { mkdir -p .cache/d3 && cd .cache/d3 \
+	  && npm pack --silent d3@7.9.0 >/dev/null && tar xzf d3-7.9.0.tgz; } \
+	  || echo "d3 cannot be downloaded: the test of torch's viewer will be skipped"
+
 # Environments of their own: MLflow, W&B and old versions would move the pins of the one that every other test runs in.
-test-integrations:  ## trainers, loggers, metrics and agents with the real packages, newest and oldest
-	for which in integrations integrations-oldest; do \
-	  $(PYTHON) -m venv .venv-$$which && .venv-$$which/bin/python -m pip install -qq --upgrade "pip>=25.1" && \
-	  .venv-$$which/bin/python -m pip install -qq torch==2.13.0 && \
-	  .venv-$$which/bin/python -m pip install -qq --editable ".[dashboard]" --group $$which && \
-	  .venv-$$which/bin/pytest -q -o filterwarnings=default tests/integrations || exit 1; \
+# uv chooses their versions in 20 s, where pip gives up on Ray beside MLflow, and on torchtitan beside both; torch comes
+# from pip, as everywhere, so that it is this machine's own build.
+test-integrations: speedscope d3  ## trainers, loggers, metrics and agents with the real packages, newest and oldest
+	@set -e; for which in $(INTEGRATIONS); do \
+	  began=$$(date +%s); python=.venv-$$which/bin/python; \
+	  $(PYTHON) -m venv .venv-$$which; \
+	  $$python -m pip install -qq --upgrade "pip>=25.1" "uv>=0.9"; \
+	  $$python -m pip install -qq torch==2.13.0; \
+	  $$python -m uv pip install -q --python $$python --editable ".[dashboard]" --group $$which; \
+	  installed=$$(date +%s); \
+	  .venv-$$which/bin/pytest -q -n auto --dist loadgroup -o filterwarnings=default tests/integrations; \
+	  echo "$$which: installed in $$((installed - began)) s, tested in $$(($$(date +%s) - installed)) s"; \
 	done
 
 format: $(TOOLS)  ## put the code into the shape that check wants

@@ -100,7 +100,7 @@ class Prompts(nn.Module):
 
 
 class Sampled(nn.Module):
-    """A layer whose weights are sampled anew in every forward."""
+    """A layer whose weights are sampled again in every forward."""
 
     def __init__(self, n_in: int, n_out: int) -> None:
         super().__init__()

@@ -6,6 +6,11 @@ time for which the files have held events that the page does not show. Afterward
 alternately. The cost of a step is processor time: wall time on shared cores decides nothing below 10 %.
 
     python benchmarks/dashboard_live.py --seconds 600 --pairs 6
+
+With ``--rate`` the program of ``soak.py`` writes that many events a second instead, on a GPU or on its
+stand-in, and steps are not measured:
+
+    python benchmarks/dashboard_live.py --seconds 1800 --rate 10000 --python .cache/standin/2.13.0/python
 """
 
 import argparse
@@ -34,22 +39,31 @@ LOOK_EVERY_S = 0.25
 WARM_S = 45
 """Seconds before the server's memory is measured: Dash, Plotly and the first answers are loaded by then."""
 MOST_STEPS_PER_S = 5
+SPARE_MINUTES = 3
+"""What a training at a rate goes on for, so that it is there until the last look."""
 TURN_S = 20
 """Seconds for which the pages are open and closed, alternately; longer if steps are long."""
 STEPS_A_TURN = 5
 ZOOM = (100, 900)
-PLOT = "document.querySelector('#ov-graph .js-plotly-plot')"
-SHOWN = f"{PLOT}._fullData.find(t => t.uid === 'allocated').x.at(-1)"
+DRAWN = "window.vramscope.timeline.drawn('allocated')"
+SHOWN = f"{DRAWN}.x.at(-1)"
+PLOT = """() => { const figure = document.querySelector('.track'), box = figure.getBoundingClientRect();
+  const { left, top, width, height } = window.vramscope.timeline.boxOf(figure);
+  return { x: box.left + left, y: box.top + top, width, height } }"""
 BUDGET_LAG_S, BUDGET_MB, BUDGET_STEP = 2.0, 20.0, 0.01
 
 
 class Look(NamedTuple):
-    """A sample of one time: events in the files, events on the page, the server's memory in MB."""
+    """A sample of one time: events in the files, events on the page, the server's memory in MB.
+
+    Its own memory is what the system cannot take back: resident pages of files are not in it.
+    """
 
     at_s: float
     on_disk: int
     shown: int
     server_mb: float
+    resident_mb: float
 
 
 class Kept(NamedTuple):
@@ -57,7 +71,7 @@ class Kept(NamedTuple):
 
     zoom: tuple[float, ...]
     heading: str
-    cursor: tuple[float, ...]
+    at: int | None
 
 
 @dataclass
@@ -97,13 +111,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--pairs", type=int, default=6, help="times that the pages are opened and left after")
+    parser.add_argument("--rate", type=int, default=0, help="events a second; 0: those of the demo")
+    parser.add_argument("--python", default=sys.executable, help="that sees a GPU, for --rate")
     args = parser.parse_args()
+    if args.rate:
+        args.pairs = 0
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "live"
-        script = Path(load.__code__.co_filename).parent / "commands" / "_demo_train.py"
-        n_steps = str(int((args.seconds + 2 * args.pairs * TURN_S + 60) * MOST_STEPS_PER_S))
         one_core = os.environ | {"OMP_NUM_THREADS": "1"}
-        command = [sys.executable, str(script), str(run), n_steps]
+        command = _at_a_rate(args, run) if args.rate else _demo(args, run)
+        print(f"load {os.getloadavg()[0]:.1f} on {len(os.sched_getaffinity(0))} cores at the start")
         with _process(command, stdout=subprocess.PIPE, env=one_core) as process:
             trainer = Trainer(process)
             trainer.listen()
@@ -111,6 +128,18 @@ def main() -> None:
                 time.sleep(0.1)
             for line in _watched(run, args.seconds, args.pairs, trainer):
                 print(line, flush=True)
+
+
+def _demo(args: argparse.Namespace, run: Path) -> list[str]:
+    script = Path(load.__code__.co_filename).parent / "commands" / "_demo_train.py"
+    n_steps = str(int((args.seconds + 2 * args.pairs * TURN_S + 60) * MOST_STEPS_PER_S))
+    return [sys.executable, str(script), str(run), n_steps]
+
+
+def _at_a_rate(args: argparse.Namespace, run: Path) -> list[str]:
+    script, minutes = str(Path(__file__).with_name("soak.py")), str(args.seconds / 60 + SPARE_MINUTES)
+    options = ["--minutes", minutes, "--rate", str(args.rate), "--max-size", "2 GiB", "--recorded"]
+    return [args.python, script, "--child", str(run), *options]
 
 
 @contextmanager
@@ -139,8 +168,9 @@ def _watched(run: Path, seconds: float, n_pairs: int, trainer: Trainer) -> Itera
         yield from _told(looks)
         yield from _still(before, _now(zoomed))
         yield f"server: {1000 * used:.1f} ms of a processor in each second, for two pages that follow"
-        turn_s = max(TURN_S, (STEPS_A_TURN + 1) * trainer.step_s)
-        yield from _cost(trainer, *_turns((page, zoomed), url, n_pairs, turn_s))
+        if n_pairs:
+            turn_s = max(TURN_S, (STEPS_A_TURN + 1) * trainer.step_s)
+            yield from _cost(trainer, *_turns((page, zoomed), url, n_pairs, turn_s))
         browser.close()
 
 
@@ -151,17 +181,16 @@ def _url(server: "subprocess.Popen[str]") -> str:
 
 def _open(page: Any, url: str) -> None:
     page.goto(f"{url}&axis=events")
-    page.wait_for_selector("#ov-graph .traceallocated .js-line", state="attached", timeout=60_000)
+    page.wait_for_selector(".track[data-ready]", timeout=60_000)
 
 
 def _set(page: Any) -> Kept:
     """Zoom in by dragging, then choose an instant by a click."""
     page.bring_to_front()
-    keys = {"xaxis.range[0]": ZOOM[0], "xaxis.range[1]": ZOOM[1]}
-    page.evaluate(f"keys => Plotly.relayout({PLOT}, keys)", keys)
+    page.evaluate("edges => window.vramscope.timeline.look(...edges)", list(ZOOM))
     page.wait_for_timeout(3000)
     heading = page.inner_text("#ov-live h3")
-    box = page.locator('#ov-graph .nsewdrag[data-subplot="xy"]').bounding_box()
+    box = page.evaluate(PLOT)
     page.mouse.click(box["x"] + 0.4 * box["width"], box["y"] + 0.5 * box["height"])
     for _ in range(100):
         if page.inner_text("#ov-live h3") != heading:
@@ -172,9 +201,9 @@ def _set(page: Any) -> Kept:
 
 
 def _now(page: Any) -> Kept:
-    zoom = page.evaluate(f"{PLOT}._fullLayout.xaxis.range")
-    cursor = page.evaluate(f"Array.from({PLOT}._fullData.find(t => t.uid === 'cursor').x)")
-    return Kept(tuple(zoom), page.inner_text("#ov-live h3 .instant"), tuple(cursor))
+    shown = page.evaluate(DRAWN)
+    heading = page.inner_text("#ov-live h3 .instant")
+    return Kept((shown["a"], shown["b"]), heading, shown["at"])
 
 
 def _looks(page: Any, follower: Follower, server: int, until_s: float) -> list[Look]:
@@ -182,14 +211,16 @@ def _looks(page: Any, follower: Follower, server: int, until_s: float) -> list[L
     while (now := time.monotonic()) < until_s:
         shown = int(page.evaluate(SHOWN))
         follower.refresh()
-        looks.append(Look(now, len(follower.run.recordings[0].trace), shown, _memory_mb(server)))
+        looks.append(Look(now, len(follower.run.recordings[0].trace), shown, *_memory_mb(server)))
         page.wait_for_timeout(1000 * LOOK_EVERY_S)
     return looks
 
 
-def _memory_mb(process: int) -> float:
+def _memory_mb(process: int) -> tuple[float, float]:
+    """Return what a process has of its own, and what is resident with pages of files."""
     status = Path(f"/proc/{process}/status").read_text()
-    return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1000
+    own = sum(int(kb) for kb in re.findall(r"Rss(?:Anon|Shmem):\s+(\d+)", status)) / 1000
+    return own, int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1000
 
 
 def cpu_s(process: int) -> float:
@@ -206,11 +237,14 @@ def _told(looks: list[Look]) -> Iterator[str]:
         f"at most {lags.max():.2f} s; {n_events:,} events in {took_s:.0f} s "
         f"({_judged(lags.max() <= BUDGET_LAG_S)}: {BUDGET_LAG_S:.0f} s)"
     )
-    warm = [look.server_mb for look in looks if look.at_s > looks[0].at_s + WARM_S] or [looks[-1].server_mb]
+    later = [look for look in looks if look.at_s > looks[0].at_s + WARM_S] or looks[-1:]
+    warm, resident = [look.server_mb for look in later], [look.resident_mb for look in later]
     apart = (max(warm) - min(warm)) / 2
     yield (
         f"server memory: first {warm[0]:.0f} MB, last {warm[-1]:.0f} MB, greatest {max(warm):.0f} MB, "
-        f"± {apart:.1f} MB from {WARM_S} s on ({_judged(apart <= BUDGET_MB)}: ± {BUDGET_MB:.0f} MB)"
+        f"± {apart:.1f} MB from {WARM_S} s on ({_judged(apart <= BUDGET_MB)}: ± {BUDGET_MB:.0f} MB); with "
+        f"pages of files {resident[0]:.0f} to {max(resident):.0f} MB, by minute "
+        f"{', '.join(f'{look.server_mb:.0f}' for look in later[:: max(len(later) // 15, 1)])} MB of its own"
     )
 
 
@@ -230,7 +264,7 @@ def _lags(looks: list[Look]) -> list[float]:
 
 def _still(before: Kept, after: Kept) -> Iterator[str]:
     yield f"zoom kept: {after.zoom} ({_judged(after.zoom == before.zoom == ZOOM)})"
-    same = after[1:] == before[1:] and len(after.cursor) == 2
+    same = after[1:] == before[1:] and after.at is not None
     yield f"chosen instant kept: {after.heading!r} ({_judged(same)}, was {before.heading!r})"
 
 

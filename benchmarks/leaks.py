@@ -55,7 +55,7 @@ def first_found(corpus, script, recording: Recording) -> str:  # noqa: ANN001
     return "-"
 
 
-def told(corpus, folder: str, paths: dict[str, Path]) -> None:  # noqa: ANN001
+def print_rows(corpus, folder: str, paths: dict[str, Path]) -> None:  # noqa: ANN001
     """Print one row per script, and the sums."""
     print(f"\n{folder}\n")
     print(
@@ -121,7 +121,7 @@ def main() -> None:
             chosen = [script for script in corpus.scripts(folder, options.device) if script.cause]
             late = [script for script in chosen if script.path.stem in corpus.NEED_MORE_STEPS]
             usual = [script for script in chosen if script not in late]
-            told(corpus, folder, recorded(usual, STEPS) | (recorded(late, MORE_STEPS) if late else {}))
+            print_rows(corpus, folder, recorded(usual, STEPS) | (recorded(late, MORE_STEPS) if late else {}))
         clean = [
             script
             for folder in ("clean", "holdout", "trial", "unseen")

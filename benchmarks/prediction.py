@@ -6,7 +6,9 @@ Half of the programs were set aside by the hash of their names before anything w
 run is a process of its own. The stand-in (``make standin``) has no cuDNN, so both sides run without.
 
 Some of the programs also run out of memory, on both sides, with capacities between the peaks of their phases
-(``--out-of-memory only`` runs nothing else, ``no`` leaves it out).
+(``--out-of-memory only`` runs nothing else, ``no`` leaves it out). ``--large only`` measures what the command
+takes for models of 7 B parameters. ``GENUINE_PYTHON`` names another Python for the genuine side, such as one
+whose torch sees a GPU.
 """
 
 import argparse
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).parent
-STANDIN = HERE.parent / ".cache" / "standin" / "2.13.0" / "python"
+STANDIN = Path(os.environ.get("GENUINE_PYTHON", HERE.parent / ".cache" / "standin" / "2.13.0" / "python"))
 LONGEST_S = 240
 
 INTRODUCTION = """# Predictions against torch's genuine allocator
@@ -56,6 +58,19 @@ class Result(NamedTuple):
 def is_kept_aside(name: str) -> bool:
     """Decided by the name alone."""
     return hashlib.sha256(name.encode()).digest()[0] % 2 == 1
+
+
+class Cost(NamedTuple):
+    """What ``vramscope predict`` took for one program, from its start to its answer."""
+
+    program: str
+    wall_s: float
+    cpu_s: float
+    """CPU time of all processes of the dry run."""
+    most_bytes: int
+    """The largest resident memory of one of its processes."""
+    peak_bytes: int
+    certainty: str
 
 
 class Shortage(NamedTuple):
@@ -206,6 +221,52 @@ def shortage_page(found: list[Shortage]) -> str:
     return "\n".join(lines) + "\n"
 
 
+LARGE = ("Llama-2-7B", "Mistral-7B", "GPT-NeoX-6.9B", "GPT-J-6B", "Qwen2-7B")
+LARGE_TIMES = 3
+MEASURED = """
+import json, resource, subprocess, sys, time
+began = time.perf_counter()
+done = subprocess.run(sys.argv[1:], capture_output=True, text=True, check=True)
+wall_s, used = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+found = json.loads(done.stdout)
+print(json.dumps([wall_s, used.ru_utime + used.ru_stime, used.ru_maxrss << 10,
+                  found["peak_allocated_bytes"], found["certainty"]]))
+"""
+
+
+def cost(program: str) -> Cost:
+    """Return what one prediction takes, imports included, as the operating system counts it."""
+    script = str(HERE / "_prediction_large.py")
+    command = [sys.executable, "-m", "vramscope", "predict", "--json", script, program]
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, *command], capture_output=True, text=True, check=True
+    )
+    return Cost(program, *json.loads(done.stdout))
+
+
+def cost_page(rounds: int) -> str:
+    """Return what predictions of large programs take, of several interleaved rounds, as Markdown."""
+    found = [[cost(program) for program in LARGE] for _ in range(rounds)]
+    lines = [
+        "## What a prediction takes",
+        "",
+        "`vramscope predict` of three steps of models of about 7 B parameters (transformers, random weights,",
+        "bfloat16, AdamW, 1,024 tokens), from its start to its answer, imports included: the median and the",
+        f"least of {rounds} rounds. Cores: {os.cpu_count()}; load: {os.getloadavg()[0]:.1f} at the end.",
+        "Memory is the resident memory of the largest process on the host.",
+        "",
+        "| program | predicted GiB | certainty | s | least s | CPU s | least CPU s | host MB |",
+        "| --- | --: | --- | --: | --: | --: | --: | --: |",
+    ]
+    for each in zip(*found, strict=True):
+        seconds = [sorted(one.wall_s for one in each), sorted(one.cpu_s for one in each)]
+        columns = " | ".join(f"{statistics.median(of):.1f} | {of[0]:.1f}" for of in seconds)
+        most_mb = max(one.most_bytes for one in each) / 1e6
+        first = f"{each[0].program} | {each[0].peak_bytes / (1 << 30):.2f} | {each[0].certainty}"
+        lines.append(f"| {first} | {columns} | {most_mb:.0f} |")
+    return "\n".join(lines) + "\n"
+
+
 def quantiles(values: list[float]) -> str:
     """p50, p95 and the worst, of absolute values in percent."""
     order = sorted(map(abs, values))
@@ -252,16 +313,21 @@ def main() -> None:
     parser.add_argument("--variants", default="fp32,amp,checkpoint,amp+checkpoint,accumulate")
     parser.add_argument("--programs", default="", help="only these, separated by commas")
     parser.add_argument("--out-of-memory", choices=("yes", "no", "only"), default="yes")
+    parser.add_argument("--large", choices=("yes", "no", "only"), default="yes")
     parser.add_argument("--genuine", type=Path, help="a file that keeps genuine peaks between calls")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
     import _prediction_programs as programs
 
     text = INTRODUCTION
-    if chosen.out_of_memory != "no":
+    if chosen.out_of_memory != "no" and chosen.large != "only":
         text += shortage_page(shortages()) + "\n"
+    if chosen.large != "no" and chosen.out_of_memory != "only":
+        text += cost_page(LARGE_TIMES) + "\n"
     for title, aside in (("Programs used while tuning", False), ("Programs kept aside", True)):
-        if chosen.out_of_memory == "only" or chosen.set == ("tuned" if aside else "kept-aside"):
+        if "only" in (chosen.out_of_memory, chosen.large) or chosen.set == (
+            "tuned" if aside else "kept-aside"
+        ):
             continue
         names = [name for name in programs.PROGRAMS if is_kept_aside(name) == aside]
         names = [name for name in names if not chosen.programs or name in chosen.programs.split(",")]

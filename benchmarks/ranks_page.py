@@ -10,18 +10,17 @@ counted for it, with its imports for a cold visit. Wall times depend on what els
 import argparse
 import os
 import re
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _dashboard_browser import chromium
 
 from vramscope.model.device import Device, Process
 from vramscope.model.rank_summary import DeviceSummary, LineBytes, PeakPlace, RankSummary, StepRows
@@ -36,8 +35,6 @@ GIB, MIB = 1 << 30, 1 << 20
 STAGES = 4
 PAINT_MS, WIRE_BYTES = 2000, 250_000
 N_ZOOMS = 20
-CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
-FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage")
 PLOT = "document.querySelector('.rank-map .js-plotly-plot')"
 SEEN = {
     "first paint": "performance.getEntriesByName('first-contentful-paint').length",
@@ -177,17 +174,6 @@ class Figures:
             yield f"| {visit} | {name} | {middle:,.0f} | {spread} | {goal} | {verdict} |"
 
 
-@contextmanager
-def browser() -> Iterator[Any]:
-    """Chromium without a cache."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield found
-        found.close()
-
-
 def visited(page: Any, url: str) -> dict[str, float]:
     """Open the page, wait until all is seen; return the milliseconds of each, and the browser's CPU time."""
     before = _browser_cpu_s(page)
@@ -238,11 +224,11 @@ def zooms(page: Any, server: Server) -> dict[str, float]:
 def measured(run: Path, n_repeats: int) -> dict[str, Figures]:
     """Return the figures by kind of visit."""
     found = {kind: Figures() for kind in ("cold", "warm", "zoom")}
-    with tempfile.TemporaryDirectory() as cache, browser() as chromium:
+    with tempfile.TemporaryDirectory() as cache, chromium() as browser:
         for repeat in range(n_repeats):
             server = Server(run, Path(cache))
             try:
-                context = chromium.new_context(viewport={"width": 1280, "height": 860})
+                context = browser.new_context(viewport={"width": 1280, "height": 860})
                 page = context.new_page()
                 page.add_init_script(_WATCH)
                 page.set_default_timeout(120_000)

@@ -220,7 +220,8 @@ def _allocate(pairs_per_s: float, number: int, ends_s: float) -> None:
     kept: list[Any] = [None] * 64
     n = 0
     while (now_s := time.monotonic()) < ends_s:
-        while n < pairs_per_s * (now_s - began_s):
+        # A thread that fell back stops at the end nevertheless.
+        while n < pairs_per_s * (now_s - began_s) and (n % 1000 or time.monotonic() < ends_s):
             kept[n % 64] = torch.empty(256 * (1 + (n * 7 + number) % 50), device="cuda")
             n += 1
         time.sleep(0.005)

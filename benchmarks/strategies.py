@@ -31,7 +31,7 @@ WORTH_IT = 0.01
 ROUNDING_BYTES = 4096
 _NOT_INSTALLED = 3
 _FIRST_RUNS = (
-    "These are the answers of the present rules. The first runs of the fifth and the sixth blind trial, as "
+    "These are the answers of the present rules. The first runs of the fifth to the seventh blind trial, as "
     "they were, are in [STRATEGIES_FIRST_RUNS.md](STRATEGIES_FIRST_RUNS.md)."
 )
 SAID = {
@@ -51,6 +51,7 @@ GROUPS = {
     "blind_4": "Fourth blind trial: one figure was outside (118, not 115 MiB), and an interval was widened",
     "blind_5": "Fifth blind trial: none was outside; one of 'no effect' raised the peak by 3 %",
     "blind_6": "Sixth blind trial: one figure was outside (137, not 184 MiB), one 'not lower' fell by 10 %",
+    "blind_7": "Seventh blind trial, by an author who had not read the rules: none was outside, none wrong",
 }
 NAMES = {
     "tests": (
@@ -87,6 +88,11 @@ NAMES = {
         "normalizing flow", "spectral operator", "written memory", "forces of an energy", "generated weights",
         "differential equation", "settled layer", "adapters", "kernels and inducing points",
         "optimal transport", "funnel", "masked pixels", "splines", "involutions",
+    ),
+    "blind_7": (
+        "retention", "one expert a token", "triangles of pairs", "book of codes", "distilled",
+        "merged tokens", "cells both ways", "penalized", "sorted sets", "separable signals",
+        "written in place",
     ),
 }  # fmt: skip
 
@@ -182,8 +188,8 @@ def _page(tables: dict[str, list[Row]]) -> str:
     lines += [_FIRST_RUNS, ""]
     for group, rows in tables.items():
         counts = Counter(row.verdict for row in rows)
-        told = ", ".join(f"{n} {verdict}" for verdict, n in counts.most_common())
-        lines += [f"## {GROUPS[group]}", "", f"{len(rows)} cases: {told}.", ""]
+        summary = ", ".join(f"{n} {verdict}" for verdict, n in counts.most_common())
+        lines += [f"## {GROUPS[group]}", "", f"{len(rows)} cases: {summary}.", ""]
         lines += [
             "| model | strategy | as it is | with it, genuine | with it, as `fit` says | |",
             "| --- " * 6 + "|",

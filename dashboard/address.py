@@ -1,4 +1,4 @@
-"""The URL of a page: page, run, rank, device, instant, zoom and search.
+"""The URL of a page: page, run, rank, device, instant, zoom, selection and search.
 
 A URL is untrusted input: values that are not of the expected form are dropped.
 """
@@ -13,7 +13,8 @@ _INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 _RUN = re.compile(r"[A-Za-z0-9._-]{1,120}", re.ASCII)
 _WORD = re.compile(r"[a-z0-9_-]{1,40}", re.ASCII)
 MAX_SEARCH = 200
-_NUMBERS = ("rank", "device", "t0", "t1", "b0", "b1", "at")
+_SELECTED = re.compile(r"[bflp][0-9]{1,17}|i", re.ASCII)
+_NUMBERS = ("rank", "device", "t0", "t1", "b0", "b1", "at", "root")
 UNZOOMED: dict[str, Any] = {"t0": None, "t1": None, "b0": None, "b1": None}
 """Changes to an address that remove the zoom."""
 
@@ -43,6 +44,10 @@ class Address:
     """The text of the search box."""
     other: str = ""
     """Id of the second run on the page "Compare"."""
+    sel: str = ""
+    """What the inspector shows: a letter and a number, see ``inspector``."""
+    root: int | None = None
+    """The call that the picture of calls begins with: a node of its tree."""
 
     def go(self, **changes: Any) -> "Address":
         """Return this address with *changes*."""
@@ -83,6 +88,7 @@ def restore(sent: Mapping[str, Any] | None) -> Address:
         by=words.get("by", "") if _WORD.fullmatch(words.get("by", "")) else "",
         q=words.get("q", "")[:MAX_SEARCH],
         other=words.get("other", "") if _RUN.fullmatch(words.get("other", "")) else "",
+        sel=words.get("sel", "") if _SELECTED.fullmatch(words.get("sel", "")) else "",
         **{name: _integer(words.get(name, "")) for name in _NUMBERS},
     )
 

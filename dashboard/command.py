@@ -49,9 +49,10 @@ def _run(args: Namespace) -> int:
             f"{args.path}: this folder or file does not exist; record one with vramscope.record(), or try: "
             "vramscope demo"
         )
+    from .server.kept_token import kept_token
     from .server.security import access
 
-    allowed = access(args.host, args.allow_host, use_token=not args.no_token)
+    allowed = access(args.host, args.allow_host, use_token=not args.no_token, token=kept_token())
     server = _bound(args, allowed)
     url = _url(server.effective_port, allowed, _first_page(place) if place is not None else "")
     print(f"vramscope serves {args.path} at\n\n    {url}\n\nCtrl-C ends it.", flush=True)
@@ -108,7 +109,7 @@ def _first_page(path: Path) -> str:
 
     found = discover(path)
     page = "ranks" if len(ranks_of(path)) > MOST_OPENED_WHOLE else "overview"
-    return f"{page}?run={run_id(path, path)}" if found == [path] else ""
+    return f"{page}?run={run_id(path)}" if found == [path] else ""
 
 
 def _url(port: int, allowed: Any, page: str = "") -> str:

@@ -4,6 +4,7 @@ A run is named by an id of a closed dict; a path never comes from a request. Der
 (run, version) and dropped when the run grows. The server's threads share one ``Data``.
 """
 
+import os
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -14,10 +15,13 @@ from threading import RLock
 from time import monotonic, thread_time, time
 from typing import Any, Protocol, cast
 
-from vramscope import analysis, loading
+from vramscope import analysis, conversion_cache, loading
 from vramscope.errors import UnknownNameError, VramscopeError
+from vramscope.model.partial_curve import PartialCurve, Watch
 from vramscope.model.recording import Outcome, Recording, Run
+from vramscope.store.columns.scratch import Scratch
 from vramscope.store.directory import rank_of
+from vramscope.store.sources import SOURCES_FILE
 from vramscope.store.summaries import SUMMARY_FILE
 
 from .address import Address
@@ -49,12 +53,25 @@ class Pace:
     """Seconds between two checks by the list of a run that has ended or is quiet: it may be replaced."""
     live_ms: int = 1000
     """Milliseconds between two requests of a page about a run that grows."""
-    idle_ms: int = 2500
+    idle_ms: int = 2000
     """Milliseconds between two requests of any other page."""
     blank_s: float = 0.8
     """Seconds that a page may stay blank; then it shows what it is waiting for."""
+    blank_unread_s: float = 0.4
+    """The same for a page of a run that is not open yet; at most the other."""
+    left_s: float = 2.0
+    """Seconds without a sign of a page after which background work for it pauses; a page asks every 0.4 s."""
+    ahead_s: float = 0.5
+    """Seconds from the first page of a long recording to the answers of its other pages."""
+    events_ahead: int = 2_000_000
+    """A recording with more events has no pages laid out ahead: their answers take 110 MB per million."""
+    events_searched_live: int = 2_000_000
+    """A running run with more events is searched for findings again when it ends: at ten million events a
+    search takes 20 s and 3 GB beside the training."""
     events_at_once: int = 200_000
     """A recording with more events shows its chart first and the findings later."""
+    events_replayed_here: int = 50_000
+    """A recording with more events is replayed in another process, which takes 0.3 s to start."""
 
 
 class FollowedRun(Protocol):
@@ -66,8 +83,8 @@ class FollowedRun(Protocol):
         """Read what was written since the last call; return whether there was anything."""
 
 
-_SUMMARY = f"{Path(SUMMARY_FILE).stem}."
-"""The name of a summary begins with it, that of the temporary file too."""
+_BESIDE = tuple(f"{Path(name).stem}." for name in (SUMMARY_FILE, SOURCES_FILE))
+"""The names of what is derived from a run begin with these, those of the temporary files too."""
 
 
 class Library(Protocol):
@@ -76,8 +93,8 @@ class Library(Protocol):
     def discover(self, root: Path) -> Sequence[Path]:
         """Return runs and files below *root*, newest first."""
 
-    def follow(self, path: Path) -> FollowedRun:
-        """Open one of them."""
+    def follow(self, path: Path, watch: Watch | None = None, scratch: Scratch | None = None) -> FollowedRun:
+        """Open one of them; *watch* gets the curve of a file while it is read, *scratch* keeps what grows."""
 
 
 class StoreLibrary(Protocol):
@@ -158,6 +175,7 @@ class Data:
         self.root = root
         self.pace = pace or Pace()
         self._library = library or cast("Library", loading)
+        self._scratch = Scratch(conversion_cache.cache_directory())
         self.shown_root = str(getattr(library, "url", root))
         """The folder as the user named it."""
         self._lock = RLock()
@@ -169,6 +187,8 @@ class Data:
         """Start time and last version of the run that was last opened under each id."""
         self._read_bytes: dict[str, int] = {}
         """Sizes in bytes of files that are being read for the first time."""
+        self._curves: dict[str, PartialCurve] = {}
+        """The curves of those files, as far as they are read."""
         self._opening: dict[str, RLock] = {}
         """Locks, each held while its run is read for the first time."""
         self._refused: dict[str, tuple[Stamp, VramscopeError]] = {}
@@ -181,7 +201,7 @@ class Data:
             if monotonic() - self._scanned_s > pause_s:
                 began = thread_time()
                 found = self._library.discover(self.root)
-                self._paths = {run_id(path, self.root): path for path in found}
+                self._paths = {run_id(path): path for path in found}
                 self._scanned_s, self._scan_took_s = monotonic(), thread_time() - began
             return self._paths
 
@@ -215,11 +235,14 @@ class Data:
             return cast("StoreLibrary", self._library).location(path)
         return path
 
-    def _opened_for_following(self, path: Path) -> FollowedRun:
+    def _opened_for_following(self, name: str, path: Path) -> FollowedRun:
         if hasattr(self._library, "location"):
             place = cast("StoreLibrary", self._library).location(path)
             return cast("FollowedRun", loading.follow(place))
-        return self._library.follow(path)
+        try:
+            return self._library.follow(path, lambda curve: self._curves.update({name: curve}), self._scratch)
+        finally:
+            self._curves.pop(name, None)
 
     def is_open(self, name: str) -> bool:
         """Return whether a run is open, so that its events are read."""
@@ -291,7 +314,7 @@ class Data:
             return name in self._opening
 
     def reading(self, name: str) -> ReadProgress | None:
-        """Return how much of a file that is being opened is read; None where unknown."""
+        """Return how much of a file that is being opened is read, and its curve; None where unknown."""
         path = self._path(name)
         if path is None or not self.is_opening(name):
             self._read_bytes.pop(name, None)
@@ -301,7 +324,8 @@ class Data:
             self._read_bytes[name] = now.n_bytes
         # The file is closed again: all of it is read, and the events are being sorted.
         n_bytes = self._read_bytes.get(name)
-        return now or (ReadProgress(n_bytes, n_bytes) if n_bytes is not None else None)
+        now = now or (ReadProgress(n_bytes, n_bytes) if n_bytes is not None else None)
+        return now._replace(curve=self._curves.get(name)) if now is not None else None
 
     def stalled_s(self, name: str) -> int:
         """Return the seconds without new events of a running run, in multiples of STALLED_S; 0 below that."""
@@ -323,7 +347,7 @@ class Data:
         with self._lock:
             opened = self._open.get(name)
         if opened is None and not self.is_opening(name):
-            follower = self._opened_for_following(self.path(name))
+            follower = self._opened_for_following(name, self.path(name))
             if follower.run.outcome is not Outcome.RUNNING:
                 return follower.run
         self.refresh(name)
@@ -339,7 +363,7 @@ class Data:
             if opened.follower.run.outcome is not Outcome.RUNNING:
                 return None  # it ended since the view was made
             if rank_device not in opened.live_recordings:
-                opened.live_recordings[rank_device] = LiveRecording(view.recording)
+                opened.live_recordings[rank_device] = LiveRecording(view.recording, self._scratch)
             return opened.live_recordings[rank_device]
 
     def ask_allowing_stale(self, view: View, what: Hashable, make: Callable[[], Any]) -> Any:
@@ -369,6 +393,15 @@ class Data:
             return made
 
         return live_recording.ask_allowing_stale(what, view.recording, apart)
+
+    def is_searched(self, view: View) -> bool:
+        """Return whether pages look for findings of a recording: not in a long one while it grows."""
+        return not view.is_live or len(view.recording.trace) <= self.pace.events_searched_live
+
+    def stale_answer(self, view: View, what: Hashable) -> Any:
+        """Return the last answer to :meth:`ask_allowing_stale` about a live run; None where there is none."""
+        live_recording = self.live_recording(view)
+        return live_recording.stale_answer(what) if live_recording is not None else None
 
     def ask(self, view: View, question: str, **options: Any) -> Any:
         """Return the answer of the analysis *question*, computed once per (view, options)."""
@@ -434,7 +467,7 @@ class Data:
         if known is not None and known[0] == now:
             raise known[1]
         try:
-            opened = self._new(name, self._opened_for_following(path))
+            opened = self._new(name, self._opened_for_following(name, path))
         except VramscopeError as error:
             self._refused[name] = now, error
             raise
@@ -470,24 +503,25 @@ def one_rank(run: str, rank: int) -> str:
     return f"{run}.rank{rank}"
 
 
-def run_id(path: Path, root: Path) -> str:
-    """Return a readable id for a run, stable over restarts, that does not reveal a path."""
-    try:
-        relative = path.relative_to(root)
-    except ValueError:
-        relative = Path(path.name)
-    word = re.sub(r"[^A-Za-z0-9]+", "-", relative.name or path.name).strip("-")[:60] or "run"
-    return f"{word}-{blake2s(str(relative).encode(errors='surrogateescape'), digest_size=3).hexdigest()}"
+def run_id(path: Path) -> str:
+    """Return a readable id for a run that does not reveal its path.
+
+    It follows from the absolute path alone: a link stays valid after a restart, whichever folder is served.
+    """
+    # Not Path.resolve(): it costs a system call per folder, for 1,000 runs every second.
+    place = os.path.abspath(path)  # noqa: PTH100
+    word = re.sub(r"[^A-Za-z0-9]+", "-", Path(place).name).strip("-")[:60] or "run"
+    return f"{word}-{blake2s(os.fsencode(place), digest_size=3).hexdigest()}"
 
 
 def stamp(path: Path) -> Stamp:
     """Return the state of a run's files without reading them; empty where they are deleted.
 
-    A summary does not count: a reader may keep one in a run that has none.
+    A summary does not count: a reader may keep one in a run that has none; nor do the kept source lines.
     """
     try:
         files = [path] if path.is_file() else [*path.glob("*.*"), *path.glob("rank*/*.*")]
-        found = ((str(file), file.stat()) for file in files if not file.name.startswith(_SUMMARY))
+        found = ((str(file), file.stat()) for file in files if not file.name.startswith(_BESIDE))
         return tuple(sorted((name, status.st_size, status.st_mtime_ns) for name, status in found))
     except OSError:
         return ()

@@ -7,7 +7,6 @@ from vramscope.errors import MissingExtraError
 _PACKAGES = {
     "dash": "dash",
     "plotly": "plotly",
-    "dash_mantine_components": "dash-mantine-components",
     "dash_ag_grid": "dash-ag-grid",
     "waitress": "waitress",
 }

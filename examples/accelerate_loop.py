@@ -24,7 +24,8 @@ class Printer(GeneralTracker):
 torch.manual_seed(0)
 tracker = VramscopeTracker("traces/accelerate", device="simulated", quiet=True)
 accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2, log_with=[tracker, Printer()])
-accelerator.init_trackers("example")
+# Old versions of accelerate (1.1) begin no tracker without a config.
+accelerator.init_trackers("example", config={})
 net = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512))
 net, optimizer = accelerator.prepare(net, torch.optim.AdamW(net.parameters()))
 for number in range(12):

@@ -69,6 +69,9 @@ def _has_module_fixture(item: pytest.Item) -> bool:
 
 
 _n_frozen = gc.get_freeze_count
+_MANY_MODULES = 50
+_frozen: dict[str, Any] = {"file": None, "n_modules": 0}
+"""The file of the last test, and how many modules were loaded when objects were frozen last."""
 
 
 def pytest_collection_finish() -> None:
@@ -78,9 +81,25 @@ def pytest_collection_finish() -> None:
     0.3 s of CPU with these 530,000 objects, and next to nothing without. The simulated device would search
     them at every start for tensors of a program that froze them, 0.9 s: it finds nothing frozen.
     """
+    _freeze()
+    gc.get_freeze_count = lambda: 0
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Nor is what earlier tests have imported: transformers, lightning and Jupyter add 2 s to every start.
+
+    Only between the files of tests, as what lives in a fixture of a file must be found in it.
+    """
+    if item.path != _frozen["file"] and len(sys.modules) > _frozen["n_modules"] + _MANY_MODULES:
+        _freeze()
+    _frozen["file"] = item.path
+
+
+def _freeze() -> None:
     gc.collect()
     gc.freeze()
-    gc.get_freeze_count = lambda: 0
+    _frozen["n_modules"] = len(sys.modules)
 
 
 @pytest.fixture
@@ -176,18 +195,25 @@ def own_tensors_only(monkeypatch):
     or a failure's traceback, change the shares of a small program's peak, and with them the findings.
     """
     torch = pytest.importorskip("torch")
-    from vramscope.capture.storages import Storages, storage_of
+    from vramscope.capture.hooks.gradients import gradients_of
+    from vramscope.capture.storages import Storages, is_wrapper, storages_of
 
     gc.collect()
-    kinds = (torch.Tensor, torch.nn.Parameter)
+    tensors = [
+        thing
+        for thing in gc.get_objects()
+        if issubclass(type(thing), torch.Tensor) and not is_wrapper(type(thing))
+    ]
+    tensors += [gradient for gradient in gradients_of(tensors) if gradient is not None]
     # These references stay until the test ends, so that no address is used again.
-    left = [storage_of(thing) for thing in gc.get_objects() if type(thing) in kinds]
-    others = {storage._cdata for storage in left if storage is not None}
-    see = Storages._see_storage
+    left = [storage for tensor in tensors for storage in storages_of(tensor)]
+    others = {storage._cdata for storage in left}
+    take_in = Storages.take_in
 
-    def see_own(storages, storage, frame):
-        return storage._cdata not in others and see(storages, storage, frame)
+    def take_in_own(storages, storage, frame):
+        return storage._cdata not in others and take_in(storages, storage, frame)
 
-    monkeypatch.setattr(Storages, "_see_storage", see_own)
+    monkeypatch.setattr(Storages, "take_in", take_in_own)
+    del tensors
     yield
     left.clear()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from vramscope.loading import follow, load
     from vramscope.model.recording import Recording, Run
     from vramscope.recorder import Recorder, record
+    from vramscope.recorder.from_outside.listener import allow_attach
 
 __all__ = [
     "CaptureError",
@@ -39,6 +40,7 @@ __all__ = [
     "UsageError",
     "VramscopeError",
     "__version__",
+    "allow_attach",
     "find_batch_size",
     "follow",
     "load",
@@ -59,6 +61,7 @@ _HOME = {
     "UnknownNameError": "vramscope.errors",
     "UsageError": "vramscope.errors",
     "VramscopeError": "vramscope.errors",
+    "allow_attach": "vramscope.recorder.from_outside.listener",
     "find_batch_size": "vramscope.integrations.batch_size",
     "follow": "vramscope.loading",
     "load": "vramscope.loading",

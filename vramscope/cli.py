@@ -45,6 +45,8 @@ def _main(argv: Sequence[str] | None) -> int:
     if "no_cache" in args:
         os.environ["VRAMSCOPE_CACHE"] = "off"
     try:
+        if "editor" in args:
+            os.environ["VRAMSCOPE_EDITOR"] = args.editor
         code: int = args.command.run(args)
         sys.stdout.flush()
         return code
@@ -76,6 +78,12 @@ def _parser() -> ArgumentParser:
             action="store_true",
             default=SUPPRESS,
             help="read files again, and keep no conversion",
+        )
+        options.add_argument(
+            "--editor",
+            metavar="NAME",
+            default=SUPPRESS,
+            help="what file:line links open: vscode, pycharm, file, none, or a URL with {file} and {line}",
         )
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, command in registry.parts(commands, commands.Command, refused=_warn).items():

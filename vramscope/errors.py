@@ -36,7 +36,7 @@ class MissingExtraError(VramscopeError):
     """An optional package is needed, and not installed."""
 
     def __init__(self, package: str, extra: str = "") -> None:
-        command = f'"vramscope[{extra}]"' if extra else package
+        command = f'"vramscope[{extra}]"' if extra else f'"{package}"' if "[" in package else package
         super().__init__(f"this needs {package}, which is not installed: pip install {command}")
 
 

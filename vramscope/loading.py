@@ -15,6 +15,7 @@ from vramscope.errors import FormatError, StoreError, UnknownNameError, UsageErr
 from vramscope.formats import Format
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
+from vramscope.model.partial_curve import Watch
 from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.remote import local_path
 from vramscope.store.directory import is_rank, is_run
@@ -22,6 +23,7 @@ from vramscope.units import format_bytes
 
 if TYPE_CHECKING:
     from vramscope.remote.copies import RemoteTree
+    from vramscope.store.columns.scratch import Scratch
     from vramscope.store.read.reader import Reader
 
 HEAD_BYTES = 64 << 10
@@ -44,9 +46,9 @@ _NEVER_INSIDE = frozenset({"node_modules", "site-packages", "__pycache__"})
 class Follower:
     """A run that may still grow; a file of another tool never does."""
 
-    def __init__(self, path: Path) -> None:
-        """Open the run at *path*. Raises the errors of ``load``."""
-        self._source: Reader | Run = _reader(path) if _is_ours(path) else _load_file(path)
+    def __init__(self, path: Path, watch: Watch | None = None, scratch: "Scratch | None" = None) -> None:
+        """Open the run at *path*; the others are those of ``follow``. Raises the errors of ``load``."""
+        self._source: Reader | Run = _reader(path, scratch) if _is_ours(path) else _load_file(path, watch)
         self._checked: tuple[Run, Run] | None = None
         """A run as it was read, and the same run with notes on its contradictions."""
 
@@ -140,13 +142,18 @@ def load(path: str | Path) -> Run:
     return follow(path).run
 
 
-def follow(path: str | Path) -> Follower:
+def follow(path: str | Path, watch: Watch | None = None, scratch: "Scratch | None" = None) -> Follower:
     """Load a run that may still be written.
 
     Parameters
     ----------
     path
         The same paths as for ``load``.
+    watch
+        Receives a :class:`~vramscope.model.partial_curve.PartialCurve` again and again while a snapshot of
+        torch is read for the first time: a first look, long before the exact answer. It must not raise.
+    scratch
+        Where the columns of a run are kept while it grows; in memory where None.
 
     Returns
     -------
@@ -161,7 +168,7 @@ def follow(path: str | Path) -> Follower:
     place = local_path(path)
     if place is None:
         return _follow_remote(str(path))
-    return Follower(_only_one(place))
+    return Follower(_only_one(place), watch, scratch)
 
 
 def _follow_remote(url: str) -> Follower:
@@ -220,19 +227,19 @@ def _is_ours(path: Path) -> bool:
     return path.is_dir() and (is_rank(path) or is_run(path))
 
 
-def _reader(path: Path) -> "Reader":
+def _reader(path: Path, scratch: "Scratch | None") -> "Reader":
     # Imported late: a file of another tool opens without importing Arrow.
     from vramscope.store.read.reader import Reader
 
-    return Reader(path)
+    return Reader(path, scratch)
 
 
-def _load_file(path: Path) -> Run:
+def _load_file(path: Path, watch: Watch | None) -> Run:
     """Return the cached conversion of a file, or read the file and cache it."""
     source = conversion_cache.identity(path)
     run = conversion_cache.find(path, source)
     if run is None:
-        run = _with_contradictions(_read_file(path))
+        run = _with_contradictions(_read_file(path, watch))
         if source != conversion_cache.identity(path):
             run = replace(run, notes=(*run.notes, _CHANGED))
         if conversion_cache.is_wanted(run, source):
@@ -259,13 +266,15 @@ def _with_checkpoints(recording: Recording) -> Recording:
     return replace(recording, checkpoints=checkpoints(recording))
 
 
-def _read_file(path: Path) -> Run:
+def _read_file(path: Path, watch: Watch | None) -> Run:
     try:
         found = _format_of(path, registry.own_parts(formats, Format)) or _format_of(path, _formats())
     except OSError as error:
         raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
     if found is None:
         raise FormatError(f"{path}{_why_unknown(path)}")
+    if watch is not None and found.read_watched is not None:
+        return found.read_watched(path, watch)
     return found.read(path)
 
 

@@ -21,7 +21,6 @@ from vramscope.analysis.empty_cache import EmptyCache
 from vramscope.analysis.evaluation_peak import EvaluationPeak
 from vramscope.analysis.findings import Shared
 from vramscope.analysis.fit import FitAnswer, FitProgress, FitVerdict, Placed, Question, Target
-from vramscope.analysis.fit.cards import Card
 from vramscope.analysis.fit.reruns import DryPeak, Effect, Rerun, Reruns
 from vramscope.analysis.fragmentation import Fragmentation, Parts, PinnedBy
 from vramscope.analysis.gradient_storage import GradientStorage
@@ -38,6 +37,7 @@ from vramscope.analysis.oom.in_use import CategoryBytes, InUse
 from vramscope.analysis.own_peaks import OwnPeaks
 from vramscope.analysis.peak import Peak, PeakPoint
 from vramscope.analysis.pins import Pins
+from vramscope.analysis.private_pools import PoolKind, PoolLevels, PoolName, PoolUse
 from vramscope.analysis.retained_graphs import RetainedGraphs
 from vramscope.analysis.sampled_peaks import SampledIntervals, SampledPeaks
 from vramscope.analysis.scaling import Scaling, ScalingLine
@@ -55,12 +55,13 @@ from vramscope.analysis.what_if import ReplayResult
 from vramscope.analysis.wide_numbers import WideNumbers
 from vramscope.analysis.would_fit import BlockSource, Placement
 from vramscope.loading import Follower
+from vramscope.model.cards import Card
 from vramscope.model.codes import LeakCause
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
 from vramscope.model.finding import Finding
 from vramscope.model.holders import Holders, Holding
-from vramscope.model.marks import Category, Labels, Marks, Note, Phase, Phases, Steps
+from vramscope.model.marks import Category, EventThreads, Labels, Marks, Note, Phase, Phases, Steps
 from vramscope.model.past import Past, StretchPeaks, SummarizedSteps
 from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.model.snapshot import Blocks, Segments, Snapshot
@@ -92,6 +93,7 @@ __all__ = [
     "EmptyCache",
     "Estimate",
     "EvaluationPeak",
+    "EventThreads",
     "FailurePlace",
     "Failures",
     "Finding",
@@ -135,6 +137,10 @@ __all__ = [
     "Pins",
     "Placed",
     "Placement",
+    "PoolKind",
+    "PoolLevels",
+    "PoolName",
+    "PoolUse",
     "PrivatePool",
     "Process",
     "Question",

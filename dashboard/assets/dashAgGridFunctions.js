@@ -19,9 +19,20 @@
   functions.vsBytes = bytes;
   functions.vsCount = (n) => (n === null || n === undefined ? "" : Number(n).toLocaleString("en-US"));
 
+  // Columns that a narrow table has no room for are hidden: cut off at the right they would need scrolling.
+  functions.vsFitColumns = function (api) {
+    const { left, right } = api.getHorizontalPixelRange();
+    for (const column of api.getColumns() || []) {
+      const { leastTablePx } = column.getColDef().context || {}, fits = right - left >= leastTablePx;
+      if (leastTablePx && column.isVisible() !== fits) api.setColumnsVisible([column], fits);
+    }
+  };
+
   const renderers = (window.dashAgGridComponentFunctions = window.dashAgGridComponentFunctions || {});
   renderers.VsWhere = function (props) {
-    const h = React.createElement;
+    const h = React.createElement, { api, node } = props;
+    // Dash listens to a grid only after its first rows are there, so the first row asks for the first fit.
+    React.useEffect(() => { if (node.rowIndex === 0) functions.vsFitColumns(api); }, [api, node.rowIndex]);
     return h("span", { className: "where" },
       h("bdi", { className: "function" }, props.value),
       h("bdi", { className: "place" }, props.data.place || ""));

@@ -1,21 +1,35 @@
 // When a page asks the server: never while it is hidden, and for slow answers only after the chart is drawn.
 (function () {
   document.addEventListener("visibilitychange", function () {
-    if (document.getElementById("main")) dash_clientside.set_props("tick", { disabled: document.hidden });
+    if (document.getElementById("main")) dash_clientside.set_props("tick", { disabled: document.hidden || "connection" in document.documentElement.dataset });
   });
 
-  // Called once for every chart when it is drawn, so that the chart does not wait for what is requested then.
-  function seen(figure) {
-    requestAnimationFrame(function () {
-      const gd = document.querySelector("#ov-graph .js-plotly-plot");
-      if (!gd || !gd._fullData) { if (document.getElementById("ov-graph")) seen(figure); return; }
-      if (gd.vramscopeSeen) return;
-      gd.vramscopeSeen = true;
-      setTimeout(() => dash_clientside.set_props("ov-drawn", { data: 1 }), 0);
-    });
-    return window.dash_clientside.no_update;
+  // Called for every page, so that its timeline does not wait for what is requested then.
+  function seen(later) {
+    const none = window.dash_clientside.no_update;
+    if (!later) return none;
+    const figure = document.getElementById("ov-track");
+    if (figure && !figure.dataset.ready) { setTimeout(() => seen(later), 30); return none; }
+    if (figure) setTimeout(() => dash_clientside.set_props("ov-drawn", { data: 1 }), 0);
+    return none;
   }
 
+  // A page that had nothing to show of a run is laid out again when the run has grown.
+  function waited(version) {
+    if (!version || !document.querySelector("[data-waits]")) return window.dash_clientside.no_update;
+    return { version: version.version, has_grown: true };
+  }
+
+  // The phases of a run that grows appear in the key as they occur.
+  addEventListener("vs-timeline", function (event) {
+    for (const kind of event.detail.phases) {
+      for (const entry of document.querySelectorAll(`.lane-key [data-phase="${kind}"][hidden]`)) {
+        entry.hidden = false;
+        for (const none of entry.parentElement.querySelectorAll("[data-none]")) none.remove();
+      }
+    }
+  });
+
   window.dash_clientside = window.dash_clientside || {};
-  window.dash_clientside.vramscope = Object.assign({}, window.dash_clientside.vramscope, { seen });
+  window.dash_clientside.vramscope = Object.assign({}, window.dash_clientside.vramscope, { seen, waited });
 })();

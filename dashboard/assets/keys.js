@@ -6,28 +6,8 @@
   function theme(name) {
     root.dataset.theme = name;
     try { localStorage.setItem("vramscope-theme", name); } catch (e) { /* storage switched off */ }
-    mantine();
-  }
-  function mantine() {
-    root.setAttribute("data-mantine-color-scheme", root.dataset.theme);
   }
   const other = () => (root.dataset.theme === "dark" ? "light" : "dark");
-
-  function graph() {
-    return document.querySelector(".timeline .js-plotly-plot, .bands .js-plotly-plot");
-  }
-  function range(change) {
-    const gd = graph();
-    if (!gd || !gd._fullLayout) return;
-    const [a, b] = gd._fullLayout.xaxis.range;
-    const [low, high] = change(a, b);
-    Plotly.relayout(gd, { "xaxis.range[0]": low, "xaxis.range[1]": high });
-  }
-  const zoom = (factor) => range((a, b) => {
-    const middle = (a + b) / 2, half = ((b - a) / 2) * factor;
-    return [middle - half, middle + half];
-  });
-  const pan = (share) => range((a, b) => [a + share * (b - a), b + share * (b - a)]);
 
   function neighbor(step) {
     const links = [...document.querySelectorAll("#menu a")];
@@ -39,15 +19,6 @@
     const dialog = document.getElementById("help");
     if (!dialog) return;
     if (open && !dialog.open) dialog.showModal(); else dialog.close();
-  }
-  function code(button) {
-    count += 1;
-    dash_clientside.set_props("code-ask", { data: { stack: Number(button.dataset.stack), count } });
-  }
-  function opened(content) {
-    const dialog = document.getElementById("code-box");
-    if (content && dialog && !dialog.open) dialog.showModal();
-    return window.dash_clientside.no_update;
   }
   function find(event) {
     const box = document.querySelector("input.search, .search input");
@@ -64,10 +35,10 @@
     if (link) link.click();
   }
 
+  const move = () => window.vramscope.timeline.keys;
   const keys = {
     j: () => ask("j"), k: () => ask("k"), p: () => ask("p"),
-    w: () => zoom(0.5), s: () => zoom(2), a: () => pan(-0.25), d: () => pan(0.25),
-    0: () => graph() && Plotly.relayout(graph(), { "xaxis.autorange": true, "yaxis.autorange": true }),
+    w: () => move().zoom(0.5), s: () => move().zoom(2), a: () => move().pan(-0.25), d: () => move().pan(0.25), 0: () => move().whole(),
     x: axis, "/": find, "[": () => neighbor(-1), "]": () => neighbor(1),
     t: () => theme(other()), "?": () => help(true),
   };
@@ -102,16 +73,14 @@
     if (event.target.closest("#theme-button")) theme(other());
     else if (event.target.closest("#help-button")) help(true);
     else if (event.target.closest("#help-close")) help(false);
-    else if (event.target.closest("#code-close")) document.getElementById("code-box").close();
-    else if (event.target.closest(".to-code")) code(event.target.closest(".to-code"));
     for (const menu of document.querySelectorAll("details.recordings[open]")) {
       if (!menu.contains(event.target) || event.target.closest("a")) menu.open = false;
     }
   });
-  window.dash_clientside = window.dash_clientside || {};
-  window.dash_clientside.vramscope = Object.assign({}, window.dash_clientside.vramscope, { opened });
-  // Mantine sets its own color scheme when it starts; this restores ours.
-  new MutationObserver(function () {
-    if (root.getAttribute("data-mantine-color-scheme") !== root.dataset.theme) mantine();
-  }).observe(root, { attributes: true, attributeFilter: ["data-mantine-color-scheme"] });
+  // The link would change the address, and Dash would lay out the page again with the view that it then reads there.
+  document.addEventListener("click", function (event) {
+    if (!event.target.closest(".skip")) return;
+    event.preventDefault();
+    document.getElementById("main").focus();
+  });
 })();

@@ -32,7 +32,8 @@
     return window.dash_clientside.no_update;
   }
 
-  function rankZoom(change) {
+  // The zoom in ranks and steps. An axis that Plotly does not report keeps what it had.
+  function rankZoom(change, known) {
     const none = window.dash_clientside.no_update;
     if (!change) return none;
     const edges = (axis) => [change[`${axis}.range[0]`], change[`${axis}.range[1]`]].every(Number.isFinite)
@@ -40,9 +41,10 @@
         .map((edge, i) => Math.max(0, i ? Math.ceil(edge + 0.5) : Math.floor(edge + 0.5)))
       : change[`${axis}.autorange`] ? [null, null] : undefined;
     const steps = edges("xaxis"), ranks = edges("yaxis");
-    if (steps) window.vramscope.remember({ t0: steps[0], t1: steps[1] });
-    if (ranks) window.vramscope.remember({ b0: ranks[0], b1: ranks[1] });
-    return none;
+    if (!steps && !ranks) return none;
+    const zoom = { ...(steps ? { t0: steps[0], t1: steps[1] } : {}), ...(ranks ? { b0: ranks[0], b1: ranks[1] } : {}) };
+    window.vramscope.remember(zoom);
+    return { ...known, ...zoom };
   }
 
   function rankChosen(shown) {

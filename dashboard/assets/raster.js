@@ -1,32 +1,20 @@
 // Canvases painted with ids from the server: one color per allocation; the hit test reads the id of the pixel.
 (function () {
-  const SCALE = { KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40 };
-  const TYPES = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, i1: Int8Array, i2: Int16Array, i4: Int32Array };
-  const BEFORE = 1, HIT = 2, MISS = 4, EMPTY = -1, SMALLER = -2;
+  const BEFORE = 1, HIT = 2, MISS = 4, EMPTY = -1, SMALLER = -2, FIRST_FREE = -10;
   const known = new WeakMap();
   const details = new Map();
-  let picks = 0, pressed = null, hovering = null, waiting = null;
+  let pressed = null, hovering = null, waiting = null;
 
   const state = (figure) => known.get(figure);
   const asks = (figure) => JSON.parse(figure.dataset.asks);
-  const plot = (figure) => figure.querySelector(".js-plotly-plot");
+  const hasAxes = (figure) => figure.classList.contains("bands");
   const canvases = (figure) => [...figure.querySelectorAll("canvas.raster")];
 
   // ------------------------------------------------------------------------------- asking
   function ranges(figure) {
-    const gd = plot(figure);
-    if (!gd) {
-      const box = figure.getBoundingClientRect();
-      return { left: 0, top: 0, width: Math.floor(box.width), height: Math.floor(box.height) };
-    }
-    if (!gd._fullLayout || !gd._fullLayout.xaxis || !gd._fullData) return null;
-    const { xaxis: x, yaxis: y } = gd._fullLayout;
-    const line = gd._fullData.find((trace) => trace.uid === "allocated");
-    const unit = SCALE[line && line.meta] || 1;
-    return {
-      left: x._offset, top: y._offset, width: Math.round(x._length), height: Math.round(y._length),
-      a: x.range[0], b: x.range[1], lo: y.range[0] * unit, hi: y.range[1] * unit,
-    };
+    if (hasAxes(figure)) return window.vramscope.timeline.boxOf(figure);
+    const box = figure.getBoundingClientRect();
+    return { left: 0, top: 0, width: Math.floor(box.width), height: Math.floor(box.height) };
   }
 
   function address(figure, view) {
@@ -40,15 +28,17 @@
     return `${query.url}?${url}`;
   }
 
-  function refresh(figure, force) {
+  const RESTED_MS = 40;
+  function refresh(figure, force, hasRested) {
     const view = ranges(figure);
     if (!view || view.width < 2 || view.height < 2) return;
     place(figure, view);
     const its = state(figure), url = address(figure, view);
-    if (!force && (url === its.url || url === its.asked)) return;
+    const isAsked = url === its.asked && !(hasRested && its.timer);
+    if (!force && (url === its.url || isAsked)) return;
     its.asked = url;
     clearTimeout(its.timer);
-    its.timer = setTimeout(() => load(figure, url, view), its.data && !its.eager ? 40 : 0);
+    its.timer = setTimeout(() => { its.timer = null; load(figure, url, view); }, its.data && !its.eager && !hasRested ? RESTED_MS : 0);
   }
 
   async function load(figure, url, view) {
@@ -59,11 +49,12 @@
       const answer = await fetch(url, { signal: its.control.signal });
       if (!answer.ok) throw new Error(`${answer.status}`);
       const data = decode(await answer.arrayBuffer());
-      Object.assign(its, { data, url, box: view, asked: null });
+      Object.assign(its, { data, url, box: view, asked: null, picked: pickedRow() });
       paint(figure);
       const now = ranges(figure);
       if (now) place(figure, now);
       if (its.again) { its.again = false; refresh(figure, true); }
+      answered(figure);
     } catch (error) {
       if (error.name === "AbortError") return;
       its.asked = null;
@@ -72,14 +63,7 @@
   }
 
   function decode(buffer) {
-    const n = new DataView(buffer).getUint32(0, true);
-    const data = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, n)));
-    let at = 4 + n;
-    for (const [name, kind, length] of data.columns) {
-      const Type = TYPES[kind], size = Type.BYTES_PER_ELEMENT * length;
-      data[name] = new Type(buffer.slice(at, at + size));
-      at += size;
-    }
+    const data = window.vramscope.timeline.columns(buffer);
     data.start = new Uint32Array(data.length.length + 1);
     for (let i = 0; i < data.length.length; i++) data.start[i + 1] = data.start[i] + data.length[i];
     return data;
@@ -108,27 +92,41 @@
     return made >>> 0;
   };
 
+  // The function with a memory of what it returned.
+  function once(make) {
+    const known = new Map();
+    return function (name) {
+      let made = known.get(name);
+      if (made === undefined) known.set(name, made = make(name));
+      return made;
+    };
+  }
+
   function paint(figure) {
     const { data } = state(figure), [canvas] = canvases(figure), { w, h } = data;
     canvas.width = w;
     canvas.height = h;
     const context = canvas.getContext("2d"), image = context.createImageData(w, h);
     const pixels = new Uint32Array(image.data.buffer);
-    const base = Array.from(data.ids, (id, i) => id === SMALLER ? tone("#999999", 2, 0) : id === EMPTY ? 0 : tone(data.colors[data.group[i]], data.shade[i], data.flags[i]));
-    const stripe = base.map((color) => lighter(color, dark() ? -0.34 : 0.42));
-    const edge = base.map((color) => lighter(color, dark() ? -0.3 : -0.16));
+    // Thousands of blocks have some dozens of colors, each of which is mixed once.
+    const tones = once((name) => tone(data.colors[name >> 8], (name >> 4) & 15, name & MISS));
+    const base = Array.from(data.ids, (id, i) => id === SMALLER ? tone("#999999", 2, 0) : id === EMPTY ? 0 : tones(data.group[i] << 8 | data.shade[i] << 4 | data.flags[i] & MISS));
+    const stripe = once((color) => lighter(color, dark() ? -0.34 : 0.42));
+    const edge = once((color) => lighter(color, dark() ? -0.3 : -0.16));
     const wide = Math.max(1, Math.round((figure.clientWidth || w) / w));
-    const across = data.rows ? 1 : 0; // a strip runs from left to right, a timeline from bottom to top
     for (let run = 0; run < data.local.length; run++) {
       const id = data.local[run], color = base[id];
       if (!color) continue;
-      const hatched = data.ids[id] === SMALLER || data.flags[id] & BEFORE, n = data.length[run], thick = n > 4;
-      for (let i = data.start[run], k = 0; k < n; i++, k++) {
-        const column = Math.floor(i / h), row = i - column * h;
-        const at = across ? i : (h - 1 - row) * w + column;
-        const x = across ? i % w : column * wide, y = across ? Math.floor(i / w) : row;
-        pixels[at] = thick && k === n - 1 ? edge[id] : hatched && ((x + y) & 7) < 3 ? stripe[id] : color;
+      const hatched = data.ids[id] === SMALLER || data.flags[id] & BEFORE, from = data.start[run], n = data.length[run];
+      // A strip runs from left to right; a timeline from bottom to top, where a run never spans two columns.
+      const column = data.rows ? 0 : Math.floor(from / h), row = from - column * h;
+      const first = data.rows ? from : (h - 1 - row) * w + column, step = data.rows ? 1 : -w;
+      const striped = hatched ? stripe(color) : color;
+      for (let k = 0, at = first; k < n; k++, at += step) {
+        const isStriped = hatched && ((data.rows ? at % w + Math.floor(at / w) : column * wide + row + k) & 7) < 3;
+        pixels[at] = isStriped ? striped : color;
       }
+      if (n > 4) pixels[first + (n - 1) * step] = edge(color);
     }
     context.putImageData(image, 0, 0);
     mark(figure);
@@ -163,6 +161,12 @@
       }
     }
   }
+
+  // The block in the inspector is marked in every picture.
+  const pickedRow = () => { const { sel } = window.vramscope.timeline; return /^b\d+$/.test(sel) ? Number(sel.slice(1)) : null; };
+  addEventListener("vs-selected", function () {
+    for (const figure of document.querySelectorAll(".bands, .strip")) if (state(figure)) { state(figure).picked = pickedRow(); mark(figure); }
+  });
 
   function place(figure, view) {
     const its = state(figure), clip = figure.querySelector(".raster-clip");
@@ -244,7 +248,7 @@
     const box = document.getElementById("raster-tip");
     if (box) box.hidden = true;
     clearTimeout(waiting);
-    if (hovering && state(hovering)) { state(hovering).hover = null; mark(hovering); }
+    if (hovering && state(hovering)) { state(hovering).hover = null; mark(hovering); window.vramscope.preview(""); }
     hovering = null;
   }
   function show(event, rows) {
@@ -280,6 +284,7 @@
       hovering = figure;
       its.hover = found.id;
       mark(figure);
+      if (found.id >= 0) window.vramscope.preview(`b${found.id}`);
     }
     if (found.id === SMALLER && !its.data.rows) {
       show(event, [["tip-name", `Blocks under ${window.vramscope.bytes(its.data.cut)}`], ["tip-when", "zoom in to see each"]]);
@@ -320,28 +325,28 @@
     if (!from || Math.hypot(event.clientX - from.x, event.clientY - from.y) > 4) return;
     const found = hit(from.figure, event.clientX, event.clientY);
     if (!found || found.id === EMPTY || found.id === SMALLER && !state(from.figure).data.rows) return;
-    state(from.figure).picked = found.id;
-    mark(from.figure);
-    picks += 1;
-    dash_clientside.set_props(`${prefixOf(from.figure)}-pick`, { data: { row: found.id, at: found.instant, picks } });
+    const at = hasAxes(from.figure) ? null : Number(found.instant);
+    window.vramscope.inspect(found.id >= 0 ? `b${found.id}` : `f${FIRST_FREE - found.id}`, at);
   }, true);
 
   // ------------------------------------------------------------------------------ life cycle
   function attach(figure) {
     if (state(figure)) return;
-    const gd = plot(figure);
-    if (figure.classList.contains("bands") && !(gd && gd.on && gd._fullLayout)) return;
     known.set(figure, {});
-    if (gd) {
-      gd.on("plotly_afterplot", () => refresh(figure));
-      gd.on("plotly_relayouting", () => { const view = ranges(figure); if (view) place(figure, view); });
-    }
     new ResizeObserver(() => refresh(figure)).observe(figure);
     refresh(figure);
   }
   function attachAll() {
     for (const figure of document.querySelectorAll(".bands, .strip")) attach(figure);
   }
+  // The old picture moves with the axes at once; when they rest, the new one is requested.
+  const withAxes = () => [...document.querySelectorAll(".bands")].filter(state);
+  addEventListener("vs-moved", () => requestAnimationFrame(() => {
+    for (const figure of withAxes()) { const view = ranges(figure); if (view) place(figure, view); }
+  }));
+  addEventListener("vs-timeline", () => withAxes().forEach((figure) => refresh(figure)));
+  addEventListener("vs-settled", () => withAxes().forEach((figure) => refresh(figure, false, true)));
+
   let queued = false;
   new MutationObserver(function () {
     if (queued) return;
@@ -353,12 +358,14 @@
   }).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
 
   // Other parameters for the same canvas; null leaves one as it is.
-  function change(id, changes, eager) {
+  function change(id, changes, eager, isThere) {
     const figure = document.getElementById(`${id}-frame`);
     if (!figure) return;
     figure.dataset.asks = JSON.stringify(Object.assign(asks(figure), changes));
     if (!state(figure)) return;
     state(figure).eager = eager;
+    // What was asked for in another way is not asked for again.
+    if (isThere) state(figure).url = address(figure, ranges(figure));
     refresh(figure, !Object.keys(changes).length);
   }
   // The picture of the page that has axes; it has one at most.
@@ -378,6 +385,7 @@
   // ---------------------------------------------------------------------- scrubbing over time
   // The frame of a slider over time names the chart whose axis it follows, the picture that it moves, and the
   // store that gets the instant where it is let go: data-chart, data-picture, data-instant.
+  let scrubbed = -Infinity;
   const scrubber = (element) => element && element.closest ? element.closest(".scrubber") : null;
   function axisOf(id) {
     const gd = document.querySelector(`#${id} .js-plotly-plot`);
@@ -386,43 +394,54 @@
   document.addEventListener("input", function (event) {
     const its = scrubber(event.target), axis = its && axisOf(its.dataset.chart);
     if (!axis) return;
-    const share = event.target.value / 1000;
-    const x = axis.range[0] + share * (axis.range[1] - axis.range[0]);
+    scrubbed = performance.now();
+    const x = axis.range[0] + event.target.value / 1000 * (axis.range[1] - axis.range[0]);
     change(its.dataset.picture, { x, at: null }, true);
-    line(axis._offset + share * axis._length);
+    line(its, axis, x);
+    window.vramscope.timeline.scrub(x);
   });
+  // Let go, the slider is at the instant of the picture, once that has come.
+  let isLetGo = false;
   document.addEventListener("change", function (event) {
     const names = scrubber(event.target);
     if (!names) return;
-    const figure = document.getElementById(`${names.dataset.picture}-frame`), its = figure && state(figure);
-    const settle = (left) => {
-      if (its && its.asked && left) { setTimeout(() => settle(left - 1), 50); return; }
-      if (its && its.data) dash_clientside.set_props(names.dataset.instant, { data: its.data.instants[0] });
-    };
-    settle(100);
+    isLetGo = true;
+    const figure = document.getElementById(`${names.dataset.picture}-frame`);
+    if (figure && state(figure) && !state(figure).asked) answered(figure);
   });
-  function line(left) {
-    const figure = document.querySelector("figure.composition");
+  function answered(figure) {
+    const names = document.querySelector(".scrubber"), its = state(figure);
+    if (!names || figure.id !== `${names.dataset.picture}-frame` || !its.data || its.asked) return;
+    if (isLetGo) {
+      isLetGo = false;
+      dash_clientside.set_props(names.dataset.instant, { data: its.data.instants[0] });
+    }
+    placeInstant();
+  }
+
+  // The line over the chart: drawn by Plotly, each step of the slider would draw the whole chart again.
+  function line(names, axis, x) {
+    const figure = document.getElementById(`${names.dataset.chart}-frame`), share = (x - axis.range[0]) / (axis.range[1] - axis.range[0]);
     let mark = figure.querySelector(".scrub-line");
     if (!mark) { mark = document.createElement("div"); mark.className = "scrub-line"; figure.append(mark); }
-    mark.hidden = left === null;
-    if (left !== null) mark.style.left = `${left}px`;
+    mark.hidden = share < 0 || share > 1;
+    const { _offset: top, _length: height } = figure.querySelector(".js-plotly-plot")._fullLayout.yaxis;
+    Object.assign(mark.style, { left: `${axis._offset + share * axis._length}px`, top: `${top}px`, height: `${height}px` });
+    return share;
+  }
+  // Line and slider where the instant of the picture is on the chart; not while the hand moves the slider.
+  function placeInstant() {
+    const names = document.querySelector(".scrubber"), axis = names && axisOf(names.dataset.chart);
+    const its = names && window.vramscope.rasterOf(names.dataset.picture);
+    if (!axis || !its || its.asked) return;
+    const share = line(names, axis, its.data.x);
+    if (performance.now() - scrubbed > 300) names.querySelector("input").value = Math.round(1000 * Math.max(0, Math.min(1, share)));
   }
   function moved(at) {
-    if (at === null || at === undefined) return window.dash_clientside.no_update;
-    const wasTriggered = (dash_clientside.callback_context.triggered || []).length;
-    if (wasTriggered) window.vramscope.remember({ at });
-    const names = document.querySelector(".scrubber");
-    if (!names) return window.dash_clientside.no_update;
-    change(names.dataset.picture, { at, x: null }, true);
-    const settle = (left) => {
-      const its = window.vramscope.rasterOf(names.dataset.picture), axis = axisOf(names.dataset.chart), slider = names.querySelector("input");
-      if (!(its && axis && slider && its.data.instants[0] === at)) { if (left) setTimeout(() => settle(left - 1), 100); return; }
-      const share = (its.data.x - axis.range[0]) / (axis.range[1] - axis.range[0]);
-      if (document.activeElement !== slider) slider.value = Math.round(1000 * Math.max(0, Math.min(1, share)));
-      line(null);
-    };
-    settle(60);
+    const names = document.querySelector(".scrubber"), its = names && window.vramscope.rasterOf(names.dataset.picture);
+    if (!names || at === null || at === undefined) return window.dash_clientside.no_update;
+    const isThere = its && !its.asked && its.data.instants[0] === at;
+    change(names.dataset.picture, { at, x: null }, true, isThere);
     return window.dash_clientside.no_update;
   }
 
@@ -430,6 +449,7 @@
     repaintWith: change,
     rasterOf: (id) => { const figure = document.getElementById(`${id}-frame`), its = figure && state(figure); return its && its.data ? its : null; },
     pixelOf: at,
+    placeInstant,
   });
   window.dash_clientside = window.dash_clientside || {};
   window.dash_clientside.vramscope = Object.assign({}, window.dash_clientside.vramscope, { repaint, moved });

@@ -14,6 +14,65 @@
     link.click();
   }
 
+  // What a file says of itself, as it leaves the page: title, run, and the legend that the page has beside the figure.
+  function caption(figure) {
+    const panel = figure.closest(".panel") || figure, run = document.querySelector(".run-name"), facts = document.querySelector(".run-header .facts");
+    const seen = new Set(), entries = [];
+    for (const mark of panel.querySelectorAll(".swatch")) {
+      const entry = mark.closest(".entry, .lane-key > span, .band-key > span, .part-list > div, dt") || mark.parentElement;
+      if (mark.closest("table, label:has(input:not(:checked))") || !entry.getClientRects().length) continue;
+      const text = (entry.querySelector(".name, dt") || entry).textContent.trim().replace(/\s+/g, " ");
+      const style = getComputedStyle(mark), hue = /rgb[^)]*\)/.exec(style.backgroundImage) || [style.backgroundColor];
+      if (text && !seen.has(text)) entries.push({ text, color: hue[0] });
+      seen.add(text);
+    }
+    return { title: panel.getAttribute("aria-label") || "Memory", run: [run && run.textContent, facts && facts.textContent].filter(Boolean).join(" · "), entries };
+  }
+  const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+  const TOP = 76;
+  function describe(figure, layout, data) {
+    const { title, run, entries } = caption(figure), ink = css("--ink"), soft = css("--ink-2");
+    layout.title = { text: escaped(title), subtitle: { text: escaped(run), font: { size: 12, color: soft } }, x: 0, xref: "container", xanchor: "left",
+      pad: { l: 16 }, y: 1, yref: "container", yanchor: "top", font: { size: 16, color: ink } };
+    layout.title.pad.t = 14;
+    layout.margin = { ...layout.margin, t: (layout.margin.t || 0) + TOP, b: (layout.margin.b || 0) + (entries.length ? 34 : 0) + 16, l: Math.max(layout.margin.l || 0, 16) };
+    for (const [key, axis] of Object.entries(layout)) {
+      if (!/^[xy]axis$/.test(key) || axis.visible === false || axis.title) continue;
+      const suffix = String(axis.ticksuffix || "").trim();
+      const name = key === "yaxis" ? (suffix ? `Memory (${suffix})` : "") : suffix === "s" ? "Time since the recording began (s)" : "";
+      if (name) layout[key] = { ...axis, title: { text: name, font: { size: 11, color: soft }, standoff: 6 } };
+    }
+    for (const trace of data) trace.showlegend = false;
+    if (!entries.length) return data;
+    layout.showlegend = true;
+    layout.legend = { orientation: "h", x: 0, xanchor: "left", y: 0, yref: "container", yanchor: "bottom", font: { size: 12, color: soft }, bgcolor: "rgba(0,0,0,0)" };
+    const keys = entries.map(({ text, color }) => ({ type: "scatter", mode: "markers", x: [null], y: [null], name: escaped(text), hoverinfo: "skip",
+      showlegend: true, marker: { symbol: "square", size: 11, color, opacity: 1 } }));
+    return [...data, ...keys];
+  }
+  // A picture that is a canvas alone, such as the map of segments.
+  function painted(canvas, figure) {
+    const { title, run, entries } = caption(figure), box = canvas.getBoundingClientRect(), scale = 2, out = document.createElement("canvas");
+    out.width = (box.width + 32) * scale;
+    out.height = (box.height + TOP + 44) * scale;
+    const pen = out.getContext("2d");
+    pen.scale(scale, scale);
+    pen.fillStyle = css("--surface");
+    pen.fillRect(0, 0, out.width, out.height);
+    const write = (text, x, y, size, color, weight) => { pen.font = `${weight || 400} ${size}px ${css("--sans")}`; pen.fillStyle = color; pen.fillText(text, x, y); return pen.measureText(text).width; };
+    write(title, 16, 28, 16, css("--ink"), 600);
+    write(run, 16, 48, 12, css("--ink-2"));
+    pen.imageSmoothingEnabled = false;
+    pen.drawImage(canvas, 16, TOP - 10, box.width, box.height);
+    let x = 16;
+    for (const { text, color } of entries) {
+      pen.fillStyle = color;
+      pen.fillRect(x, box.height + TOP + 8, 11, 11);
+      x += 26 + write(text, x + 16, box.height + TOP + 18, 12, css("--ink-2"));
+    }
+    return out.toDataURL("image/png");
+  }
+
   // The page colors Plotly by its style sheet; a file must contain the colors.
   function alone(gd, figure) {
     const layout = JSON.parse(JSON.stringify(gd.layout)), ink = css("--ink-2");
@@ -34,14 +93,14 @@
       layout.images = [{ source: canvas.toDataURL("image/png"), xref: "x", yref: "y", x: a, y: hi / unit,
         sizex: b - a, sizey: (hi - lo) / unit, sizing: "stretch", layer: "below" }];
     }
-    return { data, layout, config: { showSendToCloud: false, plotlyServerURL: "" } };
+    return { data: describe(figure, layout, data), layout, config: { showSendToCloud: false, plotlyServerURL: "" } };
   }
 
   async function picture(figure, format) {
     const gd = figure.querySelector(".js-plotly-plot");
-    if (!gd) { save(figure.querySelector("canvas.raster").toDataURL("image/png"), `${name(figure)}.png`); return; }
+    if (!gd) { save(painted(figure.querySelector("canvas.raster"), figure), `${name(figure)}.png`); return; }
     const { width, height } = gd.getBoundingClientRect();
-    save(await Plotly.toImage(alone(gd, figure), { format, width, height, scale: format === "png" ? 2 : 1 }), `${name(figure)}.${format}`);
+    save(await Plotly.toImage(alone(gd, figure), { format, width, height: height + TOP + 50, scale: format === "png" ? 2 : 1 }), `${name(figure)}.${format}`);
   }
   // A name that looks like a formula must not run in a spreadsheet.
   const safe = (text) => (/^[=+@\t\r\n'＝＋－＠-]/.test(text) && !/^[+-]?[\d.]+$/.test(text) ? `'${text}` : text);

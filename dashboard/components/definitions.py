@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import dash_mantine_components as dmc
 from dash import html
 
 DEFINITION = {
@@ -11,6 +10,8 @@ DEFINITION = {
     "active": "Allocated, plus freed blocks that another stream may still be using.",
     "reserved": "Every segment that the caching allocator holds: torch.cuda.memory_reserved().",
     "device_used": "Used memory of the device as NVML reports it: all processes, contexts and libraries.",
+    "host_resident": "Host memory of the process that is in RAM (resident set size), pinned memory included.",
+    "host_pinned": "Pinned host memory that torch's host allocator holds, cached blocks included.",
     "capacity": "Total memory of the device, as the driver reports it.",
     "unallocated": "Reserved minus allocated: held by the caching allocator, but used by no tensor.",
     "rounding": "Allocated minus requested: the cost of rounding sizes up.",
@@ -26,6 +27,9 @@ DEFINITION = {
     "temporary": "Allocated and freed within one phase.",
     "workspace": "Scratch memory that a library such as cuBLAS allocates once and keeps.",
     "communication": "Buckets and buffers of distributed training.",
+    "sharded_parameter": "This rank's shard of a parameter, as FSDP or tensor parallelism divides it.",
+    "unsharded_parameter": "A whole parameter that FSDP gathers from all ranks while a module computes.",
+    "sharded_gradient": "This rank's shard of a gradient: under FSDP the reduced one.",
     "unknown": "The recording does not show what these bytes are for.",
     "instant": "The state after this number of allocator events; instant 0 is before the first.",
     "step": "One training step: detected from the optimizer, or marked by recorder.step().",
@@ -43,6 +47,8 @@ LABEL = {
     "reserved": "Reserved",
     "device_used": "Device used",
     "capacity": "Capacity",
+    "host_resident": "Host resident",
+    "host_pinned": "Host pinned",
 }
 
 
@@ -54,12 +60,6 @@ def term(name: str, text: Any = None) -> Any:
 
 def explained(child: Any, sentence: str) -> Any:
     """Return *child* with a sentence that appears on hover and focus."""
-    return dmc.Tooltip(
-        child,
-        label=sentence,
-        multiline=True,
-        w=280,
-        openDelay=250,
-        withArrow=True,
-        events={"hover": True, "focus": True, "touch": True},
-    )
+    # An attribute of its own element: an element around it would be another item of its row.
+    setattr(child, "data-means", sentence)
+    return child

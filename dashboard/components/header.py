@@ -5,6 +5,7 @@ from typing import Any
 
 from dash import dcc, html
 
+from vramscope.analysis.pace import StepPace, left_s, pace
 from vramscope.model.recording import Outcome, Recording
 from vramscope.units import format_bytes
 
@@ -49,6 +50,38 @@ def outcome_dot(outcome: Outcome, stalled_s: int = 0) -> html.Span:
     return html.Span([html.I(className="dot"), word], className=f"outcome outcome-{word}")
 
 
+def standing(outcome: Outcome, far: StepPace | None, stalled_s: int = 0, total_steps: int = 0) -> list[Any]:
+    """Return the state of a run, and how far it is; a run that stalls has no pace to count on."""
+    return [outcome_dot(outcome, stalled_s), " ", progress(outcome, far, 0 if stalled_s else total_steps)]
+
+
+def progress(outcome: Outcome, far: StepPace | None, total_steps: int = 0) -> html.Span:
+    """Return step, pace and time left of a run that is running; nothing for any other.
+
+    The time left is missing where the program does not state how many steps it will make.
+    """
+    if outcome is not Outcome.RUNNING or far is None:
+        return html.Span()
+    speed = "" if far.steps_per_s is None else f" · {_speed(far.steps_per_s)}"
+    seconds = left_s(far, total_steps)
+    left = "" if seconds is None else f" · about {_rough(seconds)} left"
+    return html.Span(f"step {far.step:,}{speed}{left}", className="outcome pace")
+
+
+def _rough(seconds: float) -> str:
+    """Return a duration with as many figures as an estimate has."""
+    if seconds < 90:
+        return f"{max(round(seconds), 1)} s"
+    minutes = round(seconds / 60)
+    if seconds < 5400:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes < 1440 else f"{round(minutes / 1440, 1):g} days"
+
+
+def _speed(steps_per_s: float) -> str:
+    return f"{steps_per_s:.3g} steps/s" if steps_per_s >= 1 else f"{1 / steps_per_s:.3g} s a step"
+
+
 def when(time_ns: int) -> str:
     """Return local date and time of *time_ns* since the epoch; '' where unknown."""
     if time_ns <= 0:
@@ -70,7 +103,10 @@ def run_header(view: View, address: Address, data: Data | None = None) -> html.H
         [
             html.H1(_name(view, data), className="run-name", title=view.run.name[:500]),
             source_badge(view.recording.source),
-            html.Span(outcome_dot(view.run.outcome), id="standing"),
+            html.Span(
+                standing(view.run.outcome, pace(view.recording.steps), total_steps=process.total_steps),
+                id="standing",
+            ),
         ],
         className="run-title",
     )

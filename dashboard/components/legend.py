@@ -10,7 +10,7 @@ from vramscope.units import format_name
 from ..address import UNZOOMED, Address
 from ..data import View
 from ..figures.drawing.series import EVENTS, TIME, Series
-from ..figures.timeline import QUANTITIES
+from ..figures.timeline import QUANTITIES, SAMPLED
 from .definitions import LABEL, term
 
 
@@ -19,7 +19,8 @@ def usual(series: Series) -> list[str]:
 
     Capacity and the driver's count are shown only where they would not press the others flat: up to 2.5 and
     4 times the greatest of the others. Active is shown only where it differs from allocated at two
-    consecutive instants: between a free and its completion it differs in every trace.
+    consecutive instants: between a free and its completion it differs in every trace. Host memory is another
+    memory than the device's, and shown on request.
     """
     top = int(max(series.reserved.max(initial=0), series.allocated.max(initial=0)))
     is_all = not top
@@ -28,6 +29,8 @@ def usual(series: Series) -> list[str]:
         "capacity": series.capacity_bytes <= 2.5 * top,
         "device_used": is_all or int(series.device_used.value.max(initial=0)) <= 4 * top,
         "active": bool((apart[1:] & apart[:-1]).any()),
+        "host_resident": False,
+        "host_pinned": False,
     }
     return [name for name in offered(series) if fitting.get(name, True)]
 
@@ -35,7 +38,7 @@ def usual(series: Series) -> list[str]:
 def offered(series: Series) -> list[str]:
     """Return the curves that this recording has."""
     has = {
-        "device_used": len(series.device_used.position) > 0,
+        **{name: len(getattr(series, name).position) > 0 for name in SAMPLED},
         "capacity": series.capacity_bytes > 0,
     }
     return [name for name in QUANTITIES if has.get(name, True)]
@@ -50,6 +53,11 @@ def layout(prefix: str, series: Series, shown: list[str]) -> Any:
 def _entry(name: str) -> html.Span:
     title = html.Span([html.I(className=f"swatch swatch-{name}"), term(name, LABEL[name])], className="name")
     return html.Span([title, html.Output("", className="value", **{"data-q": name})], className="entry")
+
+
+def readings(series: Series) -> html.Div:
+    """Return the curves of a strip, each with its value under the pointer."""
+    return html.Div([_entry(name) for name in usual(series)], className="legend readings")
 
 
 def position() -> html.Div:
@@ -74,13 +82,26 @@ def axis_choice(view: View, address: Address) -> Any:
     return html.Nav(links, className="segments", id="axis-choice", **{"aria-label": "Horizontal axis"})
 
 
-def phases(series: Series) -> Any:
-    """Return the colors of the lane, for the phases that occur."""
+def phases(series: Series, *, live: bool = False) -> Any:
+    """Return the colors of the lane, for the phases that occur.
+
+    Parameters
+    ----------
+    series
+        The quantities, with their phases.
+    live
+        Whether the run goes on: the script then shows the entries of the phases that occur later.
+    """
     present = [phase for phase in Phase if phase != Phase.OTHER and (series.phases.label == phase).any()]
-    if not present:
+    if not present and not live:
         return html.P("No phases recorded.", className="dim lane-key")
-    entries = [
-        html.Span([html.I(className=f"swatch phase-{phase.name.lower()}"), format_name(phase)])
-        for phase in present
-    ]
-    return html.Div([html.Span(term("phase", "Phases"), className="dim"), *entries], className="lane-key")
+    entries = [_phase(phase, is_shown=phase in present) for phase in Phase
+               if phase in present or (live and phase != Phase.OTHER)]  # fmt: skip
+    none = [] if present else [html.Span("none so far", className="dim", **{"data-none": "yes"})]
+    title = html.Span(term("phase", "Phases"), className="dim")
+    return html.Div([title, *none, *entries], className="lane-key")
+
+
+def _phase(phase: Phase, *, is_shown: bool) -> html.Span:
+    swatch = html.I(className=f"swatch phase-{phase.name.lower()}")
+    return html.Span([swatch, format_name(phase)], hidden=not is_shown, **{"data-phase": str(int(phase))})

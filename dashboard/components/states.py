@@ -6,12 +6,13 @@ from dash import dcc, html
 
 from vramscope.units import format_bytes
 
+from ..figures import first_look
 from ..queries.read_progress import ReadProgress
 
 POLL_MS = 250
 
 
-def state(title: str, text: str, *steps: Any, tone: str = "quiet") -> html.Section:
+def state(title: str, text: str, *steps: Any, tone: str = "quiet", waits: bool = False) -> html.Section:
     """Return a message: a title, the reason, and what to do about it.
 
     Parameters
@@ -24,10 +25,13 @@ def state(title: str, text: str, *steps: Any, tone: str = "quiet") -> html.Secti
         What to do, a paragraph each.
     tone
         Class of the message: ``quiet`` or ``error``.
+    waits
+        Whether the page is laid out again when the run has grown.
     """
     advice = [html.P(step, className="state-step") for step in steps]
+    more = {"data-waits": "yes"} if waits else {}
     return html.Section(
-        [html.H2(title), html.P(text), *advice], className=f"state state-{tone}", role="status"
+        [html.H2(title), html.P(text), *advice], className=f"state state-{tone}", role="status", **more
     )
 
 
@@ -53,6 +57,7 @@ def nothing_recorded(live: bool) -> html.Section:
         return state(
             "Waiting for the first event",
             "The run has started; nothing has been allocated yet. This page updates by itself.",
+            waits=True,
         )
     return state(
         "Nothing was recorded",
@@ -106,10 +111,29 @@ def how_far(is_reading: bool, read: ReadProgress | None) -> Any:
         if read.n_read >= read.n_bytes:
             text = f"All {format_bytes(read.n_bytes)} are read; sorting the events takes about as long again."
         bar = html.Progress(value=str(read.n_read), max=str(read.n_bytes), **{"aria-label": "Read"})
-        return [html.P(text), bar]
+        return [html.P(text), bar, *_first_look(read)]
     if is_reading:
         return html.P("Opening the recording: some seconds for every five million events.")
     return html.P("Counting the events.")
+
+
+def _first_look(read: ReadProgress) -> list[Any]:
+    """Return the curve of the part that is read, and what it lacks."""
+    curve = read.curve
+    if curve is None or not curve.n_events:
+        return []
+    high, low = int(curve.high_bytes.max()), int(curve.low_bytes.min())
+    name = f"Allocated memory over the first {curve.n_events:,} events, a rough first look"
+    picture = f'url("{first_look.mask(curve, read.n_read / read.n_bytes)}")'
+    drawn = html.Div(
+        className="curve", role="img", style={"maskImage": picture, "WebkitMaskImage": picture},
+        **{"aria-label": name},
+    )  # fmt: skip
+    span = (
+        f"{name}: from {format_bytes(low)} to {format_bytes(high)} relative to the level before them, "
+        "which is known at the end."
+    )
+    return [html.Figure([drawn, html.Figcaption(span)], className="first-look")]
 
 
 def alarm(stopped: str, *, is_other: bool, is_altered: bool = False) -> Any:

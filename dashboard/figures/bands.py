@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 from vramscope.analysis.lifetimes import ALIVE, BEFORE, Allocations
 
+from .drawing.series import Series
+from .track import STEP_PX
+
 KIB, MIB = 1 << 10, 1 << 20
 EMPTY, SMALLER = -1, -2
 """Ids of pixels above all memory, and of blocks too small to be seen at this zoom."""
@@ -144,11 +147,32 @@ def fullest(position: NDArray[Any], allocated: NDArray[Any], borders: NDArray[An
     borders
         Borders of the columns, shape (columns + 1,). The level on entry to a column counts as part of it.
     """
-    edge = np.searchsorted(position, borders)
-    first = np.maximum(edge[:-1] - 1, 0)
-    stop = np.maximum(edge[1:], first + 1)
+    return _fullest(position, allocated, borders[:-1], borders[1:])
+
+
+def _fullest(
+    position: NDArray[Any], allocated: NDArray[Any], start: NDArray[Any], end: NDArray[Any]
+) -> NDArray[Any]:
+    first = np.maximum(np.searchsorted(position, start) - 1, 0)
+    stop = np.maximum(np.searchsorted(position, end), first + 1)
     both = zip(first.tolist(), stop.tolist(), strict=True)
     return np.array([start + int(allocated[start:end].argmax()) for start, end in both])
+
+
+def fullest_by_step(series: Series, borders: NDArray[Any]) -> NDArray[Any]:
+    """Return the same, from the whole steps that a column lies in where steps are narrow.
+
+    As in the envelope of the curves: columns that each show another part of a step make a comb of the steps.
+    """
+    start, end, steps = borders[:-1], borders[1:], series.steps
+    inside = (steps.end > borders[0]) & (steps.start < borders[-1])
+    if np.count_nonzero(inside) * STEP_PX > len(start):
+        first = np.searchsorted(steps.start, start, "right") - 1
+        last = np.searchsorted(steps.start, end, "left") - 1
+        start = np.where((first >= 0) & (start < steps.end[first]), steps.start[first], start)
+        end = np.where((last >= 0) & (end < steps.end[last]), steps.end[last], end)
+        start, end = np.maximum(start, borders[0]), np.minimum(end, borders[-1])
+    return _fullest(series.position, series.allocated, start, end)
 
 
 def raster(index: Bands, box: Box) -> tuple[NDArray[Any], Level]:

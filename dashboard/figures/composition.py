@@ -7,20 +7,16 @@ from numpy.typing import NDArray
 
 from .drawing.m4 import m4, time_edges
 from .drawing.series import Series
-from .drawing.theme import byte_unit, pack, scaled
+from .drawing.theme import PART_COLOR, byte_unit, pack, scaled
 from .timeline import Window
 from .timeline import figure as whole
 from .timeline import traces as all_traces
 
 PARTS = ("requested", "rounding", "pending", "inactive_split", "releasable")
-COLOR = {
-    "requested": "#7A8896", "rounding": "#CC79A7", "pending": "#E69F00", "inactive_split": "#D55E00",
-    "releasable": "#56B4E9",
-}  # fmt: skip
 COLUMNS = 150
 
 
-def figure(series: Series, parts: Any, view: Window, at: int) -> dict[str, Any]:
+def figure(series: Series, parts: Any, view: Window, at: int | None) -> dict[str, Any]:
     """Return the areas over the same axes as the overview."""
     made = whole(series, view, ("reserved",), at)
     made["data"] = traces(series, parts, view, at)
@@ -30,7 +26,7 @@ def figure(series: Series, parts: Any, view: Window, at: int) -> dict[str, Any]:
     return made
 
 
-def traces(series: Series, parts: Any, view: Window, at: int) -> list[dict[str, Any]]:
+def traces(series: Series, parts: Any, view: Window, at: int | None) -> list[dict[str, Any]]:
     """Return the areas, then the overview's traces below its curves; the same list for every window."""
     instants, position = _sampled(series, parts, view)
     unit, name = byte_unit(int(parts.reserved_bytes.max(initial=0)))
@@ -54,6 +50,6 @@ def _sampled(series: Series, parts: Any, view: Window) -> tuple[NDArray[Any], ND
 def _area(part: str, x: NDArray[Any], n_bytes: NDArray[Any], unit: int, unit_name: str) -> dict[str, Any]:
     return {
         "type": "scatter", "mode": "lines", "uid": part, "name": part, "meta": unit_name, "x": pack(x),
-        "y": pack(scaled(n_bytes, unit)), "stackgroup": "parts", "fillcolor": COLOR[part],
-        "line": {"shape": "hv", "width": 0, "color": COLOR[part]},
+        "y": pack(scaled(n_bytes, unit)), "stackgroup": "parts", "fillcolor": PART_COLOR[part],
+        "line": {"shape": "hv", "width": 0, "color": PART_COLOR[part]},
     }  # fmt: skip

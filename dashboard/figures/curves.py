@@ -54,7 +54,7 @@ def figure(
     lines += [_line("after", after, unit)] if after is not None else []
     axes = {
         "xaxis": {"showgrid": False, "zeroline": False, "tickprefix": "event ", "exponentformat": "none",
-                  "ticks": "outside", "ticklen": 4, "nticks": 8, "separatethousands": True},
+                  "ticks": "outside", "ticklen": 4, "nticks": 5, "separatethousands": True},
         "yaxis": byte_axis(unit_name),
     }  # fmt: skip
     margin = {"l": 72, "r": 16, "t": 10, "b": 34}

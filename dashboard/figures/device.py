@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 from .drawing.m4 import even_edges, m4
 from .drawing.theme import (
+    GRAY,
+    PART_COLOR,
     base_layout,
     byte_axis,
     byte_unit,
@@ -16,11 +18,18 @@ from .drawing.theme import (
 
 COLUMNS = 150
 COLOR = {
-    "requested": "#7A8896", "allocated": "#7A8896", "rounding": "#CC79A7", "pending": "#E69F00",
-    "inactive_split": "#D55E00", "releasable": "#56B4E9", "private_pools": "#8C6D31",
-    "own_outside": "#009E73", "others": "#6A51A3", "unattributed": "#999999", "outside": "#009E73",
-    "used": "#4C6A92",
-}  # fmt: skip
+    "requested": PART_COLOR["requested"],
+    "allocated": PART_COLOR["requested"],
+    **{name: PART_COLOR[name] for name in ("rounding", "pending", "inactive_split", "releasable")},
+    "private_pools": PART_COLOR["private_pools"],
+    "nccl": PART_COLOR["nccl"],
+    "own_outside": PART_COLOR["outside"],
+    "others": PART_COLOR["others"],
+    "unattributed": GRAY,
+    "outside": PART_COLOR["outside"],
+    "used": PART_COLOR["requested"],
+}
+"""Colors of the parts in the order in which they are stacked."""
 
 
 def figure(found: Any, row: int) -> dict[str, Any]:

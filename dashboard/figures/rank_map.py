@@ -7,6 +7,7 @@ import numpy as np
 from vramscope.analysis.rank_comparison.heat_map import UNKNOWN, HeatMap
 
 from .drawing.theme import base_layout, byte_unit, pack, scaled
+from .steps import spacing
 
 MOST_CELLS = (128, 256)
 """Rows and columns: 128 × 256 cells of four bytes are 175 kB."""
@@ -45,9 +46,9 @@ def figure(found: HeatMap, view: list[list[float]]) -> dict[str, Any]:
     unit, name = byte_unit(colors[1])
     axes = {
         "xaxis": {"showgrid": False, "zeroline": False, "tickprefix": "step ", "exponentformat": "none",
-                  "range": view[0], "nticks": 8, "ticks": "outside", "ticklen": 4, "minallowed": -0.5},
+                  "range": view[0], **ticks(*view[0]), "ticks": "outside", "ticklen": 4, "minallowed": -0.5},
         "yaxis": {"showgrid": False, "zeroline": False, "tickprefix": "rank ", "exponentformat": "none",
-                  "range": [view[1][1], view[1][0]], "nticks": 9, "ticks": "outside", "ticklen": 4,
+                  "range": [view[1][1], view[1][0]], **ticks(*view[1]), "ticks": "outside", "ticklen": 4,
                   "minallowed": -0.5},
     }  # fmt: skip
     margin = {"l": 84, "r": 84, "t": 10, "b": 34}
@@ -59,6 +60,11 @@ def figure(found: HeatMap, view: list[list[float]]) -> dict[str, Any]:
     }  # fmt: skip
     layout = base_layout(**axes, margin=margin, hovermode="closest", dragmode="zoom", meta=meta(found, name))
     return {"data": [heat], "layout": layout}
+
+
+def ticks(first: float, end: float) -> dict[str, int]:
+    """Return the ticks of an axis: ranks and steps are whole numbers, however close the view."""
+    return {"tick0": 0, "dtick": spacing(int(end - first))}
 
 
 def cells(found: HeatMap, unit: int) -> dict[str, Any]:

@@ -4,12 +4,15 @@ Area is proportional to bytes everywhere, so a hole is as large as it looks. One
 work: a segment of 2 GiB makes a hundred of 20 MiB invisible.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.model.snapshot import BlockState, Snapshot
+
+from .drawing.theme import base_layout
 
 EMPTY = -1
 FIRST_FREE = -10
@@ -63,3 +66,25 @@ def strip(state: Snapshot, ids: NDArray[Any], width: int, rows: int = ROWS) -> N
     last = np.ceil(ends[is_wide] * (n_pixels / total) - 0.5).astype("i8") - 1
     painted[np.clip(last, 0, n_pixels - 1)] = EMPTY
     return painted.reshape(rows, width)
+
+
+def picture(groups: NDArray[Any], colors: Sequence[str]) -> dict[str, Any]:
+    """Return the map as a figure, for where no script paints it.
+
+    Parameters
+    ----------
+    groups
+        The group of each pixel, shape (rows, width); below 0 for none.
+    colors
+        The color of each group.
+    """
+    n = len(colors)
+    # Two stops for each color: an even band of the scale, not a blend.
+    scale = [[edge / n, color] for i, color in enumerate(colors) for edge in (i, i + 1)]
+    drawn = {
+        "type": "heatmap", "z": [[int(v) if v >= 0 else None for v in row] for row in groups.tolist()],
+        "zmin": -0.5, "zmax": n - 0.5, "colorscale": scale, "showscale": False, "hoverinfo": "skip",
+        "ygap": 1,
+    }  # fmt: skip
+    axis = {"visible": False, "fixedrange": True}
+    return {"data": [drawn], "layout": base_layout(xaxis=axis, yaxis=axis | {"autorange": "reversed"})}

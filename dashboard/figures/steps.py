@@ -1,5 +1,6 @@
 """The charts of peaks by step and phase, and of one step by category."""
 
+import base64
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,9 @@ from .drawing.theme import (
 STEP_COLUMNS = 200
 STACK_COLUMNS = 160
 ORDER = (
-    Category.PARAMETER, Category.BUFFER, Category.OPTIMIZER_STATE, Category.WORKSPACE, Category.GRADIENT,
-    Category.INPUT, Category.ACTIVATION, Category.COMMUNICATION, Category.TEMPORARY, Category.UNKNOWN,
+    Category.SHARDED_PARAMETER, Category.PARAMETER, Category.BUFFER, Category.OPTIMIZER_STATE,
+    Category.WORKSPACE, Category.SHARDED_GRADIENT, Category.GRADIENT, Category.INPUT, Category.ACTIVATION,
+    Category.UNSHARDED_PARAMETER, Category.COMMUNICATION, Category.TEMPORARY, Category.UNKNOWN,
 )  # fmt: skip
 """From the bottom up: what stays longest lies lowest."""
 
@@ -54,6 +56,9 @@ def peaks(found: StepPeaks, index: NDArray[Any], chosen: int | None, n_thinned: 
     rows = np.arange(len(index))
     whole = _line("step", "#1F2933", index, found.per_step.allocated_bytes, rows, unit)
     whole |= {"uid": "allocated", "line": {"shape": "linear", "width": 2.2, "color": "#1F2933"}}
+    # The whole step first: a phase that reaches it is drawn over it, in dashes that show both.
+    lines = _told_apart([whole, *lines])
+    beside = _outside(found, index, unit)
     mark = _chosen(index, found, chosen, unit)
     axes = {
         "xaxis": _step_axis(index),
@@ -61,9 +66,58 @@ def peaks(found: StepPeaks, index: NDArray[Any], chosen: int | None, n_thinned: 
     }  # fmt: skip
     margin = {"l": 72, "r": 16, "t": 10, "b": 34}
     return {
-        "data": [*lines, whole, mark],
+        "data": [*lines, *beside, mark],
         "layout": base_layout(**axes, **_thinned(index, n_thinned), hovermode="x unified", margin=margin),
     }
+
+
+_DASHES = ("solid", "9px,9px", "3px,15px", "2px,22px")
+"""Dashes for lines that lie on one another: each shows those below it in its gaps."""
+MOST_OUTSIDE = 200
+
+
+def _told_apart(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return *lines* with dashes for those that lie on others for half of their points, or more."""
+    near = 0.004 * max((y for line in lines for y in _numbers(line["y"])), default=0.0)  # about a pixel
+    drawn: list[tuple[dict[float, float], int]] = []
+    for line in lines:
+        points = dict(zip(_numbers(line["x"]), _numbers(line["y"]), strict=True))
+        below = [level for other, level in drawn if _coincide(points, other, near)]
+        level = min(max(below, default=-1) + 1, len(_DASHES) - 1)
+        drawn.append((points, level))
+        line["line"] = line["line"] | {"dash": _DASHES[level]}
+    return lines
+
+
+def _coincide(points: dict[float, float], other: dict[float, float], near: float) -> bool:
+    same = sum(x in other and abs(other[x] - y) <= near for x, y in points.items())
+    return 2 * same >= max(len(points), 1)
+
+
+def _numbers(packed: dict[str, str]) -> list[float]:
+    found: list[float] = np.frombuffer(base64.b64decode(packed["bdata"]), f"<{packed['dtype']}").tolist()
+    return found
+
+
+def _outside(found: StepPeaks, index: NDArray[Any], unit: int) -> list[dict[str, Any]]:
+    """Return the peaks between the steps, as marks between them: setup, evaluation, checkpoints."""
+    rows = found.outside
+    if not len(rows) or not len(index):
+        return []
+    kept = np.sort(np.argsort(-rows.allocated_bytes, kind="stable")[:MOST_OUTSIDE])
+    after = np.searchsorted(np.sort(found.per_step.start_event), rows.start_event[kept], "left")
+    at = np.where(after > 0, index[np.maximum(after - 1, 0)], index[0] - 1) + 0.5
+    return [
+        {
+            "type": "scatter", "mode": "markers", "name": OUTSIDE, "uid": "outside",
+            "hoverinfo": "skip", "cliponaxis": False,
+            "x": pack(at), "y": pack(scaled(rows.allocated_bytes[kept], unit)),
+            "marker": {"size": 8, "symbol": "diamond", "color": PHASE_COLOR[Phase.EVAL]},
+        }
+    ]  # fmt: skip
+
+
+OUTSIDE = "between steps: setup, evaluation"
 
 
 def levels(found: IntervalPeaks, index: NDArray[Any]) -> dict[str, Any]:
@@ -159,7 +213,8 @@ def stack(
     areas = [_area(each, x, levels[each][chosen], unit) for each in ORDER if levels[each].any()]
     axes = {
         "xaxis": {"showgrid": False, "zeroline": False, "exponentformat": "none", "separatethousands": True,
-                  "tickprefix": "event ", "ticks": "outside", "ticklen": 4, "nticks": 7, "fixedrange": True},
+                  "tickprefix": "event ", "ticks": "outside", "ticklen": 4, "nticks": 5, "tickangle": 0,
+                  "fixedrange": True},
         "yaxis": byte_axis(unit_name),
     }  # fmt: skip
     margin = {"l": 72, "r": 16, "t": 10, "b": 34}

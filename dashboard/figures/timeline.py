@@ -24,7 +24,8 @@ from .drawing.theme import (
 
 # With 4 points a column about 5,000 points: a zoom stays under 110 kB and 6,000 SVG points.
 MAIN_COLUMNS, OTHER_COLUMNS = 520, 200
-QUANTITIES = ("allocated", "active", "reserved", "device_used", "capacity")
+QUANTITIES = ("allocated", "active", "reserved", "device_used", "capacity", "host_resident", "host_pinned")
+SAMPLED = ("host_pinned", "host_resident", "device_used")
 _TOTALS = ("reserved", "active", "allocated")  # painted in this order: allocated on top
 LANES = (0.0, 0.075)  # of the height, below the curves
 
@@ -65,7 +66,7 @@ def traces(series: Series, view: Window, shown: Collection[str], at: int | None)
     unit, unit_name = shown_unit(series, shown)
     curves = {
         "capacity": _capacity(series, view, shown),
-        "device_used": _clip(series.device_used, view, "device_used" in shown),
+        **{name: _clip(getattr(series, name), view, name in shown) for name in SAMPLED},
         **{name: _total(series, name, view, shown) for name in _TOTALS},
     }
     drawn = [_line(name, curve, unit, unit_name) for name, curve in curves.items()]
@@ -157,6 +158,8 @@ _LINE: dict[str, dict[str, Any]] = {
     "reserved": {"width": 1.6},
     "device_used": {"width": 1.4, "dash": "dashdot"},
     "capacity": {"width": 1.4, "dash": "dash"},
+    "host_resident": {"width": 1.4},
+    "host_pinned": {"width": 1.4, "dash": "dot"},
 }
 _FILL = {"allocated": "rgba(100,116,139,0.20)", "reserved": "rgba(86,180,233,0.13)"}
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import dash_ag_grid as dag
 import numpy as np
-from dash import ClientsideFunction, Input, Output, Patch, State, dcc, html, no_update
+from dash import ClientsideFunction, Input, Output, State, dcc, html
 from flask import Response
 from numpy.typing import NDArray
 
@@ -14,13 +14,12 @@ from vramscope.model.recording import Recording
 from vramscope.units import format_bytes
 
 from ..address import MAX_SEARCH, Address, restore
-from ..components import legend, raster, states, typed
+from ..components import legend, states, typed
 from ..components.choice import segments
-from ..components.graph import register_zoom
 from ..components.panels import allocation, stack_table
+from ..components.timeline import raster
 from ..data import Data, View
-from ..figures import outline
-from ..figures.bands import Bands, Box, bands, fullest
+from ..figures.bands import Bands, Box, bands, fullest_by_step
 from ..figures.bands import raster as rasterize
 from ..figures.drawing.paint import (
     WAYS,
@@ -32,10 +31,9 @@ from ..figures.drawing.paint import (
     by_phase,
 )
 from ..figures.drawing.series import EVENTS, TIME
-from ..figures.timeline import zoomed
 from ..queries.answers import folded, owners, series_of, totals
 from ..server import api
-from ..server.callbacks import Picked, SelectedRow, Stored, edges_of, view_or_nothing
+from ..server.callbacks import Stored, view_or_nothing
 from . import Context, Page
 
 _COARSER = ((200_000, 400, 480), (20_000, 600, 560))
@@ -50,9 +48,7 @@ def _layout(context: Context) -> Any:
     if not len(view.recording.trace) and not len(view.recording.initial.blocks):
         return states.nothing_recorded(view.is_live)
     series = series_of(data, view, address.axis or TIME)
-    stretch = zoomed(series, address.t0, address.t1)
     way = address.by if address.by in WAYS else _usual(data, view)
-    figure = outline.figure(series, stretch, _heights(address))
     peak = format_bytes(int(series.allocated.max()))
     sentence = f"Every live allocation as a band over time; together at most {peak}."
     asks = {"url": "/api/active", "by": way, "q": address.q, "axis": series.axis}
@@ -62,29 +58,23 @@ def _layout(context: Context) -> Any:
             [
                 html.Div([_search(address), bar], className="panel-bar"),
                 html.Div(id="al-key", className="lane-key band-key"),
-                raster.under_axes("al-graph", figure, sentence, asks),
-                html.Div([legend.phases(series), html.Span(id="al-cut", className="dim cut")],
-                         className="chart-foot"),
+                raster.under_axes("al-graph", series, view, sentence, asks),
+                html.Div(
+                    [legend.phases(series, live=view.is_live), html.Span(id="al-cut", className="dim cut")],
+                    className="chart-foot",
+                ),
             ],
             className="panel chart", **{"aria-label": "Allocations over time"},
         ),
         html.Section(
             [html.Div([html.H3("Largest allocations", id="al-heading"), html.Span(id="al-hint")],
                       className="panel-bar"),
-             html.Div([html.Div(_table([]), className="table-frame"),
-                       html.Aside(id="al-detail", className="detail", **{"aria-live": "polite"})],
-                      className="table-and-detail")],
+             html.Div(_table(), className="table-frame")],
             className="panel", **{"aria-label": "Allocations found"},
         ),
         dcc.Store(id="al-view", data=[address.t0, address.t1]),
-        dcc.Store(id="al-pick"), dcc.Store(id="al-done"), dcc.Store(id="al-ready"),
+        dcc.Store(id="al-done"),
     ]  # fmt: skip
-
-
-def _heights(address: Address) -> tuple[int, int] | None:
-    """Return the zoom in bytes; None where the address has none, or an empty one."""
-    low, high = max(address.b0 or 0, 0), address.b1 or 0
-    return (low, high) if high > low else None
 
 
 def _usual(data: Data, view: View) -> str:
@@ -114,24 +104,27 @@ _HELP = (
 
 _COLUMNS = [
     {"field": "where", "headerName": "Line", "flex": 3.4, "minWidth": 200, "cellRenderer": "VsWhere"},
-    {"field": "size", "headerName": "Block", "width": 120, "type": "rightAligned", "sort": "desc",
+    {"field": "size", "headerName": "Block", "width": 108, "type": "rightAligned", "sort": "desc",
      "valueFormatter": {"function": "vsBytes(params.value)"}, "filter": False},
     {"field": "kind", "headerName": "Category", "flex": 1.4, "minWidth": 110},
-    {"field": "born", "headerName": "Allocated", "flex": 2, "minWidth": 212, "cellClass": "dim"},
+    {"field": "born", "headerName": "Allocated", "flex": 2, "minWidth": 212, "cellClass": "dim",
+     "context": stack_table.from_width(720)},
     {"field": "life", "headerName": "Lived", "flex": 1, "minWidth": 100, "type": "rightAligned"},
 ]  # fmt: skip
 
 
-def _table(rows: list[dict[str, Any]]) -> Any:
+def _table() -> Any:
     options = {
         "rowHeight": 34, "headerHeight": 34, "animateRows": False, "enableCellTextSelection": True,
-        "localeText": stack_table.no_rows("No allocation matches."),
+        "localeText": stack_table.no_rows("No allocation matches.", "Reading the allocations …"),
         "rowSelection": {"mode": "singleRow", "checkboxes": False, "enableClickSelection": True},
     }  # fmt: skip
     usual = {"sortable": True, "resizable": True, "suppressHeaderMenuButton": True}
+    # No rows at all, not an empty list: until the first answer the grid says that it is loading.
     return dag.AgGrid(
-        id="al-table", rowData=rows, columnDefs=_COLUMNS, defaultColDef=usual, dashGridOptions=options,
+        id="al-table", rowData=None, columnDefs=_COLUMNS, defaultColDef=usual, dashGridOptions=options,
         getRowId="params.data.id", className="table", dangerously_allow_code=False,
+        eventListeners=stack_table.FIT_COLUMNS,
     )  # fmt: skip
 
 
@@ -200,7 +193,7 @@ def _active(data: Data) -> Response:
     first, stop = np.searchsorted(series.position, (start, end))
     n_columns, height = _fineness(int(stop - first), n_columns, height)
     borders = np.linspace(start, end, n_columns + 1)
-    instants = fullest(series.position, series.allocated, borders)
+    instants = fullest_by_step(series, borders)
     pixels, level = rasterize(_index(data, view), Box(instants, low, high, height))
     outside = (borders[1:] <= series.position[0]) | (borders[:-1] > series.position[-1])
     pixels[outside] = -1
@@ -241,23 +234,11 @@ def _register(app: Any, data: Data) -> None:
     typed.register(app, "al-search")
     app.server.add_url_rule("/api/active", "active", lambda: _active(data))
     app.server.add_url_rule("/api/alloc", "alloc", lambda: _alloc(data))
-    register_zoom(app, "al")
+    stack_table.register_rows(app, "al-table")
     app.clientside_callback(
         ClientsideFunction("vramscope", "repaint"), Output("al-done", "data"),
         Input("al-search", "data"), Input("version", "data"), prevent_initial_call=True,
     )  # fmt: skip
-
-    @app.callback(
-        Output("al-graph", "figure"),
-        Input("al-view", "data"), Input("version", "data"), State("address", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
-    def redraw(zoom: Any, _: Any, stored: Stored | None) -> Any:
-        address = restore(stored)
-        series = series_of(data, view_or_nothing(data, address), address.axis or TIME)
-        patch = Patch()
-        patch["data"] = outline.traces(series, zoomed(series, *edges_of(zoom)))
-        return patch
 
     @app.callback(
         Output("al-table", "rowData"), Output("al-heading", "children"),
@@ -265,25 +246,6 @@ def _register(app: Any, data: Data) -> None:
     )  # fmt: skip
     def find(text: str | None, _: Any, stored: Stored | None) -> Any:
         return _found(data, view_or_nothing(data, restore(stored)), text or "")
-
-    @app.callback(
-        Output("al-detail", "children"),
-        Input("al-pick", "data"), Input("al-table", "selectedRows"), State("address", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
-    def show(pick: Picked | None, selected: list[SelectedRow] | None, stored: Stored | None) -> Any:
-        from dash import ctx
-
-        chosen = (pick or {}).get("row") if ctx.triggered_id == "al-pick" else _selected(selected)
-        address = restore(stored)
-        view = view_or_nothing(data, address)
-        if not isinstance(chosen, int) or not 0 <= chosen < len(lives(data, view)):
-            return no_update
-        return allocation.detail(data, view, chosen, address)
-
-
-def _selected(rows: Any) -> int | None:
-    return int(rows[0]["id"]) if rows else None
 
 
 def _alloc(data: Data) -> Response:
@@ -311,7 +273,21 @@ def _found(data: Data, view: View, text: str) -> tuple[list[dict[str, Any]], Any
         if hits is None
         else f"{some}{n_found:,} found, {format_bytes(total)}"
     )
-    return [_row(data, view, int(row)) for row in rows], heading[:1].upper() + heading[1:]
+
+    def listed(_: Any) -> list[dict[str, Any]]:
+        return [_row(data, view, int(row)) for row in rows]
+
+    # Those of no search come with every visit; of searches there are as many as letters.
+    shown = data.derive(view, "largest listed", listed) if hits is None else listed(None)
+    return shown, heading[:1].upper() + heading[1:]
+
+
+def _ask_ahead(view: View, context: Context) -> None:
+    """Compute the picture's index and colors, and the rows of the table."""
+    data = context.data
+    _index(data, view)
+    _paint(data, view, _usual(data, view))
+    _found(data, view, "")
 
 
 def _mistake(error: SearchError) -> Any:
@@ -325,10 +301,10 @@ def _row(data: Data, view: View, row: int) -> dict[str, Any]:
     texts = allocation.words(data, view, row)
     life = "not freed" if not texts["freed"] else texts["lived"] or "–"
     return {
-        "id": str(row), "where": texts["where"], "place": texts["place"], "size": texts["bytes"],
-        "kind": texts["category"], "born": texts["born"], "life": life,
+        "id": str(row), "block": row, "where": texts["where"], "place": texts["place"],
+        "size": texts["bytes"], "kind": texts["category"], "born": texts["born"], "life": life,
     }  # fmt: skip
 
 
 PAGE = Page(name="allocations", title="Allocations", order=30, path="/allocations", layout=_layout,
-            register=_register)  # fmt: skip
+            register=_register, ask_ahead=_ask_ahead, has_timeline=True)  # fmt: skip

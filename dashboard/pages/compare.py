@@ -8,21 +8,25 @@ import numpy as np
 from dash import Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from vramscope.analysis.compare import Comparison
+from vramscope.analysis.compare import TOLERANCE, Comparison, common_names
+from vramscope.analysis.compare.call_trees import TreeDifference, overlaid
 from vramscope.analysis.lines import place_words
 from vramscope.errors import VramscopeError
 from vramscope.units import format_bytes, format_count, format_share
 
 from ..address import UNZOOMED, Address, restore
 from ..components import header, renewal, states
+from ..components.definitions import explained
 from ..components.graph import graph
-from ..components.panels import ranks
+from ..components.panels import call_tree, ranks
 from ..components.panels.code_box import stack_of
 from ..components.panels.differences import Difference, table
+from ..components.prose import claim_heading
 from ..data import Data, View, answer
-from ..figures import growth
+from ..figures import growth, icicle
+from ..queries.answers import fullest, totals, tree_at
 from ..queries.rank_answers import opened_address
-from ..server.callbacks import Stored
+from ..server.callbacks import Stored, view_or_nothing
 from . import Context, Page
 
 MOST_CHOICES, MOST_CHANGES = 24, 20
@@ -39,12 +43,37 @@ def _layout(context: Context) -> Any:
         return states.nothing_recorded(view.is_live)
     if not address.other:
         return [_question(view), *_together(data, view), _choice(data, view, address)]
-    return html.Div(_content(data, view, address), id="cp-content", className="page")
+    other = _other(data, address)
+    is_later = data.pace.events_at_once < len(view.recording.trace) + len(other.recording.trace)
+    is_later &= not (view.is_live or other.is_live)
+    content = _first(data, view, other) if is_later else _content(data, view, address)
+    later = dcc.Store(id="cp-later", data=1 if is_later else None)
+    return [html.Div(content, id="cp-content", className="page"), later]
+
+
+def _first(data: Data, view: View, other: View) -> list[Any]:
+    """Return the peaks of two long recordings, before it is known what differs."""
+    before, after = (int(totals(data, each).allocated_bytes[fullest(data, each)]) for each in (other, view))
+    is_same = abs(after - before) < max(TOLERANCE * before, 1)
+    claim = "The same peak, within a thousandth" if is_same else _difference(before, after)
+    names = [*_names(view, other), html.Span(" · comparing steps and lines …", className="dim")]
+    opening = [claim_heading(claim), html.P(names, className="support")]
+    return [html.Section(opening, className="opening", **{"aria-busy": "true"})]
+
+
+def _difference(before: int, after: int) -> str:
+    change = after - before
+    share = f" ({format_share(abs(change), before)})" if before else ""
+    return f"{format_bytes(abs(change))} {'more' if change > 0 else 'less'} at the peak{share}"
+
+
+def _names(view: View, other: View) -> list[Any]:
+    return [html.Bdi(_name(other), className="function"), " → ", html.Bdi(_name(view), className="function")]
 
 
 def _question(view: View) -> html.Section:
     """Return what the page shows before another run is chosen."""
-    claim = html.H2(["Compare ", html.Bdi(_name(view)), " with another run"], className="claim")
+    claim = claim_heading(["Compare ", html.Bdi(_name(view)), " with another run"])
     text = "Choose the baseline: another run, rank or device. Steps are compared by their number."
     return html.Section([claim, html.P(text, className="support")], className="opening")
 
@@ -57,6 +86,7 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
         _opening(found, view, other),
         *_steps(found),
         *_changes(found, view),
+        _calls(data, view, other, address.root),
         *_together(data, view),
         _choice(data, view, address),
         dcc.Store(id="cp-seen", data=other.version),
@@ -107,28 +137,27 @@ def _name(view: View) -> str:
 
 def _opening(found: Comparison, view: View, other: View) -> html.Section:
     before, after = found.peak_before_bytes, found.peak_after_bytes
-    change = after - before
     if not found.changes:
         claim = "The same, within a thousandth of the peak"
-    elif not change:
+    elif after == before:
         claim = "The same peak, of different parts"
     else:
-        word = "more" if change > 0 else "less"
-        share = f" ({format_share(abs(change), before)})" if before else ""
-        claim = f"{format_bytes(abs(change))} {word} at the peak{share}"
+        claim = _difference(before, after)
     steps = (
-        f"{len(found.steps):,} steps side by side" if len(found.steps) else "Whole recordings side by side"
+        f"{format_count(len(found.steps), 'step')} side by side"
+        if len(found.steps)
+        else "Whole recordings side by side"
     )
     alone = [
         f"{format_count(n, 'step')} only {word}"
         for n, word in ((found.only_before, "before"), (found.only_after, "after"))
         if n and len(found.steps)
     ]
-    names = [html.Bdi(_name(other), className="function"), " → ", html.Bdi(_name(view), className="function")]
     support = html.P(
-        [*names, html.Span(f" · {'; '.join([steps, *alone])}", className="dim")], className="support"
+        [*_names(view, other), html.Span(f" · {'; '.join([steps, *alone])}", className="dim")],
+        className="support",
     )
-    return html.Section([html.H2(claim, className="claim"), support], className="opening")
+    return html.Section([claim_heading(claim), support], className="opening")
 
 
 def _steps(found: Comparison) -> list[Any]:
@@ -146,12 +175,46 @@ def _steps(found: Comparison) -> list[Any]:
     return [html.Section([head, picture], className="panel chart", **{"aria-label": "Peaks of both"})]
 
 
-_KINDS = (
-    ("line", "By line"),
-    ("category", "By category"),
-    ("phase", "By phase"),
-    ("total", "Peak of the whole run"),
+def _overlaid(data: Data, view: View, other: View) -> TreeDifference:
+    """Return the calls of both runs at their peaks, computed once per version of both."""
+    trees = [tree_at(data, each, fullest(data, each)) for each in (other, view)]
+    names = common_names(other.recording, view.recording)
+    made: TreeDifference = data.derive(
+        view, ("calls beside", other.key), lambda _: overlaid(trees[0], trees[1], names)
+    )
+    return made
+
+
+def _calls(data: Data, view: View, other: View, root: int | None) -> html.Section:
+    found = _overlaid(data, view, other)
+    drawn = icicle.difference(found, call_tree.known_root(found.tree, root))
+    words = (("more", icicle.MORE), ("less", icicle.LESS), ("as much", icicle.SAME))
+    key = [
+        html.Span([html.I(className="swatch", style={"background": color}), word]) for word, color in words
+    ]
+    before, after = (format_bytes(int(n[0])) for n in (found.before_bytes, found.after_bytes))
+    sentence = f"Calls that lead to the memory at the peaks: {before} before, {after} after."
+    width = html.Span("A box is as wide as the larger of both.", className="dim")
+    legend = html.Div([*key, width], className="lane-key band-key")
+    return call_tree.panel("cp", "Both peaks by call", found.tree, drawn, sentence, legend)
+
+
+_OWN_PEAKS = (
+    "The most that each held at once, in any compared step or between steps. Each has its moment of its own, "
+    "so the rows do not add up to the peak."
 )
+_KINDS = (
+    ("line", "By line", "at its own peak", _OWN_PEAKS),
+    ("category", "By category", "at its own peak", _OWN_PEAKS),
+    ("phase", "By phase", "highest level", "The most that was allocated, by all lines, while in the phase."),
+    (
+        "total",
+        "Peak of the whole run",
+        "as on Overview",
+        "The peaks that the page Overview shows of each run.",
+    ),
+)
+"""Kind of change, title of its panel, which figure Before and After are, and what that means."""
 
 
 def _changes(found: Comparison, view: View) -> list[Any]:
@@ -159,16 +222,18 @@ def _changes(found: Comparison, view: View) -> list[Any]:
         return []
     least = format_bytes(found.tolerance_bytes)
     panels = []
-    for kind, title in _KINDS:
+    for kind, title, figure, meaning in _KINDS:
         changes = found.of(kind)
         rows = [
             Difference(*_words(change), change.before_bytes, change.after_bytes, _stack(change, view))
             for change in changes[:MOST_CHANGES]
         ]
         more = f"the largest {MOST_CHANGES} of {len(changes)}" if len(changes) > MOST_CHANGES else ""
-        bar = html.Div([html.H3(title), html.Span(more, className="dim")], className="panel-bar")
+        extent = html.Span(figure, className="term dim", tabIndex="0")
+        heading = html.Div([html.H3(title), explained(extent, meaning)], className="titled")
+        bar = html.Div([heading, html.Span(more, className="dim")], className="panel-bar")
         body = table(rows, "Before", "After", f"No difference above {least}.")
-        panels.append(html.Section([bar, body], className="panel", **{"aria-label": title}))
+        panels.append(html.Section([bar, body], className="panel changes", **{"aria-label": title}))
     return [panels[0], html.Div(panels[1:], className="thirds")]
 
 
@@ -183,7 +248,8 @@ def _words(change: Any) -> tuple[str, str]:
     if change.kind == "line" and place is not None and place.file:
         via = f": {place.via}" if place.via else ""
         module = f" [{change.module}]" if change.module else ""
-        return f"{place.function}{via}", place_words(place.file, place.line) + module
+        way = f" · from {change.path}, 1 of {change.n_paths} call paths" if change.path else ""
+        return f"{place.function}{via}", place_words(place.file, place.line) + module + way
     return change.name.replace("_", " "), ""
 
 
@@ -219,6 +285,33 @@ def _place(path: Path, root: Path) -> str:
 
 def _register(app: Any, data: Data) -> None:
     renewal.register(app, data, "cp", _content)
+    call_tree.register(app, "cp")
+
+    @app.callback(
+        Output("cp-content", "children", allow_duplicate=True),
+        Input("cp-later", "data"), State("address", "data"), prevent_initial_call="initial_duplicate",
+    )  # fmt: skip
+    def compared(later: int | None, stored: Stored | None) -> Any:
+        """Compare two long recordings after the page has their peaks."""
+        if not later:
+            raise PreventUpdate
+        address = restore(stored)
+        try:
+            return _content(data, data.view(address), address)
+        except VramscopeError as error:
+            raise PreventUpdate from error
+
+    @app.callback(
+        Output("cp-icicle", "figure"), Output("cp-crumbs", "children"),
+        Input("cp-root", "data"), State("address", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+    def draw(root: int | None, stored: Stored | None) -> tuple[Any, Any]:
+        address = restore(stored)
+        view = view_or_nothing(data, address)
+        found = _overlaid(data, view, _other(data, address))
+        if root is None or (root and not call_tree.known_root(found.tree, root)):
+            raise PreventUpdate
+        return icicle.difference(found, root), call_tree.crumbs("cp", found.tree, root)
 
     @app.callback(
         Output("cp-content", "children", allow_duplicate=True),

@@ -1,41 +1,41 @@
 """The page "Fragmentation": blocks in their segments, unusable free bytes, and what pins segments."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from dash import ClientsideFunction, Input, Output, Patch, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 from flask import Response, request
 
-from vramscope.allocator.state_index import StateIndex
 from vramscope.model.marks import Category
 from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.units import format_bytes, format_count, format_name
 
 from ..address import restore
-from ..components import legend, raster, states, typed
+from ..components import legend, states, timeline, typed
 from ..components.definitions import DEFINITION, explained
-from ..components.graph import graph, register_zoom
-from ..components.panels import allocation, churn, free_blocks, would_fit
+from ..components.graph import graph, register_ready
+from ..components.panels import allocation, churn, free_blocks, stack_table, would_fit
 from ..components.panels import pins as pinned
+from ..components.prose import claim_heading
+from ..components.timeline import raster
 from ..data import Data, View
 from ..figures import composition, segment_map
 from ..figures.drawing.series import EVENTS, TIME, Series
-from ..figures.drawing.theme import CATEGORY_COLOR
+from ..figures.drawing.theme import CATEGORY_COLOR, PART_COLOR
 from ..figures.timeline import zoomed
 from ..queries.answers import (
     ask_allowing_stale,
     moment,
     neighbor,
     series_of,
+    state_of,
     totals,
 )
 from ..server import api
 from ..server.callbacks import (
     Click,
-    Picked,
     Pressed,
-    SelectedRow,
     Stored,
     edges_of,
     view_or_nothing,
@@ -45,6 +45,8 @@ from . import Context, Page
 _MAP = "Segments end to end, their blocks colored by category."
 _HOLE, _WHOLE, _PENDING = len(Category), len(Category) + 1, len(Category) + 2
 _NAMES = {_HOLE: "free, in a segment in use", _WHOLE: "segment wholly free", _PENDING: "waiting for a stream"}
+_GROUP_NAMES = [*(format_name(each) for each in Category), *_NAMES.values()]
+_COLORS = tuple(CATEGORY_COLOR[each] for each in Category)
 
 
 def _layout(context: Context) -> Any:
@@ -55,7 +57,10 @@ def _layout(context: Context) -> Any:
         return _no_segments(view)
     series = series_of(data, view, address.axis or TIME)
     at = _instant(data, view, address.at)
-    figure = composition.figure(series, found.parts, zoomed(series, address.t0, address.t1), at)
+    # The line at the instant is the browser's: it moves without another drawing of the chart.
+    figure = composition.figure(series, found.parts, zoomed(series, address.t0, address.t1), None)
+    is_later = len(view.recording.trace) > data.pace.events_at_once
+    over_time = html.Div(className="shimmer tall") if is_later else _over_time(data, view, series)
     asks = {"url": "/api/segments", "info": "/api/block", "axis": series.axis, "at": at}
     return [
         html.Section(_opening(data, view), id="fr-opening", className="opening"),
@@ -79,18 +84,26 @@ def _layout(context: Context) -> Any:
             ],
             className="panel chart", **{"aria-label": "Segments and blocks"},
         ),
-        html.Div([would_fit.panel(), pinned.panel(data, view, at, _state(data, view, at))],
+        html.Div([would_fit.panel(), pinned.panel(data, view, at, state_of(data, view, at))],
                  className="fit-and-pins"),
-        html.Div(_over_time(data, view, series), id="fr-over-time", className="pair"),
-        html.Section(html.Aside(id="fr-detail", className="detail alone", **{"aria-live": "polite"})),
+        html.Div(over_time, id="fr-over-time", className="pair"),
         dcc.Store(id="fr-view", data=[address.t0, address.t1]), dcc.Store(id="fr-at", data=at),
-        dcc.Store(id="fr-upto", data=_told(data, view)), dcc.Store(id="fr-pick"),
+        dcc.Store(id="fr-upto", data=None if is_later else _told(data, view)),
         dcc.Store(id="fr-done"), dcc.Store(id="fr-ready"),
     ]  # fmt: skip
 
 
 def _over_time(data: Data, view: View, series: Series) -> list[Any]:
     return [free_blocks.panel(data, view, series), churn.panel(data, view)]
+
+
+def _ask_ahead(view: View, context: Context) -> None:
+    """Compute the lower charts and the categories of the blocks in the map."""
+    data = context.data
+    _over_time(data, view, series_of(data, view, TIME))
+    at = _instant(data, view, None)
+    _ids(data, view, state_of(data, view, at), at)
+    data.ask(view, "categories")
 
 
 def _told(data: Data, view: View) -> int:
@@ -131,7 +144,7 @@ def _opening(data: Data, view: View) -> list[Any]:
         f"{found.churn.n_retries:,} retries after releasing the cache" if found.churn.n_retries else "",
         "expandable segments" if found.is_expandable else "",
     ]
-    return [html.H2(claim, className="claim"),
+    return [claim_heading(claim),
             html.P("; ".join(each for each in facts if each) + ".", className="support")]  # fmt: skip
 
 
@@ -167,12 +180,6 @@ def _scrubber() -> Any:
 # ------------------------------------------------------------------------------ the segments
 
 
-def _state(data: Data, view: View, at: int) -> Snapshot:
-    index: StateIndex = data.derive(view, "states", lambda r: StateIndex(r.trace, r.initial))
-    state: Snapshot = data.derive(view, ("state", at), lambda _: index.at(at))
-    return state
-
-
 def _ids(data: Data, view: View, state: Snapshot, at: int) -> Any:
     """Return the row of the lifetimes of each block in use, by its address."""
     found = data.ask(view, "lifetimes")
@@ -189,7 +196,7 @@ def _segments(data: Data) -> Response:
     series = series_of(data, view, api.word("axis", (TIME, EVENTS)))
     at = _asked(series)
     width = api.whole("w", 8, api.MOST_COLUMNS)
-    state = _state(data, view, at)
+    state = state_of(data, view, at)
     ids = _ids(data, view, state, at)
     pixels = segment_map.strip(state, ids, width)
     return _sent(data, view, (at, float(series.position[at]), state), pixels)
@@ -208,8 +215,7 @@ def _sent(data: Data, view: View, there: tuple[int, float, Snapshot], pixels: An
     at, x, state = there
     shown, local, length = api.runs(pixels.reshape(1, -1))
     group = _groups(data, view, state, shown)
-    colors = (*(CATEGORY_COLOR[each] for each in Category), "hole", "whole", "#E69F00")
-    names = [*(format_name(each) for each in Category), *_NAMES.values()]
+    colors, names = (*_COLORS, "hole", "whole", PART_COLOR["pending"]), _GROUP_NAMES
     found, real = data.ask(view, "lifetimes"), np.maximum(shown, 0)
     shade = np.where(shown >= 0, (found.stack_id[real] * np.int64(7) + 3) % 5, 0)
     flags = (shown >= 0) & (found.alloc_event[real] < 0)
@@ -220,6 +226,24 @@ def _sent(data: Data, view: View, there: tuple[int, float, Snapshot], pixels: An
     }  # fmt: skip
     return api.columns(header, ids=shown, group=group, shade=shade, flags=flags.astype("u1"), local=local,
                        length=length, instants=np.array([at]))  # fmt: skip
+
+
+class Map(NamedTuple):
+    """The map of segments at one instant."""
+
+    groups: Any
+    """The group of each pixel, shape (rows, width); −1 between segments."""
+    names: list[str]
+    colors: tuple[str, ...]
+
+
+def map_at(data: Data, view: View, at: int, width: int) -> Map:
+    """Return the map of an instant in groups: categories, free, wholly free, pending."""
+    state = state_of(data, view, at)
+    pixels = segment_map.strip(state, _ids(data, view, state, at), width)
+    groups = _groups(data, view, state, pixels.ravel()).reshape(pixels.shape)
+    colors = (*_COLORS, "#DBE1E7", "#EEF1F4", PART_COLOR["pending"])
+    return Map(np.where(pixels == segment_map.EMPTY, -1, groups), _GROUP_NAMES, colors)
 
 
 def _groups(data: Data, view: View, state: Snapshot, shown: Any) -> Any:
@@ -245,7 +269,7 @@ def _block(data: Data) -> Response:
     """Return a few words about the block under the pointer."""
     view = api.view_of(data)
     at, row = api.whole("at", 0, len(view.recording.trace)), api.whole("id", -(1 << 40), 1 << 40)
-    state = _state(data, view, at)
+    state = state_of(data, view, at)
     if row >= 0:
         if row >= len(data.ask(view, "lifetimes")):
             api.absent()
@@ -279,31 +303,38 @@ def _register(app: Any, data: Data) -> None:
     typed.register(app, "fr-size")
     app.server.add_url_rule("/api/segments", "segments", lambda: _segments(data))
     app.server.add_url_rule("/api/block", "block", lambda: _block(data))
-    register_zoom(app, "fr")
+    register_ready(app, "fr-graph", "fr-ready")
+    timeline.follow_instant(app, "fr-at")
     app.clientside_callback(
         ClientsideFunction("vramscope", "moved"), Output("fr-done", "data"), Input("fr-at", "data")
     )
 
     @app.callback(
         Output("fr-graph", "figure"),
-        Input("fr-view", "data"), Input("fr-at", "data"), Input("version", "data"), State("address", "data"),
+        Input("fr-view", "data"), Input("version", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def redraw(zoom: Any, at: int | None, _: Any, stored: Stored | None) -> Any:
+    def redraw(zoom: Any, _: Any, stored: Stored | None) -> Any:
+        """Return areas and axis together, so that the browser draws once."""
         address = restore(stored)
         view = view_or_nothing(data, address)
         series = series_of(data, view, address.axis or TIME)
         parts = data.ask(view, "fragmentation").parts
         stretch = zoomed(series, *edges_of(zoom))
         patch = Patch()
-        patch["data"] = composition.traces(series, parts, stretch, _given(data, view, at))
+        patch["data"] = composition.traces(series, parts, stretch, None)
+        patch["layout"]["xaxis"].update({"autorange": False, "range": [stretch.start, stretch.end]})
         return patch
 
     @app.callback(
         Output("fr-over-time", "children"), Output("fr-upto", "data"), Input("version", "data"),
-        State("fr-upto", "data"), State("address", "data"), prevent_initial_call=True,
+        Input("fr-ready", "data"), State("fr-upto", "data"), State("address", "data"),
+        prevent_initial_call=True,
     )  # fmt: skip
-    def go_on(_: Any, upto: Any, stored: Stored | None) -> Any:
+    def go_on(_: Any, drawn: Any, upto: Any, stored: Stored | None) -> Any:
+        """Lay out the lower charts again when they go on; of a long recording once the first is drawn."""
+        if upto is None and not drawn:
+            raise PreventUpdate
         address = restore(stored)
         view = view_or_nothing(data, address)
         now = _told(data, view)
@@ -351,6 +382,7 @@ def _choose(app: Any, data: Data) -> None:
 
 def _tell(app: Any, data: Data) -> None:
     """Register the callbacks that show details of the instant."""
+    stack_table.register_rows(app, "fr-pins")
 
     @app.callback(
         Output("fr-pins", "rowData"), Output("fr-pins-heading", "children"),
@@ -359,15 +391,8 @@ def _tell(app: Any, data: Data) -> None:
     def pins(at: int | None, stored: Stored | None) -> Any:
         view = view_or_nothing(data, restore(stored))
         chosen = _given(data, view, at)
-        heading, rows = pinned.rows(data, view, chosen, _state(data, view, chosen))
+        heading, rows = pinned.rows(data, view, chosen, state_of(data, view, chosen))
         return rows, heading
-
-    @app.callback(
-        Output("code-ask", "data", allow_duplicate=True), Input("fr-pins", "selectedRows"),
-        prevent_initial_call=True,
-    )  # fmt: skip
-    def line(selected: list[SelectedRow] | None) -> Any:
-        return {"stack": selected[0].get("stack")} if selected else no_update
 
     @app.callback(
         Output("fr-fit", "children"),
@@ -375,20 +400,8 @@ def _tell(app: Any, data: Data) -> None:
     )  # fmt: skip
     def fit(text: str | None, at: int | None, stored: Stored | None) -> Any:
         view = view_or_nothing(data, restore(stored))
-        state = _state(data, view, _given(data, view, at))
+        state = state_of(data, view, _given(data, view, at))
         return would_fit.answer(view, state, text or "")
-
-    @app.callback(
-        Output("fr-detail", "children"), Input("fr-pick", "data"), State("address", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
-    def show(pick: Picked | None, stored: Stored | None) -> Any:
-        row = (pick or {}).get("row")
-        address = restore(stored)
-        view = view_or_nothing(data, address)
-        if not isinstance(row, int) or not 0 <= row < len(data.ask(view, "lifetimes")):
-            return []
-        return allocation.detail(data, view, row, address)
 
 
 def _clicked(click: Any) -> Any:
@@ -402,4 +415,5 @@ def _given(data: Data, view: View, at: int | None) -> int:
 
 
 PAGE = Page(name="fragmentation", title="Fragmentation", order=40, path="/fragmentation", layout=_layout,
-            register=_register)  # fmt: skip
+            register=_register, ask_ahead=_ask_ahead, instant_store="fr-at",
+            zoom_store="fr-view")  # fmt: skip

@@ -16,9 +16,11 @@ from ..components import renewal, states
 from ..components.graph import graph
 from ..components.panels import cause
 from ..components.panels.code_box import stack_of, to_code
+from ..components.prose import claim_heading, sentence
 from ..data import Data, View
 from ..figures import growth
 from ..figures.drawing.names import place
+from ..queries.kept_sources import kept_sources
 from . import Context, Page
 
 MOST_SHOWN = 8
@@ -50,7 +52,7 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
     word = "steps" if found.has_steps else "loop iterations"
     support = f"Compared at the same point of {len(found.iteration_boundaries)} {word}."
     return [
-        html.Section([html.H2(claim, className="claim"), html.P(support, className="support")],
+        html.Section([claim_heading(claim), html.P(support, className="support")],
                      className="opening"),
         html.Section([html.Div([html.H3("What the leaking lines hold"), _key(names)], className="panel-bar"),
                       graph("lk-graph", figure, f"Growth of {len(shown)} leaks over the steps.", "steps")],
@@ -71,8 +73,8 @@ def _growing_batch(found: Leaks, batch: Leak, address: Address, view: View) -> l
         np.array([batch.level_bytes]), ["most allocated in each step"], _turns(view, found)
     )
     return [
-        html.Section([html.H2(claim, className="claim"), html.P(finding.advice, className="support")],
-                     className="opening"),
+        html.Section([claim_heading(claim),
+                      html.P(sentence(finding.advice or ""), className="support")], className="opening"),
         html.Section([html.Div(html.H3("The most that was allocated in each step"), className="panel-bar"),
                       graph("lk-batch", figure, "The peak of each step.", "steps")],
                      className="panel chart", **{"aria-label": "Peaks of steps"}),
@@ -105,7 +107,9 @@ def _card(findings: list[Any], leak: Leak, i: int, address: Address, view: View)
     basis = f"Confidence {100 * leak.confidence:.0f} % (Kendall's tau over {leak.n_steps} steps). {kept}"
     link = dcc.Link("Show its allocations", href=to.url, className="link")
     based_on = html.P(basis, className="dim")
-    return cause.card(finding, path, facts, based_on, links=link, recorded_ns=view.run.started_ns)
+    return cause.card(
+        finding, path, facts, based_on, links=link, recorded_ns=view.run.started_ns, kept=kept_sources(view)
+    )
 
 
 def _line(view: View, frame: Any, in_backward: bool) -> list[Any]:
@@ -158,7 +162,7 @@ def _nothing(found: Leaks) -> html.Section:
     if found.n_iterations < 7:
         return states.state(
             "Too short to tell",
-            f"{found.n_iterations} steps were recorded; growth from step to step needs at least 7.",
+            f"Growth from step to step needs at least 7 steps; recorded: {found.n_iterations}.",
         )
     return states.state(
         "Nothing leaks",

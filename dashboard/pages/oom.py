@@ -1,28 +1,41 @@
-"""The page "Out of memory": the failed allocations, where the bytes were, and what would have helped."""
+"""The page "Out of memory", the home of a dead run: its line, what was live, what would have helped."""
 
+from dataclasses import replace
 from typing import Any
 
-from dash import dcc, html
+from dash import Input, Output, State, dcc, html
+from dash.exceptions import PreventUpdate
 
 from vramscope import analysis
-from vramscope.units import format_bytes
+from vramscope.analysis.oom.message import OomMessage, message_of
+from vramscope.analysis.oom.remedies import Remedies, Remedy, remedies
+from vramscope.model.finding import Finding
+from vramscope.units import format_bytes, format_share
 
-from ..address import Address
-from ..components import renewal, states
-from ..components.panels import cause
+from ..address import Address, restore
+from ..components import copyable, renewal, states
+from ..components.graph import graph
+from ..components.panels import cause, stack_table
+from ..components.panels.code_box import to_code
+from ..components.prose import claim_heading, prose
 from ..data import Data, View
-from ..queries.answers import moment
+from ..figures import approach
+from ..figures.drawing.series import TIME
+from ..figures.room import known_parts
+from ..queries.answers import folded, held, moment, series_of
+from ..queries.kept_sources import kept_sources
+from ..server.callbacks import Stored, view_or_nothing
 from . import Context, Page
 
-_PARTS = (
-    ("allocated", "allocated", "requested"),
-    ("free_here", "free, for such requests", "inactive_split"),
-    ("free_other_streams", "free or pending, other streams", "pending"),
-    ("free_other_sizes", "free, other size class", "releasable"),
-    ("free_private", "free, private pools", "rounding"),
-    ("own_outside", "this process outside of torch", "outside"),
-    ("others", "other processes", "others"),
-    ("device_free", "free on the device", "none"),
+MOST_LINES = 8
+_SAID = (
+    ("allocated", "Allocated by PyTorch"),
+    ("pools", "Allocated in private pools"),
+    ("unallocated", "Reserved but unallocated"),
+    ("process", "This process, in all"),
+    ("limit", "Allowed for this process"),
+    ("free", "Free on the device"),
+    ("capacity", "Capacity of the device"),
 )
 
 
@@ -30,10 +43,11 @@ def _layout(context: Context) -> Any:
     view = context.data.view(context.address)
     if not len(view.recording.trace):
         return states.nothing_recorded(view.is_live)
-    return html.Div(_content(context.data, view, context.address), id="oom-content", className="page")
+    return html.Div(content(context.data, view, context.address), id="oom-content", className="page")
 
 
-def _content(data: Data, view: View, address: Address) -> list[Any]:
+def content(data: Data, view: View, address: Address, found: Remedies | None = None) -> list[Any]:
+    """Return the panels of the page; the remedies are asked for when it is drawn, unless they are given."""
     failures = data.ask(view, "oom")
     if not len(failures):
         peak = address.go(path="/peak", at=None).url
@@ -42,21 +56,166 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
     question = analysis.analyses()["oom"]
     findings = question.findings(failures) if question.findings else []
     first = len(failures) - len(findings)
-    cards = [_card(data, view, failures, first + i, finding, address) for i, finding in enumerate(findings)]
-    times = "1 OOM" if len(failures) == 1 else f"{len(failures):,} OOMs"
-    last = "" if len(failures) == 1 else " the last time"
-    size = format_bytes(int(failures.size_bytes[-1]))
-    claim = f"{times}: {size} requested{last}"
-    older = f"The last {len(findings)} of {len(failures):,} are shown." if first else ""
+    older = [
+        _card(data, view, failures, first + i, finding, address) for i, finding in enumerate(findings[:-1])
+    ]
+    left = f"The last {len(findings)} of {len(failures):,} are shown." if first else ""
+    title = [html.H2("Earlier failures", className="section-title"), html.P(left, className="dim")]
     return [
-        html.Section(
-            [html.H2(claim, className="claim"), html.P(older, className="support")], className="opening"
-        ),
-        *reversed(cards),
+        *_last(data, view, findings[-1], address, found),
+        *([html.Div(title), *reversed(older)] if older else []),
     ]
 
 
-def _card(data: Data, view: View, failures: Any, row: int, finding: Any, address: Address) -> Any:
+def _last(data: Data, view: View, finding: Finding, address: Address, found: Remedies | None) -> list[Any]:
+    """Return the panels of the failure that came last: the one that ended a dead run."""
+    failures = data.ask(view, "oom")
+    times = "1 OOM" if len(failures) == 1 else f"{len(failures):,} OOMs"
+    last = "" if len(failures) == 1 else " the last time"
+    event = int(failures.event[-1])
+    claim = f"{times}: {format_bytes(int(failures.size_bytes[-1]))} requested{last}"
+    there = moment(data, view, event + 1).words
+    room = failures.rooms[-1]
+    opening = html.Section(
+        [claim_heading(claim), html.P(f"At {there}.", className="support")], className="opening"
+    )
+    message = message_of(view.run.error, int(failures.size_bytes[-1]))
+    return [
+        opening,
+        html.Div(
+            [_where(view, finding), *([_message(message)] if message else [])],
+            className="failure" if message else "",
+        ),
+        _curve(data, view, failures),
+        _helps(data, view, address, found),
+        _live(data, view, event, address),
+        *([_panel("Where the device's bytes were", _room(room))] if room else []),
+    ]
+
+
+def _panel(title: str, *content: Any, aside: Any = "") -> html.Section:
+    bar = html.Div([html.H3(title), html.Span(aside, className="dim")], className="panel-bar")
+    return html.Section([bar, *content], className="panel", **{"aria-label": title})
+
+
+def _where(view: View, finding: Finding) -> html.Section:
+    # The settings that it advises to try are tried below.
+    is_tried = "`vramscope fit`" in (finding.advice or "")
+    shown = replace(finding, advice=None) if is_tried else finding
+    return cause.card(shown, recorded_ns=view.run.started_ns, kept=kept_sources(view))
+
+
+def _message(message: OomMessage) -> html.Section:
+    known = [("Tried to allocate", message.requested_bytes)]
+    known += [(label, message.known[name]) for name, label in _SAID if name in message.known]
+    rows = [html.Div([html.Dt(label), html.Dd(format_bytes(n_bytes))]) for label, n_bytes in known]
+    whole = html.Details(
+        [html.Summary("The whole message"), html.Blockquote(message.text[:4000])], className="message"
+    )
+    return html.Section(
+        [html.H3("Message of torch"), html.Dl(rows, className="fact-list"), whole], className="panel card"
+    )
+
+
+def _curve(data: Data, view: View, failures: Any) -> html.Section:
+    event, size = int(failures.event[-1]), int(failures.size_bytes[-1])
+    series = series_of(data, view, TIME)
+    room = failures.rooms[-1]
+    most = room.limit_bytes if room is not None and room.limit_bytes > 0 else 0
+    steps = view.recording.steps
+    begun = steps.start_event[steps.start_event <= event][-approach.STEPS_BEFORE :]
+    start = int(begun[0]) if len(begun) else int(event * (1 - approach.SHARE))
+    drawn = approach.figure(series, event, start, size, most)
+    extent = f"the last {len(begun)} steps" if len(begun) > 1 else "the end of the recording"
+    sentence = f"Allocated and reserved memory over {extent} before the allocation failed."
+    picture = graph("oom-graph", drawn, sentence, "approach")
+    key = [html.Span([html.I(className=f"swatch swatch-{name}"), name]) for name in ("allocated", "reserved")]
+    return html.Section(
+        [html.Div([html.H3("Into the failure"), html.Div(key, className="lane-key parts-key")],
+                  className="panel-bar"), picture],
+        className="panel chart", **{"aria-label": "Into the failure"},
+    )  # fmt: skip
+
+
+def _live(data: Data, view: View, event: int, address: Address) -> html.Section:
+    live = held(data, view, event)
+    rows = stack_table.rows(folded(data, view), live)[:MOST_LINES]
+    head = html.Tr([html.Th("Line"), html.Th("Allocated", className="number"),
+                    html.Th("Share", className="number"), html.Th("")])  # fmt: skip
+    more = dcc.Link("All of it in Peak", href=address.go(path="/peak", at=event).url, className="link")
+    segments = dcc.Link("Segments", href=address.go(path="/fragmentation", at=event).url, className="link")
+    table = html.Table([html.Thead(head), html.Tbody([_line(row) for row in rows])], className="diff")
+    return _panel(
+        "Live when it failed, by line",
+        table,
+        aside=[f"{stack_table.summary(live)} · ", more, " · ", segments],
+    )
+
+
+def _line(row: dict[str, Any]) -> html.Tr:
+    share = float(row["share"])
+    via = f": {row['via']}" if row.get("via") else ""
+    place = html.Bdi(f" {row.get('place', '')}", className="dim")
+    name = [html.Bdi(f"{row['where']}{via}", className="function"), place]
+    style = {"width": f"{100 * share:.1f}%", "left": "0", "background": "var(--ink-3)"}
+    return html.Tr(
+        [
+            html.Td(to_code(name, int(row.get("stack") or 0)), className="where"),
+            html.Td(format_bytes(row["bytes"]), className="number", title=f"{row['bytes']:,} bytes"),
+            html.Td(format_share(share, 1.0), className="number dim"),
+            html.Td(html.Div(html.I(style=style), className="diff-bar plain")),
+        ]
+    )
+
+
+def _helps(data: Data, view: View, address: Address, found: Remedies | None) -> html.Section:
+    """Return the panel of what would have helped, which is filled after the page is drawn."""
+    if found is not None:
+        return _panel("What would have helped", *helps(found))
+    fit = dcc.Link("All of it in Fit", href=address.go(path="/fit", at=None).url, className="link")
+    if view.is_live or len(view.recording.trace) > data.pace.events_at_once:
+        text = html.P(["The search takes a while for a run of this size: ", fit], className="dim nothing")
+        return _panel("What would have helped", text)
+    waiting = html.P("Replaying the run under other settings …", className="dim nothing")
+    return _panel(
+        "What would have helped",
+        html.Div(waiting, id="oom-helps"),
+        dcc.Store(id="oom-ask", data=1),
+        aside=fit,
+    )
+
+
+def helps(found: Remedies) -> list[Any]:
+    """Return the list of remedies and the command to try."""
+    if not found.remedies:
+        shown: Any = html.P(prose(f"Nothing that was tried would have helped: {found.no_setting}."),
+                            className="dim nothing")  # fmt: skip
+    else:
+        shown = html.Ul([_remedy(each, found.lacking_bytes) for each in found.remedies], className="helps")
+    setting = html.P(prose(f"No allocator setting: {found.no_setting}."), className="dim nothing")
+    none = found.no_setting and found.remedies
+    title = "To try" if any(each.is_replayed for each in found.remedies) else "To run it again"
+    lacked = f"{format_bytes(found.lacking_bytes)} were lacking." if found.lacking_bytes > 0 else ""
+    again = [html.P(title, className="dim nothing"), copyable.command(found.command)] if found.command else []
+    return [html.P(lacked, className="dim nothing"), shown, *([setting] if none else []), *again]
+
+
+def _remedy(each: Remedy, lacking: int) -> html.Li:
+    sure = html.Span("replayed" if each.is_replayed else "estimate", title=each.basis,
+                     className="sure proven" if each.is_replayed else "sure")  # fmt: skip
+    why = "; ".join(part for part in (each.cost, each.basis) if part)
+    what = [html.Span(each.name, className="strong"), " ", html.Span(each.how, className="how")]
+    saved: Any = ""
+    if each.saved_bytes is not None:
+        below = "less than was lacking" if each.saved_bytes < lacking else ""
+        saved = [html.Div(f"saves {format_bytes(each.saved_bytes)}"), html.Div(below, className="why")]
+    return html.Li(
+        [sure, html.Div([html.Div(what), html.Div(f"{why[:1].upper()}{why[1:]}.", className="why")]),
+         html.Div(saved, className="saves-bytes")]
+    )  # fmt: skip
+
+
+def _card(data: Data, view: View, failures: Any, row: int, finding: Finding, address: Address) -> Any:
     event = int(failures.event[row])
     room = failures.rooms[row] if row < len(failures.rooms) else None
     links = html.Span(
@@ -68,17 +227,16 @@ def _card(data: Data, view: View, failures: Any, row: int, finding: Any, address
         className="card-links",
     )
     where = _room(room) if room else None
-    return cause.card(finding, where, links=links, recorded_ns=view.run.started_ns)
+    return cause.card(finding, where, links=links, recorded_ns=view.run.started_ns, kept=kept_sources(view))
 
 
 def _room(room: Any) -> Any:
-    known = [(name, label, part, int(getattr(room, f"{name}_bytes"))) for name, label, part in _PARTS]
-    shown = [each for each in known if each[3] > 0]
-    bar = [html.Span(className=f"part part-{part}", style={"flexGrow": str(n)}) for _, _, part, n in shown]
+    shown = known_parts(room)
+    bar = [html.Span(className=f"part part-{part.style}", style={"flexGrow": str(n)}) for part, n in shown]
     entries = [
-        html.Div([html.Dt([html.I(className=f"swatch part-{part}"), label]),
+        html.Div([html.Dt([html.I(className=f"swatch part-{part.style}"), part.label]),
                   html.Dd(format_bytes(n), title=f"{n:,} bytes")])
-        for _, label, part, n in shown
+        for part, n in shown
     ]  # fmt: skip
     largest = format_bytes(room.largest_here_bytes)
     need = f"A block of {format_bytes(room.need_bytes)} was needed; the largest free one had {largest}"
@@ -88,7 +246,6 @@ def _room(room: Any) -> Any:
         lacking = f"; {format_bytes(room.over_limit_bytes)} lacked below the limit of {limit}"
     return html.Div(
         [
-            html.H4("Where the device's bytes were"),
             html.Div(bar, className="parts", role="presentation"),
             html.Dl(entries, className="part-list"),
             html.P(f"{need}{lacking}.", className="dim"),
@@ -98,7 +255,16 @@ def _room(room: Any) -> Any:
 
 
 def _register(app: Any, data: Data) -> None:
-    renewal.register(app, data, "oom", _content)
+    renewal.register(app, data, "oom", content)
+
+    @app.callback(Output("oom-helps", "children"), Input("oom-ask", "data"), State("address", "data"))
+    def look(asked: int | None, stored: Stored | None) -> Any:
+        if not asked:
+            raise PreventUpdate
+        view = view_or_nothing(data, restore(stored))
+        rooms = data.ask(view, "oom").rooms
+        room = rooms[-1] if rooms else None
+        return helps(data.derive(view, "remedies", lambda recording: remedies(recording, room)))
 
 
 PAGE = Page(name="oom", title="Out of memory", order=60, path="/oom", layout=_layout, register=_register)

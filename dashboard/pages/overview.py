@@ -2,24 +2,24 @@
 
 from typing import Any
 
-from dash import ClientsideFunction, Input, Output, Patch, State, ctx, dcc, html, no_update
+from dash import ClientsideFunction, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from vramscope.model.finding import Finding
+from vramscope.model.recording import Outcome
 from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes, format_share
 
 from ..address import Address, restore
 from ..components import kpi, legend, states
-from ..components.graph import graph, register_zoom
+from ..components import timeline as track
 from ..components.panels import live_set, past, stack_table
 from ..components.panels.code_box import stack_of, to_code
-from ..components.prose import prose
+from ..components.prose import claim_heading, prose
 from ..data import Data, View
 from ..figures import timeline
 from ..figures.drawing.names import place
 from ..figures.drawing.series import TIME
-from ..figures.timeline import QUANTITIES
 from ..queries.answers import (
     clamp,
     fullest,
@@ -32,6 +32,7 @@ from ..queries.headline import (
     claim,
     findings,
     headline,
+    leading,
     past_peak,
     past_words,
 )
@@ -44,6 +45,13 @@ from ..server.callbacks import (
 )
 from . import Context, Page
 
+_BROKEN_OFF = {
+    Outcome.DIED: ", until the process died",
+    Outcome.FAILED: ", until the program raised an error",
+}
+"""How a run ended that nobody calls fine."""
+ENOUGH_STEPS = 7
+"""Steps after which the search for leaks decides."""
 PEAK_KEY, NEXT_KEY, PREVIOUS_KEY = "p", "j", "k"
 
 
@@ -59,8 +67,8 @@ def _layout(context: Context) -> Any:
     at = _shown_instant(data, view, address, [address.t0, address.t1], address.at)
     is_short = len(view.recording.trace) <= data.pace.events_at_once
     shown = legend.usual(series)
-    stretch = timeline.zoomed(series, address.t0, address.t1)
-    figure = timeline.figure(series, stretch, shown, at)
+    look = track.TrackStyle("ov-track", "tall-track", {"at": "ov-at", "view": "ov-view"}, shown)
+    sentence = f"Memory over time. {claim(data, view)}."
     return [
         html.Div(opening(data, view) if is_short else _waiting(data, view), id="ov-opening"),
         past.strip(data, view, address),
@@ -74,8 +82,8 @@ def _layout(context: Context) -> Any:
                     ],
                     className="chart-bar",
                 ),
-                graph("ov-graph", figure, f"Memory over time. {claim(data, view)}.", "timeline"),
-                legend.phases(series),
+                track.frame(series, view, sentence, look),
+                legend.phases(series, live=view.is_live),
             ],
             className="panel chart",
             **{"aria-label": "Memory over time"},
@@ -83,7 +91,6 @@ def _layout(context: Context) -> Any:
         live_set.layout("ov", data, view, at, address) if is_short else live_set.waiting("ov"),
         dcc.Store(id="ov-view", data=[address.t0, address.t1]),
         dcc.Store(id="ov-at", data=address.at),
-        dcc.Store(id="ov-ready"),
         dcc.Store(id="ov-drawn"),
         dcc.Store(id="ov-later", data=None if is_short else 1),
         dcc.Store(id="ov-answered"),
@@ -105,17 +112,42 @@ def opening(data: Data, view: View, *, at_once: bool = True) -> list[Any]:
     line = (
         [" ", html.Span(to_code("Show the line", first.stack), className="only-live")] if first.stack else []
     )
-    return _opening(data, view, [first.support, *line], _found(data, view) if at_once else [])
+    grave = leading(findings(data, view).findings) if at_once else None
+    support = [first.support, *line]
+    if grave is not None:
+        support = [f"{claim(data, view)}. ", *support]
+    return _opening(data, view, support, _found(data, view) if at_once else [], grave)
 
 
 def _found(data: Data, view: View) -> list[Any]:
     latest = findings(data, view)
-    lines = [_finding(view, found) for found in latest.findings[:6]]
+    is_said = leading(latest.findings) is not None
+    lines = [_finding(view, found, is_said=is_said and not i) for i, found in enumerate(latest.findings[:6])]
+    n_steps = len(view.recording.steps)
+    if not lines and n_steps >= ENOUGH_STEPS and not view.is_live:
+        lines.append(_steady(view, n_steps))
     if lines and latest.instant < len(view.recording.trace):
         lines.append(html.Li(f"Found at {moment(data, view, latest.instant).words}.", className="dim"))
+    if not data.is_searched(view):
+        limit = f"{data.pace.events_searched_live:,}"
+        words = f"More than {limit} events: the search for leaks and fragmentation goes on when the run ends."
+        lines.append(html.Li(words, className="dim"))
     return lines
 
 
+def _steady(view: View, n_steps: int) -> html.Li:
+    """Return that nothing was found; a run that was broken off is not called fine."""
+    end = _BROKEN_OFF.get(view.run.outcome, "")
+    word = "info" if end else "fine"
+    text = f"Steady over {n_steps:,} steps{end}: no leak, no failed allocation, no fragmentation to speak of."
+    return html.Li([html.Span(word, className=f"severity {word}"), html.Span(text)])
+
+
+_MORE = {
+    "leak": "who keeps it, and the edit that ends it",
+    "growing_batch": "the lines that grow, and the peak of each step",
+}
+"""What the page of a finding adds, where the heading says the finding already."""
 _PAGE_OF_KIND = {
     "leak": "/leaks",
     "growing_batch": "/leaks",
@@ -124,14 +156,18 @@ _PAGE_OF_KIND = {
 }
 
 
-def _finding(view: View, found: Finding) -> html.Li:
-    """Return a finding whose claim links to its page and whose place opens the line."""
+def _finding(view: View, found: Finding, *, is_said: bool = False) -> html.Li:
+    """Return a finding whose claim links to its page and whose place opens the line.
+
+    Where the heading says it already (*is_said*), the link says what its page adds.
+    """
     severity = html.Span(found.severity, className=f"severity {found.severity}")
     page = _PAGE_OF_KIND.get(found.kind)
+    text = _MORE[found.kind] if is_said else found.claim[:600]
     claim = (
-        dcc.Link(prose(found.claim[:600]), href=_at(view, page).url, className="plain-link")
+        dcc.Link(prose(text), href=_at(view, page).url, className="link" if is_said else "plain-link")
         if page
-        else prose(found.claim[:600])
+        else prose(text)
     )
     if not found.file:
         return html.Li([severity, html.Span(claim)])
@@ -154,10 +190,14 @@ def _waiting(data: Data, view: View) -> list[Any]:
     return _opening(data, view, ["Counting who allocated the peak …"], [])
 
 
-def _opening(data: Data, view: View, support: list[Any], more: list[Any]) -> list[Any]:
+def _opening(
+    data: Data, view: View, support: list[Any], more: list[Any], grave: str | None = None
+) -> list[Any]:
+    """Return the top of the page; *grave* replaces the peak where something matters more."""
     return [
         html.Section(
-            [html.H2(claim(data, view), className="claim"), html.P(support, className="support"),
+            [claim_heading(prose(grave) if grave else claim(data, view)),
+             html.P(support, className="support"),
              html.Ul(more, className="findings")],
             className="opening",
         ),
@@ -217,24 +257,15 @@ def _percent(part: int, whole: int) -> str:
 
 
 def _register(app: Any, data: Data) -> None:
-    stack_table.register(app, data, "ov")
-    register_zoom(app, "ov")
+    stack_table.register(app, "ov")
+    track.follow_instant(app, "ov-at")
     app.clientside_callback(
-        ClientsideFunction("vramscope", "seen"), Output("ov-drawn", "data"), Input("ov-graph", "figure")
+        ClientsideFunction("vramscope", "seen"), Output("ov-drawn", "data"), Input("ov-later", "data")
     )
 
     app.clientside_callback(
-        ClientsideFunction("vramscope", "chosen"), Output("ov-done", "data"), Input("ov-at", "data")
+        ClientsideFunction("vramscope", "legendShown"), Output("ov-done", "data"), Input("ov-legend", "value")
     )
-
-    @app.callback(
-        Output("ov-graph", "figure"),
-        Input("ov-view", "data"), Input("ov-legend", "value"), Input("ov-at", "data"),
-        Input("version", "data"), State("address", "data"), prevent_initial_call=True,
-    )  # fmt: skip
-    def redraw(zoom: Any, shown: list[str] | None, at: int | None, _: Any, stored: Stored | None) -> Any:
-        _check_chosen(at)
-        return _redraw(data, restore(stored), zoom, _known(shown), at)
 
     @app.callback(
         Output("ov-at", "data"), Input("key", "data"), State("ov-at", "data"), State("address", "data"),
@@ -291,16 +322,6 @@ def _check_chosen(at: int | None) -> None:
         raise PreventUpdate
 
 
-def _redraw(data: Data, address: Address, zoom: Any, shown: list[str], at: int | None) -> Any:
-    """Return new data for the same axes; the range belongs to the user and is never written from here."""
-    view = view_or_nothing(data, address)
-    series = series_of(data, view, address.axis or TIME)
-    patch = Patch()
-    cursor = _shown_instant(data, view, address, zoom, at)
-    patch["data"] = timeline.traces(series, timeline.zoomed(series, *edges_of(zoom)), shown, cursor)
-    return patch
-
-
 def _shown_instant(data: Data, view: View, address: Address, zoom: Any, at: int | None) -> int:
     """Return the chosen instant; else that of the highest level in view."""
     edges = edges_of(zoom)
@@ -308,10 +329,6 @@ def _shown_instant(data: Data, view: View, address: Address, zoom: Any, at: int 
         return clamp(data, view, at)
     series = series_of(data, view, address.axis or TIME)
     return timeline.highest(series, timeline.zoomed(series, *edges))
-
-
-def _known(shown: Any) -> list[str]:
-    return [name for name in QUANTITIES if name in (shown or [])]
 
 
 def _jump(data: Data, view: View, key: Any, at: int) -> Any:
@@ -322,4 +339,7 @@ def _jump(data: Data, view: View, key: Any, at: int) -> Any:
     return no_update if to is None else to
 
 
-PAGE = Page(name="overview", title="Overview", order=10, path="/overview", layout=_layout, register=_register)
+PAGE = Page(
+    name="overview", title="Overview", order=10, path="/overview", layout=_layout, register=_register,
+    has_timeline=True,
+)  # fmt: skip

@@ -2,39 +2,46 @@
 
 from typing import Any
 
-from dash import ALL, Input, Output, State, ctx, dcc, html, no_update
+from dash import Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from vramscope.analysis.tree import Tree
 from vramscope.units import format_bytes
 
 from ..address import Address, restore
-from ..components import states
-from ..components.graph import graph, register_ready
-from ..components.panels import breakdown, live_set, stack_table
+from ..components import states, timeline
+from ..components.panels import breakdown, call_tree, live_set, own_peaks, stack_table
+from ..components.prose import claim_heading
 from ..data import Data, View
 from ..figures import icicle
-from ..figures.drawing.names import place
 from ..queries.answers import (
     clamp,
+    fullest,
     held,
     moment,
     neighbor,
     totals,
     tree_at,
 )
-from ..server.callbacks import (
-    Picked,
-    Pressed,
-    Stored,
-    view_or_nothing,
-)
+from ..server.callbacks import Pressed, Stored, view_or_nothing
+from ..server.plain import plain
 from . import Context, Page
+
+_NO_BOX = {"display": "contents"}
+"""Style of a frame that only names a part."""
 
 
 def _layout(context: Context) -> Any:
-    view = context.data.view(context.address)
-    return html.Div(_content(context.data, view, context.address), id="pk-content", className="page")
+    view, address = context.data.view(context.address), context.address
+    content = _content(context.data, view, address)
+    is_later = view.is_live or len(view.recording.trace) > context.data.pace.events_at_once
+    own = [] if is_later else own_peaks.panel(context.data, view, address)
+    return [
+        html.Div(content, id="pk-content", className="page"),
+        html.Div(own, id="pk-own", className="page"),
+        dcc.Store(id="pk-at", data=address.at),
+        dcc.Store(id="pk-shown", data=clamp(context.data, view, address.at)),
+        dcc.Store(id="pk-later", data=1 if is_later else None),
+    ]
 
 
 def _content(data: Data, view: View, address: Address) -> Any:
@@ -42,29 +49,15 @@ def _content(data: Data, view: View, address: Address) -> Any:
     if not held(data, view, at).total_bytes:
         return _empty(data, view, at, address)
     tree = tree_at(data, view, at)
-    figure = icicle.figure(tree)
+    root = call_tree.known_root(tree, address.root)
     sentence = f"Calls that lead to the live memory: {stack_table.summary(held(data, view, at))}."
-    way = {"aria-label": "Root of the picture"}
-    crumbs = html.Nav(_crumbs(tree, 0), id="pk-crumbs", className="crumbs", **way)
     return [
-        _opening(data, view, at, address),
-        breakdown.layout(data, view, at),
-        html.Section(
-            [
-                html.Div([html.H3("By call"), crumbs], className="panel-bar"),
-                graph("pk-icicle", figure, sentence, "icicle", icicle.height_px(tree)),
-                dcc.Store(id="pk-root", data=0),
-                dcc.Store(id="pk-icicle-pick"),
-                dcc.Store(id="pk-ready"),
-            ],
-            className="panel chart",
-            **{"aria-label": "Live memory by call"},
-        ),
-        breakdown.modules(data, view, at),
+        html.Div(_opening(data, view, at, address), id="pk-opening", style=_NO_BOX),
+        html.Div(plain(breakdown.layout(data, view, at)), id="pk-bars", style=_NO_BOX),
+        call_tree.panel("pk", "Live memory by call", tree, icicle.figure(tree, root), sentence),
+        html.Div(breakdown.modules(data, view, at), id="pk-modules", style=_NO_BOX),
         live_set.layout("pk", data, view, at, address),
-        dcc.Store(id="pk-at", data=at),
-        dcc.Location(id="pk-location", refresh="callback-nav"),
-    ]  # fmt: skip
+    ]
 
 
 def _opening(data: Data, view: View, at: int, address: Address) -> html.Section:
@@ -76,7 +69,7 @@ def _opening(data: Data, view: View, at: int, address: Address) -> html.Section:
         "" if at == peak else f"{format_bytes(int(known.allocated_bytes[peak]) - n_bytes)} below the peak."
     )
     return html.Section(
-        [html.Div([html.H2(claim, className="claim"), html.P(below, className="support")]),
+        [html.Div([claim_heading(claim), html.P(below, className="support")]),
          _jumps(data, view, at, peak, address)],
         className="opening opening-split",
     )  # fmt: skip
@@ -97,80 +90,112 @@ def _jumps(data: Data, view: View, at: int, peak: int, address: Address) -> html
 
 def _empty(data: Data, view: View, at: int, address: Address) -> Any:
     if not len(view.recording.trace):
-        return [states.nothing_recorded(view.is_live), dcc.Store(id="pk-at", data=at)]
+        return states.nothing_recorded(view.is_live)
     return [
-        dcc.Store(id="pk-at", data=at),
         _opening(data, view, at, address),
         states.state("Nothing is live here", "At this instant no tensor holds memory.",
                      dcc.Link("Go to the peak", href=address.go(at=None).url, className="link")),
     ]  # fmt: skip
 
 
-def _crumbs(tree: Tree, root: int) -> list[Any]:
-    """Return the calls above the picture, each a button that leads back to it."""
-    path = [root] if root else []
-    while path and tree.parent[path[0]]:
-        path.insert(0, int(tree.parent[path[0]]))
-    words = {0: "all live memory"} | {n: place(tree.frame(n))[:60] for n in path}
-    return [
-        html.Button(
-            html.Bdi(words[n]), id={"page": "peak", "crumb": n}, className="crumb", disabled=n == root
-        )
-        for n in (0, *path)
-    ]
-
-
 def _register(app: Any, data: Data) -> None:
-    stack_table.register(app, data, "pk")
-    register_ready(app, "pk-icicle", "pk-ready")
-
-    @app.callback(
-        Output("pk-root", "data"),
-        Input("pk-icicle-pick", "data"), Input({"page": "peak", "crumb": ALL}, "n_clicks"),
-        State("pk-root", "data"), prevent_initial_call=True,
-    )  # fmt: skip
-    def choose(pick: Picked | None, crumbs: list[int | None], root: int | None) -> Any:
-        if ctx.triggered_id == "pk-icicle-pick":
-            chosen = (pick or {}).get("node")
-        else:
-            chosen = ctx.triggered_id["crumb"] if any(crumbs) else None
-        return no_update if chosen is None or chosen == root else chosen
+    stack_table.register(app, "pk")
+    timeline.follow_instant(app, "pk-at")
+    call_tree.register(app, "pk")
+    _register_own(app, data)
+    _follow(app, data)
 
     @app.callback(
         Output("pk-icicle", "figure"), Output("pk-crumbs", "children"),
-        Input("pk-root", "data"), State("pk-at", "data"), State("address", "data"), prevent_initial_call=True,
+        Input("pk-root", "data"), State("pk-at", "data"), State("address", "data"),
+        prevent_initial_call=True,
     )  # fmt: skip
     def draw(root: int | None, at: int | None, stored: Stored | None) -> tuple[Any, Any]:
         view = view_or_nothing(data, restore(stored))
         tree = tree_at(data, view, clamp(data, view, at))
-        if root is None or not 0 <= root < len(tree.parent) or not tree.total_bytes[root]:
+        if root is None or (root and not call_tree.known_root(tree, root)):
             raise PreventUpdate
-        return icicle.figure(tree, root), _crumbs(tree, root)
+        return icicle.figure(tree, root), call_tree.crumbs("pk", tree, root)
 
     @app.callback(
-        Output("pk-content", "children"),
-        Input("version", "data"), State("pk-at", "data"), State("address", "data"), prevent_initial_call=True,
-    )  # fmt: skip
-    def follow(_: Any, shown: int | None, stored: Stored | None) -> Any:
-        """Lay the page out again when the peak of a growing run moves; a chosen instant stays."""
-        address = restore(stored)
-        view = view_or_nothing(data, address)
-        if address.at is not None or clamp(data, view, None) == shown:
-            raise PreventUpdate
-        return _content(data, view, address)
-
-    @app.callback(
-        Output("pk-location", "search"),
-        Input("key", "data"), State("pk-at", "data"), State("address", "data"),
+        Output("pk-at", "data"),
+        Input("key", "data"), State("pk-shown", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def jump(key: Pressed | None, at: int | None, stored: Stored | None) -> Any:
+    def jump(key: Pressed | None, shown: int | None, stored: Stored | None) -> Any:
+        view = view_or_nothing(data, restore(stored))
+        pressed = (key or {}).get("key")
+        if pressed == "p":
+            return fullest(data, view)
+        to = neighbor(data, view, clamp(data, view, shown), {"j": 1, "k": -1}.get(str(pressed), 0))
+        return no_update if to is None else to
+
+
+def _follow(app: Any, data: Data) -> None:
+    """Register that the page follows its instant, and the peak of a growing run."""
+
+    @app.callback(
+        Output("pk-content", "children"), Output("pk-shown", "data"),
+        Input("version", "data"), Input("pk-at", "data"), State("pk-shown", "data"),
+        State("address", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+    def follow(_: Any, at: int | None, shown: int | None, stored: Stored | None) -> tuple[Any, int]:
+        """Lay the page out again where something is live now and was not before, or the reverse."""
         address = restore(stored)
         view = view_or_nothing(data, address)
-        pressed = (key or {}).get("key")
-        here = clamp(data, view, at)
-        to = None if pressed == "p" else neighbor(data, view, here, {"j": 1, "k": -1}.get(str(pressed), 0))
-        return no_update if to is None and pressed != "p" else f"?{address.go(at=to).url.partition('?')[2]}"
+        now = clamp(data, view, at)
+        if now == shown:
+            raise PreventUpdate
+        is_same = _is_live_at(data, view, now) and _is_live_at(data, view, shown)
+        return no_update if is_same else _content(data, view, address.go(at=at, root=None)), now
+
+    # Parts of the page: laid out as a whole it makes a new chart and a new table for every instant.
+    @app.callback(
+        Output("pk-opening", "children"), Output("pk-bars", "children"),
+        Output("pk-icicle", "figure", allow_duplicate=True), Output("pk-icicle-frame", "style"),
+        Output("pk-crumbs", "children", allow_duplicate=True),
+        Output("pk-root", "data", allow_duplicate=True),
+        Output("pk-modules", "children"), Output("pk-live", "children"), Output("pk-table", "rowData"),
+        Input("version", "data"), Input("pk-at", "data"), State("pk-shown", "data"), State("pk-root", "data"),
+        State("address", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+    def renew(
+        _: Any, at: int | None, shown: int | None, root: int | None, stored: Stored | None
+    ) -> tuple[Any, ...]:
+        address = restore(stored)
+        view = view_or_nothing(data, address)
+        now = clamp(data, view, at)
+        if now == shown or not (_is_live_at(data, view, now) and _is_live_at(data, view, shown)):
+            raise PreventUpdate
+        address = address.go(at=at, root=None)
+        tree = tree_at(data, view, now)
+        # New crumbs are asked for their clicks, so the same ones stay.
+        trail = (call_tree.crumbs("pk", tree, 0), 0) if root else (no_update, no_update)
+        return (
+            _opening(data, view, now, address), plain(breakdown.layout(data, view, now)), icicle.figure(tree),
+            {"height": f"{icicle.height_px(tree)}px"}, *trail,
+            breakdown.modules(data, view, now), *live_set.content(data, view, now, address),
+        )  # fmt: skip
 
 
-PAGE = Page(name="peak", title="Peak", order=20, path="/peak", layout=_layout, register=_register)
+def _is_live_at(data: Data, view: View, at: int | None) -> bool:
+    return bool(held(data, view, clamp(data, view, at)).total_bytes)
+
+
+def _register_own(app: Any, data: Data) -> None:
+    @app.callback(
+        Output("pk-own", "children"),
+        Input("pk-later", "data"), Input("version", "data"), State("address", "data"),
+    )  # fmt: skip
+    def tell_own(later: int | None, _: Any, stored: Stored | None) -> Any:
+        """Lay out the own peaks of a long recording after the page, and again when it grows."""
+        if not later:
+            raise PreventUpdate
+        address = restore(stored)
+        return own_peaks.panel(data, view_or_nothing(data, address), address)
+
+
+PAGE = Page(
+    name="peak", title="Peak", order=20, path="/peak", layout=_layout, register=_register,
+    instant_store="pk-at",
+)  # fmt: skip

@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from dash import ClientsideFunction, Input, Output, State, dcc, html
+from dash import Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 from numpy.typing import NDArray
 
@@ -12,22 +12,24 @@ from vramscope.analysis.step_peaks import StepPeaks
 from vramscope.model.marks import Category, Phase
 from vramscope.units import format_bytes, format_name
 
-from ..address import restore
-from ..components import states
+from ..address import Address, restore
+from ..components import states, timeline
 from ..components.choice import segments
 from ..components.definitions import term
 from ..components.graph import graph
 from ..components.panels.differences import Difference, table
 from ..components.panels.past import MEANING, AllSteps, steps_with_past
+from ..components.prose import claim_heading
 from ..data import Data, View
 from ..figures import steps as figures
 from ..figures.drawing.names import place
-from ..queries.answers import category_bytes, folded, held, totals
+from ..queries.answers import category_bytes, folded, fullest, held, totals
 from ..server.callbacks import Click, Pressed, Stored, view_or_nothing
 from . import Context, Page
 
 MAX_LINES = 14
 BASES = ("previous", "first")
+_SHIMMER = html.Div(className="shimmer tall")
 _HINT = html.P("Click a step to look into it", className="dim only-live")
 
 
@@ -37,6 +39,8 @@ def _layout(context: Context) -> Any:
     if not len(view.recording.trace):
         return states.nothing_recorded(view.is_live)
     if not len(view.recording.steps) + len(view.recording.past.steps):
+        if view.is_live:
+            return _first_step(data, view)
         return states.state(
             "No steps were found",
             "The recording has no optimizer step and no recorder.step(), so there is nothing to compare.",
@@ -49,8 +53,10 @@ def _layout(context: Context) -> Any:
     base = address.by if address.by in BASES else BASES[0]
     all_steps = steps_with_past(data, view)
     sentence = f"Peak allocated bytes of {len(all_steps.index)} steps, and of each phase of them."
+    is_later = len(view.recording.trace) > data.pace.events_at_once
+    inside, rose = (_SHIMMER, _SHIMMER) if is_later else _details(data, view, row, base)
     return [
-        html.Section(_opening(all_steps), id="ph-opening", className="opening"),
+        html.Section(_opening(view, all_steps), id="ph-opening", className="opening"),
         html.Section(
             [
                 html.Div([_phase_key(all_steps.found), _HINT], className="panel-bar"),
@@ -60,7 +66,7 @@ def _layout(context: Context) -> Any:
         ),
         html.Div(
             [
-                html.Section(_inside(data, view, row), id="ph-inside", className="panel",
+                html.Section(inside, id="ph-inside", className="panel",
                              **{"aria-label": "Inside the step"}),
                 html.Section(_phases_of(all_steps, row), id="ph-phases", className="panel",
                              **{"aria-label": "Peaks by phase"}),
@@ -72,15 +78,42 @@ def _layout(context: Context) -> Any:
                 html.Div([html.H3("What rose", id="ph-rose-title"),
                           segments("Against", [(word.capitalize(), address.go(by=word).url, word == base)
                                                for word in BASES])], className="panel-bar"),
-                html.Div(_rose(data, view, row, base), id="ph-rose"),
+                html.Div(rose, id="ph-rose"),
             ],
             className="panel", **{"aria-label": "What rose"},
         ),
         dcc.Store(id="ph-row", data=row),
+        dcc.Store(id="ph-filled", data=None if is_later else row),
         dcc.Store(id="ph-base", data=base),
         dcc.Store(id="ph-at"),
-        dcc.Store(id="ph-done"),
+        dcc.Store(id="ph-chosen"),
     ]  # fmt: skip
+
+
+def _details(data: Data, view: View, row: int, base: str) -> tuple[Any, Any]:
+    """Return what is inside of a step and what rose, which need the life of every allocation."""
+    return _inside(data, view, row), _rose(data, view, row, base)
+
+
+def _ask_ahead(view: View, context: Context) -> None:
+    """Compute what follows the chart of a long recording."""
+    if len(view.recording.steps):
+        _details(context.data, view, _row(context.data, view, None), BASES[0])
+
+
+def _first_step(data: Data, view: View) -> Any:
+    """Return what is known of a run that goes on and has no step yet."""
+    known, at = totals(data, view).allocated_bytes, fullest(data, view)
+    now, most = format_bytes(int(known[-1])), format_bytes(int(known[at]))
+    there = dcc.Link(f"at most {most}", href=Address("/overview", run=view.run_id).url, className="link")
+    return states.state(
+        "No step has ended so far",
+        "The program builds its model, loads its data, or is inside of its first step: no forward, backward, "
+        "optimizer step or recorder.step() was recorded yet. This page updates by itself.",
+        [f"So far: {len(view.recording.trace):,} events, {now} allocated now, ", there, "."],
+        ["Steps that stay unseen are marked by ", states.command("recorder.step()")],
+        waits=True,
+    )
 
 
 def _picture(all_steps: AllSteps, row: int) -> dict[str, Any]:
@@ -102,25 +135,36 @@ def _row(data: Data, view: View, at: int | None) -> int:
     return int(steps_with_past(data, view).found.per_step.allocated_bytes.argmax())
 
 
-def _opening(all_steps: AllSteps) -> list[Any]:
+def _opening(view: View, all_steps: AllSteps) -> list[Any]:
     found, index = all_steps.found, all_steps.index
     peaks = found.per_step.allocated_bytes
     top = int(peaks.argmax())
     phase = _highest_phase(found, top)
     claim = f"Step {int(index[top])} needed most: {format_bytes(int(peaks[top]))}{phase}"
+    last = len(peaks) - 1 - _may_be_open(view)
+    if top > last:
+        word = "needed most" if top else "is the first"
+        claim = f"Step {int(index[top])} {word} so far: {format_bytes(int(peaks[top]))}{phase}"
     outside = int(found.outside.allocated_bytes.max(initial=0))
     if outside > int(peaks[top]):
         claim = f"Peak {format_bytes(outside)}, outside of every step{_in_phase(found, outside)}"
         highest = f"Of the steps, step {int(index[top])} needed most: {format_bytes(int(peaks[top]))}{phase}."
-        return [html.H2(claim, className="claim"), html.P(highest, className="support")]
-    rise = int(peaks[-1] - peaks[1]) if len(peaks) > 2 else 0
+        return [claim_heading(claim), html.P(highest, className="support")]
+    rise = int(peaks[last] - peaks[1]) if last > 1 else 0
     word = (
         "as high as"
         if abs(rise) < 1 << 10
         else f"{format_bytes(abs(rise))} {'above' if rise > 0 else 'below'}"
     )
-    steady = f"The last step is {word} step {int(index[1])}." if len(peaks) > 2 else ""
-    return [html.H2(claim, className="claim"), html.P(steady, className="support")]
+    which = f"Step {int(index[last])}" if view.is_live else "The last step"
+    steady = f"{which} is {word} step {int(index[1])}." if last > 1 else ""
+    return [claim_heading(claim), html.P(steady, className="support")]
+
+
+def _may_be_open(view: View) -> bool:
+    """Return whether the last step of a run that grows reaches the last event, so that its peak may rise."""
+    steps = view.recording.steps
+    return view.is_live and len(steps) > 0 and int(steps.end_event[-1]) >= len(view.recording.trace)
 
 
 def _in_phase(found: StepPeaks, n_bytes: int) -> str:
@@ -147,6 +191,8 @@ def _phase_key(found: StepPeaks) -> html.Div:
         html.Span([html.I(className=f"swatch phase-{phase.name.lower()}"), format_name(phase)])
         for phase in present
     ]
+    if len(found.outside):
+        entries.append(html.Span([html.I(className="swatch phase-eval diamond"), figures.OUTSIDE]))
     return html.Div(entries, className="lane-key parts-key")
 
 
@@ -264,20 +310,21 @@ def _largest(rows: list[Difference]) -> list[Difference]:
 
 
 def _register(app: Any, data: Data) -> None:
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "chosen"), Output("ph-done", "data"), Input("ph-at", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
+    timeline.follow_instant(app, "ph-at")
 
     @app.callback(
         Output("ph-row", "data"), Output("ph-at", "data"),
-        Input("ph-graph", "clickData"), Input("key", "data"), State("ph-row", "data"),
-        State("address", "data"), prevent_initial_call=True,
+        Input("ph-graph", "clickData"), Input("key", "data"), Input("ph-chosen", "data"),
+        State("ph-row", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def choose(click: Click | None, key: Pressed | None, row: int | None, stored: Stored | None) -> Any:
-        from dash import ctx
-
+    def choose(
+        click: Click | None, key: Pressed | None, at: int | None, row: int | None, stored: Stored | None
+    ) -> Any:
         view = view_or_nothing(data, restore(stored))
+        if ctx.triggered_id == "ph-chosen":
+            # The timeline knows the instant already; within one step nothing else changes.
+            to = row if at is None else _row(data, view, at)
+            return no_update if to == row else to, no_update
         to = _clicked(click) if ctx.triggered_id == "ph-graph" else _keyed(data, view, key, row)
         starts = _starts(view)
         if not isinstance(to, int) or not 0 <= to < len(starts):
@@ -286,20 +333,32 @@ def _register(app: Any, data: Data) -> None:
         return to, start if start < 0 else start + 1
 
     @app.callback(
-        Output("ph-graph", "figure"), Output("ph-inside", "children"), Output("ph-phases", "children"),
-        Output("ph-rose", "children"), Output("ph-opening", "children"),
-        Input("ph-row", "data"), Input("version", "data"), State("ph-base", "data"),
-        State("address", "data"), prevent_initial_call=True,
+        Output("ph-graph", "figure"), Output("ph-phases", "children"), Output("ph-opening", "children"),
+        Input("ph-row", "data"), Input("version", "data"), State("address", "data"),
+        prevent_initial_call=True,
     )  # fmt: skip
-    def redraw(row: int | None, _: Any, base: str | None, stored: Stored | None) -> Any:
+    def redraw(row: int | None, _: Any, stored: Stored | None) -> Any:
         view = view_or_nothing(data, restore(stored))
         all_steps = steps_with_past(data, view)
         if row is None or not 0 <= row < len(all_steps.index):
             raise PreventUpdate
-        return (
-            _picture(all_steps, row), _inside(data, view, row), _phases_of(all_steps, row),
-            _rose(data, view, row, str(base)), _opening(all_steps),
-        )  # fmt: skip
+        return _picture(all_steps, row), _phases_of(all_steps, row), _opening(view, all_steps)
+
+    @app.callback(
+        Output("ph-inside", "children"), Output("ph-rose", "children"), Output("ph-filled", "data"),
+        Input("ph-row", "data"), Input("version", "data"), State("ph-filled", "data"),
+        State("ph-base", "data"), State("address", "data"),
+    )  # fmt: skip
+    def fill(
+        row: int | None, _: Any, filled: int | None, base: str | None, stored: Stored | None
+    ) -> tuple[Any, Any, int]:
+        """Look into the step: of a long recording for the first time once the page is there."""
+        view = view_or_nothing(data, restore(stored))
+        if row is None or not 0 <= row < len(_starts(view)):
+            raise PreventUpdate
+        if row == filled and ctx.triggered_id != "version":
+            raise PreventUpdate
+        return *_details(data, view, row, str(base)), row
 
 
 def _clicked(click: Any) -> Any:
@@ -316,4 +375,7 @@ def _keyed(data: Data, view: View, key: Any, row: Any) -> Any:
     return row + step if step and isinstance(row, int) else None
 
 
-PAGE = Page(name="phases", title="Phases", order=25, path="/phases", layout=_layout, register=_register)
+PAGE = Page(
+    name="phases", title="Phases", order=25, path="/phases", layout=_layout, register=_register,
+    ask_ahead=_ask_ahead, instant_store="ph-chosen",
+)  # fmt: skip

@@ -3,8 +3,7 @@
 It reads the summaries of the ranks and no events, so a thousand ranks open as fast as one.
 """
 
-from math import ceil, floor
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from dash import ClientsideFunction, Input, Output, Patch, State, ctx, dcc, html
@@ -26,6 +25,7 @@ from ..components import header, states
 from ..components.definitions import term
 from ..components.graph import graph
 from ..components.panels.differences import Difference, table
+from ..components.prose import claim_heading
 from ..data import MOST_OPENED_WHOLE, Data, one_rank
 from ..figures import rank_map
 from ..figures.drawing.theme import byte_unit
@@ -54,17 +54,19 @@ def _layout(context: Context) -> Any:
             states.nothing_recorded(bool(found.fleet.running)),
             *_notes(found),
         ]
+    is_alone = found.fleet.n_ranks == found.fleet.world_size == 1
     return [
         _head(data, address, found),
         html.Div(_content(found, address), id="rk-content", className="page"),
         _heat(found, address),
         html.Section(_pair(found, address, *_chosen(found, address)), id="rk-pair", className="panel pad",
-                     **{"aria-label": "Two ranks"}),
-        html.Div(_groups(found.fleet, address), id="rk-groups"),
+                     hidden=is_alone, **{"aria-label": "Two ranks"}),
+        html.Div(_groups(found.fleet, address), id="rk-groups", hidden=is_alone),
         *_notes(found),
         dcc.Interval(id="rk-tick", interval=FOLLOW_MS, disabled=not found.fleet.running),
         dcc.Store(id="rk-version", data=found.version),
         dcc.Store(id="rk-pick"),
+        dcc.Store(id="rk-window"),
         dcc.Store(id="rk-shown"),
     ]  # fmt: skip
 
@@ -100,7 +102,7 @@ def _content(found: RankAnswers, address: Address) -> list[Any]:
     fleet = found.fleet
     rows = [*_problems(fleet, address), *_odd(fleet, address)]
     opening = html.Section(
-        [html.H2(_claim(fleet), className="claim"), html.P(_support(fleet), className="support")],
+        [claim_heading(_claim(fleet)), html.P(_support(fleet), className="support")],
         className="opening",
     )
     return [opening, html.Ul(rows, className="findings rank-list")] if rows else [opening]
@@ -259,18 +261,10 @@ def _figure(found: RankAnswers, quantity: Quantity, ranks: tuple[int, int], step
     return rank_map.figure(grid, view)
 
 
-def _zoomed(change: dict[str, Any], address: Address) -> Address:
-    """Return *address* with the zoom that Plotly reports; an axis that it does not name keeps its own."""
-    for axis, names in (("xaxis", ("t0", "t1")), ("yaxis", ("b0", "b1"))):
-        edges = [change.get(f"{axis}.range[{i}]") for i in (0, 1)]
-        if change.get(f"{axis}.autorange"):
-            address = address.go(**dict.fromkeys(names))
-        elif all(isinstance(edge, int | float) and abs(edge) < 1e9 for edge in edges):
-            low, high = sorted(cast("list[float]", edges))
-            # A cell that is partly visible counts.
-            window = max(floor(low + 0.5), 0), ceil(high + 0.5)
-            address = address.go(**dict(zip(names, window, strict=True)))
-    return address
+def _zoomed(window: dict[str, Any] | None, address: Address) -> Address:
+    """Return *address* with the zoom that the browser sends; an axis that it does not name keeps its own."""
+    known = {name: value for name, value in (window or {}).items() if name in UNZOOMED}
+    return restore(address.stored | known)
 
 
 # -------------------------------------------------------------------------------- two ranks, and groups
@@ -420,7 +414,6 @@ def _register(app: Any, data: Data) -> None:
     _register_following(app, data)
     for name, inputs in (
         ("rankMap", [Input("rk-graph", "figure")]),
-        ("rankZoom", [Input("rk-graph", "relayoutData")]),
         ("rankChosen", [Input("rk-shown", "data")]),
     ):
         app.clientside_callback(
@@ -437,16 +430,20 @@ def _answers(data: Data, address: Address) -> RankAnswers:
 
 
 def _register_map(app: Any, data: Data) -> None:
+    # Plotly also reports every change of size. Only a zoom reaches the server: a report without one would
+    # take the place of the zoom before it, whose answer Dash then drops.
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "rankZoom"), Output("rk-window", "data"),
+        Input("rk-graph", "relayoutData"), State("rk-window", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+
     @app.callback(
         Output("rk-graph", "figure"),
-        Input("rk-graph", "relayoutData"), Input("rk-version", "data"), State("address", "data"),
+        Input("rk-window", "data"), Input("rk-version", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def zoom(change: dict[str, Any] | None, _: int | None, stored: Stored | None) -> Any:
-        address = _zoomed(change or {}, restore(stored))
-        is_zoom = ctx.triggered_id == "rk-graph"
-        if is_zoom and not any(name.partition(".")[0] in ("xaxis", "yaxis") for name in change or {}):
-            raise PreventUpdate
+    def zoom(window: dict[str, Any] | None, _: int | None, stored: Stored | None) -> Any:
+        address = _zoomed(window, restore(stored))
         found = _answers(data, address)
         return _patched(found, _quantity(address), *_window(found, address))
 
@@ -498,6 +495,8 @@ def _patched(found: RankAnswers, quantity: Quantity, ranks: tuple[int, int], ste
     patch["data"][0]["zmin"], patch["data"][0]["zmax"] = colors[0] / unit, colors[1] / unit
     patch["data"][0]["colorbar"]["ticksuffix"] = f" {name}"
     patch["layout"]["meta"] = rank_map.meta(grid, name)
+    for axis, edges in (("xaxis", steps), ("yaxis", ranks)):
+        patch["layout"][axis]["dtick"] = rank_map.ticks(*edges)["dtick"]
     return patch
 
 

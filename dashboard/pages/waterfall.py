@@ -13,18 +13,21 @@ from ..components import states
 from ..components.definitions import DEFINITION, explained
 from ..components.graph import graph
 from ..components.panels import cause
+from ..components.prose import claim_heading
 from ..data import Data
 from ..figures import device
 from ..server.callbacks import Click, Pressed, Stored, view_or_nothing
 from . import Context, Page
 
 _WORDS = {
-    "requested": "live tensors", "own_outside": "this process outside of torch", "others": "other processes",
+    "requested": "live tensors", "nccl": "NCCL's communicators",
+    "own_outside": "this process outside of torch", "others": "other processes",
     "unattributed": "not attributed to a process", "outside": "outside of torch's allocator",
     "used": "used, by torch or not",
     "driver": "the driver's own reserve", "free": "free on the device",
 }  # fmt: skip
 _MEANING = {
+    "nccl": "Buffers of the communicators of torch's process groups, by NCCL's own count.",
     "own_outside": "CUDA's context, libraries, NCCL, raw cudaMalloc: torch's counters do not include these.",
     "others": "What other processes hold on the same device.",
     "unattributed": "Used on the device, but by no process that the driver lists.",
@@ -79,7 +82,7 @@ def _opening(found: Any, row: int) -> list[Any]:
     else:
         claim = f"torch had reserved {format_bytes(max(reserved, 0))}"
         text = "The driver's counters are not recorded, so the use outside of torch is unknown."
-    return [html.H2(claim, className="claim"), html.P(text, className="support")]
+    return [claim_heading(claim), html.P(text, className="support")]
 
 
 def _beyond(used: int, reserved: int) -> str:

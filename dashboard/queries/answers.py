@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.allocator.state_index import StateIndex
 from vramscope.analysis.by_module import Owners, owners_of
 from vramscope.analysis.by_stack import StackBytes, stack_bytes
 from vramscope.analysis.folding import BytesByLine, Folded, bytes_by_line, fold
+from vramscope.analysis.identity import Identity, identity_of
 from vramscope.analysis.step_and_phase import (
     number_of_step,
     phase_words,
@@ -16,7 +18,9 @@ from vramscope.analysis.step_and_phase import (
 from vramscope.analysis.tree import Tree, tree_of
 from vramscope.model.marks import Category
 from vramscope.model.recording import Recording
+from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import Stacks
+from vramscope.model.trace import Action
 from vramscope.units import format_duration
 
 from ..data import Data, View
@@ -58,6 +62,15 @@ def fullest(data: Data, view: View, quantity: str = "allocated") -> int:
         view, ("fullest", quantity), lambda _: int(getattr(known, f"{quantity}_bytes").argmax())
     )
     return at
+
+
+def last_oom(data: Data, view: View) -> int:
+    """Return the event of the last allocation that raised OutOfMemoryError; −1 where none did."""
+    live_recording = data.live_recording(view)
+    if live_recording is not None:
+        return live_recording.last_oom(view.recording)
+    failed = np.flatnonzero(view.recording.trace.action == Action.OOM)
+    return int(failed.max(initial=-1))
 
 
 def ask_allowing_stale(data: Data, view: View, question: str) -> Any:
@@ -159,8 +172,24 @@ def stacks_at(data: Data, view: View, at: int) -> StackBytes:
 
 def tree_at(data: Data, view: View, at: int) -> Tree:
     """Return the tree of the calls that lead to the live memory at an instant."""
-    rows = stacks_at(data, view, at)
-    return data.derive(view, ("tree", at), lambda recording: tree_of(recording.stacks, rows))
+    rows, code = stacks_at(data, view, at), folded(data, view)
+    return data.derive(view, ("tree", at), lambda recording: tree_of(recording.stacks, rows, known=code))
+
+
+def parts_of_reserved(data: Data, view: View, at: int) -> dict[str, int]:
+    """Return the five parts of the reserved bytes at an instant by name."""
+    if view.is_live:  # the index of states would be made again for every version
+        live: Identity = data.ask(view, "identity", instant=at)
+        return live.parts
+    found: Identity = data.derive(view, ("parts", at), lambda _: identity_of(state_of(data, view, at)))
+    return found.parts
+
+
+def state_of(data: Data, view: View, at: int) -> Snapshot:
+    """Return segments and blocks at an instant."""
+    index: StateIndex = data.derive(view, "states", lambda r: StateIndex(r.trace, r.initial))
+    state: Snapshot = data.derive(view, ("state", at), lambda _: index.at(at))
+    return state
 
 
 def neighbor(data: Data, view: View, at: int, direction: int) -> int | None:

@@ -2,18 +2,16 @@
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from vramscope.analysis.findings import collect
 from vramscope.analysis.peak import PeakPoint, past_highs
+from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
 from vramscope.model.past import Past
-from vramscope.model.trace import Action
 from vramscope.units import format_bytes, format_share
 
 from ..data import Data, View, answer
 from ..figures.drawing.names import place
-from .answers import folded, fullest, held, moment, totals
+from .answers import folded, fullest, held, last_oom, moment, totals
 
 
 class Headline(NamedTuple):
@@ -69,12 +67,10 @@ def _since(data: Data, view: View, at: int) -> str:
 
 def _out_of_memory(data: Data, view: View) -> str:
     """Return the last allocation that raised OutOfMemoryError; '' where none did."""
-    trace = view.recording.trace
-    failed = np.flatnonzero(trace.action == Action.OOM)
-    if not len(failed):
+    event = last_oom(data, view)
+    if event < 0:
         return ""
-    event = int(failed[-1])
-    asked, had = int(trace.size[event]), int(totals(data, view).allocated_bytes[event])
+    asked, had = int(view.recording.trace.size[event]), int(totals(data, view).allocated_bytes[event])
     words = moment(data, view, event + 1).words
     tried = f"tried to allocate {format_bytes(asked)} with {format_bytes(had)} allocated"
     return f"Out of memory at {words}: {tried}"
@@ -82,15 +78,14 @@ def _out_of_memory(data: Data, view: View) -> str:
 
 def _holder(data: Data, view: View, at: int, whole: str) -> str:
     live, code = held(data, view, at), folded(data, view)
-    known = live.folded_id > 0
-    if not known.any():
+    most = live.most(code)
+    if most is None:
         return f"No stack recorded for {whole}."
-    row = int(known.argmax())
-    frame = code.stacks.frame(int(live.folded_id[row]))
-    share = format_share(int(live.n_bytes[row]), live.total_bytes, 0)
-    is_mine = known & (live.folded_id < code.first_library)
+    frame = code.stacks.frame(most.folded_id)
+    share = format_share(most.n_bytes, live.total_bytes, 0)
+    is_mine = (live.folded_id > 0) & (live.folded_id < code.first_library)
     silent = int(live.n_bytes[~is_mine].sum())
-    where = place(frame)[:80] + (", a library" if code.is_library(int(live.folded_id[row])) else "")
+    where = place(frame)[:80] + (", a library" if code.is_library(most.folded_id) else "")
     sentence = f"{share} of {whole} was allocated by {frame.function[:80]} ({where})"
     if 10 * silent > live.total_bytes:
         sentence += f"; {format_share(silent, live.total_bytes, 0)} has no line of yours"
@@ -98,9 +93,8 @@ def _holder(data: Data, view: View, at: int, whole: str) -> str:
 
 
 def _holding(data: Data, view: View, at: int) -> int:
-    live = held(data, view, at)
-    known = live.folded_id > 0
-    return int(live.example[int(known.argmax())]) if known.any() else 0
+    most = held(data, view, at).most(folded(data, view))
+    return most.example if most else 0
 
 
 class LatestFindings(NamedTuple):
@@ -112,9 +106,26 @@ class LatestFindings(NamedTuple):
 
 
 def findings(data: Data, view: View) -> LatestFindings:
-    """Return the findings of all analyses but the peak, which the headline has already."""
+    """Return the findings of all analyses but the peak, which the headline has already.
+
+    Those of a long run that still grows are the last ones from before it was long.
+    """
+    if not data.is_searched(view):
+        return data.stale_answer(view, "findings") or LatestFindings([], 0)
     latest: LatestFindings = data.ask_allowing_stale(view, "findings", lambda: _findings(data, view))
     return latest
+
+
+def leading(found: list[Finding]) -> str | None:
+    """Return the claim of a leak or a growing batch, which matters more than the peak; None without one.
+
+    A failed allocation is in the claim about the peak already.
+    """
+    kinds = (FindingKind.LEAK, FindingKind.GROWING_BATCH)
+    if not found or found[0].kind not in kinds:
+        return None
+    claim = found[0].claim[:300]
+    return f"{claim[:1].upper()}{claim[1:]}"
 
 
 def _findings(data: Data, view: View) -> LatestFindings:

@@ -6,7 +6,7 @@ beside the training that it observes; here an update costs only the events since
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from threading import RLock
+from threading import Lock, RLock
 from time import monotonic, thread_time
 from typing import Any
 
@@ -24,6 +24,7 @@ from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Blocks, BlockState, Snapshot
 from vramscope.model.trace import Action, Trace
 from vramscope.store.columns import GrowingColumn
+from vramscope.store.columns.scratch import Scratch
 
 from ..figures.drawing.m4 import BLOCK, Extremes, block_extremes
 from ..figures.drawing.series import (
@@ -44,8 +45,9 @@ than a few times the last one."""
 class LiveRecording:
     """The incremental state of one recording. Several threads may use it, one with an older version."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, scratch: Scratch | None = None) -> None:
         self._lock = RLock()
+        self._scratch = scratch
         self._begin(recording)
 
     def totals(self, recording: Recording) -> Totals:
@@ -63,13 +65,21 @@ class LiveRecording:
             found = self._retries.view()
             return found[found < len(recording.trace) - 1]
 
+    def last_oom(self, recording: Recording) -> int:
+        """Return the event of the last allocation that failed; −1 where none did."""
+        with self._lock:
+            self._follow(recording)
+            found = self._ooms.view()
+            return int(found[found < len(recording.trace)].max(initial=-1))
+
     def ruler(self, recording: Recording, axis: str) -> Ruler:
         """Return what ``series.ruler`` of the recording returns."""
         known = self.totals(recording)
         axis = axis if recording.trace.has_clock else EVENTS
         origin = origin_ns(recording, known)
         with self._lock:
-            in_order = known.time_ns if self._is_in_order else np.maximum.accumulate(known.time_ns)
+            n_instants = len(known.time_ns)
+            in_order = known.time_ns if not len(self._in_order_ns) else self._in_order_ns.view()[:n_instants]
             placed = self._placed(axis, origin)
             placed.extend(instants(axis, origin, in_order, len(placed)))
             return Ruler(axis, in_order, origin, placed.view()[: len(in_order)])
@@ -124,6 +134,24 @@ class LiveRecording:
             share SHARE of the time.
         """
         with self._lock:
+            making = self._making.setdefault(what, Lock())
+        # Where a thread computes it already, the others answer with what they have: at five million events
+        # eight at once took 2 GB, and a page was four minutes late.
+        if not making.acquire(blocking=self.stale_answer(what) is None):
+            return self.stale_answer(what)
+        try:
+            return self._answered(what, recording, make)
+        finally:
+            making.release()
+
+    def stale_answer(self, what: Hashable) -> Any:
+        """Return the last answer to :meth:`ask_allowing_stale`; None where there is none."""
+        with self._lock:
+            known = self._stale_answers.get(what)
+        return known[0] if known is not None else None
+
+    def _answered(self, what: Hashable, recording: Recording, make: Callable[[], Any]) -> Any:
+        with self._lock:
             known = self._stale_answers.get(what)
         if known is not None:
             made, n_events, n_steps, again_s = known
@@ -145,18 +173,21 @@ class LiveRecording:
         self._index = AppendableStateIndex(recording.initial)
         self._n_events = 0
         start = levels(recording.trace.rows(slice(0)), recording.initial)
-        self._levels = {name: GrowingColumn("i8") for name in QUANTITIES}
+        self._levels = {name: GrowingColumn("i8", self._scratch) for name in QUANTITIES}
         for column, level in zip(self._levels.values(), start, strict=False):
             column.extend(level)
-        self._time_ns, self._retries = GrowingColumn("i8"), GrowingColumn("i8")
+        self._time_ns, self._retries, self._ooms = (GrowingColumn("i8", self._scratch) for _ in range(3))
         self._blocks = {name: GrowingExtremes() for name in QUANTITIES}
         blocks = recording.initial.blocks
         self._pending = blocks.address[blocks.state == BlockState.PENDING_FREE]
         self._fullest = dict.fromkeys(QUANTITIES, 0)
-        self._is_in_order = True
+        self._in_order_ns = GrowingColumn("i8", self._scratch)
+        """The times as the axis has them, none before another; empty while they are in order."""
         self._positions: dict[str, tuple[int, GrowingColumn]] = {}
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self._stale_answers: dict[Hashable, tuple[Any, int, int, float]] = {}
+        self._making: dict[Hashable, Lock] = {}
+        """Locks, each held while its answer is computed."""
 
     def _follow(self, recording: Recording) -> None:
         if not self._goes_on_in(recording):
@@ -167,6 +198,7 @@ class LiveRecording:
         new = recording.trace.rows(slice(first, None))
         self._add_levels(levels(new, self._before(first)), first)
         self._pending = _pending_after(self._pending, new)
+        self._ooms.extend(first + np.flatnonzero(new.action == Action.OOM))
         self._add_times(recording, first)
         # Only the event after a retry shows that it was the last one of its request.
         pairs = slice(max(first - 1, 0), None)
@@ -209,18 +241,22 @@ class LiveRecording:
 
     def _add_times(self, recording: Recording, first: int) -> None:
         if not first:
-            self._time_ns = GrowingColumn("i8")
+            self._time_ns = GrowingColumn("i8", self._scratch)
             self._time_ns.extend(times(recording))
         else:
             self._time_ns.extend(recording.trace.time_ns[first:])
-        new = self._time_ns.view()[first:]
-        self._is_in_order &= bool((new[1:] >= new[:-1]).all())
+        n_known, times_ns = len(self._in_order_ns), self._time_ns.view()
+        new = times_ns[max(first - 1, 0) :]
+        if n_known or not (new[1:] >= new[:-1]).all():
+            later = times_ns[n_known:].copy()
+            later[:1] = max(later[0], self._in_order_ns.view()[-1]) if n_known else later[0]
+            self._in_order_ns.extend(np.maximum.accumulate(later))
 
     def _placed(self, axis: str, origin: int) -> GrowingColumn:
         """Return the positions so far; empty where the axis now begins elsewhere."""
         known = self._positions.get(axis)
         if known is None or known[0] != origin:
-            known = self._positions[axis] = origin, GrowingColumn("f8")
+            known = self._positions[axis] = origin, GrowingColumn("f8", self._scratch)
         return known[1]
 
 

@@ -5,6 +5,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from vramscope.model.partial_curve import PartialCurve
+
 _OPEN = Path("/proc/self/fd")
 _PLACES = Path("/proc/self/fdinfo")
 
@@ -14,6 +16,8 @@ class ReadProgress(NamedTuple):
 
     n_read: int
     n_bytes: int
+    curve: PartialCurve | None = None
+    """The curve of the part that is read; None where the file's format has none."""
 
 
 def progress(path: Path) -> ReadProgress | None:

@@ -1,20 +1,22 @@
-"""The background search for an allocator setting: its progress, its result, and how to stop it."""
+"""The background search of what would fit: its progress, its results so far, and how to stop it."""
 
 import logging
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from threading import Event, Lock, Thread
+from threading import Condition, Event, Lock, Thread
+from time import monotonic
 from weakref import WeakKeyDictionary
 
 from vramscope.analysis.fit import FitAnswer, FitProgress, FitVerdict, Question, Target, fit
-from vramscope.analysis.fit.cards import CARDS
-from vramscope.analysis.settings_advice import Candidate, SettingTrial
-from vramscope.analysis.what_if import ReplayResult
+from vramscope.analysis.settings_advice import Candidate, SettingTrial, replayed
+from vramscope.analysis.what_if import Replay, ReplayResult, device_total, replay, request_sequence
 from vramscope.errors import VramscopeError
+from vramscope.model.cards import CARDS
 from vramscope.model.recording import Recording
 
 from ..data import Data, View
+from .replay_process import ReplayProcess, is_long, replay_for
 
 _SHOWN = (
     "T4",
@@ -39,17 +41,26 @@ _LOG = logging.getLogger(__name__)
 
 
 class SettingsSearch:
-    """One search for a setting, in a thread of its own."""
+    """One search for what would fit, in a thread of its own; a long recording is replayed in a process.
+
+    Between two replays it pauses where no page has asked about it for ``Pace.left_s`` seconds, and goes on
+    with the next question. The process ends with each pause.
+    """
 
     def __init__(self, data: Data, view: View) -> None:
         self.view = view
         self.wanted: list[Candidate] = []
         self.trials: list[SettingTrial] = []
         """Finished trials, in the order of ``wanted``."""
-        self.stage = "Replaying the run as it is"
+        self.stage = "Reading what was recorded"
         self.fit: FitAnswer | None = None
+        """The answer as far as it is known."""
         self.problem = ""
         self._data = data
+        self._replays = ReplayProcess()
+        self._asked_s = monotonic()
+        self._n_waiting = 0
+        self._changed = Condition()
         self._stop = Event()
         self._done = Event()
         Thread(target=self._run, daemon=True, name="vramscope-fit").start()
@@ -66,11 +77,32 @@ class SettingsSearch:
 
     def wait(self, at_most_s: float) -> bool:
         """Wait up to *at_most_s* seconds; return whether the search has ended."""
-        return self._done.wait(at_most_s)
+        return self._wait(lambda: self.is_done, at_most_s)
+
+    def wait_for_recorded(self) -> None:
+        """Wait for what the recording answers without a replay: 0.1 s per million events."""
+        self._wait(lambda: self.fit is not None or self.is_done, None)
+
+    def _wait(self, is_met: Callable[[], bool], at_most_s: float | None) -> bool:
+        with self._changed:
+            self._n_waiting += 1
+            self._changed.notify_all()
+            met = self._changed.wait_for(is_met, at_most_s)
+            self._n_waiting -= 1
+            self._asked_s = monotonic()
+        return met
+
+    def asked(self) -> None:
+        """Note that a page shows the search, which goes on if it had paused."""
+        with self._changed:
+            self._asked_s = monotonic()
+            self._changed.notify_all()
 
     def stop(self) -> None:
         """End the search after the running replay: some seconds for a million events."""
         self._stop.set()
+        with self._changed:
+            self._changed.notify_all()
 
     def _run(self) -> None:
         try:
@@ -81,30 +113,52 @@ class SettingsSearch:
             _LOG.exception("the search for a setting failed")
             self.problem = f"An error in vramscope: {type(error).__name__}. The server's log has more."
         finally:
-            self._done.set()
+            self._replays.close()
+            with self._changed:
+                self._done.set()
+                self._changed.notify_all()
 
     def _look(self, recording: Recording) -> None:
         # Without a target the settings are compared on the recorded device.
-        answer = fit(recording, Question(has_own_target=False), FitProgress(self._begin, self._play))
+        run = self._replays.replay if is_long(self._data, self.view) else replay
+        progress = FitProgress(self._begin, self._play, self._learn, run)
+        answer = fit(recording, Question(has_own_target=False), progress)
         if answer.problem:
             self.problem = f"{answer.problem[:1].upper()}{answer.problem[1:]}."
             return
         self.stage = "Checking cards"
         advised = answer.settings.advised if answer.settings else None
         for _, _, size in devices(recording):
-            verdict(self._data, self.view, answer, size, None)
+            verdict(self._data, self.view, answer, size, None, run)
             if advised:
-                verdict(self._data, self.view, answer, size, advised)
-        self.fit = answer
+                verdict(self._data, self.view, answer, size, advised, run)
+        self._learn(answer)
+
+    def _learn(self, answer: FitAnswer) -> None:
+        with self._changed:
+            self.fit = answer
+            self._changed.notify_all()
 
     def _begin(self, stage: str) -> None:
+        self._pause()
         self.stage = _STAGES.get(stage, self.stage)
+
+    def _pause(self) -> None:
+        """Wait while nobody looks: a replay slows down whatever else this machine does."""
+        with self._changed:
+            while not self._stop.is_set() and not self._is_looked_at():
+                self._replays.close()
+                self._changed.wait()
+
+    def _is_looked_at(self) -> bool:
+        return self._n_waiting > 0 or monotonic() - self._asked_s < self._data.pace.left_s
 
     def _play(
         self, trial: Callable[[Candidate], ReplayResult], wanted: Iterable[Candidate]
     ) -> Iterator[ReplayResult]:
         self.wanted = list(wanted)
         for candidate in self.wanted:
+            self._pause()
             if self._stop.is_set():
                 return
             self.stage = f"Trying {candidate.name}"
@@ -142,7 +196,8 @@ class SettingsSearches:
             self._known.move_to_end(place)
             while len(self._known) > _MOST_SEARCHES:
                 self._known.popitem(last=False)[1].stop()
-            return known
+        known.asked()
+        return known
 
 
 _OF: WeakKeyDictionary[Data, SettingsSearches] = WeakKeyDictionary()
@@ -174,22 +229,34 @@ def target(answer: FitAnswer, total_bytes: int) -> Target:
 
 
 def verdict(
-    data: Data, view: View, answer: FitAnswer, total_bytes: int, trial: SettingTrial | None
+    data: Data,
+    view: View,
+    answer: FitAnswer,
+    total_bytes: int,
+    trial: SettingTrial | None,
+    run: Replay | None = None,
 ) -> FitVerdict:
-    """Return the verdict for a device; replays are kept with the other answers of the view."""
+    """Return the verdict for a device; replays, by *run*, are kept with the other answers of the view."""
+    candidate = trial.candidate if trial else None
+    room = answer.room_on(target(answer, total_bytes))
 
-    def replayed() -> ReplayResult:
-        found: ReplayResult = data.ask(
-            view,
-            "what_if",
-            conf=trial.candidate.conf if trial else None,
-            capacity_bytes=answer.room_on(target(answer, total_bytes)),
-            empty_cache_after=trial.candidate.empty_cache_after if trial else "",
-            total_bytes=total_bytes,
-            memory_fraction=trial.candidate.memory_fraction if trial else None,
+    def made(recording: Recording) -> ReplayResult:
+        both = room, device_total(recording, room, total_bytes)
+        return replayed(
+            request_sequence(recording), recording, both, candidate, run or replay_for(data, view)
         )
+
+    def kept() -> ReplayResult:
+        found: ReplayResult = data.derive(view, ("replayed", candidate, room, total_bytes), made)
         return found
 
+    word = None if trial else answer.recorded_word(target(answer, total_bytes))
     free = trial.outcome if trial else answer.without_limit
-    assert free is not None  # noqa: S101 - an answer without problem has one
-    return answer.word_on(target(answer, total_bytes), free, replayed)
+    assert free is not None  # noqa: S101 - a whole answer without problem has one
+    return word or answer.word_on(target(answer, total_bytes), free, kept)
+
+
+def verdict_so_far(answer: FitAnswer, total_bytes: int) -> FitVerdict | None:
+    """Return the verdict for a device with the recorded settings; None where it needs another replay."""
+    device, free = target(answer, total_bytes), answer.without_limit
+    return answer.recorded_word(device) or (None if free is None else answer.word_by_bytes(device, free))

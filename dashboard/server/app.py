@@ -3,23 +3,28 @@
 import logging
 from typing import Any
 
-import dash_mantine_components as dmc
-from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
+from vramscope.analysis.pace import StepPace, pace
 from vramscope.errors import UnknownNameError, VramscopeError
 from vramscope.model.codes import NoteCode
 from vramscope.model.recording import Outcome
 
-from ..address import UNZOOMED, Address, parse, restore
-from ..components import header, states
-from ..components.panels import code_box
+from .. import inspector
+from ..address import Address, parse, restore
+from ..components import header, states, timeline
 from ..data import Data, View
+from ..figures.drawing.theme import palette_css
 from ..pages import Context, Page, pages
 from ..queries.rank_answers import opened_address
 from ..report import route
-from .callbacks import OutcomeWord, Standing, Stored, guard
+from . import alive
+from .callbacks import OutcomeWord, Ready, Standing, Stored, guard
+from .compression import compress
 from .pending_pages import PendingPages
+from .plain import plain
+from .prefetch import PagesAhead
 from .security import Access, protect
 
 _LOG = logging.getLogger(__name__)
@@ -31,9 +36,8 @@ _INDEX = """<!doctype html>
 <title>{%title%}</title>
 <link rel="icon" href="data:,">
 <script src="assets/theme.js"></script>
-<link rel="preload" as="script" href="_dash-component-suites/plotly/package_data/plotly.min.js">
-<link rel="preload" as="script" href="_dash-component-suites/dash/dcc/async-graph.js">
 {%css%}
+<style>{palette}</style>
 </head>
 <body>
 {%app_entry%}
@@ -63,7 +67,7 @@ def build_app(data: Data, allowed: Access) -> Dash:
             {"name": "viewport", "content": "width=device-width, initial-scale=1"},
             {"name": "color-scheme", "content": "light dark"},
         ],
-        index_string=_INDEX,
+        index_string=_INDEX.replace("{palette}", palette_css()),
         on_error=_ignore_deleted_run,
         hooks={"request_pre": "window.vramscope.startPlotly"},
     )
@@ -71,12 +75,15 @@ def build_app(data: Data, allowed: Access) -> Dash:
     app.layout = _shell(data.pace.idle_ms)
     _route(app, data, {page.path: page for page in all_pages})
     _watch(app, data, {page.path for page in all_pages if not page.reads_events})
-    code_box.register(app, data)
+    timeline.register(app, data)
+    inspector.register(app, data)
     route.register(app, data)
+    alive.register(app)
     for page in all_pages:
         page.register(app, data)
     # Last, because the hashes must cover every inline script that callbacks add.
     protect(app.server, allowed, app.csp_hashes())
+    compress(app.server)
     guard(app)  # after the access checks: a refused client learns nothing about callbacks
     return app
 
@@ -110,20 +117,20 @@ def _shell(idle_ms: int) -> Any:
         dcc.Store(id="title"),
         dcc.Store(id="sink"),
         dcc.Store(id="stand"),
+        dcc.Store(id="entered"),
         dcc.Interval(id="tick", interval=idle_ms),
     ]
     skip = html.A("Skip to content", href="#main", className="skip")
-    return dmc.MantineProvider(
-        [*stores, skip, html.Div([rail, main], className="shell"), _help(), *code_box.layout()], id="theme"
-    )
+    return html.Div([*stores, skip, html.Div([rail, main, *inspector.layout()], className="shell"), _help()])
 
 
 _KEYS = (
     ("j / k", "next, previous step (at its peak) or sample"),
     ("p", "to the peak"),
-    ("w / s", "zoom in, out"),
-    ("a / d", "pan left, right"),
-    ("0", "whole run"),
+    ("w / s, wheel", "zoom in, out at the pointer"),
+    ("a / d, drag", "pan left, right; Shift and drag zooms to a box"),
+    ("0, double-click", "whole run"),
+    ("i", "inspector"),
     ("x", "time or events"),
     ("/", "find in the table"),
     ("Tab, arrows", "in and out of tables; through their cells"),
@@ -137,31 +144,44 @@ _KEYS = (
 def _help() -> Any:
     rows = [html.Div([html.Dt(html.Kbd(keys)), html.Dd(what)]) for keys, what in _KEYS]
     close = html.Button("Close", id="help-close", className="quiet")
-    return html.Dialog(
-        [html.H2("Keyboard"), html.Dl(rows), close], id="help", className="help", **{"aria-label": "Keyboard"}
-    )
+    content = [html.H2("Keyboard"), html.Dl(rows), close]
+    return plain(html.Dialog(content, id="help", className="help", **{"aria-label": "Keyboard"}))
 
 
 def _route(app: Dash, data: Data, entries: dict[str, Page]) -> None:
-    patience = PendingPages()
+    patience, ahead = PendingPages(), PagesAhead(data, list(entries.values()))
 
     @app.callback(
         Output("menu", "children"), Output("top", "children"), Output("page", "children"),
         Output("address", "data"), Output("tick", "interval"), Output("title", "data"),
         Output("alarm", "children"),
         Input("location", "pathname"), Input("location", "search"), Input("ready", "data"),
+        State("address", "data"),
     )  # fmt: skip
-    def go(pathname: str | None, search: str | None, _: Any) -> tuple[Any, ...]:
+    def go(
+        pathname: str | None, search: str | None, ready: Ready | None, stored: Stored | None
+    ) -> tuple[Any, ...]:
+        # Two polls of a slow page may both be answered "ready". The second one must not lay out again the
+        # page that the first one brought: it would lose focus, scroll position and zoom.
+        is_expected = (stored or {}).get("is_pending") or (ready or {}).get("has_grown")
+        if ctx.triggered_id == "ready" and not is_expected:
+            raise PreventUpdate
         wanted = parse(pathname, search)
         entry = entries.get(wanted.path)
-        made = patience.get(wanted.url, lambda: _enter(entry, Context(data, wanted)), data.pace.blank_s)
+        # Of a file that is not open yet, the progress and a first look are soon worth more than a blank page.
+        is_unread = bool(wanted.run) and not data.is_open(wanted.run)
+        blank_s = min(data.pace.blank_s, data.pace.blank_unread_s if is_unread else data.pace.blank_s)
+        made = patience.get(wanted.url, lambda: _enter(entry, Context(data, wanted)), blank_s)
         address, view, top, page = made or (wanted, None, None, _working(entry, data, wanted))
+        if view is not None:
+            ahead.open(view)
         live = (view is not None and view.is_live) or address.path == "/"
         name = " · ".join(
             [*([view.run.name] if view else []), entry.title if entry else "Not found", "vramscope"]
         )
         menu = _menu(list(entries.values()), data, address)
         state = address.stored | ({"shown": _shown(address, view)} if view else {})
+        state |= {} if made else {"is_pending": True}
         return menu, top, page, state, data.pace.live_ms if live else data.pace.idle_ms, name[:200], None
 
     @app.callback(
@@ -169,9 +189,14 @@ def _route(app: Dash, data: Data, entries: dict[str, Page]) -> None:
         prevent_initial_call=True,
     )  # fmt: skip
     def poll(n: int | None, stored: Stored | None) -> Any:
-        if not patience.is_done(restore(stored).url):
+        if not (stored or {}).get("is_pending") or not patience.is_done(restore(stored).url):
             raise PreventUpdate
         return {"after": n, "url": restore(stored).url}
+
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "waited"), Output("ready", "data", allow_duplicate=True),
+        Input("version", "data"), prevent_initial_call=True,
+    )  # fmt: skip
 
     @app.callback(
         Output("how-far", "children"), Input("poll", "n_intervals"), State("address", "data"),
@@ -196,8 +221,8 @@ def _enter(entry: Page | None, context: Context) -> tuple[Address, View | None, 
         view = None
         if entry.about_run and entry.reads_events:
             context = Context(context.data, opened_address(context.data, wanted))
-            view = context.data.view(context.address)
-        top = header.run_header(view, context.address, context.data) if view else None
+            view = _current(context.data, context.address)
+        top = _top(entry, context, view) if view else None
         content = entry.layout(context)
         content = content if isinstance(content, list) else [content]
         return context.address, view, top, [*content, header.notes(view)] if view else content
@@ -211,6 +236,22 @@ def _enter(entry: Page | None, context: Context) -> tuple[Address, View | None, 
             None,
             states.failure(f"An error in vramscope: {type(error).__name__}. The server's log has more."),
         )
+
+
+def _current(data: Data, address: Address) -> View:
+    """Return the recording as its files are now; one that grows may have been read for a page long ago."""
+    if data.view(address).is_live:
+        data.refresh(address.run)
+    return data.view(address)
+
+
+def _top(entry: Page, context: Context, view: View) -> list[Any]:
+    """Return what stands above a page: the header of the run, and the timeline."""
+    head = header.run_header(view, context.address, context.data)
+    if entry.has_timeline:
+        return [head]
+    stores = {"at": entry.instant_store, "view": entry.zoom_store}
+    return [head, timeline.strip(context.data, view, context.address, stores)]
 
 
 def _ignore_deleted_run(error: Exception) -> None:
@@ -230,14 +271,19 @@ def _menu(entries: list[Page], data: Data, address: Address) -> list[Any]:
 
 
 def _menu_link(entry: Page, data: Data, address: Address) -> Any:
-    target = address.go(path=entry.path, at=None, **UNZOOMED) if entry.about_run else Address(entry.path)
+    # Zoom, instant and selection go along; what only one page understands does not.
+    own = {"q": "", "by": "", "b0": None, "b1": None, "root": None}
+    target = address.go(path=entry.path, **own) if entry.about_run else Address(entry.path)
     whole = None if entry.reads_events else data.whole_run(target.run)
     if whole is not None:
         # A page about all ranks, from one of them.
         target = target.go(run=whole[0], rank=whole[1], device=None)
+    if not entry.reads_events:
+        target = target.go(at=None, t0=None, t1=None, sel="")
     here = entry.path == address.path
     link = dcc.Link(entry.title, href=target.url, className="here" if here else "")
-    return html.Span(link, **({"aria-current": "page"} if here else {}))
+    more = {"aria-current": "page"} if here else {}
+    return html.Span(link, **more, **({} if entry.reads_events else {"data-own-view": "yes"}))
 
 
 def _watch(app: Dash, data: Data, without_events: set[str]) -> None:
@@ -245,10 +291,13 @@ def _watch(app: Dash, data: Data, without_events: set[str]) -> None:
 
     @app.callback(
         Output("version", "data"), Output("tick", "interval", allow_duplicate=True),
+        Output("stand", "data"), Output("alarm", "children", allow_duplicate=True),
         Input("tick", "n_intervals"), State("address", "data"), State("version", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def tick(_: int | None, stored: Stored | None, known: Standing | None) -> tuple[Any, Any]:
+    def tick(_: int | None, stored: Stored | None, known: Standing | None) -> tuple[Any, ...]:
+        # The header comes with the version. As a callback of its own it followed the version as one of eight;
+        # on a busy machine each tick overtook it, and the step stood still for 12 s beside a chart that grew.
         address = restore(stored)
         was_gone = known is not None and known["outcome"] == "gone"
         known = _latest(known, (stored or {}).get("shown"))
@@ -258,26 +307,27 @@ def _watch(app: Dash, data: Data, without_events: set[str]) -> None:
         if now is None or (_is_same(now, known) and not was_gone and now["outcome"] != "gone"):
             raise PreventUpdate
         is_live = now["outcome"] == Outcome.RUNNING.value
-        return _after(now, known), data.pace.live_ms if is_live else data.pace.idle_ms
-
-    @app.callback(
-        Output("stand", "data"), Output("alarm", "children", allow_duplicate=True),
-        Input("version", "data"), prevent_initial_call=True,
-    )  # fmt: skip
-    def tell(now: Standing | None) -> tuple[Any, Any]:
-        if not now or now["outcome"] == "gone":
-            return no_update, states.gone(now.get("why", "")) if now else None
-        dot = header.outcome_dot(Outcome(now["outcome"]), int(now.get("stalled") or 0))
-        alarm = states.alarm(
-            str(now.get("stopped", "")), is_other=bool(now.get("other")), is_altered=bool(now.get("altered"))
-        )
-        return dot, alarm
+        pause_ms = data.pace.live_ms if is_live else data.pace.idle_ms
+        return _after(now, known), pause_ms, *_header_and_banner(now)
 
     # In the browser: the header may be removed by then, and Dash reports an answer for it as an error.
     app.clientside_callback(
         ClientsideFunction("vramscope", "stand"), Output("sink", "data", allow_duplicate=True),
-        Input("stand", "data"), prevent_initial_call=True,
+        Input("stand", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
+
+
+def _header_and_banner(now: Standing) -> tuple[Any, Any]:
+    """Return the state of the run for its header with the run's id, and the banner over the page."""
+    if now["outcome"] == "gone":
+        return no_update, states.gone(now.get("why", ""))
+    far = StepPace(now["step"], now.get("pace")) if "step" in now else None
+    alarm = states.alarm(
+        str(now.get("stopped", "")), is_other=bool(now.get("other")), is_altered=bool(now.get("altered"))
+    )
+    outcome, stalled_s = Outcome(now["outcome"]), int(now.get("stalled") or 0)
+    words = header.standing(outcome, far, stalled_s, now.get("total", 0))
+    return {"run": now["run"], "words": words}, alarm
 
 
 def _is_same(now: Standing, known: Standing | None) -> bool:
@@ -329,7 +379,15 @@ def _shown(address: Address, view: View) -> Standing:
     """Return the state that a page laid out from *view* shows; later changes are reported by the clock."""
     n_events = len(view.recording.trace)
     outcome: OutcomeWord = view.run.outcome.value
-    return {"run": address.run, "version": view.version, "outcome": outcome, "seen": n_events}
+    state: Standing = {"run": address.run, "version": view.version, "outcome": outcome, "seen": n_events}
+    far = pace(view.recording.steps) if view.is_live else None
+    if far is not None:
+        state["step"] = far.step
+    if far is not None and far.steps_per_s is not None:
+        state["pace"] = far.steps_per_s
+    if far is not None and view.recording.process.total_steps:
+        state["total"] = view.recording.process.total_steps
+    return state
 
 
 def _latest(known: Standing | None, laid_out: Standing | None) -> Standing | None:

@@ -83,6 +83,9 @@ class Standing(_Version, total=False):
     seen: int
     before: int
     answered: int
+    step: int
+    pace: float
+    total: int
     stalled: int
     stopped: str
     other: bool
@@ -90,10 +93,18 @@ class Standing(_Version, total=False):
     why: str
 
 
+class Ready(TypedDict, total=False):
+    """That a page can be laid out: for the first time, or because the run that it waits for has grown."""
+
+    has_grown: bool
+
+
 class Stored(TypedDict, total=False):
     """An address as the browser keeps it; its other values are read by ``address.restore``."""
 
     shown: Standing | None
+    is_pending: bool
+    """Whether the page shows that it is being made."""
 
 
 class Refusal(Exception):  # noqa: N818 — a request is refused: nothing of ours failed

@@ -33,7 +33,9 @@ class Access:
     """Whether a notebook on this machine may show the dashboard in a frame."""
 
 
-def access(host: str, allowed_hosts: Iterable[str] = (), *, use_token: bool = True) -> Access:
+def access(
+    host: str, allowed_hosts: Iterable[str] = (), *, use_token: bool = True, token: str | None = None
+) -> Access:
     """Return the access for a server bound to *host*.
 
     Parameters
@@ -44,6 +46,8 @@ def access(host: str, allowed_hosts: Iterable[str] = (), *, use_token: bool = Tr
         Further host names under which browsers may reach it.
     use_token
         Whether a token is required.
+    token
+        The token; a new one where None.
 
     Raises
     ------
@@ -52,7 +56,7 @@ def access(host: str, allowed_hosts: Iterable[str] = (), *, use_token: bool = Tr
     """
     named = frozenset(name.lower().strip("[]") for name in allowed_hosts)
     if is_loopback(host):
-        return Access(hosts=LOOPBACK | named) if use_token else Access(None, LOOPBACK | named)
+        return _with_token(token, LOOPBACK | named) if use_token else Access(None, LOOPBACK | named)
     if not use_token:
         raise UsageError(f"--no-token works on this machine only, not with --host {host}")
     own = frozenset() if _is_any(host) else frozenset({host.lower().strip("[]")})
@@ -61,7 +65,11 @@ def access(host: str, allowed_hosts: Iterable[str] = (), *, use_token: bool = Tr
             f"--host {host} answers on every interface: name the host you will open, "
             "for example --allow-host gpu01.example.org"
         )
-    return Access(hosts=LOOPBACK | named | own)
+    return _with_token(token, LOOPBACK | named | own)
+
+
+def _with_token(token: str | None, hosts: frozenset[str]) -> Access:
+    return Access(hosts=hosts) if token is None else Access(token, hosts)
 
 
 def is_loopback(host: str) -> bool:

@@ -159,21 +159,29 @@ class Visit:
         self.until(f"document.documentElement.dataset.theme === '{name}'")
 
     def plotted(self) -> None:
-        """Until the timeline is drawn."""
-        self.page.wait_for_selector("#ov-graph .traceallocated .js-line", state="attached")
+        """Until the timeline is drawn, as fine as it gets."""
+        self.page.wait_for_selector(".track[data-ready]")
+        self.until("window.vramscope.timeline.drawn('allocated')?.isFine")
 
-    def trace(self, uid: str, axis: str = "y") -> list[float]:
-        """What Plotly holds of one curve."""
+    def drawn(self, name: str = "allocated") -> dict[str, Any]:
+        """What the timeline shows of one curve: ``x`` and ``y`` in bytes, and the edges ``a`` and ``b``."""
+        return self.page.evaluate("name => window.vramscope.timeline.drawn(name)", name)
+
+    def plot(self) -> dict[str, float]:
+        """Where the plot area of the timeline is on the page."""
         return self.page.evaluate(
-            "([uid, axis]) => Array.from(document.querySelector('#ov-graph .js-plotly-plot')"
-            "._fullData.find(t => t.uid === uid)[axis])",
-            [uid, axis],
+            "() => { const figure = document.querySelector('.track'), box = figure.getBoundingClientRect();"
+            " const { left, top, width, height } = window.vramscope.timeline.boxOf(figure);"
+            " return { x: box.left + left, y: box.top + top, width, height } }"
         )
 
-    def relayout(self, **keys: Any) -> None:
-        """What dragging a box does."""
-        self.page.evaluate(
-            "keys => Plotly.relayout(document.querySelector('#ov-graph .js-plotly-plot'), keys)", keys
+    def look(self, a: float, b: float) -> None:
+        """Zoom to an interval of the axis, and wait until it is drawn."""
+        self.page.evaluate("([a, b]) => window.vramscope.timeline.look(a, b)", [a, b])
+        self.until(
+            "([a, b]) => { const d = window.vramscope.timeline.drawn('allocated');"
+            " return d.a === a && d.b === b && d.isFine }",
+            [a, b],
         )
 
 

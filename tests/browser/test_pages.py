@@ -38,17 +38,17 @@ def lifetimes(folder: Path) -> Any:
 def test_the_band_under_the_pointer_is_named_and_selected(trained: Any) -> None:
     page = trained.go(f"/allocations?run={trained.run}&axis=events&t0=100&t1=400").page
     trained.until(RASTER.format("al-graph"))
-    box = page.locator('#al-graph .nsewdrag[data-subplot="xy"]').bounding_box()
+    box = trained.plot()
     x, y = box["x"] + 0.31 * box["width"], box["y"] + 0.95 * box["height"]
     page.mouse.move(x, y)
     page.wait_for_selector(".raster-tip:not([hidden])")
     tip = page.inner_text(".raster-tip")
     page.mouse.click(x, y)
-    page.wait_for_selector("#al-detail .fact-list")
+    page.wait_for_selector("#inspector .fact-list")
 
     assert "__init__" in tip
     assert "20.0 MiB" in tip
-    assert "20.0 MiB" in page.inner_text("#al-detail")
+    assert "20.0 MiB" in page.inner_text("#inspector")
 
 
 def test_random_pixels_are_the_allocation_that_a_count_says(trained: Any) -> None:
@@ -94,9 +94,7 @@ def test_the_zoom_in_bytes_is_in_the_address_and_a_link_restores_it(trained: Any
     page = trained.go(f"/allocations?run={trained.run}&axis=events").page
     trained.until(RASTER.format("al-graph"))
     trained.at_rest()
-    keys = {"xaxis.range[0]": 40, "xaxis.range[1]": 90, "yaxis.range[0]": 20, "yaxis.range[1]": 60}
-    plot = "document.querySelector('#al-graph .js-plotly-plot')"
-    page.evaluate(f"keys => Plotly.relayout({plot}, keys)", keys)
+    page.evaluate("edges => window.vramscope.timeline.look(...edges)", [40, 90, 20 << 20, 60 << 20])
     trained.until("new URL(location).searchParams.get('b1')")
     assert f"b0={20 << 20}&b1={60 << 20}" in page.url
     page.reload()
@@ -134,6 +132,72 @@ def test_segments_are_scrubbed_and_asked_whether_something_fits(trained: Any) ->
     trained.until("document.querySelector('#fr-fit').innerText.includes('out of memory')")
 
     assert "512 MiB" in page.inner_text("[data-field=sums]")
+
+
+def test_the_chart_of_parts_is_drawn_once_for_a_zoom_and_not_for_an_instant(trained: Any) -> None:
+    page = trained.go(f"/fragmentation?run={trained.run}&axis=events&at=3").page
+    trained.until(RASTER.format("fr-map"))
+    trained.until("document.querySelector('#fr-graph .js-plotly-plot')?.vramscopeRedraws ? 1 : 0")
+    trained.at_rest()
+    chart = "document.querySelector('#fr-graph .js-plotly-plot')"
+    page.evaluate(f"window.drawn = 0; {chart}.on('plotly_afterplot', () => {{ window.drawn += 1 }})")
+
+    page.locator("#fr-scrub").focus()
+    page.keyboard.press("ArrowRight")
+    trained.until("+new URL(location).searchParams.get('at') > 3")
+    trained.at_rest()
+    assert page.evaluate("window.drawn") == 0
+    assert line_in_chart(page) == pytest.approx(at_in_address(page), abs=0.5)
+
+    # A zoom to both sides of the instant, as of one in the timeline.
+    first, last = at_in_address(page) - 3, at_in_address(page) + 40
+    page.evaluate("edges => window.vramscope.timeline.look(...edges)", [first, last])
+    trained.until(f"([a, b]) => String({chart}._fullLayout.xaxis.range) === `${{a}},${{b}}`", [first, last])
+    trained.at_rest()
+    assert page.evaluate("window.drawn") == 1
+    assert line_in_chart(page) == pytest.approx(at_in_address(page), abs=0.1)
+
+
+def test_plain_parts_are_renewed_and_leave_nothing_on_other_pages(trained: Any) -> None:
+    page = trained.go(f"/peak?run={trained.run}&at=40").page
+    page.wait_for_selector("#pk-bars .part-list dt")
+    parts = page.locator("#pk-bars dt").all_inner_texts()[:5]
+    before = page.inner_text("#pk-bars")
+    page.keyboard.press("p")
+    trained.until("old => document.querySelector('#pk-bars').innerText !== old", before)
+    assert page.locator("#pk-bars dt").all_inner_texts()[:5] == parts
+    assert page.locator("#pk-bars .pair > .panel").count() == 2
+
+    for word in ("Phases", "Overview", "Peak"):
+        page.click(f"#menu a:text-is('{word}')")
+        page.wait_for_selector(f"#menu a.here:text-is('{word}')")
+        trained.at_rest()
+        assert page.locator(".part-list").count() == (2 if word == "Peak" else 0)
+        assert page.locator(".strip-values .readings").count() == (word != "Overview")
+
+
+def at_in_address(page: Any) -> int:
+    return int(page.evaluate("new URL(location).searchParams.get('at')"))
+
+
+def line_in_chart(page: Any) -> float:
+    """The event at which the line over the chart stands, by its place on the screen."""
+    found: float = page.evaluate(
+        """() => { const gd = document.querySelector('#fr-graph .js-plotly-plot'), { xaxis } = gd._fullLayout;
+        const box = document.querySelector('#fr-graph .nsewdrag').getBoundingClientRect();
+        const line = document.querySelector('.scrub-line').getBoundingClientRect();
+        const share = ((line.left + line.right) / 2 - box.left) / box.width;
+        return xaxis.range[0] + share * (xaxis.range[1] - xaxis.range[0]) }"""
+    )
+    return found
+
+
+def test_the_strip_has_the_unit_of_the_charts_below_it(trained: Any) -> None:
+    words = "document.querySelector('.timeline-strip [data-q=position]')?.textContent"
+    trained.go(f"/fragmentation?run={trained.run}&at=40")
+    assert trained.until(words).endswith(" s")
+    trained.go(f"/peak?run={trained.run}&at=40")
+    assert trained.until(words).endswith((" ms", " µs"))
 
 
 def test_a_step_is_looked_into_by_keyboard(trained: Any) -> None:
@@ -201,6 +265,7 @@ def test_figures_and_tables_can_be_saved(trained: Any, tmp_path: Path) -> None:
 
     assert kept["PNG"].read_bytes().startswith(b"\x89PNG")
     assert "data:image/png" in kept["SVG"].read_text()
+    assert kept["SVG"].read_text().count(">highest ") == 2  # once as an outline that keeps the words readable
     lines = kept["CSV"].read_text(encoding="utf-8-sig").splitlines()
     assert lines[0].startswith('"Line","Block (bytes)"')
     assert f'"__init__ model.py:5","{20 << 20}"' in lines[1]
@@ -216,3 +281,42 @@ def test_a_plain_table_is_saved_with_its_exact_bytes(trained: Any, tmp_path: Pat
 
     assert lines[0].startswith('"Phase","Peak (bytes)"')
     assert f'"backward","{86 << 20}"' in "\n".join(lines)
+
+
+def test_the_first_chart_of_a_long_recording_comes_before_what_takes_longer(
+    runs: Any, tmp_path: Path, serve_at: Any, visit: Any
+) -> None:
+    for number, name in enumerate(("before", "after")):
+        runs.recorded(tmp_path / name, steps=2 + number)
+    after, before = sorted(Data(tmp_path).paths())
+    visitor = visit(serve_at(tmp_path, events_at_once=0))
+
+    page = visitor.go(f"/fragmentation?run={after}").page
+    page.wait_for_selector("#fr-free .js-line", state="attached")
+    assert page.locator("#fr-churn").count() == 1
+    page = visitor.go(f"/compare?run={after}&other={before}").page
+    page.wait_for_selector(".changes, #cp-icicle")
+    assert "1 step only after" in page.inner_text("#cp-content .opening")
+    assert page.locator("[aria-busy]").count() == 0
+
+
+def test_another_instant_renews_the_parts_of_the_peak_and_keeps_chart_and_table(trained: Any) -> None:
+    page = trained.go(f"/peak?run={trained.run}").page
+    page.wait_for_selector("#pk-icicle .slice")
+    trained.plotted()
+    same = "document.querySelector('#pk-icicle .js-plotly-plot').isSame"
+    page.evaluate(f"{same} = document.querySelector('#pk-content .ag-root').isSame = true")
+    first, heading = page.inner_text("#pk-content .claim"), page.inner_text("#pk-live")
+    page.focus(".track")
+    page.keyboard.press("ArrowLeft")
+    trained.until("old => document.querySelector('#pk-content .claim').innerText !== old", first)
+
+    assert page.inner_text("#pk-live") != heading
+    assert "below the peak" in page.inner_text("#pk-content .support")
+    trained.at_rest()
+    assert page.evaluate(f"{same} && document.querySelector('#pk-content .ag-root').isSame")
+    page.evaluate("dash_clientside.set_props('pk-at', {data: 0})")
+    page.wait_for_selector(".state:has-text('Nothing is live here')")
+    page.keyboard.press("p")
+    page.wait_for_selector("#pk-icicle .slice")
+    assert page.inner_text("#pk-content .claim") == first

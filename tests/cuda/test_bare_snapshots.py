@@ -27,16 +27,16 @@ def folder(python, tmp_path_factory):
 
 
 def pairs_of(folder, name, context):
-    """Bytes by the category that capture knew and the one that the snapshot's stacks tell."""
+    """Bytes by the category that capture knew and the one that the snapshot's stacks show."""
     both = []
     for file in (f"{name}-recorded", f"{name}-{context}.pickle"):
         found = categories(load(folder / file).recordings[0])
         born = np.flatnonzero(found.allocations.alloc_event >= 0)
         both.append((found.assigned.category[born], found.allocations.size[born]))
-    (known, known_size), (told, told_size) = both
-    assert known_size.tolist() == told_size.tolist()
+    (known, known_size), (by_stack, by_stack_size) = both
+    assert known_size.tolist() == by_stack_size.tolist()
     pairs = Counter()
-    for mine, theirs, size in zip(known.tolist(), told.tolist(), told_size.tolist(), strict=True):
+    for mine, theirs, size in zip(known.tolist(), by_stack.tolist(), by_stack_size.tolist(), strict=True):
         pairs[Category(mine).name, Category(theirs).name] += size
     return pairs
 
@@ -51,9 +51,9 @@ def test_stacks_never_contradict_what_capture_knew(folder, name, context):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_stacks_tell_nearly_all_that_training_makes(folder, name):
+def test_stacks_show_nearly_all_that_training_makes(folder, name):
     pairs = pairs_of(folder, name, "all")
 
     for category in ("ACTIVATION", "GRADIENT", "OPTIMIZER_STATE"):
-        told = pairs[category, category]
-        assert told >= 0.9 * sum(size for (known, _), size in pairs.items() if known == category)
+        equal_bytes = pairs[category, category]
+        assert equal_bytes >= 0.9 * sum(size for (known, _), size in pairs.items() if known == category)

@@ -21,6 +21,8 @@ def pinned():
     stats = torch.cuda.host_memory_stats()
     return stats["allocated_bytes.current"], stats["active_bytes.current"]
 
+if not hasattr(torch.cuda, "host_memory_stats"):
+    sys.exit(77)  # before 2.7
 answer = []
 with vramscope.record(sys.argv[1], mode=sys.argv[2], quiet=True) as recorder:
     kept = torch.ones(10, device="cuda")
@@ -38,6 +40,8 @@ with vramscope.record(sys.argv[1], mode=sys.argv[2], quiet=True) as recorder:
 def test_pinned_and_resident_memory_are_series_of_their_own(python, tmp_path, mode):
     (tmp_path / "script.py").write_text(BEFORE + PROGRAM + AFTER.format(path=str(tmp_path / "answer.json")))
     done = python(tmp_path / "script.py", tmp_path / "run", mode, cwd=tmp_path)
+    if done.returncode == 77:
+        pytest.skip("this torch does not count pinned memory")
     assert done.returncode == 0, done.stderr
     (while_held, after, resident) = json.loads((tmp_path / "answer.json").read_text())
     counters = load(tmp_path / "run").recordings[0].counters

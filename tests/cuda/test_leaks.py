@@ -52,23 +52,23 @@ def found_in(path):
 @pytest.mark.parametrize("name", ["whole.pickle", "ring.pickle"])
 def test_torch_s_own_history_shows_the_leak_with_its_line(folder, name):
     """No holders, and no steps but what torch notes of its optimizer; of the ring's 40 most are gone."""
-    _, told = found_in(folder / name)
+    _, reported = found_in(folder / name)
 
-    assert (told[0].kind, told[0].line, Path(told[0].file).name) == ("leak", LINE, "leak_runs.py")
-    assert told[0].bytes_per_step == pytest.approx(128 * 256 * 4, rel=0.05)
-    assert (told[0].cause, told[0].holder) == ("unknown", None)
-    assert [finding.kind for finding in told].count("leak") == 1
+    assert (reported[0].kind, reported[0].line, Path(reported[0].file).name) == ("leak", LINE, "leak_runs.py")
+    assert reported[0].bytes_per_step == pytest.approx(128 * 256 * 4, rel=0.05)
+    assert (reported[0].cause, reported[0].holder) == ("unknown", None)
+    assert [finding.kind for finding in reported].count("leak") == 1
 
 
 @pytest.mark.parametrize("name", ["whole.pickle", "ring.pickle"])
 def test_the_leak_is_there_too_where_nothing_says_what_a_step_is(folder, name):
     (recording,) = load(folder / name).recordings
     result = replace(recording, steps=Steps.of(), phases=Phases.of(), marks=Marks.of()).leaks()
-    told = findings(result)
+    reported = findings(result)
 
     assert not result.has_steps
-    assert (told[0].kind, told[0].line) == ("leak", LINE)
-    assert told[0].bytes_per_step == pytest.approx(128 * 256 * 4, rel=0.05)
+    assert (reported[0].kind, reported[0].line) == ("leak", LINE)
+    assert reported[0].bytes_per_step == pytest.approx(128 * 256 * 4, rel=0.05)
 
 
 def test_steps_that_the_ring_lost_are_not_compared(folder):
@@ -85,10 +85,10 @@ def test_a_ring_of_a_loop_that_keeps_nothing_has_no_finding(folder):
 
 
 def test_what_a_library_takes_from_the_driver_each_step_grows_outside_of_torch(folder):
-    _, told = found_in(folder / "outside")
+    _, reported = found_in(folder / "outside")
 
-    assert [finding.kind for finding in told] == ["outside_growth"]
-    assert told[0].bytes_per_step == pytest.approx(4 * MIB, rel=0.15)
+    assert [finding.kind for finding in reported] == ["outside_growth"]
+    assert reported[0].bytes_per_step == pytest.approx(4 * MIB, rel=0.15)
 
 
 def test_a_leak_is_the_same_size_with_us_watching(folder):
@@ -101,9 +101,9 @@ def test_a_leak_is_the_same_size_with_us_watching(folder):
 
 
 def test_blocks_that_fit_into_nothing_free_are_growth_of_the_cache(folder):
-    _, told = found_in(folder / "fragmented")
+    _, reported = found_in(folder / "fragmented")
 
-    assert [finding.kind for finding in told] == ["cache_growth"]
+    assert [finding.kind for finding in reported] == ["cache_growth"]
 
 
 @pytest.mark.parametrize("name", HIDDEN)

@@ -25,6 +25,9 @@ FORBIDDEN = {
 PURE = (PACKAGE / "allocator", PACKAGE / "analysis", PACKAGE / "model")
 # A dry run has no device: it answers these calls of the program itself and counts them in the model.
 DRY_RUN = (PACKAGE / "capture" / "predicted",)
+# Stands around the program's own calls of ``empty_cache`` and hands them on. The workloads show that it makes
+# none itself: guards.py looks at who calls it.
+STANDS_AROUND = (PACKAGE / "capture" / "cuda" / "emptied_cache.py",)
 # Here also a name in quotes could become a call.
 NEAR_TORCH = (PACKAGE / "capture", PACKAGE / "integrations", PACKAGE / "recorder")
 
@@ -47,7 +50,11 @@ def found_in(text, *, in_quotes=True):
 
 
 def test_our_code_names_no_function_that_would_disturb():
-    files = [file for file in PACKAGE.rglob("*.py") if not any(map(file.is_relative_to, PURE + DRY_RUN))]
+    files = [
+        file
+        for file in PACKAGE.rglob("*.py")
+        if not any(map(file.is_relative_to, PURE + DRY_RUN + STANDS_AROUND))
+    ]
     wrong = [
         f"{file.relative_to(PACKAGE)}: {name}"
         for file in files

@@ -41,10 +41,12 @@ def test_each_seeded_failure_is_given_its_cause(fit_runs, name):
     message = json.loads((fit_runs / f"{name}.json").read_text())
     assert finding.cause == name
     # What torch says itself: allocated, and reserved but unallocated, to two decimals.
-    told = re.search(r"memory (\S+ \S+) is allocated by PyTorch.* and (\S+ \S+) is reserved by", message)
-    assert told is not None, message
-    allocated, unallocated = map(bytes_of, told.groups())
-    rounding = 0.01 * (unit_of(told[1]) + unit_of(told[2]))
+    message_bytes = re.search(
+        r"memory (\S+ \S+) is allocated by PyTorch.* and (\S+ \S+) is reserved by", message
+    )
+    assert message_bytes is not None, message
+    allocated, unallocated = map(bytes_of, message_bytes.groups())
+    rounding = 0.01 * (unit_of(message_bytes[1]) + unit_of(message_bytes[2]))
     assert finding.evidence["reserved"] == pytest.approx(allocated + unallocated, abs=rounding)
     if name != "private_pool":  # there torch counts all of the pool as allocated
         assert finding.evidence["allocated"] == pytest.approx(allocated, abs=rounding)

@@ -1,5 +1,6 @@
 """Predicted peaks held byte for byte against torch's own counters on its genuine allocator."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from standin_fixtures import TORCH  # noqa: E402
+
 from vramscope.dry_run import Prediction, predict  # noqa: E402
 
-pytestmark = pytest.mark.standin
+pytestmark = [
+    pytest.mark.standin,
+    pytest.mark.skipif(
+        not torch.__version__.startswith(TORCH),
+        reason="a dry run by one version of torch says nothing of another",
+    ),
+]
 
 MODEL = """
 import math, torch
@@ -63,6 +72,19 @@ def train(make, dtype=None, again=False, times=1, clip=False, length=512):
         optimizer.zero_grad()
 """
 
+PENALTY = """
+net = nn.Sequential(nn.Linear(768, 512), nn.Tanh(), nn.Linear(512, 256), nn.Tanh(), nn.Linear(256, 1)).cuda()
+optimizer = torch.optim.Adam(net.parameters())
+for _ in range(2):
+    real, made = torch.rand(64, 768, device="cuda"), torch.rand(64, 768, device="cuda")
+    between = (real + made).requires_grad_()
+    (slope,) = torch.autograd.grad(net(between).sum(), between, create_graph=True)
+    loss = net(made).mean() - net(real).mean() + ((slope.norm(dim=1) - 1) ** 2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
 RUNS = {
     "float32 with AdamW": "train(torch.optim.AdamW)",
     "bfloat16 and a fused optimizer": "train(lambda p: torch.optim.AdamW(p, fused=True), torch.bfloat16)",
@@ -70,6 +92,8 @@ RUNS = {
     "checkpoints": "train(torch.optim.AdamW, again=True)",
     "checkpoints in bfloat16": "train(torch.optim.AdamW, torch.bfloat16, again=True)",
     "accumulation with momentum": "train(lambda p: torch.optim.SGD(p, 0.1, momentum=0.9), times=3)",
+    # The engine's order: nodes that CUDA's own thread makes are numbered by that thread.
+    "a gradient penalty": PENALTY,
     "an odd length": "train(torch.optim.Adam, torch.bfloat16, length=333)",
 }
 
@@ -94,6 +118,65 @@ def test_a_predicted_peak_is_the_one_that_torch_counts(run_standin: Any, name: s
 
     assert [found.peak_allocated_bytes, found.peak_reserved_bytes] == truth
     assert found.certainty == "checked"
+
+
+BRANCHES = """
+net = nn.Sequential(nn.Linear(256, 1024), nn.Tanh(), nn.Linear(1024, 256)).cuda()
+critic = nn.Linear(256, 4096).cuda()
+optimizer, best, kept = torch.optim.AdamW(net.parameters()), math.inf, None
+for _ in range(4):
+    out = net(torch.randn(512, 256, device="cuda"))
+    loss = out.square().mean()
+    {before}
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    {after}
+    optimizer.zero_grad()
+"""
+STEP = "optimizer.step()"
+CHOICES = {
+    "the best model so far": ("", STEP + """
+    if (loss.item() < best):
+        best, kept = loss.item(), {name: one.clone() for name, one in net.state_dict().items()}"""),
+    "a step that is skipped": ("", "if (norm > 1e-3):\n        optimizer.step()"),
+    "a term of the loss": ("if (loss > 0.05):\n        loss = loss + critic(out).square().mean()", STEP),
+    "a number of Python": (
+        "if (float(loss) > 0.05):\n        kept = [kept, critic(out.detach())]", STEP
+    ),
+}  # fmt: skip
+
+
+IN_FORKS = """
+import json, os
+
+def peak(text):
+    receiving, sending = os.pipe()
+    if not os.fork():
+        exec(compile(text, "<program>", "exec"), {})
+        os.write(sending, str(torch.cuda.max_memory_allocated()).encode())
+        os._exit(0)
+    os.close(sending)
+    with os.fdopen(receiving) as pipe:
+        return int(pipe.read())
+
+answer = [[peak(text) for text in each] for each in json.loads(TEXTS)]
+"""
+
+
+def test_the_range_holds_whatever_a_value_decides(run_standin: Any):
+    texts = []
+    for before, after in CHOICES.values():
+        text = MODEL + BRANCHES.replace("{before}", before).replace("{after}", after)
+        begin = text.index("if (") + len("if ")
+        condition = text[begin : text.index("):\n", begin) + 1]
+        # With the values of this run, and as if they were always others.
+        texts.append([text.replace(condition, each) for each in (condition, "True", "False")])
+    truths = run_standin(f"import torch\nTEXTS = {json.dumps(json.dumps(texts))}" + IN_FORKS)
+
+    found = [_predicted(text) for text, *_ in texts]
+
+    assert {each.certainty for each in found} == {"estimate"}
+    assert [each.range_bytes for each in found] == [(min(each), max(each)) for each in truths]
 
 
 OUT_OF_MEMORY = """

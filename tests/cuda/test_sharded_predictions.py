@@ -1,14 +1,23 @@
 """One rank of eight, predicted, held against torch's genuine allocator in a group that sends nothing."""
 
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from standin_fixtures import TORCH  # noqa: E402
+
 from vramscope.dry_run import Prediction, predict  # noqa: E402
+from vramscope.loading import load  # noqa: E402
 
 pytestmark = [
+    pytest.mark.skipif(
+        not torch.__version__.startswith(TORCH),
+        reason="a dry run by one version of torch says nothing of another",
+    ),
     pytest.mark.standin,
     pytest.mark.filterwarnings("ignore:FSDP2-wrapped", "ignore::DeprecationWarning"),
 ]
@@ -91,9 +100,10 @@ dist.init_process_group = lambda _: init("fake", rank=0, world_size=8, store=Fak
 """
 
 
-def _genuine(run_standin: Any, kind: str, steps: int) -> list[int]:
+def _genuine(run_standin: Any, kind: str, steps: int, run: Path | None = None) -> list[int]:
+    record = "" if run is None else f"import vramscope\nwith vramscope.record({str(run)!r}, quiet=True): "
     found: list[int] = run_standin(
-        f"{PROGRAM}\n{ALONE}\ntrain({kind!r}, {steps}, Alone())\n"
+        f"{PROGRAM}\n{ALONE}\n{record}train({kind!r}, {steps}, Alone())\n"
         "answer = [torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()]"
     )
     return found
@@ -114,11 +124,32 @@ def test_a_rank_of_data_parallel_training_needs_what_torch_counts(run_standin: A
     assert found.certainty == "estimate"
 
 
+# A rank of eight holds, in blocks of 512 bytes: of each parameter an eighth of the rows (FSDP2), or an eighth
+# of the flat parameter of each block and of the rest (FSDP1).
+_OF_A_BLOCK, _OF_THE_REST = (
+    ((256,), (256,), (1024, 256), (1024,), (256, 1024), (256,)),
+    ((4000, 256),) * 2 + ((4000,),),
+)
+_SHARDS = {
+    "fsdp2": [math.prod(shape) // 8 for shape in (*_OF_A_BLOCK * 4, *_OF_THE_REST)],
+    "fsdp": [*[sum(map(math.prod, _OF_A_BLOCK)) // 8] * 4, sum(map(math.prod, _OF_THE_REST)) // 8],
+}
+
+
 @pytest.mark.parametrize(("kind", "off"), [("fsdp", 0), ("fsdp2", 0.0015)])
-def test_a_rank_of_fully_sharded_training_needs_what_torch_counts(run_standin: Any, kind: str, off: float):
-    allocated, reserved = _genuine(run_standin, kind, steps=3)
+def test_a_rank_of_fully_sharded_training_needs_what_torch_counts(
+    run_standin: Any, tmp_path: Path, kind: str, off: float
+):
+    allocated, reserved = _genuine(run_standin, kind, steps=3, run=tmp_path / "run")
 
     found = _predicted(kind, steps=3)
+
+    shards_bytes = sum(-(-numel * 4 // 512) * 512 for numel in _SHARDS[kind])
+    for run in (tmp_path / "run", found.run):
+        (recording,) = load(run).recordings
+        totals = recording.categories(len(recording.trace)).totals
+        assert totals["sharded_parameter"] == shards_bytes
+        assert recording.categories().totals["unsharded_parameter"] > shards_bytes
 
     assert found.peak_allocated_bytes == pytest.approx(allocated, rel=off, abs=0)
     assert found.peak_reserved_bytes == pytest.approx(reserved, rel=0.06)

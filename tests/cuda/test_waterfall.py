@@ -114,9 +114,9 @@ def test_freed_tensors_are_cached_and_a_pools_memory_is_its_own(recorded):
 
 def test_both_growths_are_reported_with_their_bytes_and_torchs_own_is_not(recorded):
     _, recording, _ = recorded
-    told = {finding.kind: finding.n_bytes for finding in findings(recording.waterfall())}
+    reported = {finding.kind: finding.n_bytes for finding in findings(recording.waterfall())}
 
-    assert told == {"non_torch_growth": 512 * MIB, "other_process": GIB}
+    assert reported == {"non_torch_growth": 512 * MIB, "other_process": GIB}
 
 
 HIDDEN = """

@@ -25,7 +25,7 @@ NAMES = ("fixed", "lengths", "deep", "accumulated", "kept", "sizes")
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_replay_comes_to_what_a_genuine_run_reserves(fit_runs, name, setting):
-    said = told(fit_runs, name, setting)
+    said = replayed(fit_runs, name, setting)
     (recording,) = load(fit_runs / f"{name}-default").recordings
 
     outcome = recording.what_if(conf=SETTINGS[setting])
@@ -38,7 +38,7 @@ def test_a_replay_comes_to_what_a_genuine_run_reserves(fit_runs, name, setting):
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", NAMES)
 def test_retries_and_the_request_that_fails_are_foreseen_on_a_smaller_device(fit_runs, name, setting, size):
-    said = told(fit_runs, name, f"{size}-{setting}")
+    said = replayed(fit_runs, name, f"{size}-{setting}")
     (recording,) = load(fit_runs / f"{name}-default").recordings
 
     outcome = recording.what_if(conf=SETTINGS[setting], **device(said))
@@ -54,7 +54,7 @@ def test_retries_and_the_request_that_fails_are_foreseen_on_a_smaller_device(fit
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", NAMES)
 def test_from_the_smaller_device_it_is_foreseen_what_would_have_fitted(fit_runs, name, setting):
-    as_it_was, said = told(fit_runs, name, "tight-default"), told(fit_runs, name, f"tight-{setting}")
+    as_it_was, said = replayed(fit_runs, name, "tight-default"), replayed(fit_runs, name, f"tight-{setting}")
     (recording,) = load(fit_runs / f"{name}-tight-default").recordings
 
     outcome = recording.what_if(conf=SETTINGS[setting], **device(said))
@@ -70,7 +70,7 @@ def test_the_smaller_devices_are_of_every_kind(fit_runs):
     """Else the two tests above would prove little."""
     found = {}
     for name, size, setting in product(NAMES, ("tight", "close"), SETTINGS):
-        said = told(fit_runs, name, f"{size}-{setting}")
+        said = replayed(fit_runs, name, f"{size}-{setting}")
         found[name, size, setting] = "fails" if said["ooms"] else "retries" if said["retries"] else "fits"
 
     assert all(list(found.values()).count(word) >= 6 for word in ("fails", "retries", "fits"))
@@ -88,12 +88,12 @@ def test_the_smaller_devices_are_of_every_kind(fit_runs):
 @pytest.mark.parametrize("word", ["step", "epoch"])
 @pytest.mark.parametrize("name", ["lengths", "accumulated"])
 def test_a_cache_emptied_after_every_step_or_epoch_is_foreseen(fit_runs, name, word):
-    said = told(fit_runs, name, f"emptied-{word}")
+    said = replayed(fit_runs, name, f"emptied-{word}")
     (recording,) = load(fit_runs / f"{name}-default").recordings
 
     outcome = recording.what_if(empty_cache_after=word)
 
-    assert said["segments"] > told(fit_runs, name, "default")["segments"]
+    assert said["segments"] > replayed(fit_runs, name, "default")["segments"]
     assert outcome.peak_reserved_bytes == pytest.approx(said["reserved"], rel=0.02)
     assert outcome.n_segments == said["segments"]
 
@@ -104,13 +104,13 @@ def device(said):
 
 @pytest.mark.parametrize(("name", "fraction"), [("lengths", 0.009), ("sizes", 0.005)])
 def test_a_limit_and_its_collection_of_garbage_are_foreseen(fit_runs, name, fraction):
-    said = told(fit_runs, name, "limited")
+    said = replayed(fit_runs, name, "limited")
     (recording,) = load(fit_runs / f"{name}-default").recordings
     conf = f"per_process_memory_fraction:{fraction},garbage_collection_threshold:0.6"
 
     outcome = recording.what_if(conf=conf, capacity_bytes=recording.device.total_bytes)
 
-    assert said["reserved"] < told(fit_runs, name, "default")["reserved"]
+    assert said["reserved"] < replayed(fit_runs, name, "default")["reserved"]
     assert outcome.peak_reserved_bytes == pytest.approx(said["reserved"], rel=0.02)
     assert (outcome.n_retries, outcome.fits) == (said["retries"], said["ooms"] == 0)
 
@@ -137,12 +137,15 @@ def test_what_is_advised_is_never_worse_than_nothing(fit_runs, name):
         conf = advice.advised.candidate.conf
         setting = next((each for each, known in SETTINGS.items() if known == conf), None)
         if setting is not None:
-            assert told(fit_runs, name, setting)["reserved"] < told(fit_runs, name, "default")["reserved"]
+            assert (
+                replayed(fit_runs, name, setting)["reserved"]
+                < replayed(fit_runs, name, "default")["reserved"]
+            )
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_where_another_setting_went_on_the_pieces_are_the_cause(fit_runs, name):
-    as_it_was, other = (told(fit_runs, name, f"tight-{setting}") for setting in ("default", "expandable"))
+    as_it_was, other = (replayed(fit_runs, name, f"tight-{setting}") for setting in ("default", "expandable"))
     (recording,) = load(fit_runs / f"{name}-tight-default").recordings
 
     findings = ANALYSIS.findings(recording.oom())
@@ -154,13 +157,13 @@ def test_where_another_setting_went_on_the_pieces_are_the_cause(fit_runs, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_advised_where_memory_ran_out_would_have_gone_on(fit_runs, name):
-    as_it_was = told(fit_runs, name, "tight-default")
+    as_it_was = replayed(fit_runs, name, "tight-default")
     (recording,) = load(fit_runs / f"{name}-tight-default").recordings
 
     advice = recording.settings_advice(**device(as_it_was))
 
     genuine = {
-        conf: told(fit_runs, name, f"tight-{setting}")
+        conf: replayed(fit_runs, name, f"tight-{setting}")
         for setting, conf in SETTINGS.items()
         if setting != "default"
     }
@@ -175,7 +178,7 @@ def test_what_is_advised_where_memory_ran_out_would_have_gone_on(fit_runs, name)
         assert advice.advised.candidate.conf in goes_on
 
 
-def told(fit_runs, name, setting):
+def replayed(fit_runs, name, setting):
     """torch's own counters at the end of that run."""
     answer = fit_runs / f"{name}-{setting}.json"
     complaint = (fit_runs / f"{name}-{setting}.stderr").read_text()

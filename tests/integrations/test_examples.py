@@ -16,9 +16,11 @@ pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NEEDS = {
     "own_loop": (),
+    "torch_profiler_trace": (),
     "transformers_trainer": ("transformers", "accelerate"),
     "lightning_trainer": ("lightning",),
     "accelerate_loop": ("accelerate",),
+    "ray_trainer": ("ray.train",),
     "tensorboard_log": ("tensorboard", "dash"),
     "wandb_log": ("wandb", "dash"),
     "mlflow_log": ("mlflow", "dash"),
@@ -69,8 +71,14 @@ def has(package: str) -> bool:
 
 
 def shape(text: str) -> list[str]:
-    """The lines with every number as N: another version of torch allocates other sizes."""
-    lines = [re.sub(r"\d[\d.,]*(e[+-]\d+)?", "N", line) for line in text.splitlines()]
+    """The lines with every number as N: another version of torch allocates other sizes.
+
+    transformers 4 prints numbers where 5 prints texts of numbers.
+    """
+    # DeepSpeed, which transformers imports where it is installed, logs to stdout which device it has found.
+    said = [line for line in text.splitlines() if "[real_accelerator.py" not in line]
+    number = r"-?\d([\d.,]*\d)?(e[+-]\d+)?"
+    lines = [re.sub(f"'{number}'|{number}", "N", line) for line in said]
     return [line for line in lines if line.strip()]
 
 
@@ -93,9 +101,14 @@ def test_an_example_prints_what_stands_beside_it(name, tmp_path):
         env=os.environ | quiet,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=550,
         check=False,
     )
 
+    printed, expected = shape(done.stdout), shape((EXAMPLES / f"{name}.txt").read_text())
+    if name == "ray_trainer":
+        # Old versions of Ray Train print tables of their own while they train.
+        printed = printed[-len(expected) :]
+
     assert done.returncode == 0, done.stderr
-    assert shape(done.stdout) == shape((EXAMPLES / f"{name}.txt").read_text())
+    assert printed == expected

@@ -14,6 +14,7 @@ from vramscope.integrations.lightning import VramscopeCallback  # noqa: E402
 from vramscope.model.recording import Outcome  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_tensors_only")]
+CALLBACK = VramscopeCallback
 SIZES = [2, 40, 8, 3, 60, 5, 16, 90, 4, 30, 7, 50, 12, 6, 70, 9]
 
 
@@ -61,16 +62,6 @@ def fitted(folder, callbacks, **options):
     return trainer, net
 
 
-@pytest.fixture
-def callback(tmp_path):
-    return VramscopeCallback(tmp_path / "run", device="simulated", quiet=True)
-
-
-def recording_of(callback):
-    (recording,) = callback.recording.recorder.load().recordings
-    return recording
-
-
 def rows_of(trainer):
     with (Path(trainer.logger.log_dir) / "metrics.csv").open(newline="") as file:
         return list(csv.DictReader(file))
@@ -78,7 +69,7 @@ def rows_of(trainer):
 
 @pytest.mark.parametrize("accumulated", [1, 2])
 def test_its_steps_are_the_trainers_and_its_logs_have_the_peaks_of_the_report(
-    tmp_path, callback, accumulated
+    tmp_path, callback, accumulated, recording_of
 ):
     trainer, _ = fitted(tmp_path, [callback], accumulate_grad_batches=accumulated, num_sanity_val_steps=0)
     steps = recording_of(callback).summary().steps
@@ -102,7 +93,7 @@ def test_without_the_callback_every_loss_is_the_same_bit_for_bit(tmp_path, callb
     assert len(plain.seen) == len(SIZES)
 
 
-def test_validation_and_the_sanity_check_are_phases(tmp_path, callback):
+def test_validation_and_the_sanity_check_are_phases(tmp_path, callback, recording_of):
     fitted(tmp_path, [callback], val_check_interval=8, enable_checkpointing=True)
     recording = recording_of(callback)
     names = [recording.phases.names[name] for name in recording.phases.name.tolist()]

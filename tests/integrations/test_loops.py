@@ -43,18 +43,29 @@ def test_a_handler_logs_the_peaks_of_the_steps_since_the_log_before(tmp_path):
         tmp_path / "run",
         log=lambda found, step: logged.update({step: found}),
         every=2,
+        total_steps=len(SIZES),
+        tags=["fp8", "big, fp8\tüber"],
         device="simulated",
         quiet=True,
     )
     with handler:
         losses = trained(handler)
     steps = steps_of(handler.recording)
+    (recording,) = handler.recording.recorder.load().recordings
 
-    assert len(steps) == len(SIZES)
+    assert recording.process.tags == "fp8 big über"
+    assert len(steps) == recording.process.total_steps == len(SIZES)
     assert {step: found["vram/peak_allocated_bytes"] for step, found in logged.items()} == {
         at: max(step.allocated_bytes for step in steps[at - 2 : at]) for at in (2, 4, 6, 8)
     }
     assert losses == trained()
+
+
+def test_steps_that_cannot_be_expected_are_refused(tmp_path):
+    recorder = VramscopeHandler(tmp_path / "run", device="simulated", quiet=True).recording.recorder
+    for wrong in (0, -5, 1.5, "ten", True):
+        with pytest.raises(UsageError, match="expect_steps"):
+            recorder.expect_steps(wrong)
 
 
 def test_a_handler_that_would_never_log_is_refused():
@@ -111,3 +122,16 @@ def test_a_tracker_of_accelerate_adds_the_scalars_for_the_trackers_after_it(tmp_
     ]
     assert len(steps) == 4
     assert recorded == train([])
+
+
+def test_a_tracker_that_accelerate_did_not_begin_says_how_to(tmp_path, caplog):
+    pytest.importorskip("accelerate", reason="needs accelerate: make test-integrations")
+    from vramscope.integrations.accelerate import VramscopeTracker
+
+    # What accelerate 1.1 does after init_trackers("project"): the first call is that of a log.
+    tracker = VramscopeTracker(tmp_path / "run", device="simulated", quiet=True)
+    tracker.log({}, step=1)
+    tracker.log({}, step=2)
+    tracker.finish()
+
+    assert [record.message.count("config={}") for record in caplog.records] == [1]

@@ -163,14 +163,19 @@ def test_every_query_of_the_dashboard_is_of_a_metric_that_exists():
     assert asked <= {f"{of.name}_total" if of.is_count else of.name for of in EVERY}
 
 
-@pytest.mark.parametrize("module", ["prometheus", "opentelemetry", "transformers", "lightning", "accelerate"])
+PACKAGES = {"prometheus": "prometheus_client", "ray_train": "ray", "_live_view": "anywidget"}
+MODULES = ["prometheus", "opentelemetry", "transformers", "lightning", "accelerate", "_live_view"]
+
+
+@pytest.mark.parametrize("module", [*MODULES, "ray_train", "torchtitan"])
 def test_a_missing_framework_is_a_sentence_with_the_command(module):
-    package = {"prometheus": "prometheus_client"}.get(module, module)
+    package = PACKAGES.get(module, module)
     code = f"import sys; sys.modules[{package!r}] = None\nimport vramscope.integrations.{module}"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
     )
 
+    named = package.replace("_", ".")
     assert re.search(
-        rf"MissingExtraError: this needs {module}\S*, which is not installed: pip install ", done.stderr
+        rf"MissingExtraError: this needs {named}\S*, which is not installed: pip install ", done.stderr
     )

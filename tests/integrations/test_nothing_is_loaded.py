@@ -15,7 +15,8 @@ FRAMEWORKS = {
     "mlflow",
     "tensorboard",
 }
-FRAMEWORKS |= {"prometheus_client", "opentelemetry", "mcp", "IPython", "ray", "anyio"}
+FRAMEWORKS |= {"prometheus_client", "opentelemetry", "mcp", "IPython", "ray", "anyio", "anywidget"}
+FRAMEWORKS |= {"torchtitan"}
 RECORD = """
 import sys
 import vramscope, torch

@@ -1,6 +1,10 @@
 """A Trainer of transformers with our callback: its steps, its logs, its losses."""
 
 import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -9,10 +13,13 @@ pytest.importorskip("transformers", reason="needs transformers: make test-integr
 
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments  # noqa: E402
 
+import vramscope  # noqa: E402
 from vramscope.errors import UsageError  # noqa: E402
 from vramscope.integrations.transformers import VramscopeCallback  # noqa: E402
+from vramscope.model.recording import Outcome  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_tensors_only")]
+CALLBACK = VramscopeCallback
 
 
 class Texts(torch.utils.data.Dataset):
@@ -53,27 +60,20 @@ def trainer_of(folder, callbacks, kind=InOrder, **options) -> Trainer:
     return kind(model, arguments, train_dataset=Texts(), eval_dataset=Texts(), callbacks=callbacks)
 
 
-@pytest.fixture
-def callback(tmp_path):
-    return VramscopeCallback(tmp_path / "run", device="simulated", quiet=True)
-
-
-def recording_of(callback):
-    (recording,) = callback.recording.recorder.load().recordings
-    return recording
-
-
 def losses(trainer) -> list:
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
-def test_its_steps_are_the_trainers_and_its_logs_have_the_peaks_of_the_report(tmp_path, callback):
+def test_its_steps_are_the_trainers_and_its_logs_have_the_peaks_of_the_report(
+    tmp_path, callback, recording_of
+):
     trainer = trainer_of(tmp_path, [callback])
     trainer.train()
-    steps = recording_of(callback).summary().steps
+    recording = recording_of(callback)
+    steps = recording.summary().steps
     logged = [entry for entry in trainer.state.log_history if "loss" in entry]
 
-    assert len(steps) == trainer.state.global_step == 12
+    assert len(steps) == trainer.state.global_step == recording.process.total_steps == 12
     expected = [max(step.allocated_bytes for step in steps[at - 2 : at]) for at in range(2, 13, 2)]
     assert [entry["vram/peak_allocated_bytes"] for entry in logged] == expected
     assert len(set(expected)) > 3
@@ -109,7 +109,7 @@ def test_tensorboard_which_the_trainer_calls_first_gets_the_scalars_too(tmp_path
     ]
 
 
-def test_evaluating_and_saving_are_phases_between_steps(tmp_path, callback):
+def test_evaluating_and_saving_are_phases_between_steps(tmp_path, callback, recording_of):
     trainer = trainer_of(
         tmp_path, [callback], eval_strategy="steps", eval_steps=4, save_strategy="steps", save_steps=6
     )
@@ -123,7 +123,7 @@ def test_evaluating_and_saving_are_phases_between_steps(tmp_path, callback):
 
 
 @pytest.mark.parametrize("profiled", [(4, 8), (0, 2), (10, 99)])
-def test_only_the_steps_of_the_window_are_recorded(tmp_path, profiled):
+def test_only_the_steps_of_the_window_are_recorded(tmp_path, profiled, recording_of):
     callback = VramscopeCallback(
         tmp_path / "run", profile_steps=profiled, device="simulated", quiet=True, stack_depth=8
     )
@@ -143,7 +143,7 @@ def test_a_window_that_makes_no_sense_is_refused():
 
 @pytest.fixture
 def warned():
-    """What the logger of transformers was told."""
+    """What the logger of transformers received."""
     records: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: records.append(f"{record.levelname} {record.getMessage()}")
@@ -169,9 +169,50 @@ def test_a_leak_is_a_warning_of_the_trainer(tmp_path, callback, warned):
     assert "kept" in leaks[0]
 
 
-def test_the_cause_of_a_failed_allocation_is_a_warning_of_the_trainer(tmp_path, warned):
+def test_the_cause_of_a_failed_allocation_is_a_warning_of_the_trainer(tmp_path, warned, recording_of):
     callback = VramscopeCallback(tmp_path / "run", device="simulated", capacity="2 MiB", quiet=True)
     trainer_of(tmp_path, [callback], per_device_train_batch_size=4, max_steps=4).train()
     (claim,) = [finding.claim for finding in recording_of(callback).findings() if finding.kind == "oom"][:1]
 
     assert sum(claim in text for text in warned) == 1
+
+
+FAILING = """
+import sys
+sys.path.insert(0, {tests!r})
+import torch
+from test_transformers import InOrder, VramscopeCallback, trainer_of
+from pathlib import Path
+
+class Failing(InOrder):
+    def training_step(self, *arguments, **options):
+        if self.state.global_step == 2:
+            kept = torch.ones(3 << 20)  # more than the device has
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super().training_step(*arguments, **options)
+
+folder = Path({folder!r})
+callback = VramscopeCallback(folder / "run", device="simulated", capacity="8 MiB", quiet=True)
+trainer_of(folder, [callback], kind=Failing, max_steps=4).train()
+"""
+
+
+def test_an_error_that_ends_the_program_is_its_outcome_and_its_cause_a_warning(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(FAILING.format(tests=str(Path(__file__).parent), folder=str(tmp_path)))
+    command = [sys.executable, script]
+    quiet = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=quiet)
+    run = vramscope.load(tmp_path / "run")
+    claim = next(finding.claim for finding in run.recordings[0].findings() if finding.kind == "oom")
+
+    assert done.stderr.count("torch.OutOfMemoryError: CUDA out of memory") == 1
+    assert done.stderr.count(claim) == 1
+    assert (run.outcome, run.error) == (Outcome.FAILED, "OutOfMemoryError: CUDA out of memory")
+
+
+def test_the_hook_of_the_program_is_back_after_the_training(tmp_path, callback):
+    before = sys.excepthook
+    trainer_of(tmp_path, [callback], max_steps=2).train()
+
+    assert sys.excepthook is before

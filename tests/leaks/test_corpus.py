@@ -35,7 +35,7 @@ def kind_of(script):
 
 
 def without_holders(recording):
-    """As a recording has it whose capture never looked for holders."""
+    """The script as a recording has it whose capture never looked for holders."""
     return replace(recording, holders=Holders.of())
 
 
@@ -147,7 +147,7 @@ def recording_from(recording, event):
 
 
 def bare(recording):
-    """As a file of another tool has it: no word about the program."""
+    """The recording as a file of another tool has it: without steps, phases, marks and labels."""
     return replace(recording, steps=Steps.of(), phases=Phases.of(), marks=Marks.of(), labels=Labels.of())
 
 
@@ -172,7 +172,7 @@ def test_a_clean_file_without_steps_has_no_finding(recorded_corpus, script):
 
 
 def test_the_reported_growth_is_the_growth_of_the_allocator(recorded_corpus):
-    """By the trace's own events: bytes allocated minus freed from one step's end to the next."""
+    """The trace's events are the truth: bytes allocated minus freed between the ends of two steps."""
     script = next(script for script in LEAKING if script.name == "leaking/outputs_list")
     recording = recording_of(recorded_corpus, script)
     trace, ends = recording.trace, recording.steps.end_event.tolist()

@@ -1,7 +1,9 @@
 """What is called a leak, and what is not: by programs whose truth is known, and by their files."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -102,10 +104,10 @@ def command(*words):
 @pytest.mark.parametrize("name", ["field/batch_doubled_in_one_line", "field/batch_larger_later"])
 def test_a_growing_batch_fails_no_check_for_leaks(recorded_corpus, name):
     found = command("leaks", recorded_corpus[name], "--fail-on-leak", "--json")
-    (told,) = json.loads(found.stdout)["findings"]
+    (reported,) = json.loads(found.stdout)["findings"]
 
     assert found.returncode == 0
-    assert told["kind"] == "growing_batch"
+    assert reported["kind"] == "growing_batch"
 
 
 def test_a_leak_beside_a_growing_batch_is_still_a_leak(tmp_path):
@@ -223,9 +225,9 @@ def test_a_level_that_only_varies_is_not_looked_at():
 
 @pytest.mark.xdist_group("leaks")
 def test_what_an_unremoved_hook_collects_is_printed_within_20_steps(recorded_corpus):
-    (told,) = LeakNotifier().check(recorded_corpus["field/leak_activation_probe"], 1)
+    (reported,) = LeakNotifier().check(recorded_corpus["field/leak_activation_probe"], 1)
 
-    assert "a hook puts tensors into activations" in told
+    assert "a hook puts tensors into activations" in reported
 
 
 @pytest.mark.xdist_group("leaks")
@@ -257,6 +259,22 @@ def test_a_trace_without_new_events_is_not_analyzed_again(recorded_corpus, monke
     assert len(reads) == 1
 
 
+@pytest.mark.xdist_group("leaks")
+def test_the_end_of_a_training_reports_a_leak_soon_after_a_check_without_one(recorded_corpus, tmp_path):
+    run, leaking = tmp_path / "run", recorded_corpus["field/leak_activation_probe"]
+    shutil.copytree(recorded_corpus["clean/accumulation"], run)
+    # A pause of 20 times the first check's time begins here; the training is over before it has passed.
+    notifier, impatient = LeakNotifier(), LeakNotifier(CheckLimits(early_s=0.0))
+    assert notifier.check(run, 1) == impatient.check(run, 1) == []
+    shutil.rmtree(run)
+    shutil.copytree(leaking, run)
+
+    assert notifier.check(run, 2) == []
+    assert impatient.check(run, 2, is_end=True) == []
+    (reported,) = notifier.check(run, 2, is_end=True)
+    assert "a hook puts tensors into activations" in reported
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the children of a thread from /proc")
 @pytest.mark.xdist_group("leaks")
 def test_an_analysis_without_end_is_ended(recorded_corpus):
@@ -266,6 +284,23 @@ def test_an_analysis_without_end_is_ended(recorded_corpus):
 
     assert LeakNotifier(CheckLimits(in_thread_bytes=0, process_s=0.0)).check(directory, 1) == []
     assert children.read_text() == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the children of a thread from /proc")
+@pytest.mark.xdist_group("leaks")
+def test_the_end_of_a_training_does_not_wait_for_a_search_that_gets_no_cpu_time(recorded_corpus):
+    directory = recorded_corpus["field/leak_activation_probe"]
+    notifier = LeakNotifier(CheckLimits(in_thread_bytes=0))
+    children = Path(f"/proc/self/task/{threading.get_native_id()}/children")
+    before = set(children.read_text().split())
+    assert notifier.check(directory, 1) == []
+    (starved,) = set(children.read_text().split()) - before
+    os.kill(int(starved), signal.SIGSTOP)
+
+    (reported,) = notifier.check(directory, 1, is_end=True)
+
+    assert "a hook puts tensors into activations" in reported
+    assert starved not in children.read_text().split()
 
 
 def test_a_variable_that_a_loop_reads_before_it_assigns_it_is_carried(tmp_path):

@@ -160,6 +160,7 @@ def identifiers(text: str) -> frozenset[str]:
 def identifiers_in_documents_exist(repository: Repository) -> list[str]:
     known = ELSEWHERE.union(*(words for _, words in repository.found(identifiers)))
     known |= {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
+    known |= {path.stem for path in (ROOT / "vramscope").rglob("*_*.py")}
     return [
         f"{path}: {name}"
         for path, text in repository.texts.items()
@@ -390,8 +391,8 @@ CHANGES: dict[Rule, list[tuple[str, str, str]]] = {
         (A, "", "\n`recording.nothing_of_that_name()`\n"),
     ],
     the_trace_format_names_versions_and_sources: [
-        (FORMAT, "schema 1.5 and", "schema 1.4 and"),
-        (FORMAT, '"minor": 5', '"minor": 4'),
+        (FORMAT, "schema 1.6 and", "schema 1.5 and"),
+        (FORMAT, '"minor": 6', '"minor": 5'),
         (FORMAT, "; or `predicted`: the", "; or: the"),
         ("vramscope/capture/x.py", "", "SOURCE = Source('rocm', a, b)"),
     ],

@@ -123,7 +123,7 @@ def test_the_wheel_carries_every_source_file_and_asset(wheel):
     theirs = {
         f"vramscope/{file.relative_to(ROOT)}"
         for file in (ROOT / "dashboard").rglob("*")
-        if file.is_file() and (file.suffix == ".py" or file.parent.name == "assets")
+        if file.is_file() and (file.suffix == ".py" or "assets" in file.parts)
     }
 
     assert shipped == ours | theirs | {"vramscope/py.typed"}

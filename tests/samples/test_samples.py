@@ -9,6 +9,7 @@ import pytest
 import vramscope
 from vramscope.model.marks import Category, Phase
 from vramscope.model.trace import Action
+from vramscope.store import sources
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 NAMES = ("transformer", "gan-retain-graph", "transformer-cuda")
@@ -88,3 +89,11 @@ def test_the_cuda_sample_peaks_where_torch_says():
 
     ours = {name: int(getattr(totals, f"{name}_bytes").max()) for name in expected["peak_bytes"]}
     assert ours == expected["peak_bytes"]
+
+
+def test_the_gan_brings_the_source_of_its_leak_to_any_machine():
+    (kept,) = sources.read(SAMPLES / "gan-retain-graph" / "rank0" / "sources.json").values()
+    script = (SAMPLES / "gan_retain_graph.py").read_text().splitlines()
+
+    assert kept.lines[41].strip() == "history.append(loss_d)"
+    assert all(text == script[number - 1] for number, text in kept.lines.items())

@@ -1,6 +1,7 @@
 """What a batch of another size would need: foreseen from small batches, held against a run of that size."""
 
 import gc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,10 @@ def test_the_input_bytes_serve_as_size_where_none_is_given(tmp_path):
 
     assert fit.sizes == (16 * 256 * 4, 32 * 256 * 4)
     assert fit.at(32 * 256 * 4).likely_bytes == recording.step_peaks().per_step.allocated_bytes[3]
+    assert [fit.named(size) for size in fit.sizes] == ["16 × 256 (seen)", "32 × 256 (seen)"]
+    # Rounded down, as the size may be the largest that fits: 1.519 times 32 × 256.
+    assert fit.named(int(32 * 256 * 4 * 1.519)) == "1.51 times 32 × 256"
+    assert replace(fit, shapes=("", "")).named(2 * 32 * 256 * 4) == "2 times 32.0 KiB of input"
 
 
 def test_two_runs_of_one_size_each_make_a_line(tmp_path):

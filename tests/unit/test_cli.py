@@ -47,7 +47,7 @@ def test_a_command_gets_its_arguments_and_its_exit_code_is_ours(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("error", "told", "code"),
+    ("error", "message", "code"),
     [
         (FormatError("run.pickle: cut short"), "run.pickle: cut short", 1),
         (PermissionError(13, "not allowed", "run.pickle"), "run.pickle: not allowed", 1),
@@ -56,13 +56,13 @@ def test_a_command_gets_its_arguments_and_its_exit_code_is_ours(monkeypatch):
         (UnknownNameError("no export called 'x'"), "no export called 'x'", 2),
     ],
 )
-def test_an_error_is_one_line_on_stderr_and_an_exit_code(monkeypatch, capsys, error, told, code):
+def test_an_error_is_one_line_on_stderr_and_an_exit_code(monkeypatch, capsys, error, message, code):
     offering(monkeypatch, raising(error))
 
     assert cli.main(["try"]) == code
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == f"vramscope: {told}\n"
+    assert err == f"vramscope: {message}\n"
 
 
 def test_an_error_of_several_lines_is_printed_as_one(monkeypatch, capsys):

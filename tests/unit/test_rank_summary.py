@@ -10,6 +10,7 @@ from vramscope.fleet import known_summary, made_summary
 from vramscope.model.recording import Outcome
 from vramscope.recorder import Recorder, RecorderOptions, summary_writer
 from vramscope.recorder.summary_writer import SummaryPace
+from vramscope.store.sources import read as read_sources
 from vramscope.store.summaries import read_summary
 
 TRAIN = """
@@ -84,8 +85,15 @@ def test_pieces_give_the_same_summary_as_the_whole(trained, words, pieces, asser
     assert_same_device(only(stored.summary), only(made_summary(rank)))
 
 
-def test_the_peak_of_each_step_is_that_of_the_analysis(trained):
+def test_the_peak_of_each_step_is_that_of_the_analysis(trained, tmp_path: Path):
     rank, _ = trained(40)
+    kept = read_sources(rank / "sources.json")
+
+    # The source lines of the program are in the recording, and whatever started it.
+    (script,) = tmp_path.glob("*.py")
+    assert str(script) in kept
+    assert all(name.endswith(".py") for name in kept)
+    assert all(script.read_text().splitlines()[n - 1] == text for n, text in kept[str(script)].lines.items())
     steps = read_summary(rank / "summary.json").summary.devices[0].steps
     (recording,) = vramscope.load(rank).recordings
 
@@ -127,3 +135,33 @@ def test_a_failure_of_the_summary_leaves_the_recording_whole(tmp_path: Path, mon
     assert run.outcome is Outcome.FINISHED
     assert not (tmp_path / "run" / "rank0" / "summary.json").exists()
     assert len(run.recordings[0].trace)
+
+
+def test_the_figures_of_a_running_recording_are_those_of_a_reader_long_after_its_first_steps_were_settled(
+    tmp_path: Path,
+):
+    torch = pytest.importorskip("torch")
+    options = RecorderOptions(tmp_path / "run", "simulated", None, 64, None, SummaryPace(1e6, 1, 24))
+    net = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.Adam(net.parameters())
+    with Recorder(options, quiet=True) as recorder:
+        # At 512 steps groups of 2 are made, at 1,024 groups of 4.
+        for number in range(1100):
+            # The highest peak is that of a step which is settled soon.
+            net(torch.ones(4096 if number == 4 else 64 + number, 64)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if number % 8 == 0:
+                recorder._flush()
+    (found,) = recorder.summaries()
+    course = recorder._summary._courses[0]
+    read = only(made_summary(tmp_path / "run" / "rank0"))
+
+    assert len(course._settled) > 30
+    assert len(course._marks) < 60
+    assert read.peak["allocated"].step == 4
+    assert only(found).peak == read.peak
+    assert only(found).phases == read.phases
+    assert {name: column.tolist() for name, column in only(found).steps.columns()} == {
+        name: column.tolist() for name, column in read.steps.columns()
+    }

@@ -106,14 +106,14 @@ def test_nothing_of_ours_stays(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (ValueError("boom"), "ValueError: boom"),
         (KeyboardInterrupt(), "KeyboardInterrupt"),
         (SystemExit(3), "SystemExit: 3"),
     ],
 )
-def test_nothing_of_ours_stays_after_an_exception(tmp_path, error, told):
+def test_nothing_of_ours_stays_after_an_exception(tmp_path, error, message):
     class Model(nn.Module):
         def forward(self, x):  # noqa: ARG002
             raise error
@@ -126,7 +126,7 @@ def test_nothing_of_ours_stays_after_an_exception(tmp_path, error, told):
     assert caught.value is error
     assert torch_as_it_is() == before
     assert run.outcome is Outcome.FAILED
-    assert run.error == told
+    assert run.error == message
 
 
 def test_a_plain_exit_is_no_failure(tmp_path):

@@ -1,16 +1,17 @@
 """The allocator state of a live run: segments and blocks, updated with each event.
 
 ``replay`` explains a whole record from its end. A running program has no end yet: here each batch of new
-events is applied to the current state, at 1 µs per event, however long the run.
+events is applied to the current state, at 0.1 µs per event of small blocks, however long the run.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.allocator.settings import SMALL_LIMIT, SMALL_SEGMENT, Settings
+from vramscope.allocator.small_blocks import Moves, small_moves
 from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.trace import Action, Trace
 
@@ -23,6 +24,10 @@ Block: TypeAlias = tuple[int, int, int, int, int]
 
 _Row: TypeAlias = tuple[int, int, int, int, int, int, int]
 """An event: action, address, size, rounded size, stream, pool, stack."""
+
+
+_FREED = 254
+"""Kind of a free whose two events follow one another."""
 
 
 class Segment(NamedTuple):
@@ -84,20 +89,52 @@ class Ledger:
 
     def advance(self, trace: Trace) -> NDArray[Any]:
         """Apply the next events and return their ``block_size``, 0 for contradictory ones."""
-        columns = (
-            trace.action,
-            trace.address,
-            trace.size,
-            self._settings.rounded_all(trace.size),
-            trace.stream,
-            trace.pool,
-            trace.stack_id,
-        )
-        moves, nothing = self._moves, _nothing
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        sizes = np.array([moves.get(row[0], nothing)(row) for row in rows], dtype="i8")
+        is_end = _ends_of_frees(trace)
+        begins = np.zeros_like(is_end)
+        begins[:-1] = is_end[1:]
+        kinds = np.where(begins, _FREED, trace.action)
+        needs = self._settings.rounded_all(trace.size)
+        columns = (kinds, trace.address, trace.size, needs, trace.stream, trace.pool, trace.stack_id)
+        at = np.flatnonzero(~is_end)
+        moves = Moves(trace.address[at], needs[at], kinds[at] == Action.ALLOC, kinds[at] == _FREED)
+        small = small_moves(moves, self._small_before)
+        self._keep_last(_rows(columns, at[small.last]))
+        sizes = np.empty(len(trace), dtype="i8")
+        sizes[at] = small.sizes
+        sizes[1:][is_end[1:]] = sizes[:-1][is_end[1:]]
+        rest = at[~small.is_known]
+        sizes[rest], sizes[rest[kinds[rest] == _FREED] + 1] = self._apply(_rows(columns, rest))
         self._add_up(trace, sizes)
         return sizes
+
+    def _small_before(self, address: int) -> int | None:
+        """Size of the small block at an address, and 0 for none; None where a move depends on more."""
+        if address in self._large or address in self.pending:
+            return None
+        block = self.blocks.get(address)
+        return 0 if block is None else block[0] or None
+
+    def _keep_last(self, rows: Iterator[_Row]) -> None:
+        """Take over the last move at each of some addresses."""
+        for kind, address, size, need, stream, pool, stack in rows:
+            if kind == Action.ALLOC:
+                self.blocks[address] = (need, size, stream, pool, stack)
+            else:
+                self.blocks.pop(address, None)
+
+    def _apply(self, rows: Iterator[_Row]) -> tuple[list[int], list[int]]:
+        """Apply events one by one; a free whose two events follow one another is one event, of kind _FREED.
+
+        Returns the size of each event, and of each second event of a free.
+        """
+        moves, nothing, sizes, ends = self._moves, _nothing, [], []
+        for row in rows:
+            if row[0] == _FREED:
+                sizes.append(self._free_requested(row))
+                ends.append(self._free_completed(row))
+            else:
+                sizes.append(moves.get(row[0], nothing)(row))
+        return sizes, ends
 
     def _add_up(self, trace: Trace, sizes: NDArray[Any]) -> None:
         """Update the totals for all events at once: summing one by one would double the time."""
@@ -254,6 +291,20 @@ class Ledger:
             del self._begin_of[after]
             end = after
         self._add_free(start, end)
+
+
+def _ends_of_frees(trace: Trace) -> NDArray[Any]:
+    """Where a FREE_COMPLETED directly follows its FREE_REQUESTED, as nearly always."""
+    found = np.zeros(len(trace), dtype="?")
+    action, address = trace.action, trace.address
+    found[1:] = (action[1:] == Action.FREE_COMPLETED) & (action[:-1] == Action.FREE_REQUESTED)
+    found[1:] &= address[1:] == address[:-1]
+    return found
+
+
+def _rows(columns: Sequence[NDArray[Any]], chosen: NDArray[Any]) -> Iterator[Any]:
+    """The chosen rows of the columns."""
+    return zip(*(column[chosen].tolist() for column in columns), strict=True)
 
 
 def _nothing(_: _Row) -> int:

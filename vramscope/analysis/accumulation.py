@@ -71,19 +71,20 @@ class _Group(NamedTuple):
 
 
 def _forwards(phases: Phases) -> list[_Group]:
-    """Return the largest group of each step."""
+    """Return the largest group of each step; a backward is of the forwards of its own thread."""
     outermost = np.flatnonzero((phases.depth == 0) & np.isin(phases.phase, (Phase.FORWARD, Phase.BACKWARD)))
     found: dict[int, _Group] = {}
-    rows: list[int] = []
+    waiting: dict[int, list[int]] = {}
     for row in outermost[np.argsort(phases.start_event[outermost], kind="stable")].tolist():
-        step = int(phases.step[row])
+        step, thread = int(phases.step[row]), int(phases.thread[row])
+        rows = waiting.get(thread, [])
         if phases.phase[row] == Phase.FORWARD:
-            rows = [*(each for each in rows if phases.step[each] == step), row]
+            waiting[thread] = [*(each for each in rows if phases.step[each] == step), row]
         elif rows:
             group = _Group(rows, int(phases.start_event[row]))
             if step >= 0 and (step not in found or len(rows) > len(found[step].rows)):
                 found[step] = group
-            rows = []
+            waiting[thread] = []
     return list(found.values())
 
 

@@ -53,6 +53,36 @@ class Owners(Table):
     paths: tuple[str, ...] = (NO_MODULE,)
 
 
+_MOST_GROUPS = 24
+
+
+def same_depth(paths: tuple[str, ...]) -> tuple[tuple[str, ...], NDArray[Any]]:
+    """Join modules at one depth of the model, so that their rows can be compared.
+
+    Parameters
+    ----------
+    paths
+        Paths of modules; '' for none.
+
+    Returns
+    -------
+    tuple of str, array of int
+        The joined modules, cut at the greatest depth at which there are at most 24 of them (at least at the
+        first), and the index into these for each of *paths*. A module whose parts have rows of their own is
+        named ``0 (itself)``.
+    """
+    parts = [tuple(path.split(".")) if path else () for path in paths]
+    deepest = max(map(len, parts), default=0)
+    depth = 1
+    while depth < deepest and len({part[: depth + 1] for part in parts}) <= _MOST_GROUPS:
+        depth += 1
+    inner = {part[:n] for part in parts for n in range(1, min(len(part), depth))}
+    names = [".".join(part[:depth]) + (" (itself)" if part in inner else "") for part in parts]
+    joined = tuple(dict.fromkeys(names))
+    number = {name: i for i, name in enumerate(joined)}
+    return joined, np.array([number[name] for name in names], "i8")
+
+
 @dataclass(frozen=True, slots=True)
 class ModuleBytes(Table):
     """One row per module and kind of evidence, largest first; the bytes sum up to the allocated bytes."""
@@ -163,7 +193,15 @@ def _running(marks: Marks, events: NDArray[Any]) -> NDArray[Any]:
     return np.where((last >= 0) & (events >= 0) & has_name[index], index, 0)
 
 
-_OWNED = (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE)
+_OWNED = (
+    Category.PARAMETER,
+    Category.BUFFER,
+    Category.GRADIENT,
+    Category.OPTIMIZER_STATE,
+    Category.SHARDED_PARAMETER,
+    Category.UNSHARDED_PARAMETER,
+    Category.SHARDED_GRADIENT,
+)
 
 
 def _named(

@@ -11,7 +11,9 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.categories import assign
 from vramscope.analysis.lifetimes import Allocations, lifetimes
+from vramscope.analysis.lines import code_lines
 from vramscope.analysis.live_set import live_rows
+from vramscope.analysis.private_pools import pool_names
 from vramscope.analysis.step_and_phase import phases_of, steps_of
 from vramscope.analysis.timeline import instant_of, timeline
 from vramscope.errors import UsageError
@@ -150,6 +152,12 @@ def _stack(recording: Recording, found: Allocations, rows: NDArray[Any]) -> _Gro
     return group.reshape(-1), tuple(_frame(recording, stack) for stack in stacks.tolist())
 
 
+def _line(recording: Recording, found: Allocations, rows: NDArray[Any]) -> _Groups:
+    """Groups by the program's own line and the library function that it calls."""
+    known = code_lines(recording.stacks)
+    return known.of_stack[found.stack_id[rows]], known.names
+
+
 def _frame(recording: Recording, stack_id: int) -> str:
     if not stack_id:
         return NONE
@@ -167,7 +175,7 @@ def _size_class(_: Recording, found: Allocations, rows: NDArray[Any]) -> _Groups
 
 
 def _pool(recording: Recording, found: Allocations, rows: NDArray[Any]) -> _Groups:
-    names = tuple("default" if pool == (0, 0) else f"private pool {pool}" for pool in recording.pools)
+    names = tuple("default" if pool.id == (0, 0) else f"private {pool}" for pool in pool_names(recording))
     pool = found.pool[rows].astype("i8")
     is_known = (pool >= 0) & (pool < len(names))
     return np.where(is_known, pool, len(names)), (*names, "unknown pool")
@@ -185,6 +193,7 @@ BY: dict[str, Callable[[Recording, Allocations, NDArray[Any]], _Groups]] = {
     "step": _step,
     "category": _category,
     "module": _module,
+    "line": _line,
     "stack": _stack,
     "size_class": _size_class,
     "pool": _pool,

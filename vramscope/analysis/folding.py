@@ -10,7 +10,7 @@ folded only where another file is the user's: if somebody works on transformers,
 import re
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,9 +67,10 @@ _CHECKOUT = re.compile(
     r"|vision[^/]*/torchvision|audio[^/]*/torchaudio|flash-attention[^/]*/flash_attn)/",
     re.IGNORECASE,
 )
+_TEXT, _SPAWN = "<string>", "/multiprocessing/"
 _METHODS = frozenset({"forward", "__init__"})
 """Functions that are named with their file: ``linear.forward``."""
-_PLUMBING = frozenset(
+PLUMBING = frozenset(
     {
         "__call__",
         "__torch_dispatch__",
@@ -123,6 +124,16 @@ class Folded:
         return self.stacks.frame(node) if node else None
 
 
+class LargestLine(NamedTuple):
+    """The live bytes of one line."""
+
+    folded_id: int
+    """A node of the line, as in ``Folded.place``."""
+    n_bytes: int
+    example: int
+    """The original stack_id that holds most of it."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class BytesByLine:
     """Live bytes by the user's line: one row per (line, caller, library function), largest first."""
@@ -146,6 +157,20 @@ class BytesByLine:
         """The number of live allocations."""
         return int(self.count.sum())
 
+    def most(self, folded: Folded) -> LargestLine | None:
+        """Return the line that holds most, from whatever caller; None where no stack is known."""
+        known = np.flatnonzero(self.folded_id > 0)
+        if not len(known):
+            return None
+        node, stacks = self.folded_id[known], folded.stacks
+        frames = np.stack([stacks.function[node], stacks.file[node], stacks.line[node]], axis=1)
+        line = np.unique(frames, axis=0, return_inverse=True)[1].reshape(-1)
+        total = np.zeros(int(line.max()) + 1, "i8")
+        np.add.at(total, line, self.n_bytes[known])
+        # Rows are in the order of their bytes: the first row of a line is its largest.
+        row = int(known[int(total[line].argmax())])
+        return LargestLine(int(self.folded_id[row]), int(total.max()), int(self.example[row]))
+
 
 def origin(file: str) -> Origin:
     """The author of a file, as far as its path alone shows."""
@@ -164,10 +189,28 @@ def origins(stacks: Stacks) -> NDArray[Any]:
     found = np.array([origin(text) for text in stacks.strings] or [Origin.RUNTIME])
     is_file = np.zeros(len(found), "?")
     is_file[stacks.file] = True
+    if _is_program_of_a_text(stacks):
+        found[stacks.strings.index(_TEXT)] = Origin.USER
     if not (is_file & (found == Origin.TORCH)).any():
         _refine(found, is_file, stacks.strings, _LOOSE_TORCH, Origin.TORCH)
     _refine(found, is_file, stacks.strings, _CHECKOUT, Origin.PACKAGE)
     return found
+
+
+def _is_program_of_a_text(stacks: Stacks) -> bool:
+    """Whether the program was given as a text (``python -c``), so that the file ``<string>`` is the user's.
+
+    Elsewhere that file is code that a library generated. Children of ``multiprocessing`` begin with a text,
+    too.
+    """
+    if _TEXT not in stacks.strings or "<module>" not in stacks.strings:
+        return False
+    text, module = stacks.strings.index(_TEXT), stacks.strings.index("<module>")
+    begins = (stacks.parent == 0) & (stacks.file == text) & (stacks.function == module)
+    begins[0] = False
+    called = stacks.file[begins[stacks.parent]]
+    is_spawned = any(_SPAWN in stacks.strings[file].replace("\\", "/") for file in np.unique(called).tolist())
+    return bool(begins.any()) and not is_spawned
 
 
 def user_files(stacks: Stacks) -> frozenset[str]:
@@ -200,7 +243,7 @@ def fold(stacks: Stacks) -> Folded:
     # Where no file is the user's, the model library's line is more informative than the launcher's.
     ours = (who == (Origin.USER if has_user else Origin.PACKAGE)).tolist()
     python = [text.endswith(".py") for text in stacks.strings]
-    speaks = [text not in _PLUMBING for text in stacks.strings]
+    speaks = [text not in PLUMBING for text in stacks.strings]
     # `forward` alone does not tell a linear layer from a norm, nor `__init__` its parameters from those
     # of an embedding: the file's name does.
     methods: dict[str, int] = {}

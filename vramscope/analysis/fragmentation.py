@@ -155,8 +155,8 @@ def _worst(recording: Recording, parts: Parts) -> tuple[int, bool]:
 
 
 def _headroom(recording: Recording, parts: Parts) -> int:
-    """See ``Fragmentation.headroom_bytes``: below the device's total, the limit of this process, and what the
-    driver said was free."""
+    """See ``Fragmentation.headroom_bytes``: within the device, the process's limit, and what the driver
+    reported as free."""
     process, counters = recording.process, recording.counters
     most = int(parts.reserved_bytes.max())
     capacity = recording.device.total_bytes

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
-from vramscope.analysis.categories import Assigned, assign
+from vramscope.analysis.categories import Assigned, assign, undivided
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
 from vramscope.analysis.step_and_phase import phases_of, steps_of
 from vramscope.analysis.strategies.gradients import is_bucket
@@ -46,7 +46,7 @@ def gradient_storage(recording: Recording) -> GradientStorage:
     found = lifetimes(recording)
     if not len(found) or not len(recording.phases):
         return GradientStorage()
-    assigned = assign(recording, found)
+    assigned = undivided(assign(recording, found))
     is_gradient = _is_certain(recording, found, assigned)
     if not is_gradient.any():
         return GradientStorage()

@@ -305,7 +305,16 @@ def _step_rows(steps: Steps, peaks: IntervalPeaks) -> StepRows:
 
 def _rows_of(steps: Steps, allocated: NDArray[Any], reserved: NDArray[Any]) -> StepRows:
     """The rows of all steps; neighbors are joined until there are few, so maxima stay exact."""
-    rows = StepRows(
+    rows, size = step_rows(steps, allocated, reserved), 1
+    while len(rows) > MOST_STEPS:
+        size *= 2
+        rows = rows.grouped(size)
+    return rows
+
+
+def step_rows(steps: Steps, allocated: NDArray[Any], reserved: NDArray[Any]) -> StepRows:
+    """One row per step, with its maxima in bytes."""
+    return StepRows(
         step=steps.index,
         n_steps=np.ones(len(steps), "i8"),
         start_ns=steps.start_ns,
@@ -313,11 +322,29 @@ def _rows_of(steps: Steps, allocated: NDArray[Any], reserved: NDArray[Any]) -> S
         allocated=allocated.astype("i8"),
         reserved=reserved.astype("i8"),
     )
-    size = 1
-    while len(rows) > MOST_STEPS:
+
+
+def joined_rows(older: StepRows, newer: StepRows) -> StepRows:
+    """The rows of all steps, in groups of the size that they have if all are grouped at once.
+
+    Parameters
+    ----------
+    older
+        The rows of the first steps, as this function returned them.
+    newer
+        One row per step after these.
+
+    Returns
+    -------
+    StepRows
+        At most ``MOST_STEPS`` rows.
+    """
+    columns = {name: np.concatenate([getattr(older, name), getattr(newer, name)]) for name in StepRows.DTYPES}
+    rows, size = StepRows(**columns), 1
+    n_steps = int(rows.n_steps.sum())
+    while -(-n_steps // size) > MOST_STEPS:
         size *= 2
-        rows = rows.grouped(size)
-    return rows
+    return rows.grouped(size)
 
 
 def course_steps(course: Course, steps: Steps, phases: Phases, settled: Any) -> StepsWithPeaks:

@@ -17,6 +17,7 @@ from vramscope.analysis.ending import ended_short
 from vramscope.analysis.process_limit import recorded_limit
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.what_if import (
+    Replay,
     ReplayResult,
     RequestSequence,
     device_total,
@@ -132,35 +133,48 @@ def settings_advice(
     SettingsAdvice
         Every trial, the advised one, and the reason.
     """
+    return searched(recording, (capacity_bytes, total_bytes), play, replay)
+
+
+def searched(
+    recording: Recording, room: tuple[int | None, int | None], play: Play, run: Replay
+) -> SettingsAdvice:
+    """Return the same as ``settings_advice``, by replays that *run* performs.
+
+    *room* is the most that the allocator can reserve, and the device's total, both in bytes; None as there.
+    """
+    capacity_bytes, total_bytes = room
     program = request_sequence(recording)
     recorded = int(timeline(recording).reserved_bytes.max(initial=0))
     is_chosen = capacity_bytes is not None
     total_bytes = device_total(recording, capacity_bytes, total_bytes)
     if capacity_bytes is None:
         capacity_bytes = recorded_capacity(recording)
-    base = replay(program, program.settings, capacity_bytes, total_bytes)
+    base = run(program, program.settings, capacity_bytes, total_bytes)
     as_recorded = None
     if is_chosen and not _comes_to(base, recorded):
         # The chosen limit may cause the difference, which then says nothing about the replay.
-        as_recorded = reproduction(recording, program)[0]
+        as_recorded = reproduction(recording, program, run)[0]
     hopeless = _unknown_past(recording, recorded, as_recorded or base) or _hopeless(base, capacity_bytes)
     if hopeless:
         return SettingsAdvice(recorded, base, reason=hopeless, as_recorded=as_recorded)
     wanted = list(candidates(recording, is_short=capacity_bytes is not None))
-    trial = partial(replayed, program, recording, (capacity_bytes, total_bytes))
+    trial = partial(replayed, program, recording, (capacity_bytes, total_bytes), run=run)
     trials = tuple(map(SettingTrial, wanted, play(trial, wanted)))
     advised, reason = _choice(base, trials, "gets past that request" if ended_short(recording) else "fits")
     line = environment_line(advised.candidate) if advised else ""
     return SettingsAdvice(recorded, base, trials, advised, reason, line, as_recorded)
 
 
-def reproduction(recording: Recording, program: RequestSequence) -> tuple[ReplayResult, ReplayResult]:
+def reproduction(
+    recording: Recording, program: RequestSequence, run: Replay = replay
+) -> tuple[ReplayResult, ReplayResult]:
     """Return the replay under the recorded circumstances, and the one on a device without a limit."""
-    free = replay(program, program.settings, None, device_total(recording, None, None))
+    free = run(program, program.settings, None, device_total(recording, None, None))
     capacity = recorded_capacity(recording)
     if capacity is None:
         return free, free
-    return replay(program, program.settings, capacity, device_total(recording, capacity, None)), free
+    return run(program, program.settings, capacity, device_total(recording, capacity, None)), free
 
 
 def recorded_capacity(recording: Recording) -> int | None:
@@ -180,17 +194,18 @@ def replayed(
     recording: Recording,
     room: tuple[int | None, int | None],
     candidate: Candidate | None,
+    run: Replay = replay,
 ) -> ReplayResult:
     """Replay with *candidate*, or as recorded if None.
 
     *room* is the most that the allocator can reserve, and the device's total, both in bytes.
     """
     if candidate is None:
-        return replay(program, program.settings, *room)
+        return run(program, program.settings, *room)
     settings = Settings.from_conf(candidate.conf, torch=recording.process.torch)
     if candidate.memory_fraction is not None:
         settings = replace(settings, memory_fraction=candidate.memory_fraction)
-    return replay(emptied_after(program, recording, candidate.empty_cache_after), settings, *room)
+    return run(emptied_after(program, recording, candidate.empty_cache_after), settings, *room)
 
 
 def candidates(recording: Recording, is_short: bool = False) -> Iterator[Candidate]:

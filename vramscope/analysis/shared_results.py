@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
-from typing import Any, TypeVar
-
-from vramscope.model.recording import Recording
+from typing import Any, ParamSpec, TypeVar
 
 Found = TypeVar("Found")
+Asked = ParamSpec("Asked")
 
-_KNOWN: ContextVar[dict[Any, tuple[Recording, Any]] | None] = ContextVar("known", default=None)
-"""Results by function and recording. The recording is kept as well, so that no other gets the same ``id``."""
+_KNOWN: ContextVar[dict[Any, tuple[Any, Any]] | None] = ContextVar("known", default=None)
+"""Results by function and arguments. The arguments are kept as well: no other object gets the same ``id``."""
 
 
 @contextmanager
@@ -24,17 +23,17 @@ def shared_results() -> Iterator[None]:
         _KNOWN.reset(token)
 
 
-def memoized(function: Callable[[Recording], Found]) -> Callable[[Recording], Found]:
-    """Mark a pure function with a frozen result, which ``shared_results`` computes once per recording."""
+def memoized(function: Callable[Asked, Found]) -> Callable[Asked, Found]:
+    """Mark a pure function with a frozen result: ``shared_results`` computes it once for the same objects."""
 
     @wraps(function)
-    def asked(recording: Recording) -> Found:
+    def asked(*arguments: Asked.args, **options: Asked.kwargs) -> Found:
         known = _KNOWN.get()
-        if known is None:
-            return function(recording)
-        key = function, id(recording)
+        if known is None or options:
+            return function(*arguments, **options)
+        key = function, *map(id, arguments)
         if key not in known:
-            known[key] = recording, function(recording)
+            known[key] = arguments, function(*arguments, **options)
         found: Found = known[key][1]
         return found
 

@@ -4,6 +4,7 @@ Works on text: no file is opened here.
 """
 
 import ast
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vramscope.model.stacks import Frame
@@ -62,6 +63,20 @@ def excerpt(
             for number in range(first, min(frame.line + context, len(lines)) + 1)
         ),
         _doubt(text, frame, 0 < recorded_ns < modified_ns),
+    )
+
+
+def kept_excerpt(
+    lines: Mapping[int, str], frame: Frame, *, context: int = 2, modified_ns: int = 0, recorded_ns: int = 0
+) -> Excerpt:
+    """The frame's line among the *lines* that a recording keeps of its file; parameters as in ``excerpt``."""
+    near = range(frame.line - context, frame.line + context + 1)
+    is_newer = 0 < recorded_ns < modified_ns
+    doubt = "the file was changed while the program ran: the line may be another" if is_newer else ""
+    if frame.line not in lines:
+        return Excerpt()
+    return Excerpt(
+        tuple(SourceLine(n, lines[n][:_LONGEST], n == frame.line) for n in near if n in lines), doubt
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
+from vramscope.analysis.shared_results import memoized
 from vramscope.analysis.step_and_phase import steps_of
 from vramscope.analysis.timeline import Totals, timeline
 from vramscope.model.codes import QUANTITIES
@@ -68,6 +69,7 @@ class StepPeaks:
     """One row per interval of events outside of every step, in order: setup, evaluation, checkpoints."""
 
 
+@memoized
 def step_peaks(recording: Recording) -> StepPeaks:
     """Peaks of all steps and phases; 0.2 s per million events."""
     totals, n_events, past = timeline(recording), len(recording.trace), recording.past

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from vramscope.allocator.state_index.checkpoints import (
     state_from_nearest,
 )
@@ -16,6 +14,7 @@ from vramscope.analysis.identity import identity_of
 from vramscope.analysis.lines import LiveBytes, live_bytes
 from vramscope.analysis.own_peaks import own_peaks
 from vramscope.analysis.peak import Peak, PeakPoint, peak_of
+from vramscope.analysis.private_pools import PoolKind, private_pools
 from vramscope.analysis.sampled_peaks import SampledPeaks, sampled_peaks
 from vramscope.analysis.shared_results import shared_results
 from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks, step_peaks
@@ -26,7 +25,7 @@ from vramscope.model.counters import Counters
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase, Steps
 from vramscope.model.recording import Recording
-from vramscope.model.snapshot import BlockState, Snapshot
+from vramscope.model.snapshot import Snapshot
 
 _NO_LEVELS = ("time_ns", "event", "reserved_drift_bytes")
 
@@ -54,6 +53,9 @@ class PrivatePool:
     """torch's id of the pool."""
     reserved_bytes: int
     allocated_bytes: int
+    kind: PoolKind = PoolKind.UNKNOWN
+    place: str = ""
+    """The line of code that made the pool, ``file:line``; '' if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ def _summary(recording: Recording) -> Summary:
         end=end,
         peak={quantity: high.highest(quantity) for quantity in QUANTITIES},
         identity=_identity(recording, state),
-        private_pools=_private_pools(recording, state),
+        private_pools=_private_pools(recording, high.allocated.instant),
         live=live_bytes(recording, known.allocations, known.assigned, known.instant),
         steps=_steps(recording, peaks) if sampled is None else _sampled_steps(recording, sampled),
         outside=_outside(recording, peaks) if sampled is None else None,
@@ -159,15 +161,12 @@ def _identity(recording: Recording, state: Snapshot) -> Mapping[str, int]:
     return identity_of(state).parts
 
 
-def _private_pools(recording: Recording, state: Snapshot) -> tuple[PrivatePool, ...]:
-    segments, blocks = state.segments, state.blocks
-    in_use = blocks.state == BlockState.ALLOCATED
+def _private_pools(recording: Recording, instant: int) -> tuple[PrivatePool, ...]:
     found = []
-    for pool in np.unique(segments.pool).tolist():
-        if recording.pools[pool] != (0, 0):
-            mine = segments.pool == pool
-            allocated = int(blocks.size[in_use & mine[blocks.segment]].sum())
-            found.append(PrivatePool(recording.pools[pool], int(segments.size[mine].sum()), allocated))
+    for pool in private_pools(recording):
+        allocated, reserved = pool.levels.at(instant)
+        if reserved:
+            found.append(PrivatePool(pool.name.id, reserved, allocated, pool.name.kind, pool.name.place))
     return tuple(sorted(found, key=lambda each: -each.reserved_bytes))
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from vramscope.allocator.levels import levels as levels_of
 from vramscope.allocator.levels import most_allocated
 from vramscope.analysis import Analysis
+from vramscope.analysis.shared_results import memoized
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording
 from vramscope.model.table import Table
@@ -40,6 +41,7 @@ class Totals(Table):
     """
 
 
+@memoized
 def timeline(recording: Recording) -> Totals:
     """torch's four totals, exact at every instant; 0.1 s per million events.
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.by_stack import StackBytes, by_stack
-from vramscope.analysis.folding import fold
+from vramscope.analysis.folding import Folded, fold
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame, Stacks
 from vramscope.model.table import Table
@@ -17,7 +17,8 @@ ROOT = "(all)"
 NO_STACK = "(no stack)"
 FRAMEWORK = "(framework only)"
 OTHER = "(other)"
-_SPECIAL = (ROOT, NO_STACK, FRAMEWORK, OTHER)
+SPECIAL = (ROOT, NO_STACK, FRAMEWORK, OTHER)
+"""Words of rows that are no call: the last strings of every tree, where pruning finds the last of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +91,12 @@ def tree(recording: Recording, instant: int | None = None, *, folded: bool = Tru
     return tree_of(recording.stacks, by_stack(recording, instant), folded=folded)
 
 
-def tree_of(stacks: Stacks, live: StackBytes, *, folded: bool = True) -> Tree:
-    """The same tree from bytes by stack that are known already."""
+def tree_of(stacks: Stacks, live: StackBytes, *, folded: bool = True, known: Folded | None = None) -> Tree:
+    """The same tree from bytes by stack that are known already; *known* is ``fold(stacks)``."""
     leaf = live.stack_id.astype("i8")
     shown = stacks
     if folded:
-        own = fold(stacks)
+        own = known or fold(stacks)
         shown, leaf = own.stacks, np.asarray(own.of)[leaf]
     own_bytes, own_count = np.zeros(len(shown) + 2, "i8"), np.zeros(len(shown) + 2, "i8")
     # Two more rows for bytes without a call: no stack recorded, or only framework frames.
@@ -110,7 +111,7 @@ def _grown(stacks: Stacks, own_bytes: NDArray[Any], own_count: NDArray[Any]) -> 
     parent = np.concatenate([stacks.parent, [0, 0]])
     function = np.concatenate([stacks.function, [n_strings + 1, n_strings + 2]])
     function[0] = n_strings
-    total, count = _summed(parent, own_bytes), _summed(parent, own_count)
+    total, count = summed(parent, own_bytes), summed(parent, own_count)
     # A node without live memory is left out; the root stays even if nothing is live.
     kept = np.flatnonzero((count > 0) | (np.arange(n_nodes + 2) == 0))
     place = np.zeros(n_nodes + 2, dtype="i4")
@@ -125,12 +126,12 @@ def _grown(stacks: Stacks, own_bytes: NDArray[Any], own_count: NDArray[Any]) -> 
         total_bytes=total[kept],
         count=count[kept],
         node=np.arange(len(kept), dtype="i4"),
-        strings=(*stacks.strings, *_SPECIAL),
+        strings=(*stacks.strings, *SPECIAL),
         no_stack_bytes=int(own_bytes[n_nodes]),
     )
 
 
-def _summed(parent: NDArray[Any], own: NDArray[Any]) -> NDArray[Any]:
+def summed(parent: NDArray[Any], own: NDArray[Any]) -> NDArray[Any]:
     """Own values plus those of all descendants, from the deepest level up."""
     total = own.copy()
     depth = depths(parent)
@@ -207,7 +208,7 @@ def _cut(whole: Tree, kept: NDArray[Any]) -> Tree:
     owners, missing, n_blocks = _others(whole, kept)
     place = np.zeros(len(whole), dtype="i4")
     place[kept] = np.arange(len(kept))
-    other = len(whole.strings) - len(_SPECIAL) + _SPECIAL.index(OTHER)
+    other = len(whole.strings) - len(SPECIAL) + SPECIAL.index(OTHER)
     n_others = len(owners)
     nothing = np.zeros(n_others, dtype="i4")
 

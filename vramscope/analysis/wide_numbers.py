@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vramscope.analysis import Analysis
-from vramscope.analysis.categories import assign
+from vramscope.analysis.categories import assign, undivided
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.timeline import instant_of
 from vramscope.model.codes import FindingKind, Severity
@@ -42,7 +42,7 @@ def wide_numbers(recording: Recording, instant: int | None = None) -> WideNumber
     if not (labels.element_bytes == 8).any():
         return WideNumbers()
     found, at = lifetimes(recording), instant_of(recording, instant)
-    assigned = assign(recording, found)
+    assigned = undivided(assign(recording, found))
     rows = np.flatnonzero(
         found.allocated_at(at) & (assigned.label >= 0) & np.isin(assigned.category, _OF_MODEL)
     )

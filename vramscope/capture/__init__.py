@@ -136,6 +136,8 @@ class Source:
     available: Callable[[], bool]
     """Whether this machine has such a device."""
     open: Callable[[Options, Failed], Capture]
+    instead: Callable[[], str] = str
+    """Returns the name of the source that records in its place in this process; '' if it can itself."""
 
 
 @cache

@@ -16,7 +16,7 @@ from vramscope.capture import Failed, Options, Sink, Source, hooks
 from vramscope.capture.allocator_settings import allocator_conf
 from vramscope.capture.cuda.devices import device_at, ordinal
 from vramscope.capture.log import MarkRow, marks_table
-from vramscope.capture.samples import Sampler, torch_counters
+from vramscope.capture.samples import Sampler, backend, torch_counters
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.marks import MarkKind, Note, Phase
@@ -26,6 +26,18 @@ _MODE = Note(
     "recorded with mode='counters': samples of levels, and no events. It cannot show which line or tensor "
     "holds the memory, nor fragmentation; record(mode='events') does, and a few steps are enough",
 )
+
+
+def _mode() -> Note:
+    name = backend() if torch.cuda.is_available() else "native"
+    if name == "native":
+        return _MODE
+    counts = "no figure of torch's is known either" if name == "pluggable" else "its levels were sampled"
+    return Note(
+        NoteCode.NO_HISTORY,
+        f"torch's allocator backend is {name!r}, which keeps no history: there are no events, and {counts}. "
+        "It cannot show which line or tensor holds the memory; the default backend does",
+    )
 
 
 class CountersOnly:
@@ -95,6 +107,8 @@ class CountersOnly:
         """The bytes that torch counts now, by device."""
         if self._sampler is None or not torch.cuda.is_initialized():
             return {}
+        if backend() != "native":  # which alone counts them
+            return {}
         counted = torch_counters(self._device)["inactive_split_bytes"]
         return {self._device: int(counted["all"]["current"])}
 
@@ -109,7 +123,7 @@ class CountersOnly:
 
     def notes(self) -> Sequence[Note]:
         """The notes on what this mode and the driver cannot report."""
-        notes = [] if self._has_noted_mode else [_MODE]
+        notes = [] if self._has_noted_mode else [_mode()]
         if self._sampler is None and not self._has_noted_mode:
             notes.append(
                 Note(NoteCode.NO_DEVICE, "there is no CUDA device here: steps were recorded, no memory")
@@ -155,8 +169,10 @@ class CountersOnly:
     def step_begins(self, optimizer: Any) -> None:
         """No-op: counters mode does not label tensors."""
 
-    def step_ends(self, optimizer: Any) -> None:
-        """No-op: counters mode does not label tensors."""
+    def step_ends(self, optimizer: Any) -> None:  # noqa: ARG002
+        """Read what NCCL's communicators hold; counters mode does not label tensors."""
+        if self._sampler is not None:
+            self._sampler.communicators.read()
 
 
 def _always() -> bool:

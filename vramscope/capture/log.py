@@ -1,6 +1,10 @@
 """Rows of marks and labels before they are written, with their names as text, and their tables."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
 
 from vramscope.model.holders import Word
 from vramscope.model.marks import Labels, Marks
@@ -15,12 +19,43 @@ LabelRow = tuple[int, int, int, int, str]
 """Event, address, category, element_bytes, name."""
 
 
+class LabelBatch(NamedTuple):
+    """The labels that one call of a hook gave to blocks of one device, as columns.
+
+    One time and one count serve them all. With a row for each, and for each mark of a module, a reading took
+    130 µs instead of 80 for the marks and labels of a step of 25 modules and 40 gradients.
+    """
+
+    device: int
+    time_ns: int
+    n_allocations: int
+    """The allocation count at that moment."""
+    category: int
+    addresses: Sequence[int]
+    element_bytes: Sequence[int]
+    names: Sequence[str]
+
+
 def marks_table(rows: Sequence[MarkRow]) -> Marks:
     """Convert the rows to columns; the index of names belongs to this table alone."""
+    if not rows:
+        return Marks.of()
     *columns, texts = zip(*rows, strict=True)
     names, index = _indexed(texts)
     keys = list(Marks.DTYPES)[:-1]
     return Marks.of(**dict(zip(keys, columns, strict=True)), name=index, names=names)
+
+
+def joined_by_time(parts: Sequence[Marks]) -> Marks:
+    """The marks of all parts in the order of their times; those of one time keep their order."""
+    names: dict[str, int] = {"": 0}
+    own = [np.array([names.setdefault(name, len(names)) for name in part.names], "i4") for part in parts]
+    columns = {
+        key: np.concatenate([getattr(part, key) for part in parts]) for key in Marks.DTYPES if key != "name"
+    }
+    columns["name"] = np.concatenate([of[part.name] for of, part in zip(own, parts, strict=True)])
+    order = np.argsort(columns["time_ns"], kind="stable")
+    return Marks(**{key: column[order] for key, column in columns.items()}, names=tuple(names))
 
 
 def labels_table(rows: Sequence[LabelRow]) -> Labels:
@@ -31,7 +66,21 @@ def labels_table(rows: Sequence[LabelRow]) -> Labels:
     return Labels.of(**dict(zip(keys, columns, strict=True)), name=index, names=names)
 
 
-def _indexed(texts: Sequence[str]) -> tuple[tuple[str, ...], list[int]]:
+def table_of_batches(batches: Sequence[LabelBatch], events: Sequence[int]) -> Labels:
+    """Convert the batches, each with the instant that is its *event*; names are of this table alone."""
+    n_labels = [len(batch.names) for batch in batches]
+    names, index = _indexed(chain.from_iterable(batch.names for batch in batches))
+    return Labels.of(
+        event=np.repeat(events, n_labels),
+        address=list(chain.from_iterable(batch.addresses for batch in batches)),
+        category=np.repeat([batch.category for batch in batches], n_labels),
+        element_bytes=list(chain.from_iterable(batch.element_bytes for batch in batches)),
+        name=index,
+        names=names,
+    )
+
+
+def _indexed(texts: Iterable[str]) -> tuple[tuple[str, ...], list[int]]:
     known: dict[str, int] = {"": 0}
     index = [known.setdefault(text, len(known)) for text in texts]
     return tuple(known), index

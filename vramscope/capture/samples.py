@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from vramscope.capture.nvml import Clockwork, DeviceMemory, Memory, ProcessMemory
+from vramscope.capture.ranks.nccl import CommunicatorBytes
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.marks import Note
 
@@ -45,6 +46,11 @@ class DriverReading(NamedTuple):
     host: HostMemory
 
 
+_UNASKED = DriverReading(Memory(), ProcessMemory(), UNKNOWN, UNKNOWN, HostMemory())
+"""What a sample of torch's counters alone says of the driver."""
+_UNCOUNTED = {"current": UNKNOWN, "peak": UNKNOWN}
+
+
 def host_memory() -> HostMemory:
     """Read the resident memory of this process and torch's counters of pinned memory, in 15 µs.
 
@@ -73,8 +79,17 @@ def _resident_bytes() -> int:
 
 
 def torch_counters(device: int) -> dict[str, Any]:
-    """torch's nested allocator statistics of *device*; takes 20 µs and does not synchronize."""
-    return torch._C._cuda_memoryStats(device)
+    """torch's nested allocator statistics of *device*; takes 20 µs and does not synchronize.
+
+    Empty where the allocator is the program's own (``CUDAPluggableAllocator``), which torch asks for none.
+    """
+    found: dict[str, Any] = {} if backend() == "pluggable" else torch._C._cuda_memoryStats(device)
+    return found
+
+
+def backend() -> str:
+    """The name of torch's allocator backend: ``native``, ``cudaMallocAsync`` or ``pluggable``."""
+    return str(torch.cuda.get_allocator_backend())
 
 
 def bus_id(device: int) -> str:
@@ -91,9 +106,11 @@ class Sampler:
         self._device = device
         self._failed = failed
         self._memory = DeviceMemory(uuid, bus_id(device))
+        self.communicators = CommunicatorBytes(device)
         self._rows: list[Row] = []
         self._lock = threading.Lock()
         self._clockwork: Clockwork | None = None
+        self._is_native = backend() == "native"
 
     def start(self) -> None:
         """Start sampling; the first sample is taken immediately."""
@@ -131,8 +148,7 @@ class Sampler:
     def sample_counters(self, now: int) -> None:
         """Sample torch's counters alone at *now* (ns): cheap enough for the program's own thread."""
         if torch.cuda.is_initialized():
-            stats = torch_counters(self._device)
-            self._keep(now, stats, DriverReading(Memory(), ProcessMemory(), UNKNOWN, UNKNOWN, HostMemory()))
+            self._keep(now, torch_counters(self._device), _UNASKED)
 
     def _on_time(self) -> None:
         try:
@@ -154,32 +170,36 @@ class Sampler:
 
     def _keep(self, now: int, stats: dict[str, Any], driver: DriverReading) -> None:
         memory, shares = driver.memory, driver.shares
+        allocated, reserved = _level(stats, "allocated_bytes"), _level(stats, "reserved_bytes")
+        # torch 2.0 and older do not count requested bytes; cudaMallocAsync leaves both of these at 0.
+        native = stats if self._is_native else {}
         row = (
             now,
             UNKNOWN,
-            _current(stats, "allocated_bytes"),
-            _current(stats, "reserved_bytes"),
+            allocated["current"],
+            reserved["current"],
             memory.used,
             memory.total,
             shares.ours,
             driver.utilization,
-            # torch 2.0 and older do not count requested bytes.
-            _current(stats, "requested_bytes") if "requested_bytes" in stats else UNKNOWN,
-            _current(stats, "active_bytes"),
-            _current(stats, "inactive_split_bytes"),
-            int(stats["allocated_bytes"]["all"]["peak"]),
-            int(stats["reserved_bytes"]["all"]["peak"]),
+            _level(native, "requested_bytes")["current"],
+            _level(stats, "active_bytes")["current"],
+            _level(native, "inactive_split_bytes")["current"],
+            allocated["peak"],
+            reserved["peak"],
             memory.free,
             shares.others,
             driver.drift_bytes,
             *driver.host,
+            self.communicators.n_bytes,
         )
         with self._lock:
             self._rows.append(row)
 
 
-def _current(stats: dict[str, Any], name: str) -> int:
-    return int(stats[name]["all"]["current"])
+def _level(stats: dict[str, Any], name: str) -> Mapping[str, int]:
+    """The current value of a counter and its peak; −1 where torch does not count it."""
+    return stats[name]["all"] if name in stats else _UNCOUNTED
 
 
 def _moved_bytes(stats: dict[str, Any]) -> int:
@@ -187,5 +207,7 @@ def _moved_bytes(stats: dict[str, Any]) -> int:
 
     The sum also changes when a release and a reservation of the same size cancel each other.
     """
+    if not stats:
+        return 0
     reserved = stats["reserved_bytes"]["all"]
     return int(reserved["allocated"]) + int(reserved["freed"])

@@ -63,8 +63,9 @@ def run(command: Sequence[str], args: Namespace) -> int:
     record()  # checks the options; nothing is recorded here
     if not completed({}).quiet:
         place = os.environ["VRAMSCOPE_DIRECTORY"]
+        then = "waits for `vramscope attach PID`, which records it" if args.detached else "is recorded"
         print(
-            f"vramscope: every Python process of `{command[0]}` that imports torch is recorded to {place}",
+            f"vramscope: every Python process of `{command[0]}` that imports torch {then} to {place}",
             file=sys.stderr,
         )
     sys.stdout.flush()
@@ -78,25 +79,40 @@ def run(command: Sequence[str], args: Namespace) -> int:
 def _variables(command: Sequence[str], args: Namespace) -> Mapping[str, str]:
     """What the processes below read: the options, the run, and the folder of the start-up hook."""
     import vramscope.recorder.start_up as hook
-    from vramscope.recorder.configured import PREFIX, RUN, completed
+    from vramscope.recorder.configured import DETACHED, PREFIX, RUN, completed
 
     place = args.output or completed({}).directory or Path("traces") / _name(command)
-    text = str(place)
+    home = str(Path(hook.__file__).parent)
+    places = [home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    detached = {DETACHED: "1"} if args.detached else {}
+    return (
+        options_of(args)
+        | detached
+        | {
+            f"{PREFIX}DIRECTORY": _absolute(str(place)),
+            RUN: f"{os.getpid()}-{time.time():.2f}@{socket.gethostname()}",
+            "PYTHONPATH": os.pathsep.join(places),
+        }
+    )
+
+
+def options_of(args: Namespace) -> dict[str, str]:
+    """The options of ``vramscope run`` as variables of the environment, without those that are not given."""
+    from vramscope.recorder.configured import PREFIX
+
     options = {
-        "DIRECTORY": text if "://" in text else os.path.abspath(text),  # noqa: PTH100 -- keeps links
+        "DIRECTORY": None if args.output is None else _absolute(args.output),
         "MODE": args.mode,
         "DEVICE": args.device,
         "CAPACITY": args.capacity,
         "MAX_SIZE": args.max_size,
         "QUIET": "true" if args.quiet else None,
     }
-    home = str(Path(hook.__file__).parent)
-    places = [home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    given = {PREFIX + name: value for name, value in options.items() if value is not None}
-    return given | {
-        RUN: f"{os.getpid()}-{time.time():.2f}@{socket.gethostname()}",
-        "PYTHONPATH": os.pathsep.join(places),
-    }
+    return {PREFIX + name: value for name, value in options.items() if value is not None}
+
+
+def _absolute(place: str) -> str:
+    return place if "://" in place else os.path.abspath(place)  # noqa: PTH100 -- keeps links
 
 
 def _name(command: Sequence[str]) -> str:

@@ -1,12 +1,15 @@
 """A page of headings, sentences and tables, printed in a terminal or as Markdown."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vramscope.errors import VramscopeError
 from vramscope.units import printable
+
+if TYPE_CHECKING:
+    from vramscope.commands._links import Links
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +46,8 @@ _NARROW = 14
 _STYLES = {"plain": "", "quiet": "dim", "note": "yellow", "warning": "yellow", "error": "red"}
 
 
-def print_terminal(blocks: Sequence[Block]) -> None:
-    """Print the page on stdout, in color on a terminal."""
+def print_terminal(blocks: Sequence[Block], files: Iterable[str] = ()) -> None:
+    """Print the page on stdout; on a terminal in color, with links to the places in *files*."""
     try:
         from rich.console import Console
     except ImportError:
@@ -57,29 +60,38 @@ def print_terminal(blocks: Sequence[Block]) -> None:
 
     console = Page(highlight=False, soft_wrap=False)
     if console.is_terminal:
-        _print_blocks(console, blocks)
+        from vramscope.commands._links import Links
+
+        _print_blocks(console, blocks, Links(files))
         return
     console.width = max(console.width, 500)  # a file has no right edge
     with console.capture() as captured:
-        _print_blocks(console, blocks)
+        _print_blocks(console, blocks, None)
     # rich pads every cell: the last cell of a row would be as wide as the widest of its column.
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
-def _print_blocks(console: Any, blocks: Sequence[Block]) -> None:
-    from rich.text import Text as Styled
-
+def _print_blocks(console: Any, blocks: Sequence[Block], links: "Links | None") -> None:
     for block in blocks:
         if isinstance(block, Heading):
-            console.print(Styled(f"\n{printable(block.text)}", "bold"))
+            console.print(_styled(f"\n{printable(block.text)}", "bold", None))
         elif isinstance(block, Grid):
             # The table may be wider than the terminal: a number that is cut off would be another number.
             width, console.width = console.width, max(console.width, _least_width(block))
-            console.print(_rich_table(block), crop=False)
+            console.print(_rich_table(block, links), crop=False)
             console.width = width
         else:
             mark = "! " if block.kind in ("note", "warning", "error") else ""
-            console.print(Styled(mark + printable(block.text), _STYLES[block.kind]))
+            console.print(_styled(mark + printable(block.text), _STYLES[block.kind], links))
+
+
+def _styled(text: str, style: str, links: "Links | None") -> Any:
+    from rich.text import Text as Styled
+
+    made = Styled(text, style)
+    if links is not None:
+        links.add_to(made)
+    return made
 
 
 def _least_width(grid: Grid) -> int:
@@ -92,9 +104,8 @@ def _least_width(grid: Grid) -> int:
     )
 
 
-def _rich_table(grid: Grid) -> Any:
+def _rich_table(grid: Grid, links: "Links | None") -> Any:
     from rich.table import Table
-    from rich.text import Text as Styled
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.show_header = any(grid.header)
@@ -102,7 +113,7 @@ def _rich_table(grid: Grid) -> Any:
         wide = align == "l"
         table.add_column(title, justify="left" if wide else "right", no_wrap=not wide, overflow="fold")
     for row in grid.rows:
-        table.add_row(*(Styled(printable(cell)) for cell in row))
+        table.add_row(*(_styled(printable(cell), "", links) for cell in row))
     return table
 
 

@@ -1,15 +1,17 @@
 """Dry runs of a program in processes of their own, so that one run never sees what another one left.
 
 Every child is forked from a process that has imported torch and has never run anything: it starts in
-milliseconds. The answer comes back through a pipe.
+milliseconds. What it finds comes back through a pipe, and is answered with here.
 """
 
 import gc
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
@@ -19,7 +21,8 @@ from vramscope.errors import CaptureError, UsageError, VramscopeError
 
 if TYPE_CHECKING:
     from vramscope.capture.predicted.changes import DryChange
-    from vramscope.dry_run import Prediction
+    from vramscope.capture.predicted.values.choices import Otherwise
+    from vramscope.dry_run import Findings, Prediction
 
 _GRACE_S = 2.0
 
@@ -36,6 +39,8 @@ class DryTrial:
     steps: int | None = 3
     output: str | None = None
     change: "DryChange | None" = None
+    otherwise: "Otherwise | None" = None
+    """What one place of the program is answered otherwise."""
     ranks: int | None = None
     """The number of ranks of a program that runs on several cards."""
     is_quiet: bool = True
@@ -57,27 +62,72 @@ def run_dry(trial: DryTrial) -> "Prediction":
 def run_all_dry(
     trials: Sequence[DryTrial], n_workers: int | None = None
 ) -> "Iterator[tuple[int, Prediction | VramscopeError]]":
-    """Yield the number of each trial and its answer as soon as it is known; Ctrl-C ends all of them."""
+    """Yield the number of each trial and its answer as soon as it is known; Ctrl-C ends all of them.
+
+    A program that takes a branch by a value that nobody computed is run again for the other branch first.
+    """
+    from vramscope.dry_run import to_try
+
     import_torch()
     waiting = list(enumerate(trials))[::-1]
-    running: dict[Connection, tuple[int, Any]] = {}
+    running: dict[Connection, tuple[int, DryTrial, Any]] = {}
+    open_ones: dict[int, _Branches] = {}
     try:
         while waiting or running:
             while waiting and len(running) < (n_workers or _n_cores()):
                 number, trial = waiting.pop()
                 process, pipe = _begun(trial)
-                running[pipe] = number, process
+                running[pipe] = number, trial, process
+            _import_analyses()
             ready = wait(list(running))
             for pipe in [each for each in running if each in ready]:
-                number, process = running.pop(pipe)
-                yield number, _answer(pipe, process)
+                number, trial, process = running.pop(pipe)
+                found = _answer(pipe, process)
+                if number not in open_ones:
+                    wanted = [] if isinstance(found, VramscopeError) else to_try(found)
+                    others = [replace(trial, otherwise=each, output=None, is_quiet=True) for each in wanted]
+                    waiting += [(number, other) for other in others[::-1]]
+                    open_ones[number] = _Branches(found, len(others))
+                else:
+                    open_ones[number].add(trial, found)
+                if open_ones[number].is_complete:
+                    yield number, open_ones.pop(number).answer()
     finally:
-        for _, process in running.values():
+        for _, _, process in running.values():
             process.terminate()
-        for _, process in running.values():
+        for _, _, process in running.values():
             process.join(_GRACE_S)
             if process.is_alive():
                 process.kill()
+
+
+class _Branches:
+    """The first run of a program, and those of which one answer is changed."""
+
+    def __init__(self, found: "Prediction | VramscopeError", n_wanted: int) -> None:
+        self._found = found
+        self._n_wanted = n_wanted
+        self._others: list[tuple[Otherwise, Prediction | VramscopeError]] = []
+
+    def add(self, trial: DryTrial, found: "Prediction | VramscopeError") -> None:
+        """Take a run with another answer, of which only the figures are kept."""
+        if not isinstance(found, VramscopeError):
+            shutil.rmtree(found.run.parent, ignore_errors=True)
+        if trial.otherwise is not None:
+            self._others.append((trial.otherwise, found))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every run has ended."""
+        return len(self._others) == self._n_wanted
+
+    def answer(self) -> "Prediction | VramscopeError":
+        """Return what all runs say together."""
+        from vramscope.dry_run import with_others
+
+        if isinstance(self._found, VramscopeError):
+            return self._found
+        return with_others(self._found, self._others)
 
 
 def import_torch() -> None:
@@ -91,13 +141,39 @@ def import_torch() -> None:
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        import torch  # noqa: F401 -- for the children
+        with _waiting_threads():
+            import torch  # noqa: F401 -- for the children
 
         import vramscope.capture.predicted  # noqa: F401 -- likewise
     finally:
         if was_enabled:
             gc.enable()
     gc.freeze()
+
+
+@contextmanager
+def _waiting_threads() -> Iterator[None]:
+    """Let torch's threads sleep between the small tensors of the host instead of turning in circles.
+
+    OpenMP reads this once, when it is loaded; the program does not see it. With two cores the angles of
+    GPT-J's layers took 2.8 s instead of 0.5.
+    """
+    name, before = "OMP_WAIT_POLICY", os.environ.get("OMP_WAIT_POLICY")
+    os.environ.setdefault(name, "passive")
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+
+
+def _import_analyses() -> None:
+    """Import what answers are made of while the children run: it takes 0.4 s, here of another core."""
+    import vramscope.commands._predict_page
+    import vramscope.store.read.reader  # noqa: F401 -- for the answers
+    from vramscope.analysis import own_analyses
+
+    own_analyses()
 
 
 def _begun(trial: DryTrial) -> tuple[Any, Connection]:
@@ -110,8 +186,10 @@ def _begun(trial: DryTrial) -> tuple[Any, Connection]:
 
 
 def _answer(pipe: Connection, process: Any) -> "Prediction | VramscopeError":
+    from vramscope.dry_run import answer
+
     try:
-        found: Prediction | VramscopeError = pipe.recv()
+        found: Findings | VramscopeError = pipe.recv()
     except EOFError:
         process.join()
         return VramscopeError(f"the program's process ended ({process.exitcode}) before it was predicted")
@@ -120,7 +198,10 @@ def _answer(pipe: Connection, process: Any) -> "Prediction | VramscopeError":
     process.join(_GRACE_S)
     if process.is_alive():  # what the program itself started may still wait
         process.terminate()
-    return found
+    try:
+        return found if isinstance(found, VramscopeError) else answer(found)
+    except VramscopeError as error:
+        return error
 
 
 def _n_cores() -> int:
@@ -138,7 +219,7 @@ def _child(trial: DryTrial, pipe: Connection) -> None:
     if trial.is_quiet:
         os.dup2(silent, 2)
     try:
-        found: Prediction | VramscopeError = _predicted(trial)
+        found: Findings | VramscopeError = _predicted(trial)
     except VramscopeError as error:
         found = type(error)(str(error))
     finally:
@@ -148,14 +229,15 @@ def _child(trial: DryTrial, pipe: Connection) -> None:
     pipe.close()
 
 
-def _predicted(trial: DryTrial) -> "Prediction":
+def _predicted(trial: DryTrial) -> "Findings":
     from vramscope.capture.predicted import plan
-    from vramscope.dry_run import answer, dry_run
+    from vramscope.dry_run import DryOptions, dry_run, findings
 
     plan.is_last = True
     # The recording names the program's command, not ours.
     sys.argv[:] = [trial.program.argv0, *trial.given[1:]]
-    dry = dry_run(trial.card, trial.capacity, trial.steps, trial.output, trial.ranks, trial.change)
+    options = DryOptions(trial.steps, trial.ranks, trial.change, trial.otherwise)
+    dry = dry_run(trial.card, trial.capacity, trial.output, options)
     try:
         dry.do(lambda: execute(trial.program, trial.given[1:]))
     except SystemExit as end:
@@ -166,7 +248,7 @@ def _predicted(trial: DryTrial) -> "Prediction":
         raise
     except Exception as error:
         raise VramscopeError(_refusal(trial.given[0], error)) from error
-    return answer(dry)
+    return findings(dry)
 
 
 def _refusal(script: str, error: Exception) -> str:
@@ -176,6 +258,11 @@ def _refusal(script: str, error: Exception) -> str:
     text = " ".join(str(error).split())[:300] or "no message"
     where = own_line_of(error.__traceback__)
     at = f" at {where}" if where else ""
+    from vramscope.capture.predicted.shim.checkpoints import saved
+
+    if saved and isinstance(error, FileNotFoundError | EOFError):
+        file = next((each for each in saved if each == getattr(error, "filename", None)), min(saved))
+        return f"{script} cannot run dry{at}: it reads what it saved ({file}), and a dry run saves nothing"
     if isinstance(error, FileNotFoundError):
         return f"{script} cannot run dry{at}: it needs a file that is not there ({text})"
     if isinstance(error, ConnectionError) or "a dry run opens no connection" in text:

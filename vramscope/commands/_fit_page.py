@@ -4,16 +4,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from vramscope.analysis.fit import BASIS, FitAnswer, FitVerdict, Placed
-from vramscope.analysis.fit.cards import BASIS as CARDS_BASIS
-from vramscope.analysis.fit.cards import Card
 from vramscope.analysis.fit.reruns import Effect, Rerun, Reruns, differs_from_recorded
 from vramscope.analysis.strategies import Strategies
 from vramscope.analysis.what_if import ReplayResult
 from vramscope.commands._document import Block, Grid, Heading, Text
+from vramscope.model.cards import BASIS as CARDS_BASIS
+from vramscope.model.cards import Card
 from vramscope.units import format_bytes, format_name
 
 _NOTABLE = 0.02
-"""Share by which a dry run is off the recorded peak before that is said."""
+"""Share by which a dry run is off the recorded peak before the answer states it."""
 _HEADER = ("", "peak reserved", "cudaMalloc calls", "retries", "")
 
 
@@ -240,7 +240,7 @@ def _batch(answer: FitAnswer) -> Iterator[Block]:
         )
         for size, each in fit.rows()
     )
-    header = (fit.unit, "peak allocated", "at least, at most", "reserved", "in", "")
+    header = ("batch", "peak allocated", "at least, at most", "reserved", "in", "")
     n_columns = 5 + len(rooms)
     yield Grid(header[:n_columns], rows, "rrrrll"[:n_columns])
     for place in answer.placed:
@@ -254,7 +254,7 @@ def _largest(answer: FitAnswer, place: Placed) -> str:
         return f"on {place.target.label} not even the smallest size surely fits"
     at_least = "at least " if largest.is_limited_by_data else ""
     why = ": the data carry no further" if largest.is_limited_by_data else ", if nothing is lost to pieces"
-    return f"on {place.target.label} fits {at_least}{largest.size:,} ({answer.batch.unit}){why}"
+    return f"on {place.target.label} fits a batch of {at_least}{answer.batch.named(largest.size)}{why}"
 
 
 def _reruns(found: Reruns, recorded_bytes: int) -> Iterator[Block]:

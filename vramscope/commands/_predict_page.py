@@ -10,7 +10,7 @@ from vramscope.analysis.lines import line_words, lines
 from vramscope.analysis.summary import Summary
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.commands._sizes import Size
-from vramscope.dry_run import OutOfMemoryPoint, Prediction, sentence
+from vramscope.dry_run import OtherRun, OutOfMemoryPoint, Prediction, sentence
 from vramscope.units import format_bytes, format_share
 
 _REASONS, _LINES, _FRAMES = 8, 6, 5
@@ -31,17 +31,37 @@ def page(
     if found.out_of_memory_point is not None:
         yield from _ran_out(found.out_of_memory_point)
     yield from _peak(whole or found)
+    to = "to its end" if found.ended_after == "its end" else f"for {found.ended_after}"
+    yield Text(f"the program was run {to}", "quiet")
     yield Text(_CERTAINTY[found.certainty], "plain" if found.certainty == "checked" else "warning")
     for reason in found.reasons[:_REASONS]:
         yield Text(f"  {reason}", "quiet")
     if len(found.reasons) > _REASONS:
         yield Text(f"  and {len(found.reasons) - _REASONS} more (--json has all)", "quiet")
     low, high = found.range_bytes
-    if found.certainty == "estimate" and high is not None and high > low:
+    if found.certainty == "estimate" and high is not None and format_bytes(low) != format_bytes(high):
         yield Text(f"peak allocated between {format_bytes(low)} and {format_bytes(high)}")
+    yield from _otherwise(found)
     yield from _holds(summary)
     yield from _cards(cards, found)
     yield Text(f"vramscope report {found.run}    everything else about it; serve opens it too", "quiet")
+
+
+def _otherwise(found: Prediction) -> Iterator[Block]:
+    """Yield what became of the runs in which a value that nobody computed was another one."""
+    if not found.otherwise:
+        return
+    yield Heading("With another answer where a value decides that a dry run does not compute", level=3)
+    rows = tuple((each.where, each.answer, _peaks_of(each)) for each in found.otherwise)
+    yield Grid(("", "", ""), rows, "lll")
+
+
+def _peaks_of(run: OtherRun) -> str:
+    if run.peak_allocated_bytes is None or run.peak_reserved_bytes is None:
+        return f"cannot be run: {run.problem}"
+    at_least = "" if run.is_whole else "memory runs out: at least "
+    allocated, reserved = format_bytes(run.peak_allocated_bytes), format_bytes(run.peak_reserved_bytes)
+    return f"{at_least}{allocated} allocated, {reserved} reserved"
 
 
 def _ran_out(point: OutOfMemoryPoint) -> Iterator[Block]:

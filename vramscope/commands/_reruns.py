@@ -118,8 +118,12 @@ def _what_ifs(trial: DryTrial) -> Iterator[_WhatIf]:
     yield _WhatIf(
         "optimizer without foreach", "AdamW(…, foreach=False)", changed(DryChange(optimizer="loop"))
     )
+    eight = "bitsandbytes.optim.AdamW8bit(…)"
+    yield _WhatIf("optimizer state in 8 bits", eight, changed(DryChange(optimizer="8bit")))
     momentum = DryChange(optimizer="momentum")
     yield _WhatIf("optimizer with one moment", "SGD(…, momentum=0.9)", changed(momentum))
+    adapters = "peft.LoraConfig(r=16, target_modules=…) with every linear layer; all else is frozen"
+    yield _WhatIf("LoRA of rank 16", adapters, changed(DryChange(adapter_rank=16)))
     for size, word in ((batch, "batch"), (sequence, "sequence")):
         if size is not None:
             doubled = f"{size.name} {2 * size.value}"

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from vramscope.analysis.findings import Shared, located, ranks_words, shared
 from vramscope.analysis.lines import Line, line_words, lines, place_words
 from vramscope.analysis.peak import PeakPoint
+from vramscope.analysis.private_pools import pool_words
 from vramscope.analysis.summary import StepPeak, Summary, has_allocator
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.commands._ranks_page import by_fullness, ranks
@@ -238,12 +239,17 @@ def _when(high: PeakPoint) -> str:
 
 def _private_pools(summary: Summary) -> Iterator[Block]:
     rows = tuple(
-        (str(pool.id), format_bytes(pool.reserved_bytes), format_bytes(pool.allocated_bytes))
+        (
+            str(pool.id),
+            format_bytes(pool.reserved_bytes),
+            format_bytes(pool.allocated_bytes),
+            pool_words(pool.kind, pool.place),
+        )
         for pool in summary.private_pools
     )
     if rows:
         yield Heading("Private pools (CUDA graphs, torch.cuda.MemPool) when most was allocated", level=3)
-        yield Grid(("pool", "reserved", "allocated"), rows, "lrr")
+        yield Grid(("pool", "reserved", "allocated", "which is"), rows, "lrrl")
 
 
 def _identity(summary: Summary) -> Iterator[Block]:

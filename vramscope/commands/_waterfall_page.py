@@ -15,6 +15,7 @@ _BARS = {
     "inactive_split": "cached: free pieces of segments in use",
     "releasable": "cached: free segments",
     "private_pools": "cached: free in private pools",
+    "nccl": "NCCL's communicators",
     "own_outside": "this process outside of torch (context, libraries)",
     "others": "other processes",
     "unattributed": "used by processes that the driver does not list",

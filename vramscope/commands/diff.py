@@ -45,6 +45,7 @@ def run(args: Namespace) -> int:
     from dataclasses import replace
 
     from vramscope.commands._document import markdown, print_terminal
+    from vramscope.commands._links import files_of
     from vramscope.commands._pairs import alone, chosen, pairs
     from vramscope.commands._waiting import waiting
     from vramscope.loading import load
@@ -63,7 +64,8 @@ def run(args: Namespace) -> int:
     elif args.markdown:
         print(markdown(list(_page(before, after, found, left, args.top))), end="")
     else:
-        print_terminal(list(_page(before, after, found, left, args.top)))
+        files = files_of([*before.recordings, *after.recordings])
+        print_terminal(list(_page(before, after, found, left, args.top)), files)
     return 0
 
 
@@ -115,6 +117,8 @@ def _change(change: "Change") -> dict[str, Any]:
         "n_steps": change.n_steps,
         "is_outside": change.is_outside,
         "module": change.module or None,
+        "paths": change.n_paths or None,
+        "path": change.path or None,
         "bytes": change.n_bytes,
         "where": where,
     }
@@ -189,7 +193,8 @@ def _row(change: "Change", n_steps: int) -> tuple[str, ...]:
     sizes = format_bytes(change.before_bytes), format_bytes(change.after_bytes)
     name = change.name if change.kind == "line" else change.name.replace("_", " ")
     module = f"  [{change.module}]" if change.module else ""
-    return f"{sign}{format_bytes(change.n_bytes)}", *sizes, " + ".join(steps + outside), name + module
+    way = f"  from {change.path}, 1 of {change.n_paths} call paths" if change.path else ""
+    return f"{sign}{format_bytes(change.n_bytes)}", *sizes, " + ".join(steps + outside), name + module + way
 
 
 COMMAND = Command("diff", "what became different from one run to another, by step and line", arguments, run)

@@ -28,8 +28,6 @@ def run(args: Namespace) -> int:
     from vramscope.units import format_bytes
 
     chosen = registry.part(export, export.Export, args.to)
-    if args.redact and chosen.name == "html":
-        raise UsageError("--redact: the html page reads the recording itself; choose another format")
     output = Path(args.output)
     _refuse_to_overwrite(output, force=args.force)
     with waiting(f"reading {args.path}"):

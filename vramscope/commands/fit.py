@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vramscope.analysis.fit import FitAnswer, Placed, Target
-    from vramscope.analysis.fit.cards import Card
     from vramscope.analysis.fit.reruns import Reruns
     from vramscope.analysis.settings_advice import Candidate
     from vramscope.analysis.strategies import Strategies
     from vramscope.analysis.what_if import ReplayResult
+    from vramscope.model.cards import Card
     from vramscope.model.recording import Recording
 
-_STAGES = ("settings", "cards", "batch", "strategies")
+_STAGES = ("batch", "strategies", "settings", "cards")
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -194,7 +194,7 @@ class _Done:
 def as_json(answers: "list[FitAnswer]") -> dict[str, Any]:
     """Return schema 1, of which fields are only ever added; the first answer is the whole one."""
     from vramscope.analysis.fit import BASIS
-    from vramscope.analysis.fit.cards import BASIS as CARDS_BASIS
+    from vramscope.model.cards import BASIS as CARDS_BASIS
 
     answer = answers[0]
     return {
@@ -290,6 +290,7 @@ def _batch(answer: "FitAnswer") -> dict[str, Any] | None:
     return {
         "unit": fit.unit,
         "sizes": list(fit.sizes),
+        "shapes": list(fit.shapes),
         "steps": fit.n_steps,
         "basis": fit.basis,
         "error_bytes": fit.error_bytes,
@@ -412,7 +413,7 @@ def _targets(text: str | None) -> "list[Target]":
 def _target(text: str) -> "Target":
     """Return a card by its name, or by the bytes that torch would find on it."""
     from vramscope.analysis.fit import Target
-    from vramscope.analysis.fit.cards import CARDS, card_named
+    from vramscope.model.cards import CARDS, card_named
     from vramscope.units import format_bytes, parse_bytes
 
     card = card_named(text)

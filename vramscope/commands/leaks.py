@@ -36,6 +36,7 @@ def run(args: Namespace) -> int:
     from vramscope.analysis.leaks import findings, leaks
     from vramscope.analysis.summary import summarize
     from vramscope.commands._document import print_terminal
+    from vramscope.commands._links import files_of
     from vramscope.commands._waiting import waiting
     from vramscope.commands.report import as_json
     from vramscope.errors import UsageError
@@ -58,7 +59,7 @@ def run(args: Namespace) -> int:
         found["findings"] = as_json_findings(zip(loaded.recordings, located, strict=True))
         print(json.dumps(found, indent=2))
     else:
-        print_terminal(list(_page(loaded, located, results)))
+        print_terminal(list(_page(loaded, located, results)), files_of(loaded.recordings))
     has_leak = any(finding.kind == "leak" for each in located for finding in each)
     return 3 if has_leak and args.fail_on_leak else 0
 

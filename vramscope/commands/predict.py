@@ -56,11 +56,11 @@ def run(args: Namespace) -> int:
     from vramscope.commands import _script
     from vramscope.commands._dry_children import DryTrial, import_torch
     from vramscope.commands._sizes import asked_size, without_placeholders
-    from vramscope.dry_run import room_of
+    from vramscope.dry_run import card_of
 
     program, given = _script.chosen(args.program, "predict", is_module=args.is_module)
     import_torch()
-    room_of(args.card, args.capacity)
+    card_of(args.card, args.capacity)
     if args.steps < 1:
         raise UsageError("--steps: at least 1")
     if args.ranks is not None and args.ranks < 1:
@@ -85,16 +85,21 @@ def run(args: Namespace) -> int:
 
 
 def _predict(args: Namespace, trial: "DryTrial") -> int:
-    from vramscope.analysis.summary import summarize
-    from vramscope.commands._document import print_terminal
     from vramscope.commands._dry_children import run_dry
-    from vramscope.commands._predict_page import page
 
     found = run_dry(trial)
+    if not found.peak_allocated_bytes and found.out_of_memory is None:
+        text = f"{trial.given[0]} put nothing on the card, so there is nothing to predict: it never uses cuda"
+        raise VramscopeError(f"{text}, ended early (see what it printed), or needs several cards: --ranks N")
     whole = None
     if found.out_of_memory is not None:
         # How much it would need: the same card, with memory without end.
         whole = run_dry(replace(trial, capacity=_UNLIMITED_BYTES, output=None, is_quiet=True))
+    # Only now: what makes answers is imported while the program runs.
+    from vramscope.analysis.summary import summarize
+    from vramscope.commands._document import print_terminal
+    from vramscope.commands._predict_page import page
+
     cards = _cards(trial, found, whole, has_own_runs=args.cards)
     summary = summarize(found.recording)
     if args.json:

@@ -36,6 +36,7 @@ def run(args: Namespace) -> int:
 
     from vramscope.analysis.summary import summarize
     from vramscope.commands._document import markdown, print_terminal
+    from vramscope.commands._links import files_of
     from vramscope.commands._pairs import chosen
     from vramscope.commands._summary_page import page
     from vramscope.commands._waiting import waiting
@@ -56,7 +57,7 @@ def run(args: Namespace) -> int:
     elif args.markdown:
         print(markdown(list(page(loaded, summaries, args.top))), end="")
     else:
-        print_terminal(list(page(loaded, summaries, args.top)))
+        print_terminal(list(page(loaded, summaries, args.top)), files_of(loaded.recordings))
     return 0
 
 
@@ -65,6 +66,7 @@ def _report_where(args: Namespace) -> int:
 
     from vramscope.analysis.allocations import parse
     from vramscope.commands._document import markdown, print_terminal
+    from vramscope.commands._links import files_of
     from vramscope.commands._pairs import chosen
     from vramscope.commands._waiting import waiting
     from vramscope.commands._where_page import as_json, where_page
@@ -81,7 +83,7 @@ def _report_where(args: Namespace) -> int:
     if args.markdown:
         print(markdown(blocks), end="")
     else:
-        print_terminal(blocks)
+        print_terminal(blocks, files_of(recordings))
     return 0
 
 
@@ -105,6 +107,7 @@ def _report_of_many(args: Namespace) -> int:
     from vramscope.commands._comparison_page import comparison, first_to_look_at, shared_findings
     from vramscope.commands._crew import crew
     from vramscope.commands._document import Heading, markdown, print_terminal
+    from vramscope.commands._links import files_of
     from vramscope.commands._pairs import chosen
     from vramscope.commands._summary_page import FINDINGS_SHOWN, fullest
     from vramscope.fleet import compared_run
@@ -123,7 +126,7 @@ def _report_of_many(args: Namespace) -> int:
     if args.markdown:
         print(markdown(blocks), end="")
     else:
-        print_terminal(blocks)
+        print_terminal(blocks, files_of([first]))
     return 0
 
 
@@ -162,6 +165,8 @@ def _recording(summary: "Summary") -> dict[str, Any]:
                 "pool": list(pool.id),
                 "reserved_bytes": pool.reserved_bytes,
                 "allocated_bytes": pool.allocated_bytes,
+                "kind": pool.kind.value,
+                "place": pool.place or None,
             }
             for pool in summary.private_pools
         ],

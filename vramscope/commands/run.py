@@ -1,5 +1,6 @@
 """Record a program, or every program that a command starts, that does not use vramscope."""
 
+import os
 import sys
 from argparse import REMAINDER, ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
@@ -8,6 +9,7 @@ from vramscope.commands import Command
 
 if TYPE_CHECKING:
     from vramscope.recorder import Recorder
+    from vramscope.recorder.from_outside.listener import Detached
 
 _INTERRUPTED = 130
 
@@ -24,6 +26,9 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--capacity", metavar="SIZE", help="of the simulated device")
     parser.add_argument("--max-size", metavar="SIZE", help="of a rank's directory (2GiB); none: no limit")
     parser.add_argument("--quiet", action="store_true", default=None, help="nothing on stderr but warnings")
+    parser.add_argument(
+        "--detached", action="store_true", help="record nothing until `vramscope attach PID` asks for it"
+    )
     parser.add_argument("-m", dest="is_module", action="store_true", help="a module, as python -m")
     parser.add_argument("program", nargs=REMAINDER, help="a Python script or any command, and its arguments")
 
@@ -32,22 +37,14 @@ def run(args: Namespace) -> int:
     """Run and record a program; return the exit code."""
     from vramscope.commands import _command, _script
     from vramscope.commands._when_torch import WhenTorch
-    from vramscope.recorder import record
 
     command = None if args.is_module else _command.found(args.program)
     if command is not None:
         return _command.run(command, args)
     program, given = _script.chosen(args.program, "run", is_module=args.is_module)
-    recorder = record(
-        args.output,
-        device=args.device,
-        mode=args.mode,
-        capacity=args.capacity,
-        quiet=args.quiet,
-        **_max_size(args.max_size),
-    )
+    recorder = None if args.detached else _recorder(args)
     # The program may set environment variables before it imports torch, so torch is not imported here.
-    recorded = WhenTorch(recorder)
+    recorded = WhenTorch(_detached(args) if recorder is None else recorder)
     try:
         with recorded:
             _script.execute(program, given[1:])
@@ -59,8 +56,33 @@ def run(args: Namespace) -> int:
         own = _script.own_traceback(error, program)
         sys.excepthook(type(error), error.with_traceback(own), own)
         return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
-    _say_if_nothing(recorder)
+    if recorder is not None:
+        _say_if_nothing(recorder)
     return 0
+
+
+def _recorder(args: Namespace) -> "Recorder":
+    from vramscope.recorder import record
+
+    return record(
+        args.output,
+        device=args.device,
+        mode=args.mode,
+        capacity=args.capacity,
+        quiet=args.quiet,
+        **_max_size(args.max_size),
+    )
+
+
+def _detached(args: Namespace) -> "Detached":
+    """Let the program be attached to; the options become those of the environment, which attaching reads."""
+    from vramscope.commands import _command
+    from vramscope.recorder import record
+    from vramscope.recorder.from_outside.listener import Detached
+
+    os.environ.update(_command.options_of(args))
+    record()  # checks the options; nothing is recorded here
+    return Detached()
 
 
 def _max_size(text: str | None) -> dict[str, Any]:

@@ -152,7 +152,10 @@ class _ColumnReader:
 
     def __init__(self, file: FileIO, mapped: mmap.mmap, tables: list[Any]) -> None:
         self._file, self._mapped = file, mapped
-        self._tables = [self._table(table) for table in tables]
+        self._tables: list[Table] = []
+        # A table that is part of another one comes before it.
+        for table in tables:
+            self._tables.append(self._table(table))
 
     def value(self, given: Any) -> Any:
         """Return the object that ``plain`` converted."""

@@ -7,7 +7,7 @@ device.
 from pathlib import Path
 
 from vramscope.export import Export
-from vramscope.export._live_stacks import live_stacks, title
+from vramscope.export.live_stacks import live_stacks, title
 from vramscope.model.recording import Run
 from vramscope.model.stacks import Frame
 

@@ -1,31 +1,18 @@
 """Export as a trace for Perfetto (https://ui.perfetto.dev): counters, steps, phases and findings in time.
 
 Tracks of one recording stand under one process. Counters are allocated and reserved bytes and the allocated
-bytes of each category. A counter with more than ``MOST_POINTS`` changes is downsampled: of each stretch of
-events its first, smallest and largest value are kept, so that every maximum is exact and a million events
-take under 20 MB.
+bytes of each category. A million events take under 20 MB, and every maximum is exact.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from vramscope.analysis.categories import assign
-from vramscope.analysis.lifetimes import Allocations, lifetimes
-from vramscope.analysis.timeline import timeline
 from vramscope.errors import MissingExtraError
 from vramscope.export import Export
-from vramscope.export._live_stacks import title
-from vramscope.model.marks import Category, MarkKind, Phase
+from vramscope.export.live_stacks import title
+from vramscope.export.tracks import Counter, Instants, Slices, tracks
 from vramscope.model.recording import Recording, Run
-
-MOST_POINTS = 120_000
-"""Points of one counter: about 26 bytes each, so that allocated and reserved take 6 MB."""
-_NS_PER_EVENT = 1_000
-"""Distance of two events of a recording without a clock."""
 
 
 def write(run: Run, path: Path) -> list[Path]:
@@ -58,20 +45,14 @@ class _Packets:
         return (self._number + 1) * 1_000_000 + self._tracks
 
     def of(self, recording: Recording) -> Iterator[Any]:
-        time_ns = _times(recording)
         yield self._process_track(recording)
-        totals = timeline(recording)
-        yield from self._counter("allocated", time_ns, totals.allocated_bytes)
-        if recording.has_reserved:
-            yield from self._counter("reserved", time_ns, totals.reserved_bytes)
-        for category, n_bytes in _by_category(recording):
-            yield from self._counter(f"allocated: {category.name.lower()}", time_ns, n_bytes)
-        yield from self._slices("steps", _steps(recording, time_ns))
-        for depth, slices in _phases(recording, time_ns):
-            yield from self._slices("phases" if depth == 0 else f"phases, depth {depth}", slices)
-        yield from self._instants("findings", [(time_ns[-1], each.claim) for each in recording.findings()])
-        ooms = recording.marks.event[recording.marks.kind == MarkKind.OOM]
-        yield from self._instants("out of memory", [(time_ns[at], "out of memory") for at in ooms.tolist()])
+        for track in tracks(recording):
+            if isinstance(track, Counter):
+                yield from self._counter(track)
+            elif isinstance(track, Slices):
+                yield from self._slices(track)
+            else:
+                yield from self._instants(track)
 
     def _process_track(self, recording: Recording) -> Any:
         packet = self._protos.TracePacket(trusted_packet_sequence_id=self._process)
@@ -96,22 +77,21 @@ class _Packets:
             trusted_packet_sequence_id=uuid, sequence_flags=2, timestamp=int(time_ns)
         )
 
-    def _counter(self, name: str, time_ns: NDArray[Any], values: NDArray[Any]) -> Iterator[Any]:
-        uuid, described = self._track(name, is_counter=True)
+    def _counter(self, track: Counter) -> Iterator[Any]:
+        uuid, described = self._track(track.name, is_counter=True)
         yield described
-        rows = points(values)
-        for at, value in zip(time_ns[rows].tolist(), values[rows].tolist(), strict=True):
+        for at, value in zip(track.time_ns.tolist(), track.n_bytes.tolist(), strict=True):
             packet = self._event(uuid, at)
             packet.track_event.type = self._protos.TrackEvent.TYPE_COUNTER
             packet.track_event.counter_value = value
             yield packet
 
-    def _slices(self, name: str, slices: list[tuple[int, int, str]]) -> Iterator[Any]:
-        if not slices:
+    def _slices(self, track: Slices) -> Iterator[Any]:
+        if not track.spans:
             return
-        uuid, described = self._track(name)
+        uuid, described = self._track(track.name)
         yield described
-        for start_ns, end_ns, label in slices:
+        for start_ns, end_ns, label in track.spans:
             packet = self._event(uuid, start_ns)
             packet.track_event.type = self._protos.TrackEvent.TYPE_SLICE_BEGIN
             packet.track_event.name = label
@@ -120,96 +100,16 @@ class _Packets:
             packet.track_event.type = self._protos.TrackEvent.TYPE_SLICE_END
             yield packet
 
-    def _instants(self, name: str, instants: list[tuple[int, str]]) -> Iterator[Any]:
-        if not instants:
+    def _instants(self, track: Instants) -> Iterator[Any]:
+        if not track.moments:
             return
-        uuid, described = self._track(name)
+        uuid, described = self._track(track.name)
         yield described
-        for at, label in instants:
+        for at, label in track.moments:
             packet = self._event(uuid, at)
             packet.track_event.type = self._protos.TrackEvent.TYPE_INSTANT
             packet.track_event.name = label
             yield packet
-
-
-def points(values: NDArray[Any], most: int = MOST_POINTS) -> NDArray[Any]:
-    """Return the rows at which a counter is drawn: every change, or the extremes of each stretch of events.
-
-    Parameters
-    ----------
-    values
-        One value per instant, in bytes.
-    most
-        Above so many changes the counter is downsampled.
-
-    Returns
-    -------
-    NDArray[Any]
-        Row numbers in ascending order; row 0 and the last row are among them.
-    """
-    last = len(values) - 1
-    changes = np.flatnonzero(np.diff(values)) + 1
-    rows = np.unique(np.concatenate([[0], changes, [last]]))
-    if len(rows) <= most:
-        return rows
-    edges = np.linspace(0, len(values), most // 3 + 1).astype("i8")
-    kept = [0, last]
-    for start, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        stretch = values[start:end]
-        kept += [start, start + int(stretch.argmin()), start + int(stretch.argmax())]
-    return np.unique(kept)
-
-
-def _times(recording: Recording) -> NDArray[Any]:
-    """Return the time of each instant in nanoseconds, never falling; by event number without a clock."""
-    time_ns = timeline(recording).time_ns
-    if recording.trace.has_clock:
-        return np.maximum.accumulate(time_ns)
-    return np.arange(len(time_ns), dtype="i8") * _NS_PER_EVENT
-
-
-def _by_category(recording: Recording) -> Iterator[tuple[Category, NDArray[Any]]]:
-    """Yield each category that occurs, with its allocated bytes at every instant."""
-    found = lifetimes(recording)
-    category = assign(recording, found).category
-    for each in np.unique(category).tolist():
-        yield Category(each), _allocated(found.rows(category == each), len(recording.trace))
-
-
-def _allocated(found: Allocations, n_events: int) -> NDArray[Any]:
-    """Return the allocated bytes of the given blocks at every instant."""
-    change = np.zeros(n_events + 1, "i8")
-    served = found.rows(found.free_event >= -1)
-    np.add.at(change, served.alloc_event + 1, served.block_size)
-    freed = served.rows(served.free_event >= 0)
-    np.add.at(change, freed.free_event + 1, -freed.block_size)
-    return np.cumsum(change)
-
-
-def _steps(recording: Recording, time_ns: NDArray[Any]) -> list[tuple[int, int, str]]:
-    steps = recording.steps
-    rows = zip(steps.index.tolist(), time_ns[steps.start_event], time_ns[steps.end_event], strict=True)
-    return [(int(start), int(end), f"step {index}") for index, start, end in rows]
-
-
-def _phases(recording: Recording, time_ns: NDArray[Any]) -> Iterator[tuple[int, list[tuple[int, int, str]]]]:
-    """Yield the phases of each depth: on one track slices must not overlap."""
-    phases = recording.phases
-    for depth in np.unique(phases.depth).tolist():
-        rows = phases.rows(phases.depth == depth)
-        columns = (rows.phase, rows.name, time_ns[rows.start_event], time_ns[rows.end_event])
-        yield (
-            depth,
-            [
-                (int(start), int(end), _phase_name(Phase(phase), phases.names[name]))
-                for phase, name, start, end in zip(*(each.tolist() for each in columns), strict=True)
-            ],
-        )
-
-
-def _phase_name(phase: Phase, name: str) -> str:
-    word = phase.name.lower()
-    return f"{word}: {name}" if name else word
 
 
 EXPORT = Export("perfetto", "counters, steps, phases and findings for ui.perfetto.dev", write)

@@ -7,13 +7,14 @@ word for the same thing in the whole run.
 
 import builtins
 import re
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 
-from vramscope.analysis.folding import Origin, origins
+from vramscope.analysis.folding import PLUMBING, Origin, origins
 from vramscope.model.holders import Holders
 from vramscope.model.marks import ROOT_MODULE, Labels, Marks, Note, Phases
 from vramscope.model.past import Past
@@ -25,6 +26,8 @@ Named = TypeVar("Named", Marks, Phases, Labels)
 _COMMON_FUNCTIONS = frozenset(
     {"<module>", "<lambda>", "<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"}
     | {"__init__", "__call__", "__enter__", "__exit__", "forward", "backward", "step"}
+    # They do not name what a line calls, and another word would.
+    | PLUMBING
 )
 _COMMON_NAMES = frozenset(
     {"", ROOT_MODULE, "weight", "bias", "grad", "gradient", "state", "step", "exp_avg", "exp_avg_sq", "self"}
@@ -55,6 +58,17 @@ _NODE_OF_TORCH = re.compile(r"\w+Backward\d+")
 _NO_NAME = re.compile(r"[\d\[\]()−-]*")
 _IN_PYTHON = re.compile(r"(?:.*/)?lib/python3[^/]*/")
 _PLACES = re.compile(r"(?:.*/)?(?:site-packages|dist-packages)/")
+_ROOT_OF_TORCH = re.compile(r"(?:.*/)?((?:torch|torchgen|functorch|triton)/.*)")
+_COMPILED = re.compile(r"(?:^|/)torchinductor_")
+# Code without a file: its author follows from how the name begins, the rest may be a name of the program.
+_GENERATED = re.compile(r"<(?:frozen |eval_with_key>|__array_function__|decorator-gen|attrs |@)?")
+_FROZEN = re.compile(r"<frozen (\w+)[\w.]*>")
+_NAMESPACE = re.compile(r"(?<![\w:])(\w+)::")
+_NAMESPACES = frozenset(
+    {"at", "c10", "c10d", "torch", "caffe2", "std", "pybind11", "thrust", "cub", "__gnu_cxx"}
+)
+_IN_ANGLES = re.compile(r"<[^<>]*>")
+_NATIVE = re.compile(r"_*(?:Py|py|THP|cu(?:da|dnn|blas)?[A-Z]|nccl|libc_|clone|start_thread)")
 _SUFFIX = re.compile(r"\.\w{1,4}$")
 
 
@@ -99,28 +113,44 @@ class _Replacements:
     def file(self, path: str, origin: int) -> str:
         """The path without its folders, as far as they are not torch's or Python's."""
         if not path or path.startswith("<") or path == "??":
-            return path if path in ("", "??") else self.once("<code", path, ">")
+            return self._generated(path)
         inside = path.replace("\\", "/")
         suffix = found[0] if (found := _SUFFIX.search(inside)) else ""
         if origin == Origin.TORCH:
-            kept = _PLACES.sub("", inside)
-            # A checkout of torch, or a compiled file, lies elsewhere.
-            at = kept.find("torch/")
-            known = kept[at:] if at >= 0 else self.once("torch/compiled", path, suffix)
-            return f"/site-packages/{known}"
+            return f"/site-packages/{self._of_torch(path, suffix)}"
         if origin == Origin.PACKAGE:
-            package = _PLACES.sub("", inside).split("/")[0]
-            return f"/site-packages/{self.once('package', package)}/{self.once('file', path, suffix)}"
+            # Files of the same name read the same where a line calls them.
+            folder, _, name = _PLACES.sub("", inside).rpartition("/")
+            package = self.once("package", folder.split("/")[0])
+            words = package, self.once("folder", folder), self.once("file", name, suffix)
+            return f"/site-packages/{'/'.join(words)}"
         if origin == Origin.RUNTIME and _IN_PYTHON.match(inside):
             return f"/lib/python3/{_IN_PYTHON.sub('', inside)}"
         if origin == Origin.RUNTIME:
             return self.once("/lib/python3/runtime", path, suffix)
         return self.once("file", path, suffix)
 
-    def function(self, name: str, origin: int) -> str:
-        """The name of a function, where it is torch's, Python's or every program's."""
-        is_known = origin in (Origin.TORCH, Origin.RUNTIME) or name in _COMMON_FUNCTIONS
-        return name if is_known else self.once("function", name)
+    def _generated(self, path: str) -> str:
+        if path in ("", "??", "<string>") or _is_frozen_python(path):
+            return path
+        begin = found[0] if (found := _GENERATED.match(path)) else ""
+        return self.once(f"{begin}code", path, ">")
+
+    def _of_torch(self, path: str, suffix: str) -> str:
+        inside = path.replace("\\", "/")
+        if _PLACES.match(inside):
+            return _PLACES.sub("", inside)
+        # A checkout of torch lies elsewhere, and what torch compiles in a folder with the user's name.
+        known = None if _COMPILED.search(inside) else _ROOT_OF_TORCH.match(inside)
+        return known[1] if known else self.once("torch/compiled", path, suffix)
+
+    def function(self, name: str, origin: int, file: str) -> str:
+        """The name of a function of *file*, where it is torch's, Python's or every program's."""
+        is_python = file.endswith(".py") or _is_frozen_python(file)
+        is_known = origin == Origin.TORCH or (
+            origin == Origin.RUNTIME and (is_python or _is_public_native(name))
+        )
+        return name if is_known or name in _COMMON_FUNCTIONS else self.once("function", name)
 
     def name(self, text: str) -> str:
         """The name of a tensor, module, phase or variable: each part between dots is a word of its own."""
@@ -129,6 +159,24 @@ class _Replacements:
     def _part(self, part: str) -> str:
         is_known = part in _COMMON_NAMES or _NO_NAME.fullmatch(part) or _NODE_OF_TORCH.fullmatch(part)
         return part if is_known else self.once("name", part)
+
+
+def _is_frozen_python(file: str) -> bool:
+    """Whether a file without a path is one of Python's own modules."""
+    found = _FROZEN.fullmatch(file)
+    return found is not None and found[1] in sys.stdlib_module_names
+
+
+def _is_public_native(name: str) -> bool:
+    """Whether a function in C or C++ is one of torch, Python, CUDA or a standard library."""
+    if not set(_NAMESPACE.findall(name)) <= _NAMESPACES:
+        return False
+    called = name
+    while called != (called := _IN_ANGLES.sub("", called)):
+        pass
+    # What comes before it is the type that it returns.
+    called = called.partition("(")[0].rpartition(" ")[2]
+    return "::" in called or _NATIVE.match(called) is not None
 
 
 def _recording(recording: Recording, words: _Replacements) -> Recording:
@@ -141,6 +189,7 @@ def _recording(recording: Recording, words: _Replacements) -> Recording:
             command="",
             pid=0,
             job=words.once("job", process.job) if process.job else "",
+            tags="",
         ),
         device=replace(device, uuid=""),
         stacks=_stacks(recording.stacks, words),
@@ -174,7 +223,9 @@ def _stacks(stacks: Stacks, words: _Replacements) -> Stacks:
     for file, function in pairs.T.tolist():
         origin = int(who[file])
         files.append(_index(strings, words.file(stacks.strings[file], origin)))
-        functions.append(_index(strings, words.function(stacks.strings[function], origin)))
+        functions.append(
+            _index(strings, words.function(stacks.strings[function], origin, stacks.strings[file]))
+        )
     of_row = of_row.ravel()
     return replace(
         stacks,

@@ -10,7 +10,7 @@ from typing import Any
 
 from vramscope._version import __version__
 from vramscope.export import Export
-from vramscope.export._live_stacks import live_stacks, title
+from vramscope.export.live_stacks import live_stacks, title
 from vramscope.model.recording import Recording, Run
 from vramscope.model.stacks import Frame
 

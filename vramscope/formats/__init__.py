@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from vramscope.model.partial_curve import Watch
 from vramscope.model.recording import Run
 
 
@@ -16,3 +17,6 @@ class Format:
     """``sniff(first 64 KiB, path)`` returns whether the file looks like this format; never raises."""
     read: Callable[[Path], Run]
     """Reads the file. Raises FormatError that says what is wrong, where, and what to do."""
+    read_watched: Callable[[Path, Watch], Run] | None = None
+    """Reads the file as *read* does, and meanwhile passes on the curve of the part that is read; None where
+    the format has no such curve."""

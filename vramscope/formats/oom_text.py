@@ -101,6 +101,16 @@ def read(path: Path) -> Run:
     return run_of_text(path, [_recording(place, by_place[place]) for place in sorted(by_place)])
 
 
+def figures_in(text: str) -> tuple[int, dict[str, int]] | None:
+    """Return the requested bytes and the other figures of the last message in *text*; None without one.
+
+    Their names are ``capacity``, ``free``, ``process``, ``limit``, ``allocated``, ``pools`` and
+    ``unallocated``; a wording that lacks one leaves it out.
+    """
+    found = list(_messages(text.encode(errors="replace")))
+    return (found[-1].requested, found[-1].known) if found else None
+
+
 def _messages(data: bytes) -> Iterator[_Message]:
     """Yield all messages; one that is repeated at once (a log, then the traceback) counts once."""
     starts = sorted([*_START.finditer(data), *_MPS.finditer(data)], key=lambda found: found.start())

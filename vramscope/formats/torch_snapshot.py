@@ -23,6 +23,7 @@ from vramscope.formats._pickle import collector_off, loads
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import Note
+from vramscope.model.partial_curve import Watch
 from vramscope.model.program import resolve
 from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.model.snapshot import BlockState, Snapshot
@@ -52,21 +53,21 @@ def _is_json(data: bytes) -> bool:
     return data.removeprefix(UTF8_MARK).lstrip()[:1] in (b"{", b"[")
 
 
-def read(path: Path) -> Run:
-    """Read one recording per device that held memory or had an event."""
+def read(path: Path, watch: Watch | None = None) -> Run:
+    """Read one recording per device that held memory or had an event; *watch* gets the curve meanwhile."""
     with collector_off():
         with suppress(Irregular, FormatError):
-            return read_packed(path)
+            return read_packed(path, watch)
         return read_whole(path)
 
 
-def read_packed(path: Path) -> Run:
+def read_packed(path: Path, watch: Watch | None = None) -> Run:
     """Read a snapshot by runs of events without an object for each: 0.6 s and 150 MB per million events.
 
     Raises Irregular if the file is not as torch writes it; ``read_whole`` reports what is wrong.
     """
     with opened(path) as file:
-        found = [packed(file)]
+        found = [packed(file, watch=watch)]
     n_trailing = found[0].n_trailing
     # Passed on and not kept, so that the snapshot is freed while the run is built from it.
     return run_of(snapshot_of(found.pop()), path, n_trailing)
@@ -158,4 +159,4 @@ def _late(initial: Snapshot, trace: Trace) -> list[Note]:
     return [Note(NoteCode.STARTS_LATE, text, n_bytes)]
 
 
-FORMAT = Format("torch snapshot", sniff, read)
+FORMAT = Format("torch snapshot", sniff, read, read_watched=read)

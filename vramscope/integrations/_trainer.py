@@ -61,7 +61,7 @@ class TrainerRecording:
             self._recorder = record(directory, **options)
         return self._recorder
 
-    def begin(self, n_done: int, warn: Callable[[str], None]) -> None:
+    def begin(self, n_done: int, warn: Callable[[str], None], total: float = 0) -> None:
         """Begin to record, or wait for the first step of the window.
 
         Parameters
@@ -70,9 +70,14 @@ class TrainerRecording:
             The number of steps that the trainer has finished, in an earlier run that it continues.
         warn
             Takes what vramscope finds while the training runs: one sentence on a leak or a failed allocation.
+        total
+            The number of steps at which the trainer ends; 0, −1 or infinite where it does not know.
         """
         self.recorder.report_to(lambda text: warn(f"vramscope: {text}"))
         self._n_done = n_done
+        # The steps of a window are not those of the training.
+        if self._window is None and n_done < total < float("inf"):
+            self.recorder.expect_steps(int(total) - n_done)
         self._enter_window()
 
     def step_ends(self, n_done: int) -> None:
@@ -125,7 +130,9 @@ class TrainerRecording:
         if len(taken) > 1:
             for each in taken:
                 found |= self._of_device(f"vram/device{each.device}", each, n_steps)
-        self._logged_level = {each.device: each.level_bytes.get("allocated", 0) for each in taken}
+        # Before its first event, and where only counters are recorded, a device has no level.
+        levels = {each.device: each.level_bytes.get("allocated") for each in taken}
+        self._logged_level = {device: level for device, level in levels.items() if level is not None}
         return found
 
     def _of_device(self, prefix: str, peaks: "RecentPeaks", n_steps: int) -> dict[str, float]:
@@ -136,8 +143,9 @@ class TrainerRecording:
         }
         if peaks.fragmentation is not None:
             found[f"{prefix}/fragmentation"] = peaks.fragmentation
-        if peaks.device in self._logged_level and n_steps > 0:
-            grown = peaks.level_bytes["allocated"] - self._logged_level[peaks.device]
+        level_bytes = peaks.level_bytes.get("allocated")
+        if level_bytes is not None and peaks.device in self._logged_level and n_steps > 0:
+            grown = level_bytes - self._logged_level[peaks.device]
             found[f"{prefix}/growth_bytes_per_step"] = grown / n_steps
         for name, n_bytes in peaks.phases.items():
             if name != "user":

@@ -5,6 +5,7 @@ from typing import Any
 
 from vramscope.errors import MissingExtraError, UsageError
 from vramscope.integrations._trainer import TrainerRecording
+from vramscope.integrations._uncaught import UncaughtErrors
 
 try:
     from accelerate.tracking import GeneralTracker
@@ -31,6 +32,7 @@ class VramscopeTracker(GeneralTracker):
             raise UsageError("accelerate counts no steps: leave out profile_steps, or use a VramscopeHandler")
         super().__init__()
         self.recording = TrainerRecording(*arguments, **options)
+        self._errors = UncaughtErrors(self.recording.end)
         self._has_begun = False
 
     @property
@@ -43,6 +45,8 @@ class VramscopeTracker(GeneralTracker):
         if not self._has_begun:
             self._has_begun = True
             self.recording.begin(0, _log.warning)
+            # accelerate tells no tracker that its program failed.
+            self._errors.watch()
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:  # noqa: ARG002
         """Begin the recording where this version of accelerate does not call ``start``."""
@@ -50,9 +54,16 @@ class VramscopeTracker(GeneralTracker):
 
     def log(self, values: dict[str, Any], step: int | None = None, **_: Any) -> None:
         """Add the scalars to what is logged."""
+        if not self._has_begun:
+            # Old versions of accelerate (1.1) call a tracker in init_trackers only where there is a config.
+            _log.warning(
+                "vramscope records from this log on, since accelerate began no tracker before; "
+                'accelerator.init_trackers("project", config={}) records from there on'
+            )
         self.start()
         values.update(self.recording.scalars(step))
 
     def finish(self) -> None:
         """End the recording, at ``end_training``."""
+        self._errors.release()
         self.recording.end()

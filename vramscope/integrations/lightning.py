@@ -35,7 +35,9 @@ class VramscopeCallback(Callback):
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Begin the recording, before the sanity check."""
         self._n_done = trainer.global_step
-        self.recording.begin(self._n_done, _log.warning)
+        # With a limit of epochs as well, whichever comes first ends the training.
+        total = trainer.max_steps if trainer.max_epochs in (None, -1) else 0
+        self.recording.begin(self._n_done, _log.warning, total)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:  # noqa: ARG002
         """End a step where the optimizer has stepped, and log where the trainer does."""

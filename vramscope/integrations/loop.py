@@ -24,6 +24,7 @@ class VramscopeHandler:
         *arguments: Any,
         log: Callable[[Mapping[str, float], int], object] | None = None,
         every: int = 50,
+        total_steps: int = 0,
         **options: Any,
     ) -> None:
         """Prepare the recording of a loop.
@@ -37,17 +38,20 @@ class VramscopeHandler:
             for W&B, MLflow and TensorBoard have, that is given the directory of the finished recording.
         every
             The number of steps from one call of *log* to the next.
+        total_steps
+            The number of steps of the loop, for the time left on the dashboard; 0 where it is not known.
         """
         if every < 1:
             raise UsageError(f"every={every}: at least 1")
         self.recording = TrainerRecording(*arguments, **options)
         self._log = log
         self._every = every
+        self._total_steps = total_steps
         self.n_done = 0
         """The number of finished steps."""
 
     def __enter__(self) -> "VramscopeHandler":
-        self.recording.begin(self.n_done, _log.warning)
+        self.recording.begin(self.n_done, _log.warning, self._total_steps)
         return self
 
     def __exit__(

@@ -5,6 +5,7 @@ from typing import Any
 
 from vramscope.errors import MissingExtraError
 from vramscope.integrations._trainer import TrainerRecording
+from vramscope.integrations._uncaught import UncaughtErrors
 
 try:
     from transformers import TrainerCallback
@@ -25,6 +26,7 @@ class VramscopeCallback(TrainerCallback):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.recording = TrainerRecording(*arguments, **options)
+        self._errors = UncaughtErrors(self.recording.end)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Begin the recording, and see to it that the loggers of ``report_to`` get the scalars too."""
@@ -33,7 +35,9 @@ class VramscopeCallback(TrainerCallback):
         if not any(isinstance(each, _Scalars) for each in callbacks):
             # Loggers come before the user's callbacks and would be given the log without the scalars.
             callbacks[:] = [_Scalars(self.recording), *callbacks]
-        self.recording.begin(state.global_step, _log.warning)
+        self.recording.begin(state.global_step, _log.warning, state.max_steps)
+        # The trainer tells no callback that its training failed.
+        self._errors.watch()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """End a step, and begin the phase that follows."""
@@ -56,6 +60,7 @@ class VramscopeCallback(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """End the recording with the training."""
+        self._errors.release()
         self.recording.end()
 
     def _next_phase(self, control: Any) -> None:

@@ -39,6 +39,7 @@ class Counters(Table):
         "host_resident_bytes": "i8",
         "host_pinned_bytes": "i8",
         "host_pinned_active_bytes": "i8",
+        "nccl_bytes": "i8",
     }
 
     time_ns: NDArray[Any]
@@ -79,6 +80,10 @@ class Counters(Table):
     """torch's own counter of pinned host memory: what its host allocator holds, cached blocks included."""
     host_pinned_active_bytes: NDArray[Any]
     """torch's own counter of pinned host memory in use; each block counts with its size, a power of two."""
+    nccl_bytes: NDArray[Any]
+    """NCCL's own counter: bytes of the device that the communicators of torch's process groups held at the
+    end of the last step.
+    """
 
     @classmethod
     def of(cls, **columns: Any) -> "Self":

@@ -41,3 +41,7 @@ class Process:
     """How often the launcher restarted the job's processes before this one."""
     mesh: Mapping[str, int] = field(default_factory=dict)
     """The coordinates of this rank, by dimension: ``data``, ``tensor``, ``pipeline``, ``expert``."""
+    total_steps: int = 0
+    """The number of steps that the program says it will record; 0 where it does not say."""
+    tags: str = ""
+    """The user's own words for the run, separated by single spaces."""

@@ -2,7 +2,7 @@
 missing.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, ClassVar
 
@@ -39,6 +39,10 @@ class BackwardKeeps(IntEnum):
     """``create_graph=True``."""
 
 
+ANY_THREAD = -1
+"""The thread of an event that any thread may have made, because none was recorded for it."""
+
+
 class MarkKind(IntEnum):
     """The kind of a fact about the program; files store these values."""
 
@@ -60,6 +64,24 @@ class MarkKind(IntEnum):
     """From this mark on the program runs in the module with that path; '' for none. A mark precedes each
     allocation made by another module than the previous allocation, so there are many: select by kind.
     """
+    GRAPH_POOL = 10
+    """A CUDA graph was captured into a private pool; value = ``pool_number`` of the pool's id, name =
+    the line of code."""
+    MEM_POOL = 11
+    """The program made a ``torch.cuda.MemPool``; value and name likewise."""
+    THREAD = 12
+    """From this mark on the events are those of the thread ``thread``: 0 for one without a name, −1 where
+    the thread is not known. With the value 1 the thread takes a name here. Only recordings in which several
+    threads have phases have such marks, and then many: select by kind.
+    """
+    GAP = 13
+    """Events before this instant are missing, or memory changed while nothing was recorded: what happened
+    in all is shown as one moment, which ends here; value = number of missing events, 0 where unknown."""
+
+
+def pool_number(first: int, second: int) -> int:
+    """Return both halves of torch's id of a pool as one number."""
+    return (first << 32) + second
 
 
 ROOT_MODULE = "(root)"
@@ -119,8 +141,25 @@ class Steps(Table):
 
 
 @dataclass(frozen=True, slots=True)
+class EventThreads(Table):
+    """Which thread made the events: one row per run of events of one thread, in order."""
+
+    DTYPES: ClassVar = {"start_event": "i8", "thread": "i8"}
+
+    start_event: NDArray[Any]
+    """The first event of the run, which ends where the next one begins. A run without events tells from
+    where on a thread has a name.
+    """
+    thread: NDArray[Any]
+    """Ident of the thread; 0 for a thread that has taken no name, −1 where it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
 class Phases(Table):
-    """One row per interval of a phase, ordered by start; inner phases (greater depth) override outer ones."""
+    """One row per interval of a phase, ordered by start.
+
+    Inner phases (greater depth) override outer ones of the same thread.
+    """
 
     DTYPES: ClassVar = {
         "phase": "u1",
@@ -146,9 +185,14 @@ class Phases(Table):
     start_ns: NDArray[Any]
     end_ns: NDArray[Any]
     thread: NDArray[Any]
+    """Ident of the thread that the phase belongs to: a recompute on a thread of autograd belongs to the
+    thread that called backward.
+    """
     name: NDArray[Any]
     """Index into ``names``."""
     names: tuple[str, ...] = ("",)
+    made_by: EventThreads = field(default_factory=EventThreads.of)
+    """Which thread made the events; empty where no such fact was recorded."""
 
 
 class Category(IntEnum):
@@ -165,6 +209,12 @@ class Category(IntEnum):
     COMMUNICATION = 8
     WORKSPACE = 9
     """Scratch memory that a library (cuBLAS) allocates once and never frees."""
+    SHARDED_PARAMETER = 10
+    """This rank's shard of a parameter: FSDP's, or the local tensor of a DTensor with a Shard placement."""
+    UNSHARDED_PARAMETER = 11
+    """A whole parameter that FSDP gathers from the shards of all ranks while a module computes."""
+    SHARDED_GRADIENT = 12
+    """This rank's shard of a gradient: under FSDP the reduced gradient, which reduce-scatter leaves."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,13 @@ when a recording is read and never stored: a better rule then also serves old re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
-from vramscope.model.marks import MarkKind, Marks, Phase, Phases, Steps
+import numpy as np
+
+from vramscope.model.marks import EventThreads, MarkKind, Marks, Phase, Phases, Steps
 
 # An optimizer that steps less often than this share of the most frequent one does not define the cycle: a
 # GAN's generator steps once per 1 to 10 steps of its critic, a side optimizer once per epoch.
@@ -20,6 +22,8 @@ _RAREST_IN_CYCLE = 1 / 20
 _WORK = frozenset({Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER})
 _OPENS_A_STEP = _WORK | {Phase.ZERO_GRAD, Phase.DATA}
 _LEADS_TO_BACKWARD = frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD})
+_REGION = 0
+"""The thread of a ``record_function`` region, which torch records without one."""
 
 
 class _Mark(NamedTuple):
@@ -37,13 +41,15 @@ class _Stretch:
     """A phase between two marks; *last* is the number of marks while the phase is open."""
 
     mark: _Mark
-    depth: int
-    within: int
-    """The number of enclosing phases that are not merely named by the user (``record_function``)."""
     first: int
     last: int
     end_event: int
     end_ns: int
+    owner: int
+    """The thread that the phase belongs to: of a phase on a thread of autograd the one that waits for it."""
+    depth: int = 0
+    within: int = 0
+    """The number of enclosing phases that are not merely named by the user (``record_function``)."""
 
     @property
     def phase(self) -> int:
@@ -66,7 +72,9 @@ def resolve(marks: Marks, n_events: int, end_ns: int) -> tuple[Steps, Phases]:
     closes the cycle; the end of the last outermost backward before the next forward; an outermost forward
     with gradients; if there is none, one without gradients.
 
-    Phases are the marked ones, and LOSS for the work between a forward and the backward after it.
+    If several threads train at once, these are the steps of one of them: of that whose optimizer closes the
+    cycle. Phases are the marked ones of every thread, and LOSS for the work between a forward and the
+    backward after it.
 
     Parameters
     ----------
@@ -82,12 +90,32 @@ def resolve(marks: Marks, n_events: int, end_ns: int) -> tuple[Steps, Phases]:
     tuple[Steps, Phases]
         The steps in order, and the phases ordered by start.
     """
-    marks = marks.rows(marks.kind != MarkKind.MODULE)
+    made_by = event_threads(marks)
+    marks = marks.rows(~np.isin(marks.kind, (MarkKind.MODULE, MarkKind.THREAD)))
     rows = [_Mark(*row) for row in zip(*(column.tolist() for _, column in marks.columns()), strict=True)]
     stretches = _stretches(rows, n_events, end_ns)
     spans = _spans(rows, stretches)
     shown = sorted([*stretches, *_losses(stretches)], key=lambda stretch: stretch.first)
-    return _steps(rows, spans, n_events, end_ns), _phases(shown, spans, marks.names)
+    phases = replace(_phases(shown, spans, marks.names), made_by=made_by)
+    return _steps(rows, spans, n_events, end_ns), phases
+
+
+def event_threads(marks: Marks) -> EventThreads:
+    """Return which thread made the events, from the marks that say so.
+
+    Where a thread takes a name it gets a run without events: events without a name are not its own from here
+    on.
+    """
+    marks = marks.rows(marks.kind == MarkKind.THREAD)
+    marks = marks.rows(np.argsort(marks.event, kind="stable"))
+    switches, names = (marks.rows(marks.value == value) for value in (0, 1))
+    run = np.searchsorted(switches.event, names.event, side="right")
+    goes_on = np.append(-1, switches.thread)[run]
+    start = np.concatenate([np.repeat(names.event, 2), switches.event])
+    thread = np.concatenate([np.stack([names.thread, goes_on], axis=1).ravel(), switches.thread])
+    # At one event the names come first, and what goes on there is replaced by a switch.
+    order = np.argsort(start, kind="stable")
+    return EventThreads.of(start_event=start[order], thread=thread[order])
 
 
 def _stretches(rows: list[_Mark], n_events: int, end_ns: int) -> list[_Stretch]:
@@ -96,11 +124,7 @@ def _stretches(rows: list[_Mark], n_events: int, end_ns: int) -> list[_Stretch]:
     threads: dict[int, list[_Stretch]] = {}
     for at, row in enumerate(rows):
         if row.kind == MarkKind.PHASE_BEGIN:
-            # Open phases of other threads count: a recompute on autograd's thread is inside the backward
-            # that the calling thread waits in.
-            around = [s.phase for stack in threads.values() for s in stack]
-            within = len(around) - around.count(Phase.USER)
-            stretch = _Stretch(row, len(around), within, at, len(rows), n_events, end_ns)
+            stretch = _Stretch(row, at, len(rows), n_events, end_ns, row.thread)
             found.append(stretch)
             threads.setdefault(row.thread, []).append(stretch)
         elif row.kind == MarkKind.PHASE_END:
@@ -108,7 +132,60 @@ def _stretches(rows: list[_Mark], n_events: int, end_ns: int) -> list[_Stretch]:
         elif row.kind == MarkKind.EXIT and row.value == 0:
             for stack in threads.values():
                 _end(stack, row, at)
+    _nest(found)
     return found
+
+
+def _nest(stretches: list[_Stretch]) -> None:
+    """Set the owner and the depth of each phase.
+
+    A phase is inside of the open phases of its own thread. A recompute on a thread of autograd is inside the
+    backward that the calling thread waits in.
+    """
+    helpers = _helpers(stretches)
+    around: list[_Stretch] = []
+    for stretch in stretches:
+        around = [each for each in around if each.last > stretch.first]
+        outer = around
+        if stretch.mark.thread in helpers:
+            stretch.owner = _waiting(stretch, around, helpers)
+        elif stretch.mark.thread != _REGION:
+            outer = [each for each in around if each.owner in (stretch.owner, _REGION)]
+        stretch.depth = len(outer)
+        stretch.within = sum(each.phase != Phase.USER for each in outer)
+        around.append(stretch)
+
+
+def _helpers(stretches: list[_Stretch]) -> frozenset[int]:
+    """The threads that work for others: each phase begins while one of another thread is open.
+
+    They are those of autograd and the replicas of DataParallel. A thread with a backward of its own is none.
+    """
+    threads = {stretch.mark.thread for stretch in stretches} - {_REGION}
+    if len(threads) < 2:
+        return frozenset()
+    threads -= {stretch.mark.thread for stretch in stretches if stretch.phase == Phase.BACKWARD}
+    around: list[_Stretch] = []
+    for stretch in stretches:
+        around = [each for each in around if each.last > stretch.first]
+        if all(each.mark.thread == _REGION for each in around):
+            threads.discard(stretch.mark.thread)
+        around.append(stretch)
+    return frozenset(threads)
+
+
+def _waiting(stretch: _Stretch, around: list[_Stretch], helpers: frozenset[int]) -> int:
+    """The thread that a helper works for; the helper itself where that may be several.
+
+    Autograd's thread works for a thread in a backward.
+    """
+    own = [each.owner for each in around if each.mark.thread == stretch.mark.thread]
+    if own:
+        return own[-1]
+    others = [each for each in around if each.mark.thread not in (*helpers, _REGION)]
+    backwards = {each.owner for each in others if each.phase == Phase.BACKWARD}
+    owners = backwards or {each.owner for each in others}
+    return owners.pop() if len(owners) == 1 else stretch.mark.thread
 
 
 def _close(stack: list[_Stretch], row: _Mark, at: int) -> None:
@@ -127,25 +204,67 @@ def _end(stack: list[_Stretch], row: _Mark, at: int) -> None:
 
 
 def _spans(rows: list[_Mark], stretches: list[_Stretch]) -> list[_Span]:
-    reported = [at for at, row in enumerate(rows) if row.kind == MarkKind.STEP]
-    nested = [span for span in _entries(rows, outermost=False) if span.first < span.last]
+    threads = _stepping(rows, stretches)
+    mine = [s for s in stretches if threads is None or s.owner in (*threads, _REGION)]
+    is_mine = [threads is None or row.thread in threads or not row.value for row in rows]
+    reported = [
+        at
+        for at, row in enumerate(rows)
+        if row.kind == MarkKind.STEP and (threads is None or row.thread in threads)
+    ]
+    nested = [span for span in _entries(rows, is_mine, outermost=False) if span.first < span.last]
     if reported:
-        return _between(reported, stretches, len(rows))
-    inferred = _inferred(stretches, len(rows))
+        return _between(reported, mine, len(rows))
+    inferred = _inferred(mine, len(rows))
     # A single entry around a whole loop is no step: a program that records itself, under ``vramscope run``.
     if nested and (len(nested) > 1 or _one_at_most(nested, inferred)):
         return nested
-    entries = list(_entries(rows, outermost=True))
+    entries = list(_entries(rows, is_mine, outermost=True))
     if len(entries) > 1 and _one_at_most(entries, inferred):
         return entries
     return inferred
 
 
-def _entries(rows: list[_Mark], *, outermost: bool) -> Iterator[_Span]:
+def _stepping(rows: list[_Mark], stretches: list[_Stretch]) -> frozenset[int] | None:
+    """The threads whose steps are shown, where several train at once; None where all phases are one loop.
+
+    Steps do not overlap, so they are those of one thread: the first that reports steps, else of that whose
+    optimizer closes the cycle, else the first that runs backward.
+    """
+    backwards = [s for s in stretches if s.phase == Phase.BACKWARD and s.mark.thread != _REGION]
+    training = {stretch.owner for stretch in backwards}
+    if len(training) < 2 or not _overlap(stretches, training):
+        return None
+    reported = [row.thread for row in rows if row.kind == MarkKind.STEP and row.thread in training]
+    if reported:
+        return frozenset(reported[:1])
+    optimizers = [s for s in _outermost(stretches) if s.phase == Phase.OPTIMIZER and s.owner in training]
+    anchor = _anchor(optimizers) if optimizers else None
+    of_anchor = frozenset(stretch.owner for stretch in optimizers if _identity(stretch) == anchor)
+    return of_anchor or frozenset([backwards[0].owner])
+
+
+def _overlap(stretches: list[_Stretch], threads: set[int]) -> bool:
+    """Whether a phase of one of the threads begins while one of another is open."""
+    around: list[_Stretch] = []
+    for stretch in stretches:
+        if stretch.owner in threads:
+            around = [each for each in around if each.last > stretch.first]
+            if any(each.owner != stretch.owner for each in around):
+                return True
+            around.append(stretch)
+    return False
+
+
+def _entries(rows: list[_Mark], is_mine: list[bool], *, outermost: bool) -> Iterator[_Span]:
     """Yield ``with record():`` blocks from ENTER to EXIT (or to the end, while open)."""
     open_at: list[int] = []
     for at, row in enumerate(rows):
-        if row.kind not in (MarkKind.ENTER, MarkKind.EXIT) or (row.value == 0) != outermost:
+        if (
+            row.kind not in (MarkKind.ENTER, MarkKind.EXIT)
+            or (row.value == 0) != outermost
+            or not is_mine[at]
+        ):
             continue
         if row.kind == MarkKind.ENTER and row.value <= 1:
             open_at.append(at)
@@ -196,21 +315,22 @@ def _losses(stretches: list[_Stretch]) -> Iterator[_Stretch]:
                 begin = before.mark._replace(
                     phase=int(Phase.LOSS), time_ns=before.end_ns, event=before.end_event, name=0
                 )
-                depth, within, end = before.depth, before.within, after.mark
-                yield _Stretch(begin, depth, within, before.last, after.first, end.event, end.time_ns)
+                first, last, end = before.last, after.first, (after.mark.event, after.mark.time_ns)
+                yield _Stretch(begin, first, last, *end, before.owner, before.depth, before.within)
 
 
 def _siblings(stretches: list[_Stretch]) -> Iterator[list[_Stretch]]:
     """Yield the phases directly inside of each phase, and the outermost ones; user-named phases are
     left out.
     """
-    latest: dict[int, int] = {}
-    found: dict[tuple[int, int], list[_Stretch]] = {}
+    latest: dict[tuple[int, int], int] = {}
+    found: dict[tuple[int, int, int], list[_Stretch]] = {}
     for stretch in sorted(stretches, key=lambda stretch: stretch.first):
         if stretch.phase != Phase.USER:
-            latest[stretch.within] = stretch.first
-            parent = latest.get(stretch.within - 1, 0)
-            found.setdefault((stretch.within, parent), []).append(stretch)
+            owner, within = stretch.owner, stretch.within
+            latest[owner, within] = stretch.first
+            parent = latest.get((owner, within - 1), 0)
+            found.setdefault((owner, within, parent), []).append(stretch)
     yield from found.values()
 
 
@@ -330,7 +450,7 @@ def _phases(stretches: list[_Stretch], spans: list[_Span], names: tuple[str, ...
         end_event=[s.end_event for s in stretches],
         start_ns=[s.mark.time_ns for s in stretches],
         end_ns=[s.end_ns for s in stretches],
-        thread=[s.mark.thread for s in stretches],
+        thread=[s.owner for s in stretches],
         name=[s.mark.name for s in stretches],
         names=names,
     )

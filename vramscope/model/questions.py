@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from vramscope.analysis.own_peaks import OwnPeaks
     from vramscope.analysis.peak import Peak
     from vramscope.analysis.pins import Pins
+    from vramscope.analysis.private_pools import PoolUse
     from vramscope.analysis.retained_graphs import RetainedGraphs
     from vramscope.analysis.sampled_peaks import SampledPeaks
     from vramscope.analysis.scaling import Scaling
@@ -478,6 +479,14 @@ class Questions:
             If the instant lies outside of the recording.
         """
         answer: Pins = self._ask("pins", instant=instant)
+        return answer
+
+    def private_pools(self) -> tuple[PoolUse, ...]:
+        """Every private pool that held memory, with its bytes over time; the largest peak of reserved first.
+
+        Before torch 2.12 events do not name their pool: there a pool is known while its segments last to the end.
+        """
+        answer: tuple[PoolUse, ...] = self._ask("private_pools")
         return answer
 
     def retained_graphs(self) -> RetainedGraphs:

@@ -10,7 +10,7 @@ import threading
 import time
 import warnings
 from _thread import get_ident
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +50,8 @@ _MODES = ("events", "counters")
 _FLUSH_INTERVAL_S = 0.8
 _LEAST_SIZE = 16 << 20
 """Smallest size cap: a single write must be small compared with it."""
+_LONGEST_TAGS = 500
+"""Characters of all tags together: the summary of a rank, which has them too, is at most 200,000 bytes."""
 _MOST_INTERRUPTIONS = 1000
 """Bound for one exit, so that a program whose signal handlers keep raising still leaves the block."""
 _PHASES = {phase.name.lower(): phase for phase in Phase if phase not in (Phase.OTHER, Phase.USER)}
@@ -65,6 +67,7 @@ def record(  # noqa: PLR0913 -- all but the first by name
     stack_depth: int | None = None,
     max_size: str | int | None = MAX_SIZE,
     quiet: bool | None = None,
+    tags: str | Sequence[str] | None = None,
 ) -> "Recorder":
     """Record what uses the memory, as a context manager or a decorator.
 
@@ -96,6 +99,9 @@ def record(  # noqa: PLR0913 -- all but the first by name
         dropped; peaks per step, samples and marks stay. None means no limit.
     quiet
         Print nothing on stderr but warnings.
+    tags
+        Words of your own, such as ``"baseline fp8"`` or a list of them: the dashboard's list of runs shows
+        them and finds ``tag:fp8``. A recorder that continues a run keeps those of the run.
 
     Returns
     -------
@@ -116,6 +122,7 @@ def record(  # noqa: PLR0913 -- all but the first by name
         "capacity": capacity,
         "stack_depth": stack_depth,
         "quiet": quiet,
+        "tags": None if tags is None else _tags(tags),
     }
     found = {name: value for name, value in given.items() if value is not None}
     # None is a value of its own here: no limit.
@@ -151,7 +158,9 @@ def _checked(chosen: RecordOptions, *, continues: bool) -> "Recorder":
         return _runs.active
     path, url = _place(chosen.directory)
     source = "counters" if mode == "counters" else device
-    options = RecorderOptions(path, source, capacity_bytes, stack_depth, max_bytes, url=url)
+    options = RecorderOptions(
+        path, source, capacity_bytes, stack_depth, max_bytes, url=url, tags=_tags(chosen.tags)
+    )
     return recorder_of(options, quiet=chosen.quiet)
 
 
@@ -175,7 +184,12 @@ def _place(directory: str | os.PathLike[str] | None) -> tuple[Path | None, str]:
     return spool_of(url), url
 
 
-def _import() -> None:
+def active_recorder() -> "Recorder | None":
+    """Return the recorder in whose block this process is, if any."""
+    return _runs.active
+
+
+def import_everything() -> None:
     """Import everything that recording needs.
 
     This must not be interrupted: a module whose import is interrupted stays unusable.
@@ -194,6 +208,14 @@ def _size(name: str, text: str | int | None) -> int | None:
         return None if text is None else parse_bytes(text)
     except ValueError as error:
         raise UsageError(f"{name}: {error}") from None
+
+
+def _tags(words: str | Sequence[str]) -> str:
+    """Return tags as the manifest keeps them; they are separated by commas or white space, or by a list."""
+    if not isinstance(words, str) and not all(isinstance(word, str) for word in words):
+        raise UsageError(f"tags: a text or a list of texts, not {words!r}")
+    text = words if isinstance(words, str) else " ".join(words)
+    return " ".join(dict.fromkeys(_as_text(text).replace(",", " ").split()))[:_LONGEST_TAGS]
 
 
 def _as_text(name: object) -> str:
@@ -215,6 +237,7 @@ class RecorderOptions(NamedTuple):
     """How often the rank's summary is written; each minute where None."""
     url: str = ""
     """Where to upload it; empty for a run that stays on this machine."""
+    tags: str = ""
 
 
 class Recorder:
@@ -241,6 +264,7 @@ class Recorder:
         self._flusher: _Flusher | None = None
         self._trimmer = MallocTrimmer()
         self._n_blocks = 0
+        self._total_steps = 0
         self._ended = (Outcome.FINISHED, "")
         self._has_failed = False
         self._failure_claim = threading.Lock()
@@ -258,6 +282,11 @@ class Recorder:
         if self._directory is None:
             self._directory = self._requested_dir or Path.cwd() / "traces" / default_name()
         return self._directory
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether vramscope stopped recording because of an error of its own, which it warned of."""
+        return self._has_failed
 
     def __repr__(self) -> str:
         return f"<vramscope.Recorder of {self._requested_dir or self._directory or 'traces/…'}>"
@@ -315,6 +344,25 @@ class Recorder:
         self._mark(MarkKind.STEP)
 
     @untraced
+    def expect_steps(self, total: int) -> None:
+        """Say how many steps this run will have, so that the dashboard shows how much time is left.
+
+        Parameters
+        ----------
+        total
+            All steps of the recording, those that are done included; another number replaces it.
+
+        Raises
+        ------
+        UsageError
+            If *total* is no number from 1 on.
+        """
+        if type(total) is not int or total < 1:
+            raise UsageError(f"expect_steps: a number of steps from 1 on, not {total!r}")
+        self._total_steps = total
+        self._guarded(self._tell_total_steps)
+
+    @untraced
     def mark(self, name: str) -> None:
         """Put a named mark on the timeline at this moment.
 
@@ -341,6 +389,10 @@ class Recorder:
         from vramscope.loading import load
 
         return load(self.directory)
+
+    def flush(self) -> None:
+        """Write what was recorded until this moment, so that ``load`` has it; takes 1.1 µs per new event."""
+        self._guarded(lambda capture: capture.catch_up())
 
     def take_peaks(self) -> "tuple[RecentPeaks, ...]":
         """Take the peaks since the last call, exact to this moment, for a logger.
@@ -515,7 +567,7 @@ class Recorder:
         Raises CaptureError if there is no torch or no such device; at this point nothing runs yet.
         """
         try:
-            undisturbed(_import)
+            undisturbed(import_everything)
         except ImportError:
             raise CaptureError('recording needs torch: pip install "vramscope[torch]"') from None
         from vramscope.capture import Options, sources
@@ -526,6 +578,7 @@ class Recorder:
             name = "cuda" if offered["cuda"].available() else "simulated"
         elif not offered[name].available():
             raise CaptureError("no CUDA device here; record(device='simulated') needs none")
+        name = offered[name].instead() or name
         if name == "cuda" and self._options.capacity_bytes is not None:
             self._print("capacity is of the simulated device: ignored on cuda", always=True)
         options = Options(self._options.capacity_bytes, self._options.stack_depth)
@@ -554,7 +607,7 @@ class Recorder:
 
     def _create(self, source: str, capture: "Capture") -> "Writer":
         """Create the writer in the requested directory, or in the first free one next to it."""
-        process = this_process(capture.torch, capture.settings)
+        process = replace(this_process(capture.torch, capture.settings), tags=self._options.tags)
         requested = self.directory
         for number in range(1, 10_000):
             path = requested if number == 1 else requested.with_name(f"{requested.name}-{number}")
@@ -618,6 +671,7 @@ class Recorder:
         self._n_blocks += 1
         self._ended = _outcome(error)
         self._tell_mesh(capture)
+        self._tell_total_steps(capture)
         self._writer.close(*self._ended)
         if self._summary is not None:
             self._summary.finish(*self._ended, is_last=False)
@@ -668,11 +722,16 @@ class Recorder:
         if not self._has_failed:
             self._guarded(lambda capture: capture.flush())
             self._guarded(self._tell_mesh)
+            self._guarded(self._tell_total_steps)
             if self._summary is not None:
                 self._summary.flush()
             self._report_leaks()
             self._report_failure()
             self._trimmer.trim_if_grown()
+
+    def _tell_total_steps(self, _: "Capture") -> None:
+        if self._writer is not None and self._total_steps:
+            self._writer.total_steps(self._total_steps)
 
     def _tell_mesh(self, capture: "Capture") -> None:
         """Put the coordinates of the program's parameters into the manifest, where it has none yet."""

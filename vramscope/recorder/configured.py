@@ -20,6 +20,8 @@ RUN = "VRAMSCOPE_RUN"
 """Id of the run of ``vramscope run COMMAND``, for the processes below that no launcher numbers."""
 RECORDED_RANK = "VRAMSCOPE_RECORDED_RANK"
 """Rank of a recorded process, for the processes that it starts: with the same rank they are its helpers."""
+DETACHED = "VRAMSCOPE_DETACHED"
+"""Set where a process below ``vramscope run`` is recorded only while ``vramscope attach`` asks for it."""
 NUMBERED = "vramscope run"
 """The launcher of a process that is numbered in the order in which the processes of its run started."""
 MAX_SIZE = "2 GiB"
@@ -30,6 +32,8 @@ STACK_DEPTH = 64
 _OTHERS = frozenset(
     {
         "CACHE",
+        "DETACHED",
+        "EDITOR",
         "GPU_OUT",
         "RECORDED_RANK",
         "RUN",
@@ -54,6 +58,7 @@ class RecordOptions(NamedTuple):
     stack_depth: int = STACK_DEPTH
     max_size: str | int | None = MAX_SIZE
     quiet: bool = False
+    tags: str = ""
 
 
 def completed(given: Mapping[str, Any]) -> RecordOptions:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from vramscope.capture.mesh_of_parameters import coordinates_in
+from vramscope.capture.ranks.mesh_of_parameters import coordinates_in
 
 _MEGATRON = {
     "data": "get_data_parallel_rank",

@@ -2,14 +2,10 @@
 
 from typing import Any
 
-from dash import dcc, html
-
-from vramscope.analysis.lifetimes import ALIVE
 from vramscope.analysis.lines import NO_STACK
 from vramscope.model.marks import Category
-from vramscope.units import format_bytes, format_duration, format_name
+from vramscope.units import format_duration, format_name
 
-from ...address import UNZOOMED, Address
 from ...data import Data, View
 from ...queries.answers import folded, moment
 from . import stack_table
@@ -56,37 +52,3 @@ def _lived(found: Any, row: int, view: View) -> str:
     if view.recording.trace.has_clock:
         return format_duration(int(found.free_ns[row] - found.alloc_ns[row]))
     return f"{freed - born:,} events"
-
-
-def detail(data: Data, view: View, row: int, address: Address) -> list[Any]:
-    """Return the facts about one allocation, its stack and the source of its line."""
-    texts = words(data, view, row)
-    found = data.ask(view, "lifetimes")
-    born = int(found.alloc_event[row])
-    extra = int(found.block_size[row]) - int(found.size[row])
-    facts = [
-        (
-            "Block",
-            format_bytes(texts["bytes"]) + (f", {format_bytes(extra)} of it rounding" if extra else ""),
-        ),
-        ("Category", texts["category"]),
-        ("Because", data.ask(view, "categories").why(row)[:200]),
-        ("Allocated", texts["born"]),
-        ("Freed", texts["freed"] or ("not freed" if int(found.free_event[row]) == ALIVE else "–")),
-        ("Lived", texts["lived"]),
-        ("Address", f"{int(found.address[row]):#x}, stream {int(found.stream[row])}"),
-    ]
-    shown = [html.Div([html.Dt(name), html.Dd(text)]) for name, text in facts if text]
-    links = []
-    if born >= 0:
-        to = address.go(path="/peak", at=born + 1, q="", by="", **UNZOOMED)
-        links = [html.P(dcc.Link("What was live when it was allocated", href=to.url, className="link"))]
-    return [
-        html.Dl(shown, className="fact-list"),
-        *links,
-        *_as_list(stack_table.detail(view, texts["stack"])),
-    ]
-
-
-def _as_list(part: Any) -> list[Any]:
-    return part if isinstance(part, list) else [part]

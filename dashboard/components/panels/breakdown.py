@@ -5,11 +5,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from dash import html
 
+from vramscope.analysis.by_module import same_depth
 from vramscope.model.marks import Category
 from vramscope.units import format_bytes, format_share
 
 from ...data import Data, View
-from ...queries.answers import category_bytes, owners
+from ...queries.answers import category_bytes, owners, parts_of_reserved
 from ..definitions import DEFINITION, explained
 
 MOST_MODULES = 12
@@ -29,9 +30,7 @@ class BarPart(NamedTuple):
 
 def layout(data: Data, view: View, at: int) -> html.Div:
     """Return the bars of an instant; that by category only where some category is known."""
-    reserved = [
-        BarPart(name, n_bytes) for name, n_bytes in data.ask(view, "identity", instant=at).parts.items()
-    ]
+    reserved = [BarPart(name, n_bytes) for name, n_bytes in parts_of_reserved(data, view, at).items()]
     # Parts of an unknown whole would be zeros that mean nothing.
     panels = [_panel("Reserved", reserved)] if view.recording.has_reserved else []
     known = category_bytes(data, view, at)
@@ -46,12 +45,14 @@ def modules(data: Data, view: View, at: int) -> Any:
     known = owners(data, view)
     lives = data.ask(view, "lifetimes")
     live = lives.allocated_at(at)
-    n_bytes = np.bincount(known.module[live], weights=lives.block_size[live], minlength=len(known.paths))
-    if not n_bytes[1:].any():
+    single = np.bincount(known.module[live], weights=lives.block_size[live], minlength=len(known.paths))
+    if not single[1:].any():
         return html.Span()
+    paths, group = same_depth(tuple(known.paths[i] if single[i] else "" for i in range(len(single))))
+    n_bytes = np.bincount(group, weights=single, minlength=len(paths))
     order = [i for i in np.argsort(-n_bytes, kind="stable").tolist() if n_bytes[i]]
-    top, whole = max(n_bytes[order[0]], 1), max(n_bytes.sum(), 1)
-    rows = [_module(known.paths[i] or "no module", int(n_bytes[i]), top, whole) for i in order[:MOST_MODULES]]
+    whole = max(n_bytes.sum(), 1)
+    rows = [_module(paths[i] or "no module", int(n_bytes[i]), whole) for i in order[:MOST_MODULES]]
     left = len(order) - len(rows)
     more = html.Span(f"and {left} more", className="dim") if left else html.Span()
     head = html.Tr([html.Th("Module"), html.Th("Allocated", className="number"),
@@ -63,8 +64,9 @@ def modules(data: Data, view: View, at: int) -> Any:
     )  # fmt: skip
 
 
-def _module(path: str, n_bytes: int, top: float, whole: float) -> html.Tr:
-    style = {"width": f"{100 * n_bytes / top:.1f}%", "left": "0", "background": "var(--ink-3)"}
+def _module(path: str, n_bytes: int, whole: float) -> html.Tr:
+    # A share of the whole, as in every bar of this page.
+    style = {"width": f"{100 * n_bytes / whole:.1f}%", "left": "0", "background": "var(--ink-3)"}
     return html.Tr(
         [
             html.Td(html.Bdi(path[:160], className="function"), title=path[:400]),

@@ -8,11 +8,14 @@ from vramscope.model.finding import Finding
 from vramscope.model.stacks import Frame
 
 from ...figures.drawing.names import place
+from ...queries.kept_sources import Kept
 from ..prose import prose
 from . import stack_table
 
 
-def card(found: Finding, *more: Any, links: Any = None, recorded_ns: int = 0) -> html.Section:
+def card(
+    found: Finding, *more: Any, links: Any = None, recorded_ns: int = 0, kept: Kept | None = None
+) -> html.Section:
     """Return the card of a finding.
 
     Parameters
@@ -25,6 +28,8 @@ def card(found: Finding, *more: Any, links: Any = None, recorded_ns: int = 0) ->
         Links beside the heading.
     recorded_ns
         When the recording began; a source file that changed since is marked.
+    kept
+        The source lines that the recording keeps.
     """
     cause = (found.cause or "").replace("_", " ")
     chips = [html.Span(found.severity, className=f"severity {found.severity}")]
@@ -34,12 +39,12 @@ def card(found: Finding, *more: Any, links: Any = None, recorded_ns: int = 0) ->
         if found.advice
         else None
     )
-    shown = [html.H3(prose(found.claim[:700])), where(found, recorded_ns), advice, *more]
+    shown = [html.H3(prose(found.claim[:700])), where(found, recorded_ns, kept), advice, *more]
     head = html.Div([html.Div(chips, className="chips"), links], className="card-head")
     return html.Section([head, *(each for each in shown if each is not None)], className="panel card")
 
 
-def where(found: Finding, recorded_ns: int = 0) -> Any:
+def where(found: Finding, recorded_ns: int = 0, kept: Kept | None = None) -> Any:
     """Return the line with its neighbors; None where it is unknown."""
     if not found.file:
         return None
@@ -47,4 +52,4 @@ def where(found: Finding, recorded_ns: int = 0) -> Any:
     name = [html.Bdi(found.function[:200], className="function")] if found.function else []
     held = [html.Span([" kept by ", html.Code(html.Bdi(found.holder[:200]))])] if found.holder else []
     line = html.P([*name, html.Bdi(f" {place(frame)}", className="dim"), *held], className="card-where")
-    return html.Div([line, stack_table.code(frame, recorded_ns)])
+    return html.Div([line, stack_table.code(frame, recorded_ns, kept)])

@@ -4,7 +4,7 @@ from typing import Any
 
 from dash import dcc, html
 
-from ...address import UNZOOMED, Address
+from ...address import Address
 from ...data import Data, View
 from ...queries.answers import folded, held, moment
 from . import stack_table
@@ -37,7 +37,8 @@ def content(data: Data, view: View, at: int, address: Address) -> tuple[list[Any
     path, word = (
         ("/overview", "Show on the timeline") if address.path == "/peak" else ("/peak", "Open in Peak")
     )
-    more = dcc.Link(word, href=address.go(path=path, at=at, **UNZOOMED).url, className="link")
+    recording = (address.run, address.rank, address.device)
+    more = dcc.Link(word, href=Address(path, *recording, at=at, axis=address.axis).url, className="link")
     exact = f"instant {at:,}"
     heading = [
         html.H3(

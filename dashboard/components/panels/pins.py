@@ -14,7 +14,7 @@ from vramscope.units import format_duration
 
 from ...data import Data, View
 from ...queries.answers import folded
-from .stack_table import marked_place, no_rows
+from .stack_table import FIT_COLUMNS, from_width, marked_place, no_rows
 
 MAX_PINS = 200
 
@@ -26,11 +26,12 @@ _COLUMNS = [
     {"field": "size", "headerName": "Block", "width": 108, "type": "rightAligned",
      "valueFormatter": {"function": "vsBytes(params.value)"}},
     {"field": "segment", "headerName": "Segment", "width": 112, "type": "rightAligned",
-     "valueFormatter": {"function": "vsBytes(params.value)"}},
+     "valueFormatter": {"function": "vsBytes(params.value)"}, "context": from_width(640)},
     {"field": "others", "headerName": "Beside", "width": 104, "type": "rightAligned",
-     "headerTooltip": "Other blocks in use in the same segment"},
+     "headerTooltip": "Other blocks in use in the same segment", "context": from_width(760)},
     {"field": "age", "headerName": "Age", "width": 96, "type": "rightAligned"},
-    {"field": "from", "headerName": "From", "flex": 1.4, "minWidth": 150, "cellClass": "dim"},
+    {"field": "from", "headerName": "From", "flex": 1.4, "minWidth": 150, "cellClass": "dim",
+     "context": from_width(900)},
 ]  # fmt: skip
 
 
@@ -49,6 +50,7 @@ def panel(data: Data, view: View, at: int, state: Snapshot) -> html.Section:
     grid = dag.AgGrid(
         id="fr-pins", rowData=found, columnDefs=_COLUMNS, defaultColDef=usual, className="table short",
         dashGridOptions=options, getRowId="params.data.id", dangerously_allow_code=False,
+        eventListeners=FIT_COLUMNS,
     )  # fmt: skip
     bar = html.Div(html.H3(heading, id="fr-pins-heading"), className="panel-bar")
     return html.Section([bar, grid], className="panel", **{"aria-label": "What pins segments"})

@@ -9,18 +9,14 @@ from vramscope.analysis.strategies import Strategies, Strategy
 from vramscope.model.marks import Phase
 from vramscope.units import format_bytes, format_name
 
+from ..prose import sentence
+
 _MOST_STRATEGIES = 12
 _FITS = {True: "fits", False: "does not fit", None: "cannot tell"}
 
 
 def _interval(low: int, high: int) -> str:
     return f"{format_bytes(low)} to {format_bytes(high)}"
-
-
-def sentence(text: str) -> str:
-    """Return *text* with a capital and a period; no capital where it begins with the name of a setting."""
-    first = text.split(" ", 1)[0]
-    return f"{text if ':' in first[:-1] or '.' in first else text[:1].upper() + text[1:]}."
 
 
 def savings(found: Strategies) -> html.Section:
@@ -46,7 +42,7 @@ def savings(found: Strategies) -> html.Section:
     head = html.Tr([html.Th("In the order to try them"), html.Th("Saves", className="number"),
                     html.Th("Leaves", className="number"), html.Th(""), html.Th(doubt)])  # fmt: skip
     rows = [_strategy(each, found.peak_bytes) for each in found.advised[:_MOST_STRATEGIES]]
-    table = html.Table([html.Thead(head), html.Tbody(rows)], className="diff fit-table")
+    table = html.Table([html.Thead(head), html.Tbody(rows)], className="diff fit-table fit-savings")
     useless = f"Does not lower the peak, so not advised: {'; '.join(found.without_effect)}."
     below = html.P(useless, className="dim fit-note") if found.without_effect else html.Span()
     path = html.P(sentence(found.path), className="dim fit-note")
@@ -102,7 +98,7 @@ def another_batch(fit: BatchFit, room: int) -> Any:
     if fit.model is None:
         return html.Span()
     words = ("Peak allocated", "At least, at most", "Reserved", "In", "On the card above")
-    head = html.Tr([html.Th(fit.unit.capitalize()), *(html.Th(word, className="number") for word in words)])
+    head = html.Tr([html.Th("Batch"), *(html.Th(word, className="number") for word in words)])
     rows = [
         html.Tr([
             html.Td(fit.named(size)),
@@ -120,7 +116,7 @@ def another_batch(fit: BatchFit, room: int) -> Any:
     text = "Not even the smallest surely fits."
     if largest is not None and largest.size:
         at_least = "at least " if largest.is_limited_by_data else ""
-        text = f"On the card chosen above fits {at_least}{largest.size:,} ({fit.unit})."
+        text = f"The largest batch that surely fits the card above: {at_least}{fit.named(largest.size)}."
     bar = html.Div([html.H3("Another batch"), html.Span(text, className="dim")], className="panel-bar")
     table = html.Table([html.Thead(head), html.Tbody(rows)], className="diff fit-table")
     return html.Section([bar, table], className="panel", **{"aria-label": "Another batch"})

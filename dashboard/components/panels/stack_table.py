@@ -1,52 +1,61 @@
-"""The table of live memory by line of code, and the stack and source of the selected row."""
+"""The table of live memory by line of code, and the stack and source of a line."""
 
 import re
 from pathlib import Path
 from typing import Any
 
 import dash_ag_grid as dag
-from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update
+from dash import ClientsideFunction, Input, Output, State, dcc, html
 
 from vramscope.analysis.folding import BytesByLine, Folded, user_files
 from vramscope.analysis.lines import NO_STACK
-from vramscope.analysis.source_text import Excerpt, excerpt
-from vramscope.errors import VramscopeError
+from vramscope.analysis.source_text import Excerpt, excerpt, kept_excerpt
 from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes
 
-from ...address import restore
-from ...data import Data, View
+from ...data import View
 from ...figures.drawing.names import place
-from ...server.callbacks import SelectedRow, Stored
+from ...queries.kept_sources import Kept, kept_sources
 
 MAX_ROWS = 500
 MAX_FRAMES = 80
 MAX_SOURCE_BYTES = 2 << 20
 NO_FRAME = "libraries only"
 
+FIT_COLUMNS = {"gridSizeChanged": ["vsFitColumns(params.api)"]}
+"""The grid's listener that hides columns for which a table is too narrow."""
+
+
+def from_width(least_table_px: int) -> dict[str, int]:
+    """Return the context of a column that only tables of at least that width in pixels show."""
+    return {"leastTablePx": least_table_px}
+
+
 _COLUMNS = [
-    {"field": "where", "headerName": "Line", "flex": 5, "minWidth": 200, "cellRenderer": "VsWhere",
+    {"field": "where", "headerName": "Line", "flex": 5, "minWidth": 212, "cellRenderer": "VsWhere",
      "tooltipField": "file"},
-    {"field": "caller", "headerName": "Called from", "flex": 3, "minWidth": 110, "cellClass": "dim"},
+    {"field": "caller", "headerName": "Called from", "flex": 3, "minWidth": 104, "cellClass": "dim",
+     "context": from_width(820)},
     {"field": "via", "headerName": "Through", "flex": 2, "minWidth": 70, "cellClass": "dim",
+     "context": from_width(700),
      "headerTooltip": "The last library function on the way to the allocator"},
     {"field": "bytes", "headerName": "Allocated", "width": 130, "type": "rightAligned", "sort": "desc",
      "valueFormatter": {"function": "vsBytes(params.value)"}, "filter": False},
     {"field": "share", "headerName": "Share", "flex": 1.5, "minWidth": 124, "filter": False,
-     "cellRenderer": "VsShare"},
-    {"field": "count", "headerName": "Blocks", "width": 92, "type": "rightAligned", "filter": False,
+     "cellRenderer": "VsShare", "context": from_width(640)},
+    {"field": "count", "headerName": "Blocks", "width": 88, "type": "rightAligned", "filter": False,
      "valueFormatter": {"function": "vsCount(params.value)"},
      "headerTooltip": "Allocations alive at this instant"},
 ]  # fmt: skip
 
 
-def no_rows(text: str) -> dict[str, str]:
-    """Return the grid's texts for a table without rows, and for one whose filter matches none."""
-    return {"noRowsToShow": text, "noMatchingRows": text}
+def no_rows(text: str, loading: str = "Loading …") -> dict[str, str]:
+    """Return the grid's texts for a table without rows, and until it has its first answer."""
+    return {"noRowsToShow": text, "noMatchingRows": text, "loadingOoo": loading}
 
 
 def layout(prefix: str, rows: list[dict[str, Any]]) -> html.Div:
-    """Return the table, and an empty element for the stack of the selected row."""
+    """Return the table; the inspector shows the line of the selected row."""
     grid = dag.AgGrid(
         id=f"{prefix}-table",
         rowData=rows,
@@ -59,14 +68,11 @@ def layout(prefix: str, rows: list[dict[str, Any]]) -> html.Div:
             "localeText": no_rows("No line matches."),
         },
         getRowId="params.data.id",
+        eventListeners=FIT_COLUMNS,
         className="table",
         dangerously_allow_code=False,
     )  # fmt: skip
-    return html.Div(
-        [html.Div(grid, className="table-frame"),
-         html.Aside(id=f"{prefix}-detail", className="detail", **{"aria-live": "polite"})],
-        className="table-and-detail",
-    )  # fmt: skip
+    return html.Div(grid, className="table-frame")
 
 
 def search_box(prefix: str) -> Any:
@@ -77,24 +83,17 @@ def search_box(prefix: str) -> Any:
     return html.Label([html.Span("Find in the table", className="unseen"), box])
 
 
-def register(app: Any, data: Data, prefix: str) -> None:
+def register_rows(app: Any, table: str) -> None:
+    """Register that the inspector shows the line or block of the row that is selected."""
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "rowPicked"), Output("sink", "data", allow_duplicate=True),
+        Input(table, "selectedRows"), prevent_initial_call=True,
+    )  # fmt: skip
+
+
+def register(app: Any, prefix: str) -> None:
     """Register the callbacks of one table."""
-
-    @app.callback(
-        Output(f"{prefix}-detail", "children"),
-        Input(f"{prefix}-table", "selectedRows"),
-        State("address", "data"),
-        prevent_initial_call=True,
-    )
-    def show_stack(selected: list[SelectedRow] | None, stored: Stored | None) -> Any:
-        if not selected:
-            return []
-        try:
-            view = data.view(restore(stored))
-        except VramscopeError:
-            return no_update
-        return detail(view, selected[0].get("stack"))
-
+    register_rows(app, f"{prefix}-table")
     app.clientside_callback(
         ClientsideFunction("vramscope", "search"),
         Output(f"{prefix}-table", "dashGridOptions"),
@@ -164,7 +163,7 @@ def detail(view: View, stack: Any) -> Any:
     first = own[0] if own else frames[0]
     return [
         html.H4([html.Bdi(first.function[:200]), html.Span(place(first), className="dim")]),
-        code(first, view.run.started_ns),
+        code(first, view.run.started_ns, kept_sources(view)),
         html.Ol(_frame_items(frames[:MAX_FRAMES], mine), className="frames"),
         html.P(f"{len(frames) - MAX_FRAMES} outer frames left out", className="dim")
         if len(frames) > MAX_FRAMES
@@ -197,8 +196,8 @@ def source(frame: Frame, recorded_ns: int = 0) -> Excerpt | None:
         return None
 
 
-def code(frame: Frame, recorded_ns: int = 0) -> Any:
-    """Return the line between its neighbors, where this machine has the file.
+def code(frame: Frame, recorded_ns: int = 0, kept: Kept | None = None) -> Any:
+    """Return the line between its neighbors, where the recording or this machine has it.
 
     Parameters
     ----------
@@ -206,10 +205,12 @@ def code(frame: Frame, recorded_ns: int = 0) -> Any:
         The frame whose line is shown.
     recorded_ns
         When the recording began; a file that changed since is shown with a warning.
+    kept
+        The source lines that the recording keeps; they come first, because they are those that ran.
     """
-    found = source(frame, recorded_ns)
+    found = _kept(frame, recorded_ns, kept or {}) or source(frame, recorded_ns)
     if found is None:
-        return html.P("The source is not on this machine.", className="dim hint")
+        return html.P("The source is neither in the recording nor on this machine.", className="dim hint")
     shown = html.Pre(
         [html.Div([html.Span(f"{line.number:>4} ", className="number"), line.text or " "],
                   className="line here" if line.is_frame else "line") for line in found.lines],
@@ -218,6 +219,14 @@ def code(frame: Frame, recorded_ns: int = 0) -> Any:
     if not found.doubt:
         return shown
     return html.Div([shown, html.P(f"Careful: {found.doubt}.", className="dim hint")])
+
+
+def _kept(frame: Frame, recorded_ns: int, kept: Kept) -> Excerpt | None:
+    file = kept.get(frame.file)
+    if file is None:
+        return None
+    found = kept_excerpt(file.lines, frame, modified_ns=file.modified_ns, recorded_ns=recorded_ns)
+    return found if found.lines else None
 
 
 def _frame_items(frames: tuple[Frame, ...], mine: frozenset[str]) -> list[Any]:

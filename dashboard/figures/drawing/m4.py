@@ -5,7 +5,7 @@ covers the same pixels as a line through all values, and no peak is lost. LTTB a
 *among* the extremes: measured, they lost the peak in 8 of 60 windows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ def time_edges(position: NDArray[Any], start: int, stop: int, n_columns: int) ->
         return np.arange(start, stop + 1)
     ticks = np.linspace(float(position[start]), float(position[stop - 1]), n_columns + 1)[1:-1]
     inner = start + np.searchsorted(position[start:stop], ticks)
-    return np.unique(np.concatenate([[start], inner, [stop]]))
+    return _distinct(np.concatenate([[start], inner, [stop]]))
 
 
 class Extremes(NamedTuple):
@@ -68,7 +68,43 @@ def m4(
             chosen += [_first_in_blocks(values, edges, *each) for each in _both(blocks)]
         else:
             chosen += [_first_hit(values, edges, np.minimum), _first_hit(values, edges, np.maximum)]
-    return np.unique(np.concatenate(chosen))
+    return _distinct(np.sort(np.concatenate(chosen)))
+
+
+Pick = Callable[[NDArray[Any]], Any]
+"""``np.argmax`` or ``np.argmin``."""
+
+
+def first_extreme(
+    values: NDArray[Any], of_block: NDArray[Any] | None, part: tuple[int, int], pick: Pick
+) -> int:
+    """Return the first index of the extreme value in a part of a column.
+
+    Parameters
+    ----------
+    values
+        A column.
+    of_block
+        That extreme of every BLOCK values, so that of ten million values none but a few hundred are read;
+        None where unknown.
+    part
+        First index and end; it is not empty.
+    pick
+        Index of the extreme: the first of equal ones.
+    """
+    start, end = part
+    if of_block is None or end - start < 4 * BLOCK:
+        return start + int(pick(values[start:end]))
+    first, last = -(-start // BLOCK), min(end // BLOCK, len(of_block))
+    best = first + int(pick(of_block[first:last]))
+    parts = [(start, first * BLOCK), (best * BLOCK, (best + 1) * BLOCK), (last * BLOCK, end)]
+    found = [a + int(pick(values[a:b])) for a, b in parts if a < b]
+    return found[int(pick(values[found]))]
+
+
+def _distinct(ascending: NDArray[Any]) -> NDArray[Any]:
+    """Return each value once; np.unique hashes first, which takes four times as long for some thousands."""
+    return ascending[np.append(True, ascending[1:] != ascending[:-1])]
 
 
 def _both(blocks: Extremes) -> tuple[tuple[NDArray[Any], np.ufunc], ...]:

@@ -63,6 +63,8 @@ class Series:
     flags: Flags
     blocks: Mapping[str, Extremes] = field(default_factory=dict)
     """Extremes of each block of the curves DRAWN."""
+    host_resident: Curve = field(default_factory=lambda: Curve(np.zeros(0), np.zeros(0, "i8")))
+    host_pinned: Curve = field(default_factory=lambda: Curve(np.zeros(0), np.zeros(0, "i8")))
 
     def top(self, name: str) -> int:
         """Return the greatest value of one curve."""
@@ -112,7 +114,9 @@ def series(
         allocated=totals.allocated_bytes,
         active=totals.active_bytes,
         reserved=totals.reserved_bytes,
-        device_used=_device_used(recording, placed),
+        device_used=_sampled(recording, placed, "device_used_bytes"),
+        host_resident=_sampled(recording, placed, "host_resident_bytes"),
+        host_pinned=_sampled(recording, placed, "host_pinned_bytes"),
         capacity_bytes=recording.device.total_bytes,
         phases=_spans(recording.phases, recording.phases.phase, recording.phases.depth, placed),
         steps=_spans(recording.steps, recording.steps.index, np.zeros(len(recording.steps), "i4"), placed),
@@ -171,10 +175,10 @@ def ruler(recording: Recording, totals: Any, axis: str) -> Ruler:
     return Ruler(axis, in_order, origin, instants(axis, origin, in_order))
 
 
-def _device_used(recording: Recording, placed: Ruler) -> Curve:
+def _sampled(recording: Recording, placed: Ruler, name: str) -> Curve:
     counters = recording.counters
-    known = counters.rows(counters.device_used_bytes >= 0)
-    return Curve(placed.place(known.event, known.time_ns), known.device_used_bytes)
+    known = counters.rows(getattr(counters, name) >= 0)
+    return Curve(placed.place(known.event, known.time_ns), getattr(known, name))
 
 
 def _spans(table: Any, label: NDArray[Any], depth: NDArray[Any], placed: Ruler) -> Spans:

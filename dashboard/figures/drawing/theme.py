@@ -13,34 +13,50 @@ from numpy.typing import NDArray
 
 from vramscope.model.marks import Category, Phase
 
-# The palette of Okabe and Ito is distinguishable with every common kind of color vision.
+# The palette of Okabe and Ito, for lines of a chart that stand for rows of a table.
 BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
 VERMILION, PURPLE, YELLOW, GRAY = "#D55E00", "#CC79A7", "#F0E442", "#999999"
 
+# A color has one meaning on all pages: no two palettes share one, and those of one palette differ by at
+# least 0.07 in OKLab under every common kind of color vision (tests/unit/dashboard/test_palettes.py). Grays
+# say that something is unknown, free or not of interest, wherever they are.
 CATEGORY_COLOR = {
     Category.UNKNOWN: GRAY,
-    Category.PARAMETER: BLUE,
-    Category.BUFFER: "#5B7FA6",
-    Category.GRADIENT: VERMILION,
-    Category.OPTIMIZER_STATE: GREEN,
-    Category.INPUT: YELLOW,
-    Category.ACTIVATION: ORANGE,
-    Category.TEMPORARY: PURPLE,
-    Category.COMMUNICATION: "#6A51A3",
-    Category.WORKSPACE: "#8C6D46",
+    Category.PARAMETER: "#1F60B5",
+    Category.BUFFER: "#6280A7",
+    Category.GRADIENT: "#C25507",
+    Category.OPTIMIZER_STATE: "#17AA57",
+    Category.INPUT: "#DEF75E",
+    Category.ACTIVATION: "#EBAA10",
+    Category.TEMPORARY: "#CDAEB0",
+    Category.COMMUNICATION: "#674C89",
+    Category.WORKSPACE: "#8B725A",
+    Category.SHARDED_PARAMETER: "#0520B3",
+    Category.UNSHARDED_PARAMETER: "#74CBFB",
+    Category.SHARDED_GRADIENT: "#7D2C12",
 }
-# A phase has the hue of what it works on: backward makes gradients, the optimizer its state.
 PHASE_COLOR = {
     Phase.OTHER: "#C3C9D1",
-    Phase.FORWARD: BLUE,
-    Phase.BACKWARD: VERMILION,
-    Phase.OPTIMIZER: GREEN,
-    Phase.RECOMPUTE: ORANGE,
-    Phase.EVAL: SKY,
-    Phase.ZERO_GRAD: "#7A8896",
-    Phase.DATA: YELLOW,
-    Phase.LOSS: PURPLE,
-    Phase.USER: "#6A51A3",
+    Phase.FORWARD: "#4F62E1",
+    Phase.BACKWARD: "#AE3D4D",
+    Phase.OPTIMIZER: "#3E984A",
+    Phase.RECOMPUTE: "#DE6005",
+    Phase.EVAL: "#87B3C9",
+    Phase.ZERO_GRAD: "#6B7683",
+    Phase.DATA: "#E5CD58",
+    Phase.LOSS: "#B07AE2",
+    Phase.USER: "#4B2F84",
+}
+PART_COLOR = {
+    "requested": "#7A8896",
+    "rounding": "#C0A1E8",
+    "pending": "#D0A00F",
+    "inactive_split": "#DE704F",
+    "releasable": "#ABF0FA",
+    "outside": "#05BF8F",
+    "others": "#4D3ABB",
+    "private_pools": "#85511D",
+    "nccl": "#4DE68A",
 }
 QUANTITY_COLOR = {
     "allocated": "#1F2933",  # the stylesheet turns it to the theme's ink
@@ -48,6 +64,8 @@ QUANTITY_COLOR = {
     "reserved": SKY,
     "device_used": PURPLE,
     "capacity": VERMILION,
+    "host_resident": "#8C6D31",
+    "host_pinned": "#6A51A3",
 }
 
 # Plotly 7 offers "Share chart", which posts the figure to cloud.plotly.com: off in every graph.
@@ -86,6 +104,14 @@ def byte_axis(unit_name: str, **more: Any) -> dict[str, Any]:
         "ticksuffix": f" {unit_name}", "ticklabelstandoff": 7,
     }  # fmt: skip
     return axis | more
+
+
+def palette_css() -> str:
+    """Return the rules of the swatches and bars: the style sheet takes the colors from the palettes."""
+    parts = PART_COLOR | {category.name.lower(): color for category, color in CATEGORY_COLOR.items()}
+    rules = [f".part-{name}{{background:{color}}}" for name, color in parts.items()]
+    rules += [f".phase-{phase.name.lower()}{{background:{color}}}" for phase, color in PHASE_COLOR.items()]
+    return "".join(rules)
 
 
 def esc(text: str, limit: int = 300) -> str:

@@ -49,6 +49,17 @@ SAMPLES = {
     "embedding": lambda: _back(F.embedding(_i(1000, 5000, 4), _t(1000, 64))),
     "bags": lambda: _back(F.embedding_bag(_i(1000, 640, 10), _t(1000, 32), mode="mean")),
     "indices": lambda: _back(_t(4, 256, 768)[_i(4, 5000), _i(256, 5000)]),
+    "sums by index": lambda: torch.zeros(90, 64, device="cuda").scatter_add_(
+        0, _i(90, 5000, 64), _t(5000, 64).detach()
+    ),
+    "largest by index": lambda: torch.zeros(90, 64, device="cuda").scatter_reduce(
+        0, _i(90, 5000, 64), _t(5000, 64).detach(), "amax"
+    ),
+    "a small permutation": lambda: torch.randperm(777, device="cuda"),
+    "truths together": lambda: (
+        ((_t(1000, 700) > 0) | (_t(1000, 700) < 1)) & ~(_t(1000, 700) == 2)
+        ^ torch.logical_xor(_t(1000, 700), _t(1000, 700))
+    ),
     "mean squared error": lambda: _back(F.mse_loss(_t(512, 1000), torch.rand(512, 1000, device="cuda"))),
     "cross entropy": lambda: _back(F.cross_entropy(_t(512, 1000), _i(1000, 512), label_smoothing=0.1)),
     "binary cross entropy": lambda: _back(
@@ -57,6 +68,7 @@ SAMPLES = {
     "layers": lambda: _back(F.layer_norm(_t(8, 256, 768), (768,), _t(768), _t(768)).transpose(0, 1)),
     "root mean square": lambda: _back(F.rms_norm(_t(8, 256, 768), (768,), _t(768))),
     "groups": lambda: _back(F.group_norm(_t(4, 64, 16, 16), 8, _t(64), _t(64))),
+    "normalized weights": lambda: _back(torch._weight_norm(_t(512, 300), _t(512, 1), 0)),
     "softmax": lambda: _back(_t(64, 1000).softmax(-1).square()),
     "softmax from float16 to float32": lambda: _back(_half(64, 1000).softmax(-1, dtype=torch.float32)),
     "log of softmax from float16 to float32": lambda: _back(

@@ -208,7 +208,7 @@ def moment() -> dict[str, Any]:
 
 
 def segments() -> list[dict[str, Any]]:
-    """Of the snapshot, what does not depend on stacks."""
+    """Return the parts of the snapshot that do not depend on stacks."""
     of_segment = ("address", "total_size", "stream", "segment_type", "segment_pool_id", "is_expandable")
     of_block = ("address", "size", "requested_size", "state")
     return [

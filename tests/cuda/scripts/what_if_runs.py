@@ -25,7 +25,7 @@ SETTINGS = {
     "large": "large_segment_size_mb:64",
 }
 LIMITS = {"lengths": 0.009, "sizes": 0.005}
-"""Of the device: less than these reserve if nothing stops them, so that garbage is collected."""
+"""Fractions of the device: the runs reserve more if nothing stops them, so garbage is collected."""
 LIMIT = "per_process_memory_fraction:{},garbage_collection_threshold:0.6"
 NAMES = ("fixed", "lengths", "deep", "accumulated", "kept", "sizes")
 ROOM_MIB = {
@@ -37,7 +37,7 @@ EMPTIED = {"step": 1, "epoch": 4}
 """After how many steps ``empty_cache`` is called, in runs of their own."""
 CONTEXT_MIB = 500
 steps_done: list[int] = []
-"""Of the training that runs, one for each optimizer step."""
+"""One entry for each optimizer step of the training that runs."""
 on_step_end: list[Callable[[], None]] = []
 
 

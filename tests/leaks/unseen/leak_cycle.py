@@ -7,7 +7,7 @@ from torch import nn
 
 
 class Loader:
-    """As long as no training is: a streamed data set."""
+    """A streamed data set, longer than any training."""
 
     def __init__(self, device):
         self.device = device

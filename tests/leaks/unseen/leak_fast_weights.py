@@ -1,4 +1,4 @@
-"""Meta-learning whose fast weights are not begun anew with each task: they keep the graph of all tasks."""
+"""Meta-learning whose fast weights are not begun again with each task: they keep the graph of all tasks."""
 
 import torch
 

@@ -69,7 +69,7 @@ class Naive:
 
     def __init__(self, conf, version, capacity):
         self.conf, self.version, self.capacity = conf, version, capacity
-        self.pieces, self.told, self.waiting = [], [], []
+        self.pieces, self.events, self.waiting = [], [], []
         self.n_segments = self.n_pieces = self.n_searches = self.n_retries = 0
         self.longest = conf.get("max_split_size_mb", 1 << 40) * MIB
 
@@ -240,14 +240,14 @@ class Naive:
     def tell(self, action, piece, size, block_size, home=None):
         pool, _, stream = home or piece.home
         where = (piece.segment, piece.offset) if piece else None
-        self.told.append((action, where, size, block_size, stream, pool))
+        self.events.append((action, where, size, block_size, stream, pool))
 
 
 class Watched:
     """What the predicting allocator answers, with addresses as (number of the segment, offset in it)."""
 
     def __init__(self, chosen, capacity):
-        self.told, self.segments = [], []
+        self.events, self.segments = [], []
         self.allocator = CachingAllocator(chosen, capacity, self.tell)
 
     def tell(self, action, address, size, block_size, stream, pool):
@@ -257,7 +257,7 @@ class Watched:
         if action != Action.OOM:
             number = sum(start <= address for start in self.segments)
             where = number, address - self.segments[number - 1]
-        self.told.append((action, where, size, block_size, stream, pool))
+        self.events.append((action, where, size, block_size, stream, pool))
 
 
 def text_of(conf, *more):
@@ -292,11 +292,11 @@ def check(program, conf, version, capacity):
             ours.empty_cache()
             slow.empty()
 
-        assert watched.told == slow.told
+        assert watched.events == slow.events
 
     assert ours.reserved_bytes == slow.reserved()
     assert ours.counts.num_alloc_retries == slow.n_retries
-    assert ours.counts.num_ooms == [row[0] for row in slow.told].count(Action.OOM)
+    assert ours.counts.num_ooms == [row[0] for row in slow.events].count(Action.OOM)
 
 
 @settings(deadline=None, max_examples=60)
@@ -332,8 +332,8 @@ def test_every_event_of_long_programs_is_that_of_the_slow_one(conf, version):
 def test_an_expandable_segment_grows_only_where_no_free_block_is_long_enough(program, more, capacity):
     """And then by whole units, as many as were missing."""
     chosen = Settings.from_conf(f"expandable_segments:True,{more}", "2.13")
-    told, alive = [], []
-    ours = CachingAllocator(chosen, capacity, lambda *row: told.append(row))
+    events, alive = [], []
+    ours = CachingAllocator(chosen, capacity, lambda *row: events.append(row))
     for step in program:
         if step[0] != "malloc":
             if step[0] == "free" and alive:
@@ -345,7 +345,7 @@ def test_an_expandable_segment_grows_only_where_no_free_block_is_long_enough(pro
         mine &= before.segments.is_large == (need > MIB)
         free = (before.blocks.state == BlockState.INACTIVE) & mine[before.blocks.segment]
         longest = int(before.blocks.size[free].max(initial=0))
-        told.clear()
+        events.clear()
 
         try:
             alive.append(ours.malloc(*step[1:]))
@@ -353,7 +353,7 @@ def test_an_expandable_segment_grows_only_where_no_free_block_is_long_enough(pro
             assert longest < need
             continue
 
-        mapped = [row[2] for row in told if row[0] == Action.SEGMENT_MAP]
+        mapped = [row[2] for row in events if row[0] == Action.SEGMENT_MAP]
         unit = chosen.large_segment_size if need > MIB else 2 * MIB
         assert bool(mapped) == (longest < need)
         assert all(size % unit == 0 for size in mapped)

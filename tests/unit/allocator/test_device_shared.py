@@ -73,18 +73,18 @@ def follow(allocator, trace):
 
 
 def compare(name, settings, capacity):
-    told = history(name)
-    truth = reconstruct(told.trace, told.final, told.settings).trace
+    source = history(name)
+    truth = reconstruct(source.trace, source.final, source.settings).trace
     rows = []
-    is_segment = told.trace.action == Action.SEGMENT_ALLOC
+    is_segment = source.trace.action == Action.SEGMENT_ALLOC
     allocator = Placed(
-        settings(told.settings),
+        settings(source.settings),
         capacity,
         lambda *row: rows.append(row),
-        told.trace.address[is_segment].tolist(),
+        source.trace.address[is_segment].tolist(),
     )
 
-    follow(allocator, told.trace)
+    follow(allocator, source.trace)
 
     action, size, block_size = (np.array([row[i] for row in rows]) for i in (0, 2, 3))
     assert np.array_equal(action, truth.action)
@@ -92,7 +92,7 @@ def compare(name, settings, capacity):
     assert np.array_equal(block_size, truth.block_size)
     final = allocator.snapshot(0, 0)
     for table in ("segments", "blocks"):
-        ours, theirs = getattr(final, table), getattr(told.final, table)
+        ours, theirs = getattr(final, table), getattr(source.final, table)
         names = {"size", "requested_size", "state", "is_large", "is_expandable"} & set(ours.DTYPES)
         assert sorted_rows(ours, names) == sorted_rows(theirs, names)
 
@@ -103,11 +103,11 @@ def sorted_rows(table, names):
 
 @pytest.mark.parametrize("name", LIMITED)
 def test_what_a_full_device_makes_of_it_is_predicted(name):
-    compare(name, lambda told: told, LIMITED[name] * MIB)
+    compare(name, lambda source: source, LIMITED[name] * MIB)
 
 
 @pytest.mark.parametrize("name", COLLECTED)
 def test_what_garbage_collection_frees_is_predicted(name):
     fraction, total = COLLECTED[name]
 
-    compare(name, lambda told: replace(told, memory_fraction=fraction), total * MIB)
+    compare(name, lambda source: replace(source, memory_fraction=fraction), total * MIB)

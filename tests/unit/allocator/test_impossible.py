@@ -11,7 +11,7 @@ MIB = 1 << 20
 HELD = (Action.SEGMENT_ALLOC, 2 * MIB, 2 * MIB)
 
 
-def told(*events):
+def reconstructed(*events):
     action, address, size = zip(*events, strict=True)
     return reconstruct(Trace.of(action=action, address=address, size=size), None, Settings())
 
@@ -25,7 +25,7 @@ def codes(made):
 
 
 def test_a_free_that_names_another_size_frees_what_was_allocated():
-    made = told(
+    made = reconstructed(
         HELD,
         (Action.ALLOC, 2 * MIB, 1000),
         (Action.FREE_REQUESTED, 2 * MIB, 1000),
@@ -38,7 +38,7 @@ def test_a_free_that_names_another_size_frees_what_was_allocated():
 
 @pytest.mark.parametrize("again", [512, 1024])
 def test_a_block_handed_out_again_was_back_from_its_request_on(again):
-    made = told(
+    made = reconstructed(
         HELD,
         (Action.ALLOC, 2 * MIB, 512),
         (Action.FREE_REQUESTED, 2 * MIB, 512),
@@ -51,28 +51,28 @@ def test_a_block_handed_out_again_was_back_from_its_request_on(again):
 
 
 def test_a_block_still_waiting_at_the_end_stays_pending():
-    made = told(HELD, (Action.ALLOC, 2 * MIB, 512), (Action.FREE_REQUESTED, 2 * MIB, 512))
+    made = reconstructed(HELD, (Action.ALLOC, 2 * MIB, 512), (Action.FREE_REQUESTED, 2 * MIB, 512))
 
     assert totals(made).active_bytes.tolist() == [0, 0, 512, 512]
     assert not made.notes
 
 
 def test_blocks_over_one_another_count_only_as_far_as_the_segment_reaches():
-    made = told(HELD, (Action.ALLOC, 2 * MIB, MIB), (Action.ALLOC, 2 * MIB + 512, 2 * MIB - 512))
+    made = reconstructed(HELD, (Action.ALLOC, 2 * MIB, MIB), (Action.ALLOC, 2 * MIB + 512, 2 * MIB - 512))
 
     assert totals(made).active_bytes.tolist() == [0, 0, MIB, MIB]
     assert codes(made) == {"gap": 1, "no_room": 1}
 
 
 def test_a_segment_given_back_under_a_block_stays():
-    made = told(HELD, (Action.ALLOC, 2 * MIB, 512), (Action.SEGMENT_FREE, 2 * MIB, 2 * MIB))
+    made = reconstructed(HELD, (Action.ALLOC, 2 * MIB, 512), (Action.SEGMENT_FREE, 2 * MIB, 2 * MIB))
 
     assert totals(made).reserved_bytes.tolist() == [0, 2 * MIB, 2 * MIB, 2 * MIB]
     assert codes(made) == {"segment_contradiction": 1}
 
 
 def test_without_any_segment_blocks_are_counted_all_the_same():
-    made = told((Action.ALLOC, 2 * MIB, 512), (Action.ALLOC, 4 * MIB, 512))
+    made = reconstructed((Action.ALLOC, 2 * MIB, 512), (Action.ALLOC, 4 * MIB, 512))
 
     assert totals(made).active_bytes.tolist() == [0, 512, 1024]
     assert not made.notes

@@ -105,3 +105,25 @@ def test_a_bridge_leads_from_any_state_to_any_other(before, after):
     assert sizes.tolist() == missing.block_size.tolist()
     assert held(before) == held(after)
     assert before.n_contradictions == 0
+
+
+PLACES = st.integers(0, 3).map(lambda slot: BASE + slot * 4 * MIB)
+MOVES = st.one_of(
+    st.tuples(st.just((A,)), PLACES, st.sampled_from([500, 1024, 700 * 1024, 3 * MIB])),
+    st.tuples(st.sampled_from([(R, C), (R, C), (R,), (C,)]), PLACES, st.just(500)),
+    st.tuples(st.sampled_from([(Action.SEGMENT_ALLOC,), (Action.SEGMENT_FREE,)]), PLACES, st.just(4 * MIB)),
+)
+
+
+@given(st.lists(MOVES, max_size=40))
+def test_a_batch_does_what_its_events_do_one_at_a_time(moves):
+    rows = [(action, address, size) for actions, address, size in moves for action in actions]
+    trace = Trace.of(**dict(zip(("action", "address", "size"), zip(*rows, strict=True), strict=False)))
+    whole, single = Ledger(Snapshot(), Settings()), Ledger(Snapshot(), Settings())
+
+    sizes = whole.advance(trace)
+
+    one_at_a_time = [int(single.advance(piece)[0]) for piece in pieces(trace, len(trace))] if rows else []
+    assert sizes.tolist() == one_at_a_time
+    assert held(whole) == held(single)
+    assert whole.n_contradictions == single.n_contradictions

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramscope.analysis.by_module import ModuleEvidence, by_module, owners_of
+from vramscope.analysis.by_module import ModuleEvidence, by_module, owners_of, same_depth
 from vramscope.analysis.categories import categories
 from vramscope.analysis.timeline import timeline
 from vramscope.model.marks import Category, Labels, MarkKind, Marks, Phase, Phases, Steps
@@ -123,3 +123,13 @@ def test_the_modules_sum_up_to_what_is_allocated(play, ops, changes, instant):
     instant = min(instant, len(recording.trace))
 
     assert by_module(history, instant).bytes.sum() == timeline(history).allocated_bytes[instant]
+
+
+def test_modules_are_joined_at_one_depth_and_none_is_part_of_another() -> None:
+    few, group = same_depth(("", "0", "0.mlp", "0.mlp.up", "1.mlp"))
+    many, joined = same_depth(tuple(f"h.{i}.{part}" for i in range(12) for part in ("attn", "mlp", "ln")))
+
+    assert few == ("", "0 (itself)", "0.mlp (itself)", "0.mlp.up", "1.mlp")
+    assert group.tolist() == [0, 1, 2, 3, 4]
+    assert many == tuple(f"h.{i}" for i in range(12))
+    assert joined.tolist() == [i for i in range(12) for _ in range(3)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vramscope.analysis.fit.cards import CARDS, card_named
+from vramscope.model.cards import CARDS, card_named
 
 
 @pytest.mark.parametrize(

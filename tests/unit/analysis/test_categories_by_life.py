@@ -1,5 +1,6 @@
 """Birth, death and the stack decide where nobody knew the tensor, and every allocation says why."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -270,6 +271,51 @@ def test_what_torchs_own_collectives_ask_for_is_communication(file, expected):
 
 
 PACKAGES = "/lib/site-packages/torch"
+FSDP1 = f"{PACKAGES}/distributed/fsdp/_flat_param.py"
+FSDP2 = f"{PACKAGES}/distributed/fsdp/_fully_shard/_fsdp_param.py"
+STAGE = f"{PACKAGES}/distributed/pipelining/stage.py"
+SIZES_STORAGE = ("_resize_", f"{PACKAGES}/storage.py", 1270)
+FROM_META = ("_make_tensor_from_meta", f"{PACKAGES}/distributed/pipelining/_utils.py", 323)
+
+
+@pytest.mark.parametrize(
+    ("frames", "expected"),
+    [
+        ([("_init_sharded_param", FSDP2, 1)], Category.SHARDED_PARAMETER),
+        ([("to_sharded_post_forward", FSDP2, 1)], Category.SHARDED_PARAMETER),
+        ([("<listcomp>", FSDP2, 1), ("init_all_gather_outputs", FSDP2, 1)], Category.UNSHARDED_PARAMETER),
+        ([("alloc_storage", FSDP2, 1), ("alloc_all_gather_outputs", FSDP2, 1)], Category.UNSHARDED_PARAMETER),
+        (
+            [("alloc_all_gather_outputs", f"{PACKAGES}/distributed/_composable/fsdp/_fsdp_param.py", 1)],
+            Category.UNSHARDED_PARAMETER,
+        ),
+        ([("to_accumulated_grad_if_needed", FSDP2, 1)], Category.GRADIENT),
+        ([("all_gather_inputs", FSDP2, 1)], Category.COMMUNICATION),
+        ([("_get_shard", FSDP1, 1)], Category.SHARDED_PARAMETER),
+        (
+            [SIZES_STORAGE, ("_alloc_storage", f"{PACKAGES}/distributed/utils.py", 184),
+             ("_alloc_padded_unsharded_flat_param", FSDP1, 1)],
+            Category.UNSHARDED_PARAMETER,
+        ),
+        ([("_use_low_precision_shard", FSDP1, 1)], Category.COMMUNICATION),
+        ([FROM_META, ("_setup_forward_recv_info", STAGE, 1)], Category.COMMUNICATION),
+        ([FROM_META, ("_to_tensor", STAGE, 1)], Category.UNKNOWN),
+        ([("alloc_all_gather_outputs", "train.py", 1)], Category.UNKNOWN),
+    ],
+)  # fmt: skip
+def test_torchs_own_functions_say_what_is_a_shard_and_what_is_gathered(frames, expected):
+    assert of(with_stack(*frames, ("main", "train.py", 3)))[0][0] is expected
+
+
+def test_a_parameter_that_a_module_shows_while_it_is_gathered_stays_a_gathered_one():
+    labels = Labels.of(
+        event=[1], address=[1], category=[Category.PARAMETER], name=[1], names=("", "0.weight")
+    )
+    history = with_stack(("alloc_all_gather_outputs", FSDP2, 1), ("main", "train.py", 3))
+    found = categories(replace(history, labels=labels))
+
+    assert found.totals == {"unsharded_parameter": 512}
+    assert found.why(0) == "parameter `0.weight`, gathered from the shards of all ranks"
 
 
 @pytest.mark.parametrize(

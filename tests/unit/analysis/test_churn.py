@@ -80,11 +80,11 @@ MIB = 1 << 20
 )
 def test_the_counts_of_a_record_are_those_of_the_allocator_that_predicts_it(name, device, n_retries):
     (recording,) = read(captures.genuine_file(name)).recordings
-    told, found = churn_of(recording), what_if(recording, **device)
+    counts, found = churn_of(recording), what_if(recording, **device)
 
-    assert (told.n_retries, told.n_made) == (found.n_retries, found.n_segments)
-    assert told.n_retries == n_retries
-    assert told.n_ooms == (not found.fits)
+    assert (counts.n_retries, counts.n_made) == (found.n_retries, found.n_segments)
+    assert counts.n_retries == n_retries
+    assert counts.n_ooms == (not found.fits)
     assert recording.timeline().reserved_bytes.max() == found.peak_reserved_bytes
 
 

@@ -1,5 +1,7 @@
 """The bytes of an instant are divided by any property, and nothing is lost in doing so."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -59,6 +61,7 @@ def training():
                 "none": KIB,
             },
         ),
+        ("line", {"model.py:9 backward": 4 * KIB, "model.py:3 forward": 2 * KIB, "no stack recorded": KIB}),
         ("module", {"none": 7 * KIB}),
     ],
 )
@@ -69,6 +72,34 @@ def test_the_bytes_at_the_peak_by_each_property(training, by, totals):
     assert list(found.totals) == list(totals)
     assert found.instant == 2
     assert found.requested_bytes.sum() == 7 * KIB - 124
+
+
+def test_a_line_is_one_whoever_calls_it_and_two_where_it_calls_two_functions(training):
+    helper, library = ("helper", "model.py", 3), "/x/site-packages/torch/nn/functional.py"
+    training = replace(
+        training,
+        stacks=stacks_of(
+            [helper, ("train", "t.py", 1)],
+            [helper, ("evaluate", "t.py", 7)],
+            [("softmax", library, 5), helper],
+        ),
+    )
+    trace = training.trace
+    trace = replace(
+        trace, stack_id=np.where(trace.action == Action.ALLOC, [2, 4, 0, 0, 0, 0], 0).astype("i4")
+    )
+    together = replace(training, trace=trace).composition(by="line").totals
+    trace = replace(
+        trace, stack_id=np.where(trace.action == Action.ALLOC, [2, 6, 0, 0, 0, 0], 0).astype("i4")
+    )
+    apart = replace(training, trace=trace).composition(by="line").totals
+
+    assert together == {"model.py:3 helper": 6 * KIB, "no stack recorded": KIB}
+    assert apart == {
+        "model.py:3 helper: softmax": 4 * KIB,
+        "model.py:3 helper": 2 * KIB,
+        "no stack recorded": KIB,
+    }
 
 
 def test_a_window_has_its_own_peak(training):

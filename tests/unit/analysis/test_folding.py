@@ -53,6 +53,35 @@ def test_files_of_the_user_are_kept(file):
 
 
 @pytest.mark.parametrize(
+    ("calls", "shown"),
+    [
+        # python -c: the text is the program, and one of its lines is one row.
+        ([("<module>", "<string>", 3)], ("<module>", "<string>", 3)),
+        # A method that dataclasses generated in a program with a file of its own.
+        ([("<module>", TRAIN, 9), ("__init__", "<string>", 2)], ("<module>", TRAIN, 9)),
+        # A child of multiprocessing begins with a text as well.
+        (
+            [("<module>", "<string>", 1), ("spawn_main", "/usr/lib/python3/multiprocessing/spawn.py", 122),
+             ("work", TRAIN, 5)],
+            ("work", TRAIN, 5),
+        ),
+        (
+            [("<module>", "<string>", 1), ("spawn_main", "/usr/lib/python3/multiprocessing/spawn.py", 122)],
+            None,
+        ),
+    ],
+)  # fmt: skip
+def test_a_program_given_as_a_text_is_the_users(calls, shown):
+    builder = StackBuilder()
+    stack = builder.add([("linear", TORCH, 1), *reversed(calls)])
+
+    folded = fold(builder.build())
+
+    assert (folded.of[stack] > 0) == (shown is not None)
+    assert shown is None or folded.frame(stack) == shown
+
+
+@pytest.mark.parametrize(
     "file",
     [
         EINOPS,
@@ -201,6 +230,27 @@ def test_stacks_that_differ_in_outer_frames_only_are_one_holder():
     assert held.n_bytes.tolist() == [100, 36, 9]
     assert held.example.tolist() == [0, stacks[7], other]
     assert held.folded_id.tolist() == folded.place[held.example].tolist()
+
+
+def test_the_line_that_holds_most_is_summed_over_its_callers_and_calls():
+    builder = StackBuilder()
+    line, other = ("forward", TRAIN, 3), ("step", TRAIN, 9)
+    calls = [[("linear", TORCH, 1), line], [("gelu", TORCH, 2), line], [line, ("main", TRAIN, 20)], [other]]
+    stacks = np.array([builder.add(frames) for frames in calls])
+    folded = fold(builder.build())
+    held = bytes_by_line(folded, np.append(stacks, 0), np.array([30, 20, 10, 50, 99]), np.ones(5, "i8"))
+
+    most = held.most(folded)
+
+    assert most is not None
+    assert folded.stacks.frame(most.folded_id).line == 3
+    assert (most.n_bytes, most.example) == (60, stacks[0])
+
+
+def test_without_any_stack_no_line_holds_most():
+    folded = fold(StackBuilder().build())
+
+    assert bytes_by_line(folded, np.array([0]), np.array([5]), np.array([1])).most(folded) is None
 
 
 def test_a_module_that_moves_to_the_device_is_named_by_the_call():

@@ -55,7 +55,7 @@ def held(random):
     return Snapshot(segments=segments, blocks=blocks)
 
 
-def told(random, trace, initial):
+def recording_of(random, trace, initial):
     """A record with marks that may lie beyond the events."""
     n, n_marks = len(trace), int(random.integers(0, 4))
     start = np.sort(random.integers(0, n + 5, n_marks))
@@ -87,7 +87,7 @@ def test_every_analysis_answers_where_block_sizes_are_as_false_as_the_rest(seed)
     addresses = np.append(SOME, np.array([1 << 63, (1 << 64) - 512], dtype="u8"))
     trace = claimed(random, int(random.integers(0, 40)), addresses)
     columns = {**dict(trace.columns()), "block_size": trace.size}
-    ask_everything(told(random, Trace(**columns), held(random)))
+    ask_everything(recording_of(random, Trace(**columns), held(random)))
 
 
 @pytest.mark.parametrize("has_end", [False, True])
@@ -96,7 +96,7 @@ def test_every_analysis_answers_once_a_record_is_made_sense_of(seed, has_end):
     random = np.random.default_rng(seed)
     trace = claimed(random, int(random.integers(0, 60)), np.append(SOME, EXTREME))
     made = reconstruct(trace, held(random) if has_end else None, Settings(), pools=((0, 0), (0, 1)))
-    recording = told(random, made.trace, made.initial)
+    recording = recording_of(random, made.trace, made.initial)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         parts, totals = recording.fragmentation().parts, recording.timeline()

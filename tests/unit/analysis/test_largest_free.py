@@ -69,8 +69,8 @@ def test_a_request_as_large_needs_no_driver_and_a_longer_one_does(ops):
     """What the predicting allocator does next, for every pool and stream that has a free large block."""
     for chosen in (lambda size: size, lambda size: size + 512):
         for pool, stream in ((0, 0), (0, 1), (1, 0), (1, 1)):
-            told = []
-            allocator = CachingAllocator(emit=lambda *row, told=told: told.append(row))
+            events = []
+            allocator = CachingAllocator(emit=lambda *row, events=events: events.append(row))
             live = []
             for is_alloc, size, on, of in ops:
                 if is_alloc or not live:
@@ -81,9 +81,9 @@ def test_a_request_as_large_needs_no_driver_and_a_longer_one_does(ops):
             mine = (found.pool == pool) & (found.stream == stream) & found.is_large
             if not mine.any() or found.largest_bytes[mine][0] <= MIB:
                 continue
-            told.clear()
+            events.clear()
 
             allocator.malloc(chosen(int(found.largest_bytes[mine][0])), stream, pool)
 
-            asked = any(row[0] == MADE for row in told)
+            asked = any(row[0] == MADE for row in events)
             assert asked == (chosen(0) > 0)

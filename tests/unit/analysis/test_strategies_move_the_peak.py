@@ -100,11 +100,11 @@ def test_advice_moves_the_peak_by_what_counting_finds(blocks):
     least = WORTH_IT * found.peak_bytes
     for name, left in LEFT.items():
         peak = round(counted(recording, left))
-        told = [n_bytes for full, n_bytes in said.items() if full.startswith(name)]
+        promised = [n_bytes for full, n_bytes in said.items() if full.startswith(name)]
         # The second stage is reported where it saves more than the first.
         before = round(counted(recording, LEFT["ZeRO-1"])) if name == "ZeRO-2" else found.peak_bytes
         is_better = found.peak_bytes - before < least or before - peak >= least
-        assert told == ([peak] if found.peak_bytes - peak >= least and is_better else [])
+        assert promised == ([peak] if found.peak_bytes - peak >= least and is_better else [])
 
 
 @settings(max_examples=30, deadline=None)

@@ -5,6 +5,7 @@ import pytest
 
 from vramscope.analysis.waterfall import findings, waterfall
 from vramscope.model.counters import Counters
+from vramscope.model.device import Process
 from vramscope.model.marks import Note, Steps
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
@@ -59,6 +60,33 @@ def test_all_bars_of_a_sample_sum_up_to_the_device():
     }
     assert sum(filter(None, bars.values())) == 80 * GIB + 600 * MIB
     assert findings(found) == []
+
+
+def test_nccls_own_figure_is_a_bar_taken_out_of_what_is_outside_of_torch():
+    found = waterfall(
+        Recording(counters=samples(nccl_bytes=[-1, 0, 300 * MIB, 500 * MIB, 501 * MIB, 300 * MIB]))
+    )
+    bars = [amounts(found, row) for row in range(6)]
+
+    assert [each.get("nccl") for each in bars] == [None, 0, 300 * MIB, 500 * MIB, None, 300 * MIB]
+    assert [each["own_outside"] for each in bars] == [
+        500 * MIB,
+        500 * MIB,
+        200 * MIB,
+        0,
+        500 * MIB,
+        200 * MIB,
+    ]
+    assert {sum(filter(None, each.values())) for each in bars} == {80 * GIB + 600 * MIB}
+
+
+def test_a_rank_of_several_says_that_nccls_bytes_are_not_reported():
+    found = waterfall(Recording(counters=samples(), process=Process(world_size=2)))
+    (bar,) = (bar for bar in found.bars(0) if bar.name == "nccl")
+
+    assert bar.n_bytes is None
+    assert bar.source.startswith("not reported")
+    assert amounts(found)["own_outside"] == 500 * MIB
 
 
 @pytest.mark.parametrize("code", ["nvml_process", "nvml_process_memory"])

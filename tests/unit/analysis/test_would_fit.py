@@ -24,8 +24,8 @@ OPS = st.lists(st.tuples(st.booleans(), SIZES, st.integers(0, 1)), max_size=30)
 
 def played(ops, settings, capacity):
     """An allocator after some mallocs and frees, and what it reports from now on."""
-    told = []
-    allocator = CachingAllocator(settings, capacity, emit=lambda *row: told.append(row))
+    events = []
+    allocator = CachingAllocator(settings, capacity, emit=lambda *row: events.append(row))
     live = []
     for is_alloc, size, stream in ops:
         if is_alloc or not live:
@@ -35,13 +35,13 @@ def played(ops, settings, capacity):
                 continue
         else:
             allocator.free(live.pop(len(live) // 2))
-    told.clear()
-    return allocator, told
+    events.clear()
+    return allocator, events
 
 
 @given(OPS, SIZES, st.sampled_from([Settings(), Settings(max_split_size=20 * MIB)]))
 def test_the_allocator_does_what_was_predicted(ops, size, settings):
-    allocator, told = played(ops, settings, 100 * MIB)
+    allocator, events = played(ops, settings, 100 * MIB)
     said = fit_of(allocator.snapshot(0, 0), size, settings, (0, 0), 100 * MIB)
 
     try:
@@ -49,7 +49,7 @@ def test_the_allocator_does_what_was_predicted(ops, size, settings):
     except OutOfMemory:
         assert said.fits is False
         return
-    actions = [row[0] for row in told]
+    actions = [row[0] for row in events]
 
     assert said.fits
     assert {
@@ -57,7 +57,7 @@ def test_the_allocator_does_what_was_predicted(ops, size, settings):
         BlockSource.NEW_SEGMENT: actions == [Action.SEGMENT_ALLOC, Action.ALLOC],
         BlockSource.AFTER_RELEASE: Action.SEGMENT_FREE in actions,
     }[said.origin]
-    assert said.from_driver_bytes == sum(row[2] for row in told if row[0] == Action.SEGMENT_ALLOC)
+    assert said.from_driver_bytes == sum(row[2] for row in events if row[0] == Action.SEGMENT_ALLOC)
     assert said.address == (address if said.origin is BlockSource.BLOCK else None)
 
 
@@ -76,12 +76,12 @@ def test_what_is_releasable_is_what_empty_cache_gives_back(ops):
 @given(OPS, SIZES)
 def test_an_expandable_segment_grows_by_what_is_missing(ops, size):
     settings = Settings(expandable_segments=True)
-    allocator, told = played([(a, n, 0) for a, n, _ in ops], settings, None)
+    allocator, events = played([(a, n, 0) for a, n, _ in ops], settings, None)
     said = fit_of(allocator.snapshot(0, 0), size, settings, (0, 0), 1 << 50)
 
     allocator.malloc(size)
 
-    assert said.from_driver_bytes == sum(row[2] for row in told if row[0] == Action.SEGMENT_MAP)
+    assert said.from_driver_bytes == sum(row[2] for row in events if row[0] == Action.SEGMENT_MAP)
 
 
 def test_what_a_private_pool_keeps_is_not_given_back():

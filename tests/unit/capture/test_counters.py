@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from vramscope import cli
+from vramscope.capture import samples
 from vramscope.errors import UsageError
 from vramscope.loading import load
 from vramscope.recorder import record
@@ -49,3 +50,30 @@ def test_its_hooks_go_with_the_block(program, tmp_path):
 def test_what_cannot_be_meant_is_refused(wrong, tmp_path):
     with pytest.raises(UsageError):
         record(tmp_path / "run", **wrong)
+
+
+@pytest.mark.parametrize(("backend", "source"), [("native", ""), ("cudaMallocAsync", "counters")])
+def test_an_allocator_without_a_history_is_recorded_by_counters(backend, source, monkeypatch):
+    from vramscope.capture import sources
+
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: backend)
+
+    assert sources()["cuda"].instead() == source
+
+
+def test_cuda_malloc_async_counts_no_requests_and_no_pieces(monkeypatch):
+    # What its C++ leaves at zero must not look like a figure.
+    levels = ("allocated_bytes", "active_bytes", "reserved_bytes", "requested_bytes", "inactive_split_bytes")
+    all_seven = dict.fromkeys(("current", "peak", "allocated", "freed"), 7)
+    counted = {name: {"all": all_seven} for name in levels[:3]}
+    counted |= {name: {"all": {"current": 0, "peak": 0}} for name in levels[3:]}
+    monkeypatch.setattr(samples, "torch_counters", lambda _: counted)
+    monkeypatch.setattr(samples, "backend", lambda: "cudaMallocAsync")
+    monkeypatch.setattr(samples, "bus_id", lambda _: "")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    sampler = samples.Sampler(0, "GPU-none", pytest.fail)
+
+    sampler.sample_counters(1)
+    (row,) = sampler.take().to_pandas().itertuples()
+
+    assert [getattr(row, name) for name in levels] == [7, 7, 7, -1, -1]

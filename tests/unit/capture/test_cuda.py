@@ -6,11 +6,13 @@ import subprocess
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from vramscope.loading import load
-from vramscope.model.marks import Phase
+from vramscope.model.marks import MarkKind, Phase
 from vramscope.model.recording import Outcome
+from vramscope.model.trace import Action
 
 ROOT = Path(__file__).parents[3]
 
@@ -120,6 +122,37 @@ def test_phases_and_labels_of_a_step(run_on_cuda, tmp_path):
     assert recording.counters.device_total_bytes[-1] > 0
 
 
+@pytest.mark.parametrize("call", ["torch.cuda.empty_cache", "torch.accelerator.memory.empty_cache"])
+def test_the_line_that_empties_the_cache_is_known(run_on_cuda, tmp_path, call):
+    run_on_cuda(
+        f"""
+        # Before torch 2.9 the accelerator has no such function.
+        empty = {call} if hasattr(torch.accelerator, "memory") else torch.cuda.empty_cache
+
+        def tidy():
+            empty()
+
+        original = torch._C._cuda_emptyCache
+        with vramscope.record("run"):
+            block = torch.empty(1 << 24, device="cuda")
+            del block
+            tidy()
+            step()
+        assert torch._C._cuda_emptyCache is original
+        """
+    )
+    (recording,) = load(tmp_path / "run").recordings
+    trace = recording.trace
+    (released,) = np.flatnonzero(trace.action == Action.SEGMENT_FREE)
+
+    names = [frame.function for frame in recording.stacks.frames(int(trace.stack_id[released]))]
+    assert {"empty_cache", "tidy"} <= set(names)
+    assert recording.empty_cache().n_calls == 1
+    is_free = np.isin(trace.action, (Action.FREE_REQUESTED, Action.FREE_COMPLETED))
+    assert not trace.stack_id[is_free].any()
+    assert trace.stack_id[trace.action == Action.ALLOC].any()
+
+
 def test_a_block_per_step_is_one_trace_with_what_came_between(run_on_cuda, tmp_path):
     expected, _ = run_on_cuda(
         """
@@ -137,6 +170,13 @@ def test_a_block_per_step_is_one_trace_with_what_came_between(run_on_cuda, tmp_p
     assert ends(recording.timeline()) == expected
     assert len(recording.steps) == 4
     assert "gap" in [note.code for note in recording.notes]
+    marks = recording.marks
+    pauses = marks.rows(marks.kind == MarkKind.GAP)
+    entered = marks.time_ns[marks.kind == MarkKind.ENTER]
+    # Three pauses, in each of which memory changed; they end before the next block allocates anything.
+    assert pauses.value.tolist() == [0, 0, 0]
+    assert (np.abs(pauses.time_ns - entered[1:]) < np.diff(entered).min()).all()
+    assert (np.diff(pauses.event) > 0).all()
 
 
 def test_a_ring_that_fills_is_read_on_the_way(run_on_cuda, tmp_path):
@@ -155,6 +195,34 @@ def test_a_ring_that_fills_is_read_on_the_way(run_on_cuda, tmp_path):
     assert ends(recording.timeline()) == expected
     assert len(recording.trace) > 1000
     assert len(recording.steps) == 30
+
+
+@pytest.mark.parametrize(("stays_full", "n_more"), [("", 7000), ("1", 1000)])
+def test_many_new_entries_are_read_long_before_the_ring_is_half_full(run_on_cuda, stays_full, n_more):
+    found = run_on_cuda(
+        """
+        import os
+        import vramscope.capture.cuda.history as history
+        begin = history._beginnings
+        with vramscope.record("run") as recorder:
+            if os.environ["STAYS_FULL"]:
+                history._beginnings = lambda n: []  # as if another thread allocated during each reading
+            capture = recorder._capture
+            capture._ring_guard.stop()  # it looks when this program says so
+            capture.catch_up()
+            for n_made in 7000, int(os.environ["N_MORE"]):  # three entries each
+                before = len(recorder.load().recordings[0].trace)
+                for _ in range(n_made):
+                    torch.empty(5000, device="cuda")
+                capture._check_ring()
+                print(len(recorder.load().recordings[0].trace) - before)
+            history._beginnings = begin
+        """,
+        STAYS_FULL=stays_full,
+        N_MORE=str(n_more),
+    )
+
+    assert found == [3 * 7000, 3 * n_more]
 
 
 def test_a_history_that_the_program_keeps_is_left_to_it(run_on_cuda, tmp_path):
@@ -320,6 +388,12 @@ def test_an_allocation_just_before_the_ring_was_emptied_is_a_gap_of_one_event(ru
 
     assert n_races >= 2
     assert gaps == [1] * len(gaps)
+    marks, trace = recording.marks, recording.trace
+    shown = marks.rows(marks.kind == MarkKind.GAP)
+    assert shown.value.tolist() == gaps
+    # The lost allocation is among the events that the state of the allocator added just before the mark.
+    for event in shown.event.tolist():
+        assert 777 * 4 in trace.size[trace.time_ns == trace.time_ns[event - 1]][:event]
     assert 1 <= len(gaps) <= n_races
     # The state of the allocator shows the lost allocation.
     assert int((recording.trace.size == 777 * 4).sum()) == n_races

@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from vramscope.capture.hooks.gradients import gradients_of
+from vramscope.capture.labels import Labeler
 from vramscope.model.marks import Category
 from vramscope.model.trace import Action
 
@@ -48,7 +50,7 @@ def test_everything_of_a_step_has_its_name(labelled):
 
     assert found[Category.PARAMETER, "0.weight"] == 4 * 8 * 4
     assert found[Category.BUFFER, "1.running_mean"] == 4 * 4
-    assert found[Category.INPUT, ""] == 16 * 8 * 4
+    assert found[Category.INPUT, "16 × 8"] == 16 * 8 * 4
     assert found[Category.GRADIENT, "gradient of 0.weight"] == 4 * 8 * 4
     assert found[Category.OPTIMIZER_STATE, "exp_avg of 0.weight"] == 4 * 8 * 4
     assert found[Category.OPTIMIZER_STATE, "step of 0.bias"] == 4
@@ -105,4 +107,44 @@ def test_inputs_by_keyword_and_in_containers(labelled):
 
     found = labelled(train)
 
-    assert found[Category.INPUT, ""] == 12
+    assert found[Category.INPUT, "3"] == 12
+
+
+def test_views_whose_base_was_modified_in_place_stop_no_recording(recorded):
+    """FSDP1 with ``use_orig_params`` leaves such views, and torch raises when their graph is asked."""
+    flat = nn.Parameter(torch.ones(8))
+    flat.grad = torch.ones(8)
+    first, second = torch.split(flat, 4)
+    with torch.no_grad():
+        first.add_(1)
+    with pytest.raises(RuntimeError, match="modified inplace"):
+        _ = second.is_leaf
+
+    with recorded() as recording, torch.no_grad():  # its first failure is raised
+        nn.Flatten(0)(second)
+        (gradient,) = gradients_of([first, second, flat])
+
+    assert gradient is flat.grad
+    assert Category.INPUT not in recording.sink.labels.category
+
+
+def test_of_storages_that_are_gone_few_are_remembered_and_none_that_lives_is_labelled_again():
+    named = []
+
+    def add(storages, _category, names, _):
+        named.extend(names)
+        return [True] * len(storages)
+
+    labeller, model = Labeler(add), nn.Linear(2, 2)
+    labeller.module(model)
+    for _ in range(12):
+        # All at once, as a storage that is gone leaves its address to the next one.
+        batches = [torch.ones(1) for _ in range(6_000)]
+        labeller.inputs(batches)
+    n_named = len(named)
+    labeller.inputs(batches)
+    labeller.module(model)
+
+    assert named[:2] == ["weight", "bias"]
+    assert len(named) == n_named == 2 + 12 * 6_000
+    assert len(labeller._seen) <= 2 * (2 * 6_000 + 2)

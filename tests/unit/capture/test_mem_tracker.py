@@ -79,8 +79,8 @@ def compared(recording, n_born, classes):
 
 def check(name, recording, peaks, capsys):
     assert len(peaks) == N_STEPS
-    told = {theirs for _, classes in peaks for theirs, _ in classes.values()}
-    assert {"Parameter", "Activation", "Optstate"} <= told
+    kinds = {theirs for _, classes in peaks for theirs, _ in classes.values()}
+    assert {"Parameter", "Activation", "Optstate"} <= kinds
     for step, peak in enumerate(peaks):
         agreement, unknown = compared(recording, *peak)
         right = sum(n for (theirs, ours, _), n in agreement.items() if theirs == ours)

@@ -133,6 +133,11 @@ def trace_at(*times_us):
     )  # fmt: skip
 
 
+def places(marks):
+    """Event and path of each mark."""
+    return [(event, marks.names[name]) for event, name in zip(marks.event, marks.name, strict=True)]
+
+
 def test_changes_are_placed_by_time_before_the_allocations_that_they_explain(monkeypatch):
     log = ModuleLog(is_timed=True)
     log.learn(nn.Sequential(nn.ReLU()))
@@ -140,11 +145,11 @@ def test_changes_are_placed_by_time_before_the_allocations_that_they_explain(mon
         monkeypatch.setattr("vramscope.capture.hooks.modules.time_ns", lambda now=time_us: 1000 * now)
         log.changed(index)
 
-    rows = log.marks(trace_at(5, 12, 15, 22, 35))
+    marks = log.marks(trace_at(5, 12, 15, 22, 35))
     log.cut(45_000)
 
-    assert [(row[3], row[6]) for row in rows] == [(0, ""), (1, "(root)"), (3, "0"), (4, "")]
-    assert [(row[3], row[6]) for row in log.marks(trace_at(50))] == [(0, "0")]
+    assert places(marks) == [(0, ""), (1, "(root)"), (3, "0"), (4, "")]
+    assert places(log.marks(trace_at(50))) == [(0, "0")]
 
 
 def test_changes_after_a_reading_are_kept_for_the_next_one(monkeypatch):
@@ -157,10 +162,9 @@ def test_changes_after_a_reading_are_kept_for_the_next_one(monkeypatch):
 
     log.cut(25_000)
 
-    rows = log.marks(trace_at(27, 32, 45))
-    assert [(row[3], row[6]) for row in rows] == [(0, "0"), (1, "(root)"), (2, "")]
+    assert places(log.marks(trace_at(27, 32, 45))) == [(0, "0"), (1, "(root)"), (2, "")]
     log.cut(50_000)
-    assert [(row[3], row[6]) for row in log.marks(trace_at(60))] == [(0, "")]
+    assert places(log.marks(trace_at(60))) == [(0, "")]
 
 
 ON_CUDA = """

@@ -13,7 +13,7 @@ from vramscope.capture.hooks.modules import ModuleLog
 from vramscope.model.marks import MarkKind, Phase
 
 
-class Told:
+class Written:
     """A listener that writes down each call."""
 
     def __init__(self):
@@ -47,9 +47,9 @@ class Told:
 
 
 @pytest.fixture(params=["roots alone", "every module"])
-def told(request):
-    """Both ways of seeing forwards tell the same."""
-    listener = Told()
+def written(request):
+    """Both ways of seeing forwards write down the same calls."""
+    listener = Written()
     if request.param == "every module":
         listener.modules = ModuleLog(is_timed=True)
     hooks.install(listener)
@@ -66,27 +66,27 @@ def both(*phases):
     return [sign + phase for phase in phases for sign in "+-"]
 
 
-def test_a_plain_step(told):
+def test_a_plain_step(written):
     model = network()
     optimizer = torch.optim.SGD(model.parameters())
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
 
-    assert told.lines == both("forward", "backward", "optimizer", "zero_grad")
+    assert written.lines == both("forward", "backward", "optimizer", "zero_grad")
 
 
-def test_without_gradients_a_forward_is_evaluation(told):
+def test_without_gradients_a_forward_is_evaluation(written):
     with torch.no_grad():
         network()(torch.ones(2, 4))
     with torch.inference_mode():
         network()(torch.ones(2, 4))
 
-    assert told.lines == both("eval", "eval")
+    assert written.lines == both("eval", "eval")
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])
-def test_a_checkpointed_forward_runs_again_inside_backward(told, use_reentrant):
+def test_a_checkpointed_forward_runs_again_inside_backward(written, use_reentrant):
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
@@ -97,20 +97,20 @@ def test_a_checkpointed_forward_runs_again_inside_backward(told, use_reentrant):
 
     Model()(torch.ones(2, 4, requires_grad=True)).sum().backward()
 
-    assert told.lines == [*both("forward"), "+backward", *both("recompute"), "-backward"]
+    assert written.lines == [*both("forward"), "+backward", *both("recompute"), "-backward"]
 
 
-def test_gradients_taken_within_a_forward(told):
+def test_gradients_taken_within_a_forward(written):
     class Slope(nn.Module):
         def forward(self, x):
             return torch.autograd.grad(x.pow(2).sum(), x, create_graph=True)[0]
 
     Slope()(torch.ones(2, 4, requires_grad=True))
 
-    assert told.lines == ["+forward", *both("backward"), "-forward"]
+    assert written.lines == ["+forward", *both("backward"), "-forward"]
 
 
-def test_a_closure_runs_inside_of_the_optimizer(told):
+def test_a_closure_runs_inside_of_the_optimizer(written):
     model = network()
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=1)
 
@@ -122,27 +122,27 @@ def test_a_closure_runs_inside_of_the_optimizer(told):
 
     optimizer.step(closure)
 
-    assert told.lines == ["+optimizer", *both("zero_grad", "forward", "backward"), "-optimizer"]
+    assert written.lines == ["+optimizer", *both("zero_grad", "forward", "backward"), "-optimizer"]
 
 
-def test_an_exception_in_forward_ends_it(told):
+def test_an_exception_in_forward_ends_it(written):
     with pytest.raises(RuntimeError):
         network()(torch.ones(2, 5))
     network()(torch.ones(2, 4))
 
-    assert told.lines == both("forward", "forward")
+    assert written.lines == both("forward", "forward")
 
 
-def test_an_exception_in_backward_ends_it(told):
+def test_an_exception_in_backward_ends_it(written):
     loss = network()(torch.ones(2, 4)).sum()
     loss.backward()
     with pytest.raises(RuntimeError):
         loss.backward()
 
-    assert told.lines == both("forward", "backward", "backward")
+    assert written.lines == both("forward", "backward", "backward")
 
 
-def test_an_optimizer_that_raised_ends_at_the_next_phase(told):
+def test_an_optimizer_that_raised_ends_at_the_next_phase(written):
     class Broken(torch.optim.SGD):
         def step(self, closure=None):  # noqa: ARG002
             raise ValueError("no")
@@ -154,7 +154,7 @@ def test_an_optimizer_that_raised_ends_at_the_next_phase(told):
             optimizer.step()
     model(torch.ones(2, 4))
 
-    assert told.lines == both("optimizer", "optimizer", "forward")
+    assert written.lines == both("optimizer", "optimizer", "forward")
 
 
 class Interrupted(nn.Module):
@@ -162,7 +162,7 @@ class Interrupted(nn.Module):
         raise KeyboardInterrupt
 
 
-def test_a_forward_that_was_interrupted_ends_at_the_next_phase(told):
+def test_a_forward_that_was_interrupted_ends_at_the_next_phase(written):
     model = network()
     loss = model(torch.ones(2, 4)).sum()
     with pytest.raises(KeyboardInterrupt):
@@ -170,11 +170,11 @@ def test_a_forward_that_was_interrupted_ends_at_the_next_phase(told):
     loss.backward()
     model(torch.ones(2, 4))
 
-    assert told.lines == both("forward", "forward", "backward", "forward")
+    assert written.lines == both("forward", "forward", "backward", "forward")
 
 
-@pytest.mark.parametrize("told", ["every module"], indirect=True)
-def test_threads_have_phases_of_their_own(told):
+@pytest.mark.parametrize("written", ["every module"], indirect=True)
+def test_threads_have_phases_of_their_own(written):
     inside, go_on = threading.Event(), threading.Event()
 
     class Slow(nn.Module):
@@ -190,11 +190,11 @@ def test_threads_have_phases_of_their_own(told):
     go_on.set()
     thread.join()
 
-    assert told.lines == ["+forward", *both("forward"), "-forward"]
+    assert written.lines == ["+forward", *both("forward"), "-forward"]
 
 
-@pytest.mark.parametrize("told", ["roots alone"], indirect=True)
-def test_the_parts_of_a_root_are_called_as_without_us(told):
+@pytest.mark.parametrize("written", ["roots alone"], indirect=True)
+def test_the_parts_of_a_root_are_called_as_without_us(written):
     hooks, seen = nn.modules.module._global_forward_pre_hooks, []
 
     class Part(nn.Module):
@@ -207,12 +207,12 @@ def test_the_parts_of_a_root_are_called_as_without_us(told):
 
     assert seen == [[], []]
     assert len(hooks) == 1
-    assert told.lines == both("forward")
+    assert written.lines == both("forward")
 
 
-@pytest.mark.parametrize("told", ["roots alone"], indirect=True)
+@pytest.mark.parametrize("written", ["roots alone"], indirect=True)
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_a_root_is_as_it_was_whatever_ends_it(told, error):
+def test_a_root_is_as_it_was_whatever_ends_it(written, error):
     class Root(nn.Linear):
         def forward(self, x):
             if not len(x):
@@ -228,13 +228,13 @@ def test_a_root_is_as_it_was_whatever_ends_it(told, error):
         torch.optim.SGD(root.parameters()).step()
 
     assert repr(vars(root)) == before
-    assert told.lines == both("forward", "optimizer") * 3
-    assert not told.failures
+    assert written.lines == both("forward", "optimizer") * 3
+    assert not written.failures
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_a_compiled_model_has_its_phases_and_compiles_once(told, backend):
+def test_a_compiled_model_has_its_phases_and_compiles_once(written, backend):
     import torch._dynamo
     from torch._dynamo.utils import counters
 
@@ -246,14 +246,14 @@ def test_a_compiled_model_has_its_phases_and_compiles_once(told, backend):
         model(torch.ones(2, 4)).sum().backward()
         optimizer.step()
         hooks.uninstall()
-        hooks.install(told)
+        hooks.install(written)
 
-    assert told.lines == both("forward", "backward", "optimizer") * 3
+    assert written.lines == both("forward", "backward", "optimizer") * 3
     assert counters["stats"]["unique_graphs"] == 1
 
 
-def test_our_own_mistake_stays_with_us(told):
-    told.error = ZeroDivisionError("ours")
+def test_our_own_mistake_stays_with_us(written):
+    written.error = ZeroDivisionError("ours")
     model = network()
     optimizer = torch.optim.SGD(model.parameters())
     model(torch.ones(2, 4)).sum().backward()
@@ -261,11 +261,11 @@ def test_our_own_mistake_stays_with_us(told):
     optimizer.zero_grad()
 
     assert model[0].weight.grad is None
-    assert told.failures
-    assert all(isinstance(error, ZeroDivisionError) for error in told.failures)
+    assert written.failures
+    assert all(isinstance(error, ZeroDivisionError) for error in written.failures)
 
 
-def test_nobody_elses_wrapper_is_thrown_away(told):
+def test_nobody_elses_wrapper_is_thrown_away(written):
     ours = torch.autograd.graph._engine_run_backward
     seen = []
 
@@ -280,7 +280,7 @@ def test_nobody_elses_wrapper_is_thrown_away(told):
         torch.autograd.backward(network()(torch.ones(2, 4)).sum())
         assert torch.autograd._engine_run_backward is theirs
         assert seen
-        assert told.lines == []
+        assert written.lines == []
     finally:
         torch.autograd._engine_run_backward = torch.autograd.graph._engine_run_backward
 
@@ -298,7 +298,7 @@ def test_every_binding_that_was_wrapped_is_put_back():
     ]
     before = [vars(home)[name] for home, name in places]
 
-    hooks.install(Told())
+    hooks.install(Written())
     during = [vars(home)[name] for home, name in places]
     hooks.uninstall()
 

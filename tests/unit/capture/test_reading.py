@@ -24,7 +24,7 @@ def test_a_forward_stack_stands_under_backward_where_there_is_no_other():
     taken = SimpleNamespace(snapshot={"segments": [], "device_traces": [ring], "allocator_settings": {}})
     stacks = StackLog()
 
-    trace = Reading(taken, {0: 0}, stacks, ("2.13.0", 0)).events(0).trace
+    trace = Reading(taken, {0: (0, None)}, stacks, ("2.13.0", 0)).events(0).trace
     first, second, third = (stacks.builder.build().frames(int(i)) for i in trace.stack_id)
 
     assert first == (("backward", "", 0), ("forward", "model.py", 3), ("main", "train.py", 9))

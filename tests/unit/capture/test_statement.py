@@ -7,7 +7,7 @@ import pytest
 from vramscope.capture.holders import statement
 
 
-def told(tmp_path, source, *words):
+def statements_at(tmp_path, source, *words):
     file = str(tmp_path / "train.py")
     (tmp_path / "train.py").write_text(source, encoding="utf-8")
     linecache.checkcache()
@@ -30,18 +30,18 @@ ITEM = ("item", 0, "list")
     ],
 )
 def test_the_statement_is_given_without_what_stands_beside_it(tmp_path, source, line, text):
-    assert told(tmp_path, source, ITEM) == [(line, text)]
+    assert statements_at(tmp_path, source, ITEM) == [(line, text)]
 
 
 def test_a_long_statement_is_cut_and_shows_that_it_is(tmp_path):
-    ((_, text),) = told(tmp_path, f"kept.append({'x' * 500})", ITEM)
+    ((_, text),) = statements_at(tmp_path, f"kept.append({'x' * 500})", ITEM)
 
     assert (len(text), text[-2:]) == (120, "x…")
 
 
 def test_neither_of_two_statements_is_given(tmp_path):
-    assert told(tmp_path, "kept.append(1)\nkept.append(2)", ITEM) == []
+    assert statements_at(tmp_path, "kept.append(1)\nkept.append(2)", ITEM) == []
 
 
 def test_what_is_not_python_tells_nothing(tmp_path):
-    assert told(tmp_path, "%matplotlib inline\nkept.append(1)", ITEM) == []
+    assert statements_at(tmp_path, "%matplotlib inline\nkept.append(1)", ITEM) == []

@@ -97,8 +97,13 @@ def test_a_backward_pass_of_another_thread_is_seen_without_a_hook():
 
 
 def test_the_end_of_a_backward_pass_looks_at_the_models_of_its_own_thread_only():
-    told = []
-    labeller = Labeler(lambda _, category, name, __: told.append((category, name)) or True)
+    named = []
+
+    def add(storages, category, names, _):
+        named.extend((category, name) for name in names)
+        return [True] * len(storages)
+
+    labeller = Labeler(add)
     mine, theirs = nn.Linear(2, 2), nn.Linear(3, 3)
     for model in (mine, theirs):
         model(torch.ones(1, model.in_features)).sum().backward()
@@ -106,11 +111,11 @@ def test_the_end_of_a_backward_pass_looks_at_the_models_of_its_own_thread_only()
     thread = threading.Thread(target=labeller.module, args=(theirs,))
     thread.start()
     thread.join()
-    told.clear()
+    named.clear()
 
     labeller.gradients()
 
-    assert told == [(Category.GRADIENT, "gradient of weight"), (Category.GRADIENT, "gradient of bias")]
+    assert named == [(Category.GRADIENT, "gradient of weight"), (Category.GRADIENT, "gradient of bias")]
     assert len(labeller._roots) == 2
 
 

@@ -45,7 +45,7 @@ def test_it_trains_records_and_reports(tmp_path):
 def test_it_serves_while_it_trains_and_ends_the_training_with_itself(serving, tmp_path):
     command = [sys.executable, "-u", "-m", "vramscope", "demo", "--steps", "1000", "--port", "0"]
     with serving(command, tmp_path) as demo:
-        told = next(line for line in demo.stdout if line.startswith("step "))
+        progress = next(line for line in demo.stdout if line.startswith("step "))
 
     # The fixture reads on until no process holds the pipe any more, the training included.
-    assert told.startswith("step  1 of 1000")
+    assert progress.startswith("step  1 of 1000")

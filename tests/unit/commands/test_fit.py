@@ -87,7 +87,7 @@ def test_the_page_says_it_in_words(runs, capsys):
     page = capsys.readouterr().out
     assert "assumed: the recording does not say" in page
     assert "change nothing" in page
-    assert "on a card of 1.00 GiB fits at least 4 (samples): the data carry no further" in page
+    assert "on a card of 1.00 GiB fits a batch of at least 4: the data carry no further" in page
     assert "Fits a card of 1.00 GiB: at most 80.0 MiB reserved, 344 MiB to spare; change nothing" in page
 
 
@@ -166,7 +166,7 @@ def test_stopped_by_ctrl_c_it_says_in_one_line_how_far_it_came(runs, capsys, mon
     out, err = capsys.readouterr()
     assert (out, err) == (
         "",
-        "vramscope: stopped; finished: settings, cards, batch; not finished: strategies\n",
+        "vramscope: stopped; finished: batch; not finished: strategies, settings, cards\n",
     )
 
 

@@ -114,7 +114,10 @@ def test_a_program_that_kills_its_process_is_an_error_not_a_hang(tmp_path: Path)
 
 def test_ctrl_c_leaves_the_sizes_that_are_known_and_no_process(tmp_path: Path):
     text = TRAIN.replace("import sys\n", "import os, sys, time\n").replace(
-        "weight =", "if n > 8: open('slow', 'w').write(str(os.getpid())), time.sleep(150)\nweight ="
+        "weight =",
+        "if n > 8:\n    open('id', 'w').write(str(os.getpid()))\n"
+        "    os.rename('id', 'slow')\n    time.sleep(150)\n"
+        "weight =",
     )
     command = [*_command(tmp_path, "--largest", "batch", "--json", text=text), "--batch", "4"]
     process = subprocess.Popen(

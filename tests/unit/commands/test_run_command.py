@@ -6,14 +6,43 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from vramscope.analysis.step_and_phase import phases_of
 from vramscope.loading import load
+from vramscope.model.marks import Phase
 from vramscope.model.recording import Outcome
 from vramscope.model.trace import Action
-from vramscope.recorder.below_a_command import is_no_training
+from vramscope.recorder.from_outside.below_a_command import is_no_training
 
 ROOT = Path(__file__).parents[3]
+PROGRAMS = ROOT / "tests" / "unit" / "capture" / "programs"
+sys.path.append(str(PROGRAMS))
+
+from two_trainings import ELEMENTS, N_STEPS, PHASES, THREADS  # noqa: E402
+
+LOADS_AND_SPAWNS = """
+import multiprocessing
+import torch
+from two_trainings import N_STEPS, Thread
+
+def train(name):
+    thread = Thread(name, lambda: None)
+    for _ in range(N_STEPS):
+        thread.step()
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=train, args=("second",))
+    child.start()
+    train("first")
+    loaders = (
+        torch.utils.data.DataLoader(range(8), num_workers=2, multiprocessing_context=how)
+        for how in ("spawn", "fork")
+    )
+    print(sum(int(batch) for loader in loaders for batch in loader))
+    child.join()
+"""
 
 TRAIN = """
 import os, sys
@@ -60,6 +89,18 @@ def script(folder, text):
     path.write_text(f"#!/bin/sh\n{text}")
     path.chmod(0o755)
     return str(path)
+
+
+def phases_by_label(recording):
+    """The phase of each allocation whose size says in which phase the program made it."""
+    births = np.flatnonzero(recording.trace.action == Action.ALLOC)
+    phase = np.append(recording.phases.phase, Phase.OTHER)[phases_of(recording.phases, len(recording.trace))]
+    found = {}
+    for label, elements in ELEMENTS.items():
+        mine = births[recording.trace.size[births] == 4 * elements]
+        if len(mine):
+            found[label] = [Phase(value).name.lower() for value in phase[mine].tolist()]
+    return found
 
 
 def weight_bytes(recording):
@@ -114,33 +155,55 @@ def test_a_launcher_by_its_path_runs_in_its_own_python(tmp_path, started):
     assert done.stdout == "['train.py'] False\n"
 
 
-def test_workers_of_a_data_loader_are_no_processes_of_the_run(tmp_path, started):
-    (tmp_path / "loads.py").write_text(
-        "import torch\n"
-        "if __name__ == '__main__':\n"
-        "    loader = torch.utils.data.DataLoader(range(8), num_workers=2, multiprocessing_context='spawn')\n"
-        "    print(sum(int(batch) for batch in loader))\n"
+def test_children_that_train_are_recorded_by_their_phases_and_workers_of_data_loaders_are_not(
+    tmp_path, started
+):
+    (tmp_path / "loads.py").write_text(LOADS_AND_SPAWNS)
+
+    done = started(
+        *(sys.executable, "loads.py"),
+        recorded=("--output", "run"),
+        PYTHONPATH=f"{ROOT}{os.pathsep}{PROGRAMS}",
+    )
+    run = load(tmp_path / "run")
+
+    assert done.stdout == "56\n", done.stderr
+    assert sorted(recording.process.rank for recording in run.recordings) == [0, 1]
+    found = [phases_by_label(recording) for recording in run.recordings]
+    assert sorted(found, key=list) == [
+        {(name, phase): [phase] * 3 * N_STEPS for phase in PHASES} for name in THREADS
+    ]
+
+
+@pytest.mark.parametrize(
+    ("program", "ended"),
+    [
+        ("sys.exit(3)", "SystemExit(3)"),
+        ("try:\n    sys.exit(3)\nexcept SystemExit:\n    pass", "None"),
+        ("thread = threading.Thread(target=sys.exit, args=(3,)); thread.start(); thread.join()", "None"),
+    ],
+)
+def test_the_exit_code_that_a_program_gives_is_how_it_ended(program, ended):
+    before = (
+        "import sys, threading\n"
+        "from vramscope.recorder.from_outside.ending import when_process_ends\n"
+        "when_process_ends(lambda error: print(repr(error)))\n"
     )
 
-    done = started(sys.executable, "loads.py", recorded=("--output", "run"))
+    done = subprocess.run(
+        [sys.executable, "-c", before + program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
 
-    assert done.stdout == "28\n"
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["rank0"]
+    assert (done.stdout, done.returncode) == (f"{ended}\n", 3 if ended != "None" else 0)
 
 
 def test_processes_that_number_themselves_are_a_run_beside_that_of_their_parent(tmp_path, started):
-    (tmp_path / "spawns.py").write_text(
-        "import os, torch\n"
-        "def work(rank):\n"
-        "    os.environ |= {'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': '0'}\n"
-        "    torch.distributed.init_process_group('gloo', 'file://' + os.path.abspath('meet'), 60, 2, rank)\n"
-        "    kept = torch.ones(1000 + rank)\n"
-        "    torch.distributed.barrier()\n"
-        "if __name__ == '__main__':\n"
-        "    torch.multiprocessing.spawn(work, nprocs=2)\n".replace(
-            ", 60, 2, rank)", ", world_size=2, rank=rank)"
-        )
-    )
+    (tmp_path / "spawns.py").write_text(SPAWNS)
 
     done = started(sys.executable, "spawns.py", recorded=("--output", "run"))
     ranks = load(tmp_path / "run-2").recordings
@@ -148,6 +211,56 @@ def test_processes_that_number_themselves_are_a_run_beside_that_of_their_parent(
     assert done.returncode == 0, done.stderr
     assert [(one.process.rank, one.process.world_size) for one in ranks] == [(0, 2), (1, 2)]
     assert [one.process.rank for one in load(tmp_path / "run").recordings] == [0]
+    # multiprocessing prints the error of a child and exits: the child has failed all the same.
+    assert "ValueError: of this child" in done.stderr
+    assert load(tmp_path / "run-2").error == "rank 1: ValueError: of this child"
+
+
+def test_a_detached_process_is_recorded_from_attach_to_detach(tmp_path, started):
+    (tmp_path / "attached.py").write_text(ATTACHED)
+
+    done = started(sys.executable, "attached.py", recorded=("--detached", "--output", "run"))
+    (recording,) = load(tmp_path / "run").recordings
+
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    pid = recording.process.pid
+    assert first == f"process {pid}: recording to {tmp_path}/run; `vramscope detach {pid}` ends it"
+    assert second == f"process {pid}: recorded to {tmp_path}/run"
+    assert len(recording.initial.segments) > 0  # the model was there before
+    assert load(tmp_path / "run").outcome == Outcome.FINISHED
+
+
+ATTACHED = """
+import os, subprocess, sys, threading, torch
+def ask():
+    for word in ("attach", "detach"):
+        subprocess.run([sys.executable, "-m", "vramscope", word, str(os.getpid())])
+model = torch.nn.Linear(100, 100)
+thread = threading.Thread(target=ask)
+thread.start()
+while thread.is_alive():
+    model(torch.ones(5, 100)).sum().backward()
+"""
+
+
+SPAWNS = """
+import os, torch
+def work(rank):
+    meet = 'file://' + os.path.abspath('meet')
+    torch.distributed.init_process_group('gloo', meet, world_size=2, rank=rank)
+    kept = torch.ones(1000 + rank)
+    torch.distributed.barrier()
+    if rank:
+        raise ValueError("of this child")
+if __name__ == '__main__':
+    spawn = torch.multiprocessing.get_context('spawn')
+    children = [spawn.Process(target=work, args=(rank,)) for rank in range(2)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+"""
 
 
 def test_a_sitecustomize_of_the_program_runs_as_without_us(tmp_path, started):

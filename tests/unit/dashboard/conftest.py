@@ -117,11 +117,16 @@ def _columns(names: tuple[str, ...], rows: list[tuple[int, ...]]) -> dict[str, A
 
 
 def open_program(
-    path: Path, max_bytes: int | None = None, rank: int = 0, started_ns: int = START_NS, **more: Any
+    path: Path,
+    max_bytes: int | None = None,
+    rank: int = 0,
+    started_ns: int = START_NS,
+    tags: str = "",
+    **more: Any,
 ) -> Program:
     """A run, or one *rank* of it, that has begun and not ended; *max_bytes* is its size cap."""
     device = Device(kind="simulated", name="Simulated 1 GiB", total_bytes=1 << 30)
-    process = Process(torch="2.13.0", host=socket.gethostname(), pid=os.getpid(), rank=rank)
+    process = Process(torch="2.13.0", host=socket.gethostname(), pid=os.getpid(), rank=rank, tags=tags)
     writer = Writer(
         path,
         source="simulated",

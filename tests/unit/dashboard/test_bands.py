@@ -7,7 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vramscope.dashboard.figures.bands import EMPTY, SMALLER, Box, Detail, bands, fullest, raster
+from vramscope.dashboard.figures.bands import (
+    EMPTY,
+    SMALLER,
+    Box,
+    Detail,
+    bands,
+    fullest,
+    fullest_by_step,
+    raster,
+)
+from vramscope.dashboard.figures.drawing.series import Curve, Flags, Series, Spans
 
 from vramscope.analysis.lifetimes import ALIVE, BEFORE, Allocations
 
@@ -97,6 +107,22 @@ def test_each_column_shows_its_fullest_instant() -> None:
         inside = np.flatnonzero((position >= left) & (position < right))
         entering = np.flatnonzero(position < left)[-1:]
         assert level[at] == level[np.concatenate([entering, inside])].max()
+
+
+def test_columns_narrower_than_a_step_show_the_peak_of_their_step() -> None:
+    """200 steps of 5 instants, each with its peak at its second; 400 columns of 2.5."""
+    level = np.where(np.arange(1000) % 5 == 1, 100 + np.arange(1000), 7)
+    begins = np.arange(0.0, 1000, 5)
+    spans = Spans(begins, begins + 5, np.arange(200), np.zeros(200, "i8"))
+    curve = Curve(np.zeros(0), np.zeros(0))
+    none = Spans(*(np.zeros(0) for _ in range(4)))
+    flags = Flags(np.zeros(0), np.zeros(0, "i8"), ())
+    series = Series("events", np.arange(1000.0), level, level, level, curve, 0, none, spans, flags)
+    narrow = level[fullest_by_step(series, np.linspace(0, 1000, 401))]
+    wide = np.linspace(0, 20, 401)
+
+    assert narrow.tolist() == [100 + 5 * (column // 2) + 1 for column in range(400)]
+    assert np.array_equal(fullest_by_step(series, wide), fullest(series.position, level, wide))
 
 
 def unpacked(body: bytes) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def test_ids_are_words_that_give_no_path_away(run_at: Any, tmp_path: Path) -> No
 
 
 def test_two_runs_of_one_name_have_two_ids(tmp_path: Path) -> None:
-    assert run_id(tmp_path / "a" / "run", tmp_path) != run_id(tmp_path / "b" / "run", tmp_path)
+    assert run_id(tmp_path / "a" / "run") != run_id(tmp_path / "b" / "run")
 
 
 @pytest.mark.parametrize("name", ["", "../../etc/passwd", "/etc/passwd", "gpt", "gpt-000000"])
@@ -145,7 +145,7 @@ class Refusing:
     def discover(self, root: Path) -> list[Path]:
         return [root]
 
-    def follow(self, path: Path) -> Any:
+    def follow(self, path: Path, *_: Any) -> Any:
         raise FormatError(f"{path.name}: no snapshot")
 
 

@@ -41,7 +41,8 @@ def grown(tmp_path: Path, open_program: Any) -> tuple[Data, View]:
 def shown(data: Data, view: View, **address: Any) -> str:
     page = next(page for page in pages() if page.name == "fragmentation")
     layout = page.layout(Context(data, Address(page.path, run=view.run_id, **address)))
-    return json.dumps(layout, cls=plotly.utils.PlotlyJSONEncoder, ensure_ascii=False)
+    text = json.dumps(layout, cls=plotly.utils.PlotlyJSONEncoder, ensure_ascii=False)
+    return text.replace("\u00a0", " ")  # as one reads it
 
 
 def test_bars_hold_what_each_step_took_and_gave(grown: tuple[Data, View]) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -209,3 +210,81 @@ def test_what_takes_the_whole_recording_delays_nothing_else(tmp_path: Path, open
     assert opened.spent_s == 0.0
     data.derive(view, "outside", lambda _: sum(range(200_000)))
     assert opened.spent_s > 0.0
+
+
+def test_an_answer_that_takes_long_is_computed_by_one_thread_while_others_show_the_last_one(
+    random_run: Recording,
+) -> None:
+    n_events = len(random_run.trace)
+    live = LiveRecording(random_run)
+    early = replace(random_run, trace=random_run.trace.rows(slice(n_events // 2)))
+    assert live.ask_allowing_stale("many", early, lambda: "early") == "early"
+    begun, go_on, made = Event(), Event(), []
+
+    def slow() -> str:
+        made.append("late")
+        begun.set()
+        assert go_on.wait(30)
+        return "late"
+
+    def never() -> str:
+        raise AssertionError("computed twice")
+
+    # The pause after an answer is fifty times its CPU time: next to nothing here.
+    thread = Thread(target=live.ask_allowing_stale, args=("many", random_run, slow))
+    thread.start()
+    assert begun.wait(30)
+    meanwhile = [live.ask_allowing_stale("many", random_run, never) for _ in range(3)]
+    go_on.set()
+    thread.join()
+
+    assert meanwhile == ["early"] * 3
+    assert live.ask_allowing_stale("many", random_run, never) == "late"
+    assert made == ["late"]
+
+
+def test_a_long_run_is_searched_for_findings_when_it_ends(tmp_path: Path, open_program: Any) -> None:
+    program = open_program(tmp_path / "live")
+    program.begin()
+    program.step()
+    limit = len(load(tmp_path / "live").recordings[0].trace)
+    data = Data(tmp_path, pace=Pace(refresh_s=0, share=1e9, events_searched_live=limit))
+    (name,) = data.paths()
+
+    def found_until() -> int:
+        data.refresh(name)
+        return findings(data, data.view(Address(run=name))).instant
+
+    assert found_until() == limit
+    program.step()
+    assert found_until() == limit
+    program.writer.close(Outcome.FINISHED)
+
+    assert found_until() == len(load(tmp_path / "live").recordings[0].trace) > limit
+
+
+def test_the_last_failed_allocation_is_found_as_the_run_grows(random_run: Recording) -> None:
+    action = random_run.trace.action.copy()
+    rows = np.arange(10, len(action), 400)
+    action[rows] = Action.OOM
+    whole = replace(random_run, trace=replace(random_run.trace, action=action))
+    live = LiveRecording(whole)
+
+    for recording in versions(whole):
+        before = rows[rows < len(recording.trace)]
+        assert live.last_oom(recording) == (before[-1] if len(before) else -1)
+
+
+def test_times_of_several_threads_that_go_back_are_put_in_order_as_the_run_grows(
+    random_run: Recording,
+) -> None:
+    rng = np.random.default_rng(3)
+    trace = random_run.trace
+    time_ns = trace.time_ns + np.where(np.arange(len(trace)) > 1000, rng.integers(-50_000, 1, len(trace)), 0)
+    whole = replace(random_run, trace=replace(trace, time_ns=time_ns))
+    live = LiveRecording(whole)
+
+    for recording in versions(whole):
+        found, expected = live.ruler(recording, TIME), ruler(recording, live.totals(recording), TIME)
+        assert np.array_equal(found.instants, expected.instants)
+    assert (np.diff(time_ns) < 0).any()

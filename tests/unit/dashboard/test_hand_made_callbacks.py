@@ -155,8 +155,8 @@ def test_what_pages_do_send_is_answered(data: Data, client: Any) -> None:
         "ov-view.data": [0, 5], "ov-legend.value": ["allocated"], "ph-row.data": 1, "ph-base.data": "first",
         "ph-graph.clickData": {"points": [{"customdata": 1, "x": 2.5, "curveNumber": 0}]},
         "pk-table.selectedRows": [{"id": "1"}], "ov-table.selectedRows": [{"id": "1", "stack": 2}],
-        "al-table.selectedRows": [{"id": "1"}], "al-pick.data": {"row": 1, "n": 2}, "pk-root.data": 1,
-        "pk-icicle-pick.data": {"node": 1}, "code-ask.data": {"stack": 1, "n": 1}, "fr-upto.data": 12,
+        "al-table.selectedRows": [{"id": "1"}], "pk-root.data": 1, "pk-at.data": 3, "ph-chosen.data": 3,
+        "pk-icicle-pick.data": {"node": 1}, "selected.data": {"what": "l1", "at": 3}, "fr-upto.data": 12,
         "location.pathname": "/overview", "location.search": f"?run={run}", "poll.n_intervals": 1,
         "tick.n_intervals": 1, "fr-size.data": "1 MiB", "fi-size.data": 40, "wf-row.data": 0,
     }  # fmt: skip

@@ -4,9 +4,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from vramscope.dashboard.figures.drawing.m4 import (
     block_extremes,
     even_edges,
+    first_extreme,
     m4,
     time_edges,
 )
@@ -70,3 +73,16 @@ def test_looking_at_blocks_finds_the_same_points(n_columns: int) -> None:
         edges = time_edges(position, start, stop, n_columns)
 
         assert m4([values], edges, blocks, wide=1).tolist() == m4([values], edges).tolist()
+
+
+@given(st.integers(0, 2**32), st.integers(1, 2000), st.data())
+def test_the_first_extreme_of_a_part_is_that_of_all_its_values(
+    seed: int, n_values: int, data: st.DataObject
+) -> None:
+    values = np.random.default_rng(seed).integers(0, 50, n_values)
+    start = data.draw(st.integers(0, n_values - 1))
+    part = start, data.draw(st.integers(start + 1, n_values))
+    blocks = block_extremes(values)
+
+    assert first_extreme(values, blocks.high, part, np.argmax) == start + values[slice(*part)].argmax()
+    assert first_extreme(values, blocks.low, part, np.argmin) == start + values[slice(*part)].argmin()

@@ -30,6 +30,6 @@ MEASURED = """
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell")
 def test_memory_of_arrays_goes_back_though_a_later_one_lives_on() -> None:
     command = [sys.executable, "-c", textwrap.dedent(MEASURED)]
-    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
-    assert told.split() == ["True", "True"]
+    assert output.split() == ["True", "True"]

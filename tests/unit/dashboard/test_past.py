@@ -34,7 +34,8 @@ def capped(folder: Path) -> tuple[Data, View]:
 def shown(name: str, data: Data, view: View, **address: Any) -> str:
     page = next(page for page in pages() if page.name == name)
     layout = page.layout(Context(data, Address(page.path, run=view.run_id, **address)))
-    return json.dumps(layout, cls=plotly.utils.PlotlyJSONEncoder, ensure_ascii=False)
+    text = json.dumps(layout, cls=plotly.utils.PlotlyJSONEncoder, ensure_ascii=False)
+    return text.replace("\u00a0", " ")  # as one reads it
 
 
 def test_every_step_has_its_exact_peak(capped: tuple[Data, View]) -> None:

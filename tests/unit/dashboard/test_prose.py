@@ -1,7 +1,7 @@
 """Code in sentences: between backticks, and never more than text."""
 
 from dash import html
-from vramscope.dashboard.components.prose import prose
+from vramscope.dashboard.components.prose import claim_heading, prose
 
 
 def test_what_stands_between_backticks_is_code() -> None:
@@ -20,3 +20,18 @@ def test_names_in_code_stay_text() -> None:
     (code,) = prose("`<script>1</script>`")
 
     assert code.children.children == "<script>1</script>"
+
+
+def test_no_line_of_a_heading_ends_between_a_number_and_its_unit() -> None:
+    heading = claim_heading("24.6 MiB at 1.5 ms, 30 % of 24 GB: step 3 needs 7 blocks")
+
+    assert heading.children == "24.6\u00a0MiB at 1.5\u00a0ms, 30\u00a0% of 24\u00a0GB: step 3 needs 7 blocks"
+    assert heading.className == "claim"
+
+
+def test_parts_of_a_heading_that_are_no_text_stay_as_they_are() -> None:
+    name = html.Bdi("run 5 s")
+    heading = claim_heading(["1.00 KiB in ", name])
+
+    assert heading.children == ["1.00\u00a0KiB in ", name]
+    assert name.children == "run 5 s"

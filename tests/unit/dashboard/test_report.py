@@ -14,6 +14,7 @@ from vramscope.dashboard.report.static import Printer, script_json
 
 from vramscope import load
 from vramscope.model.recording import Outcome
+from vramscope.model.trace import Action
 
 
 @pytest.fixture
@@ -101,3 +102,25 @@ def test_the_dashboard_gives_the_same_file(app: Any, view: Any) -> None:
     assert given.headers["Content-Disposition"] == f'attachment; filename="{view.run_id}.html"'
     assert given.get_data(as_text=True) == document(view.run)
     assert absent.status_code == 404
+
+
+def test_a_report_has_every_chapter_and_stays_below_three_megabytes(
+    tmp_path: Path, open_program: Any
+) -> None:
+    program = open_program(tmp_path / "dies")
+    program.begin()
+    for _ in range(12):
+        program.malloc(4 << 20, program.stack("remember", 77))
+        program.step()
+    program.event(Action.OOM, 0, 600 << 20, program.stack("remember", 78))
+    program.flush()
+    program.writer.close(Outcome.FAILED)
+    text = document(load(tmp_path / "dies"))
+    chapters = re.findall(r'<h2 class="chapter">([^<]*?)(?::.*?)?</h2>', text)
+    figures = json.loads(re.search(r'id="figures">(.*?)</script>', text, re.DOTALL)[1])  # type: ignore[index]
+
+    assert chapters == ["Out of memory", "Leaks", "Peak", "Steps and phases", "Fragmentation", "Fit"]
+    assert "Stacks of the largest lines" in text
+    assert "heatmap" in {trace["type"] for figure in figures for trace in figure["data"]}
+    assert text.count('class="swatch') > 12
+    assert len(text.encode()) < 3_000_000

@@ -10,7 +10,7 @@ import numpy as np
 import plotly.utils
 import pytest
 from vramscope.dashboard.address import Address
-from vramscope.dashboard.data import Data
+from vramscope.dashboard.data import Data, Pace
 from vramscope.dashboard.figures.device import stacked
 from vramscope.dashboard.pages import Context, pages
 from vramscope.dashboard.queries.run_summaries import _verdict
@@ -26,7 +26,8 @@ MIB = 1 << 20
 def shown(name: str, data: Data, run: str, **address: Any) -> str:
     page = next(page for page in pages() if page.name == name)
     layout = page.layout(Context(data, Address(page.path, run=run, **address)))
-    return json.dumps(layout, cls=plotly.utils.PlotlyJSONEncoder, ensure_ascii=False)
+    text = json.dumps(layout, cls=plotly.utils.PlotlyJSONEncoder, ensure_ascii=False)
+    return text.replace("\u00a0", " ")  # as one reads it
 
 
 @pytest.fixture
@@ -240,6 +241,40 @@ def test_a_step_that_is_highest_between_its_phases_is_shown_so(open_program: Any
     data = Data(tmp_path)
 
     assert "needed most: 320 MiB, between phases" in shown("phases", data, run(data, "odd"))
+
+
+def test_a_run_before_its_first_step_shows_what_is_known_so_far(open_program: Any, tmp_path: Path) -> None:
+    program = open_program(tmp_path / "early")
+    program.begin()
+    program.flush()
+    data = Data(tmp_path, pace=Pace(scan_s=-1.0, refresh_s=0.0, share=1e9))
+    name = run(data, "early")
+    before = shown("phases", data, name)
+    program.step()
+    data.refresh(name)
+    begun = shown("phases", data, name)
+    program.writer.close(Outcome.FINISHED)
+    data.refresh(name)
+    ended = shown("phases", data, name)
+
+    assert "No step has ended so far" in before
+    assert "So far: 2 events, 20.0 MiB allocated now" in before
+    assert "data-waits" in before
+    assert "data-waits" not in begun
+    # 20 MiB of the model, eight activations of 8 MiB, and one gradient of 2 MiB beside them.
+    assert "Step 0 is the first so far: 86.0 MiB, in backward" in begun
+    assert "Step 0 needed most: 86.0 MiB, in backward" in ended
+
+
+@pytest.mark.parametrize(
+    ("outcome", "word"), [(Outcome.FINISHED, "fine"), (Outcome.FAILED, "info"), (Outcome.DIED, "info")]
+)
+def test_a_run_that_was_broken_off_is_not_called_fine(outcome: Outcome, word: str, run_at: Any) -> None:
+    path = run_at("steady", steps=8, outcome=outcome)
+    text = shown("overview", data := Data(path.parent), run(data, "steady"))
+
+    assert f"severity {word}" in text
+    assert ("Steady over 8 steps, until" in text) == (word == "info")
 
 
 def test_one_line_that_is_reached_on_two_ways_rises_once(open_program: Any, tmp_path: Path) -> None:

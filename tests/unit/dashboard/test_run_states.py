@@ -14,9 +14,11 @@ import pytest
 from vramscope.dashboard import data as data_module
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.components import states
+from vramscope.dashboard.components.header import _rough
 from vramscope.dashboard.data import STALLED_S, Data, Pace
+from vramscope.dashboard.pages import Context, pages
 from vramscope.dashboard.queries.run_summaries import RunSummaries
-from vramscope.dashboard.server.app import _latest, _shown, _standing
+from vramscope.dashboard.server.app import _enter, _header_and_banner, _latest, _shown, _standing
 
 from vramscope.errors import FormatError, StoreError, UnknownNameError
 from vramscope.model.recording import Outcome
@@ -37,6 +39,53 @@ def live(tmp_path: Path, open_program: Any) -> tuple[Any, Data, Address]:
     data = Data(tmp_path, pace=AT_ONCE)
     (name,) = data.paths()
     return program, data, Address(run=name)
+
+
+def test_a_page_is_laid_out_with_the_step_that_the_files_have_now(live: Any) -> None:
+    program, data, address = live
+    entry = next(page for page in pages() if page.name == "overview")
+    before = str(_enter(entry, Context(data, address))[2])
+    for _ in range(7):
+        program.step()
+    after = str(_enter(entry, Context(data, address))[2])
+
+    assert ("step 0" in before, "step 7" in before) == (True, False)
+    assert ("step 0" in after, "step 7" in after) == (False, True)
+
+
+def test_the_header_has_the_time_left_where_the_program_says_how_many_steps_it_makes(live: Any) -> None:
+    program, data, address = live
+    program.step()
+    program.step()
+    unknown = _header_and_banner(_standing(data, address))[0]
+    program.writer.total_steps(1_000_000)
+    program.step()
+    view = data.view(address)
+    while not view.recording.process.total_steps:
+        data.refresh(address.run)
+        view = data.view(address)
+    standing = _standing(data, address)
+    known = _header_and_banner(standing)[0]
+    stalled = _header_and_banner(standing | {"stalled": 60})[0]
+
+    assert unknown["run"] == known["run"] == address.run
+    assert [" left" in str(each["words"]) for each in (unknown, known, stalled)] == [False, True, False]
+    assert f"about {_rough((1_000_000 - standing['step']) / standing['pace'])} left" in str(known["words"])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.2, "1 s"),
+        (89, "89 s"),
+        (90, "2 min"),
+        (5399, "90 min"),
+        (5400, "1 h 30 min"),
+        (172_800, "2 days"),
+    ],
+)
+def test_an_estimate_of_time_has_few_figures(seconds: float, words: str) -> None:
+    assert _rough(seconds) == words
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FINISHED, Outcome.FAILED])
@@ -269,6 +318,6 @@ class Counting:
     def discover(self, root: Path) -> list[Path]:
         return [root]
 
-    def follow(self, path: Path) -> Any:
+    def follow(self, path: Path, *_: Any) -> Any:
         self.n_read += 1
         raise FormatError(f"{path.name}: no snapshot")

@@ -8,7 +8,7 @@ import pytest
 from vramscope.dashboard.figures import steps as figures
 
 from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks
-from vramscope.model.marks import Category
+from vramscope.model.marks import Category, Phase
 
 
 def values(packed: dict[str, str]) -> list[float]:
@@ -53,3 +53,27 @@ def test_one_step_is_drawn_without_steps_that_do_not_exist() -> None:
     drawn = figures.peaks(StepPeaks(IntervalPeaks.of(allocated_bytes=[5])), np.array([3]), 0)
 
     assert drawn["layout"]["xaxis"]["range"] == [2.5, 3.5]
+
+
+def test_lines_that_lie_on_one_another_show_each_other() -> None:
+    rows = {"step": [0, 0, 1, 1], "phase": [Phase.FORWARD, Phase.BACKWARD] * 2}
+    per_phase = IntervalPeaks.of(allocated_bytes=[3 << 20, 9 << 20, 4 << 20, 9 << 20], **rows)
+    found = StepPeaks(IntervalPeaks.of(allocated_bytes=[9 << 20, 9 << 20]), per_phase)
+    dashes = {
+        line["name"]: line["line"]["dash"] for line in figures.peaks(found, np.arange(2), 0)["data"][:3]
+    }
+
+    assert dashes["step"] == dashes["forward"] == "solid"
+    assert dashes["backward"] != "solid"
+
+
+def test_an_evaluation_between_two_steps_lies_between_them() -> None:
+    per_step = IntervalPeaks.of(
+        step=[0, 1], start_event=[10, 50], end_event=[30, 70], allocated_bytes=[5 << 20] * 2
+    )
+    outside = IntervalPeaks.of(start_event=[0, 30], end_event=[10, 50], allocated_bytes=[1 << 20, 8 << 20])
+    drawn = figures.peaks(StepPeaks(per_step, outside=outside), np.array([7, 8]), None)
+    (marks,) = (trace for trace in drawn["data"] if trace.get("uid") == "outside")
+
+    assert values(marks["x"]) == [6.5, 7.5]
+    assert values(marks["y"]) == [1.0, 8.0]

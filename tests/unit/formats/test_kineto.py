@@ -38,12 +38,12 @@ MOVES = [
 def new_event(
     ts: float, address: int, n_bytes: int, total: int, reserved: int, **args: int
 ) -> dict[str, Any]:
-    told = {"Addr": address, "Bytes": n_bytes, "Total Allocated": total, "Total Reserved": reserved}
+    event_args = {"Addr": address, "Bytes": n_bytes, "Total Allocated": total, "Total Reserved": reserved}
     return {
         "ph": "i",
         "name": "[memory]",
         "ts": ts,
-        "args": {**told, "Device Type": 1, "Device Id": 0, **args},
+        "args": {**event_args, "Device Type": 1, "Device Id": 0, **args},
     }
 
 
@@ -261,8 +261,10 @@ def test_a_real_trace_has_the_peaks_that_its_events_name():
 def test_a_real_trace_is_at_each_event_where_the_event_says():
     if not SAMPLE.exists():
         pytest.skip("no shared snapshots")
-    told = [e["args"] for e in json.loads(SAMPLE.read_bytes())["traceEvents"] if e["name"] == "[memory]"]
-    gpu = [args for args in told if args["Device Type"] == 1]
+    event_args = [
+        e["args"] for e in json.loads(SAMPLE.read_bytes())["traceEvents"] if e["name"] == "[memory]"
+    ]
+    gpu = [args for args in event_args if args["Device Type"] == 1]
     recording = only(load(SAMPLE))
     totals = recording.timeline()
     after = np.flatnonzero(np.isin(recording.trace.action, (Action.ALLOC, Action.FREE_REQUESTED))) + 1

@@ -105,7 +105,7 @@ def only(run: Run) -> Recording:
     return recording
 
 
-def told(recording: Recording) -> list[tuple[str, int]]:
+def findings_of(recording: Recording) -> list[tuple[str, int]]:
     return [(note.code, note.value) for note in recording.notes if note.value]
 
 
@@ -165,7 +165,7 @@ def test_more_than_the_device_has_lies_in_the_hosts_memory(tmp_path):
 def test_what_has_no_column_is_in_the_notes(tmp_path):
     recording = only(opened(tmp_path, NEW))
 
-    assert told(recording) == [
+    assert findings_of(recording) == [
         ("process_used", 72.5 * GIB),
         ("private_pools", 2.25 * GIB),
         ("limit", 40 * GIB),
@@ -182,7 +182,7 @@ def test_the_allocators_own_warning_gives_the_numbers_exactly(tmp_path):
     assert (recording.device.index, recording.device.total_bytes) == (3, 33668857856)
     assert recording.oom().size_bytes.tolist() == [42949672961]
     assert recording.oom().device_free_bytes.tolist() == [33136967680]
-    assert ("truncated", 1) in told(recording)
+    assert ("truncated", 1) in findings_of(recording)
 
 
 def test_a_warning_of_another_size_is_of_another_allocation(tmp_path):
@@ -322,8 +322,8 @@ def test_the_collected_messages_of_three_devices_are_read_to_the_last_number():
     _, second, fourth, fifth = load(SAMPLE).recordings
 
     assert second.oom().reserved_bytes.tolist() == [round(38.58 * GIB) + round(850.91 * MIB)]
-    assert ("other_process", round(4.08 * GIB)) in told(fourth)
-    assert ("private_pools", round(532.00 * MIB)) in told(fifth)
+    assert ("other_process", round(4.08 * GIB)) in findings_of(fourth)
+    assert ("private_pools", round(532.00 * MIB)) in findings_of(fifth)
     assert fifth.oom().device_free_bytes.tolist() == [round(5.56 * GIB)]
 
 

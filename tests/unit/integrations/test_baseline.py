@@ -56,13 +56,34 @@ def test_the_file_has_the_peak_and_the_same_test_passes(run, tmp_path):
     assert content == {"schema": 1, "tests": {"test_it.py::test_step": {"simulated": 8 * MIB}}}
 
 
-@pytest.mark.parametrize(("elements", "tolerance", "code"), [(3, 1, 1), (3, 60, 0), (1, 0, 0)])
-def test_more_than_the_file_has_fails_beyond_the_tolerance(run, elements, tolerance, code):
-    run(2, "--vram-update")
-    done = run(elements, tolerance=tolerance)
+SEVERAL = """
+import pytest, torch
 
-    assert done.returncode == code
-    assert ("12.0 MiB allocated at once, 8.00 MiB in vram.json" in done.stdout) == bool(code)
+@pytest.mark.vram_limit(baseline="vram.json", tolerance=1)
+def test_far_above():
+    torch.ones(3, 1024, 1024)
+
+@pytest.mark.vram_limit(baseline="vram.json", tolerance=60)
+def test_within():
+    torch.ones(3, 1024, 1024)
+
+@pytest.mark.vram_limit(baseline="vram.json", tolerance=0)
+def test_below():
+    torch.ones(1, 1024, 1024)
+"""
+
+
+def test_more_than_the_file_has_fails_beyond_the_tolerance(run, tmp_path):
+    peaks = {
+        f"test_several.py::test_{name}": {"simulated": 8 * MIB} for name in ("far_above", "within", "below")
+    }
+    (tmp_path / "vram.json").write_text(json.dumps({"schema": 1, "tests": peaks}))
+    (tmp_path / "test_several.py").write_text(SEVERAL)
+    done = run(2, "--deselect", "test_it.py")
+
+    assert done.returncode == 1
+    assert "1 failed, 2 passed" in done.stdout
+    assert "12.0 MiB allocated at once, 8.00 MiB in vram.json" in done.stdout
 
 
 def test_a_file_that_is_no_baseline_is_named(run, tmp_path):

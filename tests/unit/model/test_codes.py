@@ -86,12 +86,14 @@ def test_every_member_is_used(kind):
     ],
 )
 def test_the_page_has_every_member_with_its_own_sentence(title, module, name):
-    told = docstrings(module, name)
+    described = docstrings(module, name)
     values = [member.value for member in getattr(module, name)]
 
-    assert sorted(told) == sorted(values)
-    assert section(title) == told
-    assert [value for value, sentence in told.items() if not re.fullmatch(r"[A-Za-z].*\.", sentence)] == []
+    assert sorted(described) == sorted(values)
+    assert section(title) == described
+    assert [
+        value for value, sentence in described.items() if not re.fullmatch(r"[A-Za-z].*\.", sentence)
+    ] == []
 
 
 @pytest.mark.parametrize("code", [NoteCode.GAP, Severity.WARNING, FindingKind.LEAK, LeakCause.HOOK])

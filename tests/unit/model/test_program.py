@@ -5,6 +5,7 @@ import pytest
 from vramscope.model.marks import MarkKind, Marks, Phase
 from vramscope.model.program import resolve
 
+LOOP = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 NAMES = ("", "Model", "Adam", "SGD", "Critic", "Generator")
 
 
@@ -277,6 +278,31 @@ def test_recompute_on_autograds_thread_is_inside_the_backward_that_waits_for_it(
     assert phases.phase.tolist() == [Phase.BACKWARD, Phase.RECOMPUTE]
     assert phases.depth.tolist() == [0, 1]
     assert phases.end_event.tolist() == [3, 2]
+
+
+def test_a_replica_on_a_thread_of_its_own_is_inside_the_forward_that_waits_for_it():
+    program = Program().begin(Phase.FORWARD).whole(Phase.FORWARD, thread=2).end(Phase.FORWARD)
+
+    _, phases = program.whole(Phase.BACKWARD).resolve()
+
+    assert phases.depth.tolist()[:2] == [0, 1]
+    assert set(phases.thread.tolist()) == {1}
+
+
+def test_two_threads_that_train_at_once_have_phases_of_their_own_and_the_steps_of_one():
+    program = Program()
+    for _ in range(3):
+        for phase, behind in zip(LOOP, (Phase.OPTIMIZER, Phase.FORWARD, Phase.BACKWARD), strict=True):
+            program.begin(phase, value=7).begin(behind, value=8, thread=2)
+            program.end(phase, value=7).end(behind, value=8, thread=2)
+
+    steps, phases = program.resolve()
+
+    marked = phases.rows(phases.phase != Phase.LOSS)
+    assert not phases.depth.any()
+    assert marked.phase[marked.thread == 1].tolist() == [*LOOP] * 3
+    assert len(steps) == 3
+    assert (steps.end_event[:-1] <= steps.start_event[1:]).all()
 
 
 def test_a_phase_that_an_exception_left_open_ends_with_the_one_around_it():

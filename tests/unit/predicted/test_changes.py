@@ -14,7 +14,7 @@ from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from vramscope.capture.predicted.changes import DryChange, blocks_of  # noqa: E402
-from vramscope.dry_run import Prediction, answer, dry_run  # noqa: E402
+from vramscope.dry_run import DryOptions, Prediction, answer, dry_run, findings  # noqa: E402
 
 
 class Block(nn.Module):
@@ -64,9 +64,9 @@ def train(
 
 
 def run(program, change: DryChange | None = None) -> Prediction:
-    dry = dry_run("H100", None, 3, None, change=change)
+    dry = dry_run("H100", None, None, DryOptions(change=change))
     dry.do(program)
-    return answer(dry)
+    return answer(findings(dry))
 
 
 def peaks(found: Prediction) -> tuple[int, int]:
@@ -98,6 +98,55 @@ def test_a_change_from_outside_needs_what_the_author_of_the_same_change_would_ne
     assert not changed.unchanged
     assert peaks(changed) == peaks(run(written))
     assert peaks(changed) != peaks(run(program))
+
+
+class Adapted(nn.Module):
+    """A linear layer as peft's LoRA has it: the layer itself frozen, and an adapter beside it."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base = base
+        self.down = nn.Linear(base.in_features, 16, bias=False)
+        self.up = nn.Linear(16, base.out_features, bias=False)
+
+    def forward(self, x):
+        result = self.base(x)
+        return result + self.up(self.down(x)) * 2
+
+
+def train_adapters(batch: int) -> None:
+    model = Net().requires_grad_(False)
+    for block in model.blocks:
+        block.up, block.down = Adapted(block.up), Adapted(block.down)
+    model.head = Adapted(model.head)
+    model.cuda()
+    optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad])
+    for _ in range(3):
+        x = torch.randn(batch, 256, device="cuda")
+        loss = nn.functional.mse_loss(model(x), torch.zeros(batch, 512, device="cuda"))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("batch", [256, 4096])
+def test_adapters_from_outside_need_what_adapters_in_the_model_need(batch: int):
+    changed = run(partial(train, batch=batch), DryChange(adapter_rank=16))
+
+    assert not changed.unchanged
+    assert peaks(changed) == peaks(run(partial(train_adapters, batch)))
+
+
+def test_state_in_8_bits_has_a_byte_for_each_element_and_a_scale_for_256():
+    """Equal to bitsandbytes 0.50.2 itself, run dry in the same program: 94,547,456 and 294,684,160 bytes."""
+    few, many = (run(program, DryChange(optimizer="8bit")) for program in (FEW, MANY))
+    sizes = [each.numel() for each in Net().parameters()]
+    of_small = [4 * n for n in sizes if n < 4096]
+    of_large = [n_bytes for n in sizes if n >= 4096 for n_bytes in (n, 4 * -(-n // 256))]
+    blocks = [-(-n_bytes // 512) * 512 for n_bytes in (*of_small, *of_large, 4 * 256)]
+
+    assert few.recording.categories().totals["optimizer_state"] == 2 * sum(blocks)
+    assert [each.peak_allocated_bytes for each in (few, many)] == [94_547_456, 294_684_160]
 
 
 @pytest.mark.parametrize("batch", [128, 2048])

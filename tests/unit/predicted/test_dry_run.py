@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from vramscope.analysis.categories import categories  # noqa: E402
-from vramscope.dry_run import predict  # noqa: E402
+from vramscope.dry_run import predict, predict_largest  # noqa: E402
 
 pytest.importorskip("torch.utils.backend_registration")
 if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"):
@@ -29,6 +29,21 @@ def test_a_tensor_takes_what_it_holds_rounded_to_512_bytes():
 
     assert found.peak_allocated_bytes == 4096
     assert found.peak_reserved_bytes == 2 * MIB
+
+
+def test_the_largest_size_fills_the_card_and_the_search_leaves_nothing_on_the_disk(tmp_path, monkeypatch):
+    def program(size):
+        kept = [torch.empty(256 * MIB, dtype=torch.uint8, device="cuda") for _ in range(size)]
+        del kept
+
+    found = predict(lambda: program(1), capacity="6GiB", directory=tmp_path / "one")
+    room = found.capacity_bytes - found.context_bytes
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    largest = predict_largest(program, start=4, capacity="6GiB")
+
+    assert largest.fitting == room // (256 * MIB)
+    assert largest.is_exact
+    assert [each.name for each in tmp_path.iterdir()] == ["one"]
 
 
 def test_a_linear_model_needs_its_parameters_gradients_states_and_the_workspaces():

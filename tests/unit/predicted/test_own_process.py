@@ -137,3 +137,13 @@ def test_for_numbers_the_light_functions_return_what_torchs_own_return(name: str
 
 def test_every_function_that_answers_is_compared_with_torchs_own():
     assert light_symbols._answers().keys() == NUMBERS.keys() | set(light_symbols._UNUSED)
+
+
+def test_what_runs_the_program_has_no_analysis_to_import():
+    asking = (
+        "import sys, vramscope.dry_run; print([name for name in sys.modules if 'vramscope.analysis' in name])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", asking], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"

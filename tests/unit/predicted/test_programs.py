@@ -1,9 +1,13 @@
 """What a program may do under predict, and what it is refused with one sentence."""
 
+import functools
 import json
+import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -12,6 +16,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torch.utils.backend_registration")
 if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"):
     pytest.skip("this torch has no devices in Python", allow_module_level=True)
+
+from vramscope.capture.predicted.shim import pretrained  # noqa: E402
+from vramscope.capture.predicted.shim.patches import Patches  # noqa: E402
+from vramscope.commands import _dry_children  # noqa: E402
 
 MIB = 1 << 20
 
@@ -122,3 +130,136 @@ def test_a_checkpoint_is_read_by_its_shapes_and_lies_where_the_program_wants_it(
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["peak_allocated_bytes"] == 2 * 4 * MIB
     assert not (tmp_path / "next.pt").exists()
+
+
+def test_transformers_reads_each_of_its_folders_once_for_the_length_of_a_dry_run():
+    read: list[str] = []
+    home = ModuleType("transformers.utils.import_utils")
+
+    def structure(folder: str) -> str:
+        read.append(folder)
+        return folder.upper()
+
+    before = vars(home)["create_import_structure_from_path"] = functools.lru_cache(maxsize=1)(structure)
+    patches = Patches()
+
+    pretrained._read_once(home, patches)
+    found = [vars(home)["create_import_structure_from_path"](folder) for folder in "abab"]
+    patches.undo()
+
+    assert found == ["A", "B", "A", "B"]
+    assert read == ["a", "b"]
+    assert vars(home)["create_import_structure_from_path"] is before
+
+
+@pytest.mark.parametrize("given", [None, "active"])
+def test_the_program_sees_its_own_environment_after_torch_was_imported(
+    monkeypatch: pytest.MonkeyPatch, given: str | None
+):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if given is not None:
+        monkeypatch.setenv("OMP_WAIT_POLICY", given)
+
+    with _dry_children._waiting_threads():
+        during = os.environ["OMP_WAIT_POLICY"]
+
+    assert during == (given or "passive")
+    assert os.environ.get("OMP_WAIT_POLICY") == given
+
+
+BY_HAND = """
+import pickle, torch
+model = torch.nn.Linear(256, 256).cuda()
+with open("kept.pt", "wb") as file:
+    torch.save(model, file)
+with open("new.pt", "wb") as file:
+    torch.save(model, file)
+for name in ("vocabulary.pickle", "other.pickle"):
+    with open(name, "wb") as file:
+        pickle.dump({"a": 1}, file)
+for step in range(1000):
+    model(torch.randn(64, 256, device="cuda")).sum().backward()
+    print("pass", step)
+    for parameter in model.parameters():
+        parameter.data.add_(parameter.grad, alpha=-0.1)
+        parameter.grad = None
+"""
+
+
+def test_a_program_that_steps_by_hand_ends_and_its_files_keep_what_they_have(tmp_path: Path):
+    (tmp_path / "kept.pt").write_bytes(b"a model")
+    (tmp_path / "vocabulary.pickle").write_bytes(b"an older one")
+    done = _run(tmp_path, BY_HAND)
+
+    assert json.loads(done.stdout)["ended_after"] == "64 backward passes, as it has no optimizer of torch"
+    assert done.stderr.count("pass ") == 63
+    assert (tmp_path / "kept.pt").read_bytes() == b"a model"
+    assert not (tmp_path / "new.pt").exists()
+    for name in ("vocabulary.pickle", "other.pickle"):
+        assert pickle.loads((tmp_path / name).read_bytes()) == {"a": 1}
+
+
+def test_a_program_that_reads_what_it_saved_gets_a_sentence(tmp_path: Path):
+    done = _run(tmp_path, "import torch\ntorch.save({}, 'best.pt')\ntorch.load('best.pt')\n")
+
+    assert done.returncode == 1
+    assert "train.py cannot run dry at train.py:3: it reads what it saved (best.pt)" in done.stderr
+
+
+WORKERS = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+model = torch.nn.Linear(4096, 16).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = TensorDataset(torch.randn(256, 4096), torch.arange(256) % 16)
+for x, y in DataLoader(data, batch_size=64, num_workers=2, pin_memory=True):
+    torch.nn.functional.cross_entropy(model(x.cuda(non_blocking=True)), y.cuda()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_workers_of_a_data_loader_hand_their_batches_over(tmp_path: Path):
+    done = _run(tmp_path, WORKERS)
+    alone = _run(tmp_path, WORKERS.replace("num_workers=2, pin_memory=True", "num_workers=0"))
+
+    assert done.returncode == 0, done.stderr
+    answers = [json.loads(each.stdout) for each in (done, alone)]
+    assert [each["certainty"] for each in answers] == ["checked", "checked"]
+    assert answers[0]["peak_allocated_bytes"] == answers[1]["peak_allocated_bytes"] > 2 * 64 * 4096 * 4
+
+
+SPAWNED = """
+import sys, torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.distributed.fsdp import fully_shard
+
+def train(rank, world_size):
+    dist.init_process_group("nccl", rank=rank, world_size=world_size)
+    with torch.device("meta"):
+        model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(2)))
+    for each in (*model, model):
+        fully_shard(each)
+    model.to_empty(device="cuda")
+    assert str(next(model.parameters()).device) == "cuda:0" and next(model.parameters()).is_cuda
+    model(torch.zeros(8, 1024, device="cuda")).sum().backward()
+
+if __name__ == "__main__":
+    n = torch.accelerator.device_count()
+    if n < 2:
+        sys.exit()
+    mp.spawn(train, args=(n,), nprocs=n)
+"""
+
+
+def test_a_program_that_starts_its_ranks_is_predicted_by_the_first(tmp_path: Path):
+    several, one = _run(tmp_path, SPAWNED, "--ranks", "4"), _run(tmp_path, SPAWNED)
+
+    assert several.returncode == 0, several.stderr
+    # Two shards, their gradients, and one layer whole with its gradient.
+    least = (2 + 2) * MIB + 2 * 4 * MIB
+    assert least <= json.loads(several.stdout)["peak_allocated_bytes"] < 80 * MIB
+    assert one.returncode == 1
+    assert "put nothing on the card" in one.stderr
+    assert "--ranks N" in one.stderr

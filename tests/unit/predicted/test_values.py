@@ -187,3 +187,68 @@ def test_a_size_that_follows_from_unknown_values_is_unknown(name: str):
 
     assert found.certainty == "cannot_tell"
     assert "test_values.py" in found.reasons[0]
+
+
+def test_what_is_no_number_among_known_values_stays_so():
+    sizes = []
+
+    def program(_: Any) -> None:
+        labels = torch.tensor([1.0, torch.nan, 2.0]).cuda()
+        sizes.append(len(labels[~labels.isnan()]))
+
+    _seen(program)
+
+    assert sizes == [2]
+
+
+def test_inference_mode_takes_composite_operators_apart_as_autograd_does():
+    def program(mode: Any) -> Callable[[], None]:
+        def run() -> None:
+            layers = (torch.nn.LayerNorm(64), torch.nn.Linear(64, 256), torch.nn.Dropout(0.1))
+            model = torch.nn.Sequential(*layers).cuda()
+            with mode():
+                model(torch.randn(512, 64, device="cuda"))
+
+        return run
+
+    apart, whole = predict(program(torch.no_grad)), predict(program(torch.inference_mode))
+
+    assert (whole.reasons, whole.peak_allocated_bytes) == ((), apart.peak_allocated_bytes)
+
+
+def test_a_sparse_gradient_is_refused_with_its_line_and_not_with_an_error():
+    def program(_: Any) -> None:
+        table = torch.nn.Embedding(1000, 16, sparse=True).cuda()
+        rows = table(torch.randint(0, 1000, (64,)).cuda())
+        rows.sum().backward()  # a sparse gradient
+        torch.optim.SparseAdam(table.parameters()).step()
+
+    found = _seen(program)
+
+    assert found.certainty == "cannot_tell"
+    assert found.reasons[0].endswith(f"({_line('a sparse gradient')})")
+
+
+def test_a_parameter_that_is_drawn_until_it_fits_leaves_a_prediction_checked():
+    def program(_: Any) -> None:
+        layer = torch.nn.Linear(64, 64)
+        torch.nn.init.trunc_normal_(layer.weight, std=0.02)
+        torch.nn.init.trunc_normal_(layer.weight, std=2.0)
+        layer.cuda()
+
+    assert _seen(program).reasons == ()
+
+
+def test_a_parameter_that_is_drawn_on_the_card_takes_what_a_second_draw_takes():
+    def program(std: float) -> Callable[[], None]:
+        def run() -> None:
+            torch.nn.init.trunc_normal_(torch.empty(MIB, device="cuda"), std=std)
+
+        return run
+
+    near, far = predict(program(1.0)), predict(program(0.02))
+
+    assert (near.reasons, far.reasons) == ((), ())
+    # The parameter and masks; with numbers out of bounds the last result, new numbers and the next result.
+    assert far.peak_allocated_bytes == (4 + 3) * MIB
+    assert near.peak_allocated_bytes == (4 + 3 * 4 + 1) * MIB

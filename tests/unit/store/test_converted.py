@@ -292,9 +292,11 @@ def test_load_opens_a_file_the_second_time_from_its_conversion(
 ) -> None:
     now_ns = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: now_ns() + 3 * 10**9)  # later than the file may still change
-    monkeypatch.setattr(import_module("vramscope.loading"), "_read_file", lambda _: recorded(50_000))
+    monkeypatch.setattr(import_module("vramscope.loading"), "_read_file", lambda *_: recorded(50_000))
     first = load(source)
-    monkeypatch.setattr(import_module("vramscope.loading"), "_read_file", lambda _: pytest.fail("read again"))
+    monkeypatch.setattr(
+        import_module("vramscope.loading"), "_read_file", lambda *_: pytest.fail("read again")
+    )
 
     second = load(source)
 

@@ -22,9 +22,9 @@ class Loop:
     def __init__(self):
         self.rows = []
 
-    def mark(self, kind, phase=Phase.OTHER, value=0):
+    def mark(self, kind, phase=Phase.OTHER, value=0, thread=0):
         n = len(self.rows) + 1
-        self.rows.append((kind, phase, 1000 * n, 10 * n, value))
+        self.rows.append((kind, phase, 1000 * n, 10 * n, value, thread))
 
     def turn(self, phases):
         for phase, value in phases:
@@ -32,7 +32,7 @@ class Loop:
             self.mark(MarkKind.PHASE_END, phase, value)
 
     def marks(self):
-        names = ("kind", "phase", "time_ns", "event", "value")
+        names = ("kind", "phase", "time_ns", "event", "value", "thread")
         return Marks.of(**dict(zip(names, zip(*self.rows, strict=True), strict=True)))
 
 
@@ -57,6 +57,23 @@ def test_each_look_finds_what_the_whole_says(turn):
         loop.turn(turn)
     for marks, n_events, end_ns in looks(loop.marks()):
         assert_same(so_far.resolve(marks, n_events, end_ns), resolve(marks, n_events, end_ns))
+
+
+def test_two_threads_that_train_at_once_are_found_as_in_the_whole():
+    loop, so_far = Loop(), IncrementalSteps(least_marks=50)
+    for at in range(60):
+        for phase, behind in zip(STEP, (*STEP[1:], STEP[0]), strict=True):
+            turns = ((1, phase),) if at < 10 else ((1, phase), (2, behind))
+            for thread, (each, value) in turns:
+                loop.mark(MarkKind.PHASE_BEGIN, each, value, thread)
+                loop.mark(MarkKind.THREAD, thread=thread)
+            for thread, (each, value) in turns:
+                loop.mark(MarkKind.PHASE_END, each, value, thread)
+    for marks, n_events, end_ns in looks(loop.marks()):
+        found, truth = so_far.resolve(marks, n_events, end_ns), resolve(marks, n_events, end_ns)
+
+        assert_same(found, truth)
+        assert found[1].made_by == truth[1].made_by
 
 
 @pytest.mark.parametrize("kind", [MarkKind.STEP, MarkKind.ENTER])

@@ -13,7 +13,8 @@ from vramscope.model.trace import Trace
 from vramscope.store.read.reader import Reader
 from vramscope.store.write.writer import Writer
 
-OLDER = Path(__file__).parents[3] / "sample_traces" / "gan-retain-graph"
+OLDER = Path(__file__).parents[2] / "samples" / "holders-in-labels"
+"""The leak of the GAN as vramscope 0.1 recorded it, in version 1.1 of the format."""
 WORDS = (("local", "history", "main", "train.py", 9), ("item", 3, "list"))
 
 

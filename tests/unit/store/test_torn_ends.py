@@ -97,8 +97,11 @@ def test_a_file_cut_at_any_byte_gives_its_whole_batches(
     n_bytes, ends = path.stat().st_size, ends_of_messages(path)
     for other in set(FILES) - {name}:  # missing files are quick to read
         (complete / other).unlink()
+    # Every byte near the end of a message, every fifth within one: what is read depends on whole messages.
+    near = {end + by for end in ends for by in range(-16, 17)}
+    sizes = sorted(near.intersection(range(n_bytes)) | set(range(0, n_bytes, 5)))
     # From the end on: a file that is written again costs milliseconds, one that becomes shorter none.
-    for size in reversed(range(n_bytes)):
+    for size in reversed(sizes):
         os.truncate(path, size)
         (recording,) = Reader(complete).run.recordings
         kept = max(end for end in ends if end <= size)
@@ -178,7 +181,7 @@ def test_flipped_bytes_never_crash_nor_move_a_row(complete: Path) -> None:
     for name in FILES:
         path = complete / name
         whole = path.read_bytes()
-        for _ in range(150):
+        for _ in range(60):
             broken = bytearray(whole)
             broken[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
             path.write_bytes(broken)

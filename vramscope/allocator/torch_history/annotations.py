@@ -20,6 +20,9 @@ _PHASES = (
     ("enumerate(DataLoader)#", Phase.DATA),
 )
 
+OWN_REGIONS = tuple(prefix for prefix, _ in _PHASES)
+"""Beginnings of the names of torch's own regions, all of which are phases."""
+
 
 @dataclass(slots=True)
 class PendingMark:

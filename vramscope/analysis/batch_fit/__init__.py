@@ -7,6 +7,7 @@ quadratically (a longer sequence): the interval covers both. Memory outside of t
 evaluation, is assumed to stay the same.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -121,6 +122,8 @@ class BatchFit:
     """The most bytes allocated outside of training steps, which the batch size does not change."""
     floor_phase: Phase = Phase.OTHER
     """Phase in which these were allocated."""
+    shapes: tuple[str, ...] = ()
+    """The shape of the input of each of ``sizes``, such as ``8 × 1024``; '' where it is not known."""
     _known: dict[int, Needs] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -176,14 +179,19 @@ class BatchFit:
         return [(size, found) for size in sizes if (found := self.at(size)) is not None]
 
     def named(self, size: int) -> str:
-        """Return *size* as a phrase in the units of the run's batches."""
+        """Return *size* as a phrase in the units of the run's batches, as a shape where it is known."""
+        if self.unit == _SAMPLES:
+            return f"{size:,} (seen)" if size in self.sizes else f"{size:,}"
         if size in self.sizes:
-            words = f"{size:,} (seen)" if self.unit == _SAMPLES else f"{format_bytes(size)} (seen)"
-        elif self.unit == _SAMPLES:
-            words = f"{size:,}"
-        else:
-            words = f"{size / self.sizes[-1]:.3g} × the largest ({format_bytes(size)})"
-        return words
+            return f"{self._seen(self.sizes.index(size))} (seen)"
+        # Rounded down: what is said to fit must fit.
+        times = math.floor(100 * size / self.sizes[-1]) / 100
+        return f"{times:g} times {self._seen(-1)}"
+
+    def _seen(self, row: int) -> str:
+        """Return a recorded size as the shape of its input, else in bytes."""
+        shape = self.shapes[row] if self.shapes else ""
+        return shape or f"{format_bytes(self.sizes[row])} of input"
 
     def fitting(self, free_bytes: int) -> Largest | None:
         """Return the largest predicted size that surely allocates at most *free_bytes*."""
@@ -236,7 +244,14 @@ def batch_fit(
     alike = program(parts, Settings.from_snapshot(process.allocator, torch=process.torch))
     found = _lines(unit, parts) if alike is None else _replayed(unit, parts, alike)
     floor, phase = max(map(_outside_of_steps, runs), key=lambda each: each[0])
-    return replace(found, floor_bytes=floor, floor_phase=phase)
+    return replace(found, floor_bytes=floor, floor_phase=phase, shapes=_shapes(parts, found.sizes))
+
+
+def _shapes(parts: Sequence[StepSequence], sizes: tuple[int, ...]) -> tuple[str, ...]:
+    """Return the shape of the inputs of each size; '' where it is not known, or there are several."""
+    seen = {pair for part in parts for pair in zip(part.size.tolist(), part.shapes, strict=False)}
+    known = [[shape for size, shape in seen if size == each] for each in sizes]
+    return tuple(shapes[0] if len(shapes) == 1 else "" for shapes in known)
 
 
 def _outside_of_steps(recording: Recording) -> tuple[int, Phase]:
@@ -311,7 +326,11 @@ def _steps(recording: Recording, given_sizes: NDArray[Any] | None) -> StepSequen
     found, n_steps = lifetimes(recording), len(recording.steps)
     if n_steps < 2:
         return None
-    size = _input_bytes(recording, found) if given_sizes is None else np.broadcast_to(given_sizes, n_steps)
+    shapes: list[str] = []
+    if given_sizes is None:
+        size, shapes = _inputs(recording, found)
+    else:
+        size = np.broadcast_to(given_sizes, n_steps)
     keep = np.flatnonzero(size > 0)
     keep = keep[(keep > 0) & (size[keep - 1] > 0)]
     if not len(keep):
@@ -319,7 +338,9 @@ def _steps(recording: Recording, given_sizes: NDArray[Any] | None) -> StepSequen
     keep = np.sort(
         np.concatenate([keep[size[keep] == each][-_MOST_STEPS:] for each in np.unique(size[keep])])
     )
-    return StepSequence(recording, found, assign(recording, found).category, keep, size[keep], size[keep - 1])
+    category = assign(recording, found).category
+    of_steps = tuple(shapes[step] for step in keep.tolist()) if shapes else ()
+    return StepSequence(recording, found, category, keep, size[keep], size[keep - 1], of_steps)
 
 
 def _seen(parts: Sequence[StepSequence]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -342,19 +363,26 @@ def _phase_peaks(part: StepSequence) -> dict[int, NDArray[Any]]:
     return found
 
 
-def _input_bytes(recording: Recording, found: Allocations) -> NDArray[Any]:
-    """Return the most bytes that go into one forward of each step; micro-batches are not summed up."""
+def _inputs(recording: Recording, found: Allocations) -> tuple[NDArray[Any], list[str]]:
+    """Return the most bytes that go into one forward of each step, and the shape of the largest input.
+
+    Micro-batches are not summed up.
+    """
     labels, phases = recording.labels, recording.phases
     given = labels.rows(labels.category == Category.INPUT)
     outer = phases.rows((phases.phase == Phase.FORWARD) & (phases.depth == 0) & (phases.step >= 0))
     size = np.zeros(len(recording.steps), "i8")
+    shapes = [""] * len(size)
     for step, start, end in zip(
         outer.step.tolist(), outer.start_event.tolist(), outer.end_event.tolist(), strict=True
     ):
         here = given.rows((given.event >= start) & (given.event <= end))
         live = found.allocated_at(start) & np.isin(found.address, here.address)
-        size[step] = max(size[step], int(found.size[live].sum()))
-    return size
+        n_bytes = int(found.size[live].sum())
+        if n_bytes > size[step]:
+            largest = found.address[live][found.size[live].argmax()]
+            size[step], shapes[step] = n_bytes, labels.names[here.name[here.address == largest][-1]]
+    return size, shapes
 
 
 ANALYSIS = Analysis("batch_fit", "How many bytes does a step need for a batch of another size?", batch_fit)

@@ -41,6 +41,8 @@ class StepSequence(NamedTuple):
     """Batch size of each step."""
     before: NDArray[Any]
     """Batch size of the step before each."""
+    shapes: tuple[str, ...] = ()
+    """Shape of the input of each step, such as ``8 × 1024``; empty where sizes were given."""
 
 
 class Needs(NamedTuple):

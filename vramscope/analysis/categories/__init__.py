@@ -5,7 +5,7 @@ phases in which the block was allocated and freed. Otherwise it stays unknown. `
 the reason for every allocation.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from vramscope.analysis import Analysis
 from vramscope.analysis.categories.by_lifetime import Reason, by_life
 from vramscope.analysis.categories.by_stack_frame import (
-    is_collective,
+    by_collective,
     is_constructed,
     is_workspace,
 )
@@ -24,13 +24,14 @@ from vramscope.analysis.categories.by_stack_lives import (
 )
 from vramscope.analysis.categories.why import why
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
+from vramscope.analysis.shared_results import memoized
 from vramscope.analysis.timeline import instant_of
 from vramscope.model.equality import EqualByValue
 from vramscope.model.marks import Category
 from vramscope.model.recording import Recording
 from vramscope.model.table import Table
 
-__all__ = ["ANALYSIS", "Assigned", "Categories", "Reason", "assign", "categories"]
+__all__ = ["ANALYSIS", "Assigned", "Categories", "Reason", "assign", "categories", "undivided"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ def categories(recording: Recording, instant: int | None = None) -> Categories:
     return Categories(at, assigned, n_bytes, found, recording)
 
 
+@memoized
 def assign(recording: Recording, found: Allocations) -> Assigned:
     """The category of each allocation; the last label of a block overrides earlier ones and all rules."""
     labels = recording.labels
@@ -120,13 +122,32 @@ def assign(recording: Recording, found: Allocations) -> Assigned:
     for mine, meant, because in (
         (is_parameter, Category.PARAMETER, Reason.CONSTRUCTED),
         (is_workspace(recording, found, phase, label >= 0), Category.WORKSPACE, Reason.WORKSPACE),
-        (is_collective(recording.stacks, found), Category.COMMUNICATION, Reason.COLLECTIVE),
     ):
         category[mine], reason[mine] = meant, because
+    collective = by_collective(recording.stacks, found)
+    is_asked = collective != Category.UNKNOWN
+    category[is_asked], reason[is_asked] = collective[is_asked], Reason.COLLECTIVE
     is_labelled = np.flatnonzero(label >= 0)
     category[is_labelled] = recording.labels.category[label[is_labelled]]
     reason[is_labelled] = Reason.IDENTITY
+    # While FSDP computes with it, a module shows the gathered parameter in the place of its own.
+    is_gathered = (collective == Category.UNSHARDED_PARAMETER) & (category == Category.PARAMETER)
+    category[is_gathered] = Category.UNSHARDED_PARAMETER
     return Assigned.of(category=category, reason=reason, label=label)
+
+
+_UNDIVIDED = np.arange(len(Category), dtype="u1")
+_UNDIVIDED[Category.SHARDED_PARAMETER] = Category.PARAMETER
+_UNDIVIDED[Category.SHARDED_GRADIENT] = Category.GRADIENT
+_UNDIVIDED[Category.UNSHARDED_PARAMETER] = Category.COMMUNICATION
+
+
+def undivided(assigned: Assigned) -> Assigned:
+    """The same allocations, where a shard is what it is a part of, and a gathered parameter communication.
+
+    So an analysis of what a rank keeps for its model needs no rule for shards.
+    """
+    return replace(assigned, category=_UNDIVIDED[assigned.category])
 
 
 def last_known(found: Allocations, address: NDArray[Any], event: NDArray[Any]) -> NDArray[Any]:

@@ -1,29 +1,66 @@
 """Derives a category from stack, size and life, for blocks that are no tensor of the program."""
 
 import re
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis.lifetimes import ALIVE, Allocations
-from vramscope.model.marks import Phase
+from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Stacks
 
-# Code in which torch itself allocates what devices send each other: buckets, gathered parameters, replicas.
+# Code in which torch itself allocates what devices send each other: buckets, replicas, FSDP's buffers.
 # Not all of torch/distributed: DTensor computes in there.
 _COLLECTIVE = re.compile(
     r"torch/(?:distributed/(?:distributed_c10d|_functional_collectives|utils|algorithms/"
-    r"|fsdp/(?:_flat_param|_unshard_param_utils|_runtime_utils|_fully_shard/_fsdp_(?:collectives|param)))"
+    r"|fsdp/(?:_flat_param|_unshard_param_utils|_runtime_utils)"
+    r"|(?:fsdp/_fully_shard|_composable/fsdp)/_fsdp_(?:collectives|param))"
     r"|nn/parallel/(?:distributed|comm|_functions|replicate)|cuda/nccl)"
+)
+# Functions of torch that allocate one thing alone, by file: FSDP2 (torch 2.4 and 2.5 had it in _composable),
+# FSDP1, and the stages of a pipeline.
+_FSDP2 = re.compile(r"torch/distributed/(?:fsdp/_fully_shard|_composable/fsdp)/_fsdp_param\.py$")
+_FSDP1 = re.compile(r"torch/distributed/fsdp/_flat_param\.py$")
+_STAGES = re.compile(r"torch/distributed/pipelining/stage\.py$")
+_OF_NEIGHBORS = (
+    "create_recv_tensor",
+    "_create_grad_recv_info",
+    "_setup_forward_recv_info",
+    "_prepare_forward_infra",
+    "get_bwd_send_ops",
+)
+_MEANT = (
+    (_FSDP2, ("_init_sharded_param", "to_sharded_post_forward"), Category.SHARDED_PARAMETER),
+    (_FSDP2, ("init_all_gather_outputs", "alloc_all_gather_outputs"), Category.UNSHARDED_PARAMETER),
+    (_FSDP2, ("to_accumulated_grad_if_needed",), Category.GRADIENT),
+    (_FSDP1, ("_get_shard",), Category.SHARDED_PARAMETER),
+    (_FSDP1, ("_alloc_padded_unsharded_flat_param",), Category.UNSHARDED_PARAMETER),
+    (_FSDP1, ("flatten_tensors",), Category.PARAMETER),  # before FSDP shards it, or for NO_SHARD
+    (_STAGES, _OF_NEIGHBORS, Category.COMMUNICATION),
 )
 
 # Modules of torch that allocate parameters and no buffers where they are constructed.
 _CONSTRUCTED = re.compile(r"torch/nn/modules/(?:linear|conv|sparse|normalization|rnn|activation)\.py$")
 
-# A C++ frame, or that of a storage that is resized, acts for its caller.
-_IN_PYTHON = re.compile(r"(?<!torch/storage)\.py$")
+# A C++ frame acts for its caller, and so does torch's code that calls operators or gives a storage its bytes.
+_IN_PYTHON = re.compile(r"(?<!torch/storage)(?<!torch/_ops)\.py$")
+_FOR_ITS_CALLER = (
+    "alloc_storage",
+    "_alloc_storage",
+    "unsafe_alloc_storage",
+    "_to_dtype_if_needed",
+    "_make_tensor_from_meta",
+)
+_COMPREHENSIONS = (
+    "<listcomp>",
+    "<genexpr>",
+    "<dictcomp>",
+    "<setcomp>",
+)  # frames of their own until Python 3.12
+_OF_STORAGES = re.compile(r"torch/distributed/(?:utils|pipelining/_utils|.*/_fsdp_(?:param|common))\.py$")
 
 # aten/src/ATen/cuda/CublasHandlePool.cpp: 4096 KiB twice and 16 KiB eight times; 32 MiB from Hopper on.
 WORKSPACES = (8_519_680, 33_554_432)
@@ -36,9 +73,15 @@ _IN_CPP = re.compile(r"getNewWorkspace|WorkspaceSize|Workspace\(\)")
 _MULTIPLYING = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.RECOMPUTE, Phase.EVAL)
 
 
-def is_collective(stacks: Stacks, found: Allocations) -> NDArray[Any]:
-    """Whether the requesting line is torch's own code for several devices."""
-    return _is_asked_by(stacks, found, _files(stacks, _COLLECTIVE))
+def by_collective(stacks: Stacks, found: Allocations) -> NDArray[Any]:
+    """The category of what torch's own code for several devices requested; UNKNOWN for everything else."""
+    is_ours = _files(stacks, _COLLECTIVE)
+    meant = np.where(is_ours, Category.COMMUNICATION, Category.UNKNOWN).astype("u1")
+    for file, functions, category in _MEANT:
+        is_named = _functions(stacks, functions)
+        if is_named.any():
+            meant[is_named & _files(stacks, file)] = category
+    return _asked_by(stacks, found, meant)
 
 
 def is_constructed(stacks: Stacks, found: Allocations) -> NDArray[Any]:
@@ -46,8 +89,7 @@ def is_constructed(stacks: Stacks, found: Allocations) -> NDArray[Any]:
 
     No call of the module has shown its parameters yet, and none will where FSDP shards them before.
     """
-    is_init = np.array([text == "__init__" for text in stacks.strings])[stacks.function]
-    return _is_asked_by(stacks, found, _files(stacks, _CONSTRUCTED) & is_init)
+    return _asked_by(stacks, found, _files(stacks, _CONSTRUCTED) & _functions(stacks, ("__init__",)))
 
 
 def _files(stacks: Stacks, pattern: re.Pattern[str]) -> NDArray[Any]:
@@ -57,14 +99,24 @@ def _files(stacks: Stacks, pattern: re.Pattern[str]) -> NDArray[Any]:
     return frames
 
 
-def _is_asked_by(stacks: Stacks, found: Allocations, is_ours: NDArray[Any]) -> NDArray[Any]:
-    """Whether the innermost frame that does not act for its caller is in *is_ours*."""
-    if not is_ours.any():
-        return np.zeros(len(found), dtype="?")
-    is_ours = is_ours.copy()
-    for row in np.flatnonzero(~_files(stacks, _IN_PYTHON)).tolist():  # parents, the callers, come first
-        is_ours[row] = is_ours[stacks.parent[row]]
-    mine: NDArray[Any] = is_ours[found.stack_id]
+def _functions(stacks: Stacks, names: Collection[str]) -> NDArray[Any]:
+    """Whether the function of each frame is one of *names*."""
+    frames: NDArray[Any] = np.array([text in names for text in stacks.strings])[stacks.function]
+    return frames
+
+
+def _asked_by(stacks: Stacks, found: Allocations, meant: NDArray[Any]) -> NDArray[Any]:
+    """The value in *meant* of the innermost frame that does not act for its caller, by allocation."""
+    if not meant.any():
+        return np.zeros(len(found), dtype=meant.dtype)
+    meant = meant.copy()
+    helps = _functions(stacks, _COMPREHENSIONS)
+    helps |= _functions(stacks, _FOR_ITS_CALLER) & _files(stacks, _OF_STORAGES)
+    inherits = helps | ~_files(stacks, _IN_PYTHON)
+    for row in np.flatnonzero(inherits).tolist():  # parents, the callers, come first
+        of_caller = meant[stacks.parent[row]]
+        meant[row] = of_caller if of_caller or not helps[row] else meant[row]
+    mine: NDArray[Any] = meant[found.stack_id]
     return mine
 
 

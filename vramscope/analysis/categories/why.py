@@ -17,12 +17,25 @@ _KNOWN: Mapping[Category, str] = {
     Category.BUFFER: "storage of buffer {name}",
     Category.GRADIENT: "{name}",
     Category.OPTIMIZER_STATE: "in an optimizer's state: {name}",
-    Category.INPUT: "argument of a module's call",
+    Category.INPUT: "argument of a module's call, {name}",
     Category.ACTIVATION: "{name}",
+    Category.SHARDED_PARAMETER: "storage of this rank's shard of parameter {name}",
+    Category.UNSHARDED_PARAMETER: "parameter {name}, gathered from the shards of all ranks",
+    Category.SHARDED_GRADIENT: "this rank's shard of the {name}",
 }
+_OWN_NAMES = (
+    Category.PARAMETER,
+    Category.BUFFER,
+    Category.SHARDED_PARAMETER,
+    Category.UNSHARDED_PARAMETER,
+)
 _NAMELESS: Mapping[Category, str] = {
     Category.PARAMETER: "storage of a parameter of an optimizer",
     Category.GRADIENT: "gradient of a parameter",
+    Category.INPUT: "argument of a module's call",
+    Category.SHARDED_PARAMETER: "storage of this rank's shard of a parameter",
+    Category.UNSHARDED_PARAMETER: "a parameter, gathered from the shards of all ranks",
+    Category.SHARDED_GRADIENT: "this rank's shard of a gradient",
 }
 _BECAUSE: Mapping[Reason, str] = {
     Reason.SAVED: "{born} and alive when backward began; {died}",
@@ -36,6 +49,12 @@ _BECAUSE: Mapping[Reason, str] = {
     Reason.UNFINISHED: "{born}, for a backward that has not come; {died}",
     Reason.CONSTRUCTED: "asked for by a module's constructor; {died}",
     Reason.COLLECTIVE: "asked for by torch's own code for several devices",
+}
+_BY_COLLECTIVE: Mapping[Category, str] = {
+    Category.SHARDED_PARAMETER: "made by FSDP as this rank's shard",
+    Category.UNSHARDED_PARAMETER: "made by FSDP to gather the shards of all ranks in",
+    Category.PARAMETER: "made by FSDP of the parameters of a module, before it shards them",
+    Category.GRADIENT: "made by FSDP to accumulate a whole gradient in",
 }
 _BY_STACK: Mapping[Category, str] = {
     Category.ACTIVATION: "by the stacks, made by a forward and freed while backward ran",
@@ -51,9 +70,11 @@ def why(recording: Recording, allocation: Allocations, category: Category, reaso
         text = _KNOWN.get(category, "known by its storage: {name}")
         if not name:
             text = _NAMELESS.get(category, text.partition(":")[0])
-        return text.format(name=f"`{name}`" if category in (Category.PARAMETER, Category.BUFFER) else name)
+        return text.format(name=f"`{name}`" if category in _OWN_NAMES else name)
     if reason == Reason.STACKS:
         return _BY_STACK[category]
+    if reason == Reason.COLLECTIVE and category in _BY_COLLECTIVE:
+        return _BY_COLLECTIVE[category]
     lives = lives_of(recording, allocation)
     born, died = _born(recording, lives, allocation), _died(recording, lives, allocation)
     return _BECAUSE.get(reason, "{born}; {died}: nothing says what for").format(born=born, died=died)

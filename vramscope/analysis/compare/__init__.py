@@ -7,7 +7,7 @@ whole runs.
 """
 
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 from os.path import commonpath
 from typing import Any, NamedTuple
@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from vramscope.analysis import Analysis
 from vramscope.analysis.categories import Assigned, assign
 from vramscope.analysis.compare.group_peaks import group_peaks
-from vramscope.analysis.folding import fold, user_files
+from vramscope.analysis.folding import Folded, fold, user_files
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.lines import NO_STACK, frame_words, modules_by_place
 from vramscope.analysis.peak import peak
+from vramscope.analysis.shared_results import shared_results
 from vramscope.analysis.step_peaks import IntervalPeaks, step_peaks
 from vramscope.analysis.timeline import timeline
 from vramscope.model.equality import EqualByValue
@@ -70,6 +71,12 @@ class Change:
     """Whether it differs by more than the tolerance outside of every step."""
     module: str = ""
     """The module of a line, or the common part of several, ``h.*.mlp``; '' where none is known."""
+    n_paths: int = 0
+    """Number of call paths that lead to a line in either run."""
+    path: str = ""
+    """The caller where the call path that changes most parts from the others: ``net/gpt.py:12 forward``; ''
+    where one path leads to the line.
+    """
 
     @property
     def n_bytes(self) -> int:
@@ -132,7 +139,11 @@ def compare(recording: Recording, other: Recording | None = None, tolerance: flo
     Comparison
         The aligned steps and all changes, in bytes.
     """
-    other = Recording() if other is None else other
+    with shared_results():
+        return _compared(recording, Recording() if other is None else other, tolerance)
+
+
+def _compared(recording: Recording, other: Recording, tolerance: float) -> Comparison:
     index, rows, other_rows = np.intersect1d(recording.steps.index, other.steps.index, return_indices=True)
     before, after = _side(recording, rows), _side(other, other_rows)
     totals = _totals(before), _totals(after)
@@ -241,7 +252,18 @@ class _Own(NamedTuple):
     module: str
 
 
-def _by_line(side: _Side, common: Callable[[str], str]) -> tuple[_Levels, dict[Hashable, _Own]]:
+class _RunLines(NamedTuple):
+    """The code lines of one run, with the common path."""
+
+    levels: _Levels
+    own: dict[Hashable, _Own]
+    """The line with the path of its own run."""
+    of_stack: NDArray[Any]
+    """The number of the line by stack."""
+    folded: Folded
+
+
+def _by_line(side: _Side, common: Callable[[str], str]) -> _RunLines:
     """Levels by code line with the common path; and the line with the path of its own run."""
     folded = fold(side.recording.stacks)
     names: dict[tuple[Any, ...], int] = {}
@@ -260,7 +282,7 @@ def _by_line(side: _Side, common: Callable[[str], str]) -> tuple[_Levels, dict[H
     owns: dict[Hashable, _Own] = {
         place: _Own(own[place], modules.get(number, "")) for place, number in names.items()
     }
-    return {place: found[:, i] for place, i in names.items()}, owns
+    return _RunLines({place: found[:, i] for place, i in names.items()}, owns, of_stack, folded)
 
 
 def _in_package(file: str) -> str:
@@ -279,12 +301,13 @@ def _steps_compared(before: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
 
 
 def _grouped(side: _Side, group: NDArray[Any], n_groups: int) -> NDArray[Any]:
-    levels = group_peaks(side.allocations, group, n_groups, side.start, side.end)
-    outside = np.zeros((1, n_groups), "i8")
-    if len(side.outside):
-        stretches = side.outside.start_event, side.outside.end_event
-        outside = group_peaks(side.allocations, group, n_groups, *stretches).max(axis=0, keepdims=True)
-    return np.concatenate([levels, outside])
+    # In one call, which sorts all changes once.
+    start = np.concatenate([side.start, side.outside.start_event])
+    end = np.concatenate([side.end, side.outside.end_event])
+    levels = group_peaks(side.allocations, group, n_groups, start, end)
+    n_steps = len(side.start)
+    outside = levels[n_steps:].max(axis=0, initial=0, keepdims=True)
+    return np.concatenate([levels[:n_steps], outside])
 
 
 # ------------------------------------------------------------------------------------- what changed
@@ -328,21 +351,79 @@ def _change(
     return Change(kind, name, *most, typical, n_steps, is_outside=bool(abs(int(difference[-1])) >= least))
 
 
+def common_names(before: Recording, after: Recording) -> tuple[Callable[[str], str], Callable[[str], str]]:
+    """Return functions that give the files of each run the names that both runs have."""
+    return _common_names(_files(before), _files(after))
+
+
 def _line_changes(before: _Side, after: _Side, least: int) -> list[Change]:
-    common = _common_names(_files(before.recording), _files(after.recording))
-    old, old_places = _by_line(before, common[0])
-    new, new_places = _by_line(after, common[1])
-    moved = _moved(old, new)
-    new = {moved.get(key, key): level for key, level in new.items()}
-    new_places = {moved.get(key, key): place for key, place in new_places.items()}
-    old, new = _paired(old, new)
-    found = []
+    common = common_names(before.recording, after.recording)
+    lines = _by_line(before, common[0]), _by_line(after, common[1])
+    moved = _moved(lines[0].levels, lines[1].levels)
+    new = {moved.get(key, key): level for key, level in lines[1].levels.items()}
+    new_places = {moved.get(key, key): place for key, place in lines[1].own.items()}
+    old, new = _paired(lines[0].levels, new)
+    found: dict[Hashable, Change] = {}
     for key, level in old.items():
-        place, module = new_places.get(key) or old_places[key]
+        place, module = new_places.get(key) or lines[0].own[key]
         change = _change("line", _words(place), level, new[key], least)
         if change is not None:
-            found.append(replace(change, place=place, module=module))
-    return sorted(found, key=lambda change: -abs(change.n_bytes))
+            found[key] = replace(change, place=place, module=module)
+    paths = [
+        _by_path(side, of, found.keys(), rename, names)
+        for side, of, rename, names in zip((before, after), lines, common, ({}, moved), strict=True)
+    ]
+    changes = [replace(change, **_parting(paths[0].get(key, {}), paths[1].get(key, {})))
+               for key, change in found.items()]  # fmt: skip
+    return sorted(changes, key=lambda change: -abs(change.n_bytes))
+
+
+_Callers = tuple[Frame, ...]
+"""The callers of a line, the innermost first, with the common names of their files."""
+
+
+def _by_path(
+    side: _Side,
+    lines: _RunLines,
+    wanted: Collection[Hashable],
+    common: Callable[[str], str],
+    moved: dict[Hashable, Hashable],
+) -> dict[Hashable, dict[_Callers, NDArray[Any]]]:
+    """Levels by call path of each of the *wanted* lines."""
+    keys = [moved.get(key, key) for key in lines.levels]
+    is_wanted = np.array([key in wanted for key in keys], dtype="?")
+    place, stacks = lines.folded.place, lines.folded.stacks
+    groups: dict[tuple[Hashable, _Callers], int] = {}
+    of_stack = np.zeros(len(lines.of_stack), "i8")
+    for stack_id in np.flatnonzero(is_wanted[lines.of_stack]).tolist():
+        callers = stacks.frames(int(stacks.parent[place[stack_id]]))
+        named = tuple(frame._replace(file=common(frame.file)) for frame in callers)
+        of_stack[stack_id] = groups.setdefault((keys[lines.of_stack[stack_id]], named), len(groups) + 1)
+    levels = _grouped(side, of_stack[side.allocations.stack_id], len(groups) + 1)
+    found: dict[Hashable, dict[_Callers, NDArray[Any]]] = {}
+    for (key, named), number in groups.items():
+        found.setdefault(key, {})[named] = levels[:, number]
+    return found
+
+
+def _parting(old: dict[_Callers, NDArray[Any]], new: dict[_Callers, NDArray[Any]]) -> dict[str, Any]:
+    """The number of call paths to a line, and where the one that changes most parts from the others."""
+    come, gone = sorted(new.keys() - old.keys()), sorted(old.keys() - new.keys())
+    if len(come) == len(gone):  # the file of a caller was edited: the first is the first, as for lines
+        now = dict(zip(gone, come, strict=True))
+        old = {now.get(path, path): level for path, level in old.items()}
+    paths = sorted(old.keys() | new.keys())
+    if len(paths) < 2:
+        return {"n_paths": len(paths)}
+    nothing = np.zeros(1, "i8")
+
+    def change(path: _Callers) -> int:
+        return abs(int(new.get(path, nothing).max()) - int(old.get(path, nothing).max()))
+
+    most = max(paths, key=change)
+    deep = next(at for at in range(len(most) + 1) if len({path[at : at + 1] for path in paths}) > 1)
+    where = frame_words(most[deep]) if deep < len(most) else "no further caller"
+    return {"n_paths": len(paths), "path": where if change(most) else ""}
 
 
 def _moved(old: _Levels, new: _Levels) -> dict[Hashable, Hashable]:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
+from typing import Any
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.batch_fit import BatchFit, batch_fit
 from vramscope.analysis.ending import ended_short
-from vramscope.analysis.fit.cards import CARDS, Card
 from vramscope.analysis.fit.reruns import Reruns
 from vramscope.analysis.process_limit import recorded_limit
 from vramscope.analysis.settings_advice import (
@@ -21,15 +21,24 @@ from vramscope.analysis.settings_advice import (
     Play,
     SettingsAdvice,
     outside_bytes,
+    recorded_capacity,
     replayed,
     reproduction,
-    settings_advice,
+    searched,
 )
 from vramscope.analysis.step_and_phase import step_and_phase_at
 from vramscope.analysis.strategies import Strategies, strategies
 from vramscope.analysis.timeline import timeline
-from vramscope.analysis.what_if import ReplayResult, RequestSequence, device_total, request_sequence
+from vramscope.analysis.what_if import (
+    Replay,
+    ReplayResult,
+    RequestSequence,
+    device_total,
+    replay,
+    request_sequence,
+)
 from vramscope.errors import UsageError
+from vramscope.model.cards import CARDS, Card
 from vramscope.model.codes import NoteCode
 from vramscope.model.recording import Recording
 from vramscope.model.trace import Action
@@ -105,6 +114,10 @@ class FitProgress:
     """Receives the name of each stage when it begins."""
     play: Play = map
     """Runs the trials of settings; it may stop early."""
+    known: Callable[["FitAnswer"], None] = lambda _: None
+    """Receives the answer as far as it is known: before the first replay, and after each stage."""
+    run: Replay = replay
+    """Performs every replay; it may use another process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +150,10 @@ class FitAnswer:
     """The most reserved bytes, as recorded."""
     recorded_allocated_bytes: int = 0
     """The most allocated bytes, as recorded."""
+    recorded_requested_bytes: int = 0
+    """The most requested bytes, as recorded."""
+    has_run_short: bool = False
+    """Whether the recorded program ran short of memory, so that it may need more than was recorded."""
     outside_bytes: int = UNKNOWN_OUTSIDE_BYTES
     """Bytes of a card that the allocator cannot reserve: CUDA's context and libraries."""
     is_outside_measured: bool = False
@@ -229,17 +246,36 @@ class FitAnswer:
             return FitVerdict.UNKNOWN, f"{reserved}, of which the replay explains {reached}"
         return (FitVerdict.TIGHT if outcome.n_retries else FitVerdict.FITS), ""
 
-    def word_on(self, target: Target, free: ReplayResult, replayed: Callable[[], ReplayResult]) -> FitVerdict:
-        """Return the verdict on *target*; *replayed* is called only if the bytes alone do not decide.
+    def recorded_word(self, target: Target) -> FitVerdict | None:
+        """Return the verdict with the recorded settings that needs no replay; None where only one decides.
 
-        *free* is the replay under the same setting on a device without a limit.
+        A program that was never short reserves the same on any device with room for what it reserved. The
+        tolerance is that of a replay that reproduces the recording, so that no replay contradicts it.
+        """
+        room, recorded = self.room_on(target), self.recorded_peak_bytes
+        if min(self.recorded_allocated_bytes, self.recorded_requested_bytes) > room:
+            return FitVerdict.TOO_SMALL
+        is_decided = recorded and not self.ending and not self.has_run_short
+        return FitVerdict.FITS if is_decided and room >= (1 + _REPRODUCED) * recorded else None
+
+    def word_by_bytes(self, target: Target, free: ReplayResult) -> FitVerdict | None:
+        """Return the verdict on *target* that the peaks of *free* decide; None where they do not.
+
+        *free* is a replay on a device without a limit.
         """
         room = self.room_on(target)
         if free.capacity_bytes is None and free.peak_reserved_bytes <= room:
             return self.judged(target, free)[0]
         if free.capacity_bytes is None and free.peak_allocated_bytes > room:
             return FitVerdict.TOO_SMALL
-        return self.judged(target, replayed())[0]
+        return None
+
+    def word_on(self, target: Target, free: ReplayResult, replayed: Callable[[], ReplayResult]) -> FitVerdict:
+        """Return the verdict on *target*; *replayed* is called only if the bytes alone do not decide.
+
+        *free* is the replay under the same setting on a device without a limit.
+        """
+        return self.word_by_bytes(target, free) or self.judged(target, replayed())[0]
 
 
 def fit(
@@ -271,88 +307,89 @@ def fit(
     ids = recording.process.rank, recording.device.index
     if problem:
         return FitAnswer(*ids, problem=problem)
-    progress.stage("replaying")
-    program = request_sequence(recording)
     known = outside_bytes(recording)
-    as_recorded, without_limit = reproduction(recording, program)
     totals = timeline(recording)
     base = FitAnswer(
         *ids,
         recorded_peak_bytes=int(totals.reserved_bytes.max(initial=0)),
         recorded_allocated_bytes=int(totals.allocated_bytes.max(initial=0)),
+        recorded_requested_bytes=int(totals.requested_bytes.max(initial=0)),
+        has_run_short=recorded_capacity(recording) is not None,
         outside_bytes=UNKNOWN_OUTSIDE_BYTES if known is None else known,
         is_outside_measured=known is not None,
         limit_bytes=recorded_limit(recording),
         own_total_bytes=recording.device.total_bytes,
         is_simulated=is_simulated(recording),
         ending=ending(recording),
-        as_recorded=as_recorded,
-        without_limit=without_limit,
         setting=question.setting,
     )
-    return _Answering(recording, program, base, question, progress).answer()
+    return _Answering(recording, base, question, progress).answer()
 
 
 class _Answering:
-    """The stages of one answer, the most wanted first, since the caller may stop early."""
+    """The stages of one answer: first those that need no replay of the whole run, which are shown at once."""
 
     def __init__(
-        self,
-        recording: Recording,
-        program: RequestSequence,
-        base: FitAnswer,
-        question: Question,
-        progress: FitProgress,
+        self, recording: Recording, base: FitAnswer, question: Question, progress: FitProgress
     ) -> None:
         self._recording = recording
         self._base = base
         self._question = question
         self._progress = progress
-        self._program = program
+        self._program: RequestSequence
         own = own_target(recording) if question.has_own_target else ()
         self._targets = question.targets or own
 
     def answer(self) -> FitAnswer:
         if self._question.is_brief:
+            self._replay()
             return self._with_moments(replace(self._base, placed=tuple(map(self._placed, self._targets))))
+        self._learn()
+        self._progress.stage("batch")
+        self._learn(batch=batch_fit(self._recording, self._question.others, self._question.batch_sizes))
+        self._progress.stage("strategies")
+        self._learn(strategies=strategies(self._recording, self._question.n_gpus))
+        self._replay()
         self._progress.stage("settings")
-        settings = None if self._question.setting else self._search()
-        self._base = replace(self._base, settings=settings)
+        self._learn(settings=None if self._question.setting else self._search())
         self._progress.stage("cards")
         placed = tuple(map(self._placed, self._targets))
         chosen = self._base.chosen
         as_asked = None
         if self._question.setting is not None:
             as_asked = placed[0].chosen if placed else self._without_limit(self._question.setting)
-        smallest_card = self._smallest(None)
-        self._progress.stage("batch")
-        batch = batch_fit(self._recording, self._question.others, self._question.batch_sizes)
-        self._progress.stage("strategies")
-        other = strategies(self._recording, self._question.n_gpus)
         return self._with_moments(
             replace(
                 self._base,
                 placed=placed,
                 as_asked=as_asked,
-                smallest_card=smallest_card,
+                smallest_card=self._smallest(None),
                 smallest_card_chosen=self._smallest(chosen) if chosen else None,
-                batch=batch,
-                strategies=other,
             )
         )
 
+    def _learn(self, **found: Any) -> None:
+        """Add what was found to the answer, and report the answer so far."""
+        self._base = replace(self._base, **found)
+        self._progress.known(self._base)
+
+    def _replay(self) -> None:
+        self._progress.stage("replaying")
+        self._program = request_sequence(self._recording)
+        as_recorded, without_limit = reproduction(self._recording, self._program, self._progress.run)
+        self._learn(as_recorded=as_recorded, without_limit=without_limit)
+
     def _search(self) -> SettingsAdvice:
-        if not self._targets:
-            return settings_advice(self._recording, play=self._progress.play)
-        target = self._targets[0]
-        return settings_advice(
-            self._recording, self._base.room_on(target), self._progress.play, target.total_bytes
-        )
+        room: tuple[int | None, int | None] = (None, None)
+        if self._targets:
+            target = self._targets[0]
+            room = self._base.room_on(target), target.total_bytes
+        return searched(self._recording, room, self._progress.play, self._progress.run)
 
     def _replayed(self, candidate: Candidate | None, target: Target) -> ReplayResult:
         room = self._base.room_on(target)
         whole = device_total(self._recording, room, target.total_bytes)
-        return replayed(self._program, self._recording, (room, whole), candidate)
+        return replayed(self._program, self._recording, (room, whole), candidate, self._progress.run)
 
     def _placed(self, target: Target) -> Placed:
         """Return the result on *target*; the search already has both replays for the first target."""
@@ -362,12 +399,13 @@ class _Answering:
         else:
             plain = self._replayed(None, target)
             other = self._replayed(chosen, target) if chosen else None
-        verdict, reason = self._base.judged(target, plain)
+        word = self._base.recorded_word(target)
+        verdict, reason = self._base.judged(target, plain) if word is None else (word, "")
         return Placed(target, self._base.room_on(target), plain, verdict, reason, other)
 
     def _without_limit(self, candidate: Candidate | None) -> ReplayResult:
         whole = device_total(self._recording, None, None)
-        return replayed(self._program, self._recording, (None, whole), candidate)
+        return replayed(self._program, self._recording, (None, whole), candidate, self._progress.run)
 
     def _smallest(self, candidate: Candidate | None) -> Card | None:
         """Return the smallest card that surely fits; a card is replayed only if bytes do not decide."""
@@ -376,7 +414,9 @@ class _Answering:
             free = self._without_limit(candidate)
         for card in CARDS:
             target = Target(card.label, card.total_bytes)
-            if self._base.word_on(target, free, partial(self._replayed, candidate, target)).fits:
+            word = self._base.recorded_word(target) if candidate is None else None
+            word = word or self._base.word_on(target, free, partial(self._replayed, candidate, target))
+            if word.fits:
                 return card
         return None
 

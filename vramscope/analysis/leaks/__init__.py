@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
-from vramscope.analysis.categories import Assigned, Reason, assign
+from vramscope.analysis.categories import Assigned, Reason, assign, undivided
 from vramscope.analysis.leaks.batch import Batch, growing_batch
 from vramscope.analysis.leaks.causes import (
     ADVICE,
@@ -193,7 +193,7 @@ def _context(levels: Levels) -> _LeakContext:
     return _LeakContext(
         levels=levels,
         holdings=held(recording, levels.found, levels.born),
-        assigned=assign(recording, levels.found),
+        assigned=undivided(assign(recording, levels.found)),
         retains_graph=BackwardKeeps.ITS_GRAPH in backward.value,
         creates_graph=BackwardKeeps.A_NEW_GRAPH in backward.value,
         backward_grows=_backward_grows(levels),

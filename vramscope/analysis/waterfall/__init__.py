@@ -27,6 +27,9 @@ _EVENTS = "the allocator's events"
 _COUNTERS = "torch's counters"
 _DRIVER = "NVML"
 _DIFFERENCE = "NVML less torch's counters"
+_NCCL = "NCCL, through torch's process groups"
+_NOT_REPORTED = "not reported: NCCL 2.29.7 and torch 2.12 are the first that report it"
+_NOT_ATTRIBUTED = "not available at this sample: NCCL's figure is not within what the driver attributes"
 _NO_DRIVER = "not available: nobody asked the driver, or it did not answer"
 
 
@@ -69,6 +72,7 @@ class Waterfall(Table):
         "used_bytes": "i8",
         "total_bytes": "i8",
         "drift_bytes": "i8",
+        "nccl_bytes": "i8",
     }
 
     time_ns: NDArray[Any]
@@ -89,7 +93,8 @@ class Waterfall(Table):
     """Free bytes of private pools (of CUDA graphs, MemPools), which serve nothing else; −1 if they are among
     the two parts before."""
     own_outside_bytes: NDArray[Any]
-    """Bytes of this process outside of torch's allocator: CUDA's context, libraries, NCCL, raw cudaMalloc."""
+    """Bytes of this process outside of torch's allocator: CUDA's context, libraries, NCCL, raw cudaMalloc.
+    The bar of this name is without ``nccl_bytes`` where these are known."""
     others_bytes: NDArray[Any]
     """Bytes of other processes."""
     unattributed_bytes: NDArray[Any]
@@ -108,6 +113,8 @@ class Waterfall(Table):
     """Size of the device, by the driver."""
     drift_bytes: NDArray[Any]
     """Change of ``reserved_bytes`` while the driver was asked; ``own_outside_bytes`` may be wrong by it."""
+    nccl_bytes: NDArray[Any]
+    """Bytes of the communicators of torch's process groups, by NCCL; a part of ``own_outside_bytes``."""
     reasons: Mapping[str, str] = field(default_factory=dict)
     """Reason why a part is not available, by the part's name."""
     growth: OutsideGrowth = field(default_factory=OutsideGrowth)
@@ -138,8 +145,14 @@ class Waterfall(Table):
         return found
 
     def _outside(self, of: Mapping[str, int]) -> list[Bar]:
-        names = ("own_outside", "others", "unattributed")
-        found = [self._bar(of, name, _DIFFERENCE if name == "own_outside" else _DRIVER) for name in names]
+        names: tuple[str, ...] = ("own_outside", "others", "unattributed")
+        if 0 <= of["nccl"] <= of["own_outside"]:
+            of = {**of, "own_outside": of["own_outside"] - of["nccl"]}
+            names = ("nccl", *names)
+        sources = {"nccl": _NCCL, "own_outside": _DIFFERENCE}
+        found = [self._bar(of, name, sources.get(name, _DRIVER)) for name in names]
+        if names[0] != "nccl" and "nccl" in self.reasons:
+            found.insert(0, Bar("nccl", None, self.reasons["nccl"]))
         if min(of["own_outside"], of["others"]) < 0 <= of["used"]:
             known = max(of["reserved"], 0) + sum(max(of[name], 0) for name in names)
             rest = max(of["used"] - known, 0)
@@ -170,6 +183,7 @@ def waterfall(recording: Recording) -> Waterfall:
         "used": counters.device_used_bytes,
         "total": counters.device_total_bytes,
         "drift": counters.reserved_drift_bytes,
+        "nccl": counters.nccl_bytes,
     }
     instant = levels.pop("instant")
     return Waterfall.of(
@@ -216,6 +230,9 @@ def _reasons(recording: Recording, columns: Mapping[str, NDArray[Any]]) -> dict[
     waits = "not available: blocks wait for other streams, and torch's counter mixes their requests in"
     no_events = "not available: only the allocator's events show pools; such bytes count as cached"
     reasons = {"requested": waits, "rounding": waits, "private_pools": no_events}
+    if recording.process.world_size > 1 or (columns["nccl"] >= 0).any():
+        known = (columns["nccl"] >= 0).any()
+        reasons["nccl"] = _NOT_ATTRIBUTED if known else _NOT_REPORTED
     if reason is not None:
         reasons |= dict.fromkeys(("own_outside", "others", "unattributed"), f"not available: {reason}")
     if whole is not None:

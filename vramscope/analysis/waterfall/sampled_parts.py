@@ -4,17 +4,16 @@ The parts come from a nearby instant of the trace at which all quantities equal 
 (no events, or a pause of the recording), they come from torch's counters alone.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis.fragmentation import parts_over_time
+from vramscope.analysis.private_pools import of_pools, used_pools
 from vramscope.analysis.timeline import Totals, timeline
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.recording import Recording
-from vramscope.model.snapshot import Snapshot
 
 PARTS_OF_RESERVED = ("requested", "rounding", "pending", "inactive_split", "releasable", "private_pools")
 _NEAR = (64, 4096)
@@ -72,17 +71,9 @@ def _of_events(recording: Recording, instant: NDArray[Any]) -> dict[str, NDArray
 
 def _private(recording: Recording) -> tuple[Recording | None, NDArray[Any]]:
     """Return a recording of private pools alone, and its instant for each instant of the whole recording."""
-    is_private = recording.trace.pool > 0
-    state = recording.initial
-    segments = state.segments.pool > 0
-    if not is_private.any() and not segments.any():
-        return None, is_private
-    number = np.cumsum(segments) - 1
-    blocks = state.blocks.rows(segments[state.blocks.segment])
-    blocks = replace(blocks, segment=number[blocks.segment].astype(blocks.segment.dtype))
-    initial = Snapshot(state.event, state.time_ns, state.segments.rows(segments), blocks)
-    trace = recording.trace.rows(is_private)
-    return replace(recording, trace=trace, initial=initial), np.concatenate([[0], np.cumsum(is_private)])
+    pools = used_pools(recording)
+    private = pools[pools > 0]
+    return of_pools(recording, private) if len(private) else (None, pools)
 
 
 def _instants(recording: Recording, counters: Counters) -> NDArray[Any]:

@@ -6,6 +6,7 @@ itself. The replay does not foresee a program that would do something else under
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
@@ -118,6 +119,10 @@ class ReplayResult(EqualByValue):
     def fits(self) -> bool:
         """Whether every request was served."""
         return self.failed_at is None
+
+
+Replay = Callable[[RequestSequence, Settings, int | None, int | None], ReplayResult]
+"""A function like ``replay``; it may use another process."""
 
 
 def what_if(

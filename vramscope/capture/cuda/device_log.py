@@ -19,16 +19,18 @@ from vramscope.capture.cuda.history import RawReading
 from vramscope.capture.cuda.instants import UNCOUNTED, instants
 from vramscope.capture.cuda.reading import Reading
 from vramscope.capture.cuda.ring import TAIL, Key, first_new, lost
+from vramscope.capture.cuda.ring_events import RingColumns, ring_columns
 from vramscope.capture.log import (
     HolderRow,
-    LabelRow,
+    LabelBatch,
     MarkRow,
-    labels_table,
+    joined_by_time,
     marks_table,
+    table_of_batches,
 )
 from vramscope.model.codes import NoteCode
 from vramscope.model.holders import Holders
-from vramscope.model.marks import Marks, Note, Phase
+from vramscope.model.marks import ANY_THREAD, MarkKind, Marks, Note, Phase
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.trace import Action, Trace
 
@@ -48,20 +50,23 @@ class NewEntries:
     """Number of entries overwritten before they were read; 0 also if the number is unknown."""
     n_allocations: int
     """The allocation count at their end; UNCOUNTED if the program reset the statistics meanwhile."""
+    columns: RingColumns | None
+    """Their columns, if these are taken already."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class HookRecords:
     """Marks, labels and holders that the hooks recorded for one device since the last reading."""
 
     marks: Sequence[MarkRow]
     """Marks with the allocation count (or UNCOUNTED) in place of ``event``."""
-    labels: Sequence[tuple[int, LabelRow]]
-    """Labels, each with its time in ns, and the allocation count in place of ``event``."""
+    labels: Sequence[LabelBatch]
     holders: Sequence[tuple[int, HolderRow]]
     """Paths to blocks, each with its time in ns, and the allocation count in place of ``event``."""
-    switches: Callable[[Trace], list[MarkRow]]
+    switches: Callable[[Trace], Marks]
     """Returns the marks that are placed in a given trace by time."""
+    makers: Callable[[Sequence[Any]], NDArray[Any]] | None = None
+    """Returns the thread that made each of torch's entries; None where they do not say it."""
 
 
 class DeviceLog:
@@ -70,10 +75,10 @@ class DeviceLog:
     def __init__(self, device: int, add_note: Callable[[Note, int], None]) -> None:
         self.device = device
         self.n_events = 0
-        self.n_allocs_and_frees = 0
-        """Number of allocations and frees so far."""
+        self.n_allocations = 0
+        """Number of allocations so far."""
         self.n_without_stack = 0
-        """Number of allocations and frees so far that have no call stack."""
+        """Number of allocations so far that have no call stack."""
         self._add_note = add_note
         self._counts: EntryCounts | None = None
         self._tail: list[Key] = []
@@ -81,6 +86,9 @@ class DeviceLog:
         self._pools: list[tuple[int, int]] = [(0, 0)]
         self._time_ns = 0
         self._n_gaps = self._n_lost_more = 0
+        self._maker = ANY_THREAD
+        self._lost_before: int | None = None
+        """Events that are missing before those that are written next; None where none are."""
 
     @property
     def is_begun(self) -> bool:
@@ -127,16 +135,24 @@ class DeviceLog:
         known = self._counts if self._counts is not None else before
         made = before.since(known), after.since(known)
         bounds = (0, _MANY) if made[0] is None or made[1] is None else (sum(made[0]), sum(made[1]))
-        actions = list(map(itemgetter("action"), ring))
-        start = first_new(actions, lambda i: _key(ring[i]), self._tail, bounds)
-        seen = counted(Counter(actions[start or 0 :]))
+        # Nearly always the ring was emptied, and all of it is new: then its entries are gone through once.
+        columns = None if self._tail else ring_columns(ring)
+        start: int | None
+        if columns is not None:
+            seen = counted(columns.counts())
+            start = 0 if bounds[0] <= sum(seen) <= bounds[1] else None
+        else:
+            actions = list(map(itemgetter("action"), ring))
+            start = first_new(actions, lambda i: _key(ring[i]), self._tail, bounds)
+            seen = counted(Counter(actions[start or 0 :]))
         is_whole = start is not None
         is_reset = made[1] is None
         n_lost = 0 if is_whole else lost(made[1] if raw.is_consistent else made[0], seen)
         self._counts = after if raw.is_consistent or is_reset else known.plus(seen) if is_whole else before
         kept = self._tail if is_whole and ring else []
         self._tail = [*kept, *(_key(row) for row in ring[max(start or 0, len(ring) - TAIL) :])][-TAIL:]
-        return NewEntries(start or 0, is_whole, n_lost, UNCOUNTED if is_reset else self._counts.alloc)
+        n_allocations = UNCOUNTED if is_reset else self._counts.alloc
+        return NewEntries(start or 0, is_whole, n_lost, n_allocations, columns)
 
     # ----------------------------------------------------------------------------------- writing
 
@@ -147,11 +163,13 @@ class DeviceLog:
         self._ensure_initial_state(sink, reading, (entries, trace))
         if not entries.is_whole:
             self._note_gap(entries.n_lost)
+            self._lost_before = entries.n_lost
         assert self._ledger is not None  # noqa: S101 -- for the type checker: _ensure_initial_state sets it
         trace = replace(trace, block_size=self._ledger.advance(trace))
         n_before = self.n_events
         self._append(sink, reading, trace)
-        self._append_marks(sink, (entries, trace, n_before), records, history.marks)
+        switches = self._thread_switches(reading, (entries, trace, n_before), records.makers)
+        self._append_marks(sink, (entries, trace, n_before), records, (history.marks, switches))
         if reading.raw.is_consistent and self._ledger.totals != reading.raw.totals(self.device):
             self._resync(sink, reading)
         self._count_missing_stacks(trace)
@@ -211,7 +229,10 @@ class DeviceLog:
         before = self.n_events
         state = self._state(reading)
         self._move_to(sink, reading, (Ledger(state, reading.settings(self.device)), reading.time_ns))
-        return self.n_events > before
+        if self.n_events == before:
+            return False
+        sink.append(marks_table([_gap_mark(self._time_ns, self.n_events, 0)]), self.device)
+        return True
 
     def _move_to(self, sink: Sink, reading: Reading, target: tuple[Ledger, int]) -> None:
         ledger, time_ns = target
@@ -228,37 +249,73 @@ class DeviceLog:
             self.n_events += len(trace)
             self._time_ns = int(trace.time_ns[-1])
 
-    def _append_marks(
-        self, sink: Sink, new: tuple[NewEntries, Trace, int], records: HookRecords, annotations: Marks
-    ) -> None:
+    def _thread_switches(
+        self,
+        reading: Reading,
+        new: tuple[NewEntries, Trace, int],
+        makers: Callable[[Sequence[Any]], NDArray[Any]] | None,
+    ) -> list[MarkRow]:
+        """A mark before each event that another thread made than the event before."""
         entries, trace, n_before = new
+        if makers is None or not len(trace):
+            return []
+        ring = [row for row in reading.raw.ring(self.device)[entries.start :] if row["action"] != "snapshot"]
+        found = makers(ring)
+        # Where torch's entries had to be sorted or left out, their order says nothing about the events.
+        if [row.get("addr", 0) for row in ring] != trace.address.tolist():
+            found = np.full(len(trace), ANY_THREAD)
+        at = np.flatnonzero(np.diff(found, prepend=self._maker))
+        self._maker = int(found[-1])
+        return [
+            (int(MarkKind.THREAD), int(Phase.OTHER), now, n_before + event, maker, 0, "")
+            for now, event, maker in zip(
+                trace.time_ns[at].tolist(), at.tolist(), found[at].tolist(), strict=True
+            )
+        ]
+
+    def _append_marks(
+        self,
+        sink: Sink,
+        new: tuple[NewEntries, Trace, int],
+        records: HookRecords,
+        others: tuple[Marks, list[MarkRow]],
+    ) -> None:
+        """Write the marks, labels and holders of the new events, and torch's annotations and the *others*."""
+        entries, trace, n_before = new
+        annotations, switches = others
         n, marks, labels = entries.n_allocations, records.marks, records.labels
         counts = [UNCOUNTED if n == UNCOUNTED else row[3] for row in marks]
         at = n_before + instants(trace, n, counts, [row[2] for row in marks])
-        rows = [(*row[:3], int(k), *row[4:]) for row, k in zip(marks, at, strict=True)]
-        rows += [(*row[:3], n_before + row[3], *row[4:]) for row in records.switches(trace)]
-        rows += _annotated(annotations, n_before)
-        if rows:
-            rows.sort(key=lambda row: row[2])
-            sink.append(marks_table(rows), self.device)
+        rows = [(*row[:3], k, *row[4:]) for row, k in zip(marks, at.tolist(), strict=True)]
+        modules = records.switches(trace)
+        modules = replace(modules, event=modules.event + n_before)
+        rows_after = [*switches, *_annotated(annotations, n_before)]
+        if self._lost_before is not None:
+            time_ns = int(trace.time_ns[0]) if len(trace) else self._time_ns
+            rows_after.append(_gap_mark(time_ns, n_before, self._lost_before))
+            self._lost_before = None
+        joined = joined_by_time([marks_table(rows), modules, marks_table(rows_after)])
+        if len(joined):
+            sink.append(joined, self.device)
         if labels:
-            places = self._instants_of(labels, trace, (n, n_before))
-            sink.append(
-                labels_table([(k, *row[1:]) for k, (_, row) in zip(places, labels, strict=True)]), self.device
-            )
+            moments = [(batch.time_ns, batch.n_allocations) for batch in labels]
+            places = self._instants_of(moments, trace, (n, n_before))
+            sink.append(table_of_batches(labels, places), self.device)
         if records.holders:
-            places = self._instants_of(records.holders, trace, (n, n_before))
+            moments = [(now, row[0]) for now, row in records.holders]
+            places = self._instants_of(moments, trace, (n, n_before))
             paths = [(k, *row[1:]) for k, (_, row) in zip(places, records.holders, strict=True)]
             sink.append(Holders.of_paths(paths), self.device)
 
     @staticmethod
-    def _instants_of(
-        rows: Sequence[tuple[int, LabelRow | HolderRow]], trace: Trace, known: tuple[int, int]
-    ) -> list[int]:
-        """The instant of each row; *known* is the allocation count and the number of events before."""
+    def _instants_of(moments: Sequence[tuple[int, int]], trace: Trace, known: tuple[int, int]) -> list[int]:
+        """The instant of each moment, a time in ns and an allocation count.
+
+        *known* is the allocation count at the end of the trace and the number of events before it.
+        """
         n, n_before = known
-        counts = [UNCOUNTED if n == UNCOUNTED else row[0] for _, row in rows]
-        found: list[int] = (n_before + instants(trace, n, counts, [now for now, _ in rows])).tolist()
+        counts = [UNCOUNTED if n == UNCOUNTED else count for _, count in moments]
+        found: list[int] = (n_before + instants(trace, n, counts, [now for now, _ in moments])).tolist()
         return found
 
     # ------------------------------------------------------------------------------- conversions
@@ -266,7 +323,8 @@ class DeviceLog:
     def _normalized(self, history: DeviceHistory) -> Trace:
         """Convert a trace: no snapshots, pools in the recording's numbering, and times that never decrease.
 
-        torch calibrates its clock again for each reading, so times may step back slightly.
+        torch calibrates its clock again for each reading, so times may step back slightly. A free has no
+        stack: torch repeats that of its allocation (DeviceCachingAllocator::free).
         """
         trace = history.trace
         if (trace.action == Action.SNAPSHOT).any():
@@ -276,7 +334,13 @@ class DeviceLog:
         time_ns = trace.time_ns
         if time_ns[0] < self._time_ns:
             time_ns = np.maximum(time_ns, self._time_ns)
-        return replace(trace, time_ns=time_ns, pool=self._pool_index(history)[trace.pool])
+        is_free = (trace.action == Action.FREE_REQUESTED) | (trace.action == Action.FREE_COMPLETED)
+        return replace(
+            trace,
+            time_ns=time_ns,
+            pool=self._pool_index(history)[trace.pool],
+            stack_id=np.where(is_free, np.int32(0), trace.stack_id),
+        )
 
     def _state(self, reading: Reading) -> Snapshot:
         history = reading.state(self.device)
@@ -307,9 +371,9 @@ class DeviceLog:
             self._n_lost_more += n_lost
 
     def _count_missing_stacks(self, trace: Trace) -> None:
-        moves = trace.stack_id[trace.action <= Action.FREE_COMPLETED]
-        self.n_allocs_and_frees += len(moves)
-        self.n_without_stack += int(np.count_nonzero(moves == 0))
+        stack_id = trace.stack_id[trace.action == Action.ALLOC]
+        self.n_allocations += len(stack_id)
+        self.n_without_stack += int(np.count_nonzero(stack_id == 0))
 
 
 def _key(row: dict[str, Any]) -> Key:
@@ -329,10 +393,11 @@ def _gap(n_lost: int) -> Note:
     return Note(NoteCode.GAP, text, n_lost)
 
 
+def _gap_mark(time_ns: int, event: int, n_lost: int) -> MarkRow:
+    return (int(MarkKind.GAP), int(Phase.OTHER), time_ns, event, 0, n_lost, "")
+
+
 def _annotated(theirs: Marks, n_before: int) -> list[MarkRow]:
-    """torch's own annotations, except those that repeat what the hooks recorded."""
-    again = (Phase.OPTIMIZER, Phase.ZERO_GRAD, Phase.DATA)
+    """The program's own regions, which torch annotates."""
     rows = zip(*(column.tolist() for _, column in theirs.columns()), strict=True)
-    return [
-        (*row[:3], n_before + row[3], *row[4:6], theirs.names[row[6]]) for row in rows if row[1] not in again
-    ]
+    return [(*row[:3], n_before + row[3], *row[4:6], theirs.names[row[6]]) for row in rows]

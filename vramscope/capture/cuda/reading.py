@@ -6,15 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
 from time import time_ns
-from typing import Any
+from typing import Any, TypeAlias
 
 from vramscope.allocator.settings import Settings
 from vramscope.allocator.torch_history import DeviceHistory, histories
+from vramscope.allocator.torch_history.annotations import OWN_REGIONS
 from vramscope.allocator.torch_history.events import Events
 from vramscope.capture import Sink
 from vramscope.capture.cuda.history import RawReading
-from vramscope.capture.cuda.ring_events import ring_events
+from vramscope.capture.cuda.ring_events import RingColumns, ring_events
 from vramscope.model.stacks import StackBuilder
+
+NewOfDevice: TypeAlias = tuple[int, RingColumns | None]
+"""Index of the first new entry in the ring, and the columns of all new ones if these are taken already."""
 
 
 class StackLog:
@@ -37,7 +41,7 @@ class Reading:
     """Holds the new events of every device; segments and blocks are converted only when needed (rarely)."""
 
     def __init__(
-        self, raw: RawReading, starts: Mapping[int, int], stacks: StackLog, given: tuple[str, int]
+        self, raw: RawReading, new: Mapping[int, NewOfDevice], stacks: StackLog, given: tuple[str, int]
     ) -> None:
         """Convert the new entries of *raw*.
 
@@ -45,8 +49,8 @@ class Reading:
         ----------
         raw
             The reading.
-        starts
-            Index of the first new entry of each device; a device that is missing has none.
+        new
+            The new entries by device; a device that is missing has none.
         stacks
             The log that the stacks are added to.
         given
@@ -56,7 +60,7 @@ class Reading:
         self.time_ns = time_ns()
         self._stacks = stacks
         self._torch, self._annotated_us = given
-        self._events = self._read(starts)
+        self._events = self._read(new)
         self._states: dict[int, DeviceHistory] | None = None
 
     @property
@@ -90,22 +94,25 @@ class Reading:
         """Write the new stacks, before the tables that refer to them."""
         self._stacks.write(sink)
 
-    def _read(self, starts: Mapping[int, int]) -> dict[int, DeviceHistory]:
+    def _read(self, found: Mapping[int, NewOfDevice]) -> dict[int, DeviceHistory]:
         snapshot = self.raw.snapshot
-        traces = [
-            _new_events(trace[starts.get(i, len(trace)) :])
-            for i, trace in enumerate(snapshot["device_traces"])
-        ]
+        traces = []
+        for i, trace in enumerate(snapshot["device_traces"]):
+            start, columns = found.get(i, (len(trace), None))
+            traces.append(_new_events(trace[start:], columns))
+        # The hooks recorded what torch's own regions say, and with their exact places.
         marks = [
-            mark for mark in snapshot.get("external_annotations", []) if mark["time_us"] > self._annotated_us
+            mark
+            for mark in snapshot.get("external_annotations", [])
+            if mark["time_us"] > self._annotated_us and not mark["name"].startswith(OWN_REGIONS)
         ]
         new = snapshot | {
             "device_traces": traces,
             "external_annotations": marks,
             "segments": self._pool_segments(traces),
         }
-        found, _ = histories(new, self._stacks.builder, torch=self._torch)
-        return {history.device: history for history in found}
+        read, _ = histories(new, self._stacks.builder, torch=self._torch)
+        return {history.device: history for history in read}
 
     def _pool_segments(self, traces: Sequence[Events | list[Any]]) -> list[Any]:
         """The segments without blocks if the pools of events need them (up to torch 2.11), else none."""
@@ -128,10 +135,9 @@ def _fields(history: DeviceHistory) -> tuple[Any, ...]:
     return (history.trace, history.final, history.pools, history.marks, history.settings, history.notes)
 
 
-def _new_events(trace: list[Any]) -> Events | list[Any]:
+def _new_events(trace: list[Any], taken: RingColumns | None) -> Events | list[Any]:
     """The entries as columns, or with the forward's stacks where only the general reader converts them."""
-    rows = _with_forward(trace)
-    return ring_events(rows) or rows
+    return ring_events(trace, taken) or _with_forward(trace)
 
 
 def _tells_pools(trace: Events | list[Any]) -> bool:

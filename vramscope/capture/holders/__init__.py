@@ -44,7 +44,7 @@ from vramscope.capture.holders.roots import (
 )
 from vramscope.capture.holders.statement import carried
 from vramscope.capture.hooks import open_phases
-from vramscope.capture.hooks.gradients import backwards, gradients_now
+from vramscope.capture.hooks.gradients import backwards, gradients_now, is_leaf
 from vramscope.capture.storages import storages_of
 
 _ATOMS = frozenset(
@@ -355,13 +355,14 @@ class _HolderWalk:
     def _tensor(self, tensor: Any, at: int) -> None:
         for storage in storages_of(tensor):
             self._found.setdefault(storage._cdata, (storage, at))
-        if tensor.grad_fn is not None:
+        is_computed = is_leaf(tensor) is False
+        if is_computed:
             word = ("graph", "", tensor.numel())
             if self._defers and self._words[self._variable_of(at)][0] in ("local", "global"):
                 self._later.append((tensor.grad_fn, at, word))
             else:
                 self._meet(tensor.grad_fn, at, word)
-        if tensor.is_leaf or tensor.retains_grad:  # torch warns for tensors that have none
+        if is_leaf(tensor) or (is_computed and tensor.retains_grad):  # torch warns for tensors that have none
             for gradient in gradients_now((tensor,)):
                 self._meet(gradient, at, ("grad", "grad"))
         self._meet(tensor._base, at, ("part", "view"))

@@ -19,7 +19,9 @@ from vramscope.capture.hooks.open_phases import (
     other_threads,
     recursion_notes,
     state,
+    works_for_another,
 )
+from vramscope.capture.hooks.pools import hook_pools
 
 __all__ = [
     "Listener",
@@ -31,6 +33,7 @@ __all__ = [
     "other_threads",
     "recursion_notes",
     "uninstall",
+    "works_for_another",
 ]
 
 
@@ -46,6 +49,7 @@ def install(listener: Listener) -> None:
     else:
         hook_modules()
     hook_calls()
+    hook_pools()
     has_collected()
     _silence_compile()
 

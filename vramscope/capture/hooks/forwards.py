@@ -64,22 +64,26 @@ def _keep_key(handle: Any, hook: Any) -> None:
 def _before_module(module: Any, args: Any) -> None:  # noqa: ARG001
     if is_compiling():
         return
-    thread.calls += 1
-    if thread.calls == 1:
+    # What is the thread's own is looked up at each access, so each is read once.
+    thread.calls = calls = thread.calls + 1
+    if calls == 1:
         guarded(_begin_forward, module, sys._getframe(1))
-    if state.log is not None:
-        _enter_module(state.log, thread.modules, thread.calls, module)
+    log = state.log
+    if log is not None:
+        _enter_module(log, thread.modules, calls, module)
 
 
 def _after_module(module: Any, args: Any, *rest: Any) -> None:
     """End a forward; *rest* is kwargs and result, without kwargs in old torch and if forward raised."""
-    if is_compiling() or not thread.calls:
+    calls = 0 if is_compiling() else thread.calls
+    if not calls:
         return
-    thread.calls -= 1
-    if not thread.calls:
+    thread.calls = calls = calls - 1
+    if not calls:
         guarded(_end_forward, module, (args, *rest[:-1]), rest[-1])
-    if state.log is not None:
-        _leave_module(state.log, thread.modules, thread.calls)
+    log = state.log
+    if log is not None:
+        _leave_module(log, thread.modules, calls)
 
 
 def _enter_module(log: ModuleLog, modules: list[int], calls: int, module: Any) -> None:
@@ -153,6 +157,9 @@ def _after_root(module: Any, args: Any, *rest: Any) -> None:
 def _begin_forward(listener: Listener, module: Any, owner: FrameType) -> None:
     phase = _forward_phase(module)
     if phase == Phase.RECOMPUTE and is_open(Phase.RECOMPUTE, CHECKPOINT):
+        return
+    # DataParallel runs its replicas on threads of its own, within the forward of the thread that called it.
+    if getattr(module, "_is_replica", False):
         return
     calls = thread.calls
     if state.log is not None and phase not in (Phase.RECOMPUTE, Phase.LOSS):

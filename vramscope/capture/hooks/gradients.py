@@ -39,11 +39,23 @@ def gradients_now(tensors: Sequence[Any]) -> list[Any]:
         return list(map(_GRADIENT, chain.from_iterable(map(choice.__getitem__, is_alone))))
 
 
+def is_leaf(tensor: Any) -> bool | None:
+    """Whether nothing computed the tensor; None for a stale view.
+
+    A view among several is stale once its base is modified in place, as FSDP1 with ``use_orig_params`` leaves
+    them. torch then raises for all that it would have to ask the graph.
+    """
+    try:
+        return bool(tensor.is_leaf)
+    except RuntimeError:
+        return None
+
+
 def gradients_of(tensors: Sequence[Any]) -> list[Any]:
     """The gradients of any tensors; for the beginning of a recording, before hooks are installed."""
     found: list[Any] = []
     with torch._C.DisableTorchFunction():
-        leaves = [tensor for tensor in tensors if tensor.is_leaf]
+        leaves = [tensor for tensor in tensors if is_leaf(tensor)]
         for first in range(0, len(leaves), _AT_ONCE):
             # After sleep(0) the interpreter does not switch to another thread for 5 ms.
             sleep(0)

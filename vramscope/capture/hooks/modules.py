@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from vramscope.capture.log import MarkRow
-from vramscope.model.marks import ROOT_MODULE, MarkKind, Phase
+from vramscope.model.marks import ROOT_MODULE, MarkKind, Marks
 from vramscope.model.trace import Action, Trace
 
 NONE = 0
@@ -113,7 +112,7 @@ class ModuleLog:
         inside = list(self._inside.values())
         self._changes.extend((time_ns(), inside[0] if len(inside) == 1 else NONE))
 
-    def marks(self, trace: Trace) -> list[MarkRow]:
+    def marks(self, trace: Trace) -> Marks:
         """A mark before every allocation that another module made than the previous allocation.
 
         Event times are truncated to microseconds. That is exact enough: several microseconds lie between the
@@ -126,12 +125,15 @@ class ModuleLog:
         row = np.searchsorted(np.maximum.accumulate(changes[:, 0]), trace.time_ns[at], side="right")
         index = np.concatenate([[self._last], changes[:, 1]])[row]
         new = np.flatnonzero(np.diff(index, prepend=-1))
-        return [
-            (int(MarkKind.MODULE), int(Phase.OTHER), now, event, 0, NONE, self.names[module])
-            for now, event, module in zip(
-                trace.time_ns[at[new]].tolist(), at[new].tolist(), index[new].tolist(), strict=True
-            )
-        ]
+        modules, name = np.unique(index[new], return_inverse=True)
+        return Marks.of(
+            kind=np.full(len(new), MarkKind.MODULE),
+            time_ns=trace.time_ns[at[new]],
+            event=at[new],
+            value=np.full(len(new), NONE),
+            name=name,
+            names=tuple(self.names[module] for module in modules.tolist()),
+        )
 
     def cut(self, read_ns: int) -> None:
         """Drop the changes up to *read_ns*, before which every event was read and every device has its marks.

@@ -225,6 +225,13 @@ def recursion_notes(n_more: int) -> list[Note]:
     return [Note(NoteCode.RECURSION_LIMIT, text, n)] if n else []
 
 
+def works_for_another() -> bool:
+    """Whether the calling thread is one of autograd's and runs the backward of another thread."""
+    if _graph_task is None or _graph_task() == -1:
+        return False
+    return all(opened.phase != Phase.BACKWARD for opened in thread.open)
+
+
 def in_backward() -> bool:
     """Whether the calling thread runs a backward pass."""
     if _graph_task is not None and _graph_task() != -1:

@@ -7,13 +7,9 @@ recording, source ``predicted``.
 
 from vramscope.capture import Source
 from vramscope.capture.predicted.doubts import own_line_of
-from vramscope.capture.predicted.dry_capture import (
-    Enough,
-    Predicted,
-    is_ready,
-    plan,
-)
+from vramscope.capture.predicted.dry_capture import Predicted, is_ready, plan
 from vramscope.capture.predicted.mode import OutOfMemoryError, Unknown
+from vramscope.capture.predicted.values.choices import Enough
 
 __all__ = ["Enough", "OutOfMemoryError", "Predicted", "Unknown", "own_line_of", "plan"]
 

@@ -1,6 +1,6 @@
 """What of a card decides how much memory torch's operators take on it.
 
-The number of bytes of a card is in ``analysis/fit/cards.py``; here is what the libraries ask it: reductions
+The number of bytes of a card is in ``model/cards.py``; here is what the libraries ask it: reductions
 how many threads it runs at once, cuBLAS and attention which generation it is.
 """
 
@@ -53,7 +53,7 @@ HARDWARE = tuple(
         ("B200", (10, 0), 148, 2048, 600),
     )
 )
-"""Every name is one that ``analysis/fit/cards.py`` understands."""
+"""Every name is one that ``model/cards.py`` understands."""
 
 H100 = next(one for one in HARDWARE if one.name == "H100 80 GB")
 

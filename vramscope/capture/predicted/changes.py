@@ -1,10 +1,11 @@
-"""Changes to a program from outside while it runs dry: autocast, checkpoints, optimizers, accumulation.
+"""Changes to a program from outside while it runs dry: autocast, checkpoints, optimizers, adapters.
 
 The program itself stays as it is. Each change does what its author would write: ``autocast`` around forward
 and loss, ``checkpoint`` around the blocks of a model, another class of optimizer, an optimizer step only
 after several backward passes.
 """
 
+import gc
 import types
 import weakref
 from collections import Counter
@@ -35,9 +36,13 @@ class DryChange:
     checkpointed: int | None = None
     """Number of blocks that are checkpointed, in the order of forward; -1 for all, None for no change."""
     optimizer: str = ""
-    """``fused``, ``momentum`` (SGD), ``sgd`` or ``loop`` in the place of Adam and AdamW; '' for no change."""
+    """``fused``, ``momentum`` (SGD), ``sgd``, ``loop`` or ``8bit`` (bitsandbytes) in the place of Adam and
+    AdamW; '' for no change.
+    """
     accumulated: int = 1
     """Optimizers step after so many calls of ``step()``."""
+    adapter_rank: int = 0
+    """Rank of the adapters (LoRA) that are trained in the place of all parameters; 0 for no change."""
 
 
 class Changed:
@@ -54,20 +59,30 @@ class Changed:
         """Optimizers that were replaced."""
         self.n_steps = 0
         """Steps of optimizers that accumulate."""
+        self.n_adapted = 0
+        """Linear layers that have an adapter."""
 
     def problem(self, change: DryChange) -> str:
         """Return why the change has no effect on this program; '' if it has one."""
-        if change.is_autocast and self.has_own_autocast:
-            return "the program uses autocast already"
-        if change.is_autocast and not self.n_forwards:
-            return "no module was called"
-        if change.checkpointed is not None and not self.n_blocks:
-            return "no model has repeated blocks in a ModuleList or Sequential"
-        if change.optimizer and not self.n_optimizers:
-            return "the program has no Adam or AdamW of torch"
-        if change.accumulated > 1 and self.n_steps < _FEWEST_STEPS:
-            return "the program ends too early: the peak comes when it accumulates for its second step"
-        return ""
+        accumulates_late = change.accumulated > 1 and self.n_steps < _FEWEST_STEPS
+        why = (
+            (change.is_autocast and self.has_own_autocast, "the program uses autocast already"),
+            (change.is_autocast and not self.n_forwards, "no module was called"),
+            (
+                change.checkpointed is not None and not self.n_blocks,
+                "no model has repeated blocks in a ModuleList or Sequential",
+            ),
+            (change.optimizer and not self.n_optimizers, "the program has no Adam or AdamW of torch"),
+            (
+                change.adapter_rank and not self.n_adapted,
+                "no optimizer of a single process trains linear layers in 32 bits",
+            ),
+            (
+                accumulates_late,
+                "the program ends too early: the peak comes when it accumulates for its second step",
+            ),
+        )
+        return next((text for is_so, text in why if is_so), "")
 
 
 @contextmanager
@@ -78,6 +93,8 @@ def changed(change: DryChange) -> Iterator[Changed]:
         leave.callback(patches.undo)
         if change.optimizer:
             _replace_optimizers(change.optimizer, result, patches)
+        if change.adapter_rank:
+            _adapt(change.adapter_rank, result, patches)
         if change.accumulated > 1:
             _accumulate(change.accumulated, result, patches)
         if change.checkpointed is not None:
@@ -241,12 +258,109 @@ def _with_kernels(fused: bool, result: Changed, optimizer: Any) -> None:
     optimizer._step_supports_amp_scaling = fused
 
 
+class _InEightBits(torch.optim.Optimizer):
+    """Takes the memory of bitsandbytes' ``Adam8bit`` and ``AdamW8bit``, read from version 0.50.2.
+
+    Two moments of a byte per element with a scale for each block, in 32 bits for a small parameter. The
+    kernel updates them in place and allocates nothing.
+    """
+
+    SMALLEST, BLOCK, CODES = 4096, 256, 256
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        codes: list[torch.Tensor] = []
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None and not self.state[parameter]:
+                    self.state[parameter] = self._state_of(parameter, codes)
+        return loss
+
+    def _state_of(self, parameter: Any, codes: list[torch.Tensor]) -> dict[str, Any]:
+        is_small = parameter.numel() < self.SMALLEST
+        if not is_small and not codes:  # one pair of tables for all parameters
+            shared = next((state for state in self.state.values() if "qmap1" in state), None)
+            codes += (
+                [torch.zeros(self.CODES, device=parameter.device) for _ in range(2)]
+                if shared is None
+                else [shared["qmap1"], shared["qmap2"]]
+            )
+        found: dict[str, Any] = {}
+        for at in (1, 2):
+            dtype = torch.float32 if is_small else torch.uint8
+            found[f"state{at}"] = torch.zeros_like(parameter, dtype=dtype)
+            if not is_small:
+                found[f"qmap{at}"] = codes[at - 1]
+        for at in () if is_small else (1, 2):
+            n_blocks = -(-parameter.numel() // self.BLOCK)
+            found[f"absmax{at}"] = torch.zeros(n_blocks, dtype=torch.float32, device=parameter.device)
+        return found
+
+
+def _to_8_bits(result: Changed, optimizer: Any) -> None:
+    result.n_optimizers += 1
+    _InEightBits([torch.zeros(1)], {})  # torch wraps the step of a class when it makes the first of it
+    optimizer.__class__ = _InEightBits
+
+
 _REPLACE: dict[str, Callable[[Changed, Any], None]] = {
     "momentum": partial(_to_sgd, 0.9),
     "sgd": partial(_to_sgd, 0.0),
     "fused": partial(_with_kernels, True),
     "loop": partial(_with_kernels, False),
+    "8bit": _to_8_bits,
 }
+
+
+# ------------------------------------------------------------------------------------------- adapters
+
+
+def _adapt(rank: int, result: Changed, patches: Patches) -> None:
+    """Freeze what an optimizer is given, and give it adapters of the linear layers instead."""
+    inner = torch.optim.Optimizer.__init__
+
+    def init(optimizer: Any, params: Any, *args: Any, **kwargs: Any) -> None:
+        groups = list(params)
+        given = [
+            each for group in groups for each in (group["params"] if isinstance(group, dict) else [group])
+        ]
+        adapters = list(_adapters(given, rank))
+        result.n_adapted += len(adapters)
+        if adapters:
+            for each in given:
+                each.requires_grad_(False)
+            groups = [parameter for adapter in adapters for parameter in adapter.parameters()]
+        inner(optimizer, groups, *args, **kwargs)
+
+    patches.set(torch.optim.Optimizer, "__init__", init)
+
+
+def _adapters(given: list[Any], rank: int) -> Iterator[torch.nn.Module]:
+    """Attach an adapter to each linear layer whose weight is *given*, as peft does without dropout."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return  # DDP and FSDP have taken the parameters already
+    layers = {
+        id(each.weight): each
+        for each in gc.get_objects()
+        if type(each) is torch.nn.Linear and each.weight.dtype == torch.float32
+    }
+    for layer in [layers[id(weight)] for weight in given if id(weight) in layers]:
+        adapter = torch.nn.Sequential(
+            torch.nn.Linear(layer.in_features, rank, bias=False, device=layer.weight.device),
+            torch.nn.Linear(rank, layer.out_features, bias=False, device=layer.weight.device),
+        )
+        layer.add_module("adapter", adapter)
+        layer.register_forward_hook(_with_adapter, with_kwargs=True)
+        yield adapter
+
+
+def _with_adapter(layer: Any, args: Any, kwargs: Any, out: Any) -> Any:
+    given = args[0] if args else kwargs["input"]
+    return out + layer.adapter(given) * 2.0  # peft's scaling, lora_alpha / r
 
 
 def _accumulate(count: int, result: Changed, patches: Patches) -> None:

@@ -9,8 +9,9 @@ from types import FrameType, TracebackType
 import torch
 
 _OURS = str(Path(__file__).parents[2])
+_TORCH = str(Path(torch.__file__).parent)
 _LIBRARIES = (
-    str(Path(torch.__file__).parent),
+    _TORCH,
     "site-packages",
     "dist-packages",
     "<frozen",
@@ -112,6 +113,11 @@ def own_line_of(trace: TracebackType | None) -> str:
             found = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
         trace = trace.tb_next
     return found
+
+
+def is_of_a_program(frame: FrameType) -> bool:
+    """Whether the frame is the program's or that of a library other than torch."""
+    return not frame.f_code.co_filename.startswith((_OURS, _TORCH, "<frozen", "<string>"))
 
 
 def _is_own(frame: FrameType) -> bool:

@@ -1,5 +1,7 @@
 """The device of a dry run, as a source of events."""
 
+import gc
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from types import FrameType
@@ -8,11 +10,12 @@ from typing import Any, NamedTuple
 import torch
 
 from vramscope.allocator.simulation import OutOfMemory
-from vramscope.capture import Failed, Options
+from vramscope.capture import Failed, Options, hooks
 from vramscope.capture.predicted.cards import H100, Hardware
 from vramscope.capture.predicted.doubts import own_frames, own_line
-from vramscope.capture.predicted.mode import Event, is_own
+from vramscope.capture.predicted.mode import Event, lies_there
 from vramscope.capture.predicted.shim.world import World
+from vramscope.capture.predicted.values.choices import Choice, Otherwise
 from vramscope.capture.simulated import Simulated
 from vramscope.capture.simulated.stacks import CallPath
 from vramscope.capture.storages import Life
@@ -27,8 +30,12 @@ _OFF_OF_RANKS = 0.06
 _NCCL_BYTES = 1 << 30
 
 
-class Enough(BaseException):
-    """So many steps as were asked for are over: leaves the program, past every ``except Exception``."""
+# No program accumulates more gradients for a step than that.
+_PASSES_WITHOUT_OPTIMIZER = 64
+
+
+def _has_optimizer() -> bool:
+    return any(issubclass(type(each), torch.optim.Optimizer) for each in gc.get_objects())
 
 
 class RanOut(NamedTuple):
@@ -49,6 +56,8 @@ class Plan:
     capacity_bytes: int = 0
     steps: int | None = None
     n_ranks: int | None = None
+    otherwise: Otherwise | None = None
+    """What one place of the program is answered otherwise."""
     is_last: bool = False
     """Whether this process does nothing after the dry run."""
     last: "Predicted | None" = None
@@ -79,7 +88,7 @@ class _OwnStorages:
         if self.knows(storage._cdata) or not n_bytes:
             return None
         life = Life(storage, self._capture.died)
-        life.cdata, life.n_bytes, life.address = storage._cdata, n_bytes, 0
+        life.cdata, life.n_bytes, life.address, life.maker = storage._cdata, n_bytes, 0, -1
         self.live[life.cdata] = life
         self.n_born += 1
         return life
@@ -131,7 +140,7 @@ class Predicted(Simulated):
         self.devices = (Device(0, "cuda", card.name, plan.capacity_bytes),)
         self._storages = _OwnStorages(self)  # type: ignore[assignment]
         self._labeler.storage_of = _storage_of
-        self.world = World(card, self, plan.n_ranks, is_last=plan.is_last)
+        self.world = World(card, self, plan.n_ranks, plan.otherwise, is_last=plan.is_last)
         self.world.mode.listener = None
         self.oom: OutOfMemory | None = None
         self.most_bytes = 0
@@ -144,7 +153,9 @@ class Predicted(Simulated):
         """In bytes, of the whole run."""
         self._peaks = dict(self.peaks)
         self._optimizer: weakref.ref[Any] | None = None
-        self._n_steps = 0
+        self._n_steps = self._n_backwards = 0
+        self.ended_after = "its end"
+        """How far the program was run: to ``its end``, for ``3 steps``."""
         self._n_taken = 0
         plan.last = self
 
@@ -167,6 +178,7 @@ class Predicted(Simulated):
         if self.world.mode.listener is None:
             self.world.__enter__()
             self.world.mode.listener = self
+            self._n_backwards = 0  # the world has tried one
 
     def leave_world(self) -> None:
         """The program is over: torch is as it was. Harmless where it was never entered."""
@@ -191,6 +203,16 @@ class Predicted(Simulated):
         return tuple(map(str, self.world.doubts.all()))
 
     @property
+    def choices(self) -> tuple[Choice, ...]:
+        """The places of the program that decide by a value that nobody computed."""
+        return self.world.choices.all()
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether the run was ended since a place that is answered otherwise asked again and again."""
+        return self.world.choices.is_endless
+
+    @property
     def range_bytes(self) -> tuple[int, int | None]:
         """The bounds of the peak of allocated memory in bytes; None where nothing bounds it above."""
         low = self.peaks["allocated"]
@@ -204,12 +226,10 @@ class Predicted(Simulated):
     def works(self, events: list[Event], perhaps: int, frame: Any) -> None:
         """Follow the events of one operator, in their order."""
         taken: list[Life] = []
-        if self._queue:
-            self._work()  # releases since the last operator
         for kind, value in events:
             self._happens(kind, value, taken, frame)
-            if self._queue:
-                self._work()  # at once: an operator must fail where the memory runs out
+        if self._queue:
+            self._work()
         if perhaps:
             self.most_bytes = max(self.most_bytes, self._allocator.allocated_bytes + perhaps)
         for life in taken:
@@ -251,12 +271,21 @@ class Predicted(Simulated):
             else:  # cuBLAS's workspace alone is kept
                 self._queue_label(life.cdata, Category.WORKSPACE)
 
+    def born(self, life: Life, frame: FrameType | None) -> None:
+        """Place a storage at once: an operator must fail where the memory runs out."""
+        path = None if frame is None else self._walker.path(frame)
+        if self._queue:
+            self._work()  # what was released before it
+        with self._at_work:
+            self._now = max(self._now, time.time_ns())
+            self._place(life, life.n_bytes, path, hooks.module_now(), None)
+
     def _take(self, n_bytes: int, frame: Any) -> Life:
         self._n_taken += 1
         thing = _Thing()
         life = Life(thing)
         # No object of torch has a negative address.
-        life.cdata, life.n_bytes, life.address = -self._n_taken, n_bytes, 0
+        life.cdata, life.n_bytes, life.address, life.maker = -self._n_taken, n_bytes, 0, -1
         self.born(life, frame)
         return life
 
@@ -324,16 +353,23 @@ class Predicted(Simulated):
 
     # --------------------------------------------------------------------------- as a hooks.Listener
 
+    def backward_ends(self) -> None:
+        """Stops a program that changes its parameters itself after as many passes as a step may have."""
+        super().backward_ends()
+        self._n_backwards += 1
+        if plan.steps is not None and self._n_backwards == _PASSES_WITHOUT_OPTIMIZER and not _has_optimizer():
+            self.ended_after = f"{self._n_backwards} backward passes, as it has no optimizer of torch"
+            self.world.end_program()
+
     def step_begins(self, optimizer: Any) -> None:
         """Stops the program after as many steps as were asked for, with what leads up to the next one."""
         if self._optimizer is None or self._optimizer() is None:
             self._optimizer = weakref.ref(optimizer)
         if self._optimizer() is optimizer:
             if plan.steps is not None and self._n_steps >= plan.steps:
-                if self.world.met.is_backward:  # an optimizer that steps in a hook of a gradient
-                    self.world.mode.postpone(Enough())
-                    return
-                raise Enough
+                self.ended_after = "1 step" if plan.steps == 1 else f"{plan.steps} steps"
+                self.world.end_program()
+                return  # an optimizer that steps in a hook of a gradient
             self._n_steps += 1
         super().step_begins(optimizer)
 
@@ -345,4 +381,4 @@ class _Thing:
 
 
 def _storage_of(tensor: Any) -> Any:
-    return tensor.untyped_storage() if is_own(tensor) else None
+    return tensor.untyped_storage() if lies_there(tensor) else None

@@ -5,6 +5,7 @@ too; small ones are real, so that data loaders, random choices and counters of t
 """
 
 import sys
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Protocol, TypeAlias
 
@@ -18,14 +19,15 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vramscope.capture.predicted import known
 from vramscope.capture.predicted.doubts import Certainty, Doubts
 from vramscope.capture.predicted.in_place import IN_PLACE
 from vramscope.capture.predicted.operators import NOTHING, Extra, Met, extra_of
 from vramscope.capture.predicted.shapes import ShapeMemo
 from vramscope.capture.predicted.shim import ranks
 from vramscope.capture.predicted.shim.own_device import NAME
-from vramscope.capture.predicted.unknown import assume
+from vramscope.capture.predicted.shim.replaced import WHOLE, instead
+from vramscope.capture.predicted.values import known
+from vramscope.capture.predicted.values.unknown import assume, count_as, decide, of_initialization
 
 Unknown = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
 """What an operator raises whose result no dry run can know."""
@@ -69,6 +71,7 @@ _DEVICE = torch.ops.prim.device.default
 _EMPTY = torch.ops.aten.empty_strided.default
 _SQRT = torch.ops.aten.sqrt.default
 _HOST = torch.device("cpu")
+_SPARSE = "how many rows a sparse tensor has depends on values that a dry run does not have"
 
 
 class MemoryListener(Protocol):
@@ -177,7 +180,12 @@ class DryMode(TorchDispatchMode):
         answer = self._answered(func, args, kwargs)
         if answer is not None:
             return answer[0]
-        return self._shaped(func, args, kwargs)
+        apart = _parts_of(func) if torch.is_inference_mode_enabled() else None
+        return self._shaped(func, args, kwargs) if apart is None else self._apart(apart, args, kwargs)
+
+    def _apart(self, parts: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+        with self:
+            return parts(*args, **kwargs)
 
     def _is_of_host(self, types: Any, kwargs: dict[str, Any]) -> bool:
         """Whether a call is about the host alone; its device becomes the one that stands for it."""
@@ -291,8 +299,7 @@ class DryMode(TorchDispatchMode):
         values = [known.value_of(one) for one in args]
         if all(value is not None for value in values):
             return (func(*values),)
-        assume(func._schema.name.replace("::", "."), False, sys._getframe(4))
-        return (False,)
+        return (decide(func._schema.name.replace("::", "."), False, sys._getframe(4)),)
 
     def host_copy(self, tensor: Any, dtype: torch.dtype) -> torch.Tensor:
         """A tensor of the host with the values of one on the device, or with zeros that count as unknown."""
@@ -310,8 +317,15 @@ class DryMode(TorchDispatchMode):
         if value is not None:
             return value.item()
         zero = False if tensor.dtype == torch.bool else 0.0 if tensor.is_floating_point() else 0
-        assume("a value", zero, sys._getframe(4))
-        return zero
+        frame = sys._getframe(4)
+        if not is_own(tensor) and of_initialization(frame) is not None:
+            return zero
+        if tensor.is_complex() or not (tensor.is_floating_point() or tensor.dtype == torch.bool):
+            assume("a value", zero, frame)
+            return zero
+        if tensor.dtype == torch.bool:
+            return decide("a value", False, frame)
+        return count_as("a value", 0.0, frame)
 
     def _copied_out(self, tensor: Any) -> None:
         """A copy to the host of what is not contiguous is gathered on the device first."""
@@ -373,6 +387,8 @@ class DryMode(TorchDispatchMode):
         if listener is None:
             return
         extra = extra_of(func, args, kwargs, out, self.met)
+        if type(out) is FakeTensor and out.layout is not torch.strided:
+            self.doubts.add(Certainty.CANNOT_TELL, func._schema.name.replace("::", "."), _SPARSE, frame)
         if extra.doubt is not None:
             self.doubts.add(extra.doubt[0], func._schema.name.replace("::", "."), extra.doubt[1], frame)
         if extra is NOTHING and func.is_view:
@@ -383,10 +399,27 @@ class DryMode(TorchDispatchMode):
             listener.works(events, extra.perhaps, frame)
 
 
+@cache
+def _parts_of(func: Any) -> Callable[..., Any] | None:
+    """What autograd makes of a composite operator; None for any other.
+
+    Inference mode leaves autograd out, and hands the operator on as a whole.
+    """
+    name = func._schema.name.removeprefix("aten::")
+    if not isinstance(func, torch._ops.OpOverload) or name in WHOLE:
+        return None
+    done: Callable[..., Any] | None = instead().get(name)
+    if done is None and torch._C._dispatch_has_kernel_for_dispatch_key(
+        func.name(), "CompositeImplicitAutograd"
+    ):
+        done = func.decompose
+    return done
+
+
 def _events(extra: Extra, out: Any) -> list[Event]:
     """What an operator does, in its order: its outputs as storages, and its own memory in bytes."""
     if extra is NOTHING:
-        return [("made", one.untyped_storage()) for one in tensors_of(out) if is_own(one)]
+        return [("made", one.untyped_storage()) for one in tensors_of(out) if lies_there(one)]
     outs = out if isinstance(out, list | tuple) else (out,)
     found: list[Event] = []
     if extra.plan:
@@ -395,12 +428,12 @@ def _events(extra: Extra, out: Any) -> list[Event]:
                 found.append((kind, (outs[value[0]].untyped_storage(), value[1])))
             elif kind != "made":
                 found.append((kind, value))
-            elif is_own(outs[value]):
+            elif lies_there(outs[value]):
                 found.append((kind, outs[value].untyped_storage()))
     else:
         found += (("taken", n) for n in extra.before)
         made = [outs[place] for place in extra.order if place < len(outs)] if extra.order else tensors_of(out)
-        found += (("made", one.untyped_storage()) for one in made if is_own(one))
+        found += (("made", one.untyped_storage()) for one in made if lies_there(one))
         found += (("taken", n) for n in extra.after)
     found += (("kept", n) for n in extra.kept)
     return found
@@ -409,6 +442,11 @@ def _events(extra: Extra, out: Any) -> list[Event]:
 def is_own(value: Any) -> bool:
     """Whether it lies on our device."""
     return type(value) is FakeTensor and value._fake_device.type == NAME
+
+
+def lies_there(value: Any) -> bool:
+    """Whether it has a storage on our device: a sparse tensor has none, its indices and values have."""
+    return is_own(value) and value.layout is torch.strided
 
 
 def tensors_of(out: Any) -> list[Any]:

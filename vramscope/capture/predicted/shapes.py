@@ -73,10 +73,10 @@ class ShapeMemo:
         return self._new(out, given) if same is None else lambda tensors: tensors[same]
 
     def _new(self, out: Any, given: list[Any]) -> Callable[[list[Any]], Any] | None:
-        storage = out.untyped_storage()
-        is_odd = out.is_sparse or out.layout is not torch.strided or out.is_conj() or out.is_neg()
+        is_odd = out.layout is not torch.strided or out.is_conj() or out.is_neg()
         if is_odd or out.requires_grad or getattr(out, "constant", None) is not None:
             return None
+        storage = out.untyped_storage()
         size, stride, offset, dtype = tuple(out.shape), out.stride(), out.storage_offset(), out.dtype
         self._learn_attributes(out)
         wrap, device = self._wrap, out.fake_device
@@ -130,6 +130,8 @@ def _add(key: list[Any], given: list[Any], values: Any) -> bool:
     for value in values:
         kind = type(value)
         if kind is FakeTensor:
+            if value.layout is not torch.strided:
+                return False
             key += (value.shape, value.stride(), value.dtype, value.storage_offset(), value._fake_device)
             if value.is_conj() or value.is_neg():
                 return False

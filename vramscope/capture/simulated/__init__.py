@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from time import time_ns
 from types import FrameType
 from typing import Any
@@ -45,7 +46,7 @@ from vramscope.errors import CaptureError
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.holders import Holders, Word
-from vramscope.model.marks import Category, MarkKind, Note, Phase
+from vramscope.model.marks import ANY_THREAD, Category, MarkKind, Note, Phase
 from vramscope.model.stacks import StackBuilder
 from vramscope.model.trace import Action, Trace
 from vramscope.units import format_bytes
@@ -93,7 +94,7 @@ class Simulated:
         """Every storage with a block, by the address of its C++ object."""
         self.modules = ModuleLog(is_timed=False)
         self._module = NONE
-        self._labeler = Labeler(self._add_label, self.modules)
+        self._labeler = Labeler(self._add_labels, self.modules)
         self.watch = Watch(self.allocated_bytes, self._add_holder, self._note)
         self._builder = StackBuilder()
         self._walker = StackWalker(self._builder, options.stack_depth)
@@ -114,6 +115,10 @@ class Simulated:
         self._holders: list[HolderRow] = []
         self._notes: list[Note] = []
         self._noted: set[str] = set()
+        self._phase_threads: set[int] = set()
+        """The threads that began a phase."""
+        self._maker = ANY_THREAD
+        """The thread of the last event."""
         self._threads: set[int] = set()
         self._other_threads: set[int] = set()
 
@@ -238,6 +243,8 @@ class Simulated:
             return
         if hooks.has_collected():
             self._queue.extend((_MARK, time_ns(), int(MarkKind.GC), 0, threading.get_ident(), 2, ""))
+        if kind == MarkKind.PHASE_BEGIN and not hooks.works_for_another():
+            self._phase_threads.add(threading.get_ident())
         self._queue.extend((_MARK, time_ns(), int(kind), int(phase), threading.get_ident(), value, name))
         if kind == MarkKind.STEP:
             self.watch.tick("step", 0, sys._getframe(1))
@@ -245,6 +252,8 @@ class Simulated:
     def born(self, life: Life, frame: FrameType | None) -> None:
         """Queue the allocation of a new storage."""
         path = None if frame is None else self._walker.path(frame)
+        if len(self._phase_threads) > 1 and frame is not None:
+            life.maker = threading.get_ident()
         self._queue.extend((_PLACE, time_ns(), life, life.n_bytes, path, hooks.module_now(), None))
         if len(self._queue) > _MANY_QUEUED:
             self._catch_up()
@@ -298,11 +307,13 @@ class Simulated:
         self._labeler.optimizer_state(optimizer)
         self.watch.tick("optimizer", id(optimizer), sys._getframe(1))
 
-    def _add_label(self, storage: Any, category: Category, name: str, element_bytes: int = 0) -> bool:
-        if not self._is_known(storage):
-            return False
-        self._queue_label(storage._cdata, category, name, element_bytes)
-        return True
+    def _add_labels(
+        self, storages: Sequence[Any], category: Category, names: Sequence[str], element_bytes: Sequence[int]
+    ) -> Sequence[bool]:
+        are_known = list(map(self._is_known, storages))
+        for storage, name, n in compress(zip(storages, names, element_bytes, strict=True), are_known):
+            self._queue_label(storage._cdata, category, name, n)
+        return are_known
 
     def _queue_label(self, cdata: int, category: Category, name: str = "", element_bytes: int = 0) -> None:
         self._queue.extend((_LABEL, time_ns(), cdata, int(category), element_bytes, name, None))
@@ -349,7 +360,14 @@ class Simulated:
             self._module = module
             self._mark(int(MarkKind.MODULE), int(Phase.OTHER), 0, NONE, self.modules.names[module])
         self._placed[life.cdata] = life
+        self._switch_to(life.maker)
         self._malloc(life, n_bytes, path)
+
+    def _switch_to(self, maker: int) -> None:
+        """Mark that the next events are of another thread; a free is of the thread that allocated."""
+        if maker != self._maker:
+            self._maker = maker
+            self._mark(int(MarkKind.THREAD), int(Phase.OTHER), maker, 0, "")
 
     def _malloc(self, life: Life, n_bytes: int, path: CallPath | None) -> None:
         self._stack_id = stack_id = 0 if path is None else self._walker.stack_id(path)
@@ -369,6 +387,7 @@ class Simulated:
             self._storages.live.pop(life.cdata, None)
         self._stack_id = 0
         if life.address:
+            self._switch_to(life.maker)
             self._now = max(self._now, time_ns() if not self._queue else self._now)
             self._allocator.free(life.address)
             life.address = 0
@@ -380,6 +399,7 @@ class Simulated:
             return
         old = life.address
         life.address = 0
+        self._switch_to(life.maker)
         if n_bytes:
             self._malloc(life, n_bytes, path)
         if old:

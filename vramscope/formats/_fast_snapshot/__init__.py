@@ -34,8 +34,9 @@ many memo objects as the run did, so that later references stay right::
     4A <number of the run>   4E 94 94 94 ... 94 30        J number   N  MEMOIZE ...  0 (POP)
 
 The modules are the steps: ``opcode_blocks`` removes the frames of the pickle, ``opcode_shapes`` learns and
-matches shapes, ``frame_lists`` finds lists of frames, ``decoded`` reads the numbers of a window, this module
-walks the file and builds the rest, and ``events`` merges runs and dicts into the columns of ``Events``.
+matches shapes, ``frame_lists`` finds lists of frames, ``decoded`` reads the numbers of a window,
+``partial_sums`` adds them up for a first look, this module walks the file and builds the rest, and ``events``
+merges runs and dicts into the columns of ``Events``.
 
 Nothing rests on guessing. A run is accepted only if reading opcode by opcode from the start of the file
 arrives at its first byte, and each of its bytes is compared with a shape; what it refers to is looked up
@@ -69,7 +70,9 @@ from vramscope.formats._fast_snapshot.opcode_shapes import (
     Shape,
     Shapes,
 )
+from vramscope.formats._fast_snapshot.partial_sums import ACTION, PartialSums
 from vramscope.formats._pickle import PROBLEMS, PlainUnpickler, collector_off, verify
+from vramscope.model.partial_curve import Watch
 
 WINDOW = 4 << 20
 _PAD = bytes(LONGEST + 1024)
@@ -144,13 +147,16 @@ class Packed:
     """The number of bytes after the end of the pickle."""
 
 
-def packed(file: Readable, window: int = WINDOW) -> Packed:
-    """Read the snapshot pickled in *file*, *window* bytes at a time. Raises Irregular."""
+def packed(file: Readable, window: int = WINDOW, watch: Watch | None = None) -> Packed:
+    """Read the snapshot pickled in *file*, *window* bytes at a time; *watch* gets the curve after each one.
+
+    Raises Irregular.
+    """
     # glibc returns the free end of its heap to the system and requests it again at each window, unless it has
     # once freed a mapping half as long. This array is such a mapping; nothing writes to it, so it costs
     # nothing.
     np.empty(4 * window, "u1")
-    walk = _OpcodeWalk(Body(file), window)
+    walk = _OpcodeWalk(Body(file), window, watch)
     walk.read()
     try:
         return _built(walk)
@@ -161,10 +167,13 @@ def packed(file: Readable, window: int = WINDOW) -> Packed:
 class _OpcodeWalk:
     """Walks the opcodes of a file from the first to the last."""
 
-    def __init__(self, body: Body, window: int) -> None:
-        self._body, self._window = body, window
+    def __init__(self, body: Body, window: int, watch: Watch | None) -> None:
+        self._body, self._window, self._watch = body, window, watch
+        self._sums = PartialSums() if watch is not None else None
         self._data, self._end, self._at = bytearray(_PAD), 0, 0
         """One buffer for all windows: allocating one per window would cost as much as copying into it."""
+        self._summed = 0
+        """The offset up to which events are in the sums."""
         self._begins: list[bytes] = []
         """The bytes with which the dict of an event may begin."""
         self._stopped = False
@@ -181,6 +190,9 @@ class _OpcodeWalk:
         while not self._stopped:
             is_last = not self._more()
             self._read_window(is_last)
+            self._sum_kept()
+            if self._watch is not None and self._sums is not None:
+                self._watch(self._sums.close_window())
             if is_last and not self._stopped:
                 raise Irregular
         self.n_trailing = self._end - self._at
@@ -198,7 +210,7 @@ class _OpcodeWalk:
         size = n_rest + sum(map(len, pieces)) + len(_PAD)
         if size > len(self._data):
             self._data = bytearray(size + self._window // 8)
-        self._at = self._end = 0
+        self._at = self._summed = self._end = 0
         for piece in (rest, *pieces, memoryview(_PAD)):
             memoryview(self._data)[self._end : self._end + len(piece)] = piece
             self._end += len(piece)
@@ -256,9 +268,18 @@ class _OpcodeWalk:
             pool=_unless_zero(found.pool[at], put),
             numbers={name: _unless_zero(column[at], put) for name, column in found.numbers.items()},
         )
+        self._sum_kept()
         self.pieces.append(run)
         self.n_memo += run.n_memo
-        self._at = int(found.end[at.stop - 1])
+        self._at = self._summed = int(found.end[at.stop - 1])
+        if self._sums is not None:
+            self._sums.add_run(found, at)
+
+    def _sum_kept(self) -> None:
+        """Add the events that are built one by one to the sums, up to where the walk is."""
+        if self._sums is not None and self._summed < self._at:
+            self._sums.add_opcodes(self._data[self._summed : self._at], self._summed)
+            self._summed = self._at
 
     def _walk(self, target: int) -> None:
         """Walk opcode by opcode to *target*.
@@ -301,6 +322,9 @@ class _OpcodeWalk:
         """Keep opcodes that are to be built."""
         for found in _DEFINITION.finditer(piece):
             self._define(self.n_memo + _n_memoized(piece[: found.start()]), found[1])
+        if self._sums is not None:
+            for found in ACTION.finditer(piece):
+                self._sums.define(self.n_memo + _n_memoized(piece[: found.start()]), found[1])
         self.n_memo += _n_memoized(piece)
         self.pieces.append(piece)
         self.opcodes.append(piece)

@@ -18,7 +18,7 @@ class _OwnRecording:
 
     def __enter__(self) -> None:
         try:
-            from vramscope.recorder.below_a_command import begin
+            from vramscope.recorder.from_outside.below_a_command import begin
 
             begin()
         except Exception as error:  # noqa: BLE001 -- the program goes on without a recording

@@ -11,12 +11,14 @@ from vramscope.model.codes import NoteCode
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.device import Device
 from vramscope.model.holders import Holders
-from vramscope.model.marks import Labels, Marks, Note
+from vramscope.model.innermost import of_several_threads, owners_of, train_at_once
+from vramscope.model.marks import Labels, Marks, Note, Phases
 from vramscope.model.past import Past
 from vramscope.model.program import resolve
 from vramscope.model.recording import Outcome, Recording
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import Stacks
+from vramscope.model.trace import Action, Trace
 from vramscope.store.manifest import Cap, Manifest
 from vramscope.store.read import repair
 from vramscope.store.read.retained_timeline import Resolve, retained_timeline
@@ -41,7 +43,9 @@ def recording(
     pools = streams.pool_ids()
     first, end = streams.first_event, streams.first_event + len(streams)
     limits = {"stack_id": len(stacks), "pool": len(pools)}
-    trace, in_trace = repair.keep_known(streams.table("events"), limits)
+    trace, in_trace = streams.table("events"), 0
+    if not streams.tables["events"].is_within(limits):
+        trace, in_trace = repair.keep_known(trace, limits)
     initial, in_initial = repair.keep_known_state(streams.states.initial or Snapshot(), limits)
     final, in_final = _final(streams, limits)
     labels, older = repair.holders_of_labels(repair.labels_within(streams.table("labels"), end))
@@ -68,8 +72,33 @@ def recording(
         holders=_from(repair.holders_within(holders, end), first),
         counters=_counters(repair.counters_within(streams.table("samples"), end), first),
         past=found.past,
-        notes=(*missing, *stray_notes(in_trace + in_initial + in_final), *_thinned(manifest.cap, found.past)),
+        notes=(
+            *missing,
+            *stray_notes(in_trace + in_initial + in_final),
+            *_thinned(manifest.cap, found.past),
+            *_several_threads(trace, found.phases),
+        ),
     )
+
+
+def _several_threads(trace: Trace, phases: Phases) -> list[Note]:
+    """Return a note on what steps and phases mean where several threads have some at once."""
+    if len(owners_of(phases)) < 2:
+        return []  # nearly every run; the passes over all events would follow each refresh of a live one
+    is_alloc = trace.action == Action.ALLOC
+    n_shared = int(np.count_nonzero(of_several_threads(phases, len(trace)) & is_alloc))
+    facts = []
+    if train_at_once(phases):
+        facts.append(
+            "several threads trained at once: steps are those of one, peaks are of all of them, and the "
+            "bytes of modules and the growth of leaks do not tell one thread from another"
+        )
+    if n_shared:
+        facts.append(
+            f"{n_shared:,} of {np.count_nonzero(is_alloc):,} allocations are in no phase: several threads "
+            "were in different phases, and which of them allocated is not known"
+        )
+    return [Note(NoteCode.SEVERAL_THREADS, "; ".join(facts), n_shared)] if facts else []
 
 
 def _missing(marks: Marks, end: int, outcome: Outcome) -> list[Note]:

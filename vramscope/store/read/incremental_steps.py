@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vramscope.model.marks import Marks, Phase, Phases, Steps
 from vramscope.model.past import SummarizedSteps
-from vramscope.model.program import resolve
+from vramscope.model.program import event_threads, resolve
 from vramscope.store.read.retained_timeline import with_summarized
 from vramscope.store.retention.old_steps import marks_needed_after
 
@@ -78,10 +78,15 @@ def _is_still_valid(known: _Finished, marks: Marks) -> bool:
 
 
 def _step_rules(marks: Marks) -> frozenset[Any]:
-    """Return the kinds of marks and the optimizers: they decide by which rule steps are found."""
+    """Return the kinds of marks, the optimizers, and the threads that run backward.
+
+    They decide by which rule steps are found.
+    """
     optimizers = marks.rows(marks.phase == Phase.OPTIMIZER)
     which = set(zip(optimizers.value.tolist(), optimizers.name.tolist(), strict=True))
-    return frozenset(which) | frozenset(np.unique(marks.kind.astype("i8") * 256 + marks.phase).tolist())
+    kinds = np.unique(marks.kind.astype("i8") * 256 + marks.phase)
+    threads = np.unique(marks.thread[marks.phase == Phase.BACKWARD])
+    return frozenset(which) | frozenset(kinds.tolist()) | {("thread", at) for at in threads.tolist()}
 
 
 def _finished(marks: Marks, found: Found, end: tuple[int, int], n_whole: int) -> _Finished | None:
@@ -122,7 +127,7 @@ def _with_later(known: _Finished, marks: Marks, n_events: int, end_ns: int) -> F
     columns = {
         name: np.concatenate([getattr(known.phases, name), getattr(phases, name)]) for name in Phases.DTYPES
     }
-    return steps, Phases(**columns, names=phases.names)
+    return steps, Phases(**columns, names=phases.names, made_by=event_threads(marks))
 
 
 def _is_same(one: Found, other: Found) -> bool:

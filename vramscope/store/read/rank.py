@@ -11,6 +11,7 @@ from vramscope.model.program import resolve
 from vramscope.model.recording import Outcome, Recording
 from vramscope.store import manifest as manifests
 from vramscope.store import parts
+from vramscope.store.columns.scratch import Scratch
 from vramscope.store.directory import COPY_INDEX, MANIFEST
 from vramscope.store.framing import StreamFile
 from vramscope.store.integrity import SUMMARY, Owner
@@ -36,9 +37,13 @@ _MOST_RETRIES = 3
 class RankReader:
     """Reads the directory of one rank as far as it is written."""
 
-    def __init__(self, directory: Path) -> None:
-        """Open *directory*. Raises StoreError if the manifest cannot be read."""
+    def __init__(self, directory: Path, scratch: Scratch | None = None) -> None:
+        """Open *directory*; a run that grows is kept in *scratch*.
+
+        Raises StoreError if the manifest cannot be read.
+        """
         self.directory = directory
+        self._scratch = scratch
         self._version = self._manifest_version()
         self.manifest = manifests.read(directory / MANIFEST)
         self.outcome = self.manifest.outcome
@@ -206,7 +211,12 @@ class RankReader:
         deleted_events = self.manifest.cap.events if self.manifest.cap is not None else {}
         for device in new:
             self._devices[device] = DeviceStreams(
-                self.directory, self._homes, device, deleted_events.get(device, 0), self._owner_of
+                self.directory,
+                self._homes,
+                device,
+                deleted_events.get(device, 0),
+                self._owner_of,
+                self._scratch,
             )
             self._incremental_steps[device] = IncrementalSteps()
         return bool(new)

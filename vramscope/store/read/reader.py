@@ -8,6 +8,7 @@ from vramscope.errors import StoreError
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
 from vramscope.model.recording import Outcome, Run
+from vramscope.store.columns.scratch import Scratch
 from vramscope.store.directory import is_rank, ranks_of
 from vramscope.store.read.rank import RankReader
 
@@ -23,9 +24,13 @@ class Reader:
     ``refresh`` reads only what is new; ``run`` is the run so far. It may be used from several threads.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Open *path*. Raises StoreError if there is no run that this version can read."""
+    def __init__(self, path: Path, scratch: Scratch | None = None) -> None:
+        """Open *path*; a run that grows is kept in *scratch*.
+
+        Raises StoreError if there is no run that this version can read.
+        """
         self.path = path
+        self._scratch = scratch
         self._lock = Lock()
         self._ranks: dict[Path, RankReader] = {}
         self._refused: dict[Path, StoreError] = {}
@@ -59,7 +64,7 @@ class Reader:
             if directory in self._ranks:
                 continue
             try:
-                self._ranks[directory] = self._only_once(RankReader(directory))
+                self._ranks[directory] = self._only_once(RankReader(directory, self._scratch))
                 self._refused.pop(directory, None)
             except StoreError as error:
                 self._refused[directory] = error

@@ -91,4 +91,5 @@ def _kept(phases: Phases, first: int, n_past: int) -> Phases:
         start_event=np.maximum(kept.start_event - first, 0),
         end_event=kept.end_event - first,
         step=np.maximum(kept.step - n_past, -1),
+        made_by=replace(kept.made_by, start_event=np.maximum(kept.made_by.start_event - first, 0)),
     )

@@ -1,6 +1,6 @@
 """The streams of a trace directory as columns that grow with their files."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from vramscope.model.past import StretchPeaks, SummarizedSteps
 from vramscope.model.snapshot import Blocks, Segments, Snapshot
 from vramscope.store.columns import GrowingColumn, Names, numbers, strings
+from vramscope.store.columns.scratch import Scratch
 from vramscope.store.framing import StreamFile
 from vramscope.store.integrity import Owner
 from vramscope.store.schema import (
@@ -82,14 +83,16 @@ class ColumnStream:
 
     __slots__ = ("_absent", "_columns", "_dtypes", "_names", "_required", "chain")
 
-    def __init__(self, files: FileChain, stream: str, n_rows: int = 0) -> None:
+    def __init__(
+        self, files: FileChain, stream: str, n_rows: int = 0, scratch: Scratch | None = None
+    ) -> None:
         """Start with *n_rows* rows of zeros, for streams whose row numbers do not start with their file."""
         self.chain = files
         self._required = required_columns(stream)
         self._names = Names()
         self._absent = ABSENT.get(stream, 0)
         self._dtypes = {field.name: _dtype(field.type) for field in SCHEMAS[stream]}
-        self._columns = {name: GrowingColumn(dtype or "i4") for name, dtype in self._dtypes.items()}
+        self._columns = {name: GrowingColumn(dtype or "i4", scratch) for name, dtype in self._dtypes.items()}
         for column in self._columns.values():
             column.extend(np.zeros(n_rows))
 
@@ -119,6 +122,11 @@ class ColumnStream:
 
     def __len__(self) -> int:
         return len(next(iter(self._columns.values())))
+
+    def is_within(self, limits: Mapping[str, int]) -> bool:
+        """Return whether every value of the columns *limits* is at least 0 and below its limit."""
+        columns = ((self._columns[name], limit) for name, limit in limits.items())
+        return all(column.low >= 0 and column.high < limit for column, limit in columns)
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return the rows so far, by column name."""
@@ -219,17 +227,19 @@ class DeviceStreams:
         device: int,
         first_event: int = 0,
         owner_of: OwnerOf = anybody,
+        scratch: Scratch | None = None,
     ) -> None:
         """Open the streams in the directories *homes* (see ``parts``).
 
-        *first_event* is the number of deleted events before them.
+        *first_event* is the number of deleted events before them; columns of a run that grows are kept in
+        *scratch*.
         """
 
         def files(stream: str, homes: Sequence[Path]) -> FileChain:
             return FileChain(homes, file_name(stream, device), owner_of)
 
         self.first_event = first_event
-        self.tables = {stream: ColumnStream(files(stream, homes), stream) for stream in TABLES}
+        self.tables = {stream: ColumnStream(files(stream, homes), stream, 0, scratch) for stream in TABLES}
         self.states = StateStream(files(STATES, homes), first_event)
         self.peaks = ColumnStream(files(PEAKS, homes[:1]), PEAKS)
         self.summarized = ColumnStream(files(STEPS, homes[:1]), STEPS)

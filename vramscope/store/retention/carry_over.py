@@ -33,7 +33,7 @@ BOUNDARIES = (
 )
 """The kinds of marks at which steps and phases may begin and end, by any rule."""
 
-_ONLY_DETAIL = (MarkKind.MODULE, MarkKind.GC)
+_ONLY_DETAIL = (MarkKind.MODULE, MarkKind.GC, MarkKind.THREAD, MarkKind.GAP)
 """The kinds of marks that only explain allocations; they are useless once the allocations are deleted."""
 
 
@@ -101,11 +101,14 @@ def _peaks(trace: Trace, initial: Snapshot, edges: NDArray[Any]) -> StretchPeaks
 def _course(marks: Marks, end: int) -> Marks:
     """Return *marks* without those that only explain allocations.
 
-    The last module mark stays, moved to *end*: it names the module that runs there.
+    The last marks of a module and of a thread stay, moved to *end*: they name those that run there.
     """
-    modules = np.flatnonzero((marks.kind == MarkKind.MODULE) & (marks.event <= end))[-1:]
+    last = [
+        np.flatnonzero((marks.kind == kind) & (marks.event <= end))[-1:]
+        for kind in (MarkKind.MODULE, MarkKind.THREAD)
+    ]
     kept = np.flatnonzero(~np.isin(marks.kind, _ONLY_DETAIL))
-    found = marks.rows(np.concatenate([kept, modules]))
+    found = marks.rows(np.concatenate([kept, *last]))
     event = found.event.copy()
     event[len(kept) :] = end
     return replace(found, event=event)

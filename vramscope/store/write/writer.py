@@ -176,6 +176,15 @@ class Writer:
                 if self._is_open:
                     self._save(self._manifest, durable=False)
 
+    def total_steps(self, number: int) -> None:
+        """Put the number of steps that the program plans into the manifest, where it has another."""
+        with self._mine():
+            if self._manifest.process.total_steps != number:
+                process = replace(self._manifest.process, total_steps=number)
+                self._manifest = replace(self._manifest, process=process)
+                if self._is_open:
+                    self._save(self._manifest, durable=False)
+
     def note(self, note: Note, device: int | None = None) -> None:
         """Append a note on something missing, doubtful or repaired; without *device*, on the whole rank."""
         of = array([EVERY_DEVICE if device is None else device], "i4")

@@ -1,13 +1,14 @@
 """Operators that move, sort and sum along a dimension, whose kernels want their input in one piece."""
 
 from vramscope.capture.predicted.doubts import Certainty
-from vramscope.capture.predicted.operators import Call, Extra, Row
+from vramscope.capture.predicted.operators import NOTHING, Call, Extra, Row
 from vramscope.capture.predicted.operators._sizes import copy_of, n_bytes, taken
 from vramscope.capture.predicted.operators.embedding import sort_bytes
 
 _COPY = "aten/src/ATen/native/cuda: the kernel calls contiguous() on the gradient"
 _SORT = "aten/src/ATen/native/cuda/Sort.cpp"
 _SCAN = "aten/src/ATen/native/cuda/ScanKernels.cpp"
+_SCATTER = "aten/src/ATen/native/cuda/ScatterGatherKernel.cu"
 _FOLD = "aten/src/ATen/native/cuda/Im2Col.cu and Col2Im.cu"
 
 
@@ -59,6 +60,32 @@ def _power(call: Call) -> Extra:
     return Extra(after=(8,)) if isinstance(call.args[0], int | float) else Extra()
 
 
+def _gathered(call: Call) -> Extra:
+    """Sums and extremes meet in the output; a mean also counts and divides."""
+    if call.given("reduce") in ("sum", "amax", "amin"):
+        return NOTHING
+    n_most = 2 * n_bytes(call.args[3]) + 3 * n_bytes(call.out)
+    return Extra(
+        doubt=(Certainty.ESTIMATE, "what this reduction takes is known within a range"), perhaps=n_most
+    )
+
+
+# The most rows whose keys were seen to fit into 32 bits and to be sorted by one block.
+_SMALL_PERMUTATION = 1000
+
+
+def _permutation(call: Call) -> Extra:
+    """Random keys, sorted together with the places."""
+    count = call.out.numel()
+    if count > _SMALL_PERMUTATION:
+        doubt = Certainty.ESTIMATE, "what cub takes to sort so many keys is known within a range"
+        return Extra(doubt=doubt, perhaps=8 * n_bytes(call.out))
+    if not count:
+        return NOTHING
+    work = [("taken", n) for n in (8 * count, 4 * count, 4 * count, 1)]
+    return Extra(plan=(("made", 0), ("taken", 8), ("given", 8), *work))
+
+
 _COPIED = (
     "roll",
     "avg_pool2d_backward",
@@ -85,6 +112,9 @@ ROWS = {
     "aten::cumprod": Row(_SCAN, _scan),
     "aten::sort": Row(_SORT, _sort),
     "aten::topk": Row("aten/src/ATen/native/cuda/TensorTopK.cu", _top),
+    "aten::randperm": Row("aten/src/ATen/native/cuda/Randperm.cu", _permutation),
+    "aten::scatter_reduce": Row(_SCATTER, _gathered),
+    "aten::scatter_reduce_": Row(_SCATTER, _gathered),
     "aten::unfold_backward": Row("aten/src/ATen/native/cuda/UnfoldBackwardKernel.cu", _unfold),
     "aten::im2col": Row(_FOLD, _columns),
     "aten::col2im": Row(_FOLD, _from_columns),

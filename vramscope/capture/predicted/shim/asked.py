@@ -1,12 +1,14 @@
 """What the program is given when it asks a tensor of the device for its values."""
 
 import sys
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
 
-from vramscope.capture.predicted import known
-from vramscope.capture.predicted.unknown import assume, unknown
+from vramscope.capture.predicted.values import known
+from vramscope.capture.predicted.values.unknown import assume, count_as, decide, unknown
 
 
 def _zero(tensor: Any) -> Any:
@@ -31,15 +33,17 @@ def listed(tensor: Any) -> Any:
     return _listed(tuple(tensor.shape), unknown(_zero(tensor))) if value is None else value.tolist()
 
 
-def _asked(kind: type, what: str) -> Any:
+def _asked(kind: type, what: str, taken: Callable[..., Any]) -> Any:
     def ask(tensor: Any) -> Any:
         value = known.value_of(tensor)
-        if value is not None:
-            return kind(value)
-        assume(what, kind(0), sys._getframe(2))
-        return kind(0)
+        return taken(what, kind(0), sys._getframe(2)) if value is None else kind(value)
 
     return ask
+
+
+def _assumed(what: str, value: int, frame: FrameType) -> int:
+    assume(what, value, frame)
+    return value
 
 
 def array(tensor: Any, *_: Any, **__: Any) -> Any:
@@ -67,10 +71,10 @@ ASKED = {
     "tolist": listed,
     "numpy": array,
     "__array__": array,
-    "__bool__": _asked(bool, "a branch"),
-    "__float__": _asked(float, "float()"),
-    "__int__": _asked(int, "int()"),
-    "__index__": _asked(int, "a size or an index"),
+    "__bool__": _asked(bool, "a branch", decide),
+    "__float__": _asked(float, "float()", count_as),
+    "__int__": _asked(int, "int()", _assumed),
+    "__index__": _asked(int, "a size or an index", _assumed),
     "__format__": _formatted,
     "__repr__": _described,
 }

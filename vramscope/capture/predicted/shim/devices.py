@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from vramscope.capture.predicted import known
 from vramscope.capture.predicted.doubts import Certainty, Doubts
 from vramscope.capture.predicted.mode import DryMode, is_own
 from vramscope.capture.predicted.shim.asked import ASKED
-from vramscope.capture.predicted.unknown import is_unknown
+from vramscope.capture.predicted.values import known
+from vramscope.capture.predicted.values.unknown import is_unknown
 
 # Taken apart into many operators before they could be seen.
 _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
@@ -65,7 +65,7 @@ _FINITE = {"isnan": False, "isinf": False, "isposinf": False, "isneginf": False,
 
 
 def _finite(out: Any, answer: bool) -> Any:
-    if is_own(out):
+    if is_own(out) and known.value_of(out) is None:
         known.know(out, torch.full((), answer).expand(out.shape))
     return out
 

@@ -1,8 +1,10 @@
 """A dry run opens no connection and writes no checkpoint: what would is refused or does nothing."""
 
+import functools
 import importlib
 import importlib.util
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from vramscope.capture.predicted.shim.patches import Patches
@@ -17,8 +19,8 @@ _OFFLINE = {
 
 def refuse(patches: Patches) -> None:
     """Until the patches are undone."""
-    patches.set(socket.socket, "connect", _refused)
-    patches.set(socket.socket, "connect_ex", _refused)
+    for name in ("connect", "connect_ex"):
+        patches.set(socket.socket, name, _local_alone(getattr(socket.socket, name)))
     patches.set(socket, "create_connection", _refused)
     patches.set(socket, "getaddrinfo", _refused)
     for name, value in _OFFLINE.items():
@@ -27,6 +29,15 @@ def refuse(patches: Patches) -> None:
         home = importlib.import_module("safetensors.torch")
         for name in ("save_file", "save_model"):
             patches.set(home, name, _nothing)
+
+
+def _local_alone(connect: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(connect)
+    def local(own: socket.socket, address: Any) -> Any:
+        # Workers of data loaders hand tensors over through a socket in the file system, which has a path.
+        return connect(own, address) if isinstance(address, str | bytes) else _refused()
+
+    return local
 
 
 def _refused(*_: Any, **__: Any) -> Any:

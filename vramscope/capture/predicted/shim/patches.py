@@ -1,7 +1,11 @@
 """Attributes of other modules, replaced for the length of a dry run and put back after it."""
 
 import os
+import sys
 from collections.abc import Callable
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 from typing import Any
 
 _ABSENT = object()
@@ -47,3 +51,42 @@ class Patches:
         """Put every replaced name back."""
         while self._undo:
             self._undo.pop()()
+
+
+def when_imported(patches: Patches, name: str, then: Callable[[ModuleType], None]) -> None:
+    """Call *then* with a module, at once if it is imported already, else when the program has imported it."""
+    module = sys.modules.get(name)
+    if module is not None:
+        then(module)
+        return
+    finder = _Finder(name, then)
+    sys.meta_path.insert(0, finder)
+    patches.then(lambda: sys.meta_path.remove(finder))
+
+
+class _Finder(MetaPathFinder):
+    """Finds one module where Python finds it, and does something when it has run."""
+
+    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
+        self._name = name
+        self._then = then
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
+        """Return the spec of that one module, with a loader that acts afterwards."""
+        spec = PathFinder.find_spec(name, path) if name == self._name else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Then(spec.loader, self._then)
+        return spec
+
+
+class _Then(Loader):
+    def __init__(self, loader: Loader, then: Callable[[ModuleType], None]) -> None:
+        self._loader = loader
+        self._then = then
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        self._then(module)

@@ -1,57 +1,34 @@
 """``from_pretrained`` of transformers without weights: the model is built from its configuration alone."""
 
+import functools
 import sys
-from collections.abc import Callable
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
 import torch
 
 from vramscope.capture.predicted.doubts import Certainty, Doubts
-from vramscope.capture.predicted.shim.patches import Patches
+from vramscope.capture.predicted.shim.patches import Patches, when_imported
 
-_HOME = "transformers.modeling_utils"
 _LOADED = "weights are placed on the card by transformers itself: its allocations while loading are not known"
+_STRUCTURE = "create_import_structure_from_path"
 
 
 def build(patches: Patches, doubts: Doubts) -> None:
     """Replace the method where transformers is imported, or as soon as the program imports it."""
-    home = sys.modules.get(_HOME)
-    if home is not None:
-        _replace(home, patches, doubts)
-        return
-    finder = _Finder(lambda module: _replace(module, patches, doubts))
-    sys.meta_path.insert(0, finder)
-    patches.then(lambda: sys.meta_path.remove(finder))
+    when_imported(patches, "transformers.modeling_utils", lambda home: _replace(home, patches, doubts))
+    when_imported(patches, "transformers.utils.import_utils", lambda home: _read_once(home, patches))
 
 
-class _Finder(MetaPathFinder):
-    """Finds one module where Python finds it, and does something when it has run."""
+def _read_once(home: ModuleType, patches: Patches) -> None:
+    """Make transformers read each of its files once while it is imported.
 
-    def __init__(self, then: Callable[[ModuleType], None]) -> None:
-        self._then = then
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
-        """Return the spec of that one module, with a loader that acts afterwards."""
-        spec = PathFinder.find_spec(name, path) if name == _HOME else None
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Then(spec.loader, self._then)
-        return spec
-
-
-class _Then(Loader):
-    def __init__(self, loader: Loader, then: Callable[[ModuleType], None]) -> None:
-        self._loader = loader
-        self._then = then
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        self._then(module)
+    It reads all 3,300 of them, for the names that they offer, and then all of them again: it remembers 128
+    folders and has 450. That is 0.6 of the 2.4 s that its import takes.
+    """
+    read = getattr(getattr(home, _STRUCTURE, None), "__wrapped__", None)
+    if read is not None:
+        patches.set(home, _STRUCTURE, functools.cache(read))
 
 
 def _replace(home: ModuleType, patches: Patches, doubts: Doubts) -> None:

@@ -29,8 +29,15 @@ class Ranks:
         self.has_begun = False
         """Whether the program has started a process group."""
 
+    @property
+    def n_devices(self) -> int:
+        """The number of cards that the program sees: one for each rank of its node."""
+        return min(self._count or 1, _RANKS_OF_A_NODE)
+
     def begin(self, patches: Patches) -> None:
         """Set what ``torchrun`` sets, and answer for ``torch.distributed`` until the patches are undone."""
+        for name in ("spawn", "start_processes"):
+            patches.set(torch.multiprocessing, name, _first_process)
         if not torch.distributed.is_available():
             return
         if self._count is not None:
@@ -53,10 +60,9 @@ class Ranks:
         patches.then(self._end)
 
     def _environment(self, count: int, patches: Patches) -> None:
-        local = min(count, _RANKS_OF_A_NODE)
         given = {
             "RANK": 0, "LOCAL_RANK": 0, "GROUP_RANK": 0, "ROLE_RANK": 0,
-            "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": local, "ROLE_WORLD_SIZE": count,
+            "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": self.n_devices, "ROLE_WORLD_SIZE": count,
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 29500,
         }  # fmt: skip
         for name, value in given.items():
@@ -86,6 +92,11 @@ class Ranks:
     def _end(self) -> None:
         if self.has_begun and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
+
+
+def _first_process(function: Callable[..., Any], args: Any = (), *_: Any, **__: Any) -> None:
+    """Run the first of the processes that a program starts for its ranks, here: the others are alike."""
+    function(0, *args)
 
 
 def _on_cuda(chosen: Callable[..., Any]) -> Callable[..., Any]:

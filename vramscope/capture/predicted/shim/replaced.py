@@ -20,12 +20,12 @@ def instead() -> Mapping[str, Callable[..., Any]]:
 
 
 # One kernel on CUDA, and several operators wherever a device has none of its own.
-_WHOLE = ("silu_backward", "mish_backward", "_fused_rms_norm")
+WHOLE = ("silu_backward", "mish_backward", "_fused_rms_norm")
 
 
 def install(library: Any) -> None:
     """A kernel above autograd for each, as long as *library* lives."""
-    for name in _WHOLE:
+    for name in WHOLE:
         # Never called: fakes are dispatched before it. But with it torch takes the operator as one.
         library.impl(name, _unreachable, "PrivateUse1")
     for name, run in instead().items():

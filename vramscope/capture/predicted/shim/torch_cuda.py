@@ -119,8 +119,8 @@ class _Runtime:
         return lambda *_, **__: 0
 
 
-def answers(card: Hardware, memory: CardMemory) -> dict[str, Any]:
-    """What to put into ``torch.cuda``, by name."""
+def answers(card: Hardware, memory: CardMemory, n_devices: int = 1) -> dict[str, Any]:
+    """What to put into ``torch.cuda``, by name; of several cards the program uses the first."""
     properties = Properties(card, memory.capacity_bytes)
 
     def stat(key: str) -> Callable[..., int]:
@@ -137,7 +137,7 @@ def answers(card: Hardware, memory: CardMemory) -> dict[str, Any]:
         "init": _none(),
         "_lazy_init": _none(),
         "_lazy_call": _none(),
-        "device_count": lambda: 1,
+        "device_count": lambda: n_devices,
         "current_device": lambda: 0,
         "set_device": _none(),
         "device": _DeviceGuard,

@@ -3,12 +3,15 @@
 Entered before the program's first tensor and left after its last; everything is put back.
 """
 
+import copyreg
 import functools
 import logging
+import operator
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from importlib import import_module
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 import torch
@@ -30,13 +33,15 @@ from vramscope.capture.predicted.shim import (
     torch_cuda,
 )
 from vramscope.capture.predicted.shim.devices import OwnDevices
+from vramscope.capture.predicted.shim.engine_order import EngineOrder
 from vramscope.capture.predicted.shim.own_device import (
     NAME,
     own_device,
 )
-from vramscope.capture.predicted.shim.patches import Patches
+from vramscope.capture.predicted.shim.patches import Patches, when_imported
 from vramscope.capture.predicted.shim.ranks import Ranks
-from vramscope.capture.predicted.unknown import trace_mathematics
+from vramscope.capture.predicted.values.choices import Choices, Enough, Otherwise
+from vramscope.capture.predicted.values.unknown import trace_mathematics
 
 _CUDA = torch.device("cuda", 0)
 
@@ -59,11 +64,13 @@ class World:
         card: Hardware,
         memory: torch_cuda.CardMemory,
         n_ranks: int | None = None,
+        otherwise: Otherwise | None = None,
         *,
         is_last: bool = False,
     ) -> None:
         self.card = card
         self.doubts = Doubts()
+        self.choices = Choices(otherwise)
         self.met = Met(card)
         self._patches = Patches()
         light_compiler.install(self._patches)
@@ -72,6 +79,7 @@ class World:
         self._devices = OwnDevices(own_device(), self.doubts, self.mode)
         self._memory = memory
         self._ranks = Ranks(n_ranks, self.doubts)
+        self._order = EngineOrder()
         self.is_entered = False
 
     @property
@@ -83,10 +91,11 @@ class World:
         _kernels()
         self.is_entered = True
         state.begin(self)
-        for name, value in torch_cuda.answers(self.card, self._memory).items():
+        answers = torch_cuda.answers(self.card, self._memory, self._ranks.n_devices)
+        for name, value in answers.items():
             self._set(torch.cuda, name, value)
         for home in (torch.cuda.memory, torch.cuda.random):
-            for name, value in torch_cuda.answers(self.card, self._memory).items():
+            for name, value in answers.items():
                 if hasattr(home, name):
                     self._set(home, name, value)
         self._tensors()
@@ -99,6 +108,7 @@ class World:
         self.mode.__enter__()
         self._devices.__enter__()
         self.mode.learn_references()
+        self._order.begin()
         self.met.operators.clear()
         return self
 
@@ -112,6 +122,17 @@ class World:
         self._patches.undo()
         state.end(self)
         autocast.casts.clear()
+
+    def end_if_endless(self) -> None:
+        """Leave a program that waits for another answer than it gets."""
+        if self.choices.is_endless:
+            self.end_program()
+
+    def end_program(self) -> None:
+        """Leave the program: now, or within a backward when that is over."""
+        if not self.met.is_backward:
+            raise Enough
+        self.mode.postpone(Enough())
 
     def _set(self, home: Any, name: str, value: Any) -> None:
         self._patches.set(home, name, value)
@@ -139,6 +160,12 @@ class World:
         self._set(FakeTensor, "record_stream", lambda *_: None)
         self._set(FakeTensor, "data_ptr", _address)
         self._set(torch.Tensor, "pin_memory", lambda tensor, *_: tensor)
+        when_imported(self._patches, "torch.distributed.tensor", self._sharded_tensors)
+
+    def _sharded_tensors(self, home: ModuleType) -> None:
+        """Makes a DTensor report what the part of this rank does."""
+        for name in ("device", "is_cuda"):
+            self._set(home.DTensor, name, property(operator.attrgetter(f"_local_tensor.{name}")))
 
     # ------------------------------------------------------------------------- parameters and optimizers
 
@@ -207,9 +234,12 @@ class World:
 
     def _backward(self, run: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(run)
-        def backward(*args: Any, **kwargs: Any) -> Any:
+        def backward(outputs: Any, given: Any, keeps: Any, creates: Any, *args: Any, **kwargs: Any) -> Any:
+            is_inner = self.met.is_backward  # a node of another one runs it, on the same thread
+            order = nullcontext() if is_inner else self._order.backward(outputs, makes_graph=creates)
             try:
-                return run(*args, **kwargs)
+                with order:
+                    return run(outputs, given, keeps, creates, *args, **kwargs)
             finally:
                 self.mode.raise_pending()
 
@@ -229,6 +259,7 @@ class World:
         # torch would answer with our own device, which no tensor reports.
         self._set(torch._C, "_get_accelerator", lambda *_: torch.device("cuda"))
         self._set(torch.accelerator, "current_accelerator", lambda *_, **__: torch.device("cuda"))
+        self._set(torch.accelerator, "device_count", torch.cuda.device_count)
         # Recurrent layers ask it, and warn where torch has no cuDNN.
         self._set(torch.backends.cudnn, "is_acceptable", lambda *_: False)
 
@@ -273,8 +304,10 @@ def _address(tensor: Any) -> int:
 
 def _swap(first: Any, second: Any) -> None:
     """``torch.utils.swap_tensors`` without its refusal where somebody has a weak reference."""
-    for name in ("__class__", "__dict__"):
-        kept = getattr(first, name)
-        setattr(first, name, getattr(second, name))
-        setattr(second, name, kept)
+    # A DTensor keeps its own part in a slot.
+    for name in ("__class__", "__dict__", *copyreg._slotnames(type(first))):  # type: ignore[attr-defined]
+        if hasattr(first, name) and hasattr(second, name):
+            kept = getattr(first, name)
+            setattr(first, name, getattr(second, name))
+            setattr(second, name, kept)
     torch._C._swap_tensor_impl(first, second)

@@ -13,21 +13,65 @@ import re
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vramscope.capture.predicted import state
 from vramscope.capture.predicted.doubts import Certainty
 from vramscope.capture.predicted.shim.patches import Patches
+from vramscope.capture.predicted.values.choices import Choices
 
+if TYPE_CHECKING:
+    from vramscope.capture.predicted.shim.world import World
+
+# Between ``if not mask.any()`` and its operator lies what answers for torch's functions.
+_FRAMES_OF_A_TRUTH = 4
 _WHY = "the program depends on a value that a dry run does not compute"
 
 
 def assume(what: str, taken_as: Any, frame: FrameType | None = None) -> None:
-    """Note that the program used an unknown value, with the value that it was given."""
+    """Note that the program used an unknown value, and as what; nothing bounds what follows from it."""
     world = state.running()
     if world is not None:
-        why = f"{_WHY}: taken as {taken_as}"
-        world.doubts.add(Certainty.ESTIMATE, what, why, frame or sys._getframe(1))
+        _note(world, what, taken_as, frame or sys._getframe(1), is_bounded=False)
+
+
+def decide(what: str, assumed: bool, frame: FrameType) -> bool:
+    """Return which branch a program takes by an unknown value; other dry runs take the other one."""
+    world, of_init = state.running(), of_initialization(frame)
+    if world is not None and of_init is not None:
+        return world.choices.draws_again(of_init)
+    return bool(_chosen(what, assumed, frame, Choices.truth))
+
+
+def count_as(what: str, assumed: float, frame: FrameType) -> float:
+    """Return the number that an unknown value counts as; it is another one in other dry runs."""
+    return float(_chosen(what, assumed, frame, Choices.number))
+
+
+def of_initialization(frame: FrameType | None) -> FrameType | None:
+    """The frame of ``torch.nn.init`` that asks; None where something else does."""
+    for _ in range(_FRAMES_OF_A_TRUTH):
+        if frame is None:
+            return None
+        if frame.f_globals.get("__name__") == "torch.nn.init":
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _chosen(what: str, assumed: Any, frame: FrameType, choose: Callable[..., Any]) -> Any:
+    world = state.running()
+    if world is None:
+        return assumed
+    _note(world, what, assumed, frame)
+    found = choose(world.choices, what, assumed, frame)
+    world.end_if_endless()
+    return found
+
+
+def _note(world: "World", what: str, taken_as: Any, frame: FrameType, *, is_bounded: bool = True) -> None:
+    why = f"{_WHY}: taken as {taken_as}"
+    world.doubts.add(Certainty.ESTIMATE, what, why, frame, is_bounded=is_bounded)
 
 
 def plain(value: Any) -> Any:
@@ -62,9 +106,7 @@ class UnknownTruth:
 
     def __bool__(self) -> bool:
         frame = sys._getframe(1)
-        if not _is_choice(frame):
-            assume("a comparison", self._assumed, frame)
-        return self._assumed
+        return self._assumed if _is_choice(frame) else decide("a comparison", self._assumed, frame)
 
     def __repr__(self) -> str:
         return repr(self._assumed)
@@ -117,14 +159,11 @@ def _arithmetic() -> dict[str, Any]:
 
 
 def _truth(value: Any) -> bool:
-    found = bool(plain(value))
-    assume("a branch", found, sys._getframe(1))
-    return found
+    return decide("a branch", bool(plain(value)), sys._getframe(1))
 
 
 def _floating(value: Any) -> float:
-    assume("float()", plain(value), sys._getframe(1))
-    return float(plain(value))
+    return count_as("float()", float(plain(value)), sys._getframe(1))
 
 
 def _whole(value: Any) -> int:

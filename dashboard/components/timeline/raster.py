@@ -1,29 +1,33 @@
-"""A canvas that the browser paints with ids from the server, under Plotly's axes or alone."""
+"""A canvas that the browser paints with ids from the server, under the timeline or alone."""
 
 import json
 from typing import Any
 
-from dash import dcc, html
+from dash import html
 
-from ..figures.drawing.theme import CONFIG
+from ...data import View
+from ...figures.drawing.series import Series
+from . import TrackStyle, frame
 
 
-def under_axes(name: str, figure: dict[str, Any], sentence: str, asks: dict[str, Any]) -> html.Figure:
-    """Return a canvas under the plot area of *figure*.
+def under_axes(name: str, series: Series, view: View, sentence: str, asks: dict[str, Any]) -> html.Figure:
+    """Return the timeline with a canvas under its axes.
 
     Parameters
     ----------
     name
-        Id of the graph.
-    figure
-        Plotly JSON with the axes.
+        Id of the picture.
+    series, view
+        As for ``timeline.frame``.
     sentence
         What the picture shows, for screen readers.
     asks
         URL and parameters of what the script fetches and paints.
     """
-    drawing = dcc.Graph(id=name, figure=figure, config=CONFIG, responsive=True, style={"height": "100%"})
-    return _frame(name, [*_canvases(), drawing], sentence, asks, "figure bands")
+    stores = {"view": f"{name.partition('-')[0]}-view"}
+    more = {"data-asks": json.dumps(asks)}
+    look = TrackStyle(f"{name}-frame", "bands", stores, ("allocated",), more)
+    return frame(series, view, sentence, look, *_canvases())
 
 
 def alone(name: str, sentence: str, asks: dict[str, Any]) -> html.Figure:

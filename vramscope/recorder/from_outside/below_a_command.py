@@ -1,6 +1,5 @@
 """Begins the recording of a process below ``vramscope run COMMAND``, after it has imported torch."""
 
-import atexit
 import functools
 import os
 import sys
@@ -8,8 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from vramscope.recorder import Recorder, record
-from vramscope.recorder.configured import RECORDED_RANK
+from vramscope.recorder import record
+from vramscope.recorder.configured import DETACHED, RECORDED_RANK
+from vramscope.recorder.from_outside.ending import leave, when_process_ends
+from vramscope.recorder.from_outside.listener import allow_attach
 from vramscope.recorder.launchers import launch_of
 
 _PROGRAMS = frozenset({"torchrun", "accelerate", "accelerate-launch", "deepspeed", "vramscope"})
@@ -27,18 +28,19 @@ _COMPILER = os.path.join("torch", "_inductor", "compile_worker")  # noqa: PTH118
 
 
 def begin() -> None:
-    """Begin recording this process if it trains, and end with it.
+    """Begin recording this process if it trains, and end with it; or let it be attached to, if so asked.
 
     Launchers and the helpers of a recorded process import torch and train nothing. A process that
-    ``multiprocessing`` spawned is recorded from the end of its ``init_process_group`` on: without one it is
-    a worker of a data loader, or another helper.
+    ``multiprocessing`` spawned is recorded from the end of its ``init_process_group`` or from its first
+    optimizer on: without these it is a worker of a data loader, or another helper.
     """
     if is_no_training(sys.orig_argv) or _is_helper():
         return
+    start = allow_attach if os.environ.get(DETACHED) else _start
     if "--multiprocessing-fork" in sys.orig_argv:
-        _after_process_group(_start)
+        _when_it_trains(start)
     else:
-        _start()
+        start()
 
 
 def is_no_training(command: Sequence[str]) -> bool:
@@ -75,30 +77,48 @@ def _start() -> None:
     launch = launch_of(os.environ)
     if launch.launcher:
         os.environ[RECORDED_RANK] = str(launch.rank)
-    # It runs before the recorder's own, which would close the block without the error.
-    atexit.register(_end, recorder)
+    when_process_ends(lambda error: leave(recorder, error))
 
 
-def _end(recorder: Recorder) -> None:
-    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    recorder.__exit__(
-        type(error) if error is not None else None, error, getattr(error, "__traceback__", None)
-    )
-
-
-def _after_process_group(start: Callable[[], None]) -> None:
-    """Call *start* once, when this process has joined its process group."""
+def _when_it_trains(start: Callable[[], None]) -> None:
+    """Call *start* once: when this process has joined its process group, or makes its first optimizer."""
     distributed: Any = sys.modules.get("torch.distributed")
-    join = getattr(distributed, "init_process_group", None)
-    if distributed is None or join is None:
-        return
+    optimizers: Any = sys.modules.get("torch.optim")
+    undo: list[Callable[[], None]] = []
 
-    @functools.wraps(join)
-    def init_process_group(*args: Any, **kwargs: Any) -> Any:
-        joined = join(*args, **kwargs)
-        if distributed.init_process_group is init_process_group:
-            distributed.init_process_group = join
+    def begin_once() -> None:
+        if undo:
+            while undo:
+                undo.pop()()
             start()
-        return joined
 
-    distributed.init_process_group = init_process_group
+    if hasattr(distributed, "init_process_group"):
+        _wrap((distributed, "init_process_group"), undo, after=begin_once)
+    if hasattr(optimizers, "Optimizer"):
+        _wrap((optimizers.Optimizer, "__init__"), undo, before=begin_once)
+
+
+def _wrap(
+    place: tuple[Any, str],
+    undo: list[Callable[[], None]],
+    *,
+    before: Callable[[], None] = lambda: None,
+    after: Callable[[], None] = lambda: None,
+) -> None:
+    """Call *before* and *after* around a function until *undo*, which leaves another one's wrapper alone."""
+    home, name = place
+    original = getattr(home, name)
+
+    @functools.wraps(original)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        before()
+        result = original(*args, **kwargs)
+        after()
+        return result
+
+    def restore() -> None:
+        if getattr(home, name) is wrapped:
+            setattr(home, name, original)
+
+    setattr(home, name, wrapped)
+    undo.append(restore)

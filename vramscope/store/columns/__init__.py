@@ -1,12 +1,13 @@
 """Columns that grow at their end, and conversion between NumPy and Arrow without pandas."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from vramscope.store.columns.scratch import Scratch, ScratchColumn
 from vramscope.store.schema import arrow_type, numpy_type
 
 
@@ -18,12 +19,17 @@ class GrowingColumn:
     is written to. A column of zeros, as CUDA streams and pools mostly are, is never written to.
     """
 
-    __slots__ = ("_data", "_is_zero", "_n_rows")
+    __slots__ = ("_data", "_in_file", "_is_zero", "_n_rows", "_scratch", "high", "low")
 
-    def __init__(self, dtype: str) -> None:
+    def __init__(self, dtype: str, scratch: Scratch | None = None) -> None:
         self._data = np.zeros(0, dtype)
         self._is_zero = True
         self._n_rows = 0
+        self._scratch = scratch
+        self._in_file: ScratchColumn | None = None
+        self.low: Any = 0
+        self.high: Any = 0
+        """Bounds of the values, 0 included."""
 
     def __len__(self) -> int:
         return self._n_rows
@@ -32,10 +38,22 @@ class GrowingColumn:
         """Reserve capacity for *n_rows* more rows; unused capacity costs no memory."""
         needed = self._n_rows + n_rows
         if needed > len(self._data):
-            grown = np.zeros(max(needed, len(self._data) * 3 // 2), self._data.dtype)
+            capacity = max(needed, len(self._data) * 3 // 2)
+            longer = self._in_file.longer(capacity) if self._in_file is not None else None
+            if longer is not None:
+                self._in_file, self._data = longer, longer.data
+                return
+            grown = self._zeros(capacity)
             if not self._is_zero:
                 grown[: self._n_rows] = self._data[: self._n_rows]
             self._data = grown
+
+    def _zeros(self, n_rows: int) -> NDArray[Any]:
+        # What is read at once is read by a command; only a run that goes on growing may use the disk.
+        if self._scratch is None or not self._n_rows or self._is_zero:
+            return np.zeros(n_rows, self._data.dtype)
+        self._in_file = self._scratch.column(n_rows, self._data.dtype)
+        return np.zeros(n_rows, self._data.dtype) if self._in_file is None else self._in_file.data
 
     def extend(self, rows: NDArray[Any]) -> None:
         """Append *rows* at the end of the column."""
@@ -43,7 +61,10 @@ class GrowingColumn:
         if not self._is_zero or np.any(rows):
             self._is_zero = False
             self._data[self._n_rows : self._n_rows + len(rows)] = rows
+            self.low, self.high = min(self.low, rows.min(initial=0)), max(self.high, rows.max(initial=0))
         self._n_rows += len(rows)
+        if self._in_file is not None:
+            self._in_file.release(self._n_rows)
 
     def view(self) -> NDArray[Any]:
         """Return a view of the rows so far."""
@@ -118,8 +139,17 @@ def number_array(values: NDArray[Any]) -> pa.Array:
 
 def string_array(texts: Iterable[str]) -> pa.Array:
     """Return an Arrow array of strings; lone surrogates (file names that are not UTF-8) are escaped."""
-    encoded = [text.encode(errors="backslashreplace") for text in texts]
+    return string_array_of(encoded_texts(texts))
+
+
+def encoded_texts(texts: Iterable[str]) -> list[bytes]:
+    """Return the texts in UTF-8; lone surrogates are escaped."""
+    return [text.encode(errors="backslashreplace") for text in texts]
+
+
+def string_array_of(encoded: Sequence[bytes]) -> pa.Array:
+    """Return an Arrow array of strings from their UTF-8."""
     ends = np.zeros(len(encoded) + 1, "i4")
-    ends[1:] = np.cumsum([len(text) for text in encoded])
+    ends[1:] = np.cumsum(np.fromiter(map(len, encoded), "i8", len(encoded)))
     data = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))]
     return pa.Array.from_buffers(pa.string(), len(encoded), data)

@@ -66,7 +66,7 @@ def value_of(tensor: Any) -> torch.Tensor | None:
 
 def know(tensor: Any, real: torch.Tensor, cell: _Cell | None = None) -> None:
     """Remember the values of a tensor on the device."""
-    if real.shape == tensor.shape and real.dtype == tensor.dtype:
+    if real.shape == tensor.shape and real.dtype == tensor.dtype and tensor.layout is torch.strided:
         known = Known(real, cell or _Cell(), tensor.untyped_storage()._cdata)
         tensor.__dict__[_ATTRIBUTE] = known
 

@@ -1,0 +1,443 @@
+// The drawing of the timeline on a canvas: axes, curves or their envelope, phases, steps, marks, the part in view.
+(function () {
+  const LEFT = 72, RIGHT = 14, GAP = 8, TICK = 20, LABELS = 15;
+  const UNITS = [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  // Index of the last value at or before x; −1 before the first.
+  function before(xs, x) {
+    let low = 0, high = xs.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (xs[middle] <= x) low = middle + 1; else high = middle;
+    }
+    return low - 1;
+  }
+
+  // Even ticks: 1, 2 or 5 times a power of the base, at most one per `room` pixels.
+  function spacing(span, length, room, least) {
+    const wanted = span * room / Math.max(length, 1);
+    let power = 10 ** Math.floor(Math.log10(Math.max(wanted, 1e-12)));
+    for (;;) {
+      for (const factor of [1, 2, 5]) {
+        if (factor * power >= wanted && factor * power >= (least || 0)) return factor * power;
+      }
+      power *= 10;
+    }
+  }
+
+  function ticks(low, high, step) {
+    const found = [];
+    for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) found.push(i * step);
+    return found;
+  }
+
+  const unitOf = (bytes) => UNITS.find(([scale]) => bytes >= 2 * scale) || UNITS[3];
+  const FORMATS = Array.from({ length: 10 }, (_, digits) => new Intl.NumberFormat("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
+  function number(value, step) {
+    const digits = Math.max(0, Math.min(9, -Math.floor(Math.log10(step) + 1e-9)));
+    return FORMATS[digits].format(Number(value.toFixed(digits)));
+  }
+
+  // Where everything lies, in pixels of the page.
+  function layout(width, height, isTall) {
+    const map = { left: LEFT, top: 4, width: width - LEFT - RIGHT, height: isTall ? 24 : 16 };
+    const lane = isTall ? 11 : 8;
+    const top = map.top + map.height + GAP, bottom = height - TICK - LABELS - lane - 4;
+    return {
+      map,
+      plot: { left: LEFT, top, width: width - LEFT - RIGHT, height: Math.max(bottom - top, 10) },
+      lane: { top: bottom + 4, height: lane }, labels: bottom + 4 + lane, axis: height - TICK,
+    };
+  }
+
+  // Asked of the style sheet again only where the theme changes: a dozen questions in every frame took 0.4 ms.
+  let asked = null, look = null;
+  function theme(colors) {
+    if (asked !== document.documentElement.dataset.theme) {
+      asked = document.documentElement.dataset.theme;
+      look = {
+        ink: css("--ink"), ink2: css("--ink-2"), ink3: css("--ink-3"), grid: css("--grid"), line: css("--line-strong"),
+        fill: css("--allocated-fill"), reserved: css("--reserved-line"), accent: css("--accent"), surface: css("--surface"),
+        bad: css("--bad"), warn: css("--warn"), sans: css("--sans"),
+      };
+    }
+    return { ...look, ...colors };
+  }
+
+  function begin(context, box) {
+    context.save();
+    context.beginPath();
+    context.rect(box.left, box.top, box.width, box.height);
+    context.clip();
+  }
+
+  // A step function: each value holds to the next position.
+  function steps(context, xs, ys, from, to, px, py) {
+    if (to <= from) return;
+    context.moveTo(px(xs[from]), py(ys[from]));
+    for (let i = from + 1; i < to; i++) {
+      const x = px(xs[i]);
+      context.lineTo(x, py(ys[i - 1]));
+      context.lineTo(x, py(ys[i]));
+    }
+  }
+
+  // The least and greatest level in each column of pixels, as runs of equal columns: [left, right, least, greatest].
+  function levels(xs, ys, from, to, a, b, px, wide) {
+    const found = [], first = Math.max(a, xs[from]), last = Math.min(b, xs[to - 1]);
+    const zero = px(first), scale = (px(b) - px(a)) / (b - a), right = Math.ceil(px(last) / wide);
+    let i = from, level = ys[from], run = null;
+    for (let column = Math.floor(zero / wide); column < right; column++) {
+      const end = first + ((column + 1) * wide - zero) / scale;
+      let low = level, high = level;
+      for (; i < to && xs[i] < end; i++) {
+        level = ys[i];
+        if (level < low) low = level;
+        if (level > high) high = level;
+      }
+      if (run && run[2] === low && run[3] === high) run[1] += wide;
+      else found.push(run = [column * wide, (column + 1) * wide, low, high]);
+    }
+    return found;
+  }
+
+  // Dashes for what is painted by columns: a diagonal is a dash of a level line and of an upright one.
+  const dashes = new Map();
+  function dashed(context, color) {
+    if (!dashes.has(color)) {
+      const tile = Object.assign(document.createElement("canvas"), { width: 4, height: 4 }), ink = tile.getContext("2d");
+      ink.fillStyle = color;
+      for (let i = 0; i < 16; i++) if ((i + (i >> 2)) % 4 < 2) ink.fillRect(i % 4, i >> 2, 1, 1);
+      dashes.set(color, context.createPattern(tile, "repeat"));
+    }
+    return dashes.get(color);
+  }
+
+  // The same picture from upright rectangles. Where several points share a pixel this takes 2.5 ms of the processor
+  // for 4,371 points of each curve; their paths, filled and stroked, took 14, most of a frame.
+  function bars(context, found, look, py) {
+    const half = look.width / 2, more = (look.width - 1) / 2, foot = py(0);
+    if (look.fill) {
+      context.fillStyle = look.fill;
+      for (const [left, right, , high] of found) context.fillRect(left, py(high), right - left, foot - py(high));
+    }
+    context.fillStyle = look.dash ? dashed(context, look.color) : look.color;
+    for (const [left, right, low, high] of found) context.fillRect(left - more, py(high) - half, right - left + 2 * more, py(low) - py(high) + look.width);
+  }
+
+  function curve(context, data, name, look, a, b, px, py) {
+    const xs = data[`${name}.x`], ys = data[`${name}.y`], low = data[`${name}.low`];
+    if (!xs || !xs.length) return;
+    const from = Math.max(before(xs, a), 0), to = Math.min(before(xs, b) + 2, xs.length);
+    // A file of vectors has no pixels, and gets the paths.
+    const wide = context.getTransform ? 1 / context.getTransform().a : 0;
+    if (wide && !low && (to - from) * wide > px(b) - px(a)) {
+      bars(context, levels(xs, ys, from, to, a, b, px, wide), look, py);
+      return;
+    }
+    if (look.fill) {
+      context.beginPath();
+      steps(context, xs, ys, from, to, px, py);
+      if (low) {
+        for (let i = to - 1; i > from; i--) {
+          context.lineTo(px(xs[i]), py(low[i - 1]));
+          context.lineTo(px(xs[i - 1]), py(low[i - 1]));
+        }
+      } else {
+        context.lineTo(px(xs[to - 1]), py(0));
+        context.lineTo(px(xs[from]), py(0));
+      }
+      context.fillStyle = look.fill;
+      context.fill();
+    }
+    context.beginPath();
+    steps(context, xs, ys, from, to, px, py);
+    context.strokeStyle = look.color;
+    context.lineWidth = look.width;
+    context.setLineDash(look.dash || []);
+    context.stroke();
+    context.setLineDash([]);
+  }
+
+  function level(context, box, y, color) {
+    context.strokeStyle = color;
+    context.lineWidth = 1.3;
+    context.setLineDash([5, 3]);
+    context.beginPath();
+    context.moveTo(box.left, y);
+    context.lineTo(box.left + box.width, y);
+    context.stroke();
+    context.setLineDash([]);
+  }
+
+  // Samples are known at their moments alone, so each is a point.
+  function samples(context, data, color, a, b, px, py) {
+    const xs = data["device_used.x"], ys = data["device_used.y"];
+    context.fillStyle = color;
+    for (let i = Math.max(before(xs, a), 0); i < xs.length && xs[i] <= b; i++) {
+      if (xs[i] >= a) context.fillRect(px(xs[i]) - 1.5, py(ys[i]) - 1.5, 3, 3);
+    }
+  }
+
+  const LOOK = {
+    allocated: (t, bare) => ({ color: t.ink, width: 1.5, fill: bare ? null : t.fill }),
+    active: (t) => ({ color: t.ink, width: 1.1, dash: [1.5, 2.5] }),
+    reserved: (t, bare) => ({ color: t.reserved, width: 1.5, fill: bare ? null : "rgba(86,180,233,0.10)" }),
+  };
+
+  function curves(context, parts, view, t, bare) {
+    const { px, py, shown } = view;
+    for (const { data, a, b } of parts) {
+      context.save();
+      context.beginPath();
+      context.rect(px(a), -10, Math.max(px(b) - px(a), 0), 10000);
+      context.clip();
+      for (const name of ["reserved", "active", "allocated"]) {
+        if (shown.includes(name)) curve(context, data, name, LOOK[name](t, bare), a, b, px, py);
+      }
+      if (shown.includes("device_used")) samples(context, data, t.quantity.device_used, a, b, px, py);
+      context.restore();
+    }
+  }
+
+  // The highest level in view, which the page is about as long as no instant is chosen.
+  function highest(parts) {
+    let found = null;
+    for (const { data, a, b } of parts) {
+      const xs = data["allocated.x"] || [], ys = data["allocated.y"];
+      for (let i = Math.max(before(xs, a), 0); i < xs.length && xs[i] <= b; i++) {
+        if (!found || ys[i] > found.y) found = { x: Math.max(xs[i], a), y: ys[i] };
+      }
+    }
+    return found;
+  }
+
+  function peak(context, box, view, parts, t) {
+    const found = view.shown.includes("allocated") && highest(parts);
+    if (!found || !found.y) return;
+    const x = view.px(found.x), y = Math.max(view.py(found.y), box.top + 3);
+    context.beginPath();
+    context.arc(x, y, 3.5, 0, 7);
+    context.fillStyle = t.surface;
+    context.fill();
+    context.strokeStyle = t.ink;
+    context.lineWidth = 1.5;
+    context.stroke();
+    if (box.height < 150) return;
+    const text = `highest ${window.vramscope.bytes(found.y)}`, isLeft = x + 110 > box.left + box.width;
+    context.font = `600 11.5px ${t.sans}`;
+    context.textBaseline = "middle";
+    context.textAlign = isLeft ? "right" : "left";
+    // The curve and the flags lie below the words.
+    context.lineWidth = 4;
+    context.lineJoin = "round";
+    context.strokeStyle = t.surface;
+    context.strokeText(text, x + (isLeft ? -9 : 9), y);
+    context.fillStyle = t.ink;
+    context.fillText(text, x + (isLeft ? -9 : 9), y);
+  }
+
+  function heights(context, box, view, t, isOver) {
+    const [scale, unit] = unitOf(view.hi), span = (view.hi - view.lo) / scale;
+    // A scale with 0 alone says nothing: in a low picture the next closer ticks.
+    const room = spacing(span, box.height, 44, 0) > span ? 22 : 44, step = spacing(span, box.height, room, 0);
+    context.textAlign = "right";
+    context.textBaseline = "middle";
+    for (const value of ticks(view.lo / scale, view.hi / scale, step)) {
+      const y = Math.round(view.py(value * scale)) + 0.5;
+      context.fillStyle = isOver ? t.ink : t.grid;
+      context.globalAlpha = isOver ? 0.1 : 1;
+      context.fillRect(box.left, y - 0.5, box.width, 1);
+      context.globalAlpha = 1;
+      context.fillStyle = t.ink3;
+      if (y > box.top + 3) context.fillText(`${number(value, step)} ${unit}`, box.left - 8, y);
+    }
+  }
+
+  // In seconds a short stretch would differ in the seventh digit alone.
+  const unitOfTime = (a, b, isInSeconds) => (isInSeconds ? [1, " s"] : b - a < 2e-3 && b < 1 ? [1e6, " µs"] : b - a < 2 && b < 10 ? [1e3, " ms"] : [1, " s"]);
+
+  function positions(context, box, view, axis, t) {
+    const isTime = view.axis !== "events", span = view.b - view.a;
+    const [scale, unit] = isTime ? unitOfTime(view.a, view.b, view.isInSeconds) : [1, ""];
+    const step = spacing(span * scale, box.width, 110, isTime ? 0 : 1);
+    context.textAlign = "center";
+    context.textBaseline = "top";
+    for (const value of ticks(view.a * scale, view.b * scale, step)) {
+      const x = Math.round(view.px(value / scale)) + 0.5, text = `${number(value, step)}${unit}`;
+      context.fillStyle = t.line;
+      context.fillRect(x - 0.5, axis, 1, 4);
+      context.fillStyle = t.ink3;
+      const half = context.measureText(text).width / 2;
+      context.fillText(text, Math.min(Math.max(x, half + 2), box.left + box.width + RIGHT - half - 1), axis + 6);
+    }
+  }
+
+  function lanes(context, at, box, view, data, t) {
+    const { px } = view, edges = data["phase.x"], kinds = data["phase.kind"];
+    if (data["step.start"].length) { context.fillStyle = t.grid; context.fillRect(box.left, at.top, box.width, at.height); }
+    for (let i = Math.max(before(edges, view.a), 0); i < kinds.length && edges[i] < view.b; i++) {
+      const color = t.phase[kinds[i]];
+      if (!color) continue;
+      const x = Math.max(px(edges[i]), box.left), end = Math.min(px(edges[i + 1]), box.left + box.width);
+      context.fillStyle = color;
+      if (end > x) context.fillRect(x, at.top, Math.max(end - x, 0.6), at.height);
+    }
+  }
+
+  // Borders where steps are wide enough, labels with even numbers at even distances.
+  function stepsOf(context, at, box, view, data, t) {
+    const { px } = view, start = data["step.start"], end = data["step.end"], numbers = data["step.number"];
+    const near = [];
+    for (let i = 0; i < start.length; i++) if (end[i] > view.a && start[i] < view.b) near.push(i);
+    if (!near.length) return;
+    const many = numbers[near.at(-1)] - numbers[near[0]] + 1, wide = box.width / Math.max(many, 1);
+    context.fillStyle = t.line;
+    context.globalAlpha = 0.55;
+    if (wide >= 12) for (const i of near) if (start[i] > view.a) context.fillRect(Math.round(px(start[i])), box.top, 1, at.labels - box.top);
+    context.globalAlpha = 1;
+    const stride = spacing(many, box.width, 70, 1);
+    context.fillStyle = t.ink2;
+    context.textAlign = "center";
+    context.textBaseline = "top";
+    let free = -Infinity;
+    for (const i of near) {
+      if (numbers[i] % stride) continue;
+      const x = px((Math.max(start[i], view.a) + Math.min(end[i], view.b)) / 2), text = `step ${numbers[i]}`;
+      const half = context.measureText(text).width / 2;
+      if (x - half < Math.max(box.left - 4, free) || x + half > box.left + box.width + RIGHT) continue;
+      context.fillText(text, x, at.labels + 2);
+      free = x + half + 8;
+    }
+  }
+
+  const SIGN = { 6: ["×", "bad"], 8: ["▾", "ink3"], 100: ["▴", "warn"], 5: ["◆", "mark"], 7: ["○", "ink3"] };
+  const GRAVITY = [7, 5, 100, 8, 6];
+
+  // Four retries and the failure they could not prevent are not five failures: each name has its own number.
+  function counted({ name, names }) {
+    const same = names.filter((each) => each === name).length, others = names.length - same;
+    return `${same > 1 ? `${same} × ` : ""}${name}${others ? ` + ${others} more` : ""}`;
+  }
+
+  // Marks that would touch become one with their number; a label that would be cut is on the left of its mark.
+  function flags(context, box, view, data, t) {
+    const xs = data["flag.x"], kinds = data["flag.kind"], groups = [];
+    for (let i = 0; i < xs.length; i++) {
+      if (xs[i] < view.a || xs[i] > view.b) continue;
+      const x = view.px(xs[i]), last = groups.at(-1);
+      if (last && x - last.x < 14) {
+        if (GRAVITY.indexOf(kinds[i]) > GRAVITY.indexOf(last.kind)) Object.assign(last, { kind: kinds[i], name: data.flags[i] });
+        last.names.push(data.flags[i]);
+      } else groups.push({ x, kind: kinds[i], name: data.flags[i], names: [data.flags[i]] });
+    }
+    for (const group of groups) group.words = counted(group);
+    const y = box.top + 9;
+    let free = box.left;
+    context.textBaseline = "middle";
+    groups.forEach(function (group, k) {
+      const [sign, color] = SIGN[group.kind] || SIGN[5];
+      context.fillStyle = color === "mark" ? "#8a75c9" : t[color];
+      context.textAlign = "center";
+      context.font = `700 15px ${t.sans}`;
+      context.fillText(sign, group.x, y);
+      context.globalAlpha = 0.5;
+      context.fillRect(Math.round(group.x), y + 8, 1, box.height - 17);
+      context.globalAlpha = 1;
+      context.font = `11px ${t.sans}`;
+      const text = group.words, wide = context.measureText(text).width + 4;
+      const next = k + 1 < groups.length ? groups[k + 1].x - 8 : box.left + box.width;
+      context.fillStyle = t.ink2;
+      if (group.x + 8 + wide <= next) {
+        context.textAlign = "left";
+        context.fillText(text, group.x + 8, y);
+        free = group.x + 8 + wide;
+      } else if (group.x - 8 - wide >= free) {
+        context.textAlign = "right";
+        context.fillText(text, group.x - 8, y);
+        free = group.x + 8;
+      } else free = group.x + 8;
+    });
+    return groups;
+  }
+
+  // What is doubtful or missing is hatched, with a bar on the axis; a moment of it is a dashed line with a sign.
+  function doubts(context, box, view, at, data, t) {
+    for (const [from, to] of data.notes || []) {
+      if (to < view.a || from > view.b) continue;
+      const x = Math.max(view.px(from), box.left), end = Math.min(view.px(to), box.left + box.width), wide = Math.max(end - x, 3);
+      context.fillStyle = context.strokeStyle = t.warn;
+      context.fillRect(Math.min(x, box.left + box.width - 3), at.axis - 3, wide, 3);
+      context.lineWidth = 1;
+      if (wide < 8) line(context, Math.round(x) + 0.5, box, t);
+      else hatch(context, { left: x, top: box.top, width: wide, height: box.height });
+    }
+  }
+  function line(context, x, box, t) {
+    context.globalAlpha = 0.7;
+    context.setLineDash([2, 3]);
+    context.beginPath();
+    context.moveTo(x, box.top + 14);
+    context.lineTo(x, box.top + box.height);
+    context.stroke();
+    context.setLineDash([]);
+    context.globalAlpha = 1;
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    context.font = `700 11px ${t.sans}`;
+    context.fillText("!", Math.min(Math.max(x, box.left + 4), box.left + box.width - 4), box.top + 8);
+    context.font = `11.5px ${t.sans}`;
+  }
+  function hatch(context, box) {
+    begin(context, box);
+    context.globalAlpha = 0.35;
+    context.beginPath();
+    for (let x = box.left - box.height; x < box.left + box.width; x += 8) {
+      context.moveTo(x, box.top + box.height);
+      context.lineTo(x + box.height, box.top);
+    }
+    context.stroke();
+    context.restore();
+  }
+
+  // The whole run in small.
+  function mapBelow(context, box, data, t) {
+    const [first, last] = data.extent, top = Math.max(data.top.allocated, 1);
+    const px = (x) => box.left + (x - first) / (last - first) * box.width;
+    const py = (y) => box.top + box.height - y / top * (box.height - 2);
+    begin(context, { left: box.left, top: box.top, width: box.width, height: box.height });
+    context.fillStyle = t.grid;
+    context.fillRect(box.left, box.top, box.width, box.height);
+    curve(context, data, "allocated", { color: t.ink3, width: 1, fill: t.fill }, first, last, px, py);
+    for (let i = 0; i < data["flag.x"].length; i++) {
+      context.fillStyle = data["flag.kind"][i] === 6 ? t.bad : t.ink3;
+      if (data["flag.kind"][i] === 6) context.fillRect(px(data["flag.x"][i]) - 1, box.top, 2, box.height);
+    }
+    context.restore();
+  }
+
+  // Over it the part in view and the instant.
+  function mapOver(context, box, data, view, t, at) {
+    const [first, last] = data.extent, px = (x) => box.left + (x - first) / (last - first) * box.width;
+    begin(context, { left: box.left, top: box.top, width: box.width, height: box.height });
+    const a = px(view.a), b = Math.max(px(view.b), px(view.a) + 3);
+    context.fillStyle = t.surface;
+    context.globalAlpha = 0.66;
+    context.fillRect(box.left, box.top, a - box.left, box.height);
+    context.fillRect(b, box.top, box.left + box.width - b, box.height);
+    context.globalAlpha = 1;
+    context.restore();
+    context.strokeStyle = t.accent;
+    context.lineWidth = 1.5;
+    context.strokeRect(a, box.top, b - a, box.height);
+    if (at !== null) {
+      context.fillStyle = t.accent;
+      context.fillRect(px(at) - 0.75, box.top - 2, 1.5, box.height + 4);
+    }
+  }
+
+  window.vramscope = Object.assign(window.vramscope || {}, {
+    draw: { before, layout, theme, begin, curves, level, heights, positions, lanes, stepsOf, peak, flags, doubts, mapBelow, mapOver, ticks, spacing, unitOfTime },
+  });
+})();

@@ -1,0 +1,610 @@
+// One timeline per page: drawn at once from what the browser has, refined by the server.
+(function () {
+  const D = window.vramscope.draw, T = window.vramscope.timeline;
+  const NEAR_PX = 5, CLICK_PX = 4, LEAST_EVENTS = 4, LEAST_S = 2e-6, KEPT = 6, DOUBLE_MS = 230;
+  const TYPES = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, i1: Int8Array, i2: Int16Array, i4: Int32Array, f8: Float64Array };
+  const stores = new Map(), tracks = new Map();
+  let pointer = null, pageScrolled = 0;
+
+  // ------------------------------------------------------------------------------- data
+  function columns(buffer) {
+    const n = new DataView(buffer).getUint32(0, true);
+    const data = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, n)));
+    let at = 4 + n;
+    for (const [name, kind, length] of data.columns) {
+      const Type = TYPES[kind], size = Type.BYTES_PER_ELEMENT * length;
+      data[name] = new Type(buffer.slice(at, at + size));
+      at += size;
+    }
+    return data;
+  }
+
+  const key = (of) => [of.run, of.rank, of.device, of.axis].join("|");
+  function storeOf(of) {
+    const name = key(of);
+    if (!stores.has(name)) {
+      stores.set(name, { whole: null, detail: null, busy: false });
+      if (stores.size > KEPT) stores.delete(stores.keys().next().value);
+    }
+    return stores.get(name);
+  }
+
+  function url(track, edges) {
+    const { of } = track, query = new URLSearchParams({ run: of.run, rank: of.rank, device: of.device, axis: of.axis });
+    query.set("w", Math.max(Math.round(edges ? track.place.plot.width : Math.min(track.place.plot.width, 1400)), 1));
+    if (edges) { query.set("a", edges[0]); query.set("b", edges[1]); }
+    if (T.at !== null) query.set("at", T.at);
+    return `/api/timeline?${query}`;
+  }
+
+  // One request at a time: while the hand moves, the next begins when the last has come.
+  async function ask(track, isWhole) {
+    const its = track.data, edges = isWhole ? null : [T.a, T.b];
+    if (its.busy) { its.again = its.again === true || isWhole ? true : "view"; return; }
+    its.busy = true;
+    try {
+      const answer = await fetch(url(track, edges));
+      if (!answer.ok) throw new Error(String(answer.status));
+      const data = columns(await answer.arrayBuffer());
+      for (const [at, [x, words, levels]] of Object.entries(data.instants)) { T.known.set(Number(at), x); its.rest = { at: Number(at), words, levels }; }
+      if (isWhole) Object.assign(its, { whole: data, detail: null }); else Object.assign(its, { detail: data, span: edges[1] - edges[0] });
+      its.url = url(track, edges);
+      if (T.reveal && T.at !== null && T.known.has(T.at)) reveal(track, T.known.get(T.at));
+      T.reveal = false;
+      window.dispatchEvent(new CustomEvent("vs-timeline", { detail: { phases: new Set(data["phase.kind"]) } }));
+    } catch (error) {
+      if (its.whole) its.failed = Date.now();
+    } finally {
+      its.busy = false;
+      const again = its.again;
+      its.again = null;
+      if (again === true || again && url(track, T.a === null ? null : [T.a, T.b]) !== its.url) ask(track, again === true || T.a === null);
+      redraw();
+    }
+  }
+
+  function refine() {
+    for (const track of tracks.values()) {
+      // The first size of a picture is reported while its first columns are on their way.
+      if (!track.data.whole) { if (!track.data.busy) ask(track, true); }
+      else if (T.a !== null && url(track, [T.a, T.b]) !== track.data.url) ask(track, false);
+      break;
+    }
+  }
+
+  // --------------------------------------------------------------------------------- view
+  function extent(track) { return track.data.whole ? track.data.whole.extent : [0, 1]; }
+  const isEvents = (track) => track.of.axis === "events";
+  // Above charts that follow its zoom, which are in seconds: one page has one unit.
+  const isInSeconds = (track) => Boolean(track.stores.view) && track.figure.classList.contains("strip-track");
+
+  function view(track) {
+    const [first, last] = extent(track), a = T.a === null ? first : T.a, b = T.b === null ? last : T.b;
+    const box = track.place.plot, top = ceiling(track), isBands = track.figure.classList.contains("bands");
+    const lo = isBands && T.lo !== null ? T.lo : 0, hi = isBands && T.hi !== null ? T.hi : top;
+    return {
+      a, b, lo, hi, axis: track.of.axis, shown: track.shown, isInSeconds: isInSeconds(track),
+      px: (x) => box.left + (x - a) / (b - a) * box.width,
+      py: (y) => box.top + box.height - (y - lo) / (hi - lo) * box.height,
+      data: (px) => a + (px - box.left) / box.width * (b - a),
+    };
+  }
+
+  // The scale of bytes is that of the whole run, so that heights stay comparable while one moves.
+  function ceiling(track) {
+    const { whole } = track.data;
+    if (!whole) return 1;
+    let top = Math.max(...track.shown.filter((name) => name in whole.top).map((name) => whole.top[name]), 1);
+    if (track.shown.includes("device_used")) for (const value of whole["device_used.y"]) top = Math.max(top, value);
+    if (track.shown.includes("capacity")) top = Math.max(top, whole.capacity);
+    return top * 1.06;
+  }
+
+  function look(track, a, b) {
+    const [first, last] = extent(track), least = isEvents(track) ? LEAST_EVENTS : LEAST_S;
+    let span = Math.max(b - a, Math.min(least, last - first));
+    if (span >= (last - first) * 0.9995) { T.a = T.b = null; } else {
+      a = Math.min(Math.max(a, first), last - span);
+      [T.a, T.b] = [a, a + span];
+    }
+    T.moved();
+    redraw();
+    // Inside of what is known as finely, the answer that follows when the view rests is enough.
+    if (!isKnown(track)) refine();
+  }
+  function isKnown(track) {
+    const { detail, span } = track.data;
+    return Boolean(detail) && T.a !== null && T.a >= detail.window[0] && T.b <= detail.window[1] && Math.abs(T.b - T.a - span) <= 1e-9 * span;
+  }
+
+  function reveal(track, x) {
+    if (T.a === null || x >= T.a && x <= T.b) return;
+    const half = (T.b - T.a) / 2;
+    look(track, x - half, x + half);
+  }
+
+  function zoom(track, factor, at) {
+    const { a, b } = view(track), x = at === undefined ? (a + b) / 2 : at;
+    look(track, x - (x - a) * factor, x + (b - x) * factor);
+  }
+  function pan(track, share) {
+    const { a, b } = view(track), by = (b - a) * share, [first, last] = extent(track);
+    if (a + by < first) look(track, first, first + b - a);
+    else if (b + by > last) look(track, last - (b - a), last);
+    else look(track, a + by, b + by);
+  }
+
+  // ------------------------------------------------------------------------------ drawing
+  let isDue = false;
+  function redraw() {
+    if (isDue) return;
+    isDue = true;
+    requestAnimationFrame(function () {
+      isDue = false;
+      for (const track of tracks.values()) paint(track);
+    });
+  }
+
+  function sharp(canvas, width, height) {
+    const ratio = window.devicePixelRatio || 1, w = Math.round(width * ratio), h = Math.round(height * ratio);
+    if (canvas.width !== w || canvas.height !== h) { canvas.width = w; canvas.height = h; }
+    const context = canvas.getContext("2d");
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, width, height);
+    return context;
+  }
+
+  // The finest that is known for each part of the view.
+  function parts(track, { a, b }) {
+    const { whole, detail } = track.data;
+    if (!detail || T.a === null) return [{ data: whole, a, b }];
+    const [from, to] = [Math.max(detail.window[0], a), Math.min(detail.window[1], b)];
+    if (to <= from) return [{ data: whole, a, b }];
+    const found = [{ data: detail, a: from, b: to }];
+    if (from > a) found.unshift({ data: whole, a, b: from });
+    if (to < b) found.push({ data: whole, a: to, b });
+    return found;
+  }
+
+  function finest(track, x) {
+    const { whole, detail } = track.data;
+    return detail && T.a !== null && x >= detail.window[0] && x <= detail.window[1] ? detail : whole;
+  }
+
+  function paint(track) {
+    const { figure, data } = track, width = figure.clientWidth, height = figure.clientHeight;
+    if (!data.whole || !width || !height) return;
+    const began = performance.now();
+    const place = (track.place = D.layout(width, height, !figure.classList.contains("strip-track")));
+    const t = D.theme(data.whole.colors), now = view(track);
+    scene(sharp(figure.querySelector(".track-plot"), width, height), track, t);
+    small(track, width, t);
+    over(track);
+    track.paintMs = performance.now() - began;
+    track.frames = (track.frames || 0) + 1;
+    if (!figure.dataset.ready) figure.dataset.ready = "yes";
+    window.vramscope.offerTimeline(track);
+  }
+
+  // The whole run changes less often than the part of it in view: its curve is kept as a picture.
+  function small(track, width, t) {
+    const { figure, place, data } = track, height = place.map.top + place.map.height + 3;
+    const wanted = [data.whole, width, height, window.devicePixelRatio, t.ink3];
+    if (!track.small || wanted.some((each, i) => each !== track.small.of[i])) {
+      const canvas = document.createElement("canvas");
+      D.mapBelow(sharp(canvas, width, height), place.map, data.whole, t);
+      track.small = { canvas, of: wanted };
+    }
+    const context = sharp(figure.querySelector(".track-map"), width, height);
+    context.save();
+    context.setTransform(1, 0, 0, 1, 0, 0); // pixel by pixel
+    context.drawImage(track.small.canvas, 0, 0);
+    context.restore();
+    D.mapOver(context, place.map, data.whole, view(track), t, marked());
+  }
+
+  // Everything but the small map and what follows the pointer; also for a file.
+  function scene(context, track, t) {
+    const { place, data } = track, now = view(track), isBands = track.figure.classList.contains("bands");
+    context.font = `11.5px ${t.sans}`;
+    D.heights(context, place.plot, now, t, isBands);
+    D.begin(context, place.plot);
+    if (track.shown.includes("capacity") && data.whole.capacity) D.level(context, place.plot, now.py(data.whole.capacity), t.quantity.capacity);
+    D.curves(context, parts(track, now), now, t, isBands);
+    context.restore();
+    context.font = `11.5px ${t.sans}`;
+    const best = finest(track, (now.a + now.b) / 2);
+    D.lanes(context, place.lane, place.plot, now, best, t);
+    D.stepsOf(context, place, place.plot, now, best, t);
+    D.positions(context, place.plot, now, place.axis, t);
+    D.doubts(context, place.plot, now, place, data.whole, t);
+    track.flags = D.flags(context, place.plot, now, best, t);
+    if (marked() === null) D.peak(context, place.plot, now, parts(track, now), t);
+    cursor(context, track, now, t);
+  }
+
+  // Where the chosen instant is; while a slider moves, where its thumb is, whose instant only the server knows.
+  const marked = () => T.scrubbed ?? (T.at === null ? null : T.known.get(T.at) ?? null);
+  function scrub(x) { T.scrubbed = x; redraw(); }
+
+  function cursor(context, track, now, t) {
+    const x = marked();
+    if (x === null || x < now.a || x > now.b) return;
+    const { plot } = track.place, px = now.px(x);
+    context.fillStyle = t.accent;
+    context.fillRect(px - 0.75, plot.top - 4, 1.5, plot.height + 4);
+    context.beginPath();
+    context.moveTo(px - 5, plot.top - 5);
+    context.lineTo(px + 5, plot.top - 5);
+    context.lineTo(px, plot.top + 2);
+    context.fill();
+  }
+
+  // ------------------------------------------------------------------- values at the pointer
+  function valueAt(track, name, x) {
+    const data = finest(track, x), xs = data[`${name}.x`];
+    if (name === "capacity") return { y: data.capacity };
+    if (!xs || !xs.length) return null;
+    if (name === "device_used") {
+      // A sample says nothing of the time until the next one.
+      const now = view(track), i = D.before(xs, x), near = [i, i + 1].filter((k) => k >= 0 && k < xs.length)
+        .find((k) => Math.abs(now.px(xs[k]) - now.px(x)) <= NEAR_PX);
+      return near === undefined ? null : { y: data["device_used.y"][near] };
+    }
+    const i = Math.max(D.before(xs, x), 0);
+    return { y: data[`${name}.y`][i], low: data[`${name}.low`] && data[`${name}.low`][i], i };
+  }
+
+  function words(track, x) {
+    if (isEvents(track)) return `instant ${Math.round(x).toLocaleString("en-US")}`;
+    const { a, b } = view(track), [scale, unit] = D.unitOfTime(a, b, isInSeconds(track));
+    return `${(x * scale).toFixed(Math.max(0, Math.min(9, Math.ceil(3 - Math.log10((b - a) * scale || 1)))))}${unit}`;
+  }
+  function stepAt(track, x) {
+    const data = finest(track, x), start = data["step.start"], i = D.before(start, x);
+    return i >= 0 && x < data["step.end"][i] ? data["step.number"][i] : null;
+  }
+  const PHASES = ["", "forward", "backward", "optimizer", "recompute", "eval", "zero grad", "data", "loss", "user phase"];
+  function phaseAt(track, x) {
+    const data = finest(track, x), i = D.before(data["phase.x"], x);
+    return i >= 0 && i < data["phase.kind"].length ? PHASES[data["phase.kind"][i]] : "";
+  }
+  const TITLE = { allocated: "Allocated", active: "Active", reserved: "Reserved", device_used: "Device used" };
+
+  function bytesOf(found) {
+    if (!found) return "–";
+    const { bytes } = window.vramscope;
+    return found.low !== undefined ? `${bytes(found.low)} – ${bytes(found.y)}` : bytes(found.y);
+  }
+
+  function readout(track, x) {
+    const chart = track.figure.closest(".chart"), { rest } = track.data;
+    // At the chosen instant the exact levels are known, also where only extremes are drawn.
+    const levels = x !== null && rest && rest.at === T.at && x === T.known.get(T.at) ? rest.levels : {};
+    for (const output of chart ? chart.querySelectorAll("[data-q]") : []) {
+      const text = reading(track, x, output.dataset.q, levels);
+      // The same text again would be another change of the document, in every frame.
+      if (output.textContent !== text) output.textContent = text;
+    }
+  }
+
+  function reading(track, x, q, levels) {
+    if (x === null || x === undefined) return "";
+    if (q === "position") return words(track, x);
+    if (q in levels) return window.vramscope.bytes(levels[q]);
+    const found = valueAt(track, q, x);
+    return found ? (found.low === undefined ? "" : "≤ ") + window.vramscope.bytes(found.y) : "–";
+  }
+
+  // The crosshair, and the values beside it.
+  function over(track) {
+    const { figure, place } = track, its = pointer && pointer.track === track && pointer.inside ? pointer : null;
+    const tip = figure.querySelector(".track-tip"), now = view(track), rest = marked();
+    // An empty layer is not painted again: it would be copied to the screen with every frame.
+    const context = its || track.hasOver ? sharp(figure.querySelector(".track-over"), figure.clientWidth, figure.clientHeight) : null;
+    track.hasOver = Boolean(its);
+    if (!its) { tip.hidden = true; readout(track, rest); return; }
+    const { plot } = place, x = now.data(its.x), t = D.theme(track.data.whole.colors);
+    if (its.box) {
+      context.fillStyle = t.accent;
+      context.globalAlpha = 0.18;
+      const left = Math.min(its.box[0], its.x), top = its.box[2] ? Math.min(its.box[1], its.y) : plot.top;
+      context.fillRect(left, top, Math.abs(its.x - its.box[0]), its.box[2] ? Math.abs(its.y - its.box[1]) : plot.height);
+      context.globalAlpha = 1;
+    }
+    context.fillStyle = t.ink3;
+    context.fillRect(Math.round(its.x), plot.top, 1, plot.height);
+    for (const name of ["reserved", "active", "allocated"]) {
+      const found = track.shown.includes(name) && valueAt(track, name, x);
+      if (!found) continue;
+      context.beginPath();
+      context.arc(its.x, now.py(found.y), 3, 0, 7);
+      context.fillStyle = t.surface;
+      context.fill();
+      context.strokeStyle = name === "reserved" ? t.reserved : t.ink;
+      context.lineWidth = 1.5;
+      context.stroke();
+    }
+    readout(track, x);
+    if (figure.classList.contains("bands")) { tip.hidden = true; return; }
+    tell(track, tip, its, x);
+  }
+
+  function tell(track, tip, its, x) {
+    const step = stepAt(track, x), where = [words(track, x), step === null ? "" : `step ${step}`, phaseAt(track, x)].filter(Boolean).join(" · ");
+    const lines = [["tip-when", where]];
+    for (const name of track.shown) {
+      const found = TITLE[name] && valueAt(track, name, x);
+      if (found) lines.push(["tip-value", TITLE[name], bytesOf(found)]);
+    }
+    const flag = (track.flags || []).find((each) => Math.abs(each.x - its.x) < 8);
+    for (const name of flag ? [...new Set(flag.names)].slice(0, 4) : []) {
+      const same = flag.names.filter((each) => each === name).length;
+      lines.push(["tip-when", same > 1 ? `${same} × ${name}` : name]);
+    }
+    const { px } = view(track), near = (from, to) => its.x >= px(from) - 6 && its.x <= px(to) + 6;
+    for (const [, , text] of (track.data.whole.notes || []).filter(([from, to]) => near(from, to)).slice(0, 3)) lines.push(["tip-when", text]);
+    tip.replaceChildren(...lines.map(function ([kind, name, value]) {
+      const line = document.createElement("div");
+      line.className = kind;
+      line.append(...[name, value].filter((text) => text !== undefined).map((text) => Object.assign(document.createElement("span"), { textContent: text })));
+      return line;
+    }));
+    tip.hidden = false;
+    const wide = tip.offsetWidth, left = its.x + 14 + wide > track.figure.clientWidth ? its.x - 14 - wide : its.x + 14;
+    tip.style.left = `${Math.max(4, left)}px`;
+    tip.style.top = `${Math.max(2, Math.min(its.y - 10, track.figure.clientHeight - tip.offsetHeight - 4))}px`;
+  }
+
+  // ------------------------------------------------------------------------------- pointer
+  const trackOf = (target) => { const figure = target && target.closest && target.closest(".track"); return figure && tracks.get(figure); };
+  const local = (track, event) => { const box = track.figure.getBoundingClientRect(); return [event.clientX - box.left, event.clientY - box.top]; };
+  const within = ({ left, top, width, height }, x, y, more) => x >= left && x <= left + width && y >= top - (more || 0) && y <= top + height + (more || 0);
+
+  // The drawn point nearest to the pointer: a click on the tip of a spike selects the spike, not its foot.
+  function nearest(track, px, py) {
+    const now = view(track), x = now.data(px), data = finest(track, x), xs = data["allocated.x"], ys = data["allocated.y"];
+    const low = Math.max(0, D.before(xs, now.data(px - NEAR_PX))), high = D.before(xs, now.data(px + NEAR_PX));
+    let best = Math.max(0, D.before(xs, x)), least = Infinity;
+    for (let i = low; i <= high; i++) {
+      const away = now.px(xs[i]) - px;
+      if (Math.abs(away) > NEAR_PX) continue;
+      const distance = away ** 2 + (now.py(ys[i]) - py) ** 2;
+      if (distance < least) { least = distance; best = i; }
+    }
+    return { at: data["allocated.i"][best], x: xs[best] };
+  }
+
+  // The page learns the instant after the frame that shows it: what Dash does with it takes longer than a frame.
+  let isTelling = false;
+  function tellPage(track) {
+    if (!track.stores.at || isTelling) return;
+    isTelling = true;
+    requestAnimationFrame(() => setTimeout(function () {
+      isTelling = false;
+      if (tracks.has(track.figure)) dash_clientside.set_props(track.stores.at, { data: T.at });
+    }));
+  }
+
+  function chosen(track, at, x) {
+    if (T.choose(at, x)) redraw();
+    tellPage(track);
+    // A double-click shows the whole run, and opens nothing.
+    clearTimeout(opening);
+    opening = setTimeout(() => window.vramscope.inspect("i"), DOUBLE_MS);
+  }
+
+  addEventListener("scroll", () => { pageScrolled = performance.now(); }, { passive: true });
+  document.addEventListener("wheel", function (event) {
+    const track = trackOf(event.target);
+    if (!track || !track.data.whole) return;
+    // A reader who scrolls the page is not stopped by a chart that comes under the pointer.
+    if (performance.now() - pageScrolled < 250 && !event.ctrlKey) return;
+    const [px] = local(track, event), now = view(track), along = Math.abs(event.deltaX) > Math.abs(event.deltaY) ? event.deltaX : event.shiftKey ? event.deltaY : 0;
+    event.preventDefault();
+    const unit = event.deltaMode === 1 ? 20 : 1;
+    if (along) pan(track, along * unit / track.place.plot.width);
+    else zoom(track, Math.exp(Math.max(-60, Math.min(60, event.deltaY * unit)) / 180), now.data(Math.min(Math.max(px, track.place.plot.left), track.place.plot.left + track.place.plot.width)));
+  }, { passive: false });
+
+  let held = null, opening = null;
+  document.addEventListener("pointerdown", function (event) {
+    const track = event.button === 0 ? trackOf(event.target) : null;
+    if (!track || !track.data.whole) return;
+    const [x, y] = local(track, event), now = view(track), { map, plot } = track.place;
+    if (within(map, x, y, 3)) held = { track, kind: "map", x, span: [now.a, now.b], isInside: inView(track, x) };
+    else if (within({ ...plot, height: track.figure.clientHeight - plot.top }, x, y)) held = { track, kind: event.shiftKey ? "box" : "pan", x, y, span: [now.a, now.b], id: event.pointerId };
+    if (!held) return;
+    track.figure.setPointerCapture(event.pointerId);
+    if (held.kind === "map" && !held.isInside) held.kind = "range";
+  });
+  const mapX = (track, px) => { const [first, last] = extent(track), { map } = track.place; return first + (px - map.left) / map.width * (last - first); };
+  const inView = (track, px) => { const now = view(track), x = mapX(track, px); return T.a !== null && x >= now.a && x <= now.b; };
+
+  document.addEventListener("pointermove", function (event) {
+    const track = held ? held.track : trackOf(event.target);
+    if (!track || !track.data.whole) { if (pointer) { const last = pointer.track; pointer = null; if (tracks.has(last.figure)) over(last); } return; }
+    const [x, y] = local(track, event);
+    pointer = { track, x, y, inside: within(track.place.plot, x, y), box: held && held.kind === "box" ? [held.x, held.y, isTallBox(held, y)] : null };
+    if (held) drag(x);
+    hover(track);
+  });
+  // Once a frame, and not where the frame draws everything.
+  let isHovered = false;
+  function hover(track) {
+    if (isHovered || isDue) return;
+    isHovered = true;
+    requestAnimationFrame(() => { isHovered = false; if (!isDue && tracks.has(track.figure) && pointer) over(track); });
+  }
+  const isTallBox = (from, y) => from.track.figure.classList.contains("bands") && Math.abs(y - from.y) > 12;
+
+  function drag(x) {
+    const { track, kind, span } = held, { plot } = track.place;
+    if (Math.abs(x - held.x) > CLICK_PX) held.isMoved = true;
+    if (!held.isMoved) return;
+    if (kind === "pan") {
+      track.figure.classList.add("is-panned");
+      const by = (held.x - x) / plot.width * (span[1] - span[0]), [first, last] = extent(track);
+      const a = Math.min(Math.max(span[0] + by, first), last - (span[1] - span[0]));
+      look(track, a, a + span[1] - span[0]);
+    } else if (kind === "map") {
+      const by = mapX(track, x) - mapX(track, held.x);
+      look(track, span[0] + by, span[1] + by);
+    } else if (kind === "range") {
+      const edges = [mapX(track, held.x), mapX(track, x)].sort((a, b) => a - b);
+      look(track, ...edges);
+    }
+  }
+
+  document.addEventListener("pointerup", function (event) {
+    const from = held;
+    held = null;
+    if (!from) return;
+    const { track } = from, [x, y] = local(track, event);
+    track.figure.classList.remove("is-panned");
+    if (pointer) pointer.box = null;
+    if (from.isMoved && from.kind === "box") {
+      const now = view(track), edges = [now.data(from.x), now.data(x)].sort((a, b) => a - b);
+      if (isTallBox(from, y)) {
+        const byte = (py) => now.lo + (track.place.plot.top + track.place.plot.height - py) / track.place.plot.height * (now.hi - now.lo);
+        [T.lo, T.hi] = [byte(from.y), byte(y)].sort((a, b) => a - b).map((edge) => Math.max(edge, 0));
+      }
+      look(track, ...edges);
+    } else if (!from.isMoved && from.kind === "range") {
+      const now = view(track), half = (now.b - now.a) / 2, x0 = mapX(track, x);
+      if (T.a !== null) look(track, x0 - half, x0 + half);
+    } else if (!from.isMoved && y > track.place.plot.top + track.place.plot.height && stepAt(track, view(track).data(x)) !== null) {
+      window.vramscope.inspect(`p${stepAt(track, view(track).data(x))}`);
+    } else if (!from.isMoved && (from.kind === "pan" || from.kind === "box") && !track.figure.classList.contains("bands")) {
+      const { at, x: position } = nearest(track, x, y);
+      chosen(track, Number(at), position);
+    } else if (!from.isMoved && from.kind === "pan") {
+      const { at, x: position } = nearest(track, x, y);
+      if (T.choose(Number(at), position)) redraw();
+    }
+    over(track);
+  });
+  document.addEventListener("dblclick", function (event) {
+    const track = trackOf(event.target);
+    clearTimeout(opening);
+    if (track) whole(track);
+  });
+  function whole(track) {
+    [T.lo, T.hi] = [null, null];
+    look(track, ...extent(track));
+  }
+
+  // ------------------------------------------------------------------------------ keyboard
+  const first = () => tracks.values().next().value;
+  const at = (track) => (pointer && pointer.track === track && pointer.inside ? view(track).data(pointer.x) : undefined);
+  const keys = {
+    zoom: (factor) => { const track = first(); if (track && track.data.whole) zoom(track, factor, at(track)); },
+    pan: (share) => { const track = first(); if (track && track.data.whole) pan(track, share); },
+    whole: () => { const track = first(); if (track && track.data.whole) whole(track); },
+  };
+  document.addEventListener("keydown", function (event) {
+    const track = tracks.get(event.target);
+    if (!track || !track.data.whole || event.ctrlKey || event.metaKey || event.altKey) return;
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (event.key === "Enter") { window.vramscope.inspect("i"); event.preventDefault(); }
+    if (!step) return;
+    event.preventDefault();
+    const now = view(track), x = T.known.get(T.at) ?? (now.a + now.b) / 2, data = finest(track, x), xs = data["allocated.x"];
+    // To the next drawn point that differs by a pixel: a press is always seen.
+    let i = Math.max(D.before(xs, x), 0);
+    do i += step; while (i > 0 && i < xs.length - 1 && Math.abs(now.px(xs[i]) - now.px(x)) < 1);
+    i = Math.max(0, Math.min(xs.length - 1, i));
+    T.choose(Number(data["allocated.i"][i]), xs[i]);
+    reveal(track, xs[i]);
+    redraw();
+    tellPage(track);
+  });
+
+  // ---------------------------------------------------------------------------- life cycle
+  function attach(figure) {
+    const of = JSON.parse(figure.dataset.of), track = { figure, of, stores: JSON.parse(figure.dataset.stores), data: storeOf(of), shown: of.shown };
+    tracks.set(figure, track);
+    T.of = of;
+    T.read(of.axis);
+    track.place = D.layout(figure.clientWidth || 600, figure.clientHeight || 120, !figure.classList.contains("strip-track"));
+    new ResizeObserver(() => { redraw(); refine(); window.dispatchEvent(new CustomEvent("vs-moved")); }).observe(figure);
+    if (track.data.whole && (T.at === null || T.known.has(T.at))) { redraw(); refine(); } else ask(track, true).then(refine);
+  }
+  function attachAll() {
+    for (const figure of tracks.keys()) if (!figure.isConnected) { tracks.delete(figure); pointer = null; held = null; }
+    for (const figure of document.querySelectorAll("figure.track")) {
+      const known = tracks.get(figure);
+      if (known && known.figure.dataset.of === JSON.stringify(known.of)) continue;
+      if (known && JSON.stringify(JSON.parse(figure.dataset.of)) === JSON.stringify(known.of)) continue;
+      attach(figure);
+    }
+  }
+  let queued = false;
+  new MutationObserver(function () {
+    if (queued) return;
+    queued = true;
+    requestAnimationFrame(() => { queued = false; attachAll(); });
+  }).observe(document.documentElement, { childList: true, subtree: true, attributes: true, attributeFilter: ["data-of"] });
+  new MutationObserver(redraw).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+
+  const none = () => window.dash_clientside.no_update;
+  // A page was laid out: it may show another zoom or instant of the same recording.
+  function timelineEntered(address) {
+    T.laidOut = address && address.at !== null && address.at !== undefined ? String(address.at) : "";
+    const track = first();
+    if (!track || !track.figure.isConnected) return none();
+    const before = `${T.a} ${T.b} ${T.at}`;
+    T.read(track.of.axis);
+    if (`${T.a} ${T.b} ${T.at}` === before) return none();
+    redraw();
+    if (T.at !== null && !T.known.has(T.at)) ask(track, T.a === null); else refine();
+    window.dispatchEvent(new CustomEvent("vs-moved"));
+    return none();
+  }
+
+  // A run that grows: the whole again, at most once a second.
+  let grows = null;
+  function timelineGrows() {
+    if (!grows) grows = setTimeout(function () { grows = null; const track = first(); if (track) ask(track, true).then(refine); }, tracks.size && first().data.whole ? 900 : 0);
+    return none();
+  }
+  function instantChosen(instant) {
+    if (instant === null || instant === undefined) return none();
+    const track = first();
+    T.scrubbed = null;
+    T.choose(instant);
+    if (track && T.known.has(instant)) { reveal(track, T.known.get(instant)); redraw(); }
+    else if (track) { T.reveal = true; ask(track, T.a === null); }
+    return none();
+  }
+  function legendShown(names) {
+    const track = first();
+    if (track && names) { track.shown = names; redraw(); window.dispatchEvent(new CustomEvent("vs-moved")); }
+    return none();
+  }
+  addEventListener("vs-settled", function (event) {
+    refine();
+    for (const { stores: to } of tracks.values()) if (to.view) dash_clientside.set_props(to.view, { data: event.detail });
+  });
+
+  // For a picture under the axes, and for whoever looks at what is drawn.
+  function boxOf(figure) {
+    const track = tracks.get(figure);
+    if (!track || !track.data.whole) return null;
+    const { plot } = track.place, { a, b, lo, hi } = view(track);
+    return { left: plot.left, top: plot.top, width: Math.round(plot.width), height: Math.round(plot.height), a, b, lo, hi };
+  }
+  function drawn(name) {
+    const track = first();
+    if (!track || !track.data.whole) return null;
+    const now = view(track), data = finest(track, (now.a + now.b) / 2), x = Array.from(data[`${name}.x`]), y = Array.from(data[`${name}.y`]);
+    const inside = x.map((each, i) => i).filter((i) => x[i] >= now.a && x[i] <= now.b);
+    return { x: inside.map((i) => x[i]), y: inside.map((i) => y[i]), a: now.a, b: now.b, at: T.at, isFine: T.a === null ? !track.data.busy : Boolean(track.data.detail) && url(track, [T.a, T.b]) === track.data.url, isEnvelope: Boolean(data[`${name}.low`]), paintMs: track.paintMs, frames: track.frames };
+  }
+
+  const frames = () => first()?.frames ?? 0;
+
+  Object.assign(T, { keys, boxOf, scene, scrub, frames, phaseName: (kind) => PHASES[kind], whole: () => (first() && first().data.whole ? first().data.whole.extent : [null, null]), drawn, redraw, look: (a, b, lo, hi) => { if (hi !== undefined) [T.lo, T.hi] = [lo, hi]; if (first()) look(first(), a, b); }, columns });
+  window.dash_clientside = window.dash_clientside || {};
+  window.dash_clientside.vramscope = Object.assign({}, window.dash_clientside.vramscope, { timelineGrows, timelineEntered, instantChosen, legendShown });
+})();

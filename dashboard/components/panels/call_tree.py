@@ -1,0 +1,90 @@
+"""An icicle of calls with the way back: crumbs, and the store of the call that it begins with."""
+
+from typing import Any
+
+from dash import ALL, ClientsideFunction, Input, Output, State, ctx, dcc, html, no_update
+
+from vramscope.analysis.tree import Tree
+
+from ...figures import icicle
+from ...figures.drawing.names import place
+from ...server.callbacks import Picked
+from ..graph import graph, register_ready
+
+KEYS = "Arrow keys walk from box to box, Enter shows what a box calls, Escape leads back to its caller."
+
+
+def known_root(tree: Tree, root: int | None) -> int:
+    """Return the call that the picture begins with; 0, everything, where the tree has no such call."""
+    return root if root is not None and 0 <= root < len(tree.parent) and tree.total_bytes[root] else 0
+
+
+def panel(
+    prefix: str, title: str, tree: Tree, figure: dict[str, Any], sentence: str, *key: Any
+) -> html.Section:
+    """Return the panel with the icicle of a tree of calls.
+
+    Parameters
+    ----------
+    prefix
+        Beginning of the ids, two letters by page.
+    title
+        Heading of the panel.
+    tree
+        The whole tree.
+    figure
+        An icicle of it.
+    sentence
+        What the icicle shows, in words.
+    *key
+        What the colors mean.
+    """
+    trace = figure["data"][0]
+    root = int(trace["customdata"][trace["meta"]])
+    trail = html.Nav(crumbs(prefix, tree, root), id=f"{prefix}-crumbs", className="crumbs",
+                     **{"aria-label": "Root of the picture"})  # fmt: skip
+    return html.Section(
+        [
+            html.Div([html.H3(title), trail], className="panel-bar"),
+            *key,
+            graph(f"{prefix}-icicle", figure, sentence, "icicle", icicle.height_px(tree), keys=KEYS),
+            html.P("Click a box to see what it calls.", className="icicle-words dim", role="status"),
+            dcc.Store(id=f"{prefix}-root", data=root),
+            dcc.Store(id=f"{prefix}-icicle-pick"),
+            dcc.Store(id=f"{prefix}-ready"),
+        ],
+        className="panel chart", **{"aria-label": title},
+    )  # fmt: skip
+
+
+def crumbs(prefix: str, tree: Tree, root: int) -> list[Any]:
+    """Return the calls above the picture, each a button that leads back to it."""
+    path = [*icicle.callers_of(tree, root), root]
+    words = {n: place(tree.frame(n))[:60] for n in path} | {0: "all live memory"}
+    return [
+        html.Button(
+            html.Bdi(words[n]), id={"page": prefix, "crumb": n}, className="crumb", disabled=n == root
+        )
+        for n in path
+    ]
+
+
+def register(app: Any, prefix: str) -> None:
+    """Register what a click on a box or a crumb does; the page draws when ``<prefix>-root`` changes."""
+    register_ready(app, f"{prefix}-icicle", f"{prefix}-ready")
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "rootChosen"), Output("sink", "data", allow_duplicate=True),
+        Input(f"{prefix}-root", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+
+    @app.callback(
+        Output(f"{prefix}-root", "data"),
+        Input(f"{prefix}-icicle-pick", "data"), Input({"page": prefix, "crumb": ALL}, "n_clicks"),
+        State(f"{prefix}-root", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+    def choose(pick: Picked | None, crumbs: list[int | None], root: int | None) -> Any:
+        if ctx.triggered_id == f"{prefix}-icicle-pick":
+            chosen = (pick or {}).get("node")
+        else:
+            chosen = ctx.triggered_id["crumb"] if any(crumbs) else None
+        return no_update if chosen is None or chosen == root else chosen

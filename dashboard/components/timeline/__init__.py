@@ -1,0 +1,142 @@
+"""The timeline of a run: the same zoom, instant and selection on every page, drawn by the browser."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dash import ClientsideFunction, Input, Output, html
+from flask import Response, request
+
+from vramscope.model.marks import Phase
+
+from ...address import Address
+from ...data import Data, View
+from ...figures import doubts, track
+from ...figures.drawing.series import DRAWN, EVENTS, TIME, Series
+from ...figures.drawing.theme import PHASE_COLOR, QUANTITY_COLOR
+from ...figures.timeline import window
+from ...queries.answers import moment, series_of
+from ...server import api
+from ...server.plain import plain
+from .. import legend
+
+WIDEST_PX = 3000
+STRIP = "tl-track"
+"""Id of the timeline above a page that has no larger one of its own."""
+
+
+def strip(data: Data, view: View, address: Address, stores: Mapping[str, str]) -> Any:
+    """Return the timeline as a strip above a page; nothing where the recording has no events.
+
+    Parameters
+    ----------
+    data, view
+        The recording.
+    address
+        The address of the page.
+    stores
+        As in :class:`TrackStyle`.
+    """
+    if not len(view.recording.trace):
+        return html.Span()
+    series = series_of(data, view, address.axis or TIME)
+    readings = plain(html.Div([legend.readings(series), legend.position()], className="strip-values"))
+    return html.Section(
+        [readings, frame(series, view, "Memory over time.", TrackStyle(STRIP, stores=stores))],
+        className="panel chart timeline-strip", **{"aria-label": "Timeline"},
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TrackStyle:
+    """How one timeline appears, and what it is connected with."""
+
+    name: str
+    """Id of the frame."""
+    kind: str = "strip-track"
+    """Class of the frame; the stylesheet gives it its height."""
+    stores: Mapping[str, str] = field(default_factory=dict)
+    """``at`` and ``view``: ids of the stores that get a chosen instant and the edges of a zoom."""
+    shown: Sequence[str] = ()
+    """The curves; the usual ones where empty."""
+    more: Mapping[str, str] = field(default_factory=dict)
+    """Further attributes of the frame."""
+
+
+def frame(series: Series, view: View, sentence: str, look: TrackStyle, *below: Any) -> html.Figure:
+    """Return the frame that the script fills with the timeline.
+
+    Parameters
+    ----------
+    series, view
+        The quantities on one axis, and the recording.
+    sentence
+        What the timeline shows, in words.
+    look
+        Id, class and stores.
+    below
+        What lies under the curves.
+    """
+    recording = view.recording
+    of = {
+        "run": view.run_id, "rank": recording.process.rank, "device": recording.device.index,
+        "axis": series.axis, "shown": list(look.shown or legend.usual(series)),
+    }  # fmt: skip
+    stores = {key: store for key, store in look.stores.items() if store}
+    words = f"{sentence} Arrow keys move the instant, w and s zoom, a and d pan."
+    attributes = {"data-of": json.dumps(of), "data-stores": json.dumps(stores), "aria-label": words}
+    return html.Figure(
+        [*below, html.Canvas(className="track-map"), html.Canvas(className="track-plot"),
+         html.Canvas(className="track-over"), html.Div(className="track-tip", hidden=True)],
+        id=look.name, className=f"track {look.kind}", tabIndex="0", role="group", **attributes, **look.more,
+    )  # fmt: skip
+
+
+def register(app: Any, data: Data) -> None:
+    """Register what the script asks for, and that it follows a run that grows."""
+    app.server.add_url_rule("/api/timeline", "timeline", lambda: _answer(data))
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "timelineGrows"), Output("sink", "data", allow_duplicate=True),
+        Input("version", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "timelineEntered"), Output("entered", "data"),
+        Input("address", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+
+
+def follow_instant(app: Any, store: str) -> None:
+    """Register that the timeline and the URL follow the store of a page's instant."""
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "instantChosen"), Output("sink", "data", allow_duplicate=True),
+        Input(store, "data"), prevent_initial_call=True,
+    )  # fmt: skip
+
+
+def _answer(data: Data) -> Response:
+    """Return the columns of one view; of the whole recording where no edges are given."""
+    view = api.view_of(data)
+    series = series_of(data, view, api.word("axis", (TIME, EVENTS)))
+    width = api.whole("w", 1, WIDEST_PX)
+    edges = [api.number(name, -1e15, 1e15) for name in ("a", "b")] if "a" in request.args else [None, None]
+    made = track.track(series, window(series, *edges), width)
+    facts = dict(made.facts) | {"instants": _instants(data, view, series), "colors": _colors()}
+    facts["notes"] = doubts.noted(view.recording, series)
+    return api.columns(facts, **dict(made.columns))
+
+
+def _colors() -> dict[str, Any]:
+    phases = {str(int(phase)): color for phase, color in PHASE_COLOR.items() if phase != Phase.OTHER}
+    return {"phase": phases, "quantity": QUANTITY_COLOR}
+
+
+def _instants(data: Data, view: View, series: Series) -> dict[str, Any]:
+    """Return position, words and levels in bytes of the instant in the address."""
+    text = request.args.get("at", "")
+    at = int(text) if text.isascii() and text.isdigit() and len(text) < 18 else None
+    x = track.position_of(series, at)
+    if at is None or x is None:
+        return {}
+    levels = {name: int(getattr(series, name)[at]) for name in DRAWN}
+    return {str(at): [x, moment(data, view, at).words, levels]}

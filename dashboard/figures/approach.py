@@ -1,0 +1,95 @@
+"""The curve into a failed allocation: the last steps before it, and the request that did not fit."""
+
+from typing import Any
+
+import numpy as np
+
+from vramscope.units import format_bytes
+
+from .drawing.series import Series
+from .drawing.theme import QUANTITY_COLOR, VERMILION, base_layout, byte_axis, byte_unit, esc, pack, scaled
+from .timeline import Window, reduced
+
+COLUMNS = 400
+STEPS_BEFORE = 3
+SHARE = 0.25
+"""Share of a recording without steps that is shown."""
+
+
+def figure(
+    series: Series, event: int, first_event: int, requested_bytes: int, most_bytes: int
+) -> dict[str, Any]:
+    """Return the curve of the totals up to a failed allocation.
+
+    Parameters
+    ----------
+    series
+        The totals of the recording.
+    event
+        The instant of the failure.
+    first_event
+        The instant at which the picture begins.
+    requested_bytes
+        Bytes of the request that failed.
+    most_bytes
+        The most bytes that the allocator may reserve; 0 where unknown.
+    """
+    start, end = float(series.position[first_event]), float(series.position[event])
+    view = Window(start, end if end > start else start + 1.0)
+    wanted = int(series.allocated[event]) + requested_bytes
+    top = max(wanted, most_bytes, int(series.reserved[first_event : event + 1].max(initial=0)))
+    unit, unit_name = byte_unit(top)
+    right = view.end + 0.035 * (view.end - view.start)
+    traces = [_curve(series, name, view, right, unit) for name in ("reserved", "allocated")]
+    traces.append(_request(view.end, right, int(series.allocated[event]), requested_bytes, unit))
+    middle = (wanted - requested_bytes / 2) / unit
+    notes = [_label(view.end, middle, f"{format_bytes(requested_bytes)} requested", "middle")]
+    if most_bytes:
+        traces.append(_line(view.start, right, most_bytes / unit))
+        most = f"most that may be reserved: {format_bytes(most_bytes)}"
+        notes.append(_label(view.start, most_bytes / unit, most, "bottom", "left"))
+    suffix = " s" if series.axis == "time" else ""
+    axis_x = {"range": [view.start, right], "fixedrange": True, "showgrid": False, "nticks": 6,
+              "ticksuffix": suffix, "zeroline": False}  # fmt: skip
+    axis_y = byte_axis(unit_name, range=[0, 1.12 * top / unit])
+    margins = {"l": 72, "r": 20, "t": 8, "b": 30}
+    layout = base_layout(xaxis=axis_x, yaxis=axis_y, margin=margins, annotations=notes, dragmode=False)
+    return {"data": traces, "layout": layout}
+
+
+def _curve(series: Series, name: str, view: Window, right: float, unit: int) -> dict[str, Any]:
+    values = getattr(series, name)
+    points = reduced(series.position, values, view, COLUMNS, series.blocks.get(name))
+    at, level = np.append(points.position, right), np.append(points.value, points.value[-1:])
+    fill = {"allocated": "rgba(100,116,139,0.20)", "reserved": "rgba(86,180,233,0.13)"}[name]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "uid": name,
+        "name": name,
+        "x": pack(at),
+        "y": pack(scaled(level, unit)),
+        "line": {"shape": "hv", "color": QUANTITY_COLOR[name], "width": 1.6},
+        "fill": "tozeroy",
+        "fillcolor": fill,
+    }
+
+
+def _request(start: float, end: float, below: int, requested: int, unit: int) -> dict[str, Any]:
+    low, high = below / unit, (below + requested) / unit
+    return {
+        "type": "scatter", "mode": "lines", "uid": "request", "name": "requested",
+        "x": [start, end, end, start, start], "y": [low, low, high, high, low],
+        "line": {"color": VERMILION, "width": 1.6}, "fill": "toself", "fillcolor": "rgba(213,94,0,0.30)",
+    }  # fmt: skip
+
+
+def _line(start: float, end: float, level: float) -> dict[str, Any]:
+    return {
+        "type": "scatter", "mode": "lines", "uid": "capacity", "name": "limit", "x": [start, end],
+        "y": [level, level], "line": {"color": QUANTITY_COLOR["capacity"], "width": 1.4, "dash": "dash"},
+    }  # fmt: skip
+
+
+def _label(x: float, y: float, text: str, anchor: str, side: str = "right") -> dict[str, Any]:
+    return {"x": x, "y": y, "text": esc(text), "xanchor": side, "yanchor": anchor, "showarrow": False}

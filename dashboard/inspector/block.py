@@ -1,0 +1,163 @@
+"""One block in the inspector: size, category and why, module, life, siblings, segment, stack and source."""
+
+from typing import Any
+
+import numpy as np
+from dash import html
+
+from vramscope.analysis.by_module import ModuleEvidence
+from vramscope.analysis.lifetimes import ALIVE, BEFORE
+from vramscope.model.snapshot import BlockState
+from vramscope.units import format_bytes, format_count
+
+from ..components.panels import allocation, stack_table
+from ..data import Data, View
+from ..queries.answers import folded, moment, owners, state_of
+from .parts import amount, facts, line_name, pick, section, title
+
+MOST_SIBLINGS, MOST_KEEPERS = 6, 4
+_EVIDENCE = {
+    ModuleEvidence.CALL: "allocated while it ran",
+    ModuleEvidence.NAME: "by the name of the tensor",
+    ModuleEvidence.NEXT_FREED: "inferred from what is freed next",
+}
+
+
+def content(data: Data, view: View, row: int, at: int) -> Any:
+    """Return everything known about a row of the lifetimes; None where there is no such row."""
+    found = data.ask(view, "lifetimes")
+    if not 0 <= row < len(found):
+        return None
+    texts = allocation.words(data, view, row)
+    extra = int(found.block_size[row]) - int(found.size[row])
+    size = f"{format_bytes(int(found.size[row]))} requested"
+    return [
+        title("Block", amount(texts["bytes"]), f"{texts['where']} {texts['place']}"),
+        _life(data, view, row),
+        facts(
+            ("Size", size + (f", {format_bytes(extra)} rounding" if extra else "")),
+            ("Category", [_swatch(texts["category"]), " ", texts["category"]]),
+            ("Because", data.ask(view, "categories").why(row)[:200]),
+            ("Module", _module(data, view, row)),
+            ("Allocated", _when(texts["born"], int(found.alloc_event[row]) + 1)),
+            ("Freed", _freed(data, view, row, texts)),
+            ("Lived", texts["lived"]),
+            ("Address", f"{int(found.address[row]):#x}, stream {int(found.stream[row])}"),
+        ),
+        _siblings(data, view, row, at),
+        _pins(data, view, row, at),
+        section("Stack", *_as_list(stack_table.detail(view, texts["stack"]))),
+    ]  # fmt: skip
+
+
+def _swatch(category: str) -> html.I:
+    return html.I(className=f"swatch part-{category.replace(' ', '_')}")
+
+
+def _when(words: str, instant: int) -> Any:
+    return pick(words, "i", instant) if instant > 0 else words
+
+
+def _freed(data: Data, view: View, row: int, texts: dict[str, Any]) -> Any:
+    freed = int(data.ask(view, "lifetimes").free_event[row])
+    if freed == ALIVE:
+        return "not freed"
+    return "before the recording" if freed == BEFORE else _when(texts["freed"], freed + 1)
+
+
+def _life(data: Data, view: View, row: int) -> html.Div:
+    """Return the block's life as a stretch of the recording's events."""
+    found, last = data.ask(view, "lifetimes"), max(len(view.recording.trace), 1)
+    born, freed = max(int(found.alloc_event[row]), 0), int(found.free_event[row])
+    end = last if freed == ALIVE else max(freed, 0)
+    style = {"left": f"{100 * born / last:.2f}%", "width": f"max({100 * (end - born) / last:.2f}%, 2px)"}
+    words = f"Lives from event {born:,} to {end:,} of {last:,}."
+    return html.Div(html.I(style=style), className="life", title=words, role="img", **{"aria-label": words})
+
+
+def _module(data: Data, view: View, row: int) -> Any:
+    known = owners(data, view)
+    path = known.paths[int(known.module[row])]
+    if not path:
+        return ""
+    evidence = _EVIDENCE.get(ModuleEvidence(int(known.known[row])), "")
+    return [html.Bdi(path[:160], className="function"), html.Span(f" {evidence}", className="dim")]
+
+
+def _siblings(data: Data, view: View, row: int, at: int) -> Any:
+    """Return the blocks of the same line and size: how many, how many live now, the nearest as buttons."""
+    found, code = data.ask(view, "lifetimes"), folded(data, view)
+    place = code.place
+    mine = place[found.stack_id[row]]
+    if not mine:
+        return html.Span()
+    same = np.flatnonzero((found.block_size == found.block_size[row]) & (place[found.stack_id] == mine))
+    if len(same) < 2:
+        return section("Siblings", html.P("No other block of this line has this size.", className="dim"))
+    n_live = int(np.count_nonzero(found.allocated_at(at)[same]))
+    n_bytes = n_live * int(found.block_size[row])
+    here = int(np.searchsorted(same, row))
+    first = max(0, min(here - MOST_SIBLINGS // 2, len(same) - MOST_SIBLINGS - 1))
+    near = [int(each) for each in same[first : first + MOST_SIBLINGS + 1] if each != row]
+    words = (
+        f"{format_count(len(same), 'block')} of this line and size; "
+        f"{n_live:,} live at the instant, {format_bytes(n_bytes)}."
+    )
+    listed = [
+        html.Li(
+            [pick(_born(data, view, each), f"b{each}"), html.Span(_ending(data, view, each), className="dim")]
+        )
+        for each in near
+    ]
+    return section("Siblings", html.P(words, className="dim"), html.Ul(listed, className="picks"))
+
+
+def _born(data: Data, view: View, row: int) -> str:
+    event = int(data.ask(view, "lifetimes").alloc_event[row])
+    return "before the recording" if event < 0 else moment(data, view, event + 1).words
+
+
+def _ending(data: Data, view: View, row: int) -> str:
+    freed = int(data.ask(view, "lifetimes").free_event[row])
+    return "not freed" if freed == ALIVE else "freed"
+
+
+def _pins(data: Data, view: View, row: int, at: int) -> Any:
+    """Return the segment of the block while it lives: what of it is free, and which other blocks keep it."""
+    found = data.ask(view, "lifetimes")
+    is_there = bool(found.allocated_at(at)[row])
+    when = at if is_there else max(int(found.alloc_event[row]), 0) + 1
+    state = state_of(data, view, min(when, len(view.recording.trace)))
+    blocks, segments = state.blocks, state.segments
+    hit = np.flatnonzero((blocks.address == found.address[row]) & (blocks.state != BlockState.INACTIVE))
+    if not len(hit):
+        return html.Span()
+    owner = int(blocks.segment[hit[0]])
+    inside = blocks.segment == owner
+    is_used = inside & (blocks.state != BlockState.INACTIVE)
+    free_bytes = int(blocks.size[inside & ~is_used].sum())
+    there = "" if is_there else f" when it was allocated ({moment(data, view, when).words})"
+    size = format_bytes(int(segments.size[owner]))
+    words = f"In a segment of {size}, {format_bytes(free_bytes)} of it free{there}."
+    others = np.flatnonzero(is_used & (blocks.address != found.address[row]))
+    if not free_bytes:
+        return section("Segment", html.P(words, className="dim"))
+    if not len(others):
+        alone = f"{words} This block alone keeps the segment from being released."
+        return section("Segment", html.P(alone, className="dim"))
+    keep = [
+        html.Li([_holder(data, view, int(blocks.stack_id[k])), amount(int(blocks.size[k]))])
+        for k in others[np.argsort(-blocks.size[others], kind="stable")][:MOST_KEEPERS]
+    ]
+    verb = "keeps" if len(others) == 1 else "keep"
+    kept = f"{words} {format_count(len(others), 'other block')} {verb} it from being released as well:"
+    return section("Segment", html.P(kept, className="dim"), html.Ul(keep, className="picks"))
+
+
+def _holder(data: Data, view: View, stack: int) -> Any:
+    name = line_name(folded(data, view), stack)
+    return pick(html.Bdi(name), f"l{stack}") if name else html.Span("no stack recorded", className="dim")
+
+
+def _as_list(part: Any) -> list[Any]:
+    return part if isinstance(part, list) else [part]

@@ -1,0 +1,48 @@
+"""What the contents of the inspector share: a title, facts, buttons that pick something else."""
+
+from typing import Any
+
+from dash import html
+
+from vramscope.units import format_bytes
+
+from ..components.panels.stack_table import marked_place
+
+
+def title(kind: str, words: Any, below: Any = None) -> html.Header:
+    """Return the heading: what kind of thing is shown, its name or size, and a line below."""
+    return html.Header(
+        [
+            html.P(kind, className="inspector-kind"),
+            html.H3(words),
+            html.P(below, className="dim") if below else html.Span(),
+        ]
+    )
+
+
+def facts(*rows: tuple[str, Any]) -> html.Dl:
+    """Return names and values; rows without a value are left out."""
+    shown = [html.Div([html.Dt(name), html.Dd(value)]) for name, value in rows if value not in (None, "")]
+    return html.Dl(shown, className="fact-list")
+
+
+def pick(shown: Any, what: str, at: int | None = None) -> html.Button:
+    """Return a button that shows *what* in the inspector, and moves the instant where *at* is given."""
+    more = {} if at is None else {"data-at": str(at)}
+    return html.Button(shown, type="button", className="to-code", **{"data-inspect": what}, **more)
+
+
+def section(heading: str, *content: Any) -> html.Section:
+    """Return a part of the inspector with its heading."""
+    return html.Section([html.H4(heading), *content])
+
+
+def amount(n_bytes: int) -> html.Span:
+    """Return a size whose exact bytes appear on hover."""
+    return html.Span(format_bytes(n_bytes), title=f"{n_bytes:,} bytes")
+
+
+def line_name(code: Any, stack: int) -> str:
+    """Return the user's line of a stack as ``forward model.py:12``; '' where it has none."""
+    frame = code.frame(stack)
+    return f"{frame.function[:80]} {marked_place(code, int(code.place[stack]))}" if frame else ""

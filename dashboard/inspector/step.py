@@ -1,0 +1,76 @@
+"""A step in the inspector: its peak, that of its phases, and the difference from the step before."""
+
+from typing import Any
+
+import numpy as np
+from dash import html
+
+from vramscope.model.marks import Phase
+from vramscope.units import format_bytes, format_duration, format_name
+
+from ..components.panels.past import steps_with_past
+from ..data import Data, View
+from ..queries.answers import totals
+from .parts import amount, facts, pick, section, title
+
+
+def content(data: Data, view: View, number: int, _: int) -> Any:
+    """Return what is known about the step of that number; None where there is none."""
+    all_steps = steps_with_past(data, view)
+    hit = np.flatnonzero(all_steps.index == number)
+    if not len(hit):
+        return None
+    row, peaks = int(hit[0]), all_steps.found.per_step
+    top = int(peaks.allocated_bytes[row])
+    return [
+        title("Step", f"Step {number}", _change(peaks.allocated_bytes, row)),
+        facts(
+            ("Peak allocated", amount(top)),
+            ("Peak reserved", amount(int(peaks.reserved_bytes[row])) if view.recording.has_reserved else ""),
+            ("Took", _took(view, row - all_steps.n_thinned)),
+            ("Its peak", _moment(data, view, row - all_steps.n_thinned)),
+        ),
+        _phases(all_steps.found, row),
+    ]
+
+
+def _change(allocated: Any, row: int) -> str:
+    if row == 0:
+        return "the first step"
+    rise = int(allocated[row] - allocated[row - 1])
+    if not rise:
+        return "as high as the step before"
+    return f"{format_bytes(abs(rise))} {'above' if rise > 0 else 'below'} the step before"
+
+
+def _took(view: View, row: int) -> str:
+    steps = view.recording.steps
+    if row < 0 or not steps.start_ns[row] or steps.end_ns[row] <= steps.start_ns[row]:
+        return ""
+    return format_duration(int(steps.end_ns[row] - steps.start_ns[row]))
+
+
+def _moment(data: Data, view: View, row: int) -> Any:
+    if row < 0:
+        return ""
+    steps, allocated = view.recording.steps, totals(data, view).allocated_bytes
+    start = min(int(steps.start_event[row]), len(allocated) - 1)
+    instant = start + int(allocated[start : int(steps.end_event[row]) + 1].argmax())
+    return pick(f"instant {instant:,}", "i", instant)
+
+
+def _phases(found: Any, row: int) -> Any:
+    mine = found.per_phase.rows(found.per_phase.step == row)
+    rows = [
+        html.Div([html.Dt([_swatch(int(phase)), " ", _name(phase)]), html.Dd(amount(int(n)))])
+        for phase, n in zip(mine.phase, mine.allocated_bytes, strict=True)
+    ]
+    return section("Peak by phase", html.Dl(rows, className="fact-list")) if rows else html.Span()
+
+
+def _swatch(phase: int) -> html.I:
+    return html.I(className=f"swatch phase-{Phase(phase).name.lower()}")
+
+
+def _name(phase: Any) -> str:
+    return "between phases" if phase == Phase.OTHER else format_name(Phase(int(phase)))

@@ -1,0 +1,68 @@
+"""What would have helped a run that ran out of memory, as a replay shows it, and the command to try."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from vramscope.analysis.oom.message import message_of
+from vramscope.analysis.oom.remedies import remedies
+from vramscope.model.device import Device, Process
+from vramscope.model.recording import Recording
+from vramscope.model.trace import Action, Trace
+
+MIB = 1 << 20
+MESSAGE = (
+    "OutOfMemoryError: CUDA out of memory. Tried to allocate 192.00 MiB. GPU 0 has a total capacity of "
+    "79.65 GiB of which 77.74 GiB is free. Including non-PyTorch memory, this process has 1.91 GiB memory in "
+    "use. 1.43 GiB allowed; Of the allocated memory 1.19 GiB is allocated by PyTorch, and 237.82 MiB is "
+    "reserved by PyTorch but unallocated."
+)
+
+
+def in_pieces(command: str) -> Recording:
+    """A device of 400 MiB: 60 MiB of each of four segments are in use; 110 MiB in one piece are not free."""
+    bases = [i << 32 for i in range(1, 5)]
+    rows = [(act, base, 100 * MIB) for base in bases for act in (Action.SEGMENT_ALLOC, Action.ALLOC)]
+    rows += [
+        (act, base, 100 * MIB) for base in bases for act in (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
+    ]
+    rows += [(Action.ALLOC, base, 60 * MIB) for base in bases]
+    rows.append((Action.OOM, 0, 110 * MIB))
+    action, address, size = (np.array(column) for column in zip(*rows, strict=True))
+    trace = Trace.of(
+        action=action, address=address, size=size, block_size=size, time_ns=np.arange(len(rows)) + 1
+    )
+    device = Device(kind="cuda", name="GPU", total_bytes=400 * MIB)
+    return Recording(trace=trace, device=device, process=Process(torch="2.13.0", command=command))
+
+
+def test_a_setting_whose_replay_serves_the_request_comes_first_with_its_command() -> None:
+    found = remedies(in_pieces("train.py --name 'a b'"))
+    first = found.remedies[0]
+
+    assert first.is_replayed
+    assert "expandable_segments:True" in first.how
+    assert found.command == "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py --name 'a b'"
+
+
+def test_without_a_setting_that_helps_the_command_stays_as_it_was() -> None:
+    pieces = in_pieces("python -m train")
+    is_last = pieces.trace.action == Action.OOM
+    size = np.where(is_last, 300 * MIB, pieces.trace.size)
+    trace = replace(pieces.trace, size=size, block_size=size)
+    found = remedies(replace(pieces, trace=trace))
+
+    assert not [each for each in found.remedies if each.is_replayed]
+    assert found.no_setting
+    assert found.command == "python -m train"
+
+
+def test_the_figures_of_torchs_message_are_read_and_only_for_its_own_request() -> None:
+    found = message_of(MESSAGE, 192 * MIB)
+
+    assert found is not None
+    assert found.requested_bytes == 192 * MIB
+    assert abs(found.known["limit"] / MIB - 1.43 * 1024) < 0.01
+    assert abs(found.known["unallocated"] / MIB - 237.82) < 0.01
+    assert message_of(MESSAGE, 300 * MIB) is None
+    assert message_of("ValueError: no", 192 * MIB) is None

@@ -1,0 +1,177 @@
+"""``vramscope attach`` finds the process, or says in one sentence why it cannot be reached."""
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from vramscope.cli import main
+from vramscope.commands._attached_process import answer_of
+from vramscope.errors import CaptureError
+from vramscope.recorder.from_outside import address, moment
+
+ROOT = Path(__file__).parents[3]
+DETACH = {"do": "detach"}
+RUNS_SCRIPTS = """
+import os, pathlib, sys, time
+if not os.environ["PYTHONPATH"]:
+    sys.modules["vramscope"] = None  # ours is installed in this environment
+print("ready", flush=True)
+while True:
+    time.sleep(0.01)
+    for order in pathlib.Path(sys.argv[1]).glob("*.order"):
+        path = order.read_text()
+        order.unlink()
+        exec(open(path).read(), {})
+"""
+
+
+@contextmanager
+def running(started, *command, **more):
+    with started(command, stderr=subprocess.PIPE, **more) as process:
+        assert process.stdout.readline()
+        yield process
+
+
+@pytest.fixture
+def python(started, tmp_path):
+    """``with python(path) as process:`` a Python that runs the scripts of ``execute``."""
+    (tmp_path / "program.py").write_text(RUNS_SCRIPTS)
+
+    def start(path):
+        environment = {**os.environ, "PYTHONPATH": str(path)}
+        return running(
+            started, sys.executable, tmp_path / "program.py", tmp_path, cwd=tmp_path, env=environment
+        )
+
+    return start
+
+
+@pytest.fixture
+def execute(tmp_path):
+    """A double of ``sys.remote_exec``, which needs Python 3.14."""
+
+    def remote_exec(pid, script):
+        whole = tmp_path / f"{pid}.new"
+        whole.write_text(script)
+        whole.rename(tmp_path / f"{pid}.order")
+
+    return remote_exec
+
+
+def test_an_unknown_process_is_one_sentence(capsys):
+    nobody = 2**22 - 1
+
+    assert main(["attach", str(nobody)]) == 1
+    assert capsys.readouterr().err == f"vramscope: there is no process {nobody} here\n"
+
+
+def test_a_program_that_is_no_python_is_named(started):
+    with (
+        running(started, "sh", "-c", "echo; sleep 60 & wait") as process,
+        pytest.raises(CaptureError, match=rf"process {process.pid} \(sh\) does not listen, and is no Python"),
+    ):
+        answer_of(process.pid, DETACH)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="this Python can be made to listen")
+def test_a_python_that_does_not_listen_is_told_how_it_could(python):
+    with (
+        python(ROOT) as process,
+        pytest.raises(CaptureError, match=r"run --detached`, or call .*allow_attach"),
+    ):
+        answer_of(process.pid, DETACH)
+
+
+def test_a_process_of_another_user_is_not_touched(monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: 4242)
+
+    with pytest.raises(CaptureError, match=r"process 1 belongs to root: only that user and root may attach"):
+        answer_of(1, DETACH)
+
+
+def test_a_python_of_remote_execution_is_made_to_listen(python, execute):
+    with python(ROOT) as process:
+        with pytest.raises(CaptureError, match=f"process {process.pid}: nothing is attached to it"):
+            answer_of(process.pid, DETACH, execute=execute)
+        with pytest.raises(CaptureError, match="it has not imported torch yet"):
+            answer_of(process.pid, {"do": "attach", "options": {}})  # it listens from now on
+        assert process.poll() is None
+
+
+def test_a_python_without_vramscope_says_so_and_goes_on(python, execute):
+    with python("") as process:
+        with pytest.raises(CaptureError, match="cannot listen: ModuleNotFoundError"):
+            answer_of(process.pid, DETACH, execute=execute)
+        assert process.poll() is None
+
+
+def test_a_refused_execution_is_named_with_its_usual_reason(python):
+    def refuse(*_):
+        raise PermissionError("Operation not permitted")
+
+    with (
+        python(ROOT) as process,
+        pytest.raises(CaptureError, match=r"not permitted \(kernel.yama.ptrace_scope"),
+    ):
+        answer_of(process.pid, DETACH, execute=refuse)
+
+
+def test_a_directory_of_another_owner_is_refused():
+    nobody = 424242
+    folder = Path(f"/tmp/vramscope-attach-{nobody}")
+    folder.mkdir(exist_ok=True)
+    try:
+        with pytest.raises(CaptureError, match="is no private directory of its user"):
+            address.private_home(nobody)
+    finally:
+        folder.rmdir()
+
+
+# --------------------------------------------------------------------------------------- moments
+
+
+def frame_in(file):
+    """The frames of two functions in *file*, of which one is called ``wait``."""
+    space = {"inner": sys._getframe}
+    exec(compile("def wait(): return inner()\ndef start(): return inner()", file, "exec"), space)
+    return space["start"](), space["wait"]()
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [
+        ("{torch}/nn/modules/module.py", "it is inside of a call of torch"),
+        ("{torch}/utils/_contextlib.py", ""),
+        ("{vramscope}/recorder/__init__.py", "it runs vramscope itself"),
+        ("{vramscope}/commands/run.py", ""),
+        ("<frozen importlib._bootstrap>", "it imports a module"),
+        ("/usr/lib/python3/threading.py", "it starts a thread or writes a log"),
+        ("/home/me/train.py", ""),
+    ],
+)
+def test_a_recording_begins_between_two_calls_only(file, reason):
+    torch = pytest.importorskip("torch")
+    homes = {"torch": Path(torch.__file__).parent, "vramscope": ROOT / "vramscope"}
+    frame, waiting = frame_in(file.format(**homes))
+
+    assert moment.hindrance(frame, begins=True) == reason
+    if "threading" in file:
+        assert moment.hindrance(waiting, begins=True) == ""
+
+
+def test_a_recording_does_not_begin_inside_of_a_dispatch_mode():
+    pytest.importorskip("torch")
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            return function(*args, **(kwargs or {}))
+
+    frame, _ = frame_in("/home/me/train.py")
+    with Mode():
+        assert moment.hindrance(frame, begins=True) == "it is inside of a dispatch mode of torch"
+        assert moment.hindrance(frame, begins=False) == ""

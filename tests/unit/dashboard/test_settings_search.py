@@ -1,0 +1,79 @@
+"""The search of what would fit: its answer grows, and it pauses while no page asks about it."""
+
+from threading import Event
+from time import sleep
+from typing import Any
+
+import pytest
+from vramscope.dashboard.data import Data, Pace, View
+from vramscope.dashboard.queries import settings_search
+from vramscope.dashboard.queries.settings_search import searches, verdict_so_far
+
+from vramscope.analysis.fit import FitAnswer, FitProgress, FitVerdict, fit
+
+GIB = 1 << 30
+LONGEST_S = 60
+
+
+@pytest.fixture
+def held(monkeypatch: Any) -> Any:
+    """A search that does not begin with its first replay before ``go`` is set, and counts its stages."""
+
+    class Held:
+        go, at_replay, stages = Event(), Event(), list[str]()
+
+        def fit(self, recording: Any, question: Any, progress: FitProgress) -> FitAnswer:
+            def begin(stage: str) -> None:
+                if stage == "replaying":
+                    self.at_replay.set()
+                    assert self.go.wait(LONGEST_S)
+                progress.stage(stage)
+                self.stages.append(stage)
+
+            return fit(recording, question, FitProgress(begin, progress.play, progress.known))
+
+    found = Held()
+    monkeypatch.setattr(settings_search, "fit", found.fit)
+    return found
+
+
+def test_what_needs_no_replay_is_known_before_the_first(data: Data, view: View, held: Any) -> None:
+    search = searches(data).of(view)
+    search.wait_for_recorded()
+    assert held.at_replay.wait(LONGEST_S)
+
+    assert not search.is_done
+    assert search.fit is not None
+    assert search.fit.without_limit is None
+    assert search.fit.batch is not None
+    assert search.fit.strategies is not None
+    # 512 MiB were reserved: they fit beside 600 MiB of context on 16 GiB, and nothing of it fits 16 MiB.
+    assert verdict_so_far(search.fit, 16 * GIB) is FitVerdict.FITS
+    assert verdict_so_far(search.fit, GIB // 64) is FitVerdict.TOO_SMALL
+    held.go.set()
+    assert search.wait(LONGEST_S)
+
+
+def test_it_pauses_while_nobody_looks_and_goes_on_when_asked(data: Data, view: View, held: Any) -> None:
+    search = searches(data).of(view)
+    assert held.at_replay.wait(LONGEST_S)
+    data.pace = Pace(left_s=0.0)
+    held.go.set()
+    sleep(0.5)  # the rest of this search takes a tenth of it
+
+    assert "replaying" not in held.stages
+    assert not search.is_done
+    data.pace = Pace()
+    assert searches(data).of(view) is search
+    assert search.wait(LONGEST_S)
+    assert held.stages[-1] == "cards"
+
+
+def test_stopped_while_it_pauses_it_ends(data: Data, view: View, held: Any) -> None:
+    search = searches(data).of(view)
+    assert held.at_replay.wait(LONGEST_S)
+    data.pace = Pace(left_s=0.0)
+    held.go.set()
+    search.stop()
+
+    assert search.wait(LONGEST_S)

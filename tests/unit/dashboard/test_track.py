@@ -1,0 +1,102 @@
+"""The timeline's columns: exact extremes at every zoom, steps by their extremes where they are narrow."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from vramscope.dashboard.figures import track
+from vramscope.dashboard.figures.drawing.series import Curve, Flags, Series, Spans
+from vramscope.dashboard.figures.timeline import window
+
+from vramscope.model.marks import MarkKind
+
+WIDTH = 900
+
+
+def series_of(n: int, n_steps: int) -> Series:
+    """Return *n* events of a busy training with *n_steps* steps of uneven length and pauses between them."""
+    rng = np.random.default_rng(3)
+    position = np.concatenate([[0.0], np.cumsum(rng.exponential(2e-5, n))])
+    allocated = (np.abs(np.cumsum(rng.integers(-40, 41, n + 1))) + 10_000) * 512
+    reserved = np.maximum.accumulate(allocated) + (2 << 20)
+    borders = np.sort(rng.uniform(0, position[-1], 2 * n_steps))
+    steps = Spans(borders[::2], borders[1::2], np.arange(n_steps), np.zeros(n_steps, "i8"))
+    samples = Curve(np.sort(rng.uniform(0, position[-1], 90)), rng.integers(10**9, 10**10, 90))
+    flags = Flags(borders[:200], np.full(200, int(MarkKind.MARK)), tuple(["<b>mark</b>"] * 200))
+    return Series("time", position, allocated, allocated, reserved, samples, 80 << 30, steps, steps, flags)
+
+
+def level_at(series: Series, x: float) -> int:
+    return int(series.allocated[max(int(np.searchsorted(series.position, x, "right")) - 1, 0)])
+
+
+@pytest.mark.parametrize("n_steps", [100, 4000])
+def test_the_maximum_is_exact_in_forty_random_windows(n_steps: int) -> None:
+    series, rng = series_of(60_000, n_steps), np.random.default_rng(5)
+    for _ in range(40):
+        view = window(series, *np.sort(rng.uniform(0, series.extent[1], 2)))
+        made = track.track(series, view, WIDTH).columns
+        x, y = made["allocated.x"], made["allocated.y"]
+        shown = y[(x >= view.start) & (x <= view.end)].max()
+        inside = (series.position > view.start) & (series.position <= view.end)
+        exact = max(series.allocated[inside].max(initial=0), level_at(series, view.start))
+
+        assert shown == exact
+
+
+def test_steps_that_are_narrow_are_drawn_by_their_extremes() -> None:
+    series = series_of(60_000, 200)
+    view = window(series, None, None)
+    made = track.track(series, view, WIDTH)
+    columns: Any = made.columns
+    x, high, low = columns["allocated.x"], columns["allocated.y"], columns["allocated.low"]
+    assert made.facts["envelope"]
+    assert high.max() == series.allocated.max()
+    for i, (start, end) in enumerate(pairwise(x)):
+        inside = (series.position >= start) & (series.position < end)
+        levels = [*series.allocated[inside].tolist(), level_at(series, np.nextafter(start, -1))]
+
+        # The last interval has its end as well.
+        levels += [level_at(series, end)] if i == len(x) - 2 else []
+        assert (high[i], low[i]) == (max(levels), min(levels))
+        assert series.allocated[columns["allocated.i"][i]] == high[i]
+
+
+def test_every_border_of_an_envelope_is_one_of_a_step() -> None:
+    series = series_of(20_000, 150)
+    x = track.track(series, window(series, None, None), WIDTH).columns["allocated.x"]
+    steps = series.steps
+
+    assert np.isin(x[1:-1], np.concatenate([steps.start, steps.end])).all()
+
+
+def test_few_steps_are_drawn_as_curves_that_fill_the_view_and_a_little_more() -> None:
+    series = series_of(60_000, 20)
+    view = window(series, 0.3, 0.4)
+    made = track.track(series, view, WIDTH)
+    x = made.columns["allocated.x"]
+
+    assert not made.facts["envelope"]
+    assert (x[0], x[-1]) == pytest.approx((0.275, 0.425))
+    assert view.start in x
+    assert view.end in x
+    assert (np.diff(x) >= 0).all()
+    assert len(x) < 4 * WIDTH * (1 + 2 * track.PAD) + 20
+
+
+def test_samples_are_sent_as_they_are() -> None:
+    series = series_of(5000, 10)
+    made = track.track(series, window(series, None, None), WIDTH).columns
+
+    assert made["device_used.x"].tolist() == series.device_used.position.tolist()
+    assert made["device_used.y"].tolist() == series.device_used.value.tolist()
+
+
+def test_what_is_sent_does_not_grow_with_the_recording() -> None:
+    sizes = [
+        sum(each.nbytes for each in track.track(s, window(s, None, None), WIDTH).columns.values())
+        for s in (series_of(50_000, 100), series_of(400_000, 3000))
+    ]
+
+    assert max(sizes) < 200_000

@@ -1,0 +1,76 @@
+"""Columns of a growing run may lie in files: with the same values, and without their memory."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vramscope.store.columns import GrowingColumn
+from vramscope.store.columns.scratch import LEAST_BYTES, Scratch
+
+N_ROWS = LEAST_BYTES // 8
+
+
+def grown(scratch: Scratch | None, n_turns: int) -> GrowingColumn:
+    column = GrowingColumn("i8", scratch)
+    for turn in range(n_turns):
+        column.extend(np.arange(turn * 10_000, (turn + 1) * 10_000))
+    return column
+
+
+def test_a_column_in_a_file_has_the_same_rows_and_its_views_stay_as_they_were(tmp_path: Path) -> None:
+    column = GrowingColumn("i8", Scratch(tmp_path))
+    views = []
+    for turn in range(6 * N_ROWS // 50_000):
+        column.extend(np.arange(turn * 50_000, (turn + 1) * 50_000))
+        views.append(column.view())
+
+    for turn, view in enumerate(views):
+        assert len(view) == (turn + 1) * 50_000
+        assert np.array_equal(view, np.arange(len(view)))
+    assert (column.low, column.high) == (0, len(column) - 1)
+    # Files without a name: nothing stays behind, however the process ends.
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("directory", [None, Path("/dev/null/no"), Path("/proc")])
+def test_without_a_place_for_files_columns_are_in_memory(directory: Path | None) -> None:
+    column = grown(Scratch(directory), 3 * N_ROWS // 10_000)
+
+    assert np.array_equal(column.view(), np.arange(len(column)))
+
+
+GROWS = """
+import re, sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_scratch import GrowingColumn, Scratch, grown
+
+def resident():
+    return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10
+
+scratch = Scratch(Path({folder!r})) if {is_in_file} else None
+before, column = resident(), grown(scratch, 3000)
+print(resident() - before, column.view().nbytes, int(column.view()[::100_000].sum()))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of a process from /proc")
+def test_a_column_in_a_file_leaves_memory_as_it_grows(tmp_path: Path) -> None:
+    def run(*, is_in_file: bool) -> list[int]:
+        script = GROWS.format(tests=str(Path(__file__).parent), folder=str(tmp_path), is_in_file=is_in_file)
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True
+        )
+        return [int(number) for number in re.findall(r"-?\d+", done.stdout)]
+
+    in_file, n_bytes, total = run(is_in_file=True)
+    in_memory, *same = run(is_in_file=False)
+
+    assert same == [n_bytes, total]
+    assert n_bytes == 240_000_000
+    assert in_memory > n_bytes
+    assert in_file < n_bytes / 4

@@ -1,0 +1,99 @@
+"""What would have helped a run that ran out of memory, the surest first, and the command to try."""
+
+import shlex
+from dataclasses import dataclass
+
+from vramscope.analysis.ending import ended_short
+from vramscope.analysis.oom.cause import Room
+from vramscope.analysis.settings_advice import SettingsAdvice, settings_advice
+from vramscope.analysis.shared_results import shared_results
+from vramscope.analysis.strategies import Strategies, strategies
+from vramscope.model.recording import Recording
+
+_MOST_STRATEGIES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """One change that would have made room."""
+
+    name: str
+    how: str
+    """The line to set or to write."""
+    saved_bytes: int | None
+    """Bytes by which the peak falls; None where the change moves free pieces together instead."""
+    cost: str
+    """What it costs; '' where nothing is known to."""
+    basis: str
+    """What the claim rests on."""
+    is_replayed: bool = False
+    """Whether the recorded requests were replayed with it and all were served, the one that failed too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedies:
+    """What would have helped, and the command to try."""
+
+    lacking_bytes: int
+    """Bytes that were lacking for the request that failed last; −1 where that is not recorded."""
+    remedies: tuple[Remedy, ...] = ()
+    no_setting: str = ""
+    """Why no allocator setting is among the remedies; '' if one is."""
+    command: str = ""
+    """The command of the run, with the setting that helps; '' where the recording has no command."""
+
+
+def remedies(recording: Recording, room: Room | None = None) -> Remedies:
+    """Try every allocator setting and strategy on a recording: some 20 s per million events.
+
+    Parameters
+    ----------
+    recording
+        One device of one rank.
+    room
+        The distribution of the device's bytes when the last request failed; None where it is not known.
+
+    Returns
+    -------
+    Remedies
+        Those that help; sizes in bytes.
+    """
+    with shared_results():
+        return remedies_of(recording, settings_advice(recording), strategies(recording), room)
+
+
+def remedies_of(
+    recording: Recording, advice: SettingsAdvice, found: Strategies, room: Room | None
+) -> Remedies:
+    """Return the remedies from the results of the two searches; the parameters as in :func:`remedies`."""
+    helps = _settings(recording, advice)
+    environment = advice.environment if helps else ""
+    for each in found.advised[:_MOST_STRATEGIES]:
+        helps = (*helps, Remedy(each.name, each.how, each.saved_bytes, each.cost, each.basis))
+    return Remedies(
+        lacking_bytes=-1 if room is None else max(room.over_limit_bytes, room.lacking_bytes),
+        remedies=helps,
+        no_setting="" if advice.advised else advice.reason,
+        command=_command(recording.process.command, environment),
+    )
+
+
+def _settings(recording: Recording, advice: SettingsAdvice) -> tuple[Remedy, ...]:
+    trial = advice.advised
+    if trial is None or not trial.outcome.fits:
+        return ()
+    served = "the request that failed" if ended_short(recording) else "every request that failed"
+    call = trial.candidate.call
+    how = call if trial.candidate.empty_cache_after else "; ".join(filter(None, (advice.environment, call)))
+    basis = f"replay of the recorded requests: {served} is served"
+    return (Remedy(trial.candidate.name, how, None, "", basis, is_replayed=True),)
+
+
+def _command(command: str, environment: str) -> str:
+    """Return a line for the shell; the recorded command of a script leaves out ``python``."""
+    if not command:
+        return ""
+    name, _, value = environment.partition("=")
+    words = [f"{name}={shlex.quote(value)}"] if environment else []
+    is_script = command.split(" ", 1)[0].endswith(".py")
+    return " ".join([*words, *(["python"] if is_script else []), command])

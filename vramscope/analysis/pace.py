@@ -1,0 +1,37 @@
+"""How far a run is, and how fast its last steps were."""
+
+from typing import NamedTuple
+
+from vramscope.model.marks import Steps
+
+_LATEST = 20
+"""Steps whose mean duration is the pace: enough to be steady, few enough to follow a change."""
+
+
+class StepPace(NamedTuple):
+    """The last step of a run, and its pace."""
+
+    step: int
+    """The number of the last step that began."""
+    steps_per_s: float | None
+    """Steps per second over the last 20; None where fewer than two have a time."""
+
+
+def pace(steps: Steps) -> StepPace | None:
+    """Return how far a run is; None where it has no steps."""
+    if not len(steps):
+        return None
+    began_ns = steps.start_ns[-_LATEST:]
+    span_ns = int(began_ns[-1] - began_ns[0]) if int(began_ns[0]) > 0 else 0
+    per_s = (len(began_ns) - 1) * 1e9 / span_ns if span_ns > 0 else None
+    return StepPace(int(steps.index[-1]), per_s)
+
+
+def left_s(far: StepPace, total_steps: int) -> float | None:
+    """Return the seconds until *total_steps* have been made at the pace of the last ones.
+
+    None where the total or the pace is unknown, and where the run has made more steps than it planned. The
+    step that has begun counts as one to make.
+    """
+    to_make = total_steps - far.step
+    return to_make / far.steps_per_s if far.steps_per_s and to_make > 0 else None

@@ -1,0 +1,54 @@
+"""Begin to record a process that runs already."""
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
+
+from vramscope.commands import Command
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of ``vramscope attach`` to *parser*."""
+    parser.add_argument("pid", type=int, nargs="*", metavar="PID", help="the processes; without any, a list")
+    parser.add_argument(
+        "--output", metavar="DIR", help="the run, new or continued (traces/<script>-<time> there)"
+    )
+    parser.add_argument("--mode", choices=("events", "counters"), help="events if nothing else is configured")
+    parser.add_argument("--device", choices=("auto", "cuda", "simulated"), help="auto, likewise")
+    parser.add_argument("--max-size", metavar="SIZE", help="of a rank's directory (2GiB)")
+    parser.add_argument("--wait", type=float, metavar="SECONDS", help="for a moment between two calls (30)")
+
+
+def run(args: Namespace) -> int:
+    """Attach to the processes, or list those that can be attached to; return the exit code."""
+    from vramscope.commands._attached_process import WAIT_S, answer_of
+
+    if not args.pid:
+        return _list()
+    options: dict[str, Any] = {"mode": args.mode, "device": args.device, "max_size": args.max_size}
+    if args.output is not None:
+        is_url = "://" in args.output
+        options["directory"] = args.output if is_url else os.path.abspath(args.output)  # noqa: PTH100
+    given = {name: value for name, value in options.items() if value is not None}
+    wait_s = WAIT_S if args.wait is None else args.wait
+    for pid in args.pid:
+        text = answer_of(pid, {"do": "attach", "options": given}, wait_s)
+        print(f"process {pid}: {text}; `vramscope detach {pid}` ends it")
+    return 0
+
+
+def _list() -> int:
+    from vramscope.commands._attached_process import command_of
+    from vramscope.recorder.from_outside.address import listening
+
+    found = {pid: command_of(pid) for pid in listening(os.getuid()) if Path(f"/proc/{pid}").exists()}
+    for pid, command in found.items():
+        print(f"{pid:>8}  {command}")
+    if not found:
+        print("vramscope: no process of this user listens (docs: attach and detach)", file=sys.stderr)
+    return 0
+
+
+COMMAND = Command("attach", "begin to record a process that runs already", arguments, run)

@@ -1,0 +1,130 @@
+"""The file ``sources.json`` of a rank: the source lines around the frames of its stacks.
+
+So a viewer on any machine shows the code that ran. Only lines that a frame of the user's own files names are
+kept, with their neighbors; no other text of the disk is read.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vramscope.model.stacks import Frame
+
+SOURCES_FILE = "sources.json"
+LARGEST_BYTES = 200_000
+"""Limit of the file; beyond it the files with the fewest frames are left out."""
+CONTEXT = 4
+"""Lines that are kept before and after each line that a frame names."""
+_LARGEST_SOURCE = 2 << 20
+_LONGEST_LINE = 400
+_FORMAT, _MAJOR = "vramscope sources", 1
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """The kept lines of one file."""
+
+    lines: Mapping[int, str] = field(default_factory=dict)
+    """Text by line number, from 1 on."""
+    n_lines: int = 0
+    """The number of lines of the whole file."""
+    modified_ns: int = 0
+    """When the file was last changed when it was read, in Unix nanoseconds."""
+
+
+def collect(frames: Iterable[Frame]) -> dict[str, SourceFile]:
+    """Read the lines around *frames*; files that cannot be read are left out.
+
+    Parameters
+    ----------
+    frames
+        Frames of the user's own files, with absolute paths.
+
+    Returns
+    -------
+    dict[str, SourceFile]
+        The kept lines by path; the file with the most frames first.
+    """
+    named: dict[str, set[int]] = {}
+    for frame in frames:
+        if frame.line > 0:
+            named.setdefault(frame.file, set()).add(frame.line)
+    order = sorted(named, key=lambda path: -len(named[path]))
+    return {path: found for path in order if (found := _read(path, named[path])) is not None}
+
+
+def _read(path: str, lines: set[int]) -> SourceFile | None:
+    file = Path(path)
+    if not re.search(r"\.py$", path) or not file.is_absolute():
+        return None
+    try:
+        status = file.stat()
+        if not file.is_file() or file.resolve().suffix != ".py" or status.st_size > _LARGEST_SOURCE:
+            return None
+        text = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except (OSError, ValueError):
+        return None
+    near = {n for line in lines for n in range(line - CONTEXT, line + CONTEXT + 1) if 1 <= n <= len(text)}
+    kept = {n: text[n - 1][:_LONGEST_LINE] for n in sorted(near)}
+    return SourceFile(kept, len(text), status.st_mtime_ns) if kept else None
+
+
+def write(path: Path, trace: str, found: Mapping[str, SourceFile]) -> int:
+    """Write the file in one step, within LARGEST_BYTES; return the number of files in it.
+
+    Raises OSError, and then the file is unchanged.
+    """
+    parts: dict[str, str] = {}
+    size = 200
+    for name, source in found.items():
+        text = json.dumps(
+            {"n_lines": source.n_lines, "modified_ns": source.modified_ns, "lines": source.lines}
+        )
+        size += len(text) + len(json.dumps(name)) + 8
+        if size > LARGEST_BYTES:
+            break
+        parts[name] = text
+    head = {"format": _FORMAT, "schema": {"major": _MAJOR, "minor": 0}, "trace": trace}
+    files = ",\n  ".join(f"{json.dumps(name)}: {text}" for name, text in parts.items())
+    temporary = path.with_suffix(".tmp")
+    try:
+        temporary.write_text(f'{json.dumps(head)[:-1]}, "files": {{\n  {files}\n}}}}\n', encoding="utf-8")
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    return len(parts)
+
+
+def read(path: Path, trace: str = "") -> dict[str, SourceFile]:
+    """Return the kept lines by path; empty where there are none, or they are damaged or another trace's.
+
+    Parameters
+    ----------
+    path
+        The file.
+    trace
+        The id of the trace that it must belong to; '' for any.
+    """
+    try:
+        if path.stat().st_size > 4 * LARGEST_BYTES:
+            return {}
+        document = json.loads(path.read_bytes())
+        if not _is_ours(document, trace):
+            return {}
+        return {str(name): _source(each) for name, each in document["files"].items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return {}
+
+
+def _is_ours(document: Any, trace: str) -> bool:
+    is_known = document["format"] == _FORMAT and document["schema"]["major"] <= _MAJOR
+    return bool(is_known and (not trace or document["trace"] == trace))
+
+
+def _source(each: Any) -> SourceFile:
+    lines = {int(n): str(text)[:_LONGEST_LINE] for n, text in each["lines"].items()}
+    return SourceFile(lines, int(each["n_lines"]), int(each["modified_ns"]))
