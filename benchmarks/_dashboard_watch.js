@@ -7,7 +7,7 @@
     overview: () => q(".tall-track[data-ready]"),
     phases: lines("ph-graph"),
     allocations: () => window.vramscope?.rasterOf?.("al-graph"),
-    peak: () => q("#pk-icicle .slice"),
+    peak: () => q("#pk-icicle .box"),
     fragmentation: lines("fr-graph"),
     leaks: () => q("#lk-content .claim"),
     oom: () => q("#oom-content .claim"),

@@ -450,6 +450,8 @@
     rasterOf: (id) => { const figure = document.getElementById(`${id}-frame`), its = figure && state(figure); return its && its.data ? its : null; },
     pixelOf: at,
     placeInstant,
+    showTip: show,
+    hideTip: hide,
   });
   window.dash_clientside = window.dash_clientside || {};
   window.dash_clientside.vramscope = Object.assign({}, window.dash_clientside.vramscope, { repaint, moved });

@@ -50,27 +50,39 @@
       showlegend: true, marker: { symbol: "square", size: 11, color, opacity: 1 } }));
     return [...data, ...keys];
   }
-  // A picture that is a canvas alone, such as the map of segments.
-  function painted(canvas, figure) {
-    const { title, run, entries } = caption(figure), box = canvas.getBoundingClientRect(), scale = 2, out = document.createElement("canvas");
-    out.width = (box.width + 32) * scale;
-    out.height = (box.height + TOP + 44) * scale;
-    const pen = out.getContext("2d");
-    pen.scale(scale, scale);
-    pen.fillStyle = css("--surface");
-    pen.fillRect(0, 0, out.width, out.height);
-    const write = (text, x, y, size, color, weight) => { pen.font = `${weight || 400} ${size}px ${css("--sans")}`; pen.fillStyle = color; pen.fillText(text, x, y); return pen.measureText(text).width; };
+  // A picture that is no chart of Plotly: a canvas, such as the map of segments, or the boxes of an icicle.
+  function compose(context, figure, picture, paint) {
+    const { title, run, entries } = caption(figure), { width, height } = picture.getBoundingClientRect();
+    const write = (text, x, y, size, color, weight) => {
+      Object.assign(context, { font: `${weight || 400} ${size}px ${css("--sans")}`, fillStyle: color, textAlign: "left", textBaseline: "alphabetic" });
+      context.fillText(text, x, y);
+      return context.measureText(text).width;
+    };
+    context.fillStyle = css("--surface");
+    context.fillRect(0, 0, width + 32, height + TOP + 44);
     write(title, 16, 28, 16, css("--ink"), 600);
     write(run, 16, 48, 12, css("--ink-2"));
-    pen.imageSmoothingEnabled = false;
-    pen.drawImage(canvas, 16, TOP - 10, box.width, box.height);
+    paint(16, TOP - 10, width, height);
     let x = 16;
     for (const { text, color } of entries) {
-      pen.fillStyle = color;
-      pen.fillRect(x, box.height + TOP + 8, 11, 11);
-      x += 26 + write(text, x + 16, box.height + TOP + 18, 12, css("--ink-2"));
+      context.fillStyle = color;
+      context.fillRect(x, height + TOP + 8, 11, 11);
+      x += 26 + write(text, x + 16, height + TOP + 18, 12, css("--ink-2"));
     }
+  }
+  function onCanvas(figure, picture, painter) {
+    const box = picture.getBoundingClientRect(), scale = 2, out = document.createElement("canvas");
+    Object.assign(out, { width: (box.width + 32) * scale, height: (box.height + TOP + 44) * scale });
+    const context = out.getContext("2d");
+    context.scale(scale, scale);
+    context.imageSmoothingEnabled = false;
+    compose(context, figure, picture, painter(context));
     return out.toDataURL("image/png");
+  }
+  function asSvg(figure, picture, painter) {
+    const box = picture.getBoundingClientRect(), context = new window.vramscope.Svg(box.width + 32, box.height + TOP + 44);
+    compose(context, figure, picture, painter(context));
+    return URL.createObjectURL(new Blob([context.text(css("--sans"))], { type: "image/svg+xml" }));
   }
 
   // The page colors Plotly by its style sheet; a file must contain the colors.
@@ -98,7 +110,12 @@
 
   async function picture(figure, format) {
     const gd = figure.querySelector(".js-plotly-plot");
-    if (!gd) { save(painted(figure.querySelector("canvas.raster"), figure), `${name(figure)}.png`); return; }
+    if (!gd) {
+      const boxes = figure.querySelector(".icicle-boxes"), canvas = boxes || figure.querySelector("canvas.raster");
+      const painter = (context) => (...place) => (boxes ? window.vramscope.paintIcicle(context, boxes, ...place) : context.drawImage(canvas, ...place));
+      save((format === "png" ? onCanvas : asSvg)(figure, canvas, painter), `${name(figure)}.${format}`);
+      return;
+    }
     const { width, height } = gd.getBoundingClientRect();
     save(await Plotly.toImage(alone(gd, figure), { format, width, height: height + TOP + 50, scale: format === "png" ? 2 : 1 }), `${name(figure)}.${format}`);
   }

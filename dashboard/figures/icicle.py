@@ -1,6 +1,6 @@
 """The icicle of the calls that lead to live bytes: at most MAX_NODES boxes, the rest is "other"."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from .drawing.theme import base_layout, byte_unit, esc, pack
 MAX_NODES = 250  # measured: 300 nodes draw in 0.35 s, 1000 in 1.5 s, 3000 in 6 s
 ROW_PX, MIN_ROWS, MAX_ROWS = 40, 4, 13
 LEAST_LEVELS = 2  # of calls below the callers: the root of the picture and what it calls
+LETTERS = 145  # that Plotly puts into a picture 1,000 pixels wide
+MOST_LETTERS = 120  # of a function, or of a file
 
 # One hue per function, pale enough for dark text in both themes (contrast ≥ 7 : 1 with INK).
 _TINTS = ("#A9CCE3", "#F5CBA7", "#A9DFBF", "#E8C1DD", "#F7E7A1", "#B8D8E8", "#D5C4A1", "#C5CBE9")
@@ -25,39 +27,93 @@ WORDS = {"(all)": "all live memory", "(no stack)": NO_STACK, "(framework only)":
          "(other)": "other, smaller"}  # fmt: skip
 
 
-def figure(whole: Tree, root: int = 0) -> dict[str, Any]:
-    """Return the icicle of the row *root* of *whole*, below its callers as boxes of the whole width.
+class CallBox(NamedTuple):
+    """A box: a call, everything live, or what is too small for a box of its own."""
 
-    ``customdata`` is the target of a click on a box; ``ids`` count the boxes from the outermost caller on,
-    and ``meta`` is the number of callers.
-    """
+    parent: int
+    """Position of the caller's box; −1 for the outermost."""
+    width: int
+    """Bytes as wide as the box."""
+    names: tuple[str, ...]
+    """Names of the call, the longest first."""
+    sizes: tuple[str, ...]
+    """Texts of the second line, the longest first."""
+    detail: str
+    """What the box holds, in full."""
+    target: int
+    """Row of the whole tree that a click makes the root."""
+    color: str
+
+
+class Icicle(NamedTuple):
+    """The boxes of a tree of calls, callers before callees, the outermost caller first."""
+
+    boxes: tuple[CallBox, ...]
+    n_callers: int
+    """Boxes above the root of the picture; each is as wide as the picture."""
+    n_levels: int
+    """Rows of boxes that are drawn."""
+    n_rows: int
+    """Rows that the picture has space for: as many while the user zooms in, so that nothing below moves."""
+
+    @property
+    def root(self) -> int:
+        """Row of the whole tree that the picture begins with."""
+        return self.boxes[self.n_callers].target
+
+
+def icicle(whole: Tree, root: int = 0) -> Icicle:
+    """Return the boxes of the row *root* of *whole*, below its callers as boxes of the whole width."""
     drawn = prune(whole, root, MAX_NODES)
-    callers = _callers(whole, root, _rows(whole) - LEAST_LEVELS)
-    n_above = len(callers)
-    n_rows = range(len(drawn))
-    levels = min(max(_levels(drawn), 2), _rows(whole) - n_above)
-    share = min(1.0, (n_above + levels) * ROW_PX / height_px(whole))
+    all_rows = _rows(whole)
+    callers = _callers(whole, root, all_rows - LEAST_LEVELS)
+    levels = min(max(_levels(drawn), 2), all_rows - len(callers))
     whole_bytes = int(whole.total_bytes[0])
-    unit, _ = byte_unit(whole_bytes)
     # A caller holds more than what is shown of it; its box is as wide as the picture all the same.
-    shown_bytes = np.concatenate([np.repeat(drawn.total_bytes[:1], n_above), drawn.total_bytes])
-    boxes = [*((whole, row, 145) for row in callers), *((drawn, row, _room(drawn, row)) for row in n_rows)]
+    width = int(drawn.total_bytes[0])
+    above = [_box(whole, row, i - 1, width, whole_bytes) for i, row in enumerate(callers)]
+    parents = [len(above) - 1, *(drawn.parent[1:] + len(above)).tolist()]
+    below = [
+        _box(drawn, row, parent, int(drawn.total_bytes[row]), whole_bytes)
+        for row, parent in enumerate(parents)
+    ]
+    return Icicle((*above, *below), len(above), len(above) + levels, all_rows)
+
+
+def difference(found: TreeDifference, root: int = 0) -> Icicle:
+    """Return the boxes of two runs: a box is as wide as the larger of both, its color is the change.
+
+    A call that holds nothing in one of them has the full color; one that holds half as much has half of it.
+    """
+    made = icicle(found.tree, root)
+    drawn, callers = found.pruned(root, MAX_NODES), [box.target for box in made.boxes[: made.n_callers]]
+    before = np.concatenate([found.before_bytes[callers], drawn.before_bytes]).tolist()
+    after = np.concatenate([found.after_bytes[callers], drawn.after_bytes]).tolist()
+    changed = (
+        box._replace(sizes=(_change(*pair),), detail=_both(*pair), color=_shade(*pair))
+        for box, *pair in zip(made.boxes, before, after, strict=True)
+    )
+    return made._replace(boxes=tuple(changed))
+
+
+def figure(drawn: Icicle) -> dict[str, Any]:
+    """Return Plotly's icicle of the same boxes, for a file without the scripts of the pages."""
+    width = max(drawn.boxes[0].width, 1)
+    rooms = [LETTERS * box.width // width for box in drawn.boxes]
+    unit, _ = byte_unit(width)
     trace = {
         "type": "icicle", "uid": "icicle", "branchvalues": "total", "sort": True,
-        "ids": [str(row) for row in range(len(boxes))],
-        "parents": ["", *map(str, range(n_above)), *(str(n_above + up) for up in drawn.parent[1:].tolist())],
-        "values": pack(shown_bytes / unit),
-        "labels": [_label(*box) for box in boxes],
-        "text": [_size(tree, row, whole_bytes, room) for tree, row, room in boxes],
-        "hovertext": [_whole_name(tree, row, whole_bytes) for tree, row, _ in boxes],
+        "ids": [str(row) for row in range(len(rooms))],
+        "parents": [str(box.parent) if box.parent >= 0 else "" for box in drawn.boxes],
+        "values": pack(np.array([box.width for box in drawn.boxes]) / unit),
+        "labels": [_label(box, room) for box, room in zip(drawn.boxes, rooms, strict=True)],
+        "text": [_fitting(box.sizes, room - 1) for box, room in zip(drawn.boxes, rooms, strict=True)],
+        "hovertext": [f"{esc(box.names[0])}<br>{box.detail}" for box in drawn.boxes],
         "textinfo": "label+text", "hovertemplate": "%{hovertext}<extra></extra>",
-        "customdata": [*callers, *(_target(drawn, row) for row in n_rows)], "meta": n_above,
-        "tiling": {"orientation": "v", "pad": 1}, "domain": {"y": [1 - share, 1]}, "leaf": {"opacity": 1},
-        "maxdepth": n_above + levels, "pathbar": {"visible": False},
-        "marker": {
-            "colors": [*(_NEUTRAL for _ in callers), *(_color(drawn, row) for row in n_rows)],
-            "line": {"width": 0},
-        },
+        "tiling": {"orientation": "v", "pad": 1}, "leaf": {"opacity": 1},
+        "domain": {"y": [1 - min(1.0, drawn.n_levels / drawn.n_rows), 1]},
+        "maxdepth": drawn.n_levels, "pathbar": {"visible": False},
+        "marker": {"colors": [box.color for box in drawn.boxes], "line": {"width": 0}},
         "textposition": "middle left", "insidetextfont": {"size": 12, "color": INK},
     }  # fmt: skip
     layout = base_layout(hovermode="closest", uniformtext={"minsize": 11, "mode": "hide"})
@@ -66,27 +122,6 @@ def figure(whole: Tree, root: int = 0) -> dict[str, Any]:
 
 MORE, LESS, SAME = "#F2A35E", "#7CC8A8", "#D5DAE0"
 """Colors of calls that hold more, less and as much: the tints of the page's bars, for dark letters."""
-
-
-def difference(found: TreeDifference, root: int = 0) -> dict[str, Any]:
-    """Return the icicle of two runs: a box is as wide as the larger of both, its color is the change.
-
-    A call that holds nothing in one of them has the full color; one that holds half as much has half of it.
-    """
-    made = figure(found.tree, root)
-    trace = made["data"][0]
-    drawn, callers = found.pruned(root, MAX_NODES), trace["customdata"][: trace["meta"]]
-    before = np.concatenate([found.before_bytes[callers], drawn.before_bytes]).tolist()
-    after = np.concatenate([found.after_bytes[callers], drawn.after_bytes]).tolist()
-    pairs = list(zip(before, after, strict=True))
-    rooms = [145] * len(callers) + [_room(drawn.tree, row) for row in range(len(drawn.tree))]
-    trace["text"] = [_change(*pair) if room > 8 else "" for pair, room in zip(pairs, rooms, strict=True)]
-    trace["marker"]["colors"] = [_shade(*pair) for pair in pairs]
-    trace["hovertext"] = [
-        f"{name.partition('<br>')[0]}<br>{_both(*pair)}"
-        for name, pair in zip(trace["hovertext"], pairs, strict=True)
-    ]
-    return made
 
 
 def _both(before: int, after: int) -> str:
@@ -121,9 +156,9 @@ def _callers(whole: Tree, root: int, most: int) -> list[int]:
     return path if len(path) <= most else [0, *path[len(path) - most + 1 :]]
 
 
-def height_px(whole: Tree) -> int:
-    """Return the height for the whole tree; it stays while the user zooms in, so that nothing below moves."""
-    return ROW_PX * _rows(whole)
+def height_px(drawn: Icicle) -> int:
+    """Return the height of the picture in pixels."""
+    return ROW_PX * drawn.n_rows
 
 
 def _rows(whole: Tree) -> int:
@@ -139,29 +174,30 @@ def _levels(drawn: Tree) -> int:
     return min(max(deep for deep, seen in zip(level, wide, strict=True) if seen), MAX_ROWS)
 
 
-def _room(drawn: Tree, row: int) -> int:
-    """Return the number of letters that fit into a box, in a picture 1,000 pixels wide."""
-    return int(drawn.total_bytes[row]) * 145 // max(int(drawn.total_bytes[0]), 1)
-
-
-def _label(drawn: Tree, row: int, room: int) -> str:
-    """Return the longest name that fits: Plotly would shrink the letters, or leave them out."""
-    frame = drawn.frame(row)
-    names = [f"{frame.function} {place(frame)}", f"{frame.function}:{frame.line}", frame.function]
-    if not frame.file:
-        names = [WORDS.get(frame.function, frame.function)]
-    fitting = next((name for name in names if len(name) <= room), names[-1])
-    return esc(fitting, room) if room >= 4 else ""
-
-
-def _whole_name(drawn: Tree, row: int, whole: int) -> str:
-    return f"{_label(drawn, row, 120)}<br>{_size(drawn, row, whole, 120)}"
-
-
-def _size(drawn: Tree, row: int, whole: int, room: int) -> str:
+def _box(drawn: Tree, row: int, parent: int, width: int, whole_bytes: int) -> CallBox:
     n_bytes = int(drawn.total_bytes[row])
-    size, share = format_bytes(n_bytes), format_share(n_bytes, max(whole, 1))
-    return f"{size} · {share}" if room > 20 else size if room > 8 else ""
+    size = format_bytes(n_bytes)
+    sizes = (f"{size} · {format_share(n_bytes, max(whole_bytes, 1))}", size)
+    return CallBox(
+        parent, width, _names(drawn, row), sizes, sizes[0], _target(drawn, row), _color(drawn, row)
+    )
+
+
+def _names(drawn: Tree, row: int) -> tuple[str, ...]:
+    frame = drawn.frame(row)
+    if not frame.file:
+        return (WORDS.get(frame.function, frame.function),)
+    function = frame.function[:MOST_LETTERS]
+    return (f"{function} {place(frame)[:MOST_LETTERS]}", f"{function}:{frame.line}", function)
+
+
+def _fitting(texts: tuple[str, ...], room: int) -> str:
+    return next((text for text in texts if len(text) <= room), "")
+
+
+def _label(box: CallBox, room: int) -> str:
+    """Return the longest name that fits: Plotly would shrink the letters, or leave them out."""
+    return esc(_fitting(box.names, room) or box.names[-1], room) if room >= 4 else ""
 
 
 def _target(drawn: Tree, row: int) -> int:

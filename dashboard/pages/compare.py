@@ -302,7 +302,7 @@ def _register(app: Any, data: Data) -> None:
             raise PreventUpdate from error
 
     @app.callback(
-        Output("cp-icicle", "figure"), Output("cp-crumbs", "children"),
+        Output("cp-icicle", call_tree.DRAWN), Output("cp-crumbs", "children"),
         Input("cp-root", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
     def draw(root: int | None, stored: Stored | None) -> tuple[Any, Any]:
@@ -311,7 +311,7 @@ def _register(app: Any, data: Data) -> None:
         found = _overlaid(data, view, _other(data, address))
         if root is None or (root and not call_tree.known_root(found.tree, root)):
             raise PreventUpdate
-        return icicle.difference(found, root), call_tree.crumbs("cp", found.tree, root)
+        return call_tree.as_data(icicle.difference(found, root)), call_tree.crumbs("cp", found.tree, root)
 
     @app.callback(
         Output("cp-content", "children", allow_duplicate=True),

@@ -54,8 +54,8 @@ def _content(data: Data, view: View, address: Address) -> Any:
     return [
         html.Div(_opening(data, view, at, address), id="pk-opening", style=_NO_BOX),
         html.Div(plain(breakdown.layout(data, view, at)), id="pk-bars", style=_NO_BOX),
-        call_tree.panel("pk", "Live memory by call", tree, icicle.figure(tree, root), sentence),
-        html.Div(breakdown.modules(data, view, at), id="pk-modules", style=_NO_BOX),
+        call_tree.panel("pk", "Live memory by call", tree, icicle.icicle(tree, root), sentence),
+        html.Div(plain(breakdown.modules(data, view, at)), id="pk-modules", style=_NO_BOX),
         live_set.layout("pk", data, view, at, address),
     ]
 
@@ -106,7 +106,7 @@ def _register(app: Any, data: Data) -> None:
     _follow(app, data)
 
     @app.callback(
-        Output("pk-icicle", "figure"), Output("pk-crumbs", "children"),
+        Output("pk-icicle", call_tree.DRAWN), Output("pk-crumbs", "children"),
         Input("pk-root", "data"), State("pk-at", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
@@ -115,7 +115,7 @@ def _register(app: Any, data: Data) -> None:
         tree = tree_at(data, view, clamp(data, view, at))
         if root is None or (root and not call_tree.known_root(tree, root)):
             raise PreventUpdate
-        return icicle.figure(tree, root), call_tree.crumbs("pk", tree, root)
+        return call_tree.as_data(icicle.icicle(tree, root)), call_tree.crumbs("pk", tree, root)
 
     @app.callback(
         Output("pk-at", "data"),
@@ -152,7 +152,7 @@ def _follow(app: Any, data: Data) -> None:
     # Parts of the page: laid out as a whole it makes a new chart and a new table for every instant.
     @app.callback(
         Output("pk-opening", "children"), Output("pk-bars", "children"),
-        Output("pk-icicle", "figure", allow_duplicate=True), Output("pk-icicle-frame", "style"),
+        Output("pk-icicle", call_tree.DRAWN, allow_duplicate=True),
         Output("pk-crumbs", "children", allow_duplicate=True),
         Output("pk-root", "data", allow_duplicate=True),
         Output("pk-modules", "children"), Output("pk-live", "children"), Output("pk-table", "rowData"),
@@ -172,9 +172,9 @@ def _follow(app: Any, data: Data) -> None:
         # New crumbs are asked for their clicks, so the same ones stay.
         trail = (call_tree.crumbs("pk", tree, 0), 0) if root else (no_update, no_update)
         return (
-            _opening(data, view, now, address), plain(breakdown.layout(data, view, now)), icicle.figure(tree),
-            {"height": f"{icicle.height_px(tree)}px"}, *trail,
-            breakdown.modules(data, view, now), *live_set.content(data, view, now, address),
+            _opening(data, view, now, address), plain(breakdown.layout(data, view, now)),
+            call_tree.as_data(icicle.icicle(tree)), *trail,
+            plain(breakdown.modules(data, view, now)), *live_set.content(data, view, now, address),
         )  # fmt: skip
 
 

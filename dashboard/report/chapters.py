@@ -78,8 +78,9 @@ def _peak(data: Data, view: View, at: int, address: Address) -> list[Any]:
     parts = [_chapter(f"Peak: {moment(data, view, at).words}"), breakdown.layout(data, view, at)]
     tree = tree_at(data, view, at)
     if len(view.recording.trace) and int(tree.total_bytes[0]):
+        drawn = icicle.icicle(tree)
         picture = graph(
-            "rp-tree", icicle.figure(tree), "Live memory by call.", "icicle", icicle.height_px(tree)
+            "rp-tree", icicle.figure(drawn), "Live memory by call.", "icicle", icicle.height_px(drawn)
         )
         parts.append(_panel("Live at the peak, by call", picture))
     parts += [breakdown.modules(data, view, at), live_set.layout("rp", data, view, at, address)]

@@ -70,9 +70,21 @@ def _drawn(data: Any, page: Any, address: Any) -> tuple[dict[str, Any], str, str
     title = title or next((vars(part)["aria-label"] for part in parts if part._type == "Figure"), page.title)
     picture = _painted(data, address, page.name)
     if picture is None:
-        graphs = [part for part in parts if part._type == "Graph"]
-        picture = graphs[0].figure if graphs else {"data": [], "layout": {}}
+        pictures = filter(None, map(_picture, parts))
+        picture = next(pictures, {"data": [], "layout": {}})
     return picture, title, support
+
+
+def _picture(part: Any) -> dict[str, Any] | None:
+    """Return the chart of a part, or the icicle that a script draws on a page; None where it has neither."""
+    from ..components.panels import call_tree
+    from ..figures import icicle
+
+    if part._type == "Graph":
+        drawn: dict[str, Any] = part.figure
+        return drawn
+    boxes = getattr(part, call_tree.DRAWN, None)
+    return icicle.figure(call_tree.from_data(boxes)) if boxes else None
 
 
 def _parts(part: Any) -> Iterator[Any]:

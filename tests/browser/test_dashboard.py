@@ -75,7 +75,7 @@ def test_a_page_that_takes_long_says_so_and_comes_by_itself(gpt: Any, serve_at: 
     page.wait_for_selector(".working")
     visitor.plotted()
     page.click("#menu a:text('Peak')")
-    page.wait_for_selector(".icicle path.surface")
+    page.wait_for_selector(".icicle .box")
     page.wait_for_selector(".working", state="detached")
     # On a busy machine two polls are answered "ready"; the second one brings nothing new.
     page.evaluate("document.querySelector('.icicle').dataset.isKept = 'yes'")
@@ -185,7 +185,7 @@ def test_the_keyboard_walks_the_steps_and_finds_the_peak(gpt: Any) -> None:
     assert gpt.page.locator("#help").is_visible()
     gpt.page.keyboard.press("Escape")
     gpt.page.keyboard.press("]")
-    gpt.page.wait_for_selector(".icicle path.surface")
+    gpt.page.wait_for_selector(".icicle .box")
     gpt.page.keyboard.press("t")
 
     assert gpt.page.evaluate("document.documentElement.dataset.theme") == "dark"
@@ -202,9 +202,8 @@ def test_keys_do_nothing_while_somebody_types(gpt: Any) -> None:
 
 def test_a_box_of_the_icicle_becomes_the_root_and_crumbs_lead_back(gpt: Any) -> None:
     page = gpt.go(f"/peak?run={gpt.run}").page
-    page.wait_for_selector(".icicle path.surface")
-    gpt.until("document.querySelector('.icicle .js-plotly-plot').vramscopeClicks")
-    page.locator(".icicle g.slice", has_text="Attention.forward").first.click()
+    page.wait_for_selector(".icicle .box")
+    page.locator(".icicle .box", has_text="Attention.forward").first.click()
     gpt.until("document.querySelectorAll('#pk-crumbs button').length >= 3")
     page.locator("#pk-crumbs button").first.click()
     gpt.until("document.querySelectorAll('#pk-crumbs button').length === 1")
@@ -212,8 +211,7 @@ def test_a_box_of_the_icicle_becomes_the_root_and_crumbs_lead_back(gpt: Any) -> 
 
 def test_the_icicle_is_walked_by_the_keyboard_below_its_callers(gpt: Any) -> None:
     page = gpt.go(f"/peak?run={gpt.run}").page
-    page.wait_for_selector(".icicle path.surface")
-    gpt.until("document.querySelector('.icicle .js-plotly-plot').vramscopeClicks")
+    page.wait_for_selector(".icicle .box")
     page.locator("figure.icicle").focus()
     read = []
     for key in ("", "ArrowDown", "ArrowDown", "ArrowRight", "ArrowUp", "ArrowDown"):
@@ -228,7 +226,7 @@ def test_the_icicle_is_walked_by_the_keyboard_below_its_callers(gpt: Any) -> Non
     assert (read[4], read[5]) == (read[1], read[2])
     page.keyboard.press("Enter")
     gpt.until("new URL(location).searchParams.get('root')")
-    gpt.until("document.querySelectorAll('.icicle g.slice').length === 3")  # its two callers stay
+    gpt.until("document.querySelectorAll('.icicle .box').length === 3")  # its two callers stay
     assert page.evaluate("document.activeElement.className") == "figure icicle"
     assert page.inner_text(".icicle-words") == read[2]
     page.keyboard.press("Escape")

@@ -309,6 +309,6 @@ def test_enter_and_space_work_links_buttons_boxes_and_rows(house: House) -> None
     assert not page.locator("#inspector").is_visible()
     page.locator("#menu a:has-text('Peak')").focus()
     page.keyboard.press("Enter")
-    page.wait_for_selector(".icicle path.surface")
+    page.wait_for_selector(".icicle .box")
 
     assert page.evaluate("location.pathname") == "/peak"

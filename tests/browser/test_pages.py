@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -271,6 +272,22 @@ def test_figures_and_tables_can_be_saved(trained: Any, tmp_path: Path) -> None:
     assert f'"__init__ model.py:5","{20 << 20}"' in lines[1]
 
 
+def test_the_icicle_is_saved_with_every_box_that_is_shown(trained: Any, tmp_path: Path) -> None:
+    page = trained.go(f"/peak?run={trained.run}").page
+    page.wait_for_selector("#pk-icicle .box")
+    names = page.locator("#pk-icicle .box-name").all_inner_texts()
+    page.hover("figure.icicle")
+    for word in ("PNG", "SVG"):
+        with page.expect_download() as download:
+            page.click(f"figure.icicle .save:text('{word}')")
+        download.value.save_as(tmp_path / word)
+
+    assert (tmp_path / "PNG").read_bytes().startswith(b"\x89PNG")
+    saved = [text.text for text in ET.parse(tmp_path / "SVG").iter() if text.tag.endswith("text")]
+    assert len(names) > 4
+    assert set(names) | {"Live memory by call"} <= set(saved)
+
+
 def test_a_plain_table_is_saved_with_its_exact_bytes(trained: Any, tmp_path: Path) -> None:
     page = trained.go(f"/phases?run={trained.run}").page
     page.wait_for_selector("#ph-phases .save")
@@ -302,9 +319,9 @@ def test_the_first_chart_of_a_long_recording_comes_before_what_takes_longer(
 
 def test_another_instant_renews_the_parts_of_the_peak_and_keeps_chart_and_table(trained: Any) -> None:
     page = trained.go(f"/peak?run={trained.run}").page
-    page.wait_for_selector("#pk-icicle .slice")
+    page.wait_for_selector("#pk-icicle .box")
     trained.plotted()
-    same = "document.querySelector('#pk-icicle .js-plotly-plot').isSame"
+    same = "document.querySelector('#pk-icicle').isSame"
     page.evaluate(f"{same} = document.querySelector('#pk-content .ag-root').isSame = true")
     first, heading = page.inner_text("#pk-content .claim"), page.inner_text("#pk-live")
     page.focus(".track")
@@ -318,5 +335,5 @@ def test_another_instant_renews_the_parts_of_the_peak_and_keeps_chart_and_table(
     page.evaluate("dash_clientside.set_props('pk-at', {data: 0})")
     page.wait_for_selector(".state:has-text('Nothing is live here')")
     page.keyboard.press("p")
-    page.wait_for_selector("#pk-icicle .slice")
+    page.wait_for_selector("#pk-icicle .box")
     assert page.inner_text("#pk-content .claim") == first

@@ -94,7 +94,6 @@
         gd.vramscopeRedraws = true;
         dash_clientside.set_props(store, { data: 1 });
       }
-      window.vramscope.icicles();
     });
   }
 

@@ -149,5 +149,5 @@
     track.figure.append(box);
   }
 
-  window.vramscope = Object.assign(window.vramscope || {}, { offerTimeline: offer });
+  window.vramscope = Object.assign(window.vramscope || {}, { offerTimeline: offer, Svg });
 })();

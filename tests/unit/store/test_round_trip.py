@@ -110,7 +110,8 @@ def test_every_column_comes_back_as_written(seed: int, cuts: list[int]) -> None:
         assert_same(found, expected)
     assert stacks_in(recording.stacks) == stacks_in(builder.build())
     assert recording.pools == POOLS
-    assert all(note.code == "died" for note in recording.notes)
+    # Random marks may read as those of several threads.
+    assert {"died"} <= {note.code for note in recording.notes} <= {"died", "several_threads"}
 
 
 @settings(max_examples=20, deadline=None)
