@@ -8,7 +8,7 @@
     phases: lines("ph-graph"),
     allocations: () => window.vramscope?.rasterOf?.("al-graph"),
     peak: () => q("#pk-icicle .box"),
-    fragmentation: lines("fr-graph"),
+    fragmentation: () => q(".parts-track[data-ready]"),
     leaks: () => q("#lk-content .claim"),
     oom: () => q("#oom-content .claim"),
     fit: () => q(".fit-card"),

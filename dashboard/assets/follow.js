@@ -4,14 +4,14 @@
     if (document.getElementById("main")) dash_clientside.set_props("tick", { disabled: document.hidden || "connection" in document.documentElement.dataset });
   });
 
-  // Called for every page, so that its timeline does not wait for what is requested then.
+  // The store gets a value when the timeline is drawn, which so does not wait for what is requested then.
   function seen(later) {
-    const none = window.dash_clientside.no_update;
-    if (!later) return none;
-    const figure = document.getElementById("ov-track");
-    if (figure && !figure.dataset.ready) { setTimeout(() => seen(later), 30); return none; }
-    if (figure) setTimeout(() => dash_clientside.set_props("ov-drawn", { data: 1 }), 0);
-    return none;
+    if (later) whenDrawn(window.dash_clientside.callback_context.outputs_list.id);
+    return window.dash_clientside.no_update;
+  }
+  function whenDrawn(store) {
+    const figure = document.querySelector(".track");
+    if (figure) setTimeout(() => (figure.dataset.ready ? dash_clientside.set_props(store, { data: 1 }) : whenDrawn(store)), figure.dataset.ready ? 0 : 30);
   }
 
   // A page that had nothing to show of a run is laid out again when the run has grown.

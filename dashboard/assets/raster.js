@@ -383,21 +383,21 @@
   }
 
   // ---------------------------------------------------------------------- scrubbing over time
-  // The frame of a slider over time names the chart whose axis it follows, the picture that it moves, and the
-  // store that gets the instant where it is let go: data-chart, data-picture, data-instant.
+  // A slider over the timeline names the picture that it moves, and the store that gets the instant where it is
+  // let go: data-picture, data-instant.
   let scrubbed = -Infinity;
   const scrubber = (element) => element && element.closest ? element.closest(".scrubber") : null;
-  function axisOf(id) {
-    const gd = document.querySelector(`#${id} .js-plotly-plot`);
-    return gd && gd._fullLayout ? gd._fullLayout.xaxis : null;
+  // The edges of the timeline's view; nothing while it has none.
+  function edges() {
+    const T = window.vramscope.timeline, found = T.a === null ? T.whole() : [T.a, T.b];
+    return found[0] === null ? null : found;
   }
   document.addEventListener("input", function (event) {
-    const its = scrubber(event.target), axis = its && axisOf(its.dataset.chart);
-    if (!axis) return;
+    const its = scrubber(event.target), view = its && edges();
+    if (!view) return;
     scrubbed = performance.now();
-    const x = axis.range[0] + event.target.value / 1000 * (axis.range[1] - axis.range[0]);
+    const x = view[0] + event.target.value / 1000 * (view[1] - view[0]);
     change(its.dataset.picture, { x, at: null }, true);
-    line(its, axis, x);
     window.vramscope.timeline.scrub(x);
   });
   // Let go, the slider is at the instant of the picture, once that has come.
@@ -419,24 +419,17 @@
     placeInstant();
   }
 
-  // The line over the chart: drawn by Plotly, each step of the slider would draw the whole chart again.
-  function line(names, axis, x) {
-    const figure = document.getElementById(`${names.dataset.chart}-frame`), share = (x - axis.range[0]) / (axis.range[1] - axis.range[0]);
-    let mark = figure.querySelector(".scrub-line");
-    if (!mark) { mark = document.createElement("div"); mark.className = "scrub-line"; figure.append(mark); }
-    mark.hidden = share < 0 || share > 1;
-    const { _offset: top, _length: height } = figure.querySelector(".js-plotly-plot")._fullLayout.yaxis;
-    Object.assign(mark.style, { left: `${axis._offset + share * axis._length}px`, top: `${top}px`, height: `${height}px` });
-    return share;
-  }
-  // Line and slider where the instant of the picture is on the chart; not while the hand moves the slider.
+  // The slider where the instant of the picture is on the timeline, not while the hand moves it; the timeline marks
+  // that instant too where none is chosen.
   function placeInstant() {
-    const names = document.querySelector(".scrubber"), axis = names && axisOf(names.dataset.chart);
+    const names = document.querySelector(".scrubber"), view = names && edges();
     const its = names && window.vramscope.rasterOf(names.dataset.picture);
-    if (!axis || !its || its.asked) return;
-    const share = line(names, axis, its.data.x);
+    if (!view || !its || its.asked) return;
+    if (window.vramscope.timeline.at === null) window.vramscope.timeline.scrub(its.data.x);
+    const share = (its.data.x - view[0]) / (view[1] - view[0]);
     if (performance.now() - scrubbed > 300) names.querySelector("input").value = Math.round(1000 * Math.max(0, Math.min(1, share)));
   }
+  for (const kind of ["vs-moved", "vs-timeline", "vs-settled"]) addEventListener(kind, placeInstant);
   function moved(at) {
     const names = document.querySelector(".scrubber"), its = names && window.vramscope.rasterOf(names.dataset.picture);
     if (!names || at === null || at === undefined) return window.dash_clientside.no_update;
@@ -449,7 +442,6 @@
     repaintWith: change,
     rasterOf: (id) => { const figure = document.getElementById(`${id}-frame`), its = figure && state(figure); return its && its.data ? its : null; },
     pixelOf: at,
-    placeInstant,
     showTip: show,
     hideTip: hide,
   });

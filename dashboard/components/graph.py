@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dash import ClientsideFunction, Input, Output, dcc, html
+from dash import dcc, html
 
 from ..figures.drawing.theme import CONFIG
 
@@ -33,12 +33,4 @@ def graph(
     label = {"aria-label": f"{sentence} {keys}".strip()}
     return html.Figure(
         drawing, id=f"{name}-frame", className=f"figure {kind}", role="group", **tall, **focus, **label
-    )
-
-
-def register_ready(app: Any, name: str, store: str) -> None:
-    """Register that the store gets a value when the browser has drawn a chart of that name."""
-    # With its id, which is new with the chart: the figure changes with each instant.
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "drawn"), Output(store, "data"), Input(name, "id")
     )

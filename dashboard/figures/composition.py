@@ -11,9 +11,29 @@ from .drawing.theme import PART_COLOR, byte_unit, pack, scaled
 from .timeline import Window
 from .timeline import figure as whole
 from .timeline import traces as all_traces
+from .track import padded
 
 PARTS = ("requested", "rounding", "pending", "inactive_split", "releasable")
 COLUMNS = 150
+PX_OF_COLUMN = 3
+"""Width of a column, of which the areas have the extremes of reserved and inactive_split."""
+
+
+def columns(series: Series, parts: Any, view: Window, width_px: int) -> dict[str, NDArray[Any]]:
+    """Return what the browser draws as areas in the timeline: ``part.x`` and the bytes of each part.
+
+    Parameters
+    ----------
+    series, parts
+        The quantities on one axis, and the parts of reserved bytes at each instant.
+    view
+        The interval in view; a little on both sides of it is returned too.
+    width_px
+        Width of the picture in pixels.
+    """
+    instants, position = _sampled(series, parts, padded(series, view), max(width_px // PX_OF_COLUMN, 1))
+    found = {f"part.{part}": getattr(parts, f"{part}_bytes")[instants].astype("f8") for part in PARTS}
+    return {"part.x": position.astype("f8"), **found}
 
 
 def figure(series: Series, parts: Any, view: Window, at: int | None) -> dict[str, Any]:
@@ -28,18 +48,18 @@ def figure(series: Series, parts: Any, view: Window, at: int | None) -> dict[str
 
 def traces(series: Series, parts: Any, view: Window, at: int | None) -> list[dict[str, Any]]:
     """Return the areas, then the overview's traces below its curves; the same list for every window."""
-    instants, position = _sampled(series, parts, view)
+    instants, position = _sampled(series, parts, view, COLUMNS)
     unit, name = byte_unit(int(parts.reserved_bytes.max(initial=0)))
     areas = [_area(part, position, getattr(parts, f"{part}_bytes")[instants], unit, name) for part in PARTS]
     areas[-1]["customdata"] = pack(instants)
     return [*areas, *all_traces(series, view, (), at)[5:]]
 
 
-def _sampled(series: Series, parts: Any, view: Window) -> tuple[NDArray[Any], NDArray[Any]]:
+def _sampled(series: Series, parts: Any, view: Window, n_columns: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the instants with the extremes of reserved and inactive_split, and the levels at both edges."""
     entry = max(int(np.searchsorted(series.position, view.start, "right")) - 1, 0)
     stop = max(int(np.searchsorted(series.position, view.end, "right")), entry + 1)
-    edges = time_edges(series.position, entry, stop, COLUMNS)
+    edges = time_edges(series.position, entry, stop, n_columns)
     inside = m4([parts.reserved_bytes, parts.inactive_split_bytes], edges)
     instants = np.append(inside, stop - 1)
     position = np.append(series.position[inside], view.end)

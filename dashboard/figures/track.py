@@ -59,7 +59,7 @@ def track(series: Series, view: Window, width_px: int) -> Track:
         ``allocated.i`` are the instants. Where steps are narrower than STEP_PX there is ``<name>.low`` as
         well: y and low are the extremes of each interval, which begins and ends with a step or the view.
     """
-    around = _padded(series, view)
+    around = padded(series, view)
     borders = _envelope_borders(series, view, around, width_px)
     columns = (
         _curves(series, view, around, width_px) if borders is None else _envelopes(series, borders, around)
@@ -76,7 +76,8 @@ def track(series: Series, view: Window, width_px: int) -> Track:
     return Track(facts | marks, columns | named | _samples(series, around) | _lanes(series, view, around))
 
 
-def _padded(series: Series, view: Window) -> Window:
+def padded(series: Series, view: Window) -> Window:
+    """Return the view and a little on both sides of it."""
     more = PAD * (view.end - view.start)
     return window(series, view.start - more, view.end + more)
 

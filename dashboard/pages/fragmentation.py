@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from dash import ClientsideFunction, Input, Output, Patch, State, ctx, dcc, html, no_update
+from dash import ClientsideFunction, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 from flask import Response, request
 
@@ -14,7 +14,6 @@ from vramscope.units import format_bytes, format_count, format_name
 from ..address import restore
 from ..components import legend, states, timeline, typed
 from ..components.definitions import DEFINITION, explained
-from ..components.graph import graph, register_ready
 from ..components.panels import allocation, churn, free_blocks, stack_table, would_fit
 from ..components.panels import pins as pinned
 from ..components.prose import claim_heading
@@ -23,7 +22,6 @@ from ..data import Data, View
 from ..figures import composition, segment_map
 from ..figures.drawing.series import EVENTS, TIME, Series
 from ..figures.drawing.theme import CATEGORY_COLOR, PART_COLOR
-from ..figures.timeline import zoomed
 from ..queries.answers import (
     ask_allowing_stale,
     moment,
@@ -37,7 +35,6 @@ from ..server.callbacks import (
     Click,
     Pressed,
     Stored,
-    edges_of,
     view_or_nothing,
 )
 from . import Context, Page
@@ -57,8 +54,8 @@ def _layout(context: Context) -> Any:
         return _no_segments(view)
     series = series_of(data, view, address.axis or TIME)
     at = _instant(data, view, address.at)
-    # The line at the instant is the browser's: it moves without another drawing of the chart.
-    figure = composition.figure(series, found.parts, zoomed(series, address.t0, address.t1), None)
+    stores = {"at": "fr-at", "view": "fr-view"}
+    look = timeline.TrackStyle("fr-track", "parts-track", stores, ("reserved",), has_parts=True)
     is_later = len(view.recording.trace) > data.pace.events_at_once
     over_time = html.Div(className="shimmer tall") if is_later else _over_time(data, view, series)
     asks = {"url": "/api/segments", "info": "/api/block", "axis": series.axis, "at": at}
@@ -66,9 +63,9 @@ def _layout(context: Context) -> Any:
         html.Section(_opening(data, view), id="fr-opening", className="opening"),
         html.Section(
             [
-                html.Div([_parts_key(), legend.axis_choice(view, address)], className="panel-bar"),
-                graph("fr-graph", figure, "What the reserved memory consisted of over time.",
-                      "timeline composition"),
+                html.Div([_parts_key(), legend.position(), legend.axis_choice(view, address)],
+                         className="chart-bar"),
+                timeline.frame(series, view, "What the reserved memory consists of over time.", look),
                 _scrubber(),
             ],
             className="panel chart", **{"aria-label": "Reserved memory over time"},
@@ -90,6 +87,7 @@ def _layout(context: Context) -> Any:
         dcc.Store(id="fr-view", data=[address.t0, address.t1]), dcc.Store(id="fr-at", data=at),
         dcc.Store(id="fr-upto", data=None if is_later else _told(data, view)),
         dcc.Store(id="fr-done"), dcc.Store(id="fr-ready"),
+        dcc.Store(id="fr-later", data=1 if is_later else None),
     ]  # fmt: skip
 
 
@@ -173,7 +171,7 @@ _SUMS = html.Span(**{"data-from": "fr", "data-field": "sums"}, className="dim")
 
 def _scrubber() -> Any:
     slider = dcc.Input(id="fr-scrub", type="range", min=0, max=1000, step=1, value=0, className="scrub")
-    names = {"data-chart": "fr-graph", "data-picture": "fr-map", "data-instant": "fr-at"}
+    names = {"data-picture": "fr-map", "data-instant": "fr-at"}
     return html.Label([html.Span("Instant", className="unseen"), slider], className="scrubber", **names)
 
 
@@ -303,28 +301,13 @@ def _register(app: Any, data: Data) -> None:
     typed.register(app, "fr-size")
     app.server.add_url_rule("/api/segments", "segments", lambda: _segments(data))
     app.server.add_url_rule("/api/block", "block", lambda: _block(data))
-    register_ready(app, "fr-graph", "fr-ready")
+    app.clientside_callback(
+        ClientsideFunction("vramscope", "seen"), Output("fr-ready", "data"), Input("fr-later", "data")
+    )
     timeline.follow_instant(app, "fr-at")
     app.clientside_callback(
         ClientsideFunction("vramscope", "moved"), Output("fr-done", "data"), Input("fr-at", "data")
     )
-
-    @app.callback(
-        Output("fr-graph", "figure"),
-        Input("fr-view", "data"), Input("version", "data"), State("address", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
-    def redraw(zoom: Any, _: Any, stored: Stored | None) -> Any:
-        """Return areas and axis together, so that the browser draws once."""
-        address = restore(stored)
-        view = view_or_nothing(data, address)
-        series = series_of(data, view, address.axis or TIME)
-        parts = data.ask(view, "fragmentation").parts
-        stretch = zoomed(series, *edges_of(zoom))
-        patch = Patch()
-        patch["data"] = composition.traces(series, parts, stretch, None)
-        patch["layout"]["xaxis"].update({"autorange": False, "range": [stretch.start, stretch.end]})
-        return patch
 
     @app.callback(
         Output("fr-over-time", "children"), Output("fr-upto", "data"), Input("version", "data"),
@@ -385,23 +368,18 @@ def _tell(app: Any, data: Data) -> None:
     stack_table.register_rows(app, "fr-pins")
 
     @app.callback(
-        Output("fr-pins", "rowData"), Output("fr-pins-heading", "children"),
-        Input("fr-at", "data"), State("address", "data"), prevent_initial_call=True,
-    )  # fmt: skip
-    def pins(at: int | None, stored: Stored | None) -> Any:
-        view = view_or_nothing(data, restore(stored))
-        chosen = _given(data, view, at)
-        heading, rows = pinned.rows(data, view, chosen, state_of(data, view, chosen))
-        return rows, heading
-
-    @app.callback(
-        Output("fr-fit", "children"),
+        Output("fr-fit", "children"), Output("fr-pins", "rowData"), Output("fr-pins-heading", "children"),
         Input("fr-size", "data"), Input("fr-at", "data"), State("address", "data"),
     )  # fmt: skip
-    def fit(text: str | None, at: int | None, stored: Stored | None) -> Any:
+    def tell(text: str | None, at: int | None, stored: Stored | None) -> Any:
         view = view_or_nothing(data, restore(stored))
-        state = state_of(data, view, _given(data, view, at))
-        return would_fit.answer(view, state, text or "")
+        chosen = _given(data, view, at)
+        state = state_of(data, view, chosen)
+        fits = would_fit.answer(view, state, text or "")
+        if ctx.triggered_id != "fr-at":
+            return fits, no_update, no_update
+        heading, rows = pinned.rows(data, view, chosen, state)
+        return fits, rows, heading
 
 
 def _clicked(click: Any) -> Any:
@@ -415,5 +393,4 @@ def _given(data: Data, view: View, at: int | None) -> int:
 
 
 PAGE = Page(name="fragmentation", title="Fragmentation", order=40, path="/fragmentation", layout=_layout,
-            register=_register, ask_ahead=_ask_ahead, instant_store="fr-at",
-            zoom_store="fr-view")  # fmt: skip
+            register=_register, ask_ahead=_ask_ahead, has_timeline=True)  # fmt: skip

@@ -114,13 +114,15 @@ def _words(part: Any) -> str:
 
 
 def _painted(data: Any, address: Any, page: str) -> dict[str, Any] | None:
-    """Return the figures that a script paints on a page; None for other pages, and where nothing was live."""
+    """Return the timeline of a page that lays it out itself; None elsewhere, and where nothing was live."""
     view = data.view(address)
-    if page not in ("overview", "allocations"):
-        return None
     if not len(view.recording.trace) and not len(view.recording.initial.blocks):
         return None
-    return _levels(data, view, address.at) if page == "overview" else _bands(data, view)
+    if page == "overview":
+        return _levels(data, view, address.at)
+    if page == "allocations":
+        return _bands(data, view)
+    return _parts_of_reserved(data, view, address.at) if page == "fragmentation" else None
 
 
 def _levels(data: Any, view: Any, at: int | None) -> dict[str, Any]:
@@ -132,6 +134,20 @@ def _levels(data: Any, view: Any, at: int | None) -> dict[str, Any]:
 
     series = series_of(data, view, TIME)
     return timeline.figure(series, timeline.window(series, None, None), usual(series), clamp(data, view, at))
+
+
+def _parts_of_reserved(data: Any, view: Any, at: int | None) -> dict[str, Any] | None:
+    """Return the parts of reserved bytes over time; None where no segment is known."""
+    from ..figures import composition, timeline
+    from ..figures.drawing.series import TIME
+    from ..queries.answers import series_of
+
+    found = data.ask(view, "fragmentation")
+    if not int(found.parts.reserved_bytes.max(initial=0)):
+        return None
+    series = series_of(data, view, TIME)
+    whole = timeline.window(series, None, None)
+    return composition.figure(series, found.parts, whole, found.worst if at is None else at)
 
 
 def _bands(data: Any, view: Any) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def test_no_letter_is_moved_however_fast_one_types(trained: Any) -> None:
 def test_segments_are_scrubbed_and_asked_whether_something_fits(trained: Any) -> None:
     page = trained.go(f"/fragmentation?run={trained.run}&axis=events&at=3").page
     trained.until(RASTER.format("fr-map"))
-    trained.until("document.querySelector('#fr-graph .js-plotly-plot')?._fullLayout ? 1 : 0")
+    page.wait_for_selector("#fr-track[data-ready]")
     page.locator("#fr-scrub").focus()
     for _ in range(5):
         page.keyboard.press("ArrowRight")
@@ -135,28 +135,32 @@ def test_segments_are_scrubbed_and_asked_whether_something_fits(trained: Any) ->
     assert "512 MiB" in page.inner_text("[data-field=sums]")
 
 
-def test_the_chart_of_parts_is_drawn_once_for_a_zoom_and_not_for_an_instant(trained: Any) -> None:
+def test_the_parts_of_reserved_memory_are_areas_of_the_timeline(trained: Any) -> None:
     page = trained.go(f"/fragmentation?run={trained.run}&axis=events&at=3").page
     trained.until(RASTER.format("fr-map"))
-    trained.until("document.querySelector('#fr-graph .js-plotly-plot')?.vramscopeRedraws ? 1 : 0")
-    trained.at_rest()
-    chart = "document.querySelector('#fr-graph .js-plotly-plot')"
-    page.evaluate(f"window.drawn = 0; {chart}.on('plotly_afterplot', () => {{ window.drawn += 1 }})")
-
+    trained.plotted()
+    (recording,) = load(next(iter(Data(trained.root).paths().values()))).recordings
+    parts = recording.fragmentation().parts
     page.locator("#fr-scrub").focus()
     page.keyboard.press("ArrowRight")
     trained.until("+new URL(location).searchParams.get('at') > 3")
     trained.at_rest()
-    assert page.evaluate("window.drawn") == 0
-    assert line_in_chart(page) == pytest.approx(at_in_address(page), abs=0.5)
+    # A zoom to both sides of the instant: few enough events that each is drawn.
+    at = at_in_address(page)
+    first, last = at - 3, at + 40
+    trained.look(first, last)
+    total = np.zeros(last + 1 - first)
+    for name in ("requested", "rounding", "pending", "inactive_split", "releasable"):
+        found = trained.drawn(name)
+        level = np.array(found["y"])[np.searchsorted(found["x"], np.arange(first, last + 1), "right") - 1]
+        assert np.array_equal(level, getattr(parts, f"{name}_bytes")[first : last + 1]), name
+        total += level
 
-    # A zoom to both sides of the instant, as of one in the timeline.
-    first, last = at_in_address(page) - 3, at_in_address(page) + 40
-    page.evaluate("edges => window.vramscope.timeline.look(...edges)", [first, last])
-    trained.until(f"([a, b]) => String({chart}._fullLayout.xaxis.range) === `${{a}},${{b}}`", [first, last])
-    trained.at_rest()
-    assert page.evaluate("window.drawn") == 1
-    assert line_in_chart(page) == pytest.approx(at_in_address(page), abs=0.1)
+    assert np.array_equal(total, recording.timeline().reserved_bytes[first : last + 1])
+    box = trained.plot()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    trained.until("document.querySelector('#fr-track .track-tip').innerText.includes('inactive split')")
+    trained.until(f"document.querySelector('#fr-scrub').value === '{round(1000 * 3 / 43)}'")
 
 
 def test_plain_parts_are_renewed_and_leave_nothing_on_other_pages(trained: Any) -> None:
@@ -181,20 +185,8 @@ def at_in_address(page: Any) -> int:
     return int(page.evaluate("new URL(location).searchParams.get('at')"))
 
 
-def line_in_chart(page: Any) -> float:
-    """The event at which the line over the chart stands, by its place on the screen."""
-    found: float = page.evaluate(
-        """() => { const gd = document.querySelector('#fr-graph .js-plotly-plot'), { xaxis } = gd._fullLayout;
-        const box = document.querySelector('#fr-graph .nsewdrag').getBoundingClientRect();
-        const line = document.querySelector('.scrub-line').getBoundingClientRect();
-        const share = ((line.left + line.right) / 2 - box.left) / box.width;
-        return xaxis.range[0] + share * (xaxis.range[1] - xaxis.range[0]) }"""
-    )
-    return found
-
-
 def test_the_strip_has_the_unit_of_the_charts_below_it(trained: Any) -> None:
-    words = "document.querySelector('.timeline-strip [data-q=position]')?.textContent"
+    words = "document.querySelector('.chart [data-q=position]')?.textContent"
     trained.go(f"/fragmentation?run={trained.run}&at=40")
     assert trained.until(words).endswith(" s")
     trained.go(f"/peak?run={trained.run}&at=40")

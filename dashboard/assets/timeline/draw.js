@@ -160,6 +160,33 @@
     context.setLineDash([]);
   }
 
+  // The parts of reserved bytes, one upon the other.
+  function areas(context, parts, view, t) {
+    const { px, py } = view;
+    for (const { data, a, b } of parts) {
+      const xs = data["part.x"], from = Math.max(before(xs, a), 0), to = Math.min(before(xs, b) + 2, xs.length);
+      if (to <= from) continue;
+      let base = new Float64Array(xs.length);
+      context.save();
+      context.beginPath();
+      context.rect(px(a), -10, Math.max(px(b) - px(a), 0), 10000);
+      context.clip();
+      for (const [name, color] of Object.entries(t.part)) {
+        const top = data[`part.${name}`].map((bytes, i) => bytes + base[i]);
+        context.beginPath();
+        steps(context, xs, top, from, to, px, py);
+        for (let i = to - 1; i > from; i--) {
+          context.lineTo(px(xs[i]), py(base[i - 1]));
+          context.lineTo(px(xs[i - 1]), py(base[i - 1]));
+        }
+        context.fillStyle = color;
+        context.fill();
+        base = top;
+      }
+      context.restore();
+    }
+  }
+
   function level(context, box, y, color) {
     context.strokeStyle = color;
     context.lineWidth = 1.3;
@@ -438,6 +465,6 @@
   }
 
   window.vramscope = Object.assign(window.vramscope || {}, {
-    draw: { before, layout, theme, begin, curves, level, heights, positions, lanes, stepsOf, peak, flags, doubts, mapBelow, mapOver, ticks, spacing, unitOfTime },
+    draw: { before, layout, theme, begin, areas, curves, level, heights, positions, lanes, stepsOf, peak, flags, doubts, mapBelow, mapOver, ticks, spacing, unitOfTime },
   });
 })();

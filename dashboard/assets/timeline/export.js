@@ -68,7 +68,7 @@
 
   function entries(track) {
     const { colors, "phase.kind": kinds } = track.data.whole, t = window.vramscope.draw.theme(colors);
-    const found = track.figure.classList.contains("bands") ? [] : track.shown.map((name) => [NAMES[name], name === "allocated" || name === "active" ? t.ink : name === "reserved" ? t.reserved : colors.quantity[name]]);
+    const found = track.of.parts ? Object.entries(colors.part).map(([name, color]) => [name.replace("_", " "), color]) : track.figure.classList.contains("bands") ? [] : track.shown.map((name) => [NAMES[name], name === "allocated" || name === "active" ? t.ink : name === "reserved" ? t.reserved : colors.quantity[name]]);
     const list = document.getElementById(`${track.figure.id.split("-")[0]}-key`);
     for (const item of list && track.figure.classList.contains("bands") ? list.children : []) found.push([item.textContent, getComputedStyle(item.querySelector(".swatch")).backgroundColor]);
     for (const kind of new Set(kinds)) if (colors.phase[kind]) found.push([window.vramscope.timeline.phaseName(kind), colors.phase[kind]]);

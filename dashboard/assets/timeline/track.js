@@ -19,7 +19,7 @@
     return data;
   }
 
-  const key = (of) => [of.run, of.rank, of.device, of.axis].join("|");
+  const key = (of) => [of.run, of.rank, of.device, of.axis, of.parts].join("|");
   function storeOf(of) {
     const name = key(of);
     if (!stores.has(name)) {
@@ -34,6 +34,7 @@
     query.set("w", Math.max(Math.round(edges ? track.place.plot.width : Math.min(track.place.plot.width, 1400)), 1));
     if (edges) { query.set("a", edges[0]); query.set("b", edges[1]); }
     if (T.at !== null) query.set("at", T.at);
+    if (of.parts) query.set("parts", "1");
     return `/api/timeline?${query}`;
   }
 
@@ -76,7 +77,7 @@
   function extent(track) { return track.data.whole ? track.data.whole.extent : [0, 1]; }
   const isEvents = (track) => track.of.axis === "events";
   // Above charts that follow its zoom, which are in seconds: one page has one unit.
-  const isInSeconds = (track) => Boolean(track.stores.view) && track.figure.classList.contains("strip-track");
+  const isInSeconds = (track) => track.of.parts || Boolean(track.stores.view) && track.figure.classList.contains("strip-track");
 
   function view(track) {
     const [first, last] = extent(track), a = T.a === null ? first : T.a, b = T.b === null ? last : T.b;
@@ -207,10 +208,16 @@
   function scene(context, track, t) {
     const { place, data } = track, now = view(track), isBands = track.figure.classList.contains("bands");
     context.font = `11.5px ${t.sans}`;
-    D.heights(context, place.plot, now, t, isBands);
+    if (track.of.parts) {
+      D.begin(context, place.plot);
+      D.areas(context, parts(track, now), now, t);
+      context.restore();
+    }
+    const isFilled = isBands || track.of.parts;
+    D.heights(context, place.plot, now, t, isFilled);
     D.begin(context, place.plot);
     if (track.shown.includes("capacity") && data.whole.capacity) D.level(context, place.plot, now.py(data.whole.capacity), t.quantity.capacity);
-    D.curves(context, parts(track, now), now, t, isBands);
+    D.curves(context, parts(track, now), now, t, isFilled);
     context.restore();
     context.font = `11.5px ${t.sans}`;
     const best = finest(track, (now.a + now.b) / 2);
@@ -253,6 +260,12 @@
     }
     const i = Math.max(D.before(xs, x), 0);
     return { y: data[`${name}.y`][i], low: data[`${name}.low`] && data[`${name}.low`][i], i };
+  }
+
+  // The parts of reserved bytes at the last drawn instant, from the top of the areas down.
+  function partsAt(track, x) {
+    const data = finest(track, x), names = track.of.parts ? Object.keys(data.colors.part).reverse() : [];
+    return names.map((name) => [name, data[`part.${name}`][Math.max(D.before(data["part.x"], x), 0)]]);
   }
 
   function words(track, x) {
@@ -337,6 +350,7 @@
       const found = TITLE[name] && valueAt(track, name, x);
       if (found) lines.push(["tip-value", TITLE[name], bytesOf(found)]);
     }
+    for (const [name, value] of partsAt(track, x)) lines.push(["tip-value", name.replace("_", " "), window.vramscope.bytes(value)]);
     const flag = (track.flags || []).find((each) => Math.abs(each.x - its.x) < 8);
     for (const name of flag ? [...new Set(flag.names)].slice(0, 4) : []) {
       const same = flag.names.filter((each) => each === name).length;
@@ -550,6 +564,7 @@
   const none = () => window.dash_clientside.no_update;
   // A page was laid out: it may show another zoom or instant of the same recording.
   function timelineEntered(address) {
+    T.scrubbed = null;
     T.laidOut = address && address.at !== null && address.at !== undefined ? String(address.at) : "";
     const track = first();
     if (!track || !track.figure.isConnected) return none();
@@ -597,7 +612,8 @@
   function drawn(name) {
     const track = first();
     if (!track || !track.data.whole) return null;
-    const now = view(track), data = finest(track, (now.a + now.b) / 2), x = Array.from(data[`${name}.x`]), y = Array.from(data[`${name}.y`]);
+    const now = view(track), data = finest(track, (now.a + now.b) / 2), [xs, ys] = `part.${name}` in data ? ["part.x", `part.${name}`] : [`${name}.x`, `${name}.y`];
+    const x = Array.from(data[xs]), y = Array.from(data[ys]);
     const inside = x.map((each, i) => i).filter((i) => x[i] >= now.a && x[i] <= now.b);
     return { x: inside.map((i) => x[i]), y: inside.map((i) => y[i]), a: now.a, b: now.b, at: T.at, isFine: T.a === null ? !track.data.busy : Boolean(track.data.detail) && url(track, [T.a, T.b]) === track.data.url, isEnvelope: Boolean(data[`${name}.low`]), paintMs: track.paintMs, frames: track.frames };
   }

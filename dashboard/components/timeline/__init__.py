@@ -12,9 +12,9 @@ from vramscope.model.marks import Phase
 
 from ...address import Address
 from ...data import Data, View
-from ...figures import doubts, track
+from ...figures import composition, doubts, track
 from ...figures.drawing.series import DRAWN, EVENTS, TIME, Series
-from ...figures.drawing.theme import PHASE_COLOR, QUANTITY_COLOR
+from ...figures.drawing.theme import PART_COLOR, PHASE_COLOR, QUANTITY_COLOR
 from ...figures.timeline import window
 from ...queries.answers import moment, series_of
 from ...server import api
@@ -62,6 +62,8 @@ class TrackStyle:
     """The curves; the usual ones where empty."""
     more: Mapping[str, str] = field(default_factory=dict)
     """Further attributes of the frame."""
+    has_parts: bool = False
+    """Whether the parts of reserved bytes are drawn as areas below the curves."""
 
 
 def frame(series: Series, view: View, sentence: str, look: TrackStyle, *below: Any) -> html.Figure:
@@ -81,7 +83,7 @@ def frame(series: Series, view: View, sentence: str, look: TrackStyle, *below: A
     recording = view.recording
     of = {
         "run": view.run_id, "rank": recording.process.rank, "device": recording.device.index,
-        "axis": series.axis, "shown": list(look.shown or legend.usual(series)),
+        "axis": series.axis, "shown": list(look.shown or legend.usual(series)), "parts": look.has_parts,
     }  # fmt: skip
     stores = {key: store for key, store in look.stores.items() if store}
     words = f"{sentence} Arrow keys move the instant, w and s zoom, a and d pan."
@@ -120,15 +122,20 @@ def _answer(data: Data) -> Response:
     series = series_of(data, view, api.word("axis", (TIME, EVENTS)))
     width = api.whole("w", 1, WIDEST_PX)
     edges = [api.number(name, -1e15, 1e15) for name in ("a", "b")] if "a" in request.args else [None, None]
-    made = track.track(series, window(series, *edges), width)
+    interval = window(series, *edges)
+    made = track.track(series, interval, width)
+    has_parts = api.word("parts", ("", "1"))
+    parts = data.ask(view, "fragmentation").parts if has_parts else None
+    areas = composition.columns(series, parts, interval, width) if has_parts else {}
     facts = dict(made.facts) | {"instants": _instants(data, view, series), "colors": _colors()}
     facts["notes"] = doubts.noted(view.recording, series)
-    return api.columns(facts, **dict(made.columns))
+    return api.columns(facts, **dict(made.columns), **areas)
 
 
 def _colors() -> dict[str, Any]:
     phases = {str(int(phase)): color for phase, color in PHASE_COLOR.items() if phase != Phase.OTHER}
-    return {"phase": phases, "quantity": QUANTITY_COLOR}
+    parts = {part: PART_COLOR[part] for part in composition.PARTS}
+    return {"phase": phases, "quantity": QUANTITY_COLOR, "part": parts}
 
 
 def _instants(data: Data, view: View, series: Series) -> dict[str, Any]:
