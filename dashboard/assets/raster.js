@@ -339,11 +339,22 @@
   function attachAll() {
     for (const figure of document.querySelectorAll(".bands, .strip")) attach(figure);
   }
-  // The old picture moves with the axes at once; when they rest, the new one is requested.
+  // The old picture moves with the axes at once; the new one is requested at the first of several moves, and when
+  // the axes rest.
+  const ALONE_MS = 200;
+  let movedMs = -Infinity;
   const withAxes = () => [...document.querySelectorAll(".bands")].filter(state);
-  addEventListener("vs-moved", () => requestAnimationFrame(() => {
-    for (const figure of withAxes()) { const view = ranges(figure); if (view) place(figure, view); }
-  }));
+  addEventListener("vs-moved", function () {
+    const isFirst = performance.now() - movedMs > ALONE_MS;
+    movedMs = performance.now();
+    requestAnimationFrame(function () {
+      for (const figure of withAxes()) {
+        const view = ranges(figure);
+        if (view) place(figure, view);
+        if (isFirst) refresh(figure, false, true);
+      }
+    });
+  });
   addEventListener("vs-timeline", () => withAxes().forEach((figure) => refresh(figure)));
   addEventListener("vs-settled", () => withAxes().forEach((figure) => refresh(figure, false, true)));
 

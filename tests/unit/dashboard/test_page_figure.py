@@ -57,6 +57,15 @@ def test_the_peak_is_one_picture_of_all_its_bytes(recording: Recording) -> None:
     assert values(icicle["values"])[0] * MIB == PEAK_BYTES
 
 
+def test_the_fragmentation_is_drawn_as_parts_that_sum_up_to_reserved(recording: Recording) -> None:
+    figure = recording.figure("fragmentation")
+    areas = [each for each in figure.to_plotly_json()["data"] if each.get("stackgroup") == "parts"]
+    total = sum(values(area["y"]) for area in areas)
+
+    assert [area["name"] for area in areas][:1] == ["requested"]
+    assert total.max() * MIB == recording.timeline().reserved_bytes.max()
+
+
 def test_the_bands_of_the_allocations_are_as_high_as_what_is_allocated(recording: Recording) -> None:
     figure = recording.figure("allocations")
     (image,) = figure.layout.images
