@@ -79,7 +79,7 @@ _PAD = bytes(LONGEST + 1024)
 _LONGEST_REST = 64 << 20
 """The most bytes of an unfinished text or event that are carried over to the next window."""
 
-_ARENA_BYTES = 8 << 20
+_ARENA_BYTES = 32 << 20
 """The size of one array of the arena."""
 
 _SHORTEST_RUN = 4
