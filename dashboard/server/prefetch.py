@@ -97,7 +97,8 @@ class PagesAhead:
     def lay_out(self, view: View) -> None:
         """Lay out every page of *view*, unless its run was closed or another one was opened meanwhile."""
         for page in self._pages:
-            self._data.precedence.until_quiet()
+            # Not a moment longer: whoever reads one page of the run opens another one soon.
+            self._data.precedence.until_quiet(0.0)
             if not self._wanted.empty() or not self._data.is_open(view.run_id):
                 return
             recording = view.recording

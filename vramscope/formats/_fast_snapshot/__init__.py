@@ -36,7 +36,9 @@ many memo objects as the run did, so that later references stay right::
 The modules are the steps: ``opcode_blocks`` removes the frames of the pickle, ``opcode_shapes`` learns and
 matches shapes, ``frame_lists`` finds lists of frames, ``decoded`` reads the numbers of a window,
 ``partial_sums`` adds them up for a first look, this module walks the file and builds the rest, and ``events``
-merges runs and dicts into the columns of ``Events``.
+merges runs and dicts into the columns of ``Events``. A second thread reads the numbers of a window while its
+lists of frames are found, and copies its columns while the next window is read; the walk alone decides what
+is accepted.
 
 Nothing rests on guessing. A run is accepted only if reading opcode by opcode from the start of the file
 arrives at its first byte, and each of its bytes is compared with a shape; what it refers to is looked up
