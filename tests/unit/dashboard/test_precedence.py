@@ -18,7 +18,10 @@ from vramscope.dashboard.queries.precedence import Precedence
 from vramscope.dashboard.server import prefetch
 
 from vramscope import conversion_cache
+from vramscope.errors import UnknownNameError
 from vramscope.loading import follow, load
+from vramscope.model.partial_curve import PartialCurve, Watch
+from vramscope.model.recording import Run
 
 LONG_AGO_S = 1_000_000
 N_EVENTS = conversion_cache.LIMITS.fewest_events + 1000
@@ -202,3 +205,45 @@ def test_prefetch_computes_the_headline_after_the_page(large: Path) -> None:
     thread.join(30)
 
     assert (view.key, "folded") in answers
+
+
+class Still:
+    """A run that does not grow."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def refresh(self) -> bool:
+        return False
+
+
+def test_a_file_read_ahead_lets_the_one_that_a_user_waits_for_pass(tmp_path: Path) -> None:
+    paths = [tmp_path / "ahead.pickle", tmp_path / "mine.pickle"]
+    for path in paths:
+        path.write_bytes(b"")
+    user_waits, ahead_is_asked, order = Event(), Event(), []
+
+    class Watched:
+        def discover(self, _: Path) -> list[Path]:
+            return paths
+
+        def follow(self, path: Path, watch: Watch, *_: Any, **_options: Any) -> Any:
+            if path.stem == "ahead":
+                assert user_waits.wait(30)
+                ahead_is_asked.set()
+                watch(PartialCurve(0, np.zeros(0, "i8"), np.zeros(0, "i8")))
+            else:
+                user_waits.set()
+                assert ahead_is_asked.wait(30)
+                Event().wait(0.05)
+            order.append(path.stem)
+            return Still(Run(path.stem, str(path), (), started_ns=1))
+
+    data = Data(tmp_path, Watched())
+    ahead, mine = data.paths()
+    _, done = waiting(data.open_ahead, ahead)
+    with pytest.raises(UnknownNameError, match="has no recording"):
+        data.view(Address(run=mine))
+
+    assert done.wait(30)
+    assert order == ["mine", "ahead"]
