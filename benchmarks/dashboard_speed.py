@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,6 +90,7 @@ def rows(file: Path, n_moves: int = N_MOVES) -> Iterator[Row]:
         one, two = (run_id(root / f"{name}.pickle") for name in ("one", "two"))
         with serving(root / "one.pickle", Path(folder) / "cache") as server:
             yield from _unread(Visitor(browser, server, one, two), size)
+            _until_cached(Path(folder) / "cache")
         with serving(root, Path(folder) / "cache") as server:
             visitor = Visitor(browser, server, one, two)
             yield from _wire(browser, server, one, size)
@@ -117,6 +119,13 @@ def _unread(visitor: Visitor, size: str) -> Iterator[Row]:
     )
     visitor.settle()
     visitor.page.close()
+
+
+def _until_cached(cache: Path) -> None:
+    """Wait for the conversion, which the server caches after the first chart; it ends soon after that."""
+    last_s = monotonic() + 30
+    while not [*cache.glob("*.mapped")] and monotonic() < last_s:
+        sleep(0.1)
 
 
 def _wire(browser: Any, server: Server, run: str, size: str) -> Iterator[Row]:

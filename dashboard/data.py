@@ -4,18 +4,21 @@ A run is named by an id of a closed dict; a path never comes from a request. Der
 (run, version) and dropped when the run grows. The server's threads share one ``Data``.
 """
 
+import logging
 import os
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from hashlib import blake2s
 from pathlib import Path
-from threading import RLock
+from threading import RLock, Thread
 from time import monotonic, thread_time, time
 from typing import Any, Protocol, cast
 
 from vramscope import analysis, conversion_cache, loading
+from vramscope.analysis.timeline import totals_of
 from vramscope.errors import UnknownNameError, VramscopeError
 from vramscope.model.partial_curve import PartialCurve, Watch
 from vramscope.model.recording import Outcome, Recording, Run
@@ -26,7 +29,11 @@ from vramscope.store.summaries import SUMMARY_FILE
 
 from .address import Address
 from .queries.live_recording import LiveRecording
+from .queries.precedence import Precedence
 from .queries.read_progress import ReadProgress, progress
+from .server.malloc_tuning import keeping
+
+_LOG = logging.getLogger(__name__)
 
 _ONE_RANK = re.compile(r"(.+)\.rank([0-9]{1,9})", re.ASCII)
 MOST_OPENED_WHOLE = 8
@@ -93,8 +100,13 @@ class Library(Protocol):
     def discover(self, root: Path) -> Sequence[Path]:
         """Return runs and files below *root*, newest first."""
 
-    def follow(self, path: Path, watch: Watch | None = None, scratch: Scratch | None = None) -> FollowedRun:
-        """Open one of them; *watch* gets the curve of a file while it is read, *scratch* keeps what grows."""
+    def follow(
+        self, path: Path, watch: Watch | None = None, scratch: Scratch | None = None, *, hurries: bool = False
+    ) -> FollowedRun:
+        """Open one of them; *watch* gets the curve of a file while it is read, *scratch* keeps what grows.
+
+        Where it *hurries*, what no answer needs is left for later.
+        """
 
 
 class StoreLibrary(Protocol):
@@ -174,6 +186,8 @@ class Data:
     def __init__(self, root: Path, library: Library | None = None, pace: Pace | None = None) -> None:
         self.root = root
         self.pace = pace or Pace()
+        self.precedence = Precedence()
+        """What users wait for, which background work lets go first."""
         self._library = library or cast("Library", loading)
         self._scratch = Scratch(conversion_cache.cache_directory())
         self.shown_root = str(getattr(library, "url", root))
@@ -235,12 +249,19 @@ class Data:
             return cast("StoreLibrary", self._library).location(path)
         return path
 
-    def _opened_for_following(self, name: str, path: Path) -> FollowedRun:
+    def _opened_for_following(self, name: str, path: Path, *, hurries: bool = False) -> FollowedRun:
         if hasattr(self._library, "location"):
             place = cast("StoreLibrary", self._library).location(path)
             return cast("FollowedRun", loading.follow(place))
+
+        def watch(curve: PartialCurve) -> None:
+            self._curves[name] = curve
+            self.precedence.let_pass(name)
+
         try:
-            return self._library.follow(path, lambda curve: self._curves.update({name: curve}), self._scratch)
+            # A run's directory is mapped or grows: its columns are no short-lived arrays.
+            with keeping() if path.is_file() else nullcontext():
+                return self._library.follow(path, watch, self._scratch, hurries=hurries)
         finally:
             self._curves.pop(name, None)
 
@@ -248,6 +269,10 @@ class Data:
         """Return whether a run is open, so that its events are read."""
         with self._lock:
             return name in self._open
+
+    def open_ahead(self, name: str) -> None:
+        """Open a run for which nobody waits: reading it pauses while users wait for other runs."""
+        self._open_once(name, self.path(name))
 
     def view(self, address: Address) -> View:
         """Return the recording that *address* names; a VramscopeError says what is wrong with it."""
@@ -440,6 +465,11 @@ class Data:
             if name in self._open:
                 self._open.move_to_end(name)
                 return self._open[name]
+        with self.precedence.wants(name):
+            return self._open_once(name, path)
+
+    def _open_once(self, name: str, path: Path) -> _OpenRun:
+        with self._lock:
             opening = self._opening.setdefault(name, RLock())
         # Two threads must not read the same gigabyte; a thread that needs another run does not wait.
         with opening:
@@ -458,7 +488,27 @@ class Data:
                 self._open[name] = opened
                 while len(self._open) > MAX_OPEN_RUNS:
                     self._open.popitem(last=False)
+            if isinstance(opened.follower, loading.Follower):
+                self._begin_with(name, opened, opened.follower)
         return opened
+
+    def _begin_with(self, name: str, opened: _OpenRun, follower: loading.Follower) -> None:
+        """Keep the totals of a file that was read in a hurry, and settle it once its first chart is shown."""
+        taken = follower.take_levels()
+        if taken is None:
+            return
+        recording, levels = taken
+        view = View(name, opened.version, follower.run, recording)
+        opened.answers[(view.key, ("timeline",))] = totals_of(recording, levels)
+        Thread(target=self._settle, args=(follower,), name="vramscope-settle", daemon=True).start()
+
+    def _settle(self, follower: loading.Follower) -> None:
+        self.precedence.until_quiet()
+        try:
+            with keeping():
+                follower.settle()
+        except Exception:  # noqa: BLE001 - the run is shown without: it is only read again the next time
+            _LOG.warning("the conversion of a file was not cached", exc_info=True)
 
     def _follow(self, name: str, path: Path) -> _OpenRun:
         """Read the run for the first time; files that failed to be read are tried again when they change."""
@@ -467,7 +517,7 @@ class Data:
         if known is not None and known[0] == now:
             raise known[1]
         try:
-            opened = self._new(name, self._opened_for_following(name, path))
+            opened = self._new(name, self._opened_for_following(name, path, hurries=True))
         except VramscopeError as error:
             self._refused[name] = now, error
             raise

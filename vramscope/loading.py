@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vramscope import conversion_cache, formats, registry
-from vramscope.allocator.replay.contradictions import contradictions
+from vramscope.allocator.levels import levels as levels_of
+from vramscope.allocator.replay.contradictions import Levels, contradictions
 from vramscope.allocator.state_index.checkpoints import checkpoints
 from vramscope.errors import FormatError, StoreError, UnknownNameError, UsageError
 from vramscope.formats import Format
@@ -46,11 +47,51 @@ _NEVER_INSIDE = frozenset({"node_modules", "site-packages", "__pycache__"})
 class Follower:
     """A run that may still grow; a file of another tool never does."""
 
-    def __init__(self, path: Path, watch: Watch | None = None, scratch: "Scratch | None" = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        watch: Watch | None = None,
+        scratch: "Scratch | None" = None,
+        *,
+        hurries: bool = False,
+    ) -> None:
         """Open the run at *path*; the others are those of ``follow``. Raises the errors of ``load``."""
-        self._source: Reader | Run = _reader(path, scratch) if _is_ours(path) else _load_file(path, watch)
+        self._path = path
+        self._unkept: conversion_cache.Identity | None = None
+        self._levels: tuple[Recording, Levels] | None = None
+        if _is_ours(path):
+            self._source: Reader | Run = _reader(path, scratch)
+        else:
+            self._source = self._load_file(watch, hurries=hurries)
         self._checked: tuple[Run, Run] | None = None
         """A run as it was read, and the same run with notes on its contradictions."""
+
+    def _load_file(self, watch: Watch | None, *, hurries: bool) -> Run:
+        """Return the cached conversion of a file, or read the file."""
+        source = conversion_cache.identity(self._path)
+        run = conversion_cache.find(self._path, source)
+        if run is not None:
+            return run
+        run, found = _with_contradictions(_read_file(self._path, watch))
+        if source != conversion_cache.identity(self._path):
+            run = replace(run, notes=(*run.notes, _CHANGED))
+        if not conversion_cache.is_wanted(run, source):
+            return run
+        if not hurries:
+            return _kept(run, self._path, source)
+        self._unkept, self._levels = source, found
+        return run
+
+    def settle(self) -> None:
+        """Cache the conversion of a file that was read in a hurry; what ``run`` holds stays the same."""
+        if self._unkept is not None and isinstance(self._source, Run):
+            source, self._unkept = self._unkept, None
+            self._source = _kept(self._source, self._path, source)
+
+    def take_levels(self) -> "tuple[Recording, Levels] | None":
+        """Return the recording with the most events and its levels, where they were computed; only once."""
+        found, self._levels = self._levels, None
+        return found
 
     def refresh(self) -> bool:
         """Read what was written since the last call.
@@ -72,7 +113,7 @@ class Follower:
         if run.outcome is Outcome.RUNNING:
             return run
         if self._checked is None or self._checked[0] is not run:
-            self._checked = run, _with_contradictions(run)
+            self._checked = run, _with_contradictions(run)[0]
         return self._checked[1]
 
 
@@ -81,6 +122,7 @@ class _RemoteFollower(Follower):
 
     def __init__(self, tree: "RemoteTree", below: str) -> None:
         """Copy the run in the directory *below* of *tree*, and open it. Raises the errors of ``load``."""
+        self._unkept = self._levels = None
         self._tree, self._below = tree, below
         self._url = f"{tree.url}/{below}".rstrip("/")
         self._shown: tuple[Run, Run] | None = None
@@ -142,7 +184,13 @@ def load(path: str | Path) -> Run:
     return follow(path).run
 
 
-def follow(path: str | Path, watch: Watch | None = None, scratch: "Scratch | None" = None) -> Follower:
+def follow(
+    path: str | Path,
+    watch: Watch | None = None,
+    scratch: "Scratch | None" = None,
+    *,
+    hurries: bool = False,
+) -> Follower:
     """Load a run that may still be written.
 
     Parameters
@@ -154,6 +202,9 @@ def follow(path: str | Path, watch: Watch | None = None, scratch: "Scratch | Non
         torch is read for the first time: a first look, long before the exact answer. It must not raise.
     scratch
         Where the columns of a run are kept while it grows; in memory where None.
+    hurries
+        Whether the conversion of a file is left to ``Follower.settle()``: it takes 0.2 s per million events,
+        which no answer needs.
 
     Returns
     -------
@@ -168,7 +219,7 @@ def follow(path: str | Path, watch: Watch | None = None, scratch: "Scratch | Non
     place = local_path(path)
     if place is None:
         return _follow_remote(str(path))
-    return Follower(_only_one(place), watch, scratch)
+    return Follower(_only_one(place), watch, scratch, hurries=hurries)
 
 
 def _follow_remote(url: str) -> Follower:
@@ -234,32 +285,27 @@ def _reader(path: Path, scratch: "Scratch | None") -> "Reader":
     return Reader(path, scratch)
 
 
-def _load_file(path: Path, watch: Watch | None) -> Run:
-    """Return the cached conversion of a file, or read the file and cache it."""
-    source = conversion_cache.identity(path)
-    run = conversion_cache.find(path, source)
-    if run is None:
-        run = _with_contradictions(_read_file(path, watch))
-        if source != conversion_cache.identity(path):
-            run = replace(run, notes=(*run.notes, _CHANGED))
-        if conversion_cache.is_wanted(run, source):
-            run = replace(run, recordings=tuple(map(_with_checkpoints, run.recordings)))
-            conversion_cache.keep(run, path, source)
+def _with_contradictions(run: Run) -> tuple[Run, tuple[Recording, Levels] | None]:
+    """Return *run* with a note on every total that cannot be true, and its longest recording's levels."""
+    longest = max(run.recordings, key=lambda each: len(each.trace), default=None)
+    checked: list[Recording] = []
+    found: tuple[Recording, Levels] | None = None
+    for recording in run.recordings:
+        levels = levels_of(recording.trace, recording.initial) if len(recording.trace) else ()
+        notes = contradictions(recording, levels)
+        checked.append(replace(recording, notes=(*recording.notes, *notes)) if notes else recording)
+        if recording is longest and levels:
+            found = checked[-1], levels[:4]
+    if all(one is other for one, other in zip(run.recordings, checked, strict=True)):
+        return run, found
+    return replace(run, recordings=tuple(checked)), found
+
+
+def _kept(run: Run, path: Path, source: conversion_cache.Identity | None) -> Run:
+    """Return *run* with checkpoints, after caching it."""
+    run = replace(run, recordings=tuple(map(_with_checkpoints, run.recordings)))
+    conversion_cache.keep(run, path, source)
     return run
-
-
-def _with_contradictions(run: Run) -> Run:
-    """Return *run* with a note on every total that cannot be true."""
-    found = [contradictions(recording) for recording in run.recordings]
-    if not any(found):
-        return run
-    pairs = zip(run.recordings, found, strict=True)
-    return replace(
-        run,
-        recordings=tuple(
-            replace(each, notes=(*each.notes, *notes)) if notes else each for each, notes in pairs
-        ),
-    )
 
 
 def _with_checkpoints(recording: Recording) -> Recording:

@@ -32,7 +32,7 @@ class _Opened:
         """Return the place of each run."""
         return [*self._runs]
 
-    def follow(self, path: Path, *_: object) -> "_Still":
+    def follow(self, path: Path, *_: object, **_options: object) -> "_Still":
         """Return the run at *path*."""
         return _Still(self._runs[path])
 

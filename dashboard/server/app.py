@@ -214,6 +214,11 @@ def _route(app: Dash, data: Data, entries: dict[str, Page]) -> None:
 
 def _enter(entry: Page | None, context: Context) -> tuple[Address, View | None, Any, Any]:
     """Return the address that is shown, its view, header and page; after an error a page with advice."""
+    with context.data.precedence.page():
+        return _laid_out(entry, context)
+
+
+def _laid_out(entry: Page | None, context: Context) -> tuple[Address, View | None, Any, Any]:
     wanted = context.address
     if entry is None:
         return wanted, None, None, states.failure("There is no page at this address.")

@@ -40,9 +40,11 @@ def _ask(data: Data, run: str, *, has_many_ranks: bool) -> None:
         if has_many_ranks:
             queries_of(data).get(run)
             return
+        data.open_ahead(run)
         view = data.view(Address(run=run))
         if len(view.recording.trace) or len(view.recording.initial.blocks):
             series_of(data, view, TIME)
+            data.precedence.until_quiet()
             headline(data, view)
     except VramscopeError:
         return  # opening the run shows the reason
@@ -95,6 +97,8 @@ class PagesAhead:
     def lay_out(self, view: View) -> None:
         """Lay out every page of *view*, unless its run was closed or another one was opened meanwhile."""
         for page in self._pages:
+            # Not a moment longer: whoever reads one page of the run opens another one soon.
+            self._data.precedence.until_quiet(0.0)
             if not self._wanted.empty() or not self._data.is_open(view.run_id):
                 return
             recording = view.recording

@@ -1,5 +1,6 @@
 """The events of each block, from its allocation until it returns to the free lists."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,6 +16,9 @@ _DIGITS = 3
 """Largest number of digits; with more, this sort takes as long as comparing."""
 _STRETCH = 1 << 14
 """Events sorted at a time: intermediate arrays stay in the processor's cache."""
+_MANY = 1 << 20
+"""Events from which on both halves of the addresses are sorted at once: NumPy sorts without Python's lock."""
+_SAMPLES = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +43,22 @@ class BlockLives(Table):
     """
 
 
-def lives(trace: Trace) -> BlockLives:
-    """The lives of all blocks in *trace*; one stable sort, 0.1 s per million events."""
-    return _lives_of(trace, np.flatnonzero(trace.action <= Action.FREE_COMPLETED))
+def lives(trace: Trace, *, many: int = _MANY) -> BlockLives:
+    """The lives of all blocks in *trace*; one stable sort, 0.1 s of CPU per million events.
+
+    From *many* events on, two threads sort one half of the addresses each.
+    """
+    rows = np.flatnonzero(trace.action <= Action.FREE_COMPLETED)
+    if len(rows) < many:
+        return _lives_of(trace, rows)
+    address = trace.address[rows]
+    some = np.sort(address[:: max(len(rows) // _SAMPLES, 1)])
+    is_low = address < some[len(some) // 2]
+    with ThreadPoolExecutor(2) as threads:
+        low, high = threads.map(lambda half: _lives_of(trace, rows[half]), (is_low, ~is_low))
+    return BlockLives(
+        **{name: np.concatenate([column, getattr(high, name)]) for name, column in low.columns()}
+    )
 
 
 def lives_by_birth(trace: Trace, *, stretch: int = _STRETCH) -> BlockLives:

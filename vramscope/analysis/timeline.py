@@ -47,7 +47,12 @@ def timeline(recording: Recording) -> Totals:
 
     Events whose ``block_size`` is 0 contradict the others and are not counted (``allocator.replay``).
     """
-    requested, allocated, active, reserved, _ = levels(recording)
+    return totals_of(recording, levels(recording))
+
+
+def totals_of(recording: Recording, known: tuple[NDArray[Any], ...]) -> Totals:
+    """The same of the *known* ``levels`` of *recording*."""
+    requested, allocated, active, reserved, *_ = known
     return Totals(requested, allocated, active, reserved, times(recording))
 
 

@@ -118,6 +118,11 @@ def follow_instant(app: Any, store: str) -> None:
 
 def _answer(data: Data) -> Response:
     """Return the columns of one view; of the whole recording where no edges are given."""
+    with data.precedence.page():
+        return _columns(data)
+
+
+def _columns(data: Data) -> Response:
     view = api.view_of(data)
     series = series_of(data, view, api.word("axis", (TIME, EVENTS)))
     width = api.whole("w", 1, WIDEST_PX)

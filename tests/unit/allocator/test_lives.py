@@ -73,3 +73,17 @@ def test_lives_found_a_stretch_at_a_time_are_those_found_at_once(moves):
     order = np.lexsort((at_once.address, at_once.alloc))
     for name, column in at_once.rows(order).columns():
         assert getattr(in_turn, name).tolist() == column.tolist()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0, 8, 16, 24, 1 << 40])), min_size=1, max_size=40)
+)
+def test_lives_of_both_halves_of_the_addresses_are_those_found_at_once(moves):
+    columns = [[move[i] for move in moves] for i in (0, 1)]
+    trace = Trace.of(action=columns[0], address=columns[1], size=np.arange(len(moves)) + 10)
+    at_once = lives(trace)
+
+    by_halves = lives(trace, many=1)
+
+    for name, column in at_once.columns():
+        assert getattr(by_halves, name).tolist() == column.tolist()

@@ -145,7 +145,7 @@ class Refusing:
     def discover(self, root: Path) -> list[Path]:
         return [root]
 
-    def follow(self, path: Path, *_: Any) -> Any:
+    def follow(self, path: Path, *_: Any, **_options: Any) -> Any:
         raise FormatError(f"{path.name}: no snapshot")
 
 

@@ -10,7 +10,7 @@ import pytest
 MEASURED = """
     import numpy as np
     from pathlib import Path
-    from vramscope.dashboard.server.malloc_tuning import give_back
+    from vramscope.dashboard.server.malloc_tuning import give_back, keeping
 
     def resident():
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
@@ -25,6 +25,14 @@ MEASURED = """
     del many
     print(most - before > 60 << 20, resident() - before < 4 << 20)
 """
+KEEPING = """
+    with keeping():
+        small = [np.ones(1 << 20, "u1") for _ in range(64)]
+        kept = small[-1]
+        del small
+        while_reading = resident()
+    print(while_reading - before > 60 << 20, resident() - before < 4 << 20)
+"""
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell")
@@ -33,3 +41,11 @@ def test_memory_of_arrays_goes_back_though_a_later_one_lives_on() -> None:
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     assert output.split() == ["True", "True"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell")
+def test_memory_is_kept_while_a_file_is_read_and_goes_back_then() -> None:
+    command = [sys.executable, "-c", textwrap.dedent(MEASURED) + textwrap.dedent(KEEPING)]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    assert output.split() == ["True"] * 4

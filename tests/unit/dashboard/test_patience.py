@@ -111,7 +111,7 @@ class Counted:
         self.gate: Event | None = None
         self.discover: Callable[[Path], Any] = inner.discover
 
-    def follow(self, path: Path, *_: Any) -> Any:
+    def follow(self, path: Path, *_: Any, **_options: Any) -> Any:
         self.n_followed += 1
         if self.gate is not None and path.name == self.slow:
             self.gate.wait(30)

@@ -249,7 +249,11 @@ def test_no_page_of_a_run_of_many_ranks_opens_more_than_one_of_them(
         write(tmp_path / "job", rank, 9, 10)
     opened = []
     follow = loading.follow
-    monkeypatch.setattr(loading, "follow", lambda place, *more: opened.append(place) or follow(place, *more))
+    monkeypatch.setattr(
+        loading,
+        "follow",
+        lambda place, *more, **options: opened.append(place) or follow(place, *more, **options),
+    )
     data = Data(tmp_path)
     app = build_app(data, Access(token=None))
     name = next(iter(data.paths()))

@@ -45,7 +45,7 @@ def test_who_waits_for_a_file_learns_how_far_it_is(tmp_path: Path) -> None:
         def discover(self, _: Path) -> list[Path]:
             return [path]
 
-        def follow(self, _: Path, watch: Watch, *_more: Any) -> Any:
+        def follow(self, _: Path, watch: Watch, *_more: Any, **_options: Any) -> Any:
             with path.open("rb", buffering=0) as file:
                 file.read(1000)
                 watch(CURVE)

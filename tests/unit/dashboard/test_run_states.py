@@ -318,6 +318,6 @@ class Counting:
     def discover(self, root: Path) -> list[Path]:
         return [root]
 
-    def follow(self, path: Path, *_: Any) -> Any:
+    def follow(self, path: Path, *_: Any, **_options: Any) -> Any:
         self.n_read += 1
         raise FormatError(f"{path.name}: no snapshot")

@@ -28,11 +28,14 @@ is the last.
 Levels = tuple[NDArray[np.int64], ...]
 
 
-def contradictions(recording: Recording) -> list[Note]:
-    """Notes on what cannot be true of *recording*, each kind once, with the event at which it begins."""
+def contradictions(recording: Recording, known: Levels | None = None) -> list[Note]:
+    """Notes on what cannot be true of *recording*, each kind once, with the event at which it begins.
+
+    The levels may be *known* already: they take nearly all of the time.
+    """
     if not len(recording.trace):
         return []
-    found = levels(recording.trace, recording.initial)[:4]
+    found = (levels(recording.trace, recording.initial) if known is None else known)[:4]
     return [
         *_negative(found),
         *_above(found, has_reserved=recording.has_reserved),

@@ -1,0 +1,81 @@
+"""Precedence of what users wait for over work in the background."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Condition
+from time import monotonic
+
+QUIET_S = 1.0
+"""Seconds without a page before work in the background goes on: the browser asks for the chart of a page some
+0.3 s after its layout.
+"""
+LONGEST_S = 20.0
+"""The longest pause in seconds, so that a page that hangs does not keep what others need."""
+
+
+class Precedence:
+    """What users wait for now; background work asks when it may go on.
+
+    Parameters
+    ----------
+    quiet_s
+        Seconds without a page before work in the background goes on.
+    longest_s
+        The longest pause of that work in seconds.
+    """
+
+    def __init__(self, quiet_s: float = QUIET_S, longest_s: float = LONGEST_S) -> None:
+        self._quiet_s, self._longest_s = quiet_s, longest_s
+        self._changed = Condition()
+        self._n_pages = 0
+        self._last_page_s = float("-inf")
+        self._wanted: Counter[str] = Counter()
+        """How many threads wait for each run to be read."""
+
+    @contextmanager
+    def page(self) -> Iterator[None]:
+        """Mark that a page or its chart is computed within the block."""
+        with self._changed:
+            self._n_pages += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._n_pages -= 1
+                self._last_page_s = monotonic()
+                self._changed.notify_all()
+
+    @contextmanager
+    def wants(self, run: str) -> Iterator[None]:
+        """Mark that somebody waits within the block for *run* to be read."""
+        with self._changed:
+            self._wanted[run] += 1
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._wanted[run] -= 1
+                if not self._wanted[run]:
+                    del self._wanted[run]
+                self._changed.notify_all()
+
+    def let_pass(self, run: str) -> None:
+        """Wait while users wait for other runs and nobody for *run*, which is being read."""
+        end_s = monotonic() + self._longest_s
+        with self._changed:
+            while self._wanted and run not in self._wanted and monotonic() < end_s:
+                self._changed.wait(end_s - monotonic())
+
+    def until_quiet(self, quiet_s: float | None = None) -> None:
+        """Wait until no page is computed, and none was for *quiet_s*; as long as usual where None."""
+        end_s = monotonic() + self._longest_s
+        quiet_s = self._quiet_s if quiet_s is None else quiet_s
+        with self._changed:
+            while (now := monotonic()) < end_s:
+                is_busy = self._n_pages > 0 or bool(self._wanted)
+                quiet_at_s = self._last_page_s + quiet_s
+                if not is_busy and now >= quiet_at_s:
+                    return
+                self._changed.wait(end_s - now if is_busy else min(quiet_at_s, end_s) - now)
