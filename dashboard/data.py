@@ -507,8 +507,9 @@ class Data:
         try:
             with keeping():
                 follower.settle()
-        except Exception:  # noqa: BLE001 - the run is shown without: it is only read again the next time
-            _LOG.warning("the conversion of a file was not cached", exc_info=True)
+        except (VramscopeError, OSError) as error:
+            # The run is shown all the same; it is read again the next time.
+            _LOG.warning("the conversion of a file was not cached: %s", error)
 
     def _follow(self, name: str, path: Path) -> _OpenRun:
         """Read the run for the first time; files that failed to be read are tried again when they change."""
