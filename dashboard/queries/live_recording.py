@@ -4,9 +4,10 @@ A page that follows a training asks every second. A pass over the whole trace wo
 beside the training that it observes; here an update costs only the events since the last one.
 """
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from threading import Lock, RLock
+from threading import Lock, RLock, Thread
 from time import monotonic, thread_time
 from typing import Any
 
@@ -30,9 +31,13 @@ from ..figures.drawing.m4 import BLOCK, Extremes, block_extremes
 from ..figures.drawing.series import (
     EVENTS,
     Ruler,
+    Spans,
     instants,
     origin_ns,
+    phase_columns,
+    step_columns,
 )
+from .growing_spans import GrowingSpans
 
 MOST_KEPT = 12
 SHARE = 0.02
@@ -84,6 +89,19 @@ class LiveRecording:
             placed.extend(instants(axis, origin, in_order, len(placed)))
             return Ruler(axis, in_order, origin, placed.view()[: len(in_order)])
 
+    def spans(self, recording: Recording, axis: str) -> tuple[Spans, Spans]:
+        """Return the spans of the phases and of the steps, as ``series.parts_of`` returns them."""
+        with self._lock:
+            placed = self.ruler(recording, axis)
+            known = self._spans.setdefault(
+                placed.axis, (GrowingSpans(self._scratch), GrowingSpans(self._scratch))
+            )
+            phases, steps = known
+            return (
+                phases.follow(*phase_columns(recording), placed),
+                steps.follow(*step_columns(recording), placed),
+            )
+
     def blocks(self, recording: Recording) -> dict[str, Extremes]:
         """Return the extremes of each block of all quantities, for curves over many events."""
         with self._lock:
@@ -120,7 +138,9 @@ class LiveRecording:
                 self._kept.popitem(last=False)
             return made
 
-    def ask_allowing_stale(self, what: Hashable, recording: Recording, make: Callable[[], Any]) -> Any:
+    def ask_allowing_stale(
+        self, what: Hashable, recording: Recording, make: Callable[[], Any], *, waits: bool = True
+    ) -> Any:
         """Return an answer over the full recording; it may be that of an earlier version.
 
         Parameters
@@ -132,6 +152,8 @@ class LiveRecording:
         make
             Computes the answer; called when the recording is longer by the factor LONGER, for at most the
             share SHARE of the time.
+        waits
+            Whether to wait for a new answer where there is an earlier one; else a thread computes it.
         """
         with self._lock:
             making = self._making.setdefault(what, Lock())
@@ -139,10 +161,14 @@ class LiveRecording:
         # eight at once took 2 GB, and a page was four minutes late.
         if not making.acquire(blocking=self.stale_answer(what) is None):
             return self.stale_answer(what)
-        try:
-            return self._answered(what, recording, make)
-        finally:
+        if waits or self.stale_answer(what) is None:
+            return self._answered(what, recording, make, making)
+        # On a busy machine a process took 12 s for it, and the page had no request to spare.
+        if self._is_due(what, recording):
+            Thread(target=self._answered, args=(what, recording, make, making), daemon=True).start()
+        else:
             making.release()
+        return self.stale_answer(what)
 
     def stale_answer(self, what: Hashable) -> Any:
         """Return the last answer to :meth:`ask_allowing_stale`; None where there is none."""
@@ -150,20 +176,27 @@ class LiveRecording:
             known = self._stale_answers.get(what)
         return known[0] if known is not None else None
 
-    def _answered(self, what: Hashable, recording: Recording, make: Callable[[], Any]) -> Any:
+    def _is_due(self, what: Hashable, recording: Recording) -> bool:
         with self._lock:
             known = self._stale_answers.get(what)
-        if known is not None:
-            made, n_events, n_steps, again_s = known
-            is_longer = len(recording.trace) >= LONGER * n_events or len(recording.steps) >= LONGER * n_steps
-            if not is_longer or monotonic() < again_s:
-                return made
-        began = thread_time()
-        made = make()
-        again_s = monotonic() + (thread_time() - began) / SHARE
-        with self._lock:
-            self._stale_answers[what] = made, len(recording.trace), len(recording.steps), again_s
-        return made
+        if known is None:
+            return True
+        _, n_events, n_steps, again_s = known
+        is_longer = len(recording.trace) >= LONGER * n_events or len(recording.steps) >= LONGER * n_steps
+        return is_longer and monotonic() >= again_s
+
+    def _answered(self, what: Hashable, recording: Recording, make: Callable[[], Any], making: Lock) -> Any:
+        """Return the answer, computed if it is due; *making* is held, and released at the end."""
+        try:
+            if self._is_due(what, recording):
+                began = _spent_s()
+                made = make()
+                again_s = monotonic() + (_spent_s() - began) / SHARE
+                with self._lock:
+                    self._stale_answers[what] = made, len(recording.trace), len(recording.steps), again_s
+            return self.stale_answer(what)
+        finally:
+            making.release()
 
     # ---------------------------------------------------------------------------------- new events
 
@@ -184,6 +217,7 @@ class LiveRecording:
         self._in_order_ns = GrowingColumn("i8", self._scratch)
         """The times as the axis has them, none before another; empty while they are in order."""
         self._positions: dict[str, tuple[int, GrowingColumn]] = {}
+        self._spans: dict[str, tuple[GrowingSpans, GrowingSpans]] = {}
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self._stale_answers: dict[Hashable, tuple[Any, int, int, float]] = {}
         self._making: dict[Hashable, Lock] = {}
@@ -258,6 +292,12 @@ class LiveRecording:
         if known is None or known[0] != origin:
             known = self._positions[axis] = origin, GrowingColumn("f8", self._scratch)
         return known[1]
+
+
+def _spent_s() -> float:
+    """Return the CPU seconds of this thread, and of the processes that have ended for it or for another."""
+    times = os.times()
+    return thread_time() + times.children_user + times.children_system
 
 
 def _pending_after(pending: NDArray[Any], new: Trace) -> NDArray[Any]:

@@ -70,6 +70,24 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path, started: Any
     assert (process.returncode, errors) == (0, "")
 
 
+SERVES = """
+import gc, sys
+from vramscope.cli import main
+from vramscope.dashboard.server.connections import Server
+
+Server.run = lambda self: print("found", len(gc.get_objects()), "of", gc.get_freeze_count())
+main(["serve", sys.argv[1], "--port", "0"])
+"""
+
+
+def test_collections_do_not_go_through_what_the_server_is_made_of(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", SERVES, str(tmp_path)]
+    output = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    n_found, n_kept_out = map(int, output.rpartition("found")[2].split(" of "))
+
+    assert 20 * n_found < n_kept_out > 50_000
+
+
 def test_the_url_carries_the_token() -> None:
     assert command._url(8050, Access("t0ken")) == "http://127.0.0.1:8050/?token=t0ken"
     assert command._url(1, Access(None)) == "http://127.0.0.1:1/"

@@ -249,6 +249,30 @@ def test_an_answer_that_takes_long_is_computed_by_one_thread_while_others_show_t
     assert made == ["late"]
 
 
+def test_an_answer_that_nobody_waits_for_comes_later(random_run: Recording) -> None:
+    live, go_on, made = LiveRecording(random_run), Event(), Event()
+    early = replace(random_run, trace=random_run.trace.rows(slice(len(random_run.trace) // 2)))
+    assert live.ask_allowing_stale("many", early, lambda: "early", waits=False) == "early"
+
+    def slow() -> str:
+        assert go_on.wait(30)
+        made.set()
+        return "late"
+
+    def asked() -> str:
+        found: str = live.ask_allowing_stale("many", random_run, slow, waits=False)
+        return found
+
+    # The thread cannot end before this one lets it.
+    assert [asked() for _ in range(5)] == ["early"] * 5
+    go_on.set()
+    end_s = monotonic() + 30
+    while asked() != "late" and monotonic() < end_s:
+        made.wait(0.05)
+
+    assert asked() == "late"
+
+
 def test_a_long_run_is_searched_for_findings_when_it_ends(tmp_path: Path, open_program: Any) -> None:
     program = open_program(tmp_path / "live")
     program.begin()

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-LEAST_BYTES = 4 << 20
-"""Size of a column from which a file pays."""
+LEAST_BYTES = 256 << 10
+"""Size of a column from which a file pays: a run has some sixty, so what is below takes 15 MB at most."""
 _MOST_OF_FREE = 1 / 64
 """The largest part of the free space of the disk that one column may take; a run has some twenty."""
 _HOT_BYTES = 1 << 20
@@ -71,6 +71,17 @@ class ScratchColumn:
             return ScratchColumn(self._file, n_rows, self.data.dtype)
         return None
 
+    def followed_by(self, end: int, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return the rows before *end* and *rows* after them, in a mapping that nobody else writes to.
+
+        Only the pages of *rows* are memory of this process. Raises OSError where there are too many mappings.
+        """
+        n_bytes = (end + len(rows)) * self.data.itemsize
+        mapped = mmap.mmap(self._file.number, n_bytes, access=mmap.ACCESS_COPY)
+        found: NDArray[Any] = np.frombuffer(mapped, self.data.dtype)
+        found[end:] = rows
+        return found
+
     def release(self, end: int) -> None:
         """Release what lies some way before the row *end*; reading it again loads it from the file."""
         cold = (end * self.data.itemsize - _HOT_BYTES) // mmap.PAGESIZE * mmap.PAGESIZE
@@ -86,12 +97,20 @@ class Scratch:
     ----------
     directory
         On a disk, not in memory; None for none.
+    is_growing
+        Whether the run is known to grow, so that its columns lie in files from their first rows on. What is
+        read once and stays as it is has its place in memory.
     """
 
-    def __init__(self, directory: Path | None) -> None:
+    def __init__(self, directory: Path | None, *, is_growing: bool = False) -> None:
         # Elsewhere than on Linux, one or the other is missing, or means something else.
         has_all = hasattr(mmap, "MADV_DONTNEED") and hasattr(os, "posix_fallocate")
         self._directory = directory if has_all else None
+        self.is_growing = is_growing
+
+    def growing(self) -> "Scratch":
+        """Return the same directory for a run that is known to grow."""
+        return Scratch(self._directory, is_growing=True)
 
     def column(self, n_rows: int, dtype: np.dtype[Any]) -> ScratchColumn | None:
         """Return a column of zeros; None where it is small, or the disk has no room for it."""
