@@ -2,6 +2,7 @@
 
 import gc
 from argparse import ArgumentParser, Namespace
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from vramscope.errors import UsageError
 from . import requirements
 
 DEFAULT_PORT = 8050
+_DESCRIPTORS = 1 << 14
+"""Enough for a hundred devices."""
 
 
 def _arguments(parser: ArgumentParser) -> None:
@@ -54,6 +57,7 @@ def _run(args: Namespace) -> int:
     from .server.security import access
 
     allowed = access(args.host, args.allow_host, use_token=not args.no_token, token=kept_token())
+    _allow_descriptors()
     server = _bound(args, allowed)
     url = _url(server.effective_port, allowed, _first_page(place) if place is not None else "")
     print(f"vramscope serves {args.path} at\n\n    {url}\n\nCtrl-C ends it.", flush=True)
@@ -74,6 +78,17 @@ def _run(args: Namespace) -> int:
         if metrics is not None:
             metrics.close()
     return 0
+
+
+def _allow_descriptors() -> None:
+    """Let this process open more files: a live run takes a hundred for each of its devices."""
+    import resource
+
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, _DESCRIPTORS)
+    if allowed != resource.RLIM_INFINITY and allowed < wanted:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def _metrics(args: Namespace, place: Path | None) -> Any:

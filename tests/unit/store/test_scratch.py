@@ -60,6 +60,37 @@ def test_rows_that_follow_are_not_kept_and_earlier_results_stay(
     assert np.array_equal(column.view(), np.arange(n_kept + 5 * 777))
 
 
+MANY = """
+import os, resource, sys
+import numpy as np
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_scratch import GrowingColumn, Scratch
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+scratch = Scratch(Path({folder!r}))
+columns, rows = [GrowingColumn("i8", scratch) for _ in range(100)], np.arange(20_000)
+for column in columns:
+    for turn in range(5):
+        column.extend(turn * 20_000 + rows)
+small = len(os.listdir("/proc/self/fd"))
+for _ in range(40):
+    columns[-1].extend(len(columns[-1]) + rows)
+are_whole = all((each.view() == np.arange(len(each))).all() for each in columns)
+print(small, columns[-1]._in_file is not None, are_whole)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors in /proc")
+def test_small_columns_leave_descriptors_to_large_ones_and_to_connections(tmp_path: Path) -> None:
+    script = MANY.format(tests=str(Path(__file__).parent), folder=str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    n_open, *rest = done.stdout.split()
+
+    assert 2 * 16 <= int(n_open) < 64
+    assert rest == ["True", "True"]
+
+
 GROWS = """
 import re, sys
 import numpy as np
