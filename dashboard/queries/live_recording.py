@@ -227,7 +227,7 @@ class LiveRecording:
         for column, level in zip(self._levels.values(), start, strict=False):
             column.extend(level)
         self._time_ns, self._retries, self._ooms = (GrowingColumn("i8", self._scratch) for _ in range(3))
-        self._blocks = {name: GrowingExtremes() for name in QUANTITIES}
+        self._blocks = {name: GrowingExtremes(self._scratch) for name in QUANTITIES}
         blocks = recording.initial.blocks
         self._pending = blocks.address[blocks.state == BlockState.PENDING_FREE]
         self._fullest = dict.fromkeys(QUANTITIES, 0)
@@ -334,8 +334,8 @@ class GrowingExtremes:
 
     __slots__ = ("_high", "_low")
 
-    def __init__(self) -> None:
-        self._low, self._high = GrowingColumn("i8"), GrowingColumn("i8")
+    def __init__(self, scratch: Scratch | None = None) -> None:
+        self._low, self._high = GrowingColumn("i8", scratch), GrowingColumn("i8", scratch)
 
     def follow(self, values: NDArray[Any]) -> None:
         """Add the complete blocks of *values*, which is the whole column."""
