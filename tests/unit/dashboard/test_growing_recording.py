@@ -105,6 +105,16 @@ def test_who_holds_what_is_live_is_what_the_lifetimes_say(random_run: Recording)
         assert found.instant == instant
 
 
+def test_states_are_indexed_as_events_come_not_when_one_is_asked_for(random_run: Recording) -> None:
+    growing = LiveRecording(next(versions(random_run)), at_once=100)
+    for now in versions(random_run):
+        growing.totals(now)
+        assert len(growing._index) > len(now.trace) - 100
+    for instant in range(0, len(random_run.trace) + 1, 997):
+        found, truth = growing.stacks_at(random_run, instant), random_run.by_stack(instant=instant)
+        assert int(found.bytes.sum()) == int(truth.bytes.sum())
+
+
 def test_a_reader_of_an_older_version_sees_the_older_data(random_run: Recording) -> None:
     *_, older, newest = versions(random_run)
     growing = LiveRecording(older)
