@@ -75,6 +75,8 @@ class Pace:
     events_searched_live: int = 2_000_000
     """A running run with more events is searched for findings again when it ends: at ten million events a
     search takes 20 s and 3 GB beside the training."""
+    events_searched_here: int = 50_000
+    """A running run with more events is searched in another process, which takes 0.5 s to start."""
     events_at_once: int = 200_000
     """A recording with more events shows its chart first and the findings later."""
     events_replayed_here: int = 50_000
@@ -391,7 +393,9 @@ class Data:
                 opened.live_recordings[rank_device] = LiveRecording(view.recording, self._scratch)
             return opened.live_recordings[rank_device]
 
-    def ask_allowing_stale(self, view: View, what: Hashable, make: Callable[[], Any]) -> Any:
+    def ask_allowing_stale(
+        self, view: View, what: Hashable, make: Callable[[], Any], *, waits: bool = True
+    ) -> Any:
         """Return an answer over the full recording; for a live run it may lag behind.
 
         Its CPU time is budgeted apart (see ``SHARE`` and ``LONGER`` in ``queries.live_recording``), so that
@@ -405,6 +409,8 @@ class Data:
             Key of the answer.
         make
             Computes the answer.
+        waits
+            Whether a page waits for it where it has an earlier one.
         """
         live_recording = self.live_recording(view)
         if live_recording is None:
@@ -417,7 +423,7 @@ class Data:
             opened.spent_s = before
             return made
 
-        return live_recording.ask_allowing_stale(what, view.recording, apart)
+        return live_recording.ask_allowing_stale(what, view.recording, apart, waits=waits)
 
     def is_searched(self, view: View) -> bool:
         """Return whether pages look for findings of a recording: not in a long one while it grows."""

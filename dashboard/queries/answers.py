@@ -24,7 +24,7 @@ from vramscope.model.trace import Action
 from vramscope.units import format_duration
 
 from ..data import Data, View
-from ..figures.drawing.series import Series, origin_ns, series
+from ..figures.drawing.series import Series, SeriesParts, origin_ns, series
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +89,13 @@ def series_of(data: Data, view: View, axis: str) -> Series:
         at = totals(data, view)
         if live_recording is None:
             return series(recording, at, axis)
-        known = (
+        known = SeriesParts(
             live_recording.ruler(recording, axis),
             live_recording.retries(recording),
             live_recording.blocks(recording),
+            *live_recording.spans(recording, axis),
         )
-        return series(recording, at, axis, *known)
+        return series(recording, at, axis, known)
 
     return data.derive(view, ("series", axis), make)
 

@@ -12,6 +12,7 @@ from vramscope.units import format_bytes, format_share
 from ..data import Data, View, answer
 from ..figures.drawing.names import place
 from .answers import folded, fullest, held, last_oom, moment, totals
+from .findings_process import findings_apart, is_searched_apart
 
 
 class Headline(NamedTuple):
@@ -112,7 +113,9 @@ def findings(data: Data, view: View) -> LatestFindings:
     """
     if not data.is_searched(view):
         return data.stale_answer(view, "findings") or LatestFindings([], 0)
-    latest: LatestFindings = data.ask_allowing_stale(view, "findings", lambda: _findings(data, view))
+    latest: LatestFindings = data.ask_allowing_stale(
+        view, "findings", lambda: _findings(data, view), waits=not is_searched_apart(data, view)
+    )
     return latest
 
 
@@ -129,6 +132,9 @@ def leading(found: list[Finding]) -> str | None:
 
 
 def _findings(data: Data, view: View) -> LatestFindings:
+    apart = findings_apart(data, view)
+    if apart is not None:
+        return LatestFindings(*apart)
     # A live run's answers are not cached: the next version needs others, and all together they are large.
     is_kept = data.live_recording(view) is None
 

@@ -4,9 +4,11 @@ A page that follows a training asks every second. A pass over the whole trace wo
 beside the training that it observes; here an update costs only the events since the last one.
 """
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from threading import Lock, RLock
+from dataclasses import replace
+from threading import Lock, RLock, Thread
 from time import monotonic, thread_time
 from typing import Any
 
@@ -30,11 +32,20 @@ from ..figures.drawing.m4 import BLOCK, Extremes, block_extremes
 from ..figures.drawing.series import (
     EVENTS,
     Ruler,
+    Spans,
     instants,
     origin_ns,
+    phase_columns,
+    step_columns,
 )
+from .growing_spans import GrowingSpans
 
 MOST_KEPT = 12
+AT_ONCE = 1 << 19
+"""New events that are taken at once: the 6.8 million of a run opened late took 540 MB for a moment."""
+INDEXED_EVERY = 1 << 15
+"""New events after which the states are indexed too, in some ms. Left to the next question about an instant,
+which is that of the next peak, ten million events took 1.3 s in which no page was answered."""
 SHARE = 0.02
 """Largest share of the time for answers that need the whole recording."""
 LONGER = 1.2
@@ -43,11 +54,24 @@ than a few times the last one."""
 
 
 class LiveRecording:
-    """The incremental state of one recording. Several threads may use it, one with an older version."""
+    """The incremental state of one recording. Several threads may use it, one with an older version.
 
-    def __init__(self, recording: Recording, scratch: Scratch | None = None) -> None:
+    Parameters
+    ----------
+    recording
+        The recording at its first version.
+    scratch
+        Where what grows is kept; in memory where None.
+    at_once
+        The largest number of new events that are taken at once.
+    """
+
+    def __init__(
+        self, recording: Recording, scratch: Scratch | None = None, *, at_once: int = AT_ONCE
+    ) -> None:
         self._lock = RLock()
-        self._scratch = scratch
+        self._scratch = scratch.growing() if scratch is not None else None
+        self._at_once = at_once
         self._begin(recording)
 
     def totals(self, recording: Recording) -> Totals:
@@ -81,8 +105,22 @@ class LiveRecording:
             n_instants = len(known.time_ns)
             in_order = known.time_ns if not len(self._in_order_ns) else self._in_order_ns.view()[:n_instants]
             placed = self._placed(axis, origin)
-            placed.extend(instants(axis, origin, in_order, len(placed)))
+            for end in range(len(placed) + self._at_once, len(in_order) + self._at_once, self._at_once):
+                placed.extend(instants(axis, origin, in_order[:end], len(placed)))
             return Ruler(axis, in_order, origin, placed.view()[: len(in_order)])
+
+    def spans(self, recording: Recording, axis: str) -> tuple[Spans, Spans]:
+        """Return the spans of the phases and of the steps, as ``series.parts_of`` returns them."""
+        with self._lock:
+            placed = self.ruler(recording, axis)
+            known = self._spans.setdefault(
+                placed.axis, (GrowingSpans(self._scratch), GrowingSpans(self._scratch))
+            )
+            phases, steps = known
+            return (
+                phases.follow(*phase_columns(recording), placed),
+                steps.follow(*step_columns(recording), placed),
+            )
 
     def blocks(self, recording: Recording) -> dict[str, Extremes]:
         """Return the extremes of each block of all quantities, for curves over many events."""
@@ -120,7 +158,9 @@ class LiveRecording:
                 self._kept.popitem(last=False)
             return made
 
-    def ask_allowing_stale(self, what: Hashable, recording: Recording, make: Callable[[], Any]) -> Any:
+    def ask_allowing_stale(
+        self, what: Hashable, recording: Recording, make: Callable[[], Any], *, waits: bool = True
+    ) -> Any:
         """Return an answer over the full recording; it may be that of an earlier version.
 
         Parameters
@@ -132,6 +172,8 @@ class LiveRecording:
         make
             Computes the answer; called when the recording is longer by the factor LONGER, for at most the
             share SHARE of the time.
+        waits
+            Whether to wait for a new answer where there is an earlier one; else a thread computes it.
         """
         with self._lock:
             making = self._making.setdefault(what, Lock())
@@ -139,10 +181,14 @@ class LiveRecording:
         # eight at once took 2 GB, and a page was four minutes late.
         if not making.acquire(blocking=self.stale_answer(what) is None):
             return self.stale_answer(what)
-        try:
-            return self._answered(what, recording, make)
-        finally:
+        if waits or self.stale_answer(what) is None:
+            return self._answered(what, recording, make, making)
+        # On a busy machine a process took 12 s for it, and the page had no request to spare.
+        if self._is_due(what, recording):
+            Thread(target=self._answered, args=(what, recording, make, making), daemon=True).start()
+        else:
             making.release()
+        return self.stale_answer(what)
 
     def stale_answer(self, what: Hashable) -> Any:
         """Return the last answer to :meth:`ask_allowing_stale`; None where there is none."""
@@ -150,20 +196,27 @@ class LiveRecording:
             known = self._stale_answers.get(what)
         return known[0] if known is not None else None
 
-    def _answered(self, what: Hashable, recording: Recording, make: Callable[[], Any]) -> Any:
+    def _is_due(self, what: Hashable, recording: Recording) -> bool:
         with self._lock:
             known = self._stale_answers.get(what)
-        if known is not None:
-            made, n_events, n_steps, again_s = known
-            is_longer = len(recording.trace) >= LONGER * n_events or len(recording.steps) >= LONGER * n_steps
-            if not is_longer or monotonic() < again_s:
-                return made
-        began = thread_time()
-        made = make()
-        again_s = monotonic() + (thread_time() - began) / SHARE
-        with self._lock:
-            self._stale_answers[what] = made, len(recording.trace), len(recording.steps), again_s
-        return made
+        if known is None:
+            return True
+        _, n_events, n_steps, again_s = known
+        is_longer = len(recording.trace) >= LONGER * n_events or len(recording.steps) >= LONGER * n_steps
+        return is_longer and monotonic() >= again_s
+
+    def _answered(self, what: Hashable, recording: Recording, make: Callable[[], Any], making: Lock) -> Any:
+        """Return the answer, computed if it is due; *making* is held, and released at the end."""
+        try:
+            if self._is_due(what, recording):
+                began = _spent_s()
+                made = make()
+                again_s = monotonic() + (_spent_s() - began) / SHARE
+                with self._lock:
+                    self._stale_answers[what] = made, len(recording.trace), len(recording.steps), again_s
+            return self.stale_answer(what)
+        finally:
+            making.release()
 
     # ---------------------------------------------------------------------------------- new events
 
@@ -177,13 +230,14 @@ class LiveRecording:
         for column, level in zip(self._levels.values(), start, strict=False):
             column.extend(level)
         self._time_ns, self._retries, self._ooms = (GrowingColumn("i8", self._scratch) for _ in range(3))
-        self._blocks = {name: GrowingExtremes() for name in QUANTITIES}
+        self._blocks = {name: GrowingExtremes(self._scratch) for name in QUANTITIES}
         blocks = recording.initial.blocks
         self._pending = blocks.address[blocks.state == BlockState.PENDING_FREE]
         self._fullest = dict.fromkeys(QUANTITIES, 0)
         self._in_order_ns = GrowingColumn("i8", self._scratch)
         """The times as the axis has them, none before another; empty while they are in order."""
         self._positions: dict[str, tuple[int, GrowingColumn]] = {}
+        self._spans: dict[str, tuple[GrowingSpans, GrowingSpans]] = {}
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self._stale_answers: dict[Hashable, tuple[Any, int, int, float]] = {}
         self._making: dict[Hashable, Lock] = {}
@@ -192,19 +246,24 @@ class LiveRecording:
     def _follow(self, recording: Recording) -> None:
         if not self._goes_on_in(recording):
             self._begin(recording)
-        first, end = self._n_events, len(recording.trace)
-        if end <= first and len(self._time_ns):
-            return
-        new = recording.trace.rows(slice(first, None))
+        while self._n_events < len(recording.trace) or not len(self._time_ns):
+            self._add(recording, min(self._n_events + self._at_once, len(recording.trace)))
+
+    def _add(self, recording: Recording, end: int) -> None:
+        """Take the events before *end* that are not known yet."""
+        first = self._n_events
+        new = recording.trace.rows(slice(first, end))
         self._add_levels(levels(new, self._before(first)), first)
         self._pending = _pending_after(self._pending, new)
         self._ooms.extend(first + np.flatnonzero(new.action == Action.OOM))
-        self._add_times(recording, first)
+        self._add_times(recording, new)
         # Only the event after a retry shows that it was the last one of its request.
-        pairs = slice(max(first - 1, 0), None)
+        pairs = slice(max(first - 1, 0), end)
         found = retry_events(Recording(trace=recording.trace.rows(pairs), stacks=recording.stacks))
         self._retries.extend(found + pairs.start)
         self._n_events = end
+        if end - len(self._index) >= min(INDEXED_EVERY, self._at_once):
+            self._index.extend(recording.trace.rows(slice(end)))
 
     def _goes_on_in(self, recording: Recording) -> bool:
         """Return whether *recording* begins with the known events.
@@ -239,12 +298,13 @@ class LiveRecording:
             column.extend(here[1:])
             self._blocks[name].follow(column.view())
 
-    def _add_times(self, recording: Recording, first: int) -> None:
+    def _add_times(self, recording: Recording, trace: Trace) -> None:
+        first = self._n_events
         if not first:
             self._time_ns = GrowingColumn("i8", self._scratch)
-            self._time_ns.extend(times(recording))
+            self._time_ns.extend(times(replace(recording, trace=trace)))
         else:
-            self._time_ns.extend(recording.trace.time_ns[first:])
+            self._time_ns.extend(trace.time_ns)
         n_known, times_ns = len(self._in_order_ns), self._time_ns.view()
         new = times_ns[max(first - 1, 0) :]
         if n_known or not (new[1:] >= new[:-1]).all():
@@ -260,6 +320,12 @@ class LiveRecording:
         return known[1]
 
 
+def _spent_s() -> float:
+    """Return the CPU seconds of this thread, and of the processes that have ended for it or for another."""
+    times = os.times()
+    return thread_time() + times.children_user + times.children_system
+
+
 def _pending_after(pending: NDArray[Any], new: Trace) -> NDArray[Any]:
     """Return the addresses of blocks with a pending free, by the last event of each address."""
     moves = np.flatnonzero((new.action <= Action.FREE_COMPLETED) & (new.block_size > 0))[::-1]
@@ -273,8 +339,8 @@ class GrowingExtremes:
 
     __slots__ = ("_high", "_low")
 
-    def __init__(self) -> None:
-        self._low, self._high = GrowingColumn("i8"), GrowingColumn("i8")
+    def __init__(self, scratch: Scratch | None = None) -> None:
+        self._low, self._high = GrowingColumn("i8", scratch), GrowingColumn("i8", scratch)
 
     def follow(self, values: NDArray[Any]) -> None:
         """Add the complete blocks of *values*, which is the whole column."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,14 +85,30 @@ class Series:
         return int(self.allocated.argmax())
 
 
-def series(
-    recording: Recording,
-    totals: Any,
-    axis: str,
-    measured: "Ruler | None" = None,
-    retries: NDArray[Any] | None = None,
-    blocks: Mapping[str, Extremes] | None = None,
-) -> Series:
+class SeriesParts(NamedTuple):
+    """The parts of a series that take a pass over the recording."""
+
+    ruler: "Ruler"
+    retries: NDArray[Any]
+    """Events of retries."""
+    blocks: Mapping[str, Extremes]
+    phases: Spans
+    steps: Spans
+
+
+def parts_of(recording: Recording, totals: Any, axis: str) -> SeriesParts:
+    """Return the parts of the series of *recording* on *axis*."""
+    placed = ruler(recording, totals, axis)
+    return SeriesParts(
+        placed,
+        retry_events(recording),
+        {name: block_extremes(getattr(totals, f"{name}_bytes")) for name in DRAWN},
+        spans(*phase_columns(recording), placed),
+        spans(*step_columns(recording), placed),
+    )
+
+
+def series(recording: Recording, totals: Any, axis: str, known: SeriesParts | None = None) -> Series:
     """Return the series of *recording* on *axis*; on events where the source has no clock.
 
     Parameters
@@ -103,11 +119,10 @@ def series(
         Its totals by instant.
     axis
         TIME or EVENTS.
-    measured, retries, blocks
-        Ruler, events of retries and extremes of blocks, where they are known already.
+    known
+        Its parts, where they are known already.
     """
-    placed = measured or ruler(recording, totals, axis)
-    again = retry_events(recording) if retries is None else retries
+    placed, again, blocks, phases, steps = known or parts_of(recording, totals, axis)
     return Series(
         axis=placed.axis,
         position=placed.instants,
@@ -118,10 +133,10 @@ def series(
         host_resident=_sampled(recording, placed, "host_resident_bytes"),
         host_pinned=_sampled(recording, placed, "host_pinned_bytes"),
         capacity_bytes=recording.device.total_bytes,
-        phases=_spans(recording.phases, recording.phases.phase, recording.phases.depth, placed),
-        steps=_spans(recording.steps, recording.steps.index, np.zeros(len(recording.steps), "i4"), placed),
+        phases=phases,
+        steps=steps,
         flags=_flags(recording, placed, again),
-        blocks=blocks or {name: block_extremes(getattr(totals, f"{name}_bytes")) for name in DRAWN},
+        blocks=blocks,
     )
 
 
@@ -181,7 +196,18 @@ def _sampled(recording: Recording, placed: Ruler, name: str) -> Curve:
     return Curve(placed.place(known.event, known.time_ns), getattr(known, name))
 
 
-def _spans(table: Any, label: NDArray[Any], depth: NDArray[Any], placed: Ruler) -> Spans:
+def phase_columns(recording: Recording) -> tuple[Any, NDArray[Any], NDArray[Any]]:
+    """Return the phases, and the label and depth of their spans."""
+    return recording.phases, recording.phases.phase, recording.phases.depth
+
+
+def step_columns(recording: Recording) -> tuple[Any, NDArray[Any], NDArray[Any]]:
+    """Return the steps, and the label and depth of their spans."""
+    return recording.steps, recording.steps.index, np.zeros(len(recording.steps), "i4")
+
+
+def spans(table: Any, label: NDArray[Any], depth: NDArray[Any], placed: Ruler) -> Spans:
+    """Return the spans of *table*, sorted by start; *label* and *depth* are by row."""
     start = placed.place(table.start_event, table.start_ns)
     end = np.maximum(placed.place(table.end_event, table.end_ns), start)
     order = np.argsort(start, kind="stable")

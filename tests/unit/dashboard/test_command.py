@@ -70,6 +70,29 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path, started: Any
     assert (process.returncode, errors) == (0, "")
 
 
+SERVES = """
+import gc, resource, sys
+from vramscope.cli import main
+from vramscope.dashboard.server.connections import Server
+
+def run(server):
+    print("found", len(gc.get_objects()), gc.get_freeze_count(), *resource.getrlimit(resource.RLIMIT_NOFILE))
+
+Server.run = run
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+main(["serve", sys.argv[1], "--port", "0"])
+"""
+
+
+def test_the_server_may_open_files_and_collections_leave_out_what_it_is_made_of(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", SERVES, str(tmp_path)]
+    output = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    n_found, n_left_out, allowed, most = map(int, output.rpartition("found")[2].split())
+
+    assert 20 * n_found < n_left_out > 50_000
+    assert allowed == (most if 0 <= most < 1 << 14 else 1 << 14)
+
+
 def test_the_url_carries_the_token() -> None:
     assert command._url(8050, Access("t0ken")) == "http://127.0.0.1:8050/?token=t0ken"
     assert command._url(1, Access(None)) == "http://127.0.0.1:1/"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.data import Data, Pace
+from vramscope.dashboard.figures.drawing.m4 import BLOCK
 from vramscope.dashboard.figures.drawing.series import (
     EVENTS,
     TIME,
@@ -65,8 +66,11 @@ def versions(whole: Recording) -> Iterator[Recording]:
         yield replace(whole, trace=whole.trace.rows(slice(end)))
 
 
-def test_levels_times_and_the_fullest_instants_are_those_of_the_whole(random_run: Recording) -> None:
-    growing = LiveRecording(next(versions(random_run)))
+@pytest.mark.parametrize("at_once", [1 << 19, 100])
+def test_levels_times_and_the_fullest_instants_are_those_of_the_whole(
+    random_run: Recording, at_once: int
+) -> None:
+    growing = LiveRecording(next(versions(random_run)), at_once=at_once)
     for now in versions(random_run):
         found, truth = growing.totals(now), now.timeline()
         for name, column in truth.columns():
@@ -75,9 +79,10 @@ def test_levels_times_and_the_fullest_instants_are_those_of_the_whole(random_run
             assert growing.fullest(now, name) == getattr(truth, f"{name}_bytes").argmax()
 
 
+@pytest.mark.parametrize("at_once", [1 << 19, 100])
 @pytest.mark.parametrize("axis", [TIME, EVENTS])
-def test_positions_and_retries_are_those_of_the_whole(random_run: Recording, axis: str) -> None:
-    growing = LiveRecording(next(versions(random_run)))
+def test_positions_and_retries_are_those_of_the_whole(random_run: Recording, axis: str, at_once: int) -> None:
+    growing = LiveRecording(next(versions(random_run)), at_once=at_once)
     for now in versions(random_run):
         found, truth = growing.ruler(now, axis), ruler(now, now.timeline(), axis)
 
@@ -98,6 +103,16 @@ def test_who_holds_what_is_live_is_what_the_lifetimes_say(random_run: Recording)
 
         assert rows[0] == rows[1]
         assert found.instant == instant
+
+
+def test_states_are_indexed_as_events_come_not_when_one_is_asked_for(random_run: Recording) -> None:
+    growing = LiveRecording(next(versions(random_run)), at_once=100)
+    for now in versions(random_run):
+        growing.totals(now)
+        assert len(growing._index) > len(now.trace) - 100
+    for instant in range(0, len(random_run.trace) + 1, 997):
+        found, truth = growing.stacks_at(random_run, instant), random_run.by_stack(instant=instant)
+        assert int(found.bytes.sum()) == int(truth.bytes.sum())
 
 
 def test_a_reader_of_an_older_version_sees_the_older_data(random_run: Recording) -> None:
@@ -134,11 +149,12 @@ def test_levels_go_on_where_events_are_missing(random_run: Recording) -> None:
             assert np.array_equal(getattr(found, quantity), getattr(truth, quantity))
 
 
-def test_a_clock_that_goes_back_is_put_in_order(random_run: Recording) -> None:
+@pytest.mark.parametrize("at_once", [1 << 19, 100])
+def test_a_clock_that_goes_back_is_put_in_order(random_run: Recording, at_once: int) -> None:
     time_ns = random_run.trace.time_ns.copy()
     time_ns[[700, 2600]] = time_ns[[650, 2000]]
     odd = replace(random_run, trace=replace(random_run.trace, time_ns=time_ns))
-    growing = LiveRecording(next(versions(odd)))
+    growing = LiveRecording(next(versions(odd)), at_once=at_once)
     for now in versions(odd):
         assert np.array_equal(growing.ruler(now, TIME).instants, ruler(now, now.timeline(), TIME).instants)
 
@@ -247,6 +263,43 @@ def test_an_answer_that_takes_long_is_computed_by_one_thread_while_others_show_t
     assert meanwhile == ["early"] * 3
     assert live.ask_allowing_stale("many", random_run, never) == "late"
     assert made == ["late"]
+
+
+def test_a_run_that_is_opened_late_is_taken_in_parts_that_add_up(random_run: Recording) -> None:
+    late, truth = LiveRecording(random_run, at_once=333), random_run.timeline()
+
+    for name, column in truth.columns():
+        assert np.array_equal(getattr(late.totals(random_run), name), column), name
+    assert np.array_equal(late.retries(random_run), retry_events(random_run))
+    assert np.array_equal(late.ruler(random_run, TIME).instants, ruler(random_run, truth, TIME).instants)
+    for name, blocks in late.blocks(random_run).items():
+        levels = getattr(truth, f"{name}_bytes")[: len(blocks.high) * BLOCK].reshape(-1, BLOCK)
+        assert np.array_equal(blocks.high, levels.max(axis=1))
+        assert np.array_equal(blocks.low, levels.min(axis=1))
+
+
+def test_an_answer_that_nobody_waits_for_comes_later(random_run: Recording) -> None:
+    live, go_on, made = LiveRecording(random_run), Event(), Event()
+    early = replace(random_run, trace=random_run.trace.rows(slice(len(random_run.trace) // 2)))
+    assert live.ask_allowing_stale("many", early, lambda: "early", waits=False) == "early"
+
+    def slow() -> str:
+        assert go_on.wait(30)
+        made.set()
+        return "late"
+
+    def asked() -> str:
+        found: str = live.ask_allowing_stale("many", random_run, slow, waits=False)
+        return found
+
+    # The thread cannot end before this one lets it.
+    assert [asked() for _ in range(5)] == ["early"] * 5
+    go_on.set()
+    end_s = monotonic() + 30
+    while asked() != "late" and monotonic() < end_s:
+        made.wait(0.05)
+
+    assert asked() == "late"
 
 
 def test_a_long_run_is_searched_for_findings_when_it_ends(tmp_path: Path, open_program: Any) -> None:

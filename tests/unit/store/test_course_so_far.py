@@ -5,6 +5,7 @@ import pytest
 
 from vramscope.model.marks import MarkKind, Marks, Phase
 from vramscope.model.program import resolve
+from vramscope.store.columns.scratch import Scratch
 from vramscope.store.read import incremental_steps
 from vramscope.store.read.incremental_steps import IncrementalSteps
 
@@ -50,9 +51,10 @@ def assert_same(found, truth):
             assert np.array_equal(getattr(here, name), column), name
 
 
+@pytest.mark.parametrize("most_at_once", [100_000, 200])
 @pytest.mark.parametrize("turn", [STEP, CLEARING_FIRST, WITHOUT_OPTIMIZER, GAN, WITH_EVALUATION])
-def test_each_look_finds_what_the_whole_says(turn):
-    loop, so_far = Loop(), IncrementalSteps(least_marks=50)
+def test_each_look_finds_what_the_whole_says(turn, most_at_once):
+    loop, so_far = Loop(), IncrementalSteps(least_marks=50, most_at_once=most_at_once)
     for _ in range(60):
         loop.turn(turn)
     for marks, n_events, end_ns in looks(loop.marks()):
@@ -111,6 +113,49 @@ def test_finished_steps_are_not_gone_through_again(monkeypatch):
     n_looks = sum(so_far.resolve(*look) is not None for look in looks(loop.marks(), seed=1))
 
     assert sum(gone_through) < 0.3 * n_looks * len(loop.marks()) / 2
+
+
+def test_a_long_run_is_never_gone_through_as_a_whole_again(monkeypatch):
+    gone_through = []
+
+    def noticed(marks, n_events, end_ns):
+        gone_through.append(len(marks))
+        return resolve(marks, n_events, end_ns)
+
+    monkeypatch.setattr(incremental_steps, "resolve", noticed)
+    loop, so_far = Loop(), IncrementalSteps(least_marks=50, most_at_once=500)
+    for _ in range(600):
+        loop.turn(STEP)
+    for look in looks(loop.marks(), seed=2):
+        found = so_far.resolve(*look)
+
+    assert max(gone_through) <= 500 < len(loop.marks()) / 5
+    assert_same(found, resolve(*look))
+
+
+@pytest.mark.parametrize("later", [GAN, WITH_EVALUATION, (*STEP, (Phase.EVAL, 0))])
+def test_a_long_run_that_becomes_another_loop_ends_with_the_steps_of_the_whole(later):
+    loop, so_far = Loop(), IncrementalSteps(least_marks=50, most_at_once=500)
+    for _ in range(150):
+        loop.turn(STEP)
+    for _ in range(400):
+        loop.turn(later)
+    for look in looks(loop.marks(), seed=3):
+        found = so_far.resolve(*look)
+
+    assert_same(found, resolve(*look))
+
+
+def test_steps_in_files_are_the_same_and_those_of_earlier_looks_stay(tmp_path):
+    loop, so_far = Loop(), IncrementalSteps(Scratch(tmp_path))
+    for _ in range(12_000):
+        loop.turn(STEP)
+    marks = loop.marks()
+    seen = [(marks.rows(slice(end)), 10 * end + 5, 1000 * end + 500) for end in range(1000, 96_000, 7001)]
+    found = [so_far.resolve(*look) for look in seen]
+
+    for each, look in zip(found, seen, strict=True):
+        assert_same(each, resolve(*look))
 
 
 def test_marks_that_became_fewer_are_read_again():

@@ -1,6 +1,7 @@
 """Columns that grow at their end, and conversion between NumPy and Arrow without pandas."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -49,8 +50,8 @@ class GrowingColumn:
             self._data = grown
 
     def _zeros(self, n_rows: int) -> NDArray[Any]:
-        # What is read at once is read by a command; only a run that goes on growing may use the disk.
-        if self._scratch is None or not self._n_rows or self._is_zero:
+        is_first = not self._n_rows and (self._scratch is None or not self._scratch.is_growing)
+        if self._scratch is None or is_first or (self._n_rows and self._is_zero):
             return np.zeros(n_rows, self._data.dtype)
         self._in_file = self._scratch.column(n_rows, self._data.dtype)
         return np.zeros(n_rows, self._data.dtype) if self._in_file is None else self._in_file.data
@@ -69,6 +70,23 @@ class GrowingColumn:
     def view(self) -> NDArray[Any]:
         """Return a view of the rows so far."""
         return self._data[: self._n_rows]
+
+    def followed_by(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return the rows so far and *rows* after them, which are not appended.
+
+        The result stays unchanged. In a file no row is copied: the 360,000 phases of half an hour at 40 steps
+        a second were 18 MB of new memory at each refresh.
+        """
+        self.reserve(len(rows))
+        if self._in_file is not None:
+            with suppress(OSError, ValueError):
+                return self._in_file.followed_by(self._n_rows, rows)
+        found = np.zeros(self._n_rows + len(rows), self._data.dtype)
+        if not self._is_zero:
+            found[: self._n_rows] = self.view()
+        if np.any(rows):
+            found[self._n_rows :] = rows
+        return found
 
 
 class Names:

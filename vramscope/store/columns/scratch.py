@@ -12,12 +12,18 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
-LEAST_BYTES = 4 << 20
-"""Size of a column from which a file pays."""
+LEAST_BYTES = 256 << 10
+"""Size of a column from which a file pays: a run has some sixty, so what is below takes 15 MB at most."""
+_LARGE_BYTES = 4 << 20
+"""Smaller columns leave half of the files to those that become large."""
+_OF_DESCRIPTORS = 8
+"""One column of so many descriptors that the process may have: it takes two to four of them, its file, its
+mapping and those of the versions that are in use, and connections need others."""
 _MOST_OF_FREE = 1 / 64
 """The largest part of the free space of the disk that one column may take; a run has some twenty."""
 _HOT_BYTES = 1 << 20
@@ -27,7 +33,7 @@ _HOT_BYTES = 1 << 20
 class _File:
     """A file without a name; it is closed with the last column in it."""
 
-    __slots__ = ("_directory", "_n_bytes", "number")
+    __slots__ = ("__weakref__", "_directory", "_n_bytes", "number")
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -35,6 +41,7 @@ class _File:
         self.number = -1
         with tempfile.TemporaryFile(dir=directory) as file:
             self.number = os.dup(file.fileno())
+        _OPEN.add(self)
 
     def allocate(self, n_bytes: int) -> None:
         """Make the file so long. Raises OSError where the disk has no room to spare."""
@@ -47,6 +54,19 @@ class _File:
     def __del__(self) -> None:
         if self.number >= 0:
             os.close(self.number)
+
+
+_OPEN: "WeakSet[_File]" = WeakSet()
+"""All files of this process."""
+
+
+def _has_descriptors(n_bytes: int) -> bool:
+    """Return whether a column of that size may have a file."""
+    import resource  # late: only Linux has all that files need
+
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = allowed // _OF_DESCRIPTORS
+    return allowed == resource.RLIM_INFINITY or len(_OPEN) < (most if n_bytes >= _LARGE_BYTES else most // 2)
 
 
 class ScratchColumn:
@@ -71,6 +91,17 @@ class ScratchColumn:
             return ScratchColumn(self._file, n_rows, self.data.dtype)
         return None
 
+    def followed_by(self, end: int, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return the rows before *end* and *rows* after them, in a mapping that nobody else writes to.
+
+        Only the pages of *rows* are memory of this process. Raises OSError where there are too many mappings.
+        """
+        n_bytes = (end + len(rows)) * self.data.itemsize
+        mapped = mmap.mmap(self._file.number, n_bytes, access=mmap.ACCESS_COPY)
+        found: NDArray[Any] = np.frombuffer(mapped, self.data.dtype)
+        found[end:] = rows
+        return found
+
     def release(self, end: int) -> None:
         """Release what lies some way before the row *end*; reading it again loads it from the file."""
         cold = (end * self.data.itemsize - _HOT_BYTES) // mmap.PAGESIZE * mmap.PAGESIZE
@@ -86,17 +117,25 @@ class Scratch:
     ----------
     directory
         On a disk, not in memory; None for none.
+    is_growing
+        Whether the run is known to grow, so that its columns lie in files from their first rows on. What is
+        read once and stays as it is has its place in memory.
     """
 
-    def __init__(self, directory: Path | None) -> None:
+    def __init__(self, directory: Path | None, *, is_growing: bool = False) -> None:
         # Elsewhere than on Linux, one or the other is missing, or means something else.
         has_all = hasattr(mmap, "MADV_DONTNEED") and hasattr(os, "posix_fallocate")
         self._directory = directory if has_all else None
+        self.is_growing = is_growing
+
+    def growing(self) -> "Scratch":
+        """Return the same directory for a run that is known to grow."""
+        return Scratch(self._directory, is_growing=True)
 
     def column(self, n_rows: int, dtype: np.dtype[Any]) -> ScratchColumn | None:
-        """Return a column of zeros; None where it is small, or the disk has no room for it."""
+        """Return a column of zeros; None where it is small, or there is no room or no descriptor for it."""
         n_bytes = n_rows * dtype.itemsize
-        if self._directory is None or n_bytes < LEAST_BYTES:
+        if self._directory is None or n_bytes < LEAST_BYTES or not _has_descriptors(n_bytes):
             return None
         with suppress(OSError, ValueError):
             self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -43,7 +43,6 @@ class RankReader:
         Raises StoreError if the manifest cannot be read.
         """
         self.directory = directory
-        self._scratch = scratch
         self._version = self._manifest_version()
         self.manifest = manifests.read(directory / MANIFEST)
         self.outcome = self.manifest.outcome
@@ -57,6 +56,8 @@ class RankReader:
         # Row 0 is the empty stack, and is not written.
         self._stacks = ColumnStream(self._files_of(STACKS), STACKS, n_rows=1)
         self._notes = ColumnStream(self._files_of(NOTES), NOTES)
+        # Of a run that is opened late, the first reading is the longest column that will ever be copied.
+        self._scratch = scratch.growing() if scratch is not None and self.is_running() else scratch
 
     def refresh(self) -> bool:
         """Read what was written since; return whether anything is new or changed."""
@@ -218,5 +219,5 @@ class RankReader:
                 self._owner_of,
                 self._scratch,
             )
-            self._incremental_steps[device] = IncrementalSteps()
+            self._incremental_steps[device] = IncrementalSteps(self._scratch)
         return bool(new)

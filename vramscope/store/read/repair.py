@@ -17,6 +17,7 @@ from vramscope.model.stacks import Stacks
 from vramscope.model.table import Table
 
 AnyTable = TypeVar("AnyTable", bound=Table)
+Placed = TypeVar("Placed", Marks, Counters)
 
 
 def keep_known(table: AnyTable, limits: Mapping[str, int], instead: int = 0) -> tuple[AnyTable, int]:
@@ -54,7 +55,7 @@ def marks_within(marks: Marks, n_events: int) -> Marks:
     """Move marks of events that are missing (yet) to the end; unknown codes become the nearest known."""
     marks, _ = keep_known(marks, {"kind": max(MarkKind) + 1}, instead=MarkKind.MARK)
     marks, _ = keep_known(marks, {"phase": max(Phase) + 1}, instead=Phase.OTHER)
-    return replace(marks, event=np.clip(marks.event, 0, n_events)) if len(marks) else marks
+    return _within(marks, 0, n_events)
 
 
 def labels_within(labels: Labels, n_events: int) -> Labels:
@@ -88,6 +89,11 @@ def holders_of_labels(labels: Labels) -> tuple[Labels, Holders]:
 
 def counters_within(counters: Counters, n_events: int) -> Counters:
     """Move samples of missing events to the end; −1 stays the unknown instant."""
-    if not len(counters):
-        return counters
-    return replace(counters, event=np.clip(counters.event, -1, n_events))
+    return _within(counters, -1, n_events)
+
+
+def _within(table: Placed, first: int, last: int) -> Placed:
+    """Return *table* with its events clipped; the same table where none is beyond, which is nearly always."""
+    if not len(table) or (table.event.min() >= first and table.event.max() <= last):
+        return table
+    return replace(table, event=np.clip(table.event, first, last))

@@ -253,9 +253,15 @@ class DeviceStreams:
 
     def refresh(self, *, events: bool = True) -> bool:
         """Read what was written since, with or without the events; return whether anything is new."""
-        # Pools are read last: rows that refer to them are written after them, so must be read before them.
+        # Rows are written after what they refer to, so they must be read before it: pools last, events before
+        # them. Marks ahead of their events would be clipped, which is a copy of all marks at each refresh.
+        written_first = [self.tables["events"]] if events else []
+        referring = [stream for stream in self._in_parts if stream is not self.tables["events"]]
         # Every stream is refreshed: any() without a list would stop at the first.
-        grew = [stream.refresh() for stream in self._all() if events or stream is not self.tables["events"]]
+        grew = [
+            stream.refresh()
+            for stream in (*referring, *written_first, self.peaks, self.summarized, self.pools)
+        ]
         return any(grew)
 
     def __len__(self) -> int:
