@@ -6,7 +6,6 @@ are not seen: temporaries inside one operator, operators of other threads, the b
 """
 
 import functools
-import gc
 import sys
 import threading
 import weakref
@@ -23,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from vramscope.capture.hooks.gradients import gradients_of
 from vramscope.capture.undisturbed import is_of_a_signal_handler
+from vramscope.capture.undisturbed.tracked import tracked_objects
 
 _MOST_INTERRUPTIONS = 1000
 """Bound for one storage, for a program whose signal handlers keep raising."""
@@ -138,16 +138,11 @@ class Storages:
         frozen
             Further objects: those that the program hid from the collector by ``gc.freeze()``.
         """
-        wanted: dict[type, bool] = {}
-        tensors = []
-        # One list after the other: a list under construction would find itself in the next, and stay alive.
+        tensors: list[Any] = []
         for generation in (None,) if everything else (0, 1):
-            for thing in chain(gc.get_objects(generation), frozen if everything else ()):
-                kind = type(thing)
-                if kind not in wanted:
-                    wanted[kind] = issubclass(kind, torch.Tensor) and not is_wrapper(kind)
-                if wanted[kind]:
-                    tensors.append(thing)
+            tensors += tracked_objects(_is_plain_tensor, generation)
+        if everything:
+            tensors += [thing for thing in frozen if _is_plain_tensor(type(thing))]
         for tensor in tensors:
             self.see(tensor, None)
         for gradient in gradients_of(tensors):
@@ -263,6 +258,10 @@ def storages_of(tensor: Any) -> list[Any]:
         return [storage]
     parts = [storage_of(part) for part in _parts(tensor)] if tensor.layout != torch.strided else []
     return [part for part in parts if part is not None]
+
+
+def _is_plain_tensor(kind: type) -> bool:
+    return issubclass(kind, torch.Tensor) and not is_wrapper(kind)
 
 
 def is_wrapper(kind: type) -> bool:

@@ -46,6 +46,7 @@ from vramscope.capture.holders.statement import carried
 from vramscope.capture.hooks import open_phases
 from vramscope.capture.hooks.gradients import backwards, gradients_now, is_leaf
 from vramscope.capture.storages import storages_of
+from vramscope.capture.undisturbed.tracked import tracked_objects
 
 _ATOMS = frozenset(
     {str, int, float, bool, bytes, complex, type(None), type(Ellipsis), bytearray, range, slice}
@@ -180,15 +181,12 @@ class _HolderWalk:
         The program's own objects come first, then parameters (which lead to their gradients), then other
         tensors.
         """
-        wanted: dict[type, bool] = {}
         ranks: tuple[list[tuple[Any, Word]], ...] = ([], [], [])
-        for count, thing in enumerate(gc.get_objects()):
+        for count, thing in enumerate(tracked_objects(_may_be_in_cycle)):
             if count % 4096 == 0 and self._is_over():
                 return
-            kind = type(thing)
-            if kind not in wanted:
-                wanted[kind] = _may_be_in_cycle(kind)
-            if wanted[kind] and id(thing) not in self._met:
+            if id(thing) not in self._met:
+                kind = type(thing)
                 is_tensor = issubclass(kind, torch.Tensor)
                 rank = is_tensor + (is_tensor and not issubclass(kind, torch.nn.Parameter))
                 ranks[rank].append((thing, ("unreachable", kind.__name__)))

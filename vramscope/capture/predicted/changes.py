@@ -5,7 +5,6 @@ and loss, ``checkpoint`` around the blocks of a model, another class of optimize
 after several backward passes.
 """
 
-import gc
 import types
 import weakref
 from collections import Counter
@@ -19,6 +18,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from vramscope.capture.predicted.shim.patches import Patches
+from vramscope.capture.undisturbed.tracked import tracked_objects
 
 _CONTAINERS = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict)
 _FEWEST_STEPS = 2
@@ -345,8 +345,8 @@ def _adapters(given: list[Any], rank: int) -> Iterator[torch.nn.Module]:
         return  # DDP and FSDP have taken the parameters already
     layers = {
         id(each.weight): each
-        for each in gc.get_objects()
-        if type(each) is torch.nn.Linear and each.weight.dtype == torch.float32
+        for each in tracked_objects(lambda kind: kind is torch.nn.Linear)
+        if each.weight.dtype == torch.float32
     }
     for layer in [layers[id(weight)] for weight in given if id(weight) in layers]:
         adapter = torch.nn.Sequential(

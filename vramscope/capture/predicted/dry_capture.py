@@ -1,6 +1,5 @@
 """The device of a dry run, as a source of events."""
 
-import gc
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from vramscope.capture.predicted.values.choices import Choice, Otherwise
 from vramscope.capture.simulated import Simulated
 from vramscope.capture.simulated.stacks import CallPath
 from vramscope.capture.storages import Life
+from vramscope.capture.undisturbed.tracked import tracked_objects
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.marks import Category, MarkKind, Note
@@ -35,7 +35,7 @@ _PASSES_WITHOUT_OPTIMIZER = 64
 
 
 def _has_optimizer() -> bool:
-    return any(issubclass(type(each), torch.optim.Optimizer) for each in gc.get_objects())
+    return bool(tracked_objects(lambda kind: issubclass(kind, torch.optim.Optimizer)))
 
 
 class RanOut(NamedTuple):
