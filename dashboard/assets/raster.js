@@ -396,6 +396,7 @@
   // ---------------------------------------------------------------------- scrubbing over time
   // A slider over the timeline names the picture that it moves, and the store that gets the instant where it is
   // let go: data-picture, data-instant.
+  const HAND_MS = 300;
   let scrubbed = -Infinity;
   const scrubber = (element) => element && element.closest ? element.closest(".scrubber") : null;
   // The edges of the timeline's view; nothing while it has none.
@@ -438,7 +439,9 @@
     if (!view || !its || its.asked) return;
     if (window.vramscope.timeline.at === null) window.vramscope.timeline.scrub(its.data.x);
     const share = (its.data.x - view[0]) / (view[1] - view[0]);
-    if (performance.now() - scrubbed > 300) names.querySelector("input").value = Math.round(1000 * Math.max(0, Math.min(1, share)));
+    const rest = HAND_MS - (performance.now() - scrubbed);
+    if (rest > 0) setTimeout(placeInstant, rest);
+    else names.querySelector("input").value = Math.round(1000 * Math.max(0, Math.min(1, share)));
   }
   for (const kind of ["vs-moved", "vs-timeline", "vs-settled"]) addEventListener(kind, placeInstant);
   function moved(at) {

@@ -19,7 +19,6 @@ from vramscope.analysis import analyses
 from vramscope.analysis.findings import collect
 from vramscope.analysis.shared_results import shared_results
 from vramscope.errors import VramscopeError
-from vramscope.loading import load
 from vramscope.model.finding import Finding
 
 if TYPE_CHECKING:  # the process starts in half the time without them
@@ -68,10 +67,11 @@ def _asked(path: Path, rank: int, device: int) -> tuple[list[Finding], int]:
 
 
 def _answer(path: str, rank: str, device: str) -> dict[str, Any]:
-    wanted = int(rank), int(device)
-    recording = next(
-        each for each in load(path).recordings if (each.process.rank, each.device.index) == wanted
-    )
+    from ..address import Address
+    from ..data import Data
+
+    data = Data(Path(path))
+    recording = data.view(Address(run=next(iter(data.paths())), rank=int(rank), device=int(device))).recording
     offered = analyses()
     with shared_results():
         found = collect(lambda name: offered[name].run(recording))

@@ -1,5 +1,6 @@
-"""Trains for ever into a capped trace; says after each telling how much was handed over."""
+"""Trains for ever into a capped trace, or until a step at which it waits; reports what was handed over."""
 
+import signal
 import sys
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from vramscope.model.device import Device
 from vramscope.recorder.this_process import this_process
 from vramscope.store.write.writer import Writer
 
-directory, max_bytes, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+directory, max_bytes, seed, waits_at = Path(sys.argv[1]), *map(int, sys.argv[2:5])
 writer = Writer(
     directory,
     source="simulated",
@@ -28,3 +29,5 @@ while True:
     if n_steps % 100 == 0:
         writer.compact()
     print(n_steps, program.n_events, flush=True)
+    if n_steps == waits_at:
+        signal.pause()
