@@ -17,7 +17,7 @@ READY := $(VENV)/.vramscope-ready
 TOOLS := $(VENV)/.vramscope-tools
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pictures test check bench bench-dashboard bench-live bench-leaks bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-ranks-page bench-reruns bench-scrape bench-soak bench-strategies bench-upload d3 soak-threads speedscope standin test-integrations test-standin test-ray format browser allocator
+.PHONY: help setup demo pictures test check bench bench-dashboard bench-live bench-leaks bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-programs bench-ranks-page bench-reruns bench-scrape bench-soak bench-strategies bench-upload d3 soak-threads speedscope standin test-integrations test-standin test-ray format browser allocator
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -96,6 +96,12 @@ soak-threads: $(TOOLS) allocator  ## eight threads that train at once, recorded,
 
 bench-overhead: $(TOOLS) allocator  ## what recording costs a step, into benchmarks/OVERHEAD.md
 	.cache/standin/2.13.0/python benchmarks/overhead.py --out benchmarks/OVERHEAD.md $(BENCH)
+
+# What `make bench-programs` needs: checkouts of nanoGPT, minGPT and pytorch/examples in PROGRAMS=<folder>.
+bench-programs: $(TOOLS) allocator  ## what recording costs real programs, into benchmarks/OVERHEAD_PROGRAMS.md
+	rm -f benchmarks/OVERHEAD_PROGRAMS.md
+	STANDIN_DEVICES=0 .cache/standin/2.13.0/python benchmarks/overhead_programs.py $(PROGRAMS) --out benchmarks/OVERHEAD_PROGRAMS.md $(BENCH)
+	.cache/standin/2.13.0/python benchmarks/overhead_programs.py $(PROGRAMS) --out benchmarks/OVERHEAD_PROGRAMS.md $(BENCH)
 
 bench-predict: $(TOOLS) allocator  ## predictions against torch's genuine allocator, into benchmarks/PREDICTION.md
 	$(BIN)/python benchmarks/prediction.py --out benchmarks/PREDICTION.md $(BENCH)

@@ -201,6 +201,37 @@ def ask_for_memory():
     return torch.ones(10)
 
 
+class Samples(torch.utils.data.Dataset):
+    """Makes each sample from a larger tensor, and keeps the first as a cache would."""
+
+    def __init__(self):
+        self.kept = []
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        sample = torch.ones(5000)[:100] * index
+        if index == 0:
+            self.kept.append(sample)
+        return sample
+
+
+def test_of_a_data_loaders_work_only_what_it_keeps_is_on_the_device(recorded):
+    samples = Samples()
+    loader = torch.utils.data.DataLoader(samples, batch_size=4)
+    with recorded() as recording:
+        batches = [batch * 2 for batch in loader]
+
+    trace = recording.sink.trace
+    made = trace.action == Action.ALLOC
+    stacks = recording.sink.builder.build()
+    lines = [stacks.frames(stack)[0].function for stack in trace.stack_id[made].tolist()]
+    # The seed of the loader's iterator, then what its samples' cache keeps, then batches and results.
+    assert trace.size[made].tolist() == [8, 400, *[1600, 1600] * len(batches)]
+    assert lines[1] == "__getitem__"
+
+
 def test_backward_knows_the_line_that_called_it(recorded):
     weight = torch.ones(10, requires_grad=True)
     with recorded() as recording:

@@ -239,6 +239,12 @@ def in_backward() -> bool:
     return any(opened.phase == Phase.BACKWARD for opened in thread.open)
 
 
+def loads_data() -> bool:
+    """Whether a data loader is the innermost thing that the calling thread runs."""
+    opened = thread.open
+    return bool(opened) and opened[-1].phase == Phase.DATA
+
+
 def is_open(phase: Phase, name: str) -> bool:
     """Whether such a phase is open on the calling thread."""
     return any(opened.phase == phase and opened.name == name for opened in thread.open)

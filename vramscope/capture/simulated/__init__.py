@@ -2,7 +2,8 @@
 
 The creation and release of every storage goes through a model of the caching allocator. The program still
 runs on the CPU: workspaces inside an operator are not seen, and CPU kernels save other tensors than CUDA
-kernels. The result is always labeled *simulated*; it is not a prediction.
+kernels. What a data loader allocates and frees before it returns its batch is no part of it: transforms work
+on the host. The result is always labeled *simulated*; it is not a prediction.
 """
 
 import math
@@ -102,8 +103,7 @@ class Simulated:
         self._at_work = threading.RLock()
         self._writing = threading.Lock()
         self._is_initial = True
-        self._n_events = 0
-        self._n_stacks = 1
+        self._n_events, self._n_stacks = 0, 1
         self._stated_s = -math.inf
         self._now = 0
         self._stack_id = 0
@@ -119,8 +119,9 @@ class Simulated:
         """The threads that began a phase."""
         self._maker = ANY_THREAD
         """The thread of the last event."""
-        self._threads: set[int] = set()
-        self._other_threads: set[int] = set()
+        self._fetched: dict[int, list[tuple[Life, CallPath | None]]] = {}
+        """What the data loader that a thread runs has allocated so far, by thread."""
+        self._threads, self._other_threads = set[int](), set[int]()
 
     # ------------------------------------------------------------------------------- as a Capture
 
@@ -245,15 +246,32 @@ class Simulated:
             self._queue.extend((_MARK, time_ns(), int(MarkKind.GC), 0, threading.get_ident(), 2, ""))
         if kind == MarkKind.PHASE_BEGIN and not hooks.works_for_another():
             self._phase_threads.add(threading.get_ident())
+        if phase == Phase.DATA and kind == MarkKind.PHASE_END:
+            self._place_fetched()
         self._queue.extend((_MARK, time_ns(), int(kind), int(phase), threading.get_ident(), value, name))
         if kind == MarkKind.STEP:
             self.watch.tick("step", 0, sys._getframe(1))
 
+    def _place_fetched(self) -> None:
+        """Queue the allocation of what the data loader of this thread has made and kept: its batch."""
+        for life, path in self._fetched.pop(threading.get_ident(), ()):
+            # Alive until it is queued, or its release would come before it and be ignored.
+            storage = life()
+            if storage is not None:
+                self._queue.extend((_PLACE, time_ns(), life, life.n_bytes, path, NONE, None))
+
     def born(self, life: Life, frame: FrameType | None) -> None:
-        """Queue the allocation of a new storage."""
+        """Queue the allocation of a new storage.
+
+        What a data loader allocates waits until it returns its batch: samples and what transforms make of
+        them never leave the host.
+        """
         path = None if frame is None else self._walker.path(frame)
         if len(self._phase_threads) > 1 and frame is not None:
             life.maker = threading.get_ident()
+        if hooks.loads_data():
+            self._fetched.setdefault(threading.get_ident(), []).append((life, path))
+            return
         self._queue.extend((_PLACE, time_ns(), life, life.n_bytes, path, hooks.module_now(), None))
         if len(self._queue) > _MANY_QUEUED:
             self._catch_up()
