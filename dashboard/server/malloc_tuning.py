@@ -68,5 +68,13 @@ def keeping() -> Iterator[None]:
             _TUNING.n_keeping -= 1
             if _TUNING.is_tuned and not _TUNING.n_keeping:
                 _TUNING.set(_MANY_MAPPINGS, 4 * _LARGE)
-                with suppress(AttributeError, OSError, TypeError):
-                    ctypes.CDLL(None).malloc_trim(0)
+                trim()
+
+
+def trim() -> None:
+    """Return freed memory of the heap to the system, also between what is in use; takes some ms.
+
+    The columns of a file are in the heap, as it was read within ``keeping``.
+    """
+    with suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
