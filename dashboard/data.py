@@ -31,7 +31,7 @@ from .address import Address
 from .queries.live_recording import LiveRecording
 from .queries.precedence import Precedence
 from .queries.read_progress import ReadProgress, progress
-from .server.malloc_tuning import keeping
+from .server.malloc_tuning import keeping, trim
 
 _LOG = logging.getLogger(__name__)
 
@@ -496,8 +496,11 @@ class Data:
             opened = self._follow(name, path)
             with self._lock:
                 self._open[name] = opened
+                is_full = len(self._open) > MAX_OPEN_RUNS
                 while len(self._open) > MAX_OPEN_RUNS:
                     self._open.popitem(last=False)
+            if is_full:
+                trim()
             if isinstance(opened.follower, loading.Follower):
                 self._begin_with(name, opened, opened.follower)
         return opened

@@ -184,27 +184,23 @@ def _route(app: Dash, data: Data, entries: dict[str, Page]) -> None:
         state |= {} if made else {"is_pending": True}
         return menu, top, page, state, data.pace.live_ms if live else data.pace.idle_ms, name[:200], None
 
+    # One request for both: while a file is read, each poll costs the browser 20 ms of CPU, and half the cores
+    # of a small machine are the browser's.
     @app.callback(
-        Output("ready", "data"), Input("poll", "n_intervals"), State("address", "data"),
+        Output("ready", "data"), Output("how-far", "children"),
+        Input("poll", "n_intervals"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def poll(n: int | None, stored: Stored | None) -> Any:
-        if not (stored or {}).get("is_pending") or not patience.is_done(restore(stored).url):
-            raise PreventUpdate
-        return {"after": n, "url": restore(stored).url}
+    def poll(n: int | None, stored: Stored | None) -> tuple[Any, Any]:
+        address = restore(stored)
+        if (stored or {}).get("is_pending") and patience.is_done(address.url):
+            return {"after": n, "url": address.url}, no_update
+        return no_update, states.how_far(data.is_opening(address.run), data.reading(address.run))
 
     app.clientside_callback(
         ClientsideFunction("vramscope", "waited"), Output("ready", "data", allow_duplicate=True),
         Input("version", "data"), prevent_initial_call=True,
     )  # fmt: skip
-
-    @app.callback(
-        Output("how-far", "children"), Input("poll", "n_intervals"), State("address", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
-    def tell_how_far(_: int | None, stored: Stored | None) -> Any:
-        run = restore(stored).run
-        return states.how_far(data.is_opening(run), data.reading(run))
 
     app.clientside_callback(
         ClientsideFunction("vramscope", "title"), Output("sink", "data"), Input("title", "data"),

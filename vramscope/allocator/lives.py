@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,8 +18,13 @@ _DIGITS = 3
 _STRETCH = 1 << 14
 """Events sorted at a time: intermediate arrays stay in the processor's cache."""
 _MANY = 1 << 20
-"""Events from which on both halves of the addresses are sorted at once: NumPy sorts without Python's lock."""
-_SAMPLES = 1 << 12
+"""Events from which on the addresses are sorted part by part, two parts at once."""
+_N_PARTS = 8
+"""Parts of so many events; longer records have more. The arrays of a part stay in the processor's cache, and
+those of the next one take their memory: of 5 million events, halves took 0.9 s of CPU and 470 MB, parts 0.5 s
+and 300 MB.
+"""
+_BUCKET_BITS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +52,36 @@ class BlockLives(Table):
 def lives(trace: Trace, *, many: int = _MANY) -> BlockLives:
     """The lives of all blocks in *trace*; one stable sort, 0.1 s of CPU per million events.
 
-    From *many* events on, two threads sort one half of the addresses each.
+    From *many* events on, two threads sort parts of the addresses: NumPy sorts without Python's lock.
     """
     rows = np.flatnonzero(trace.action <= Action.FREE_COMPLETED)
     if len(rows) < many:
         return _lives_of(trace, rows)
-    address = trace.address[rows]
-    some = np.sort(address[:: max(len(rows) // _SAMPLES, 1)])
-    is_low = address < some[len(some) // 2]
+    rows, ends = _parted(rows, trace.address, max(many // _N_PARTS, 1))
+    parts = [slice(*each) for each in pairwise([0, *ends])]
     with ThreadPoolExecutor(2) as threads:
-        low, high = threads.map(lambda half: _lives_of(trace, rows[half]), (is_low, ~is_low))
-    return BlockLives(
-        **{name: np.concatenate([column, getattr(high, name)]) for name, column in low.columns()}
-    )
+        found = [*threads.map(lambda part: _lives_of(trace, rows[part]), parts)]
+    columns = {name: [getattr(part, name) for part in found] for name in BlockLives.DTYPES}
+    return BlockLives(**{name: np.concatenate(parts) for name, parts in columns.items()})
+
+
+def _parted(rows: NDArray[Any], address: NDArray[Any], size: int) -> tuple[NDArray[Any], list[int]]:
+    """The rows in parts of ascending addresses, about *size* rows each, and the end of each part.
+
+    The rows of a part stay in order.
+    """
+    address = address[rows]
+    low, high = int(address.min()), int(address.max())
+    shift = np.uint64(max((high - low).bit_length() - _BUCKET_BITS, 0))
+    bucket = np.empty(len(rows), "u2")
+    for first in range(0, len(rows), _STRETCH):
+        at = slice(first, first + _STRETCH)
+        bucket[at] = (address[at] - np.uint64(low)) >> shift
+    counts = np.bincount(bucket)
+    part_of = (np.cumsum(counts) - counts) // size
+    part = part_of.astype("u2")[bucket]
+    ends = np.cumsum(np.bincount(part))
+    return rows[np.argsort(part, kind="stable")], np.unique(ends).tolist()
 
 
 def lives_by_birth(trace: Trace, *, stretch: int = _STRETCH) -> BlockLives:
@@ -108,7 +131,7 @@ def is_among(address: NDArray[Any], known: NDArray[Any]) -> NDArray[Any]:
 
 def _lives_of(trace: Trace, rows: NDArray[Any]) -> BlockLives:
     """The lives that these events belong to."""
-    rows = rows[stable_order(trace.address[rows])]
+    rows = rows[_by_address(trace.address[rows], trace.action[rows])]
     address, action = trace.address[rows], trace.action[rows]
     is_first = np.ones(len(rows), dtype="?")
     is_first[1:] = address[1:] != address[:-1]
@@ -132,6 +155,24 @@ def _lives_of(trace: Trace, rows: NDArray[Any]) -> BlockLives:
     ).rows(known)
 
 
+def _by_address(address: NDArray[Any], action: NDArray[Any]) -> NDArray[Any]:
+    """The order of ``stable_order(address)`` of events that are in order.
+
+    Nearly every FREE_COMPLETED directly follows its FREE_REQUESTED; it is sorted along with it.
+    """
+    follows = np.zeros(len(address) + 1, dtype="?")
+    follows[1:-1] = (action[1:] == Action.FREE_COMPLETED) & (action[:-1] == Action.FREE_REQUESTED)
+    follows[1:-1] &= address[1:] == address[:-1]
+    heads = np.flatnonzero(~follows[:-1])
+    heads = heads[stable_order(address[heads])]
+    is_pair = follows[heads + 1]
+    place = np.arange(len(heads)) + np.cumsum(is_pair) - is_pair
+    order = np.empty(len(address), dtype="i8")
+    order[place] = heads
+    order[place[is_pair] + 1] = heads[is_pair] + 1
+    return order
+
+
 def stable_order(address: NDArray[Any]) -> NDArray[Any]:
     """The order of ``argsort(kind="stable")``, up to four times as fast: digit by digit, where NumPy counts
     instead of comparing.
@@ -143,11 +184,15 @@ def stable_order(address: NDArray[Any]) -> NDArray[Any]:
     least = (bits & -bits).bit_length() - 1 if bits else 0
     if bits.bit_length() - least > _DIGITS * _DIGIT:
         return np.argsort(address, kind="stable")
-    order = np.arange(len(address))
+    order: NDArray[Any] | None = None
     for low in range(least, bits.bit_length(), _DIGIT):
         digit = (distance >> np.uint64(low)).astype("u2")
-        order = order[np.argsort(digit[order], kind="stable")]
-    return order
+        order = (
+            np.argsort(digit, kind="stable")
+            if order is None
+            else order[np.argsort(digit[order], kind="stable")]
+        )
+    return np.arange(len(address)) if order is None else order
 
 
 def _event_of(

@@ -76,14 +76,15 @@ def test_lives_found_a_stretch_at_a_time_are_those_found_at_once(moves):
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0, 8, 16, 24, 1 << 40])), min_size=1, max_size=40)
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0, 8, 16, 24, 1 << 40])), min_size=1, max_size=40),
+    st.integers(1, 40),
 )
-def test_lives_of_both_halves_of_the_addresses_are_those_found_at_once(moves):
+def test_lives_of_parts_of_the_addresses_are_those_found_at_once(moves, many):
     columns = [[move[i] for move in moves] for i in (0, 1)]
     trace = Trace.of(action=columns[0], address=columns[1], size=np.arange(len(moves)) + 10)
     at_once = lives(trace)
 
-    by_halves = lives(trace, many=1)
+    by_parts = lives(trace, many=many)
 
     for name, column in at_once.columns():
-        assert getattr(by_halves, name).tolist() == column.tolist()
+        assert getattr(by_parts, name).tolist() == column.tolist()

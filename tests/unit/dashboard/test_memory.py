@@ -10,7 +10,7 @@ import pytest
 MEASURED = """
     import numpy as np
     from pathlib import Path
-    from vramscope.dashboard.server.malloc_tuning import give_back, keeping
+    from vramscope.dashboard.server.malloc_tuning import give_back, keeping, trim
 
     def resident():
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
@@ -33,6 +33,16 @@ KEEPING = """
         while_reading = resident()
     print(while_reading - before > 60 << 20, resident() - before < 4 << 20)
 """
+CLOSED = """
+    before = resident()
+    with keeping():
+        columns = [np.ones(40 << 20, "u1") for _ in range(3)]
+        others = [np.ones(1 << 16, "u1") for _ in range(16)]
+    while_open = resident()
+    del columns
+    trim()
+    print(while_open - before > 110 << 20, resident() - before < 8 << 20)
+"""
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell")
@@ -46,6 +56,14 @@ def test_memory_of_arrays_goes_back_though_a_later_one_lives_on() -> None:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell")
 def test_memory_is_kept_while_a_file_is_read_and_goes_back_then() -> None:
     command = [sys.executable, "-c", textwrap.dedent(MEASURED) + textwrap.dedent(KEEPING)]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    assert output.split() == ["True"] * 4
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell")
+def test_memory_of_a_file_goes_back_when_it_is_closed_though_other_files_are_open() -> None:
+    command = [sys.executable, "-c", textwrap.dedent(MEASURED) + textwrap.dedent(CLOSED)]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     assert output.split() == ["True"] * 4

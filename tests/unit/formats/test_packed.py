@@ -302,6 +302,23 @@ def test_an_event_inside_of_a_text_is_no_event() -> None:
     assert_same(by_runs(whole)[0], by_dicts(whole))
 
 
+def test_a_text_longer_than_many_windows_is_carried_over() -> None:
+    entries = [entry(i, **({"user_metadata": "x" * 200_000} if i == 700 else {})) for i in range(1400)]
+    data = dumped(entries)
+
+    run, n_packed = by_runs(data, 4096)
+
+    assert_same(run, by_dicts(data))
+    assert n_packed > 1200
+
+
+def test_what_ends_a_file_after_a_long_text_is_counted() -> None:
+    entries = [entry(i, **({"user_metadata": "x" * 200_000} if i == 1399 else {})) for i in range(1400)]
+    data = dumped(entries) + b"tail" * 5000
+
+    assert_same(by_runs(data, 4096)[0], by_dicts(data))
+
+
 def test_events_after_the_end_are_trailing_bytes() -> None:
     data = dumped([entry(i) for i in range(900)])
     ends = _run_ends(data)

@@ -214,12 +214,14 @@ def _doubts(n_unsure: int, n_strays: int) -> list[Note]:
 def _by_event(trace: Trace, found: BlockLives, sizes: NDArray[Any]) -> NDArray[Any]:
     is_segment = (trace.action >= Action.SEGMENT_ALLOC) & (trace.action <= Action.SEGMENT_UNMAP)
     block_size = np.where(is_segment, trace.size, 0)
-    for events in (found.alloc, found.request, found.end):
-        known = events >= 0
-        mine = events[known]
-        # An end that is the next ALLOC belongs to the next life.
-        own = (trace.action[mine] != Action.ALLOC) | (mine == found.alloc[known])
-        block_size[mine[own]] = sizes[known][own]
+    # An end that is the next ALLOC belongs to the next life.
+    is_own = (found.end >= 0) & (trace.action[found.end] != Action.ALLOC)
+    for events, known in (
+        (found.alloc, found.alloc >= 0),
+        (found.request, found.request >= 0),
+        (found.end, is_own),
+    ):
+        block_size[events[known]] = sizes[known]
     return block_size
 
 

@@ -53,13 +53,16 @@ def _with_completions(trace: Trace, found: BlockLives) -> tuple[Trace, BlockLive
 
 def _with_own_sizes(trace: Trace, found: BlockLives) -> tuple[Trace, list[Note]]:
     """Correct the size of a free that differs from the size of its allocation."""
+    named = [
+        (column[column >= 0], found.requested_size[column >= 0]) for column in (found.request, found.end)
+    ]
+    if all((trace.size[events] == requested).all() for events, requested in named):
+        return trace, []
     size = trace.size.copy()
     # For a block from before the record its first event gives the size.
-    for column in (found.request, found.end):
-        size[column[column >= 0]] = found.requested_size[column >= 0]
+    for events, requested in named:
+        size[events] = requested
     n_other = int(np.count_nonzero(size != trace.size))
-    if not n_other:
-        return trace, []
     text = f"{n_other} frees name another size than their allocation: what was allocated counts"
     return replace(trace, size=size), [Note(NoteCode.SIZE_CONTRADICTION, text, n_other)]
 

@@ -265,8 +265,9 @@ def _trace(
     """
     pools, reader, notes = shared
     action = _actions(events, notes)
-    # A failed request may have had any size.
-    _believable(np.where(action <= Action.SEGMENT_UNMAP, events.size, 0), "event")
+    if events.size.max(initial=0) >= _LARGEST:
+        # A failed request may have had any size.
+        _believable(np.where(action <= Action.SEGMENT_UNMAP, events.size, 0), "event")
     is_segment = (action >= Action.SEGMENT_ALLOC) & (action <= Action.SEGMENT_UNMAP)
     trace = Trace(
         action=action,

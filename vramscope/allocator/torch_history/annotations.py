@@ -4,9 +4,8 @@ torch ≥ 2.5 records every ``record_function`` region of the recording thread, 
 ``Optimizer.step``, ``zero_grad`` and the data loader (torch/optim/optimizer.py, torch/utils/data).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -46,7 +45,11 @@ def annotation_marks(annotations: Rows, device: int, trace: Trace) -> list[Pendi
         strict=True,
     )
     ours = sorted(((time_us, name, stage) for name, stage, time_us, at in rows if at == device), key=_time)
-    found = [_mark(name, stage, time_us * 1000, trace) for time_us, name, stage in ours]
+    time_ns = np.array([time_us * 1000 for time_us, _, _ in ours], "i8")
+    # All at once: one search of 5 million events per mark took 0.07 s for 7,000 marks.
+    first, last = (np.searchsorted(trace.time_ns, time_ns, side=side).tolist() for side in ("left", "right"))
+    rows_with_instants = zip(ours, time_ns.tolist(), first, last, strict=True)
+    found = [_mark(name, stage, at, instants) for (_, name, stage), at, *instants in rows_with_instants]
     return [mark for mark in found if mark is not None]
 
 
@@ -54,21 +57,16 @@ def _time(row: tuple[int, str, str]) -> int:
     return row[0]
 
 
-def _mark(name: str, stage: str, time_ns: int, trace: Trace) -> PendingMark | None:
+def _mark(name: str, stage: str, time_ns: int, instants: Sequence[int]) -> PendingMark | None:
+    """Return a mark at one of two *instants*: before the events of its microsecond, and after them."""
+    first, last = instants
     if name.startswith("ProfilerStep#"):
-        return (
-            PendingMark(MarkKind.STEP, time_ns, _instant(trace, time_ns, "right")) if stage == "END" else None
-        )
+        return PendingMark(MarkKind.STEP, time_ns, last) if stage == "END" else None
     begins = stage == "START"
     phase, word = _meaning(name)
-    return PendingMark(
-        MarkKind.PHASE_BEGIN if begins else MarkKind.PHASE_END,
-        time_ns,
-        # Stamps are whole microseconds: events of the same one belong inside.
-        _instant(trace, time_ns, "left" if begins else "right"),
-        phase,
-        name=word,
-    )
+    # Stamps are whole microseconds: events of the same one belong inside.
+    kind, instant = (MarkKind.PHASE_BEGIN, first) if begins else (MarkKind.PHASE_END, last)
+    return PendingMark(kind, time_ns, instant, phase, name=word)
 
 
 def _meaning(name: str) -> tuple[Phase, str]:
@@ -77,10 +75,6 @@ def _meaning(name: str) -> tuple[Phase, str]:
         if name.startswith(prefix):
             return phase, name[len(prefix) :].partition(".")[0]
     return Phase.USER, name
-
-
-def _instant(trace: Trace, time_ns: int, side: Any) -> int:
-    return int(np.searchsorted(trace.time_ns, time_ns, side=side))
 
 
 def marks_of(marks: Iterable[PendingMark]) -> Marks:

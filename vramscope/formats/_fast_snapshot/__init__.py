@@ -36,9 +36,9 @@ many memo objects as the run did, so that later references stay right::
 The modules are the steps: ``opcode_blocks`` removes the frames of the pickle, ``opcode_shapes`` learns and
 matches shapes, ``frame_lists`` finds lists of frames, ``decoded`` reads the numbers of a window,
 ``partial_sums`` adds them up for a first look, this module walks the file and builds the rest, and ``events``
-merges runs and dicts into the columns of ``Events``. A second thread reads the numbers of a window while its
-lists of frames are found, and copies its columns while the next window is read; the walk alone decides what
-is accepted.
+merges runs and dicts into the columns of ``Events``. A second thread loads the next window (``windows``)
+while the walk is in this one, reads the numbers of a window while its lists of frames are found, and copies
+its columns while the next one is walked; the walk alone decides what is accepted.
 
 Nothing rests on guessing. A run is accepted only if reading opcode by opcode from the start of the file
 arrives at its first byte, and each of its bytes is compared with a shape; what it refers to is looked up
@@ -48,7 +48,7 @@ the slow way, with the same result or the same refusal. A test compares both rea
 
 import io
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -69,21 +69,23 @@ from vramscope.formats._fast_snapshot.opcode_blocks import (
     Readable,
 )
 from vramscope.formats._fast_snapshot.opcode_shapes import (
-    LONGEST,
     Shape,
     Shapes,
 )
 from vramscope.formats._fast_snapshot.partial_sums import ACTION, PartialSums
+from vramscope.formats._fast_snapshot.windows import PAD, Windows, candidates
 from vramscope.formats._pickle import PROBLEMS, PlainUnpickler, collector_off, verify
 from vramscope.model.partial_curve import Watch
 
-WINDOW = 4 << 20
-_PAD = bytes(LONGEST + 1024)
-_LONGEST_REST = 64 << 20
-"""The most bytes of an unfinished text or event that are carried over to the next window."""
+WINDOW = 2 << 20
 
-_ARENA_BYTES = 32 << 20
-"""The size of one array of the arena."""
+_FIRST_BYTES, _GROWTH, _LARGEST_BYTES = 1 << 20, 8, 64 << 20
+"""The size of the first array of each kind of column in the arena, and how far the next ones grow.
+
+A column that is merged takes the memory of one that was merged before it, if most of that was one array which
+was nearly filled: 8 MB of a million events, 40 MB of 5 million. With arrays of 32 or 128 MB, 5 million events
+took 0.4 s of CPU more.
+"""
 
 _SHORTEST_RUN = 4
 """The least number of events in a run; fewer are built faster like anything else."""
@@ -131,7 +133,8 @@ class EventRun(NamedTuple):
     """The number of a list in ``FrameLists``; −1 if there is none, −2 − memo index for a reference."""
     pool: NDArray[Any] | None
     """Both halves of the pool's id in one number; −1 − memo index for a reference."""
-    numbers: Mapping[str, NDArray[Any] | None]
+    numbers: dict[str, NDArray[Any] | None]
+    """The other columns; the one that is merged takes them out."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,10 +175,11 @@ class _OpcodeWalk:
     """Walks the opcodes of a file from the first to the last."""
 
     def __init__(self, body: Body, window: int, watch: Watch | None, beside: Executor) -> None:
-        self._body, self._window, self._watch, self._beside = body, window, watch, beside
+        self._windows, self._watch, self._beside = Windows(body, window, beside), watch, beside
         self._sums = PartialSums() if watch is not None else None
-        self._data, self._end, self._at = bytearray(_PAD), 0, 0
-        """One buffer for all windows: allocating one per window would cost as much as copying into it."""
+        self._data, self._end, self._at = bytearray(PAD), 0, 0
+        self._starts: NDArray[Any] | None = None
+        """Offsets in the window at which events may begin; None where it was not known how they begin."""
         self._summed = 0
         """The offset up to which events are in the sums."""
         self._begins: list[bytes] = []
@@ -191,6 +195,7 @@ class _OpcodeWalk:
 
     def read(self) -> None:
         """Read the whole file. Raises Irregular."""
+        is_last = False
         while not self._stopped:
             is_last = not self._more()
             self._read_window(is_last)
@@ -201,48 +206,27 @@ class _OpcodeWalk:
             if is_last and not self._stopped:
                 raise Irregular
         self._arena.settle()
-        self.n_trailing = self._end - self._at
-        self._data = bytearray(_PAD)
-        while pieces := self._body.read(self._window):
-            self.n_trailing += sum(map(len, pieces))
+        self.n_trailing = self._end - self._at + (0 if is_last else self._windows.n_left())
+        self._data = bytearray(PAD)
 
     def _more(self) -> bool:
-        """Load the next window, which begins where this one was left; return whether there was more."""
-        pieces = self._body.read(self._window)
-        n_rest = self._end - self._at
-        if n_rest > _LONGEST_REST:
-            raise Irregular
-        rest = memoryview(self._data)[self._at : self._end]
-        size = n_rest + sum(map(len, pieces)) + len(_PAD)
-        if size > len(self._data):
-            self._data = bytearray(size + self._window // 8)
-        self._at = self._summed = self._end = 0
-        for piece in (rest, *pieces, memoryview(_PAD)):
-            memoryview(self._data)[self._end : self._end + len(piece)] = piece
-            self._end += len(piece)
-        self._end -= len(_PAD)
-        return bool(pieces)
+        """Take the next window, which begins where this one was left; return whether there was more."""
+        found = self._windows.after(memoryview(self._data)[self._at : self._end], self._begins)
+        self._data, self._end, self._starts = found.data, found.end, found.starts
+        self._at = self._summed = found.begin
+        return found.n_new > 0
 
     def _read_window(self, is_last: bool) -> None:
         while not self._begins and self._step(self._end):
             pass
-        start = self._candidates() if self._begins else np.zeros(0, "i8")
+        start = self._starts
+        if start is None:
+            start = candidates(self._data, self._at, self._end, self._begins)
         if len(start):
             self._walk(int(start[0]))  # the first event defines the key strings of all
             self._take(start)
         waits = bool(len(start)) and not is_last and self._at <= start[-1]
         self._walk(int(start[-1]) if waits else self._end)
-
-    def _candidates(self) -> NDArray[Any]:
-        """Return the offsets at which events may begin."""
-        data = np.frombuffer(self._data, "u1")[: self._end]
-        found = np.flatnonzero(data[self._at :] == ord("}")) + self._at
-        anywhere: NDArray[Any] = np.ndarray((len(self._data) - 8,), "<u8", self._data, strides=(1,))
-        words, fits = anywhere[found], np.zeros(len(found), "?")
-        for begin in self._begins:
-            bits = np.uint64(int.from_bytes(begin, "little"))
-            fits |= (words & np.uint64((1 << 8 * len(begin)) - 1)) == bits
-        return found[fits]
 
     def _take(self, start: NDArray[Any]) -> None:
         """Match the events at *start* and append them run by run."""
@@ -269,10 +253,13 @@ class _OpcodeWalk:
             first_memo=self.n_memo,
             n_memo=int(counts.sum()),
             shape=shapes[found.shape[at.start]],
-            action=put(found.action[at]),
-            frames=put(found.frames[at]),
-            pool=_unless_zero(found.pool[at], put),
-            numbers={name: _unless_zero(column[at], put) for name, column in found.numbers.items()},
+            action=put("action", found.action[at]),
+            frames=put("frames", found.frames[at]),
+            pool=put("pool", found.pool[at]) if found.pool[at].any() else None,
+            numbers={
+                name: put(name, column[at]) if column[at].any() else None
+                for name, column in found.numbers.items()
+            },
         )
         self._sum_kept()
         self.pieces.append(run)
@@ -350,44 +337,46 @@ def _n_memoized(opcodes: bytes) -> int:
     return _WITH_VALUE.sub(b"", opcodes).count(b"\x94")
 
 
-def _unless_zero(column: NDArray[Any], put: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any] | None:
-    return put(column) if column.any() else None
-
-
 class _ColumnArena:
     """Keeps short columns in long arrays, for which the system maps memory by 2 MiB instead of 4 KiB.
 
     The columns of a window are copied while the next one is read: fresh memory costs a tenth of the time.
+    Each kind of column has arrays of its own, so that their memory is free again once that column is merged.
     """
 
-    __slots__ = ("_at", "_beside", "_copied", "_pending", "_room")
+    __slots__ = ("_beside", "_copied", "_pending", "_rooms")
 
     def __init__(self, beside: Executor) -> None:
-        self._room, self._at = np.zeros(0, "u1"), 0
+        self._rooms: dict[str, tuple[NDArray[Any], int]] = {}
+        """The array of each kind that is being filled, and up to which byte it is."""
         self._beside = beside
         self._pending: list[tuple[NDArray[Any], NDArray[Any]]] = []
         """The columns in the arena that have no content yet, each with its content."""
         self._copied: Future[None] | None = None
 
-    def put(self, column: NDArray[Any]) -> NDArray[Any]:
+    def put(self, kind: str, column: NDArray[Any]) -> NDArray[Any]:
         """Return the place of *column* in the arena; it is filled by ``settle``."""
-        if self._at + column.nbytes > len(self._room):
-            self._room, self._at = np.empty(max(_ARENA_BYTES, column.nbytes), "u1"), 0
-        found = self._room[self._at : self._at + column.nbytes].view(column.dtype)
-        self._at += -(-column.nbytes // 8) * 8
+        room, at = self._rooms.get(kind, (None, 0))
+        if room is None or at + column.nbytes > len(room):
+            size = _FIRST_BYTES if room is None else min(_GROWTH * len(room), _LARGEST_BYTES)
+            room, at = np.empty(max(size, column.nbytes), "u1"), 0
+        found = room[at : at + column.nbytes].view(column.dtype)
+        self._rooms[kind] = room, at + -(-column.nbytes // 8) * 8
         self._pending.append((found, column))
         return found
 
     def copy(self) -> None:
         """Begin to fill the places of the columns so far; they must not be written to any more."""
-        self.settle()
+        if self._copied is not None:
+            self._copied.result()
         self._copied = self._beside.submit(_copy, self._pending)
         self._pending = []
 
     def settle(self) -> None:
-        """Wait until the columns are filled for which ``copy`` was called."""
+        """Wait until the columns are filled for which ``copy`` was called; there are no more."""
         if self._copied is not None:
             self._copied.result()
+        self._rooms.clear()
 
 
 def _copy(columns: list[tuple[NDArray[Any], NDArray[Any]]]) -> None:

@@ -38,13 +38,13 @@ _LONGEST = 100
 class PartialSums:
     """The curve over the events that are read so far."""
 
-    __slots__ = ("_high", "_level", "_low", "_n_events", "_offsets", "_rest", "_sign_of_memo", "_sizes")
+    __slots__ = ("_bounds", "_level", "_n_events", "_n_parts", "_offsets", "_rest", "_sign_of_memo", "_sizes")
 
     def __init__(self) -> None:
         self._sign_of_memo: dict[int, int] = {}
-        self._low: list[int] = []
-        self._high: list[int] = []
-        self._level = self._n_events = 0
+        self._bounds = np.empty((2, _EVENTS_A_PART), "i8")
+        """The lowest and the highest level of each part; curves hold views of what is never written again."""
+        self._n_parts = self._level = self._n_events = 0
         self._rest = b""
         """Opcodes after the last event, in which the next one may begin."""
         self._offsets: list[NDArray[Any]] = []
@@ -89,13 +89,20 @@ class PartialSums:
             self._append(self._level + np.cumsum(np.concatenate(self._sizes)[order]))
             self._offsets.clear()
             self._sizes.clear()
-        return PartialCurve(self._n_events, np.array(self._low, "i8"), np.array(self._high, "i8"))
+        low, high = self._bounds[:, : self._n_parts]
+        return PartialCurve(self._n_events, low, high)
 
     def _append(self, levels: NDArray[Any]) -> None:
         n_parts = -(-len(levels) // _EVENTS_A_PART)
         starts = np.arange(n_parts) * len(levels) // n_parts
-        self._low += np.minimum.reduceat(levels, starts).tolist()
-        self._high += np.maximum.reduceat(levels, starts).tolist()
+        end = self._n_parts + n_parts
+        if end > self._bounds.shape[1]:
+            grown = np.empty((2, 2 * end), "i8")
+            grown[:, : self._n_parts] = self._bounds[:, : self._n_parts]
+            self._bounds = grown
+        np.minimum.reduceat(levels, starts, out=self._bounds[0, self._n_parts : end])
+        np.maximum.reduceat(levels, starts, out=self._bounds[1, self._n_parts : end])
+        self._n_parts = end
         self._n_events += len(levels)
         self._level = int(levels[-1])
 
