@@ -588,9 +588,18 @@
     if (track && names) { track.shown = names; redraw(); window.dispatchEvent(new CustomEvent("vs-moved")); }
     return none();
   }
+  // The page learns the view once where a move was alone.
+  let told = null;
+  function tellView(edges) {
+    if (String(edges) === told) return;
+    told = String(edges);
+    for (const { stores: to } of tracks.values()) if (to.view) dash_clientside.set_props(to.view, { data: edges });
+  }
+  addEventListener("vs-begun", (event) => tellView(event.detail));
   addEventListener("vs-settled", function (event) {
     refine();
-    for (const { stores: to } of tracks.values()) if (to.view) dash_clientside.set_props(to.view, { data: event.detail });
+    tellView(event.detail);
+    told = null;
   });
 
   // For a picture under the axes, and for whoever looks at what is drawn.
