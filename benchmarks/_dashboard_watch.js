@@ -5,7 +5,7 @@
   const lines = (id) => () => q(`#${id} .scatterlayer path, #${id} .barlayer path`);
   const CHART = {
     overview: () => q(".tall-track[data-ready]"),
-    phases: lines("ph-graph"),
+    phases: () => q("#ph-graph[data-ready]"),
     allocations: () => window.vramscope?.rasterOf?.("al-graph"),
     peak: () => q("#pk-icicle .box"),
     fragmentation: () => q(".parts-track[data-ready]"),

@@ -1,12 +1,32 @@
 // Starts Plotly while the server makes a page: 0.1 s of work, or 1 s in a browser that has not compiled it yet.
 // Dash itself waits until the first chart has arrived.
 (function () {
-  let isDrawn = false;
+  const REST_MS = 1500;
+  const INPUT = ["pointermove", "pointerdown", "wheel", "keydown", "scroll", "vs-moved"];
+  let isAwaited = false, isAtRest = false;
+
+  // Nothing moves while it starts, so it starts once the hand rests: in the middle of panning it took a quarter of
+  // the frames of three seconds.
+  function whenAtRest(then) {
+    let timer = null;
+    const later = () => { clearTimeout(timer); timer = setTimeout(rested, REST_MS); };
+    const rested = () => {
+      for (const kind of INPUT) removeEventListener(kind, later, true);
+      then();
+    };
+    for (const kind of INPUT) addEventListener(kind, later, { capture: true, passive: true });
+    later();
+  }
+
   function startPlotly() {
     const isThere = window.Plotly || document.querySelector('script[src*="plotly.min"]');
     if (isThere || !window._dashPlotlyJSURL || location.pathname === "/") return;
     // Pages that draw without it are drawn first: 1.5 MB would delay them through a tunnel.
-    if (!window.vramscope.needsPlotly() && !isDrawn) { addEventListener("vs-timeline", () => setTimeout(() => { isDrawn = true; startPlotly(); }, 1500), { once: true }); return; }
+    if (!window.vramscope.needsPlotly() && !isAtRest) {
+      if (!isAwaited) addEventListener("vs-timeline", () => whenAtRest(() => { isAtRest = true; startPlotly(); }), { once: true });
+      isAwaited = true;
+      return;
+    }
     // Dash takes what is under this name for Plotly, and waits for a promise; the script replaces it.
     window.Plotly = new Promise((resolve, reject) => {
       const script = document.createElement("script");

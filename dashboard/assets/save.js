@@ -50,7 +50,7 @@
       showlegend: true, marker: { symbol: "square", size: 11, color, opacity: 1 } }));
     return [...data, ...keys];
   }
-  // A picture that is no chart of Plotly: a canvas, such as the map of segments, or the boxes of an icicle.
+  // A picture that is no chart of Plotly: a canvas, such as the map of segments, the boxes of an icicle, or a chart of ours.
   function compose(context, figure, picture, paint) {
     const { title, run, entries } = caption(figure), { width, height } = picture.getBoundingClientRect();
     const write = (text, x, y, size, color, weight) => {
@@ -111,8 +111,9 @@
   async function picture(figure, format) {
     const gd = figure.querySelector(".js-plotly-plot");
     if (!gd) {
-      const boxes = figure.querySelector(".icicle-boxes"), canvas = boxes || figure.querySelector("canvas.raster");
-      const painter = (context) => (...place) => (boxes ? window.vramscope.paintIcicle(context, boxes, ...place) : context.drawImage(canvas, ...place));
+      const drawn = figure.querySelector(".icicle-boxes, .plot"), canvas = drawn || figure.querySelector("canvas.raster");
+      const paint = drawn && (drawn.matches(".plot") ? window.vramscope.paintPlot : window.vramscope.paintIcicle);
+      const painter = (context) => (...place) => (drawn ? paint(context, drawn, ...place) : context.drawImage(canvas, ...place));
       save((format === "png" ? onCanvas : asSvg)(figure, canvas, painter), `${name(figure)}.${format}`);
       return;
     }

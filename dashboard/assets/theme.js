@@ -4,7 +4,7 @@
   try { kept = localStorage.getItem("vramscope-theme"); } catch (e) { /* storage switched off */ }
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
   // These pages draw without Plotly, which is 60 % of what a first visit loads; the others need it at once.
-  const needsPlotly = () => !["/", "/overview", "/allocations", "/peak"].includes(location.pathname);
+  const needsPlotly = () => !["/", "/overview", "/phases", "/allocations", "/peak"].includes(location.pathname);
   window.vramscope = Object.assign(window.vramscope || {}, { needsPlotly });
   for (const path of needsPlotly() ? ["plotly/package_data/plotly.min.js", "dash/dcc/async-graph.js"] : []) {
     document.head.append(Object.assign(document.createElement("link"), { rel: "preload", as: "script", href: `_dash-component-suites/${path}` }));

@@ -1,10 +1,14 @@
-"""A Plotly graph with the shared configuration and a text for screen readers."""
+"""Charts in a frame, with a text for screen readers: Plotly's with the shared configuration, and our own."""
 
+import json
 from typing import Any
 
 from dash import dcc, html
 
 from ..figures.drawing.theme import CONFIG
+
+DRAWN = "data-figure"
+"""Attribute with the figure of a :func:`plot`."""
 
 
 def graph(
@@ -34,3 +38,31 @@ def graph(
     return html.Figure(
         drawing, id=f"{name}-frame", className=f"figure {kind}", role="group", **tall, **focus, **label
     )
+
+
+def plot(name: str, figure: dict[str, Any], sentence: str, kind: str) -> html.Figure:
+    """Return lines, marks and stacked areas over steps or events, which a page draws without Plotly.
+
+    The script is ``assets/charts/plot.js``. A click writes the row of its ``customdata`` into the store
+    ``<name>-pick``, where the page has one.
+
+    Parameters
+    ----------
+    name
+        Id of the picture; DRAWN is its property with the figure.
+    figure
+        Plotly JSON of scatter traces over whole numbers, in a unit of bytes.
+    sentence
+        What the figure shows, in words.
+    kind
+        Class of the frame; the stylesheet gives ``figure.<kind>`` its height.
+    """
+    drawing = html.Div(id=name, className="plot", **{DRAWN: as_data(figure)})
+    return html.Figure(
+        drawing, id=f"{name}-frame", className=f"figure {kind}", role="group", **{"aria-label": sentence}
+    )
+
+
+def as_data(figure: dict[str, Any]) -> str:
+    """Return a figure as the attribute DRAWN of :func:`plot`."""
+    return json.dumps(figure, separators=(",", ":"))

@@ -224,11 +224,13 @@ def stack(
 def by_category(found: Allocations, category: NDArray[Any], start: int, end: int) -> NDArray[Any]:
     """Return allocated bytes, shape (categories, instants from *start* to *end*, both included)."""
     change = np.zeros((len(Category), end - start + 1), "i8")
-    at_start = found.allocated_at(start)
+    at_start = found.rows_at(start)
     np.add.at(change[:, 0], category[at_start], found.block_size[at_start])
-    born = (found.alloc_event >= start) & (found.alloc_event < end)
-    dies = (found.free_event >= start) & (found.free_event < end) & (found.free_event != ALIVE)
+    born = np.arange(*np.searchsorted(found.alloc_event, np.array([start, end])))
     np.add.at(change, (category[born], found.alloc_event[born] - start + 1), found.block_size[born])
+    # Whatever dies within was there at the start or is born within: 2.5 million rows would take 6 ms more.
+    there = np.concatenate([at_start, born])
+    dies = there[(found.free_event[there] < end) & (found.free_event[there] != ALIVE)]
     np.subtract.at(change, (category[dies], found.free_event[dies] - start + 1), found.block_size[dies])
     return np.cumsum(change, axis=1)
 

@@ -62,7 +62,7 @@ def _content(data: Data, view: View, address: Address) -> Any:
 
 def _opening(data: Data, view: View, at: int, address: Address) -> html.Section:
     known = totals(data, view)
-    peak = int(known.allocated_bytes.argmax())
+    peak = fullest(data, view)
     n_bytes = int(known.allocated_bytes[at])
     claim = f"{'Peak: ' if at == peak else ''}{format_bytes(n_bytes)} live at {moment(data, view, at).words}"
     below = (

@@ -16,7 +16,7 @@ from ..address import Address, restore
 from ..components import states, timeline
 from ..components.choice import segments
 from ..components.definitions import term
-from ..components.graph import graph
+from ..components.graph import DRAWN, as_data, plot
 from ..components.panels.differences import Difference, table
 from ..components.panels.past import MEANING, AllSteps, steps_with_past
 from ..components.prose import claim_heading
@@ -24,7 +24,7 @@ from ..data import Data, View
 from ..figures import steps as figures
 from ..figures.drawing.names import place
 from ..queries.answers import category_bytes, folded, fullest, held, totals
-from ..server.callbacks import Click, Pressed, Stored, view_or_nothing
+from ..server.callbacks import Picked, Pressed, Stored, view_or_nothing
 from . import Context, Page
 
 MAX_LINES = 14
@@ -60,7 +60,7 @@ def _layout(context: Context) -> Any:
         html.Section(
             [
                 html.Div([_phase_key(all_steps.found), _HINT], className="panel-bar"),
-                graph("ph-graph", _picture(all_steps, row), sentence, "steps"),
+                plot("ph-graph", _picture(all_steps, row), sentence, "steps"),
             ],
             className="panel chart", **{"aria-label": "Peaks by step"},
         ),
@@ -83,6 +83,7 @@ def _layout(context: Context) -> Any:
             className="panel", **{"aria-label": "What rose"},
         ),
         dcc.Store(id="ph-row", data=row),
+        dcc.Store(id="ph-graph-pick"),
         dcc.Store(id="ph-filled", data=None if is_later else row),
         dcc.Store(id="ph-base", data=base),
         dcc.Store(id="ph-at"),
@@ -219,7 +220,7 @@ def _inside(data: Data, view: View, row: int) -> list[Any]:
     return [
         html.Div(html.H3(f"Step {number} by category"), className="panel-bar"),
         html.Div(key, className="lane-key band-key"),
-        graph("ph-stack", drawn, f"Bytes by category through step {number}.", "stack"),
+        plot("ph-stack", drawn, f"Bytes by category through step {number}.", "stack"),
     ]  # fmt: skip
 
 
@@ -314,18 +315,18 @@ def _register(app: Any, data: Data) -> None:
 
     @app.callback(
         Output("ph-row", "data"), Output("ph-at", "data"),
-        Input("ph-graph", "clickData"), Input("key", "data"), Input("ph-chosen", "data"),
+        Input("ph-graph-pick", "data"), Input("key", "data"), Input("ph-chosen", "data"),
         State("ph-row", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
     def choose(
-        click: Click | None, key: Pressed | None, at: int | None, row: int | None, stored: Stored | None
+        pick: Picked | None, key: Pressed | None, at: int | None, row: int | None, stored: Stored | None
     ) -> Any:
         view = view_or_nothing(data, restore(stored))
         if ctx.triggered_id == "ph-chosen":
             # The timeline knows the instant already; within one step nothing else changes.
             to = row if at is None else _row(data, view, at)
             return no_update if to == row else to, no_update
-        to = _clicked(click) if ctx.triggered_id == "ph-graph" else _keyed(data, view, key, row)
+        to = (pick or {}).get("row") if ctx.triggered_id == "ph-graph-pick" else _keyed(data, view, key, row)
         starts = _starts(view)
         if not isinstance(to, int) or not 0 <= to < len(starts):
             raise PreventUpdate
@@ -333,7 +334,7 @@ def _register(app: Any, data: Data) -> None:
         return to, start if start < 0 else start + 1
 
     @app.callback(
-        Output("ph-graph", "figure"), Output("ph-phases", "children"), Output("ph-opening", "children"),
+        Output("ph-graph", DRAWN), Output("ph-phases", "children"), Output("ph-opening", "children"),
         Input("ph-row", "data"), Input("version", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
@@ -342,7 +343,7 @@ def _register(app: Any, data: Data) -> None:
         all_steps = steps_with_past(data, view)
         if row is None or not 0 <= row < len(all_steps.index):
             raise PreventUpdate
-        return _picture(all_steps, row), _phases_of(all_steps, row), _opening(view, all_steps)
+        return as_data(_picture(all_steps, row)), _phases_of(all_steps, row), _opening(view, all_steps)
 
     @app.callback(
         Output("ph-inside", "children"), Output("ph-rose", "children"), Output("ph-filled", "data"),
@@ -359,12 +360,6 @@ def _register(app: Any, data: Data) -> None:
         if row == filled and ctx.triggered_id != "version":
             raise PreventUpdate
         return *_details(data, view, row, str(base)), row
-
-
-def _clicked(click: Any) -> Any:
-    points = (click or {}).get("points") or [{}]
-    chosen = next((p.get("customdata") for p in points if p.get("customdata") is not None), None)
-    return int(chosen) if isinstance(chosen, (int, float)) else None
 
 
 def _keyed(data: Data, view: View, key: Any, row: Any) -> Any:

@@ -120,7 +120,7 @@ def category_bytes(data: Data, view: View, at: int) -> NDArray[Any]:
     """Return allocated bytes at an instant by ``Category``; categories are assigned once per view."""
     category = data.ask(view, "categories").assigned.category
     lives = data.ask(view, "lifetimes")
-    live = lives.allocated_at(at)
+    live = lives.rows_at(at)
     n_bytes = np.bincount(category[live], weights=lives.block_size[live], minlength=len(Category))
     return n_bytes.astype("i8")
 

@@ -1,5 +1,6 @@
 """The figure of a page by itself, for notebooks: ``recording.figure("peak")``."""
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,13 +77,18 @@ def _drawn(data: Any, page: Any, address: Any) -> tuple[dict[str, Any], str, str
 
 
 def _picture(part: Any) -> dict[str, Any] | None:
-    """Return the chart of a part, or the icicle that a script draws on a page; None where it has neither."""
+    """Return the chart of a part, or what a script draws on a page; None where it has neither."""
+    from ..components.graph import DRAWN
     from ..components.panels import call_tree
     from ..figures import icicle
 
     if part._type == "Graph":
         drawn: dict[str, Any] = part.figure
         return drawn
+    text = getattr(part, DRAWN, None)
+    if text:
+        plotted: dict[str, Any] = json.loads(text)
+        return plotted
     boxes = getattr(part, call_tree.DRAWN, None)
     return icicle.figure(call_tree.from_data(boxes)) if boxes else None
 

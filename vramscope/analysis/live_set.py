@@ -34,7 +34,7 @@ def live_set(recording: Recording, instant: int | None = None) -> NDArray[Any]:
 
 def live_rows(allocations: Allocations, instant: int) -> NDArray[Any]:
     """The same rows from lifetimes that are known already."""
-    rows = np.flatnonzero(allocations.allocated_at(instant))
+    rows = allocations.rows_at(instant)
     return rows[np.argsort(-allocations.block_size[rows], kind="stable")]
 
 

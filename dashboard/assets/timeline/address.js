@@ -1,10 +1,10 @@
 // What all pages of a run share: zoom, instant and selection. The URL holds it, so links, reload and back restore it.
 (function () {
-  const SETTLE_MS = 30, ADDRESS_MS = 60;
+  const SETTLE_MS = 30, ADDRESS_MS = 60, LATEST_MS = 200, ALONE_MS = 200;
   const CARRIED = ["rank", "device", "axis", "t0", "t1", "at", "sel"];
   const known = new Map();
   const T = { a: null, b: null, lo: null, hi: null, at: null, scrubbed: null, sel: "", axis: "time", reveal: false, of: {}, laidOut: "" };
-  let resting = null, timer = null;
+  let resting = null, timer = null, movedMs = -Infinity;
 
   const params = () => new URLSearchParams(location.search);
   const integer = (text) => (/^-?\d{1,18}$/.test(text || "") ? Number(text) : null);
@@ -35,18 +35,24 @@
 
   const edges = () => (T.a === null ? [null, null] : [Math.round(T.a * scale()), Math.round(T.b * scale())]);
 
-  // What a page asks for follows when the view rests, two frames after the hand. Browsers limit how often the
-  // address changes, to 20 times a second: it follows later.
+  // The browser takes 5 to 8 ms for another address: not between a reply and the frame that shows it.
+  const whenIdle = window.requestIdleCallback || ((then) => setTimeout(then));
+  function writeView() {
+    const [t0, t1] = edges(), has = document.querySelector(".track.bands");
+    remember({ t0, t1, ...(has ? { b0: T.lo === null ? null : Math.max(0, Math.round(T.lo)), b1: T.hi === null ? null : Math.round(T.hi) } : {}) });
+  }
+
+  // What a page asks for follows the frame of the first of several moves, and when the view rests, two frames after
+  // the hand. Browsers limit how often the address changes, to 20 times a second: it follows later.
   function moved() {
+    const now = performance.now(), isFirst = now - movedMs > ALONE_MS;
+    movedMs = now;
     window.dispatchEvent(new CustomEvent("vs-moved"));
+    if (isFirst) requestAnimationFrame(() => setTimeout(() => window.dispatchEvent(new CustomEvent("vs-begun", { detail: edges() }))));
     clearTimeout(resting);
     clearTimeout(timer);
     resting = setTimeout(() => window.dispatchEvent(new CustomEvent("vs-settled", { detail: edges() })), SETTLE_MS);
-    timer = setTimeout(function () {
-      const [t0, t1] = edges();
-      const has = document.querySelector(".track.bands");
-      remember({ t0, t1, ...(has ? { b0: T.lo === null ? null : Math.max(0, Math.round(T.lo)), b1: T.hi === null ? null : Math.round(T.hi) } : {}) });
-    }, ADDRESS_MS);
+    timer = setTimeout(() => whenIdle(writeView, { timeout: LATEST_MS }), ADDRESS_MS);
   }
 
   function choose(at, x) {

@@ -65,6 +65,16 @@
     return { ...look, ...colors };
   }
 
+  // An empty canvas in the pixels of the screen.
+  function sharp(canvas, width, height) {
+    const ratio = window.devicePixelRatio || 1, w = Math.round(width * ratio), h = Math.round(height * ratio);
+    if (canvas.width !== w || canvas.height !== h) { canvas.width = w; canvas.height = h; }
+    const context = canvas.getContext("2d");
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, width, height);
+    return context;
+  }
+
   function begin(context, box) {
     context.save();
     context.beginPath();
@@ -465,6 +475,6 @@
   }
 
   window.vramscope = Object.assign(window.vramscope || {}, {
-    draw: { before, layout, theme, begin, areas, curves, level, heights, positions, lanes, stepsOf, peak, flags, doubts, mapBelow, mapOver, ticks, spacing, unitOfTime },
+    draw: { before, layout, theme, sharp, begin, steps, areas, curves, level, heights, positions, lanes, stepsOf, peak, flags, doubts, mapBelow, mapOver, ticks, spacing, unitOfTime },
   });
 })();

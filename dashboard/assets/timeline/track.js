@@ -146,15 +146,6 @@
     });
   }
 
-  function sharp(canvas, width, height) {
-    const ratio = window.devicePixelRatio || 1, w = Math.round(width * ratio), h = Math.round(height * ratio);
-    if (canvas.width !== w || canvas.height !== h) { canvas.width = w; canvas.height = h; }
-    const context = canvas.getContext("2d");
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    context.clearRect(0, 0, width, height);
-    return context;
-  }
-
   // The finest that is known for each part of the view.
   function parts(track, { a, b }) {
     const { whole, detail } = track.data;
@@ -178,7 +169,7 @@
     const began = performance.now();
     const place = (track.place = D.layout(width, height, !figure.classList.contains("strip-track")));
     const t = D.theme(data.whole.colors), now = view(track);
-    scene(sharp(figure.querySelector(".track-plot"), width, height), track, t);
+    scene(D.sharp(figure.querySelector(".track-plot"), width, height), track, t);
     small(track, width, t);
     over(track);
     track.paintMs = performance.now() - began;
@@ -193,10 +184,10 @@
     const wanted = [data.whole, width, height, window.devicePixelRatio, t.ink3];
     if (!track.small || wanted.some((each, i) => each !== track.small.of[i])) {
       const canvas = document.createElement("canvas");
-      D.mapBelow(sharp(canvas, width, height), place.map, data.whole, t);
+      D.mapBelow(D.sharp(canvas, width, height), place.map, data.whole, t);
       track.small = { canvas, of: wanted };
     }
-    const context = sharp(figure.querySelector(".track-map"), width, height);
+    const context = D.sharp(figure.querySelector(".track-map"), width, height);
     context.save();
     context.setTransform(1, 0, 0, 1, 0, 0); // pixel by pixel
     context.drawImage(track.small.canvas, 0, 0);
@@ -314,7 +305,7 @@
     const { figure, place } = track, its = pointer && pointer.track === track && pointer.inside ? pointer : null;
     const tip = figure.querySelector(".track-tip"), now = view(track), rest = marked();
     // An empty layer is not painted again: it would be copied to the screen with every frame.
-    const context = its || track.hasOver ? sharp(figure.querySelector(".track-over"), figure.clientWidth, figure.clientHeight) : null;
+    const context = its || track.hasOver ? D.sharp(figure.querySelector(".track-over"), figure.clientWidth, figure.clientHeight) : null;
     track.hasOver = Boolean(its);
     if (!its) { tip.hidden = true; readout(track, rest); return; }
     const { plot } = place, x = now.data(its.x), t = D.theme(track.data.whole.colors);
@@ -597,9 +588,18 @@
     if (track && names) { track.shown = names; redraw(); window.dispatchEvent(new CustomEvent("vs-moved")); }
     return none();
   }
+  // The page learns the view once where a move was alone.
+  let told = null;
+  function tellView(edges) {
+    if (String(edges) === told) return;
+    told = String(edges);
+    for (const { stores: to } of tracks.values()) if (to.view) dash_clientside.set_props(to.view, { data: edges });
+  }
+  addEventListener("vs-begun", (event) => tellView(event.detail));
   addEventListener("vs-settled", function (event) {
     refine();
-    for (const { stores: to } of tracks.values()) if (to.view) dash_clientside.set_props(to.view, { data: event.detail });
+    tellView(event.detail);
+    told = null;
   });
 
   // For a picture under the axes, and for whoever looks at what is drawn.

@@ -32,7 +32,8 @@ def layout(data: Data, view: View, at: int) -> html.Div:
     """Return the bars of an instant; that by category only where some category is known."""
     reserved = [BarPart(name, n_bytes) for name, n_bytes in parts_of_reserved(data, view, at).items()]
     # Parts of an unknown whole would be zeros that mean nothing.
-    panels = [_panel("Reserved", reserved)] if view.recording.has_reserved else []
+    has_reserved = data.derive(view, "has_reserved", lambda recording: recording.has_reserved)
+    panels = [_panel("Reserved", reserved)] if has_reserved else []
     known = category_bytes(data, view, at)
     if known[Category.UNKNOWN + 1 :].any():
         order = [Category(i) for i in np.argsort(-known, kind="stable").tolist() if known[i]]
@@ -44,7 +45,7 @@ def modules(data: Data, view: View, at: int) -> Any:
     """Return the table of allocated bytes by module of the model; nothing where no module is known."""
     known = owners(data, view)
     lives = data.ask(view, "lifetimes")
-    live = lives.allocated_at(at)
+    live = lives.rows_at(at)
     single = np.bincount(known.module[live], weights=lives.block_size[live], minlength=len(known.paths))
     if not single[1:].any():
         return html.Span()

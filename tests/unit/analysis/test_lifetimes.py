@@ -77,6 +77,8 @@ def test_who_is_live_at_every_instant_is_what_the_books_say(play, ops, n_before)
     for instant, live in enumerate(played.live):
         rows = found.rows(found.allocated_at(instant))
         assert set(zip(rows.address.tolist(), rows.alloc_event.tolist(), strict=True)) == live
+        rows = found.rows(found.rows_at(instant))
+        assert set(zip(rows.address.tolist(), rows.alloc_event.tolist(), strict=True)) == live
 
 
 @given(OPS, st.integers(0, 40))

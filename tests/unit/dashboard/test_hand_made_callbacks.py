@@ -153,7 +153,7 @@ def test_what_pages_do_send_is_answered(data: Data, client: Any) -> None:
     values = {
         "address.data": said, "version.data": version, "key.data": {"key": "j", "n": 1}, "ov-at.data": 3,
         "ov-view.data": [0, 5], "ov-legend.value": ["allocated"], "ph-row.data": 1, "ph-base.data": "first",
-        "ph-graph.clickData": {"points": [{"customdata": 1, "x": 2.5, "curveNumber": 0}]},
+        "ph-graph-pick.data": {"row": 1, "picks": 1},
         "pk-table.selectedRows": [{"id": "1"}], "ov-table.selectedRows": [{"id": "1", "stack": 2}],
         "al-table.selectedRows": [{"id": "1"}], "pk-root.data": 1, "pk-at.data": 3, "ph-chosen.data": 3,
         "pk-icicle-pick.data": {"node": 1}, "selected.data": {"what": "l1", "at": 3}, "fr-upto.data": 12,

@@ -112,7 +112,7 @@ def test_no_graph_can_be_sent_to_the_cloud(name: str, data: Data) -> None:
         assert graph.config["plotlyServerURL"] == ""
         assert not graph.config["displayModeBar"]
     assert graphs or name in (
-        "runs", "overview", "allocations", "peak", "leaks", "oom", "compare", "waterfall",
+        "runs", "overview", "phases", "allocations", "peak", "leaks", "oom", "compare", "waterfall",
     )  # fmt: skip
 
 
