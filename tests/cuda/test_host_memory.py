@@ -19,7 +19,8 @@ def kernel_resident():
 
 def pinned():
     stats = torch.cuda.host_memory_stats()
-    return stats["allocated_bytes.current"], stats["active_bytes.current"]
+    names = ("allocated", "active") if "active_bytes.current" in stats else ("reserved", "allocated")
+    return [stats[name + "_bytes.current"] for name in names]
 
 if not hasattr(torch.cuda, "host_memory_stats"):
     sys.exit(77)  # before 2.7
@@ -50,6 +51,8 @@ def test_pinned_and_resident_memory_are_series_of_their_own(python, tmp_path, mo
     assert while_held == [512 << 20, 512 << 20]
     assert sampled.host_pinned_bytes.max() == while_held[0]
     assert sampled.host_pinned_active_bytes.max() == while_held[1]
-    assert [sampled.host_pinned_bytes[-1], sampled.host_pinned_active_bytes[-1]] == after == [512 << 20, 0]
+    assert [sampled.host_pinned_bytes[-1], sampled.host_pinned_active_bytes[-1]] == after
+    # What torch has pinned it keeps; from when on a freed part counts as not in use differs by version.
+    assert after[0] == 512 << 20
     # Threads that end meanwhile give back some MiB; the array alone is 300.
     assert abs(int(sampled.host_resident_bytes[-1]) - resident) < 50 << 20

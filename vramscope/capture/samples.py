@@ -54,15 +54,18 @@ _UNCOUNTED = {"current": UNKNOWN, "peak": UNKNOWN}
 def host_memory() -> HostMemory:
     """Read the resident memory of this process and torch's counters of pinned memory, in 15 µs.
 
-    torch has counted pinned memory since 2.7.
+    torch has counted pinned memory since 2.7. Version 2.9 calls what it holds reserved and what is in use
+    allocated, version 2.11 allocated and active.
     """
     ask = getattr(torch._C, "_cuda_hostMemoryStats", None)
     if ask is None:
         return HostMemory(_resident_bytes())
     stats = ask()
-    return HostMemory(
-        _resident_bytes(), *(_current_of(stats, name) for name in ("allocated_bytes", "active_bytes"))
-    )
+    names = ("allocated_bytes", "active_bytes") if "active_bytes" in stats else _OLDER_NAMES
+    return HostMemory(_resident_bytes(), *(_current_of(stats, name) for name in names))
+
+
+_OLDER_NAMES = ("reserved_bytes", "allocated_bytes")
 
 
 def _current_of(stats: Mapping[str, Any], name: str) -> int:
