@@ -1,7 +1,9 @@
 // Starts Plotly while the server makes a page: 0.1 s of work, or 1 s in a browser that has not compiled it yet.
 // Dash itself waits until the first chart has arrived.
 (function () {
-  const REST_MS = 1500;
+  const REST_MS = 1500, DRAWN_WITHIN_MS = 1500;
+  // The first chart of these pages is our own: it would wait for Plotly, 1.3 s instead of 0.5 to its first picture.
+  const OWN_CHART_FIRST = ["/fragmentation"];
   const INPUT = ["pointermove", "pointerdown", "wheel", "keydown", "scroll", "vs-moved"];
   let isAwaited = false, isAtRest = false;
 
@@ -16,6 +18,13 @@
     };
     for (const kind of INPUT) addEventListener(kind, later, { capture: true, passive: true });
     later();
+  }
+
+  function whenDrawn(then) {
+    let isDone = false;
+    const once = () => { if (!isDone) { isDone = true; then(); } };
+    addEventListener("vs-timeline", () => setTimeout(once, 50), { once: true });
+    setTimeout(once, DRAWN_WITHIN_MS);
   }
 
   function startPlotly() {
@@ -34,7 +43,8 @@
       script.onerror = (event) => { delete window.Plotly; reject(event); };
       script.src = window._dashPlotlyJSURL;
       // After the request of the page, of which this is the hook, has been sent.
-      setTimeout(() => document.head.append(script));
+      const append = () => document.head.append(script);
+      OWN_CHART_FIRST.includes(location.pathname) ? whenDrawn(append) : setTimeout(append);
     });
   }
 
