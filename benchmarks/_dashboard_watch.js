@@ -46,7 +46,8 @@
   (function look() {
     if (!B.rough && q(".first-look")) B.rough = performance.now();
     if (hasChart() || q("main .state")) B.chart = performance.now();
-    else requestAnimationFrame(look);
+    // Not with every frame: chromium would draw 60 a second, which takes a tenth of a core from the server.
+    else setTimeout(look, 20);
   })();
 
   const timeline = () => window.vramscope?.timeline;

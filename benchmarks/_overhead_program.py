@@ -1,6 +1,7 @@
-"""One run of a real training program for ``overhead_programs.py``, with or without recording.
+"""One run of a real training program for ``overhead_programs.py``: plain, recorded, or as dear as the floor.
 
-    python benchmarks/_overhead_program.py '{"script": "train.py", "args": […], "steps": 60, "trace": "…"}'
+    python benchmarks/_overhead_program.py \
+        '{"script": "train.py", "args": […], "steps": 60, "kind": "recorded", "trace": "…"}'
 
 The program is unmodified. A hook on every optimizer takes the time of each step and a checksum of the
 parameters after the first steps, and ends the program after the last one. Prints one JSON object as its last
@@ -13,12 +14,14 @@ import runpy
 import sys
 import time
 import zlib
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils._python_dispatch import TorchDispatchMode
 
 N_CHECKED = 15
 """Number of steps after which the parameters are compared: a difference grows from there on."""
@@ -60,7 +63,7 @@ def main() -> None:
     sys.path[0] = str(script.parent)
     torch.manual_seed(0)
     try:
-        with _recording(asked.get("trace")):
+        with _around(asked["kind"], asked["trace"]):
             runpy.run_path(str(script), run_name="__main__")
     except EnoughError:
         pass
@@ -71,12 +74,37 @@ def main() -> None:
     os._exit(0)
 
 
-def _recording(trace: str | None) -> Any:
-    if trace is None:
+def _around(kind: str, trace: str) -> Any:
+    if kind == "plain":
         return nullcontext()
+    if kind == "floor":
+        return _history() if torch.cuda.is_available() else Empty()
     import vramscope
 
     return vramscope.record(trace, quiet=True)
+
+
+class Empty(TorchDispatchMode):
+    """Sees every operator and does nothing."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Avoid torch's wrapper, which takes 1 µs a call, as vramscope's mode does."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator."""
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _history() -> Iterator[None]:
+    """Keep torch's own history of the allocator, with Python's stacks as vramscope asks for them."""
+    torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=250_000)
+    try:
+        yield
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None)
 
 
 def _checksum(optimizer: Any) -> int:

@@ -234,7 +234,8 @@ def _told(looks: list[Look]) -> Iterator[str]:
     n_events, took_s = looks[-1].on_disk - looks[0].on_disk, looks[-1].at_s - looks[0].at_s
     yield (
         f"lag of the page: median {np.median(lags):.2f} s, 95th percentile {np.percentile(lags, 95):.2f} s, "
-        f"at most {lags.max():.2f} s; {n_events:,} events in {took_s:.0f} s "
+        f"at most {lags.max():.2f} s after {looks[lags.argmax()].at_s - looks[0].at_s:.0f} s, "
+        f"{np.mean(lags > BUDGET_LAG_S):.2%} of the looks above; {n_events:,} events in {took_s:.0f} s "
         f"({_judged(lags.max() <= BUDGET_LAG_S)}: {BUDGET_LAG_S:.0f} s)"
     )
     later = [look for look in looks if look.at_s > looks[0].at_s + WARM_S] or looks[-1:]

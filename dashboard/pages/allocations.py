@@ -8,9 +8,16 @@ from dash import ClientsideFunction, Input, Output, State, dcc, html
 from flask import Response
 from numpy.typing import NDArray
 
-from vramscope.analysis.allocations import Columns, SearchError, matching, parse
+from vramscope.analysis.allocations import (
+    Columns,
+    SearchError,
+    Vocabulary,
+    completed,
+    matching,
+    parse,
+    vocabulary,
+)
 from vramscope.analysis.lifetimes import Allocations
-from vramscope.model.recording import Recording
 from vramscope.units import format_bytes
 
 from ..address import MAX_SEARCH, Address, restore
@@ -161,14 +168,15 @@ def _hits(data: Data, view: View, text: str) -> NDArray[Any] | None:
     terms = parse(text)
     if not terms:
         return None
-    known = data.ask(view, "categories").assigned.category
-
-    def made(recording: Recording) -> NDArray[Any]:
-        columns = Columns(recording, lives(data, view), known, lambda: owners(data, view))
-        return matching(terms, columns, text)
-
-    hits: NDArray[Any] = data.derive(view, ("found", terms), made)
+    columns = _columns(data, view)
+    hits: NDArray[Any] = data.derive(view, ("found", terms), lambda _: matching(terms, columns, text))
     return hits
+
+
+def _columns(data: Data, view: View) -> Columns:
+    """Return what a search looks at."""
+    known = data.ask(view, "categories").assigned.category
+    return Columns(view.recording, lives(data, view), known, lambda: owners(data, view))
 
 
 def _hits_or_all(data: Data, view: View, text: str) -> NDArray[Any] | None:
@@ -234,6 +242,7 @@ def _register(app: Any, data: Data) -> None:
     typed.register(app, "al-search")
     app.server.add_url_rule("/api/active", "active", lambda: _active(data))
     app.server.add_url_rule("/api/alloc", "alloc", lambda: _alloc(data))
+    app.server.add_url_rule("/api/complete", "complete", lambda: _complete(data))
     stack_table.register_rows(app, "al-table")
     app.clientside_callback(
         ClientsideFunction("vramscope", "repaint"), Output("al-done", "data"),
@@ -255,6 +264,17 @@ def _alloc(data: Data) -> Response:
     if not 0 <= row < len(lives(data, view)):
         api.absent()
     return api.answer(allocation.words(data, view, row))
+
+
+def _complete(data: Data) -> Response:
+    """Return how the search that somebody types can go on."""
+    from flask import request
+
+    view, text = api.view_of(data), request.args.get("text", "")[:MAX_SEARCH]
+    columns = _columns(data, view)
+    known: Vocabulary = data.derive(view, "vocabulary", lambda _: vocabulary(columns))
+    found = completed(text, api.whole("caret", 0, len(text)), known)
+    return api.answer({"start": found.start, "end": found.end, "options": found.options})
 
 
 def _found(data: Data, view: View, text: str) -> tuple[list[dict[str, Any]], Any]:

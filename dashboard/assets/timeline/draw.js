@@ -170,28 +170,34 @@
     context.setLineDash([]);
   }
 
-  // The parts of reserved bytes, one upon the other.
+  // What each part reaches up to, from the lowest to the highest: summed once, not in every frame.
+  const summed = new WeakMap();
+  function tops(data, names) {
+    if (!summed.has(data)) {
+      let base = new Float64Array(data["part.x"].length);
+      summed.set(data, names.map((name) => [name, (base = base.map((bytes, i) => bytes + data[`part.${name}`][i]))]));
+    }
+    return summed.get(data);
+  }
+
+  // The parts of reserved bytes, one upon the other. The highest is painted first and down to zero, and the next over
+  // it: half the points of areas that also have a lower edge, which took 20 ms of a frame for 4,000 points.
   function areas(context, parts, view, t) {
     const { px, py } = view;
     for (const { data, a, b } of parts) {
       const xs = data["part.x"], from = Math.max(before(xs, a), 0), to = Math.min(before(xs, b) + 2, xs.length);
       if (to <= from) continue;
-      let base = new Float64Array(xs.length);
       context.save();
       context.beginPath();
       context.rect(px(a), -10, Math.max(px(b) - px(a), 0), 10000);
       context.clip();
-      for (const [name, color] of Object.entries(t.part)) {
-        const top = data[`part.${name}`].map((bytes, i) => bytes + base[i]);
+      for (const [name, top] of tops(data, Object.keys(t.part)).slice().reverse()) {
         context.beginPath();
         steps(context, xs, top, from, to, px, py);
-        for (let i = to - 1; i > from; i--) {
-          context.lineTo(px(xs[i]), py(base[i - 1]));
-          context.lineTo(px(xs[i - 1]), py(base[i - 1]));
-        }
-        context.fillStyle = color;
+        context.lineTo(px(xs[to - 1]), py(0));
+        context.lineTo(px(xs[from]), py(0));
+        context.fillStyle = t.part[name];
         context.fill();
-        base = top;
       }
       context.restore();
     }

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
+from vramscope.analysis.allocations.completion import Completion, Vocabulary, completed, vocabulary
 from vramscope.analysis.allocations.conditions import Columns, matching
 from vramscope.analysis.allocations.language import Field, SearchError, Term, parse
 from vramscope.analysis.by_module import NO_MODULE, owners_of
@@ -15,7 +16,20 @@ from vramscope.analysis.lifetimes import lifetimes
 from vramscope.model.recording import Recording
 from vramscope.model.table import Table
 
-__all__ = ["ANALYSIS", "Columns", "Field", "FoundAllocations", "SearchError", "Term", "matching", "parse"]
+__all__ = [
+    "ANALYSIS",
+    "Columns",
+    "Completion",
+    "Field",
+    "FoundAllocations",
+    "SearchError",
+    "Term",
+    "Vocabulary",
+    "completed",
+    "matching",
+    "parse",
+    "vocabulary",
+]
 
 
 @dataclass(frozen=True, slots=True)

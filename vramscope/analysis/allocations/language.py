@@ -104,6 +104,14 @@ def parse(text: str | None) -> tuple[Term, ...]:
     return tuple(_term(match.group(), text, match.start(), match.end()) for match in _TOKEN.finditer(text))
 
 
+def token_at(text: str, caret: int) -> tuple[int, int]:
+    """Return the letters of the term in which the caret is, or that ends there; empty ones between terms."""
+    for match in _TOKEN.finditer(text):
+        if match.start() < caret <= match.end():
+            return match.span()
+    return caret, caret
+
+
 def _term(token: str, text: str, start: int, end: int) -> Term:
     is_excluded = token.startswith("-") and len(token) > 1
     body = token[1:] if is_excluded else token
