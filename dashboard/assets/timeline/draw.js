@@ -180,23 +180,35 @@
     return summed.get(data);
   }
 
+  // Where several points share a pixel: in full up to the least level of each column of pixels, and faint up to the
+  // greatest, as the edge of a path would be. Five paths of 4,000 points took 20 ms of a frame to be painted.
+  function stack(context, found, py) {
+    const foot = py(0), faint = 0.45;
+    for (const [left, right, low] of found) context.fillRect(left, py(low), right - left, foot - py(low));
+    context.globalAlpha = faint;
+    for (const [left, right, low, high] of found) if (high > low) context.fillRect(left, py(high), right - left, py(low) - py(high));
+    context.globalAlpha = 1;
+  }
+
   // The parts of reserved bytes, one upon the other. The highest is painted first and down to zero, and the next over
-  // it: half the points of areas that also have a lower edge, which took 20 ms of a frame for 4,000 points.
+  // it: half the points of areas that also have a lower edge.
   function areas(context, parts, view, t) {
-    const { px, py } = view;
+    const { px, py } = view, wide = context.getTransform ? 1 / context.getTransform().a : 0;
     for (const { data, a, b } of parts) {
       const xs = data["part.x"], from = Math.max(before(xs, a), 0), to = Math.min(before(xs, b) + 2, xs.length);
       if (to <= from) continue;
+      const isDense = wide && (to - from) * wide > px(b) - px(a);
       context.save();
       context.beginPath();
       context.rect(px(a), -10, Math.max(px(b) - px(a), 0), 10000);
       context.clip();
       for (const [name, top] of tops(data, Object.keys(t.part)).slice().reverse()) {
+        context.fillStyle = t.part[name];
+        if (isDense) { stack(context, levels(xs, top, from, to, a, b, px, wide), py); continue; }
         context.beginPath();
         steps(context, xs, top, from, to, px, py);
         context.lineTo(px(xs[to - 1]), py(0));
         context.lineTo(px(xs[from]), py(0));
-        context.fillStyle = t.part[name];
         context.fill();
       }
       context.restore();
