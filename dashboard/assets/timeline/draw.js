@@ -402,15 +402,23 @@
       context.globalAlpha = 1;
       context.font = `11px ${t.sans}`;
       const text = group.words, wide = context.measureText(text).width + 4;
+      // Curves pass under the words.
+      const write = (x) => {
+        context.lineWidth = 3.5;
+        context.lineJoin = "round";
+        context.strokeStyle = t.surface;
+        context.strokeText(text, x, y);
+        context.fillText(text, x, y);
+      };
       const next = k + 1 < groups.length ? groups[k + 1].x - 8 : box.left + box.width;
       context.fillStyle = t.ink2;
       if (group.x + 8 + wide <= next) {
         context.textAlign = "left";
-        context.fillText(text, group.x + 8, y);
+        write(group.x + 8);
         free = group.x + 8 + wide;
       } else if (group.x - 8 - wide >= free) {
         context.textAlign = "right";
-        context.fillText(text, group.x - 8, y);
+        write(group.x - 8);
         free = group.x + 8;
       } else free = group.x + 8;
     });

@@ -216,8 +216,8 @@
     D.stepsOf(context, place, place.plot, now, best, t);
     D.positions(context, place.plot, now, place.axis, t);
     D.doubts(context, place.plot, now, place, data.whole, t);
-    track.flags = D.flags(context, place.plot, now, best, t);
     if (marked() === null) D.peak(context, place.plot, now, parts(track, now), t);
+    track.flags = D.flags(context, place.plot, now, best, t);
     cursor(context, track, now, t);
   }
 

@@ -2,6 +2,8 @@
 
 import pytest
 
+from vramscope.model.codes import NoteCode
+from vramscope.model.marks import Note
 from vramscope.store.read.assembly import limit_notes
 
 MESSAGE = (
@@ -24,4 +26,10 @@ MESSAGE = (
     ],
 )
 def test_the_limit_is_the_number_that_torch_printed(error, device, expected):
-    assert [note.value for note in limit_notes(error, device) if note.code == "limit"] == expected
+    assert [note.value for note in limit_notes(error, device, []) if note.code == "limit"] == expected
+
+
+def test_a_recorded_limit_is_exact_and_counts_alone():
+    recorded = Note(NoteCode.LIMIT, "1.59 GiB allowed to this process", 1_710_416_200)
+
+    assert limit_notes(MESSAGE.format("1.59 GiB allowed; "), 1, [recorded]) == []

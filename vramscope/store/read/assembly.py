@@ -1,6 +1,7 @@
 """Builds a recording from the streams of one device."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TypeVar
@@ -119,10 +120,13 @@ _LIMIT = re.compile(
 """torch's own message under ``set_per_process_memory_fraction``: the only record of that call."""
 
 
-def limit_notes(error: str, device: int) -> list[Note]:
-    """Return what the exception that ended a run says that this process may reserve."""
+def limit_notes(error: str, device: int, known: Sequence[Note]) -> list[Note]:
+    """Return what the exception that ended a run says that this process may reserve.
+
+    Nothing where it is among the *known* notes: the message has it rounded to hundredths of a GiB.
+    """
     found = _LIMIT.search(error)
-    if found is None or int(found[1]) != device:
+    if found is None or int(found[1]) != device or any(note.code == NoteCode.LIMIT for note in known):
         return []
     n_bytes = parse_bytes(found[2].replace(" bytes", "B"))
     text = f"{format_bytes(n_bytes)} allowed to this process (set_per_process_memory_fraction)"

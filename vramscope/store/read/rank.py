@@ -98,11 +98,12 @@ class RankReader:
         for device, streams in sorted(self._devices.items()):
             found_by = self._incremental_steps[device].resolve if self.outcome is Outcome.RUNNING else resolve
             recording = assembly.recording(self.manifest, device, streams, stacks, self.ended_ns(), found_by)
+            written = assembly.written_notes(self._notes, device)
             own = (
-                *assembly.written_notes(self._notes, device),
+                *written,
                 *completeness.damage_notes(streams.files(), self.outcome),
                 *self._missing(device),
-                *assembly.limit_notes(self.manifest.error, device),
+                *assembly.limit_notes(self.manifest.error, device, written),
             )
             found.append(replace(recording, notes=of_rank + own + recording.notes))
         return found
