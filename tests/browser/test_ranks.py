@@ -80,7 +80,8 @@ def test_two_ranks_are_chosen_by_keyboard_alone(opened: Any) -> None:
     opened.until("document.querySelector('#rk-pair h3').innerText.includes('beside rank 17')")
 
     assert "−300 MiB" in page.inner_text("#rk-pair")
-    assert re.search("other=r17", page.url)
+    # The address follows the page.
+    opened.until("new URL(location).searchParams.get('other') === 'r17'")
 
 
 def test_the_other_quantity_is_a_link(opened: Any) -> None:
