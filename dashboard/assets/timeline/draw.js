@@ -268,6 +268,15 @@
     return found;
   }
 
+  // Words with an edge of the surface's color, under which curves pass.
+  function overCurves(context, text, [x, y], t, edge) {
+    context.lineWidth = edge;
+    context.lineJoin = "round";
+    context.strokeStyle = t.surface;
+    context.strokeText(text, x, y);
+    context.fillText(text, x, y);
+  }
+
   function peak(context, box, view, parts, t) {
     const found = view.shown.includes("allocated") && highest(parts);
     if (!found || !found.y) return;
@@ -284,13 +293,8 @@
     context.font = `600 11.5px ${t.sans}`;
     context.textBaseline = "middle";
     context.textAlign = isLeft ? "right" : "left";
-    // The curve and the flags lie below the words.
-    context.lineWidth = 4;
-    context.lineJoin = "round";
-    context.strokeStyle = t.surface;
-    context.strokeText(text, x + (isLeft ? -9 : 9), y);
     context.fillStyle = t.ink;
-    context.fillText(text, x + (isLeft ? -9 : 9), y);
+    overCurves(context, text, [x + (isLeft ? -9 : 9), y], t, 4);
   }
 
   function heights(context, box, view, t, isOver) {
@@ -402,23 +406,15 @@
       context.globalAlpha = 1;
       context.font = `11px ${t.sans}`;
       const text = group.words, wide = context.measureText(text).width + 4;
-      // Curves pass under the words.
-      const write = (x) => {
-        context.lineWidth = 3.5;
-        context.lineJoin = "round";
-        context.strokeStyle = t.surface;
-        context.strokeText(text, x, y);
-        context.fillText(text, x, y);
-      };
       const next = k + 1 < groups.length ? groups[k + 1].x - 8 : box.left + box.width;
       context.fillStyle = t.ink2;
       if (group.x + 8 + wide <= next) {
         context.textAlign = "left";
-        write(group.x + 8);
+        overCurves(context, text, [group.x + 8, y], t, 3.5);
         free = group.x + 8 + wide;
       } else if (group.x - 8 - wide >= free) {
         context.textAlign = "right";
-        write(group.x - 8);
+        overCurves(context, text, [group.x - 8, y], t, 3.5);
         free = group.x + 8;
       } else free = group.x + 8;
     });

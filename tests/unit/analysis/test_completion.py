@@ -8,6 +8,7 @@ import vramscope
 from vramscope.analysis.allocations import Columns, Vocabulary, completed, parse, vocabulary
 from vramscope.analysis.allocations.language import Field
 from vramscope.analysis.by_module import owners_of
+from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
 
 SAMPLES = ("transformer", "transformer-cuda", "gan-retain-graph")
@@ -74,8 +75,6 @@ def test_a_name_with_blanks_and_brackets_is_found_by_what_is_offered() -> None:
     names = tuple("my [first] phase" if name else name for name in phases.names)
     if not any(names):
         names, phases = (*names, "my [first] phase"), replace(phases, names=(*phases.names, ""))
-    from vramscope.model.marks import Phase
-
     renamed = replace(
         phases, names=names, phase=phases.phase * 0 + int(Phase.USER), name=phases.name * 0 + len(names) - 1
     )
