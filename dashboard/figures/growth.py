@@ -49,9 +49,12 @@ def figure(
     ]
     for line, dash in zip(lines, dashes, strict=False):
         line["line"]["dash"] = dash
+    # Plotly would go on to the next label, which is then cut at the edge.
+    edges = {"range": [float(x[0]) - 0.5, float(x[-1]) + 0.5]} if len(x) else {}
+    distance = spacing(int(x[-1] - x[0]) if len(x) else 0)
     axes = {
         "xaxis": {"showgrid": False, "zeroline": False, "tickprefix": "step ", "exponentformat": "none",
-                  "ticks": "outside", "ticklen": 4, "dtick": spacing(int(x[-1] - x[0]) if len(x) else 0)},
+                  "ticks": "outside", "ticklen": 4, "dtick": distance, **edges},
         "yaxis": byte_axis(unit_name),
     }  # fmt: skip
     margin = {"l": 72, "r": 16, "t": 10, "b": 34}

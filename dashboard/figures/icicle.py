@@ -18,9 +18,10 @@ LEAST_LEVELS = 2  # of calls below the callers: the root of the picture and what
 LETTERS = 145  # that Plotly puts into a picture 1,000 pixels wide
 MOST_LETTERS = 120  # of a function, or of a file
 
-# One hue per function, pale enough for dark text in both themes (contrast ≥ 7 : 1 with INK).
-_TINTS = ("#A9CCE3", "#F5CBA7", "#A9DFBF", "#E8C1DD", "#F7E7A1", "#B8D8E8", "#D5C4A1", "#C5CBE9")
-_NEUTRAL = "#C9D0D8"
+# A shade per file, pale enough for dark text in both themes (contrast ≥ 7 : 1 with INK); the hue is none of a
+# category, a phase or a part.
+_TINTS = ("#B4C6D8", "#C6D5E2", "#A5BACE", "#D5E0EA", "#BCCBD6")
+_NEUTRAL = "#DDE2E7"
 INK = "#10202C"
 
 WORDS = {"(all)": "all live memory", "(no stack)": NO_STACK, "(framework only)": "libraries only",
@@ -209,4 +210,4 @@ def _target(drawn: Tree, row: int) -> int:
 def _color(drawn: Tree, row: int) -> str:
     if not drawn.frame(row).file:
         return _NEUTRAL
-    return _TINTS[(3 * int(drawn.function[row]) + int(drawn.file[row])) % len(_TINTS)]
+    return _TINTS[int(drawn.file[row]) % len(_TINTS)]

@@ -144,12 +144,12 @@ def _step_axis(index: NDArray[Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def spacing(span: int) -> int:
-    """Return the distance of labels over *span* steps: 1, 2 or 5 times a power of ten, at most 12 labels."""
+def spacing(span: int, most: int = 12) -> int:
+    """Return the distance of at most *most* labels over *span* steps: 1, 2 or 5 times a power of ten."""
     power = 1
     while True:
         for factor in (1, 2, 5):
-            if span <= 12 * factor * power:
+            if span <= most * factor * power:
                 return factor * power
         power *= 10
 

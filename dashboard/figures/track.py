@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from vramscope.model.marks import MarkKind
 
 from .drawing.lanes import MAX_BANDS, phase_bands
-from .drawing.m4 import even_edges, first_extreme, m4
+from .drawing.m4 import even_edges, extremes_between, first_extreme, m4
 from .drawing.series import DRAWN, RETRY, Series, Spans
 from .timeline import Window, reduced, window
 
@@ -122,22 +122,23 @@ def _envelope_borders(series: Series, view: Window, around: Window, width_px: in
 
 def _envelopes(series: Series, borders: NDArray[Any], around: Window) -> dict[str, NDArray[Any]]:
     first, stop = intervals(series.position, borders)
+    parts = list(zip(first.tolist(), stop.tolist(), strict=True))
     found: dict[str, NDArray[Any]] = {}
     for name in DRAWN:
         values, blocks = getattr(series, name), series.blocks.get(name)
         lows, highs = (None, None) if blocks is None else blocks
-        parts = list(zip(first, stop, strict=True))
-        peak = np.array([first_extreme(values, highs, part, np.argmax) for part in parts], "i8")
-        low = values[[first_extreme(values, lows, part, np.argmin) for part in parts]].astype("f8")
+        high = extremes_between(values, highs, first, stop, np.maximum).astype("f8")
+        low = extremes_between(values, lows, first, stop, np.minimum).astype("f8")
         found[f"{name}.x"] = np.append(borders[:-1], around.end)
-        found[f"{name}.y"] = np.append(values[peak], values[peak[-1]]).astype("f8")
+        found[f"{name}.y"] = np.append(high, high[-1])
         found[f"{name}.low"] = np.append(low, low[-1])
         if name == "allocated":
-            found[f"{name}.i"] = np.append(peak, peak[-1])
+            peak = [first_extreme(values, highs, part, np.argmax) for part in parts]
+            found[f"{name}.i"] = np.array([*peak, peak[-1]], "i8")
     return found
 
 
-def intervals(position: NDArray[Any], borders: NDArray[Any]) -> tuple[list[int], list[int]]:
+def intervals(position: NDArray[Any], borders: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return first and last + 1 of the instants whose levels hold between each two borders.
 
     The level on entry is one of them where no event is at the border itself, so that every interval has one.
@@ -147,7 +148,7 @@ def intervals(position: NDArray[Any], borders: NDArray[Any]) -> tuple[list[int],
     first = np.clip(np.where(is_exact, edge, edge - 1)[:-1], 0, len(position) - 1)
     stop = np.maximum(edge[1:], first + 1)
     stop[-1] = max(int(np.searchsorted(position, borders[-1], "right")), int(first[-1]) + 1)
-    return first.tolist(), stop.tolist()
+    return first, stop
 
 
 def _samples(series: Series, around: Window) -> dict[str, NDArray[Any]]:

@@ -232,7 +232,7 @@ def _changes(found: Comparison, view: View) -> list[Any]:
         extent = html.Span(figure, className="term dim", tabIndex="0")
         heading = html.Div([html.H3(title), explained(extent, meaning)], className="titled")
         bar = html.Div([heading, html.Span(more, className="dim")], className="panel-bar")
-        body = table(rows, "Before", "After", f"No difference above {least}.")
+        body = table(rows, "Before", "After", f"No difference above {least}.", kind.capitalize())
         panels.append(html.Section([bar, body], className="panel changes", **{"aria-label": title}))
     return [panels[0], html.Div(panels[1:], className="thirds")]
 

@@ -7,8 +7,11 @@ from dash import Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
 from vramscope import analysis
+from vramscope.analysis.lines import NO_STACK
+from vramscope.analysis.oom.cause import Cause
 from vramscope.analysis.oom.message import OomMessage, message_of
 from vramscope.analysis.oom.remedies import Remedies, Remedy, remedies
+from vramscope.analysis.pins import PinningLine, pinning_lines, pins
 from vramscope.model.finding import Finding
 from vramscope.units import format_bytes, format_share
 
@@ -20,6 +23,7 @@ from ..components.panels.code_box import to_code
 from ..components.prose import claim_heading, prose
 from ..data import Data, View
 from ..figures import approach
+from ..figures.drawing.names import place
 from ..figures.drawing.series import TIME
 from ..figures.room import known_parts
 from ..queries.answers import folded, held, moment, series_of
@@ -83,11 +87,15 @@ def _last(data: Data, view: View, finding: Finding, address: Address, found: Rem
     return [
         opening,
         html.Div(
-            [_where(view, finding), *([_message(message)] if message else [])],
+            [
+                _where(view, finding, has_figures=message is not None),
+                *([_message(message)] if message else []),
+            ],
             className="failure" if message else "",
         ),
         _curve(data, view, failures),
         _helps(data, view, address, found),
+        *_pinned(data, view, finding, event, address),
         _live(data, view, event, address),
         *([_panel("Where the device's bytes were", _room(room))] if room else []),
     ]
@@ -98,11 +106,18 @@ def _panel(title: str, *content: Any, aside: Any = "") -> html.Section:
     return html.Section([bar, *content], className="panel", **{"aria-label": title})
 
 
-def _where(view: View, finding: Finding) -> html.Section:
+def _where(view: View, finding: Finding, *, has_figures: bool) -> html.Section:
     # The settings that it advises to try are tried below.
     is_tried = "`vramscope fit`" in (finding.advice or "")
     shown = replace(finding, advice=None) if is_tried else finding
-    return cause.card(shown, recorded_ns=view.run.started_ns, kept=kept_sources(view))
+    # The heading has the request, torch's message the figures: the cause is what the eye should find here.
+    figures, _, why = finding.claim.partition(". ")
+    if why:
+        shown = replace(shown, claim=why)
+    beside = (
+        html.P(f"{figures[:1].upper()}{figures[1:]}.", className="dim") if why and not has_figures else None
+    )
+    return cause.card(shown, beside, recorded_ns=view.run.started_ns, kept=kept_sources(view))
 
 
 def _message(message: OomMessage) -> html.Section:
@@ -135,6 +150,39 @@ def _curve(data: Data, view: View, failures: Any) -> html.Section:
                   className="panel-bar"), picture],
         className="panel chart", **{"aria-label": "Into the failure"},
     )  # fmt: skip
+
+
+def _pinned(data: Data, view: View, finding: Finding, event: int, address: Address) -> list[html.Section]:
+    """Return the panel of the lines whose blocks kept the free memory in pieces, where that was the cause."""
+    if finding.cause != Cause.FRAGMENTATION:
+        return []
+    found = data.derive(view, ("pins", event), lambda recording: pins(recording, event))
+    code = folded(data, view)
+    rows = [_pinning(code, each) for each in pinning_lines(view.recording.stacks, found)[:MOST_LINES]]
+    if not rows:
+        return []
+    titles = ("Keeps free", "In segments", "Its blocks")
+    head = html.Tr([html.Th("Line"), *(html.Th(title, className="number") for title in titles)])
+    table = html.Table([html.Thead(head), html.Tbody(rows)], className="diff")
+    there = dcc.Link("Segments", href=address.go(path="/fragmentation", at=event).url, className="link")
+    summed = f"{format_bytes(found.total_bytes)} free in segments more than half free · "
+    return [_panel("What kept the free memory in pieces", table, aside=[summed, there])]
+
+
+def _pinning(code: Any, each: PinningLine) -> html.Tr:
+    frame = code.frame(each.stack_id)
+    name = frame.function if frame else code.strings[int(code.via[each.stack_id])] or NO_STACK
+    where = html.Bdi(f" {place(frame)}" if frame else "", className="dim")
+    words = [html.Bdi(name[:160], className="function"), where]
+    blocks = f"{each.n_blocks:,}, {format_bytes(each.block_bytes)}"
+    return html.Tr(
+        [
+            html.Td(to_code(words, each.stack_id), className="where"),
+            html.Td(format_bytes(each.kept_bytes), className="number", title=f"{each.kept_bytes:,} bytes"),
+            html.Td(f"{each.n_segments:,}", className="number dim"),
+            html.Td(blocks, className="number dim", title=f"{each.block_bytes:,} bytes"),
+        ]
+    )
 
 
 def _live(data: Data, view: View, event: int, address: Address) -> html.Section:

@@ -75,12 +75,12 @@ def _layout(context: Context) -> Any:
         ),
         html.Section(
             [
-                html.Div([html.H3("What rose", id="ph-rose-title"),
+                html.Div([html.H3("What changed", id="ph-rose-title"),
                           segments("Against", [(word.capitalize(), address.go(by=word).url, word == base)
                                                for word in BASES])], className="panel-bar"),
                 html.Div(rose, id="ph-rose"),
             ],
-            className="panel", **{"aria-label": "What rose"},
+            className="panel", **{"aria-label": "What changed"},
         ),
         dcc.Store(id="ph-row", data=row),
         dcc.Store(id="ph-graph-pick"),
@@ -264,8 +264,8 @@ def _rose(data: Data, view: View, row: int, base: str) -> Any:
     lines = _by_line(data, view, before, after)
     kinds = _by_category(data, view, before, after)
     nothing = "Both steps hold the same at their peaks."
-    return html.Div([table(kinds, *words, nothing), table(lines, *words, "")] if kinds else
-                    [table(lines, *words, nothing)], className="rose")  # fmt: skip
+    parts = [table(kinds, *words, nothing, "Category"), table(lines, *words, "", "Line")]
+    return html.Div(parts if kinds else [table(lines, *words, nothing, "Line")], className="rose")
 
 
 def _peak(data: Data, view: View, row: int) -> int:

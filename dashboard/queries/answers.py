@@ -109,6 +109,14 @@ def clamp(data: Data, view: View, at: int | None) -> int:
 
 def moment(data: Data, view: View, at: int) -> Moment:
     """Return time, step and phase of an instant, which are those of the event before it."""
+    if not view.is_live:
+        return _moment(data, view, at)
+    # Each refresh names the same few instants several times, and each time all phases are looked at.
+    made: Moment = data.derive(view, ("moment", at), lambda _: _moment(data, view, at))
+    return made
+
+
+def _moment(data: Data, view: View, at: int) -> Moment:
     recording, known = view.recording, totals(data, view)
     elapsed = int(known.time_ns[at]) - origin_ns(recording, known)
     time = format_duration(elapsed) if elapsed > 0 else "the start"

@@ -176,9 +176,8 @@ def _route(app: Dash, data: Data, entries: dict[str, Page]) -> None:
         if view is not None:
             ahead.open(view)
         live = (view is not None and view.is_live) or address.path == "/"
-        name = " · ".join(
-            [*([view.run.name] if view else []), entry.title if entry else "Not found", "vramscope"]
-        )
+        run = view.run.name if view else _file_name(data, address.run)
+        name = " · ".join([*([run] if run else []), entry.title if entry else "Not found", "vramscope"])
         menu = _menu(list(entries.values()), data, address)
         state = address.stored | ({"shown": _shown(address, view)} if view else {})
         state |= {} if made else {"is_pending": True}
@@ -206,6 +205,14 @@ def _route(app: Dash, data: Data, entries: dict[str, Page]) -> None:
         ClientsideFunction("vramscope", "title"), Output("sink", "data"), Input("title", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
+
+
+def _file_name(data: Data, run: str) -> str:
+    """Return the name of a run that is not open; '' where there is none."""
+    try:
+        return data.path(run).name if run else ""
+    except VramscopeError:
+        return ""
 
 
 def _enter(entry: Page | None, context: Context) -> tuple[Address, View | None, Any, Any]:

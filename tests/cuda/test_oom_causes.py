@@ -65,6 +65,15 @@ def test_small_blocks_everywhere_keep_expandable_segments_from_giving_memory_bac
     assert "expandable" not in (finding.advice or "")
 
 
+def test_a_failure_on_a_thread_of_autograd_is_at_the_line_that_called_backward(fit_runs):
+    """The thread has no Python stack; the traceback of the error has the line."""
+    finding = the_finding(fit_runs, "backward")
+
+    assert finding.line == int((fit_runs / "backward.line").read_text())
+    assert finding.function == "backward"
+    assert finding.evidence["in_backward"]
+
+
 UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": MIB, "GiB": 1 << 30}
 
 

@@ -68,8 +68,8 @@ def with_modules(recording: Recording, findings: Sequence[Finding]) -> list[Find
     """Add to *findings* the module of their line, or the common part of several modules' paths, where
     known.
     """
-    lines = {(each.file, each.line): number for number, each in enumerate(findings) if each.file}
-    if all(each.module or not each.file for each in findings):
+    lines = {(each.file, each.line): number for number, each in enumerate(findings) if _lacks_module(each)}
+    if not lines:
         return list(findings)
     folded = fold(recording.stacks)
     number = np.full(len(folded.stacks), -1)
@@ -80,11 +80,16 @@ def with_modules(recording: Recording, findings: Sequence[Finding]) -> list[Find
     group = number[folded.of][allocations.stack_id]
     modules = modules_by_place(recording, allocations, assign(recording, allocations), group)
     return [
-        each
-        if each.module or not each.file
-        else replace(each, module=modules.get(lines[each.file, each.line]) or None)
+        replace(each, module=modules.get(lines[each.file, each.line]) or None)
+        if _lacks_module(each)
+        else each
         for each in findings
     ]
+
+
+def _lacks_module(found: Finding) -> bool:
+    """Whether the module of its line says something: a line that calls backward runs in none."""
+    return bool(found.file) and not found.module and not found.evidence.get("in_backward")
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:

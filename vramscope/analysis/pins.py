@@ -10,11 +10,13 @@ from vramscope.allocator.state_index.checkpoints import (
     state_from_nearest,
 )
 from vramscope.analysis import Analysis
+from vramscope.analysis.lines import code_lines
 from vramscope.analysis.step_and_phase import phases_of, steps_of
 from vramscope.analysis.timeline import instant_of
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState, Snapshot
+from vramscope.model.stacks import Stacks
 from vramscope.model.table import Table
 from vramscope.model.trace import Action, Trace
 
@@ -122,6 +124,39 @@ def pins_of(recording: Recording, state: Snapshot) -> Pins:
         instant=state.event,
         **_origin(recording, _allocated(recording.trace, found.address, state.event), state.event),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class PinningLine:
+    """A line of the program whose blocks keep mostly free segments."""
+
+    stack_id: int
+    """The stack of its block in the segment with the most free bytes."""
+    n_blocks: int
+    block_bytes: int
+    """Bytes of these blocks together."""
+    n_segments: int
+    kept_bytes: int
+    """Free bytes of the segments that hold one of them; blocks of other lines may be there too."""
+
+
+def pinning_lines(stacks: Stacks, found: Pins) -> tuple[PinningLine, ...]:
+    """Sum up pinning blocks by the line that allocated them, the most kept bytes first."""
+    line = code_lines(stacks).of_stack[found.stack_id]
+    summed = []
+    for which in np.unique(line).tolist():
+        rows = np.flatnonzero(line == which)
+        _, first = np.unique(found.segment[rows], return_index=True)
+        summed.append(
+            PinningLine(
+                stack_id=int(found.stack_id[rows[0]]),
+                n_blocks=len(rows),
+                block_bytes=int(found.block_size[rows].sum()),
+                n_segments=len(first),
+                kept_bytes=int(found.kept_bytes[rows[first]].sum()),
+            )
+        )
+    return tuple(sorted(summed, key=lambda each: -each.kept_bytes))
 
 
 def _allocated(trace: Trace, address: NDArray[Any], instant: int) -> NDArray[Any]:

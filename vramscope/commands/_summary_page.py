@@ -347,6 +347,7 @@ def findings_page(found: Sequence[Shared], n_recordings: int = 1) -> Iterator[Bl
     for finding, rank, device, of, differs in found:
         place = place_words(finding.file, finding.line or 0) if finding.file else ""
         module = f" in {finding.module}" if finding.module else ""
+        module += ", in its backward" if finding.evidence.get("in_backward") else ""
         where = f" ({place}{module})" if place and place not in finding.claim else ""
         most = f" (figures of {ranks_words([(rank, device)])})" if differs else ""
         whose = f"{ranks_words(of)}{most}: " if n_recordings > 1 else ""

@@ -299,18 +299,21 @@
 
   function heights(context, box, view, t, isOver) {
     const [scale, unit] = unitOf(view.hi), span = (view.hi - view.lo) / scale;
+    const isNamed = (y) => y > box.top + 3, yOf = (value) => Math.round(view.py(value * scale)) + 0.5;
+    const at = (step) => ticks(view.lo / scale, view.hi / scale, step);
+    let step = spacing(span, box.height, 44, 0);
     // A scale with 0 alone says nothing: in a low picture the next closer ticks.
-    const room = spacing(span, box.height, 44, 0) > span ? 22 : 44, step = spacing(span, box.height, room, 0);
+    if (at(step).filter((value) => isNamed(yOf(value))).length < 2) step = spacing(span, box.height, 22, 0);
     context.textAlign = "right";
     context.textBaseline = "middle";
-    for (const value of ticks(view.lo / scale, view.hi / scale, step)) {
-      const y = Math.round(view.py(value * scale)) + 0.5;
+    for (const value of at(step)) {
+      const y = yOf(value);
       context.fillStyle = isOver ? t.ink : t.grid;
       context.globalAlpha = isOver ? 0.1 : 1;
       context.fillRect(box.left, y - 0.5, box.width, 1);
       context.globalAlpha = 1;
       context.fillStyle = t.ink3;
-      if (y > box.top + 3) context.fillText(`${number(value, step)} ${unit}`, box.left - 8, y);
+      if (isNamed(y)) context.fillText(`${number(value, step)} ${unit}`, box.left - 8, y);
     }
   }
 

@@ -51,5 +51,8 @@ def where(found: Finding, recorded_ns: int = 0, kept: Kept | None = None) -> Any
     frame = Frame(found.function or "", found.file, found.line or 0)
     name = [html.Bdi(found.function[:200], className="function")] if found.function else []
     held = [html.Span([" kept by ", html.Code(html.Bdi(found.holder[:200]))])] if found.holder else []
-    line = html.P([*name, html.Bdi(f" {place(frame)}", className="dim"), *held], className="card-where")
+    inside = " in its backward" if found.evidence.get("in_backward") else ""
+    line = html.P(
+        [*name, html.Bdi(f" {place(frame)}", className="dim"), inside, *held], className="card-where"
+    )
     return html.Div([line, stack_table.code(frame, recorded_ns, kept)])

@@ -26,7 +26,7 @@ class Difference(NamedTuple):
         return self.after - self.before
 
 
-def table(rows: Sequence[Difference], before: str, after: str, nothing: str) -> Any:
+def table(rows: Sequence[Difference], before: str, after: str, nothing: str, what: str = "What") -> Any:
     """Return the table in the order given.
 
     Parameters
@@ -37,11 +37,13 @@ def table(rows: Sequence[Difference], before: str, after: str, nothing: str) -> 
         Headings of the two columns.
     nothing
         The text where there are no rows.
+    what
+        Heading of the names.
     """
     if not rows:
         return html.P(nothing, className="dim nothing")
     top = max(abs(row.change) for row in rows) or 1
-    head = html.Tr([html.Th("What"), *(html.Th(word, className="number") for word in (before, after)),
+    head = html.Tr([html.Th(what), *(html.Th(word, className="number") for word in (before, after)),
                     html.Th("Change", className="number"), html.Th("")])  # fmt: skip
     return html.Table([html.Thead(head), html.Tbody([_row(row, top) for row in rows])], className="diff")
 

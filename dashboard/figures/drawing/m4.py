@@ -102,6 +102,53 @@ def first_extreme(
     return found[int(pick(values[found]))]
 
 
+def extremes_between(
+    values: NDArray[Any],
+    of_block: NDArray[Any] | None,
+    first: NDArray[Any],
+    stop: NDArray[Any],
+    extreme: np.ufunc,
+) -> NDArray[Any]:
+    """Return the extreme value of each part of a column; parts may overlap.
+
+    Calls of :func:`first_extreme` for 500 parts took 5 ms, six times in every refresh of a live run.
+
+    Parameters
+    ----------
+    values
+        A column.
+    of_block
+        That extreme of every BLOCK values; None where unknown.
+    first, stop
+        First index and end of each part, shape (parts,); none is empty.
+    extreme
+        ``np.maximum`` or ``np.minimum``.
+    """
+    if of_block is None:
+        return _reduced(values, first, stop, extreme)
+    # Without a whole block a part is shorter than two: its first and its last BLOCK values are all of it.
+    near = np.arange(BLOCK)
+    heads = values[np.minimum(first[:, None] + near, stop[:, None] - 1)]
+    tails = values[np.maximum(stop[:, None] - 1 - near, first[:, None])]
+    best = extreme(extreme.reduce(heads, axis=1), extreme.reduce(tails, axis=1))
+    block, end = -(-first // BLOCK), np.minimum(stop // BLOCK, len(of_block))
+    is_wide = end > block
+    best[is_wide] = extreme(best[is_wide], _reduced(of_block, block[is_wide], end[is_wide], extreme))
+    return best
+
+
+def _reduced(
+    values: NDArray[Any], first: NDArray[Any], stop: NDArray[Any], extreme: np.ufunc
+) -> NDArray[Any]:
+    """Return the extreme of each part of *values*, all of which are read."""
+    if not len(first):
+        return values[:0]
+    # reduceat takes no index beyond the last value, so the last value of each part is added.
+    edges = np.stack([first, np.minimum(stop, len(values) - 1)], axis=1).ravel()
+    found: NDArray[Any] = extreme(extreme.reduceat(values, edges)[::2], values[stop - 1])
+    return found
+
+
 def _distinct(ascending: NDArray[Any]) -> NDArray[Any]:
     """Return each value once; np.unique hashes first, which takes four times as long for some thousands."""
     return ascending[np.append(True, ascending[1:] != ascending[:-1])]

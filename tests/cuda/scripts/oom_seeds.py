@@ -3,6 +3,7 @@
 import ctypes
 import json
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -82,6 +83,13 @@ def non_torch_growth(kept: Kept) -> None:
         kept.append(take(100))
 
 
+def backward(kept: Kept) -> None:
+    weight = torch.empty(550 * MIB // 4, device="cuda", requires_grad=True)
+    sampled()
+    kept.append(loss := weight.exp().sum())
+    loss.backward()
+
+
 SEEDS = (capacity, oversize, fragmentation, other_process, private_pool, leak, non_torch_growth)
 
 
@@ -89,6 +97,7 @@ def cases(folder: Path) -> Iterator[tuple[str, Work, dict[str, str]]]:
     small = {"STANDIN_TOTAL_MIB": "2048"}
     for seed in SEEDS:
         yield seed.__name__, partial(run, folder / seed.__name__, seed), small
+    yield "backward", partial(run, folder / "backward", backward), small
     for seed in (capacity, fragmentation):
         name = f"{seed.__name__}-expandable"
         yield name, partial(run, folder / name, seed), small | EXPANDABLE
@@ -106,3 +115,5 @@ def run(path: Path, seed: Callable[[Kept], None]) -> None:
             seed(kept)
     except torch.OutOfMemoryError as error:
         path.with_name(f"{path.name}.json").write_text(json.dumps(str(error)))
+        own = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == __file__]
+        path.with_name(f"{path.name}.line").write_text(str(own[-1]))

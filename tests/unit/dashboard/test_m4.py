@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from vramscope.dashboard.figures.drawing.m4 import (
     block_extremes,
     even_edges,
+    extremes_between,
     first_extreme,
     m4,
     time_edges,
@@ -86,3 +87,20 @@ def test_the_first_extreme_of_a_part_is_that_of_all_its_values(
 
     assert first_extreme(values, blocks.high, part, np.argmax) == start + values[slice(*part)].argmax()
     assert first_extreme(values, blocks.low, part, np.argmin) == start + values[slice(*part)].argmin()
+
+
+@given(st.integers(0, 2**32), st.integers(1, 2000), st.data())
+def test_the_extremes_of_parts_are_those_of_all_their_values(
+    seed: int, n_values: int, data: st.DataObject
+) -> None:
+    values = np.random.default_rng(seed).integers(0, 50, n_values)
+    start = st.integers(0, n_values - 1)
+    parts = data.draw(
+        st.lists(start.flatmap(lambda a: st.tuples(st.just(a), st.integers(a + 1, n_values))), max_size=9)
+    )
+    first, stop = np.array(parts, "i8").reshape(-1, 2).T
+    blocks = block_extremes(values)
+
+    for of_block, extreme in ((None, np.maximum), (blocks.high, np.maximum), (blocks.low, np.minimum)):
+        found = extremes_between(values, of_block, first, stop, extreme)
+        assert found.tolist() == [extreme.reduce(values[a:b]) for a, b in parts]

@@ -90,7 +90,7 @@ def test_lines_that_rose_are_in_the_report(tmp_path: Path, open_program: Any) ->
         program.step()
     program.writer.close(Outcome.FINISHED)
 
-    assert "remember" in document(load(tmp_path / "grows")).partition("What rose")[2]
+    assert "remember" in document(load(tmp_path / "grows")).partition("What changed")[2]
 
 
 def test_the_dashboard_gives_the_same_file(app: Any, view: Any) -> None:

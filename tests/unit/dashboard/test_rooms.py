@@ -287,7 +287,7 @@ def test_one_line_that_is_reached_on_two_ways_rises_once(open_program: Any, tmp_
     program.step()
     program.writer.close(Outcome.FINISHED)
     data = Data(tmp_path)
-    text = shown("phases", data, run(data, "ways")).partition("What rose")[2]
+    text = shown("phases", data, run(data, "ways")).partition("What changed")[2]
 
     assert text.count("model.py:50") == 2  # in the cell and in its title
     assert "+32.0 MiB" in text

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.analysis.backward_calls import calls_of_backward
 from vramscope.analysis.folding import fold
-from vramscope.analysis.leaks.backward_calls import calls_of_backward
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
@@ -104,7 +104,9 @@ def _places(recording: Recording, found: Allocations) -> tuple[NDArray[Any], tup
     """Return the place of each allocation: the user's innermost frame stands for the whole stack."""
     folded = fold(recording.stacks)
     own = folded.of[found.stack_id]
-    called_at = calls_of_backward(recording, found, own)
+    called_at = np.zeros_like(own)
+    bare = np.flatnonzero(own == 0)
+    called_at[bare] = calls_of_backward(recording, found, own, found.alloc_event[bare])
     places: dict[Place, int] = {(None, False): 0}
     # One number encodes both, so that a table gives the place: sorting them all would take most of the time.
     key = 2 * np.where(own > 0, own, called_at) + (own == 0)

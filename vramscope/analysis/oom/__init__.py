@@ -13,9 +13,11 @@ from vramscope.allocator.state_index.checkpoints import (
     state_from_nearest,
 )
 from vramscope.analysis import Analysis
+from vramscope.analysis.backward_calls import calls_of_backward
 from vramscope.analysis.by_module import modules_at
 from vramscope.analysis.folding import fold
 from vramscope.analysis.leaks import leaks
+from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.oom.cause import Cause, Room, cause, room_at
 from vramscope.analysis.oom.in_use import InUse, in_use_at
 from vramscope.analysis.step_and_phase import step_and_phase_at
@@ -78,6 +80,8 @@ class FailurePlace:
     phase: Phase | None = None
     frame: Frame | None = None
     """The innermost frame of the program's own."""
+    is_in_backward: bool = False
+    """Whether ``frame`` is the line that called backward: the request came from a thread of autograd."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +196,16 @@ def _where(recording: Recording, events: NDArray[Any]) -> tuple[FailurePlace, ..
     if not len(events):
         return ()
     folded = fold(recording.stacks)
+    own = folded.of[recording.trace.stack_id[events]]
+    called_at = np.zeros_like(own)
+    if not own.all():
+        lives = lifetimes(recording)
+        called_at = calls_of_backward(recording, lives, folded.of[lives.stack_id], events)
     found = []
-    for event in events.tolist():
-        stack_id = int(folded.of[recording.trace.stack_id[event]])
-        frame = folded.stacks.frame(stack_id) if stack_id else None
-        found.append(FailurePlace(*step_and_phase_at(recording, event + 1), frame))
+    for event, line, call in zip(events.tolist(), own.tolist(), called_at.tolist(), strict=True):
+        frame = folded.stacks.frame(line or call) if line or call else None
+        is_in_backward = bool(call and not line)
+        found.append(FailurePlace(*step_and_phase_at(recording, event + 1), frame, is_in_backward))
     return tuple(found)
 
 
@@ -224,6 +233,7 @@ def _finding(failures: Failures, row: int) -> Finding:
     why = None if room is None else cause(room)
     back = row - len(failures)
     held = failures.holders[back] if -back <= len(failures.holders) else InUse()
+    evidence |= {"in_backward": True} if at.is_in_backward else {}
     evidence |= {f"in_use_{each.name.replace(' ', '_')}": each.n_bytes for each in held.by_category}
     return Finding(
         FindingKind.OOM,
