@@ -183,7 +183,7 @@ def _ids(data: Data, view: View, state: Snapshot, at: int) -> Any:
     found = data.ask(view, "lifetimes")
 
     def make(_: Any) -> Any:
-        rows = np.flatnonzero(found.allocated_at(at))
+        rows = found.rows_at(at)
         return segment_map.block_ids(state, rows, found.address[rows])
 
     return data.derive(view, ("block ids", at), make)

@@ -174,7 +174,7 @@ def _pinning(code: Any, each: PinningLine) -> html.Tr:
     name = frame.function if frame else code.strings[int(code.via[each.stack_id])] or NO_STACK
     where = html.Bdi(f" {place(frame)}" if frame else "", className="dim")
     words = [html.Bdi(name[:160], className="function"), where]
-    blocks = f"{each.n_blocks:,}, {format_bytes(each.block_bytes)}"
+    blocks = f"{each.n_blocks:,} · {format_bytes(each.block_bytes)}"
     return html.Tr(
         [
             html.Td(to_code(words, each.stack_id), className="where"),

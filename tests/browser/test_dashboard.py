@@ -13,6 +13,7 @@ from vramscope.dashboard.queries.answers import totals
 
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Outcome
+from vramscope.units import format_bytes
 
 pytestmark = pytest.mark.browser
 
@@ -126,6 +127,22 @@ def test_a_click_shows_what_was_live_there(gpt: Any) -> None:
     assert abs(at - 80) <= 2
     megabytes = int(known(gpt.root).allocated_bytes[at]) >> 20
     assert f"{megabytes:.1f} MiB in" in gpt.page.inner_text("#ov-live")
+
+
+def test_a_chosen_instant_is_asked_for_alone_and_has_its_exact_level(gpt: Any) -> None:
+    gpt.go(f"/overview?run={gpt.run}&axis=events&t0=0&t1=2000").plotted()
+    gpt.at_rest()
+    before, box = len(gpt.asked), gpt.plot()
+    gpt.page.mouse.click(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.5)
+    gpt.until("new URL(location).searchParams.get('at')")
+    gpt.page.mouse.move(2, 2)
+    at = int(gpt.page.evaluate("new URL(location).searchParams.get('at')"))
+    level = format_bytes(int(known(gpt.root).allocated_bytes[at]))
+    gpt.until("level => document.querySelector('[data-q=allocated]').textContent === level", level)
+
+    asked = [url for url in gpt.asked[before:] if "/api/timeline" in url]
+    assert asked
+    assert all("only=instant" in url for url in asked)
 
 
 def test_wheel_and_drag_move_the_view_and_every_page_shows_the_same(gpt: Any) -> None:

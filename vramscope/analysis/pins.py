@@ -10,8 +10,9 @@ from vramscope.allocator.state_index.checkpoints import (
     state_from_nearest,
 )
 from vramscope.analysis import Analysis
+from vramscope.analysis.lifetimes import Allocations
 from vramscope.analysis.lines import code_lines
-from vramscope.analysis.step_and_phase import phases_of, steps_of
+from vramscope.analysis.step_and_phase import phases_at, steps_of
 from vramscope.analysis.timeline import instant_of
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
@@ -100,8 +101,19 @@ def pins(recording: Recording, instant: int | None = None) -> Pins:
     return pins_of(recording, state_from_nearest(recording, at))
 
 
-def pins_of(recording: Recording, state: Snapshot) -> Pins:
-    """The same rows for one allocator state that is known already."""
+def pins_of(recording: Recording, state: Snapshot, known: Allocations | None = None) -> Pins:
+    """The same rows for one allocator state that is known already.
+
+    Parameters
+    ----------
+    recording
+        One device of one rank.
+    state
+        Its segments and blocks at one instant.
+    known
+        Its allocations. Without them all events before the instant are searched for those of the blocks:
+        70 ms of 80 at the end of five million.
+    """
     segments, blocks = state.segments, state.blocks
     in_use = blocks.state != BlockState.INACTIVE
     n_blocks = np.bincount(blocks.segment[in_use], minlength=len(segments))
@@ -110,7 +122,12 @@ def pins_of(recording: Recording, state: Snapshot) -> Pins:
     is_pinned = (n_blocks > 0) & (2 * kept > segments.size)
     found = blocks.rows(in_use & is_pinned[blocks.segment])
     found = found.rows(np.lexsort((-found.size, found.segment, -kept[found.segment])))
-    owner = found.segment
+    owner, at = found.segment, state.event
+    born = (
+        _allocated(recording.trace, found.address, at)
+        if known is None
+        else _allocated_as(known, found.address, at)
+    )
     return Pins(
         segment=segments.address[owner],
         segment_size=segments.size[owner],
@@ -121,8 +138,8 @@ def pins_of(recording: Recording, state: Snapshot) -> Pins:
         requested_bytes=found.requested_size,
         state=found.state,
         stack_id=found.stack_id,
-        instant=state.event,
-        **_origin(recording, _allocated(recording.trace, found.address, state.event), state.event),
+        instant=at,
+        **_origin(recording, born, at),
     )
 
 
@@ -172,6 +189,17 @@ def _allocated(trace: Trace, address: NDArray[Any], instant: int) -> NDArray[Any
     return found
 
 
+def _allocated_as(known: Allocations, address: NDArray[Any], instant: int) -> NDArray[Any]:
+    """The same from the allocations that are known."""
+    rows = known.rows_active_at(instant)
+    rows = rows[np.argsort(known.address[rows], kind="stable")]
+    if not len(rows):
+        return np.full(len(address), -1, dtype="i8")
+    row = rows[np.minimum(np.searchsorted(known.address[rows], address), len(rows) - 1)]
+    found: NDArray[Any] = np.where(known.address[row] == address, known.alloc_event[row], -1)
+    return found
+
+
 def _origin(recording: Recording, event: NDArray[Any], instant: int) -> dict[str, NDArray[Any]]:
     """The time, step and phase of these allocations."""
     trace, phases = recording.trace, recording.phases
@@ -179,7 +207,7 @@ def _origin(recording: Recording, event: NDArray[Any], instant: int) -> dict[str
     since = np.maximum(event, 0)
     born_ns = trace.time_ns[since] if len(trace) else np.zeros(len(event), "i8")
     now_ns = int(trace.time_ns[instant - 1]) if instant else 0
-    row = phases_of(phases, len(trace))[since] if len(trace) else np.full(len(event), -1)
+    row = phases_at(phases, since) if len(trace) else np.full(len(event), -1)
     phase = np.append(phases.phase, np.uint8(Phase.OTHER))[row]
     return {
         "alloc_event": event,

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.model.innermost import innermost_phase, innermost_phases
+from vramscope.model.innermost import innermost_phase, innermost_phases, innermost_phases_at
 from vramscope.model.marks import Phase, Phases, Steps
 from vramscope.model.recording import Recording
 from vramscope.units import format_name
@@ -42,6 +42,11 @@ def steps_of(steps: Steps, events: NDArray[Any]) -> NDArray[Any]:
         return np.full(len(events), -1)
     row = np.searchsorted(steps.start_event, events, side="right") - 1
     return np.where((row >= 0) & (events < steps.end_event[row]), row, -1)
+
+
+def phases_at(phases: Phases, events: NDArray[Any]) -> NDArray[Any]:
+    """Row of ``Phases`` that each of *events* belongs to; −1 outside, and where threads leave that open."""
+    return innermost_phases_at(phases, events)
 
 
 def phases_of(phases: Phases, n_events: int) -> NDArray[Any]:

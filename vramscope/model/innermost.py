@@ -54,6 +54,12 @@ def innermost_phase(phases: Phases, event: int) -> int | None:
     return int(rows[np.argmax(_rank(phases)[rows])]) if len(rows) else None
 
 
+def innermost_phases_at(phases: Phases, events: NDArray[Any]) -> NDArray[Any]:
+    """Row of ``Phases`` that each of a few *events* belongs to; −1 outside, and where that is not known."""
+    found = {event: innermost_phase(phases, event) for event in np.unique(events).tolist()}
+    return np.array([_NONE if found[each] is None else found[each] for each in events.tolist()], "i4")
+
+
 def of_several_threads(phases: Phases, n_events: int) -> NDArray[Any]:
     """Whether each event may belong to different phases of several threads, so that it belongs to none."""
     if len(owners_of(phases)) < 2:

@@ -58,7 +58,9 @@ def panel(data: Data, view: View, at: int, state: Snapshot) -> html.Section:
 
 def rows(data: Data, view: View, at: int, state: Snapshot) -> tuple[str, list[dict[str, Any]]]:
     """Return heading and rows for the instant *at*, whose blocks are *state*."""
-    found = data.derive(view, ("pins", at), lambda recording: pins_of(recording, state))
+    found = data.derive(
+        view, ("pins", at), lambda recording: pins_of(recording, state, data.ask(view, "lifetimes"))
+    )
     if not len(found):
         return "Nothing pins a mostly free segment here", []
     n_segments = len(np.unique(found.segment))

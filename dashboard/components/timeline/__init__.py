@@ -125,6 +125,8 @@ def _answer(data: Data) -> Response:
 def _columns(data: Data) -> Response:
     view = api.view_of(data)
     series = series_of(data, view, api.word("axis", (TIME, EVENTS)))
+    if api.word("only", ("", "instant")):
+        return api.columns({"instants": _instants(data, view, series)})
     width = api.whole("w", 1, WIDEST_PX)
     edges = [api.number(name, -1e15, 1e15) for name in ("a", "b")] if "a" in request.args else [None, None]
     interval = window(series, *edges)

@@ -71,7 +71,14 @@ class Allocations(Table):
         Only what was allocated before it is looked at: 1 ms in the middle of 2.5 million rows, of which a
         mask takes 4.
         """
-        begun = self.free_event[: np.searchsorted(self.alloc_event, np.int64(instant))]
+        return self._rows_begun(instant, self.free_event)
+
+    def rows_active_at(self, instant: int) -> NDArray[Any]:
+        """Indices of the rows whose block was not reusable at *instant*, as :meth:`active_at` has them."""
+        return self._rows_begun(instant, self.completed_event)
+
+    def _rows_begun(self, instant: int, end: NDArray[Any]) -> NDArray[Any]:
+        begun = end[: np.searchsorted(self.alloc_event, np.int64(instant))]
         return np.flatnonzero((begun == ALIVE) | (begun >= instant))
 
     def _from_to(self, instant: int, end: NDArray[Any]) -> NDArray[Any]:
