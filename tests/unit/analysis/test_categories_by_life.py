@@ -376,7 +376,7 @@ def test_every_category_says_why(recording):
 
 @pytest.mark.parametrize("name", ["transformer", "transformer-cuda", "gan-retain-graph"])
 def test_nothing_that_is_never_freed_is_temporary(name):
-    """Real runs; the one on CUDA's allocator has cuBLAS's workspace of 32 MiB."""
+    """Real runs; on CUDA's allocator forward's thread and autograd's have a workspace of cuBLAS each."""
     for recording in vramscope.load(SAMPLES / name).recordings:
         found = recording.categories()
         is_temporary = found.assigned.category == Category.TEMPORARY
@@ -384,4 +384,4 @@ def test_nothing_that_is_never_freed_is_temporary(name):
         assert is_temporary.any()
         assert (found.allocations.free_event[is_temporary] != ALIVE).all()
         if name == "transformer-cuda":
-            assert found.totals["workspace"] == HOPPER
+            assert found.totals["workspace"] == 2 * HOPPER

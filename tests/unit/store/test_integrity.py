@@ -22,7 +22,8 @@ from vramscope.model.trace import Trace
 from vramscope.store.read.reader import Reader
 from vramscope.store.write.writer import Writer
 
-SAMPLES = Path(__file__).parents[3] / "sample_traces"
+OLDER = Path(__file__).parents[2] / "samples" / "without-checksums"
+"""Recorded before files had checksums."""
 STREAMS = ["events-0", "marks-0", "labels-0", "holders-0", "states-0", "pools-0", "stacks", "notes"]
 
 
@@ -75,7 +76,7 @@ def test_a_killed_recording_says_nothing_but_that(killed: Path) -> None:
 
 
 def test_an_older_recording_says_that_it_carries_no_checksums() -> None:
-    assert list(notes(SAMPLES / "transformer")) == ["no_checksums"]
+    assert list(notes(OLDER / "transformer")) == ["no_checksums"]
 
 
 @pytest.mark.parametrize("stream", STREAMS)
@@ -205,7 +206,7 @@ def test_a_file_of_another_recording_is_refused(
 
 
 def test_a_file_from_before_checksums_is_no_part_of_a_recording_that_has_them(closed: Path) -> None:
-    shutil.copyfile(SAMPLES / "transformer" / "rank0" / "marks-0.arrows", closed / "marks-0.arrows")
+    shutil.copyfile(OLDER / "transformer" / "rank0" / "marks-0.arrows", closed / "marks-0.arrows")
 
     assert "a message without a checksum" in notes(closed)["damaged"][0]
 
@@ -334,7 +335,7 @@ def test_a_cap_that_counts_events_nobody_took_is_read(closed: Path) -> None:
 
 
 def test_a_flip_in_an_older_schema_is_damage_not_a_traceback(tmp_path: Path) -> None:
-    shutil.copytree(SAMPLES / "transformer", tmp_path / "run")
+    shutil.copytree(OLDER / "transformer", tmp_path / "run")
     path = tmp_path / "run" / "rank0" / "states-0.arrows"
     whole = path.read_bytes()
     for bit in range(0, 8 * 2600, 41):
