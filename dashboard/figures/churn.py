@@ -19,16 +19,12 @@ from .drawing.theme import (
     pack,
     scaled,
 )
-from .steps import spacing
+from .steps import FEW_LABELS, spacing
 
 MOST_BARS = 160
 CAME, WENT, RETRY, FAILED = "cudaMalloc", "cudaFree", "retry", "out of memory"
 _ZERO = "rgba(128,128,128,0.6)"
 COLOR = {CAME: SKY, WENT: "#7A8896", RETRY: ORANGE, FAILED: VERMILION}
-
-
-_MOST_LABELS = 5
-"""The chart is half a page wide: more labels would be turned, and cut at its foot."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,8 +68,8 @@ def figure(bars: Bars) -> dict[str, Any]:
     span = int(bars.index[-1] - bars.index[0]) + 1 if len(bars.index) else 1
     axes = {
         "xaxis": {"showgrid": False, "zeroline": False, "tickprefix": "step ",
-                  "dtick": spacing(span, _MOST_LABELS), "exponentformat": "none",
-                  "separatethousands": True, "ticks": "outside", "ticklen": 4},
+                  "dtick": spacing(span, FEW_LABELS), "exponentformat": "none",
+                  "tickangle": 0, "separatethousands": True, "ticks": "outside", "ticklen": 4},
         "yaxis": byte_axis(unit_name, rangemode="normal", zeroline=True, zerolinecolor=_ZERO),
     }  # fmt: skip
     layout = base_layout(**axes, hovermode="x unified", barmode="relative", bargap=0.15,

@@ -21,7 +21,7 @@ from .drawing.theme import (
     pack,
     scaled,
 )
-from .steps import spacing
+from .steps import FEW_LABELS, spacing
 
 COLORS = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, SKY, "#6A51A3", "#7A8896")
 COLUMNS = 200
@@ -51,10 +51,10 @@ def figure(
         line["line"]["dash"] = dash
     # Plotly would go on to the next label, which is then cut at the edge.
     edges = {"range": [float(x[0]) - 0.5, float(x[-1]) + 0.5]} if len(x) else {}
-    distance = spacing(int(x[-1] - x[0]) if len(x) else 0)
+    distance = spacing(int(x[-1] - x[0]) if len(x) else 0, FEW_LABELS)
     axes = {
         "xaxis": {"showgrid": False, "zeroline": False, "tickprefix": "step ", "exponentformat": "none",
-                  "ticks": "outside", "ticklen": 4, "dtick": distance, **edges},
+                  "ticks": "outside", "ticklen": 4, "dtick": distance, "tickangle": 0, **edges},
         "yaxis": byte_axis(unit_name),
     }  # fmt: skip
     margin = {"l": 72, "r": 16, "t": 10, "b": 34}

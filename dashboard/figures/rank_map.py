@@ -1,5 +1,6 @@
 """The heat map of ranks and steps: a cell for neighboring ranks in neighboring steps."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy as np
 from vramscope.analysis.rank_comparison.heat_map import UNKNOWN, HeatMap
 
 from .drawing.theme import base_layout, byte_unit, pack, scaled
-from .steps import spacing
+from .steps import FEW_LABELS, spacing
 
 MOST_CELLS = (128, 256)
 """Rows and columns: 128 × 256 cells of four bytes are 175 kB."""
@@ -46,9 +47,10 @@ def figure(found: HeatMap, view: list[list[float]]) -> dict[str, Any]:
     unit, name = byte_unit(colors[1])
     axes = {
         "xaxis": {"showgrid": False, "zeroline": False, "tickprefix": "step ", "exponentformat": "none",
-                  "range": view[0], **ticks(*view[0]), "ticks": "outside", "ticklen": 4, "minallowed": -0.5},
+                  "range": view[0], **step_ticks(view[0]), "tickangle": 0, "ticks": "outside", "ticklen": 4,
+                  "minallowed": -0.5},
         "yaxis": {"showgrid": False, "zeroline": False, "tickprefix": "rank ", "exponentformat": "none",
-                  "range": [view[1][1], view[1][0]], **ticks(*view[1]), "ticks": "outside", "ticklen": 4,
+                  "range": [view[1][1], view[1][0]], **ticks(view[1]), "ticks": "outside", "ticklen": 4,
                   "minallowed": -0.5},
     }  # fmt: skip
     margin = {"l": 84, "r": 84, "t": 10, "b": 34}
@@ -62,9 +64,14 @@ def figure(found: HeatMap, view: list[list[float]]) -> dict[str, Any]:
     return {"data": [heat], "layout": layout}
 
 
-def ticks(first: float, end: float) -> dict[str, int]:
+def step_ticks(edges: Sequence[float]) -> dict[str, int]:
+    """Return the ticks of the axis of steps, few enough to lie level."""
+    return ticks(edges, FEW_LABELS)
+
+
+def ticks(edges: Sequence[float], most: int = 12) -> dict[str, int]:
     """Return the ticks of an axis: ranks and steps are whole numbers, however close the view."""
-    return {"tick0": 0, "dtick": spacing(int(end - first))}
+    return {"tick0": 0, "dtick": spacing(int(edges[1] - edges[0]), most)}
 
 
 def cells(found: HeatMap, unit: int) -> dict[str, Any]:

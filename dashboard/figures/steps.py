@@ -144,6 +144,10 @@ def _step_axis(index: NDArray[Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+FEW_LABELS = 6
+"""As many as ``step 12,000`` has room for in a chart of 450 pixels: Plotly turns more, and cuts them off."""
+
+
 def spacing(span: int, most: int = 12) -> int:
     """Return the distance of at most *most* labels over *span* steps: 1, 2 or 5 times a power of ten."""
     power = 1

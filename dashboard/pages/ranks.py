@@ -495,8 +495,8 @@ def _patched(found: RankAnswers, quantity: Quantity, ranks: tuple[int, int], ste
     patch["data"][0]["zmin"], patch["data"][0]["zmax"] = colors[0] / unit, colors[1] / unit
     patch["data"][0]["colorbar"]["ticksuffix"] = f" {name}"
     patch["layout"]["meta"] = rank_map.meta(grid, name)
-    for axis, edges in (("xaxis", steps), ("yaxis", ranks)):
-        patch["layout"][axis]["dtick"] = rank_map.ticks(*edges)["dtick"]
+    patch["layout"]["xaxis"]["dtick"] = rank_map.step_ticks(steps)["dtick"]
+    patch["layout"]["yaxis"]["dtick"] = rank_map.ticks(ranks)["dtick"]
     return patch
 
 
