@@ -1,9 +1,10 @@
 """Ten tasks of a person at the dashboard in Debian's Chromium: clicks, time, and whether the answer is right.
 
 Each task begins on the page that its run opens with, and ends when the page shows what :func:`vramscope.load`
-finds in the same run. The runs are those of ``sample_traces``, a training with four batch sizes, and one that
-goes on meanwhile; both are made on the spot. Typing, pointing and keys are no clicks. The time is that of the
-wall from the first move to the answer, and is not judged.
+finds in the same run. The runs are those of ``sample_traces``, and three that are made on the spot: a training
+with four batch sizes, a program that fragments its memory, and a training that goes on meanwhile. Typing,
+pointing and keys are no clicks. The time is that of the wall from the first move to the answer, and is not
+judged.
 
     python benchmarks/dashboard_tasks.py
 """
@@ -45,6 +46,15 @@ with vramscope.record(sys.argv[1]):
         time.sleep(pause_s)
 """
 """The steps have four batch sizes in turn, so that Fit can say what another one needs."""
+PINNING = """
+import sys, torch, vramscope
+with vramscope.record(sys.argv[1]):
+    pairs = [[torch.empty(mib << 20, dtype=torch.uint8) for mib in (4, 2)] for _ in range(40)]
+    kept = [pair.pop() for pair in pairs]
+    pairs.clear()
+    torch.empty(100 << 20, dtype=torch.uint8)
+"""
+"""Two thirds of every segment are free when one tensor more needs another: the 2 MiB pin them."""
 
 
 @dataclass
@@ -92,8 +102,8 @@ class Task(NamedTuple):
 
 
 def _own_line(recording: Recording, stack: int) -> str:
-    """Return the innermost line of a stack in one of our three programs; '' where there is none."""
-    programs = ("transformer.py", "transformer_cuda.py", "gan_retain_graph.py")
+    """Return the innermost line of a stack in one of our programs; '' where there is none."""
+    programs = ("transformer.py", "transformer_cuda.py", "gan_retain_graph.py", "pinning.py")
     own = [frame for frame in recording.stacks.frames(stack) if frame.file.endswith(programs)]
     return f"{Path(own[0].file).name}:{own[0].line}" if own else ""
 
@@ -221,7 +231,7 @@ def _current_step(user: User, recording: Recording) -> str:
 TASKS = (
     Task("1 line and phase of the peak", "transformer", _peak),
     Task("2 categories of the peak", "transformer", _category),
-    Task("3 what pins memory", "transformer-cuda", _pins),
+    Task("3 what pins memory", "pinned", _pins),
     Task("4 which line leaks, and who keeps it", "gan-retain-graph", _leak),
     Task("5 what differs from another run", "transformer", _compared),
     Task("6 twice the batch on 24 GiB", "batches", _batch),
@@ -259,6 +269,9 @@ def _runs(root: Path) -> Iterator[Path]:
     train = [sys.executable, "-c", TRAINING]
     quiet: dict[str, Any] = {"stderr": subprocess.DEVNULL, "env": os.environ | {"OMP_NUM_THREADS": "1"}}
     subprocess.run([*train, str(root / "batches"), "12", "0"], check=True, **quiet)
+    program = root.with_name("pinning.py")
+    program.write_text(PINNING)
+    subprocess.run([sys.executable, str(program), str(root / "pinned")], check=True, **quiet)
     running = subprocess.Popen([*train, str(root / "running"), "100000", "0.2"], **quiet)
     try:
         while not (root / "running" / "rank0" / "manifest.json").exists():
