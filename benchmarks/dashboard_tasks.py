@@ -1,10 +1,10 @@
 """Ten tasks of a person at the dashboard in Debian's Chromium: clicks, time, and whether the answer is right.
 
 Each task begins on the page that its run opens with, and ends when the page shows what :func:`vramscope.load`
-finds in the same run. The runs are those of ``sample_traces``, and three that are made on the spot: a training
-with four batch sizes, a program that fragments its memory, and a training that goes on meanwhile. Typing,
-pointing and keys are no clicks. The time is that of the wall from the first move to the answer, and is not
-judged.
+finds in the same run. The runs are those of ``sample_traces``, and three that are made on the spot: a
+training with four batch sizes, a program that fragments its memory, and a training that goes on meanwhile.
+Typing, pointing and keys are no clicks. The time is that of the wall from the first move to the answer, and
+is not judged.
 
     python benchmarks/dashboard_tasks.py
 """
