@@ -7,7 +7,7 @@ from dash import Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
 from vramscope import analysis
-from vramscope.analysis.lines import NO_STACK
+from vramscope.analysis.folding import Folded
 from vramscope.analysis.oom.cause import Cause
 from vramscope.analysis.oom.message import OomMessage, message_of
 from vramscope.analysis.oom.remedies import Remedies, Remedy, remedies
@@ -20,6 +20,7 @@ from ..components import copyable, renewal, states
 from ..components.graph import graph
 from ..components.panels import cause, stack_table
 from ..components.panels.code_box import to_code
+from ..components.panels.pins import function_of
 from ..components.prose import claim_heading, prose
 from ..data import Data, View
 from ..figures import approach
@@ -169,11 +170,10 @@ def _pinned(data: Data, view: View, finding: Finding, event: int, address: Addre
     return [_panel("What kept the free memory in pieces", table, aside=[summed, there])]
 
 
-def _pinning(code: Any, each: PinningLine) -> html.Tr:
+def _pinning(code: Folded, each: PinningLine) -> html.Tr:
     frame = code.frame(each.stack_id)
-    name = frame.function if frame else code.strings[int(code.via[each.stack_id])] or NO_STACK
     where = html.Bdi(f" {place(frame)}" if frame else "", className="dim")
-    words = [html.Bdi(name[:160], className="function"), where]
+    words = [html.Bdi(function_of(code, each.stack_id)[:160], className="function"), where]
     blocks = f"{each.n_blocks:,} · {format_bytes(each.block_bytes)}"
     return html.Tr(
         [

@@ -6,6 +6,7 @@ import dash_ag_grid as dag
 import numpy as np
 from dash import html
 
+from vramscope.analysis.folding import Folded
 from vramscope.analysis.lines import NO_STACK
 from vramscope.analysis.pins import pins_of
 from vramscope.model.marks import Phase
@@ -70,18 +71,22 @@ def rows(data: Data, view: View, at: int, state: Snapshot) -> tuple[str, list[di
     return heading, [_pin(data, view, found, i) for i in range(min(len(found), MAX_PINS))]
 
 
+def function_of(code: Folded, stack: int) -> str:
+    """Return the function that allocated, or the library's, or words for a stack that is not known."""
+    frame = code.frame(stack)
+    return frame.function if frame else code.strings[int(code.via[stack])] or NO_STACK
+
+
 def _pin(data: Data, view: View, found: Any, i: int) -> dict[str, Any]:
     code = folded(data, view)
     stack = int(found.stack_id[i])
-    frame = code.frame(stack)
     phase, step = Phase(int(found.phase[i])), int(found.step[i])
     number = int(view.recording.steps.index[step]) if step >= 0 else -1
     words = [f"step {number}" if step >= 0 else "", phase.name.lower() if phase != Phase.OTHER else ""]
     origin = " · ".join(word for word in words if word) or ("before" if found.alloc_event[i] < 0 else "")
-    name = frame.function if frame else code.strings[int(code.via[stack])] or NO_STACK
     age = format_duration(int(found.age_ns[i])) if found.age_ns[i] else f"{int(found.age_events[i]):,} ev."
     return {
-        "id": str(i), "where": name[:160],
+        "id": str(i), "where": function_of(code, stack)[:160],
         "place": marked_place(code, int(code.place[stack]))[:120], "kept": int(found.kept_bytes[i]),
         "size": int(found.block_size[i]), "segment": int(found.segment_size[i]),
         "others": int(found.n_blocks[i]) - 1, "age": age, "from": origin, "stack": stack,
