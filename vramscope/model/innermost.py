@@ -60,7 +60,8 @@ def innermost_phases_at(phases: Phases, events: NDArray[Any]) -> NDArray[Any]:
     distinct = np.unique(events)
     # Each looks at all phases once: from some tens on, all events at once are faster.
     if len(distinct) > _MANY_EVENTS or len(owners_of(phases)) > 1:
-        return innermost_phases(phases, int(events.max(initial=-1)) + 1)[events]
+        of_all: NDArray[Any] = innermost_phases(phases, int(events.max(initial=-1)) + 1)[events]
+        return of_all
     found = {event: innermost_phase(phases, event) for event in distinct.tolist()}
     return np.array([_NONE if found[each] is None else found[each] for each in events.tolist()], "i4")
 

@@ -598,10 +598,12 @@
     return none();
   }
 
-  // A run that grows: the whole again, at most once a second.
-  let grows = null;
+  // A run that grows: the whole again, at once where the last time was long enough ago.
+  const GROWS_MS = 900;
+  let grows = null, grown = -GROWS_MS;
   function timelineGrows() {
-    if (!grows) grows = setTimeout(function () { grows = null; const track = first(); if (track) ask(track, true).then(refine); }, tracks.size && first().data.whole ? 900 : 0);
+    const rest = tracks.size && first().data.whole ? Math.max(GROWS_MS - (performance.now() - grown), 0) : 0;
+    if (!grows) grows = setTimeout(function () { grows = null; grown = performance.now(); const track = first(); if (track) ask(track, true).then(refine); }, rest);
     return none();
   }
   function instantChosen(instant) {
