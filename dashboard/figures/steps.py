@@ -145,7 +145,7 @@ def _step_axis(index: NDArray[Any]) -> dict[str, Any]:
 
 
 FEW_LABELS = 6
-"""As many as ``step 12,000`` has room for in a chart of 450 pixels: Plotly turns more, and cuts them off."""
+"""Labels as long as ``step 12,000`` that fit into 450 pixels: Plotly turns more, and cuts them off."""
 
 
 def spacing(span: int, most: int = 12) -> int:

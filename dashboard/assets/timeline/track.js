@@ -66,8 +66,10 @@
     for (const [at, [x, words, levels]] of Object.entries(instants)) { T.known.set(Number(at), x); its.rest = { at: Number(at), words, levels }; }
   }
   function revealChosen(track) {
-    if (T.reveal && T.at !== null && T.known.has(T.at)) reveal(track, T.known.get(T.at));
+    // An answer about the view may come before the one that knows where the instant is.
+    if (!T.reveal || T.at === null || !T.known.has(T.at)) return;
     T.reveal = false;
+    reveal(track, T.known.get(T.at));
   }
 
   // Where the chosen instant is, and its exact levels. The columns in view stay as they are: with them an answer
@@ -86,7 +88,8 @@
       // As above.
     } finally {
       its.asksInstant = false;
-      if (T.at !== null && T.at !== at) askInstant(track);
+      if (T.at === at) T.reveal = false;
+      else if (T.at !== null) askInstant(track);
       redraw();
     }
   }

@@ -64,6 +64,17 @@ def test_births_are_the_same_from_the_allocations_and_from_all_events(path):
             assert np.isin(one.address, in_use).all()
 
 
+def test_the_captures_have_pinning_blocks_to_compare():
+    pinned = [
+        len(pins(recording, instant))
+        for path in captures.genuine()
+        for recording in read(path).recordings
+        for instant in np.linspace(1, len(recording.trace), 5).astype(int).tolist()
+    ]
+
+    assert np.count_nonzero(pinned) > len(pinned) // 4
+
+
 @pytest.mark.parametrize("n_asked", [40, 400])
 @pytest.mark.parametrize("name", ["transformer", "transformer-cuda", "gan-retain-graph"])
 def test_the_phase_of_some_events_is_that_of_all(name, n_asked):
