@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from vramscope.analysis.lifetimes import ALIVE, BEFORE, Allocations
 
 from .drawing.series import Series
-from .track import STEP_PX
+from .timeline import Window
+from .track import narrow_steps
 
 KIB, MIB = 1 << 10, 1 << 20
 EMPTY, SMALLER = -1, -2
@@ -164,13 +165,14 @@ def fullest_by_step(series: Series, borders: NDArray[Any]) -> NDArray[Any]:
 
     As in the envelope of the curves: columns that each show another part of a step make a comb of the steps.
     """
-    start, end, steps = borders[:-1], borders[1:], series.steps
-    inside = (steps.end > borders[0]) & (steps.start < borders[-1])
-    if np.count_nonzero(inside) * STEP_PX > len(start):
-        first = np.searchsorted(steps.start, start, "right") - 1
-        last = np.searchsorted(steps.start, end, "left") - 1
-        start = np.where((first >= 0) & (start < steps.end[first]), steps.start[first], start)
-        end = np.where((last >= 0) & (end < steps.end[last]), steps.end[last], end)
+    start, end = borders[:-1], borders[1:]
+    narrow = narrow_steps(series, Window(float(borders[0]), float(borders[-1])), len(start))
+    if len(narrow):
+        begun, ended = series.steps.start[narrow], series.steps.end[narrow]
+        first = np.searchsorted(begun, start, "right") - 1
+        last = np.searchsorted(begun, end, "left") - 1
+        start = np.where((first >= 0) & (start < ended[first]), begun[first], start)
+        end = np.where((last >= 0) & (end < ended[last]), ended[last], end)
         start, end = np.maximum(start, borders[0]), np.minimum(end, borders[-1])
     return _fullest(series.position, series.allocated, start, end)
 

@@ -18,6 +18,10 @@ PAD = 0.25
 """Share of the view that is sent on each side, so that the browser can pan before the next answer."""
 STEP_PX = 10
 """A step narrower than this is drawn by its least and greatest value: its curve would be a comb."""
+WIDE_PX = 2 * STEP_PX
+"""From this width on a step or a pause is drawn in detail also where most steps are narrow."""
+COMB_STEPS = 8
+"""The fewest narrow steps that make a comb."""
 INTERVAL_PX = 3
 """Least width of one interval of the envelope."""
 MOST_STEPS, MOST_FLAGS, MOST_SAMPLES = 600, 60, 400
@@ -57,7 +61,8 @@ def track(series: Series, view: Window, width_px: int) -> Track:
     Track
         For each curve ``<name>.x`` and ``<name>.y`` in bytes, each value from its position to the next;
         ``allocated.i`` are the instants. Where steps are narrower than STEP_PX there is ``<name>.low`` as
-        well: y and low are the extremes of each interval, which begins and ends with a step or the view.
+        well: y and low are the extremes of each interval, which begins and ends with a step or the view, and
+        is INTERVAL_PX wide in set-up, pauses and long steps.
     """
     around = padded(series, view)
     borders = _envelope_borders(series, view, around, width_px)
@@ -105,19 +110,48 @@ def _curves(series: Series, view: Window, around: Window, width_px: int) -> dict
     return found
 
 
+def narrow_steps(series: Series, view: Window, width_px: int) -> NDArray[Any]:
+    """Return the rows of the steps below WIDE_PX if most in view follow each other within STEP_PX, else none.
+
+    The typical distance decides, not the number in view: a program that sets up for long has its steps in a
+    small part of the axis.
+    """
+    steps = series.steps
+    inside = np.flatnonzero((steps.end > view.start) & (steps.start < view.end))
+    if len(inside) < COMB_STEPS:
+        return inside[:0]
+    pixel = (view.end - view.start) / width_px
+    if float(np.median(np.diff(steps.start[inside]))) >= STEP_PX * pixel:
+        return inside[:0]
+    found: NDArray[Any] = inside[steps.end[inside] - steps.start[inside] < WIDE_PX * pixel]
+    return found
+
+
 def _envelope_borders(series: Series, view: Window, around: Window, width_px: int) -> NDArray[Any] | None:
     """Return the borders of the intervals of the envelope; None where steps are wide enough for curves."""
-    steps = series.steps
-    inside = (steps.end > view.start) & (steps.start < view.end)
-    if np.count_nonzero(inside) * STEP_PX <= width_px:
+    if not len(narrow_steps(series, view, width_px)):
         return None
-    borders = np.unique(np.clip(np.concatenate([steps.start, steps.end]), around.start, around.end))
-    most = int(width_px * (1 + 2 * PAD) / INTERVAL_PX)
-    if len(borders) > most:
-        borders = np.linspace(around.start, around.end, most + 1)
+    steps = series.steps
+    edges = np.concatenate([steps.start, steps.end])
+    borders = np.unique(np.clip(edges, around.start, around.end))
+    pixel = (view.end - view.start) / width_px
+    even = np.linspace(around.start, around.end, int((around.end - around.start) / pixel / INTERVAL_PX) + 1)
+    if len(borders) > len(even):
+        borders = even
+    else:
+        borders = np.union1d(borders, _in_wide_intervals(even, borders, WIDE_PX * pixel))
     # Borders at the edges of the view too, so that no interval has extremes from beyond them.
     ends = [around.start, view.start, min(np.nextafter(view.end, np.inf), around.end), around.end]
     return np.union1d(borders, ends)
+
+
+def _in_wide_intervals(even: NDArray[Any], borders: NDArray[Any], wide: float) -> NDArray[Any]:
+    """Return the *even* borders where those of steps are at least *wide* apart: set-up, pauses."""
+    before = np.searchsorted(borders, even, "right")
+    low = np.append(even[0], borders)[before]
+    high = np.append(borders, even[-1])[before]
+    found: NDArray[Any] = even[high - low >= wide]
+    return found
 
 
 def _envelopes(series: Series, borders: NDArray[Any], around: Window) -> dict[str, NDArray[Any]]:

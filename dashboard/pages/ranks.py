@@ -129,14 +129,8 @@ def _support(fleet: Fleet) -> str:
     found = fleet.imbalance
     if found is None:
         return "No two ranks of a group have a step in common."
-    why = imbalance_words(found)
-    last = found.step + found.n_steps - 1
-    steps = f"step {found.step}" if found.n_steps == 1 else f"steps {found.step} to {last}"
-    return (
-        f"Within a group the fullest rank is usually {found.usual_fraction:.1%} above the median; most in "
-        f"{steps}: rank {found.rank} with {format_bytes(found.allocated_bytes)}, the median "
-        f"{format_bytes(found.median_bytes)}{f'; {why}' if why else ''}."
-    )
+    words = imbalance_words(found)
+    return f"{words[0].upper()}{words[1:]}."
 
 
 def _problems(fleet: Fleet, address: Address) -> list[Any]:

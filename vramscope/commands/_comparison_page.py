@@ -160,18 +160,9 @@ def _median_and_most(median: int, most: int) -> str:
 
 
 def _imbalance(found: Imbalance) -> Text:
-    step = (
-        f"step {found.step}" if found.n_steps == 1 else f"steps {found.step}-{found.step + found.n_steps - 1}"
-    )
     excess = found.allocated_bytes - found.median_bytes
     is_notable = excess > _NOTABLE_IMBALANCE * max(found.median_bytes, 1)
-    why = imbalance_words(found)
-    return Text(
-        f"within a group the fullest rank is usually {found.usual_fraction:.1%} above the median; most in "
-        f"{step}: rank {found.rank} peaks at {format_bytes(found.allocated_bytes)}, the median at "
-        f"{format_bytes(found.median_bytes)}{f'; {why}' if why else ''}",
-        "note" if is_notable else "quiet",
-    )
+    return Text(imbalance_words(found), "note" if is_notable else "quiet")
 
 
 def _notes(summaries: Sequence[RankSummary]) -> Iterator[Block]:

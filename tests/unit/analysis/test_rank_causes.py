@@ -124,4 +124,14 @@ def test_a_last_step_that_is_smaller_on_some_ranks_is_an_uneven_last_batch():
 )
 def test_other_differences_of_the_last_step_are_not(found):
     assert found.cause is None
-    assert not imbalance_words(found)
+    assert "an uneven last batch" not in imbalance_words(found)
+
+
+def test_words_of_an_imbalance_name_the_step_and_what_is_usual():
+    once, never = with_last(1400, 1000, 1000, 1000), with_last(1000, 1000, 1000, 1000)
+
+    assert imbalance_words(once) == (
+        f"the ranks of a group differ most in step {N_STEPS - 1}: rank 0 peaks at 1.37 GiB "
+        "(median 1000 MiB); in at least half of the steps the fullest rank is less than 0.05 % above the median"
+    )
+    assert imbalance_words(never) == "all ranks of a group have the same peak in every step: 1000 MiB"

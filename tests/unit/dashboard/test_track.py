@@ -1,5 +1,6 @@
 """The timeline's columns: exact extremes at every zoom, steps by their extremes where they are narrow."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -63,12 +64,51 @@ def test_steps_that_are_narrow_are_drawn_by_their_extremes() -> None:
         assert series.allocated[columns["allocated.i"][i]] == high[i]
 
 
-def test_every_border_of_an_envelope_is_one_of_a_step() -> None:
+def test_borders_of_an_envelope_are_those_of_steps_and_split_wide_pauses() -> None:
     series = series_of(20_000, 150)
     x = track.track(series, window(series, None, None), WIDTH).columns["allocated.x"]
-    steps = series.steps
+    of_steps = np.concatenate(
+        [[0.0], np.sort(np.r_[series.steps.start, series.steps.end]), series.extent[1:]]
+    )
+    pixel = series.extent[1] / WIDTH
+    gap = np.diff(of_steps)[np.searchsorted(of_steps, x[1:-1], "right") - 1]
+    is_of_step = np.isin(x[1:-1], of_steps)
 
-    assert np.isin(x[1:-1], np.concatenate([steps.start, steps.end])).all()
+    assert (is_of_step | (gap >= track.WIDE_PX * pixel)).all()
+    assert np.diff(x).max() < track.WIDE_PX * pixel
+
+
+def test_steps_in_a_small_part_of_the_axis_are_drawn_by_their_extremes_and_the_rest_in_detail() -> None:
+    busy = series_of(60_000, 20)
+    series = replace(busy, steps=squeezed(busy.steps, 5 / 6, 1 / 6))
+    made = track.track(series, window(series, None, None), WIDTH)
+    x = made.columns["allocated.x"]
+    steps, pixel = series.steps, series.extent[1] / WIDTH
+    within = np.isin(x, np.concatenate([steps.start, steps.end]))
+
+    assert made.facts["envelope"]
+    assert within.sum() == 40
+    assert np.diff(x[x < steps.start[0]]).max() < 2 * track.INTERVAL_PX * pixel
+
+
+def test_a_long_step_among_narrow_ones_is_drawn_in_detail() -> None:
+    busy = series_of(60_000, 20)
+    few = squeezed(busy.steps, 5 / 6, 1 / 6)
+    long = busy.extent[1] * np.array([0.2, 0.7])
+    both = Spans(np.r_[long[:1], few.start], np.r_[long[1:], few.end], np.arange(21), np.zeros(21, "i8"))
+    series = replace(busy, steps=both)
+    view = window(series, None, None)
+
+    assert track.narrow_steps(series, view, WIDTH).tolist() == list(range(1, 21))
+    x = track.track(series, view, WIDTH).columns["allocated.x"]
+    assert np.count_nonzero((x > long[0]) & (x < long[1])) > 0.4 * WIDTH / track.INTERVAL_PX
+
+
+def squeezed(steps: Spans, begin: float, share: float) -> Spans:
+    """Return *steps* in a *share* of the axis that begins at *begin*, one after the other and alike."""
+    last = float(steps.end[-1])
+    edges = last * (begin + share * np.linspace(0, 1, len(steps.start) + 1))
+    return Spans(edges[:-1], edges[:-1] + 0.9 * np.diff(edges), steps.label, steps.depth)
 
 
 def test_few_steps_are_drawn_as_curves_that_fill_the_view_and_a_little_more() -> None:

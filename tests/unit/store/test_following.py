@@ -65,7 +65,7 @@ def assert_whole_batches(run: Run) -> None:
 
 def test_a_follower_sees_whole_batches_while_another_process_writes(run_dir: Path, writing: Any) -> None:
     seen = set()
-    with writing(run_dir, pause_s=0.0005, n_batches=400) as process:
+    with writing(run_dir, pause_s=0.005, n_batches=400) as process:
         assert process.stdout is not None
         process.stdout.readline()
         reader = Reader(run_dir)

@@ -1,5 +1,6 @@
 """Columns of a growing run may lie in files: with the same values, and without their memory."""
 
+import os
 import re
 import subprocess
 import sys
@@ -34,6 +35,17 @@ def test_a_column_in_a_file_has_the_same_rows_and_its_views_stay_as_they_were(tm
     assert (column.low, column.high) == (0, len(column) - 1)
     # Files without a name: nothing stays behind, however the process ends.
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_takes_less_than_was_written_has_all_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, data, at: write(file, data[:50_001], at))
+    column = grown(Scratch(tmp_path), 6 * N_ROWS // 10_000)
+
+    assert column._in_file is not None
+    assert np.array_equal(column.view(), np.arange(len(column)))
 
 
 @pytest.mark.parametrize("directory", [None, Path("/dev/null/no"), Path("/proc")])

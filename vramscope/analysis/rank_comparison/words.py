@@ -43,14 +43,30 @@ def group_words(group: RankGroup) -> str:
     return "; ".join(words)
 
 
+_ALIKE_FRACTION = 0.0005
+"""Below this share of the median the ranks count as alike: it would be shown as 0.0 %."""
+
+
 def imbalance_words(found: Imbalance) -> str:
-    """State why the ranks of a group differ in one step; '' where that is not known."""
+    """State in which step a rank exceeds its group most, by how much, how it usually is, and why."""
+    if found.allocated_bytes <= found.median_bytes:
+        return f"all ranks of a group have the same peak in every step: {format_bytes(found.median_bytes)}"
+    last = found.step + found.n_steps - 1
+    step = f"step {found.step}" if found.n_steps == 1 else f"steps {found.step} to {last}"
+    most, median = format_bytes(found.allocated_bytes), format_bytes(found.median_bytes)
+    words = [
+        f"the ranks of a group differ most in {step}: rank {found.rank} peaks at {most} (median {median})"
+    ]
     if found.cause == "last_step":
-        return (
+        words.append(
             "they differ in this step only, the last one, where some hold less than in all others: "
             "an uneven last batch, or a step that was cut short"
         )
-    return ""
+    elif found.n_compared > 1 and found.usual_fraction < _ALIKE_FRACTION:
+        words.append("in at least half of the steps the fullest rank is less than 0.05 % above the median")
+    elif found.n_compared > 1:
+        words.append(f"in a typical step the fullest rank is {found.usual_fraction:.1%} above the median")
+    return "; ".join(words)
 
 
 def rank_line_words(line: LineBytes | None) -> str:

@@ -44,10 +44,10 @@ class GrowingColumn:
             if longer is not None:
                 self._in_file, self._data = longer, longer.data
                 return
-            grown = self._zeros(capacity)
+            known = self.view()
+            self._data = self._zeros(capacity)
             if not self._is_zero:
-                grown[: self._n_rows] = self._data[: self._n_rows]
-            self._data = grown
+                self._put(0, known)
 
     def _zeros(self, n_rows: int) -> NDArray[Any]:
         is_first = not self._n_rows and (self._scratch is None or not self._scratch.is_growing)
@@ -56,12 +56,18 @@ class GrowingColumn:
         self._in_file = self._scratch.column(n_rows, self._data.dtype)
         return np.zeros(n_rows, self._data.dtype) if self._in_file is None else self._in_file.data
 
+    def _put(self, first: int, rows: NDArray[Any]) -> None:
+        if self._in_file is not None:
+            self._in_file.write(first, rows)
+        else:
+            self._data[first : first + len(rows)] = rows
+
     def extend(self, rows: NDArray[Any]) -> None:
         """Append *rows* at the end of the column."""
         self.reserve(len(rows))
         if not self._is_zero or np.any(rows):
             self._is_zero = False
-            self._data[self._n_rows : self._n_rows + len(rows)] = rows
+            self._put(self._n_rows, rows)
             self.low, self.high = min(self.low, rows.min(initial=0)), max(self.high, rows.max(initial=0))
         self._n_rows += len(rows)
         if self._in_file is not None:

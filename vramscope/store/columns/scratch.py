@@ -102,6 +102,18 @@ class ScratchColumn:
         found[end:] = rows
         return found
 
+    def write(self, first: int, rows: NDArray[Any]) -> None:
+        """Write *rows* from the row *first* on, where there is room for them. Raises OSError.
+
+        Written to the file and not through the mapping: there, the first touch of each 2 MiB of 20 columns
+        took 0.5 to 0.9 s (Linux 6.18), in which no page that follows the run was answered.
+        """
+        left = np.ascontiguousarray(rows, self.data.dtype).data.cast("B")
+        at = first * self.data.itemsize
+        while left:
+            n_bytes = os.pwrite(self._file.number, left, at)
+            left, at = left[n_bytes:], at + n_bytes
+
     def release(self, end: int) -> None:
         """Release what lies some way before the row *end*; reading it again loads it from the file."""
         cold = (end * self.data.itemsize - _HOT_BYTES) // mmap.PAGESIZE * mmap.PAGESIZE
